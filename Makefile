@@ -1,0 +1,48 @@
+.DEFAULT_GOAL := help
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+export PYTHONPATH := $(CURDIR)
+
+.PHONY: help install demo up down test check fmt bench migrate clean
+
+help: ## This list
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(PY) || python3 -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,examples,dev]'
+	@touch $@
+
+install: $(STAMP) ## The .venv alone
+
+demo: $(STAMP) ## A minute of functions next to training on this machine, and a report
+	$(PY) -m smore.demo
+
+up: $(STAMP) ## The whole platform on this machine; stays
+	$(PY) -m smore.cli up
+
+down: $(STAMP) ## End what `make up` started
+	$(PY) -m smore.cli down
+
+test: $(STAMP) ## Every test
+	$(PY) -m pytest
+
+check: $(STAMP) ## Formatting, lint, types, layers
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+fmt: $(STAMP) ## Format and fix
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+bench: $(STAMP) ## The path of an invocation against its peer; docs/benchmarks.md names the others
+	$(PY) -m bench.path --json
+
+migrate: $(STAMP) ## Bring the database to the newest schema
+	$(PY) -m migrations
+
+clean: ## Remove what tests and tools left behind (not .smore: that is data)
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -1,0 +1,112 @@
+"""
+The functions under load, for both sides: the same networks run in SMore's runners and in the peer's worker.
+
+torch is imported where a network is built, so that a process which only echoes does not pay for it. ``python -m bench.functions``
+prints what they cost with no platform around them.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from smore.handler import Handler
+
+#: A network ready to run: a list of input values (one for each row) to one number for each row.
+Network = Callable[[list[float]], list[float]]
+
+
+def build_conv() -> Network:
+    """Four convolutions over 1x3x224x224, about 2.7 ms on one core. Seeded weights; the input is built from its value here."""
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for channels, filters in ((3, 32), (32, 96), (96, 128), (128, 192)):
+        layers += [nn.Conv2d(channels, filters, kernel_size=3, stride=2, padding=1), nn.ReLU()]
+    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(192, 10)).eval()
+
+    def run(values: list[float]) -> list[float]:
+        with torch.inference_mode():
+            rows = torch.tensor(values).reshape(-1, 1, 1, 1).expand(-1, 3, 224, 224).contiguous()
+            found: list[float] = network(rows)[:, 0].tolist()
+            return found
+
+    return run
+
+
+def build_mlp() -> Network:
+    """Five Linear(2048) and a head, about 4 ms for one row and 9 ms for eight: reading the weights is the cost, as on a GPU."""
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for _ in range(5):
+        layers += [nn.Linear(2048, 2048), nn.ReLU()]
+    network = nn.Sequential(*layers, nn.Linear(2048, 10)).eval()
+
+    def run(values: list[float]) -> list[float]:
+        with torch.inference_mode():
+            found: list[float] = network(torch.tensor(values).reshape(-1, 1).expand(-1, 2048).contiguous())[:, 0].tolist()
+            return found
+
+    return run
+
+
+class Echo(Handler):
+    example: ClassVar[Any] = {"x": [1, 2, 3, 4, 5, 6, 7, 8], "id": "abc"}
+
+    def predict(self, inputs: Any) -> Any:
+        return inputs
+
+
+class _Value(Handler):
+    """A network whose input is ``{"v": number}``: what is measured is the platform, not the transport of tensors."""
+
+    example: ClassVar[Any] = {"v": 0.5}
+    _network: Network
+
+    def predict(self, inputs: Any) -> Any:
+        return [{"y": y} for y in self._network([one["v"] for one in inputs])]
+
+
+class Conv(_Value):
+    def load(self, device: str) -> None:
+        self._network = build_conv()
+
+
+class Mlp(_Value):
+    def load(self, device: str) -> None:
+        self._network = build_mlp()
+
+
+def bare() -> dict[str, float]:
+    """
+    The networks in this process with no platform around them.
+
+    ``conv_ms``: median run of conv, milliseconds. ``mlp_load_s``: building mlp and its first run, seconds, torch being imported.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    loads = []
+    for _ in range(3):
+        began = time.perf_counter()
+        build_mlp()([0.5])
+        loads.append(time.perf_counter() - began)
+    network = build_conv()
+    runs = []
+    for _ in range(200):
+        began = time.perf_counter()
+        network([0.5])
+        runs.append(time.perf_counter() - began)
+    return {"conv_ms": statistics.median(runs) * 1e3, "mlp_load_s": statistics.median(loads)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(bare()))

@@ -1,0 +1,1 @@
+"""What SMore's users would otherwise run, started and measured beside it."""

@@ -1,0 +1,1 @@
+"""Learns: profiles, degradation, arrivals. Empty until its own work begins; the policy reads declared profiles."""

@@ -1,0 +1,1 @@
+"""Decides: the pure policy, the simulator and the live leader around it."""

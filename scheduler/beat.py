@@ -1,0 +1,18 @@
+"""``python -m scheduler.beat``: Celery beat with its schedule in memory (a lost firing is replaced within a second)."""
+
+from scheduler.schedule import BEAT
+from smore.celery_app import make_app
+from smore.observability import configure
+from smore.settings import settings
+
+
+def main() -> None:
+    config = settings()
+    configure(config, "beat")
+    app = make_app("beat", config, ["scheduler", "control"])
+    app.conf.beat_schedule = BEAT
+    app.Beat(scheduler="celery.beat:Scheduler", max_interval=1, loglevel="WARNING", quiet=True).run()
+
+
+if __name__ == "__main__":
+    main()

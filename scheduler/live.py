@@ -1,0 +1,400 @@
+"""
+The live leader: Redis' events in, the policy's decisions out.
+
+One process leads at a time. It holds a lease that its deciding loop renews itself, so a stuck loop loses it; every claim carries the fencing
+token, so what a former leader still sends is refused. Truth lives in Redis: a new leader rebuilds the policy from one snapshot and follows the
+stream from there.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, cast
+
+import orjson
+import redis
+
+from scheduler.policy.core import Spine
+from scheduler.policy.decisions import Decision, Dispatch, End, Prewarm, Reasons
+from scheduler.policy.events import (
+    ClaimRefused,
+    Event,
+    FunctionKnown,
+    FunctionRemoved,
+    GpuLost,
+    GpuReported,
+    InvocationArrived,
+    InvocationHeld,
+    InvocationSettled,
+    PausesChanged,
+)
+from smore import fleet as wire
+from smore import observability as metrics
+from smore import stream
+from smore.catalog import Catalog
+from smore.celery_app import RUN, gpu_queue, message
+from smore.queue import Claim, Ending, Held, Queue, Waiting
+from smore.settings import Settings
+
+log = metrics.logger(__name__)
+
+#: A GPU instance is gone when it has not reported for this many heartbeats.
+LOST_HEARTBEATS = 4
+
+
+class Fenced(Exception):
+    """Another leader has taken over."""
+
+
+class Leader:
+    """
+    The deciding loop. ``lead`` returns when the lease is another's, was lost, or ``stop`` is set.
+
+    Errors of the Redis connection end it too: the next firing of ``scheduler.assign`` starts afresh from a snapshot.
+    """
+
+    def __init__(self, client: "redis.Redis", config: Settings, stop: threading.Event, policy: Callable[[], Spine]) -> None:
+        self._redis = client
+        self._config = config
+        self._stop = stop
+        self._make_policy = policy
+        prefix = config.redis.prefix
+        self._prefix = prefix
+        self._queue = Queue(client, prefix, config.queue)
+        self._fleet = wire.Fleet(client, prefix)
+        self._catalog = Catalog(client, prefix)
+        self._policy = policy()
+        self._token = ""
+        self._cursor = "0-0"
+        #: Redis' clock minus ours, seconds.
+        self._skew = 0.0
+        self._known: set[tuple[str, int]] = set()
+        #: Functions whose feasibility the gate is told: function → newest revision.
+        self._active: dict[str, int] = {}
+        self._told: dict[str, float] = {}
+
+    # ---- the loop -----------------------------------------------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        settings = self._config.scheduler
+        self._token = self._queue.lead("", settings.lease_s)
+        if not self._token:
+            return
+        log.info("leading", token=self._token)
+        metrics.LEADER.set(1)
+        try:
+            events = self._rebuild()
+            self._perform(self._policy.decide(self._now(), events), time.perf_counter())
+            self._follow()
+        except Fenced:
+            log.warning("fenced off", token=self._token)
+        finally:
+            metrics.LEADER.set(0)
+
+    def _follow(self) -> None:
+        settings = self._config.scheduler
+        next_renew = next_house = 0.0
+        while not self._stop.is_set():
+            mono = time.monotonic()
+            if mono >= next_renew:
+                if self._queue.lead(self._token, settings.lease_s) != self._token:
+                    raise Fenced
+                next_renew = mono + settings.lease_s / 4
+            entries = self._read(settings.tick_s)
+            began = time.perf_counter()
+            events = self._events(entries)
+            if time.monotonic() >= next_house:
+                events += self._housekeeping()
+                next_house = time.monotonic() + settings.tick_s
+            decisions = self._policy.decide(self._now(), events)
+            metrics.DECISION_SECONDS.observe(time.perf_counter() - began)
+            self._perform(decisions, began)
+        log.info("stopping", token=self._token)
+
+    def _now(self) -> float:
+        return time.time() + self._skew
+
+    def _read(self, wait_s: float) -> list[tuple[str, bytes]]:
+        """Entries after the cursor, waiting for one at most ``wait_s``."""
+        answer = self._redis.xread({f"{self._prefix}ev": self._cursor}, count=1000, block=max(1, int(wait_s * 1000)))
+        entries = [(entry, fields[b"e"]) for entry, fields in wire.stream_entries(answer)]
+        if entries:
+            self._cursor = entries[-1][0]
+        return entries
+
+    # ---- in -----------------------------------------------------------------------------------------------------------------------------
+
+    def _rebuild(self) -> list[Event]:
+        self._policy = self._make_policy()
+        self._known.clear()
+        self._told.clear()
+        self._measure_skew()
+        snapshot = self._queue.snapshot()
+        self._cursor = snapshot.last_event
+        events: list[Event] = [PausesChanged(paused=snapshot.paused)]
+        for function, entry in self._catalog.functions().items():
+            if entry.revision:
+                self._know(function, entry.revision, events)
+        for report in snapshot.reports:
+            self._reported(report, events)
+        for held in snapshot.held:
+            self._held(held, events)
+        for waiting in snapshot.waiting:
+            self._know(waiting.function, waiting.revision, events)
+            events.append(_arrival(waiting))
+        return events
+
+    def _held(self, held: Held, events: list[Event]) -> None:
+        waiting = held.waiting
+        self._know(waiting.function, waiting.revision, events)
+        since = held.started_us / 1e6 or self._now()
+        events.append(
+            InvocationHeld(
+                function=waiting.function,
+                revision=waiting.revision,
+                id=waiting.id,
+                attempt=waiting.attempt,
+                rows=waiting.rows,
+                gpu=held.gpu,
+                since_at=since,
+            )  # fmt: skip
+        )
+
+    def _know(self, function: str, revision: int, events: list[Event]) -> None:
+        """Tell the policy of a revision before the first event that names it."""
+        if (function, revision) in self._known:
+            return
+        spec = self._catalog.revision(function, revision)
+        if spec is not None:
+            self._known.add((function, revision))
+            self._active[function] = max(revision, self._active.get(function, 0))
+            events.append(FunctionKnown(function=function, revision=revision, spec=spec))
+
+    def _events(self, entries: Iterable[tuple[str, bytes]]) -> list[Event]:
+        events: list[Event] = []
+        for entry, raw in entries:
+            try:
+                event = stream.decode(raw)
+            except ValueError:
+                log.warning("unreadable event passed over", entry=entry)
+                continue
+            match event:
+                case stream.Arrived():
+                    self._know(event.function, event.revision, events)
+                    events.append(
+                        InvocationArrived(
+                            function=event.function,
+                            revision=event.revision,
+                            id=event.id,
+                            attempt=0,
+                            arrival_at=event.arrival_us / 1e6,
+                            deadline_at=event.deadline_us / 1e6,
+                            rows=event.rows,
+                            shape=event.shape,
+                        )  # fmt: skip
+                    )
+                case stream.Settled():
+                    run_s, rows = _run(event.meta)
+                    events.append(InvocationSettled(id=event.id, attempt=event.attempt, run_s=run_s, batch_rows=rows))
+                case stream.Returned():
+                    self._know(event.function, event.revision, events)
+                    events.append(
+                        InvocationArrived(
+                            function=event.function,
+                            revision=event.revision,
+                            id=event.id,
+                            attempt=event.attempt,
+                            arrival_at=event.arrival_us / 1e6,
+                            deadline_at=event.deadline_us / 1e6,
+                            rows=event.rows,
+                            shape=event.shape,
+                            alone=bool(event.alone),
+                        )  # fmt: skip
+                    )
+                case stream.Reported():
+                    self._reported(event.report.encode(), events)
+                case stream.CatalogChanged():
+                    self._catalog_changed(event.function, events)
+                case stream.Dispatched() | stream.Started():
+                    pass  # our own doing, and a worker's confirmation: both are in the arrays already
+        return events
+
+    def _catalog_changed(self, function: str, events: list[Event]) -> None:
+        if not function:
+            events.append(PausesChanged(paused=self._fleet.paused()))
+        elif function in self._active and function not in self._catalog.functions():
+            del self._active[function]
+            self._told.pop(function, None)
+            events.append(FunctionRemoved(function=function))
+
+    def _reported(self, raw: bytes, events: list[Event]) -> None:
+        try:
+            report = wire.decode_report(raw)
+        except ValueError:
+            log.warning("unreadable report passed over")
+            return
+        counts: dict[tuple[str, int], int] = {}
+        idle_mib = 0.0
+        for instance in report.warm:
+            self._know(instance.function, instance.revision, events)
+            key = (instance.function, instance.revision)
+            counts[key] = counts.get(key, 0) + 1
+            if instance.state is wire.WarmState.IDLE:
+                idle_mib += instance.memory_mib
+        degradations = [
+            job.shared_s / job.solo_s - 1 for job in report.jobs if job.solo_count >= 20 and job.shared_count >= 20 and job.solo_s
+        ]
+        events.append(
+            GpuReported(
+                gpu=report.gpu,
+                boot=report.boot,
+                at=self._now(),
+                slots=report.slots,
+                memory_total=report.memory_total_mib,
+                memory_used=report.memory_used_mib,
+                memory_idle=idle_mib,
+                utilisation=report.utilisation,
+                function_utilisation=report.function_utilisation,
+                jobs=sum(job.state == "running" for job in report.jobs),
+                warm=[(function, revision, count) for (function, revision), count in counts.items()],
+                quarantined=list(report.quarantined),
+                job_degradation=max(degradations, default=None),
+            )  # fmt: skip
+        )
+
+    def _housekeeping(self) -> list[Event]:
+        """Every tick: leases that ran out, records to drop, GPU instances that fell silent, what the gate and the history are told."""
+        reaped = self._queue.reap(self._token)
+        if reaped < 0:
+            raise Fenced
+        if reaped:
+            metrics.LEASES_REAPED.inc(reaped)
+        self._queue.sweep()
+        self._measure_skew()
+        now = self._now()
+        silent = LOST_HEARTBEATS * self._config.worker.heartbeat_s
+        lost = [name for name, at in self._policy.cluster.reported_at.items() if now - at > silent]
+        for name in lost:
+            log.warning("GPU instance lost", gpu=name)
+        self._tell(now)
+        self._redis.set(f"{self._prefix}leader:cursor", self._cursor)
+        return [GpuLost(gpu=name) for name in lost]
+
+    def _measure_skew(self) -> None:
+        seconds, micros = self._redis.time()
+        self._skew = seconds + micros / 1e6 - time.time()
+
+    def _tell(self, now: float) -> None:
+        """Publish per function the earliest feasible finish for the gate, and P where it changed (the queue's order for people and tools)."""
+        stamp = int(now * 1e6)
+        feasible: dict[str, str] = {}
+        priority: dict[str, float] = {}
+        for function, revision in self._active.items():
+            bounds = self._policy.feasible_s(now, function, revision)
+            if bounds is not None:
+                feasible[function] = f"{stamp}:{int(bounds[0] * 1e6)}:{int(bounds[1] * 1e6)}"
+            value = round(self._policy.priority(function), 4)
+            if self._told.get(function) != value:
+                self._told[function] = priority[function] = value
+            metrics.QUEUE_DEPTH.labels(function).set(self._policy.waiting.count(function))
+        self._queue.publish_feasible(feasible, priority)
+
+    # ---- out ----------------------------------------------------------------------------------------------------------------------------
+
+    def _perform(self, decisions: Sequence[Decision], began: float) -> None:
+        """Carry decisions out, claims in one round trip. What the queue did not allow goes back to the policy as an event."""
+        dispatches = [decision for decision in decisions if isinstance(decision, Dispatch)]
+        endings = [decision for decision in decisions if isinstance(decision, End)]
+        for decision in decisions:
+            if isinstance(decision, Prewarm):
+                self._fleet.send(decision.gpu, wire.Prewarm(version=1, function=decision.function, revision=decision.revision))
+                metrics.DECISIONS.labels("prewarm", "wanted").inc()
+        if endings:
+            self._end(endings)
+        if dispatches:
+            refused = self._dispatch(dispatches, began)
+            if refused:
+                self._perform(self._policy.decide(self._now(), refused), began)
+
+    def _end(self, endings: Sequence[End]) -> None:
+        done = self._queue.settle(
+            self._token,
+            [
+                Ending(
+                    function=e.function,
+                    id=e.id,
+                    action=cast("Literal['reject', 'expire', 'fail']", e.action),
+                    cause=e.cause,
+                    message=e.message,
+                )
+                for e in endings
+            ],
+        )
+        if done is None:
+            raise Fenced
+        for ending in endings:
+            metrics.DECISIONS.labels(ending.action, ending.cause.value).inc()
+
+    def _dispatch(self, dispatches: Sequence[Dispatch], began: float) -> list[Event]:
+        schedule_us = int((time.perf_counter() - began) * 1e6)
+        claims = []
+        for dispatch in dispatches:
+            queue = gpu_queue(dispatch.gpu)
+            attempts = [[id_, attempt + 1] for id_, attempt in dispatch.attempts]
+            claims.append(
+                Claim(
+                    function=dispatch.function,
+                    gpu=dispatch.gpu,
+                    celery_list=f"{self._prefix}{queue}",
+                    message=message(RUN, [dispatch.function, dispatch.revision, attempts], queue),
+                    decision=_reasons_json(dispatch.reasons),
+                    schedule_us=schedule_us,
+                    attempts=dispatch.attempts,
+                )  # fmt: skip
+            )
+        refused: list[Event] = []
+        for dispatch, claimed in zip(
+            dispatches, self._queue.claim(self._token, self._config.scheduler.dispatch_lease_s, claims), strict=True
+        ):
+            if claimed is None:
+                raise Fenced
+            metrics.DECISIONS.labels("dispatch", "cold" if dispatch.cold else "warm").inc()
+            if len(claimed) != len(dispatch.attempts):
+                refused += [ClaimRefused(id=id_, attempt=attempt) for id_, attempt in dispatch.attempts if id_ not in claimed]
+        return refused
+
+
+def _arrival(waiting: Waiting) -> InvocationArrived:
+    return InvocationArrived(
+        function=waiting.function, revision=waiting.revision, id=waiting.id, attempt=waiting.attempt, arrival_at=waiting.arrival_us / 1e6,
+        deadline_at=waiting.deadline_us / 1e6, rows=waiting.rows, shape=waiting.shape, alone=waiting.alone,
+    )  # fmt: skip
+
+
+def _run(meta: str) -> tuple[float | None, int]:
+    """(run seconds, rows) of a worker's execution record; (None, 0) where it did not run to the end."""
+    if not meta:
+        return None, 0
+    record: dict[str, Any] = orjson.loads(meta)
+    run_ms = record.get("run_ms")
+    return (run_ms / 1000, int(record.get("rows", 1))) if run_ms else (None, 0)
+
+
+def _reasons_json(reasons: Reasons) -> str:
+    return orjson.dumps(
+        {
+            "v": 1,
+            "policy": reasons.policy,
+            "table": reasons.table_version,
+            "seed": reasons.seed,
+            "priority": round(reasons.priority, 4),
+            "candidates": [
+                {
+                    "gpu": c.gpu, "warm": c.warm, "delay_s": round(c.start_delay_s, 4), "run_s": round(c.run_s, 5),
+                    "finish_at": round(c.finish_at, 4), "impact": round(c.impact, 4), "refusal": c.refusal,
+                }
+                for c in reasons.candidates
+            ],
+            "refused": {code.value: count for code, count in reasons.refused.items()},
+        }
+    ).decode()  # fmt: skip

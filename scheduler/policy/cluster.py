@@ -1,0 +1,151 @@
+"""
+The cluster as struct of arrays: one row per GPU instance, one column per revision.
+
+What a worker reports and what was dispatched but not yet reported are kept apart, so that nothing has to be guessed: resident instances come
+from the last report, outstanding batches from our own dispatches; an instance is idle when fewer batches are outstanding than instances are
+resident. Credits (free slots) are what the arrays say: one batch takes one.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.policy.demand import Demand
+from scheduler.policy.events import GpuReported
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Members of one dispatch that have not ended yet."""
+
+    row: int
+    column: int
+    expected_end_at: float
+    members: dict[str, int]
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Arrays of length N (rows) or N × F. Memory in MiB, times in epoch seconds, shares 0..1."""
+
+    names: list[str] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    alive: Bools = field(default_factory=lambda: np.zeros(0, bool))
+    paused: Bools = field(default_factory=lambda: np.zeros(0, bool))
+    slots: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    used: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    memory_total: Floats = field(default_factory=lambda: np.zeros(0))
+    #: Free now, and what idle instances would give back.
+    memory_free: Floats = field(default_factory=lambda: np.zeros(0))
+    utilisation: Floats = field(default_factory=lambda: np.zeros(0))
+    jobs: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    #: Sum of the predicted degradation of the job over the batches outstanding here (Eq. 3 with weights one).
+    training: Floats = field(default_factory=lambda: np.zeros(0))
+    resident: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    outstanding: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    #: Earliest expected end among the outstanding batches of a revision on a row; +inf without one.
+    free_at: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    quarantined: Bools = field(default_factory=lambda: np.zeros((0, 0), bool))
+    demands: list[Demand] = field(default_factory=list)
+    #: Invocation → its batch, and the batches of each (row, column).
+    batches: dict[str, Batch] = field(default_factory=dict)
+    cells: dict[tuple[int, int], list[Batch]] = field(default_factory=dict)
+    reported_at: dict[str, float] = field(default_factory=dict)
+    boots: dict[str, str] = field(default_factory=dict)
+
+    def add_row(self, name: str) -> int:
+        row = self.rows.get(name)
+        if row is not None:
+            return row
+        row = self.rows[name] = len(self.names)
+        self.names.append(name)
+        for array in ("alive", "paused", "slots", "used", "memory_total", "memory_free", "utilisation", "jobs", "training"):
+            values = getattr(self, array)
+            setattr(self, array, np.append(values, values.dtype.type(0)))
+        for array, empty in (("resident", 0), ("outstanding", 0), ("free_at", np.inf), ("quarantined", False)):
+            values = getattr(self, array)
+            line = np.full((1, values.shape[1]), empty, values.dtype)
+            setattr(self, array, np.vstack([values, line]))
+        return row
+
+    def add_column(self, demand: Demand) -> None:
+        """``demand.column`` must be the number of columns so far."""
+        self.demands.append(demand)
+        for array, empty in (("resident", 0), ("outstanding", 0), ("free_at", np.inf), ("quarantined", False)):
+            values = getattr(self, array)
+            line = np.full((len(self.names), 1), empty, values.dtype)
+            setattr(self, array, np.hstack([values, line]))
+
+    def report(self, event: GpuReported, columns: dict[tuple[str, int], int]) -> None:
+        row = self.add_row(event.gpu)
+        self.alive[row] = True
+        self.slots[row] = event.slots
+        self.memory_total[row] = event.memory_total
+        self.memory_free[row] = event.memory_total - event.memory_used + event.memory_idle
+        self.utilisation[row] = event.utilisation
+        self.jobs[row] = event.jobs
+        self.resident[row] = 0
+        for function, revision, count in event.warm:
+            column = columns.get((function, revision))
+            if column is not None:
+                self.resident[row, column] = count
+        self.quarantined[row] = False
+        for name in event.quarantined:
+            function, _, number = name.rpartition("@")
+            column = columns.get((function, int(number)))
+            if column is not None:
+                self.quarantined[row, column] = True
+        self.reported_at[event.gpu] = event.at
+        self.boots[event.gpu] = event.boot
+
+    def lose(self, name: str) -> None:
+        """A GPU instance has gone: nothing is resident. Its batches end when the queue gives them back."""
+        row = self.rows.get(name)
+        if row is not None:
+            self.alive[row] = False
+            self.resident[row] = 0
+            self.reported_at.pop(name, None)
+
+    def begin(self, row: int, column: int, members: dict[str, int], expected_end_at: float) -> None:
+        """Take a slot for a batch."""
+        batch = Batch(row=row, column=column, expected_end_at=expected_end_at, members=members)
+        for id_ in members:
+            self.batches[id_] = batch
+        self.cells.setdefault((row, column), []).append(batch)
+        self.used[row] += 1
+        self.outstanding[row, column] += 1
+        self.training[row] += self.demands[column].degradation
+        self.free_at[row, column] = min(self.free_at[row, column], expected_end_at)
+
+    def end(self, id_: str, attempt: int) -> Batch | None:
+        """A member has ended or gone back to the queue; with the last one the slot is free. None: unknown, or another attempt."""
+        batch = self.batches.get(id_)
+        if batch is None or batch.members.get(id_) != attempt:
+            return None
+        del self.batches[id_]
+        del batch.members[id_]
+        if not batch.members:
+            row, column = batch.row, batch.column
+            self.used[row] -= 1
+            self.outstanding[row, column] -= 1
+            if self.used[row] == 0:
+                self.training[row] = 0.0  # sums of floats drift; an empty row is exactly zero
+            else:
+                self.training[row] -= self.demands[column].degradation
+            cell = self.cells[row, column]
+            cell.remove(batch)
+            self.free_at[row, column] = min((other.expected_end_at for other in cell), default=np.inf)
+        return batch
+
+    def rebuilt(self) -> tuple[Ints, Ints]:
+        """``used`` and ``outstanding`` computed afresh from the batches: what the incremental arrays must equal."""
+        used, outstanding = np.zeros_like(self.used), np.zeros_like(self.outstanding)
+        for batch in set(self.batches.values()):
+            used[batch.row] += 1
+            outstanding[batch.row, batch.column] += 1
+        return used, outstanding

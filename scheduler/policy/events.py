@@ -1,0 +1,120 @@
+"""What has happened, as the policy hears it. Times are epoch seconds, UTC."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smore.domain.function import FunctionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionKnown:
+    """A revision that invocations may name from now on."""
+
+    function: str
+    revision: int
+    spec: FunctionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionRemoved:
+    """A function was deleted: what waits for it fails."""
+
+    function: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvocationArrived:
+    """An invocation waits (new, or back in the queue: then ``attempt`` > 0). ``alone``: it must not share a batch."""
+
+    function: str
+    revision: int
+    id: str
+    attempt: int
+    arrival_at: float
+    deadline_at: float
+    rows: int = 1
+    shape: str = ""
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvocationHeld:
+    """Told to a policy that takes over: an invocation dispatched to, or running on, ``gpu`` since ``since_at``."""
+
+    function: str
+    revision: int
+    id: str
+    attempt: int
+    rows: int
+    gpu: str
+    since_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvocationSettled:
+    """It has ended. ``run_s`` is the measured run time of its batch of ``batch_rows`` rows; None = it did not run to the end."""
+
+    id: str
+    attempt: int
+    run_s: float | None = None
+    batch_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRefused:
+    """A dispatch was decided but the queue did not let it happen (cancelled meanwhile)."""
+
+    id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReported:
+    """
+    A GPU worker's heartbeat.
+
+    ``warm`` counts the resident instances of each (function, revision), loading ones included; memory in MiB: ``memory_used`` by all that
+    is there, ``memory_idle`` the part that idle instances would give back. ``job_degradation`` is the measured slow-down of the serverful
+    job here (a fraction), None without a job or without data.
+    """
+
+    gpu: str
+    boot: str
+    at: float
+    slots: int
+    memory_total: float
+    memory_used: float
+    memory_idle: float
+    utilisation: float
+    function_utilisation: float
+    jobs: int
+    warm: Sequence[tuple[str, int, int]]
+    quarantined: Sequence[str] = ()
+    job_degradation: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLost:
+    """No heartbeat within its time: nothing is placed there."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausesChanged:
+    """The whole set: ``*``, ``f:<function>``, ``g:<gpu>``."""
+
+    paused: frozenset[str]
+
+
+Event = (
+    FunctionKnown
+    | FunctionRemoved
+    | InvocationArrived
+    | InvocationHeld
+    | InvocationSettled
+    | ClaimRefused
+    | GpuReported
+    | GpuLost
+    | PausesChanged
+)

@@ -1,0 +1,120 @@
+"""What waits: per function lanes of invocations that may share a batch, each by deadline, then arrival, then id (digest A18)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from scheduler.policy.events import InvocationArrived
+
+Lane = tuple[str, int, str]
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Lanes keyed (function, revision, shape); an invocation that must run alone has a lane of its own."""
+
+    _lanes: dict[Lane, list[tuple[float, float, str]]] = field(default_factory=dict)
+    _known: dict[str, InvocationArrived] = field(default_factory=dict)
+    _of_function: dict[str, dict[Lane, None]] = field(default_factory=dict)
+    _count: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self._known
+
+    @staticmethod
+    def lane_of(invocation: InvocationArrived) -> Lane:
+        shape = f"!{invocation.id}" if invocation.alone else invocation.shape
+        return (invocation.function, invocation.revision, shape)
+
+    def add(self, invocation: InvocationArrived) -> None:
+        if invocation.id in self._known:
+            return
+        lane = self.lane_of(invocation)
+        self._known[invocation.id] = invocation
+        heap = self._lanes.get(lane)
+        if heap is None:
+            heap = self._lanes[lane] = []
+            self._of_function.setdefault(invocation.function, {})[lane] = None
+        heappush(heap, (invocation.deadline_at, invocation.arrival_at, invocation.id))
+        self._count[invocation.function] = self._count.get(invocation.function, 0) + 1
+
+    def remove(self, id_: str) -> InvocationArrived | None:
+        """Forget one. Its entry in the heap is passed over when it comes up."""
+        invocation = self._known.pop(id_, None)
+        if invocation is not None:
+            left = self._count[invocation.function] - 1
+            if left:
+                self._count[invocation.function] = left
+            else:
+                del self._count[invocation.function]
+        return invocation
+
+    def functions(self) -> list[str]:
+        return list(self._count)
+
+    def count(self, function: str) -> int:
+        return self._count.get(function, 0)
+
+    def lanes(self, function: str) -> list[Lane]:
+        """Lanes of a function that hold something, the earliest deadline first. Empty ones are dropped on the way."""
+        found = []
+        for lane in list(self._of_function.get(function, ())):
+            head = self._head(lane)
+            if head is None:
+                del self._lanes[lane]
+                del self._of_function[function][lane]
+            else:
+                found.append((head, lane))
+        if not found:
+            self._of_function.pop(function, None)
+        found.sort()
+        return [lane for _, lane in found]
+
+    def head(self, lane: Lane) -> InvocationArrived | None:
+        entry = self._head(lane)
+        return None if entry is None else self._known[entry[2]]
+
+    def first(self, lane: Lane, at_most: int) -> list[InvocationArrived]:
+        """The first ``at_most`` of a lane in order, left where they are."""
+        heap = self._lanes.get(lane)
+        if heap is None:
+            return []
+        taken: list[tuple[float, float, str]] = []
+        found: list[InvocationArrived] = []
+        while len(found) < at_most:
+            entry = self._head(lane)
+            if entry is None:
+                break
+            heappop(heap)
+            taken.append(entry)
+            found.append(self._known[entry[2]])
+        for entry in taken:
+            heappush(heap, entry)
+        return found
+
+    def take(self, lane: Lane, count: int) -> None:
+        """Remove the first ``count`` of a lane."""
+        heap = self._lanes[lane]
+        while count:
+            entry = self._head(lane)
+            if entry is None:
+                return
+            heappop(heap)
+            self.remove(entry[2])
+            count -= 1
+
+    def of_function(self, function: str) -> Iterator[InvocationArrived]:
+        return (invocation for invocation in self._known.values() if invocation.function == function)
+
+    def _head(self, lane: Lane) -> tuple[float, float, str] | None:
+        heap = self._lanes.get(lane)
+        while heap:
+            entry = heap[0]
+            known = self._known.get(entry[2])
+            if known is not None and (known.deadline_at, known.arrival_at) == entry[:2] and self.lane_of(known) == lane:
+                return entry
+            heappop(heap)
+        return None

@@ -1,0 +1,43 @@
+"""``scheduler.record`` and ``scheduler.retain``: the event stream into Postgres, old rows out of it."""
+
+import threading
+
+import redis
+from celery import Celery
+from sqlalchemy.exc import OperationalError
+
+from smore import observability as metrics
+from smore.celery_app import RECORD, RETAIN
+from smore.db import make_engine
+from smore.history import Recorder
+from smore.queue import connect
+from smore.settings import Settings
+
+log = metrics.logger(__name__)
+
+
+def register_record(app: Celery, config: Settings) -> None:
+    """Make this app's worker write history."""
+    if config.postgres.url is None:
+        raise ValueError("SMORE_POSTGRES__URL is not set")
+    recorder = Recorder(make_engine(config.postgres.url, "control"), connect(config), config.redis.prefix)
+    recording = threading.Lock()
+
+    @app.task(name=RECORD)
+    def record() -> None:
+        if not recording.acquire(blocking=False):
+            return
+        try:
+            while recorder.drain():
+                pass
+        except OperationalError as error:
+            # Postgres is away: the stream waits, and so do we.
+            log.warning("history waits for Postgres", error=str(error.orig))
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            log.warning("history waits for Redis", error=str(error))
+        finally:
+            recording.release()
+
+    @app.task(name=RETAIN)
+    def retain() -> None:
+        recorder.retain(config.postgres.retention_days)

@@ -1,0 +1,36 @@
+"""``python -m scheduler.worker QUEUE NAME``: a Celery worker for ``scheduler`` (may lead) or ``control`` (history)."""
+
+import sys
+
+from scheduler.schedule import CONTROL_QUEUE, SCHEDULER_QUEUE
+from smore.celery_app import make_app
+from smore.observability import configure
+from smore.settings import settings
+
+#: Threads of each queue's worker: the leader takes one and the others let its firings return at once.
+THREADS = {SCHEDULER_QUEUE: 2, CONTROL_QUEUE: 4}
+
+
+def main(queue: str, name: str) -> None:
+    config = settings()
+    configure(config, name)
+    app = make_app(name, config, [queue])
+    if queue == SCHEDULER_QUEUE:
+        from scheduler.assign import register_assign
+
+        register_assign(app, config)
+    else:
+        # Imported where it is used: the scheduler's processes have no use for SQLAlchemy's memory.
+        from scheduler.record import register_record
+
+        register_record(app, config)
+    app.worker_main(
+        ["worker", "-Q", queue, "-P", "threads", "-c", str(THREADS[queue]), "-n", f"{name}@%h", "--without-gossip", "--without-mingle",
+         "--without-heartbeat", "-l", "WARNING"]
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in THREADS:
+        sys.exit(f"usage: python -m scheduler.worker {'|'.join(THREADS)} NAME")
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,25 @@
+"""SMore: serverless deep-learning functions in the idle part of busy GPUs."""
+
+from typing import TYPE_CHECKING
+
+# Bound here and not by the module __getattr__ below: importing the submodule smore.track from anywhere would otherwise bind the module to
+# the very name that the function has. It is standard library only, so `import smore` stays light.
+from smore.track import track
+
+if TYPE_CHECKING:
+    from smore.client import AsyncClient, Client
+    from smore.handler import Handler
+
+__all__ = ["AsyncClient", "Client", "Handler", "track"]
+
+_HOMES = {"AsyncClient": "smore.client", "Client": "smore.client", "Handler": "smore.handler"}
+
+
+def __getattr__(name: str) -> object:
+    """The rest of the public face, imported when it is asked for: a training loop that only tracks its steps needs no HTTP client."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(home), name)

@@ -1,0 +1,139 @@
+"""
+Functions, revisions and API keys as Redis mirrors them: what every hot path reads.
+
+Postgres is the truth (``smore/db.py`` writes it and then this mirror); the mirror lets the gateway, the leader and the workers go on while
+Postgres is away, and lets them live without SQLAlchemy. A change is announced on the channel ``<prefix>catalog``.
+"""
+
+from typing import cast
+
+import msgspec
+import redis
+import redis.asyncio
+
+from smore.domain.function import FunctionSpec, spec_from_dict
+
+
+class FunctionEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A function as it stands: ``revision`` takes the traffic, 0 = none yet (its first canary has not passed)."""
+
+    project: str
+    name: str
+    revision: int
+    #: Overrides the revision's deadline where set, seconds.
+    deadline_s: float | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.project}/{self.name}"
+
+
+class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key: only the SHA-256 of its secret is kept (the secret has 256 random bits, so no slow hash is needed)."""
+
+    id: str
+    project: str
+    digest: str
+    scopes: list[str]
+
+
+_decode_function = msgspec.json.Decoder(FunctionEntry).decode
+_decode_key = msgspec.json.Decoder(KeyEntry).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def _names(prefix: str) -> tuple[str, str, str, str]:
+    return f"{prefix}catalog:functions", f"{prefix}catalog:revisions", f"{prefix}catalog:keys", f"{prefix}catalog"
+
+
+class Catalog:
+    """The synchronous door: the leader and workers read revisions, ``smore/db.py`` writes the mirror."""
+
+    def __init__(self, client: "redis.Redis", prefix: str) -> None:
+        self._redis = client
+        self._prefix = prefix
+        self._functions, self._revisions, self._keys, self._channel = _names(prefix)
+        self._known: dict[tuple[str, int], FunctionSpec] = {}
+
+    def revision(self, function: str, revision: int) -> FunctionSpec | None:
+        """A revision never changes, so one that was read once is kept."""
+        spec = self._known.get((function, revision))
+        if spec is None:
+            raw = cast("bytes | None", self._redis.hget(self._revisions, f"{function}@{revision}"))
+            if raw is None:
+                return None
+            spec = self._known[function, revision] = spec_from_dict(msgspec.json.decode(raw))
+        return spec
+
+    def put_revision(self, function: str, revision: int, spec: FunctionSpec) -> None:
+        self._known.pop((function, revision), None)
+        self._redis.hset(self._revisions, f"{function}@{revision}", _encode(spec.to_dict()))
+
+    def put_function(self, entry: FunctionEntry) -> None:
+        self._redis.hset(self._functions, entry.key, _encode(entry))
+        self._announce(f"f:{entry.key}", entry.key)
+
+    def remove_function(self, function: str) -> None:
+        self._redis.hdel(self._functions, function)
+        self._announce(f"f:{function}", function)
+
+    def put_key(self, entry: KeyEntry) -> None:
+        self._redis.hset(self._keys, entry.id, _encode(entry))
+        self._redis.publish(self._channel, f"k:{entry.id}")
+
+    def remove_key(self, id_: str) -> None:
+        self._redis.hdel(self._keys, id_)
+        self._redis.publish(self._channel, f"k:{id_}")
+
+    def functions(self) -> dict[str, FunctionEntry]:
+        raw = cast("dict[bytes, bytes]", self._redis.hgetall(self._functions))
+        return {key.decode(): _decode_function(value) for key, value in raw.items()}
+
+    def _announce(self, message: str, function: str) -> None:
+        self._redis.publish(self._channel, message)
+        self._redis.xadd(f"{self._prefix}ev", {"e": msgspec.msgpack.encode(["c", 1, function, 0])})
+
+
+class AsyncCatalog:
+    """The gateway's door: everything in memory, refreshed when a change is announced."""
+
+    def __init__(self, client: "redis.asyncio.Redis", prefix: str) -> None:
+        self._redis = client
+        self._functions, self._revisions, self._keys, self.channel = _names(prefix)
+        self.functions: dict[str, FunctionEntry] = {}
+        self.keys: dict[str, KeyEntry] = {}
+        self._specs: dict[tuple[str, int], FunctionSpec] = {}
+
+    async def load(self) -> None:
+        """Read all functions and keys; called at start, after a reconnect and when the channel names a change."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hgetall(self._functions)
+        pipe.hgetall(self._keys)
+        functions, keys = await pipe.execute()
+        self.functions = {key.decode(): _decode_function(value) for key, value in functions.items()}
+        self.keys = {key.decode(): _decode_key(value) for key, value in keys.items()}
+
+    async def changed(self, message: str) -> None:
+        """Apply one announcement: ``f:<function>`` or ``k:<key id>``."""
+        kind, _, name = message.partition(":")
+        if kind == "f":
+            raw = cast("bytes | None", await self._redis.hget(self._functions, name))
+            if raw is None:
+                self.functions.pop(name, None)
+            else:
+                self.functions[name] = _decode_function(raw)
+        else:
+            raw = cast("bytes | None", await self._redis.hget(self._keys, name))
+            if raw is None:
+                self.keys.pop(name, None)
+            else:
+                self.keys[name] = _decode_key(raw)
+
+    async def revision(self, function: str, revision: int) -> FunctionSpec | None:
+        spec = self._specs.get((function, revision))
+        if spec is None:
+            raw = cast("bytes | None", await self._redis.hget(self._revisions, f"{function}@{revision}"))
+            if raw is None:
+                return None
+            spec = self._specs[function, revision] = spec_from_dict(msgspec.json.decode(raw))
+        return spec

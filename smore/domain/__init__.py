@@ -1,0 +1,1 @@
+"""The platform's nouns: pure values on the standard library alone."""

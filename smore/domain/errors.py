@@ -1,0 +1,121 @@
+"""
+One tree of errors, two roots by fault.
+
+A :class:`CallerError` is shown to the caller as it is; of a :class:`PlatformError` the caller sees the code alone. ``code`` is stable (part
+of the API); the docstring of a class is its default message. The table from code to HTTP status stands in ``api/errors.py``.
+"""
+
+from typing import ClassVar
+
+
+class SmoreError(Exception):
+    """Something went wrong."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str | None = None, /, **details: object) -> None:
+        #: Machine-readable facts for the answer: ``field``, ``limit``, ``earliest_deadline_ms``…
+        self.details = details
+        super().__init__(message or (type(self).__doc__ or self.code).strip())
+
+
+class CallerError(SmoreError):
+    """The request cannot be served as it is."""
+
+    code = "bad_request"
+
+
+class PlatformError(SmoreError):
+    """The platform failed."""
+
+    code = "internal"
+
+
+class InvalidInput(CallerError):
+    """The input does not fit the function."""
+
+    code = "invalid_input"
+
+
+class InvalidSpec(CallerError):
+    """The description is not valid."""
+
+    code = "invalid_spec"
+
+
+class PayloadTooLarge(CallerError):
+    """The body is larger than allowed."""
+
+    code = "payload_too_large"
+
+
+class NotFound(CallerError):
+    """There is no such thing here."""
+
+    code = "not_found"
+
+
+class FunctionNotFound(NotFound):
+    """There is no such function in this project."""
+
+    code = "function_not_found"
+
+
+class InvocationNotFound(NotFound):
+    """There is no such invocation in this project."""
+
+    code = "invocation_not_found"
+
+
+class Conflict(CallerError):
+    """The request contradicts the present state."""
+
+    code = "conflict"
+
+
+class IdempotencyMismatch(CallerError):
+    """This Idempotency-Key was used with another request."""
+
+    code = "idempotency_mismatch"
+
+
+class Unauthorised(CallerError):
+    """A valid API key is required."""
+
+    code = "unauthorised"
+
+
+class Forbidden(CallerError):
+    """This API key lacks the scope."""
+
+    code = "forbidden"
+
+
+class DeadlineExpired(CallerError):
+    """The deadline has passed."""
+
+    code = "deadline_expired"
+
+
+class SloInfeasible(CallerError):
+    """The deadline cannot be met."""
+
+    code = "slo_infeasible"
+
+
+class QueueFull(CallerError):
+    """Too much is waiting already."""
+
+    code = "queue_full"
+
+
+class Unavailable(PlatformError):
+    """A part of the platform is away; try again."""
+
+    code = "unavailable"
+
+
+class StaleAttempt(PlatformError):
+    """Another attempt owns this invocation now."""
+
+    code = "stale_attempt"

@@ -1,0 +1,261 @@
+"""
+A function: what a developer registers, and its immutable revisions.
+
+:func:`parse_spec` reads the ``spec`` of a ``function.yaml`` (conventions: names near OpenFaaS, Modal, BentoML) and names the field that is wrong.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from smore.domain.errors import InvalidSpec
+
+#: Bytes per element of each Open Inference Protocol datatype that the raw body form supports (BYTES has no fixed size).
+ITEM_BYTES = {
+    "BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2, "UINT32": 4, "INT32": 4, "FP32": 4,
+    "UINT64": 8, "INT64": 8, "FP64": 8,
+}  # fmt: skip
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+ENTRYPOINT = re.compile(r"[A-Za-z_][\w]*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One named tensor. ``shape[0]`` is -1: the rows. Other axes may be -1 too (free)."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def row_bytes(self) -> int | None:
+        """Bytes of one row, or None where an axis is free."""
+        if any(size < 0 for size in self.shape[1:]):
+            return None
+        total = ITEM_BYTES[self.datatype]
+        for size in self.shape[1:]:
+            total *= size
+        return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """
+    What is known of a function's demand: declared at first, then measured online.
+
+    ``run_s`` maps rows in a batch to the warm run time in seconds; ``usage_gain`` and ``degradation`` are the averages of digest A16 and
+    A17 (fractions), whose quotient is the priority of Eq. 5.
+    """
+
+    run_s: Mapping[int, float] = field(default_factory=lambda: {1: 0.05})
+    load_s: float = 1.0
+    memory_mib: float = 256.0
+    usage_gain: float = 0.2
+    degradation: float = 0.1
+
+    def run_time_s(self, rows: int) -> float:
+        """Seconds for a batch: that of the smallest profiled batch with room for ``rows``; beyond the largest, in proportion."""
+        fitting = [size for size in self.run_s if size >= rows]
+        if fitting:
+            return self.run_s[min(fitting)]
+        largest = max(self.run_s)
+        return self.run_s[largest] * rows / largest
+
+
+class Source(StrEnum):
+    """How a tensor function's inputs came to be known."""
+
+    DECLARED = "declared"
+    DERIVED = "derived"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionSpec:
+    """One revision's description. ``inputs`` None = JSON values (see smore/handler.py). Units are in the names."""
+
+    entrypoint: str
+    inputs: tuple[TensorSpec, ...] | None = None
+    outputs: tuple[TensorSpec, ...] | None = None
+    deadline_s: float = 5.0
+    memory_mib: float = 256.0
+    max_batch: int = 1
+    max_warm: int = 1
+    #: Idle seconds after which a warm instance is offloaded; -1 = never.
+    keep_alive_s: float = 600.0
+    max_attempts: int = 3
+    max_pending: int = 1000
+    timeout_s: float = 60.0
+    payload_bytes: int = 8 << 20
+    profile: Profile = field(default_factory=Profile)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-able values; :func:`spec_from_dict` reads them back."""
+        return asdict(self) | {"profile": asdict(self.profile) | {"run_s": {str(k): v for k, v in self.profile.run_s.items()}}}
+
+
+def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
+    """Inverse of :meth:`FunctionSpec.to_dict`. Unknown keys (a newer writer's) are passed over."""
+    fields = {key: value for key, value in raw.items() if key in FunctionSpec.__dataclass_fields__}
+    for key in ("inputs", "outputs"):
+        if fields.get(key) is not None:
+            fields[key] = tuple(TensorSpec(name=t["name"], datatype=t["datatype"], shape=tuple(t["shape"])) for t in fields[key])
+    profile = fields.get("profile") or {}
+    known = {key: value for key, value in profile.items() if key in Profile.__dataclass_fields__}
+    if "run_s" in known:
+        known["run_s"] = {int(rows): float(seconds) for rows, seconds in known["run_s"].items()}
+    fields["profile"] = Profile(**known)
+    return FunctionSpec(**fields)
+
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|KB|MB|GB|B)")
+_BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+
+
+def duration_s(value: object, field_name: str) -> float:
+    """Seconds from ``"800ms"``, ``"5s"``, ``"10m"``, ``"1h"`` or a number of seconds."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    match = _DURATION.fullmatch(str(value).strip())
+    if match is None:
+        raise InvalidSpec(f"{field_name}: {value!r} is not a duration such as 800ms, 5s or 10m", field=field_name)
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def size_bytes(value: object, field_name: str) -> int:
+    """Bytes from ``"1.2GiB"``, ``"200MiB"``, ``"8MB"`` or a number of bytes."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(str(value).strip())
+    if match is None:
+        raise InvalidSpec(f"{field_name}: {value!r} is not a size such as 200MiB", field=field_name)
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+class _Reader:
+    """Reads a mapping and knows the path of what it reads, so that every error names its field."""
+
+    def __init__(self, raw: object, path: str) -> None:
+        if not isinstance(raw, Mapping):
+            raise InvalidSpec(f"{path}: a mapping is expected", field=path)
+        self._raw = dict(raw)
+        self._path = path
+
+    def path(self, key: str) -> str:
+        return f"{self._path}.{key}" if self._path else key
+
+    def take(self, key: str, default: object = None) -> Any:
+        return self._raw.pop(key, default)
+
+    def section(self, key: str) -> "_Reader":
+        return _Reader(self._raw.pop(key, None) or {}, self.path(key))
+
+    def number(self, key: str, default: float, low: float, high: float) -> float:
+        value = self._raw.pop(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise InvalidSpec(f"{self.path(key)}: a number in {low:g}..{high:g} is expected, not {value!r}", field=self.path(key))
+        return value
+
+    def seconds(self, key: str, default: float, low: float, high: float) -> float:
+        value = duration_s(self._raw.pop(key, default), self.path(key))
+        if not low <= value <= high:
+            raise InvalidSpec(f"{self.path(key)}: must be within {low:g}..{high:g} s, not {value:g}", field=self.path(key))
+        return value
+
+    def end(self) -> None:
+        """Refuse what nobody read: a misspelt key must not pass as a default."""
+        if self._raw:
+            name = self.path(next(iter(self._raw)))
+            raise InvalidSpec(f"{name}: unknown field", field=name)
+
+
+def _tensors(raw: object, path: str) -> tuple[TensorSpec, ...] | None:
+    if raw is None or raw == "json":
+        return None
+    if not isinstance(raw, list) or not raw:
+        raise InvalidSpec(f"{path}: a list of tensors or the word json is expected", field=path)
+    tensors = []
+    for position, item in enumerate(raw):
+        where = f"{path}[{position}]"
+        reader = _Reader(item, where)
+        name, datatype, shape = reader.take("name"), reader.take("datatype"), reader.take("shape")
+        reader.end()
+        if not isinstance(name, str) or not name or len(name) > 128:
+            raise InvalidSpec(f"{where}.name: a name is expected", field=f"{where}.name")
+        if datatype not in ITEM_BYTES:
+            raise InvalidSpec(f"{where}.datatype: one of {', '.join(ITEM_BYTES)} is expected, not {datatype!r}", field=f"{where}.datatype")
+        sizes = isinstance(shape, list) and all(isinstance(s, int) and not isinstance(s, bool) and (s == -1 or s > 0) for s in shape)
+        if not sizes or not shape or shape[0] != -1:
+            raise InvalidSpec(f"{where}.shape: a list that starts with -1 (the rows) is expected", field=f"{where}.shape")
+        tensors.append(TensorSpec(name=name, datatype=datatype, shape=tuple(shape)))
+    if len({tensor.name for tensor in tensors}) != len(tensors):
+        raise InvalidSpec(f"{path}: two tensors have the same name", field=path)
+    return tuple(tensors)
+
+
+def _profile(reader: _Reader, memory_mib: float) -> Profile:
+    run_ms = reader.take("run_ms", {1: 50.0})
+    if not isinstance(run_ms, Mapping) or not run_ms:
+        raise InvalidSpec(f"{reader.path('run_ms')}: a mapping from rows to milliseconds is expected", field=reader.path("run_ms"))
+    run_s: dict[int, float] = {}
+    for rows, value in run_ms.items():
+        valid = (
+            str(rows).isdigit() and int(rows) > 0 and isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 3.6e6
+        )
+        if not valid:
+            raise InvalidSpec(f"{reader.path('run_ms')}: {rows!r}: {value!r} is not rows: milliseconds", field=reader.path("run_ms"))
+        run_s[int(rows)] = value / 1000
+    profile = Profile(
+        run_s=run_s,
+        load_s=reader.number("load_ms", 1000.0, 0, 3.6e6) / 1000,
+        memory_mib=memory_mib,
+        usage_gain=reader.number("usage_gain", 0.2, 0, 1),
+        degradation=reader.number("degradation", 0.1, 0, 100),
+    )
+    reader.end()
+    return profile
+
+
+def parse_name(name: object, field_name: str = "name") -> str:
+    """A function's, project's or job's name: lower-case letters, digits and inner hyphens, at most 63 characters."""
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        raise InvalidSpec(f"{field_name}: {name!r} is not a name (a-z, 0-9, inner '-', at most 63 characters)", field=field_name)
+    return name
+
+
+def parse_spec(raw: object) -> FunctionSpec:
+    """The ``spec`` of a function.yaml. Raises :class:`InvalidSpec` that names the field."""
+    reader = _Reader(raw, "spec")
+    entrypoint = reader.take("entrypoint")
+    if not isinstance(entrypoint, str) or ENTRYPOINT.fullmatch(entrypoint) is None:
+        raise InvalidSpec(f"spec.entrypoint: {entrypoint!r} is not of the form module:Class", field="spec.entrypoint")
+    slo, resources, batching = reader.section("slo"), reader.section("resources"), reader.section("batching")
+    scaling, retries, limits = reader.section("scaling"), reader.section("retries"), reader.section("limits")
+    memory_mib = size_bytes(resources.take("gpu_memory", "256MiB"), "spec.resources.gpu_memory") / 2**20
+    if not 1 <= memory_mib <= 2**20:
+        raise InvalidSpec("spec.resources.gpu_memory: must be within 1 MiB..1 TiB", field="spec.resources.gpu_memory")
+    keep_alive = scaling.take("keep_alive", 600.0)
+    payload_bytes = size_bytes(limits.take("payload", 8 << 20), "spec.limits.payload")
+    if not 0 < payload_bytes <= 1 << 30:
+        raise InvalidSpec("spec.limits.payload: must be within 1 B..1 GiB", field="spec.limits.payload")
+    spec = FunctionSpec(
+        entrypoint=entrypoint,
+        inputs=_tensors(reader.take("inputs"), "spec.inputs"),
+        outputs=_tensors(reader.take("outputs"), "spec.outputs"),
+        deadline_s=slo.seconds("deadline", 5.0, 0.001, 86_400),
+        memory_mib=memory_mib,
+        max_batch=int(batching.number("max_size", 1, 1, 1024)),
+        max_warm=int(scaling.number("max_warm", 1, 1, 64)),
+        keep_alive_s=-1.0 if keep_alive == -1 else duration_s(keep_alive, "spec.scaling.keep_alive"),
+        max_attempts=int(retries.number("max_attempts", 3, 1, 100)),
+        max_pending=int(limits.number("max_pending", 1000, 0, 1_000_000)),
+        timeout_s=limits.seconds("timeout", 60.0, 0.01, 86_400),
+        payload_bytes=payload_bytes,
+        profile=_profile(reader.section("profile"), memory_mib),
+    )
+    for section in (slo, resources, batching, scaling, retries, limits, reader):
+        section.end()
+    return spec

@@ -1,0 +1,69 @@
+"""
+An invocation's life, as a table.
+
+The Lua scripts of ``smore/queue.py`` get their legal source states from :data:`TRANSITIONS`, and the diagram in docs/architecture.md is drawn
+from it: there is no second copy. Loading happens in ``running`` (phase ``loading``). Dead letters are a view of ``failed``, no state.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class State(StrEnum):
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.REJECTED, State.EXPIRED, State.CANCELLED})
+
+#: action → state before → state after. ``claim`` is the leader's, ``start`` … ``finish`` the worker's; ``requeue`` the reaper's and the worker's.
+TRANSITIONS: Mapping[str, Mapping[State, State]] = MappingProxyType(
+    {
+        "claim": {State.QUEUED: State.DISPATCHED},
+        "start": {State.DISPATCHED: State.RUNNING},
+        "requeue": {State.DISPATCHED: State.QUEUED, State.RUNNING: State.QUEUED},
+        "succeed": {State.RUNNING: State.SUCCEEDED},
+        "fail": {State.QUEUED: State.FAILED, State.DISPATCHED: State.FAILED, State.RUNNING: State.FAILED},
+        "reject": {State.QUEUED: State.REJECTED},
+        "expire": {State.QUEUED: State.EXPIRED, State.DISPATCHED: State.EXPIRED},
+        "cancel": {State.QUEUED: State.CANCELLED, State.DISPATCHED: State.CANCELLED, State.RUNNING: State.CANCELLED},
+    }
+)
+
+
+class Encoding(StrEnum):
+    """Form of a payload or a result."""
+
+    JSON = "json"
+    RAW = "raw"
+    #: No payload: run the handler's example and describe it (a new revision's first run).
+    CANARY = "canary"
+
+
+class Cause(StrEnum):
+    """Why an invocation ended as it did, or went back to the queue: the stable code in answers, history and metrics."""
+
+    OK = "ok"
+    HANDLER_ERROR = "handler_error"
+    CRASHED = "crashed"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMED_OUT = "timed_out"
+    LOAD_FAILED = "load_failed"
+    BAD_OUTPUT = "bad_output"
+    QUARANTINED = "quarantined"
+    FUNCTION_DELETED = "function_deleted"
+    DISPATCH_LIMIT = "dispatch_limit"
+    ATTEMPT_LIMIT = "attempt_limit"
+    DEADLINE_EXPIRED = "deadline_expired"
+    INFEASIBLE = "infeasible"
+    CANCELLED = "cancelled"
+    WORKER_LOST = "worker_lost"
+    DISPATCH_LOST = "dispatch_lost"
+    WORKER_BUSY = "worker_busy"

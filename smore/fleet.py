@@ -1,0 +1,184 @@
+"""
+GPU instances as they are now: reports with a time to live, commands to a GPU worker, pauses. All in Redis.
+
+A report is JSON (read by people and other languages too); a command is one msgpack array on the GPU instance's own stream, idempotent by its
+content, and read from the cursor that the worker last reported.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any, cast
+
+import msgspec
+import redis
+
+
+class WarmState(StrEnum):
+    LOADING = "loading"
+    IDLE = "idle"
+    BUSY = "busy"
+
+
+class WarmInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """A resident model: one runner process."""
+
+    function: str
+    revision: int
+    state: WarmState
+    #: Measured resident memory, MiB.
+    memory_mib: float
+    pid: int
+    #: Seconds since it last ran.
+    idle_s: float = 0.0
+
+
+class JobReport(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A serverful job on this GPU instance.
+
+    Iteration times in seconds: ``solo_s`` over iterations during which no function ran here, ``shared_s`` over the others, both over the
+    last ``window_s``; counts say how much they rest on. ``state``: running, ended, lost.
+    """
+
+    id: str
+    project: str
+    state: str
+    pid: int
+    memory_mib: float
+    iterations: int
+    window_s: float = 0.0
+    solo_s: float = 0.0
+    solo_count: int = 0
+    shared_s: float = 0.0
+    shared_count: int = 0
+    exit_code: int | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU worker says every heartbeat."""
+
+    version: int = 1
+    gpu: str
+    #: New for every start of the worker.
+    boot: str
+    at: float
+    kind: str
+    device: str
+    sharing_mode: str
+    slots: int
+    memory_total_mib: float
+    #: By functions, the standby runner and jobs together.
+    memory_used_mib: float
+    #: 0..1 over the last heartbeat, by the counter named.
+    utilisation: float
+    utilisation_counter: str
+    #: 0..1 of it by functions.
+    function_utilisation: float
+    running: int
+    warm: Sequence[WarmInstance] = ()
+    jobs: Sequence[JobReport] = ()
+    #: Revisions this worker will not run again after repeated crashes: "function@revision".
+    quarantined: Sequence[str] = ()
+
+
+encode_report = msgspec.json.Encoder().encode
+decode_report = msgspec.json.Decoder(Report).decode
+
+
+class Command(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+
+
+class Cancel(Command, frozen=True, tag="cancel"):
+    function: str
+    id: str
+    attempt: int
+
+
+class Offload(Command, frozen=True, tag="offload"):
+    function: str
+    revision: int
+
+
+class Prewarm(Command, frozen=True, tag="prewarm"):
+    function: str
+    revision: int
+
+
+class StartJob(Command, frozen=True, tag="start_job"):
+    id: str
+    project: str
+    name: str
+    argv: list[str]
+    env: dict[str, str]
+
+
+class StopJob(Command, frozen=True, tag="stop_job"):
+    id: str
+
+
+AnyCommand = Cancel | Offload | Prewarm | StartJob | StopJob
+
+_decode_command = msgspec.msgpack.Decoder(AnyCommand).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Fleet:
+    """The synchronous door to what is live."""
+
+    def __init__(self, client: "redis.Redis", prefix: str) -> None:
+        self._redis = client
+        self._prefix = prefix
+
+    def reports(self) -> list[Report]:
+        """Of every GPU instance that has reported within its time to live, by name."""
+        names = sorted(cast("set[bytes]", self._redis.smembers(f"{self._prefix}gpus")))
+        if not names:
+            return []
+        raw = cast("list[bytes | None]", self._redis.mget([f"{self._prefix}gpu:{name.decode()}" for name in names]))
+        return [decode_report(report) for report in raw if report is not None]
+
+    def send(self, gpu: str, command: AnyCommand) -> None:
+        self._redis.xadd(f"{self._prefix}cmd:{gpu}", {"c": _encode(command)}, maxlen=1000, approximate=True)
+
+    def cursor(self, gpu: str) -> str:
+        """Where a GPU worker that starts goes on in its command stream."""
+        raw = cast("bytes | None", self._redis.hget(f"{self._prefix}cmdpos", gpu))
+        return raw.decode() if raw else "0-0"
+
+    def commands(self, gpu: str, after: str, wait_s: float) -> list[tuple[str, AnyCommand]]:
+        """Commands after the cursor, waiting for one at most ``wait_s``. Each with its id, the next cursor."""
+        answer = self._redis.xread({f"{self._prefix}cmd:{gpu}": after}, count=100, block=max(1, int(wait_s * 1000)))
+        found = []
+        for entry, fields in stream_entries(answer):
+            found.append((entry, _decode_command(fields[b"c"])))
+        return found
+
+    def pause(self, target: str) -> None:
+        """``*`` (all), ``f:<project>/<function>`` or ``g:<gpu>``: dispatch stops, enqueueing goes on, deadlines run."""
+        self._redis.sadd(f"{self._prefix}paused", target)
+        self._announce_pause()
+
+    def resume(self, target: str) -> None:
+        self._redis.srem(f"{self._prefix}paused", target)
+        self._announce_pause()
+
+    def paused(self) -> frozenset[str]:
+        return frozenset(member.decode() for member in cast("set[bytes]", self._redis.smembers(f"{self._prefix}paused")))
+
+    def _announce_pause(self) -> None:
+        """The leader re-reads the set when it sees a catalog change of no function."""
+        self._redis.xadd(f"{self._prefix}ev", {"e": _encode(["c", 1, "", 0])})
+
+
+def stream_entries(answer: Any) -> Iterable[tuple[str, dict[bytes, bytes]]]:
+    """The entries of an XREAD answer over one stream, in the RESP2 (list) or RESP3 (dict) form."""
+    if not answer:
+        return
+    streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer]
+    for entries in streams:
+        flat = (
+            entries[0] if entries and isinstance(entries[0], list) and entries[0] and isinstance(entries[0][0], tuple | list) else entries
+        )
+        for entry, fields in flat:
+            yield entry.decode(), fields

@@ -1,0 +1,35 @@
+"""
+The class a developer writes.
+
+A function's ``entrypoint`` names one (``zoo.resnet50:Function``). The platform makes an instance in a process of its own (a runner),
+calls ``load`` once, ``predict`` for every batch, ``unload`` before the process ends. User code never sees a socket.
+
+Two kinds of input, told apart by ``example``:
+
+* **tensors**: ``example`` is ``{name: numpy array}``; every array has a leading axis of rows. ``predict`` receives the same dict with the
+  rows of several invocations concatenated on axis 0 and returns ``{name: array}`` with the same number of rows in the same order.
+* **JSON**: ``example`` is any other JSON value. ``predict`` receives a list of such values, one for each invocation, and returns a list of
+  the same length.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+
+class Handler(ABC):
+    #: One input, used for the canary run of a new revision and for the first run after a load.
+    example: ClassVar[Any]
+
+    def load(self, device: str) -> None:  # noqa: B027 - an empty default is meant: a handler without weights
+        """
+        Make ready to predict on ``device`` (``"cpu"`` or ``"cuda"``).
+
+        Build the model and its weights here, not in ``__init__``.
+        """
+
+    @abstractmethod
+    def predict(self, inputs: Any) -> Any:
+        """Answer one batch (see the module's docstring for shapes). An exception fails every invocation of the batch."""
+
+    def unload(self) -> None:  # noqa: B027 - an empty default is meant
+        """Let go of what is not memory (files, connections). The process ends after it, so memory needs no care."""

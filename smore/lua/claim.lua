@@ -1,0 +1,32 @@
+-- The leader's dispatch: lease, attempt and the ready-made Celery message in one step, so that there is no window between them.
+-- ARGV after P: 2 fence  3 fk  4 gpu  5 lease_us  6 Celery list  7 message  8 decision (JSON, opaque)  9 schedule_us (how long
+-- deciding took)  10.. pairs (id, attempt the leader knows)
+-- Returns {'fenced'} or {now, claimed id...}. An invocation in another state or attempt is passed over: the message still names it, and
+-- start.lua refuses it there.
+if not is_leader(ARGV[2]) then return { 'fenced' } end
+local fk, gpu = ARGV[3], ARGV[4]
+local t = us()
+local lease_end = int(t + tonumber(ARGV[5]))
+local claimed, attempts = { int(t) }, {}
+for i = 10, #ARGV, 2 do
+  local id, attempt = ARGV[i], ARGV[i + 1]
+  local key = record_key(fk, id)
+  local r = redis.call('HMGET', key, 'st', 'at', 'gpu')
+  if r[1] and FROM.claim[r[1]] and r[2] == attempt then
+    detach(fk, id, r[1])
+    redis.call('HSET', key, 'st', 'dispatched', 'at', tonumber(attempt) + 1, 'cl', int(t), 'sc', ARGV[9], 'gpu', gpu)
+    later('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
+    later('SADD', P .. 'held:' .. gpu, fk .. '|' .. id)
+    append(claimed, id)
+    append(attempts, { id, tonumber(attempt) + 1 })
+  elseif FROM.start[r[1]] and r[2] == string.format('%d', attempt + 1) and r[3] == gpu then
+    -- The client repeats a call when its connection broke before the answer came: this one has been carried out already.
+    append(claimed, id)
+  end
+end
+if #attempts > 0 then
+  redis.call('LPUSH', ARGV[6], ARGV[7])
+  emit({ 'd', 1, fk, gpu, t, attempts, ARGV[8] })
+end
+flush()
+return claimed

@@ -1,0 +1,163 @@
+-- Prelude of every script. ARGV[1] is always the key prefix P.
+-- The host prepends `local FROM = {...}`: action -> legal source states -> true, made from smore.domain.invocation.TRANSITIONS.
+--
+-- Keys (one Redis primary, not Cluster, so that keys may be computed):
+--   P i:<project>:<id>   HASH   one invocation: f function key "<project>/<name>", rev, st state, at attempt, starts, lost, ma max attempts,
+--                               dl deadline, ar arrival, sc deciding took, cl claimed, su started, fi finished (all us), gpu, ch reply channel, enc, acc, rows,
+--                               shp shape, al 1 = must run alone, sync, tr trace, key API key id, psz payload bytes, rsz result bytes, cause
+--   P p:<project>:<id>   STRING payload, gone when the invocation ends
+--   P r:<project>:<id>   STRING result record (opaque here)
+--   P q                  ZSET   functions with waiting invocations, by priority
+--   P q:<fk>             ZSET   waiting ids by deadline
+--   P prio               HASH   fk -> priority, written by the leader
+--   P leases             ZSET   "<fk>|<id>" by lease end
+--   P held:<gpu>         SET    "<fk>|<id>" dispatched to or running on a GPU instance
+--   P done               ZSET   "<fk>|<id>" by the time their record may be dropped
+--   P bytes              HASH   payload, result: bytes held
+--   P count              HASH   waiting: invocations queued over all functions
+--   P ev                 STREAM events, one field e = msgpack array (smore/stream.py)
+--   P leader, P fence    STRING the leader's fencing token; the counter it comes from
+-- Times are integer microseconds of this server's clock; numbers are printed with %.0f because tostring cuts them.
+local P = ARGV[1]
+
+local function us()
+  local t = redis.call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+
+local function int(n) return string.format('%.0f', n) end
+
+local function project(fk) return string.sub(fk, 1, string.find(fk, '/', 1, true) - 1) end
+
+local function record_key(fk, id) return P .. 'i:' .. project(fk) .. ':' .. id end
+
+local function emit(event)
+  redis.call('XADD', P .. 'ev', '*', 'e', cmsgpack.pack(event))
+end
+
+local function is_leader(fence) return redis.call('GET', P .. 'leader') == fence end
+
+local function split(member)
+  local bar = string.find(member, '|', 1, true)
+  return string.sub(member, 1, bar - 1), string.sub(member, bar + 1)
+end
+
+-- Writes to keys that many invocations share are collected and sent once for each key by flush(), with which every script that writes ends.
+-- An invocation's own hash is written at once, so that a second mention of an id in the same call sees its new state.
+local shared, waiting, counted, replies = {}, {}, { bytes = {}, count = {} }, {}
+
+local function append(list, a, b)
+  list[#list + 1] = a
+  if b then list[#list + 1] = b end
+end
+
+local function later(command, key, a, b)
+  local keys = shared[command] or {}
+  shared[command] = keys
+  keys[key] = keys[key] or {}
+  append(keys[key], a, b)
+end
+
+local function count(hash, field, change) counted[hash][field] = (counted[hash][field] or 0) + change end
+
+local function queue(fk)
+  waiting[fk] = waiting[fk] or { enter = {}, leave = {} }
+  return waiting[fk]
+end
+
+-- Take an invocation off wherever it waits or runs.
+local function detach(fk, id, st, gpu)
+  if st == 'queued' then
+    append(queue(fk).leave, id)
+  else
+    later('ZREM', P .. 'leases', fk .. '|' .. id)
+    later('SREM', P .. 'held:' .. gpu, fk .. '|' .. id)
+  end
+end
+
+local function attach(fk, id, deadline) append(queue(fk).enter, deadline, id) end
+
+-- A frame is 10 digits (the length of the rest), the head, a line feed, the result.
+local function reply(channel, head, blob)
+  if channel == '' then return end
+  local body = head .. '\n' .. blob
+  replies[channel] = replies[channel] or {}
+  append(replies[channel], string.format('%010d', #body) .. body)
+end
+
+-- Lua hands at most some thousand arguments to a call; an even number keeps pairs together.
+local function send(command, key, list)
+  local changed = 0
+  for i = 1, #list, 1000 do changed = changed + redis.call(command, key, unpack(list, i, math.min(i + 999, #list))) end
+  return changed
+end
+
+local function flush()
+  for fk, change in pairs(waiting) do
+    local key = P .. 'q:' .. fk
+    local delta = send('ZADD', key, change.enter) - send('ZREM', key, change.leave)
+    local now = redis.call('ZCARD', key)
+    if now == 0 then
+      redis.call('ZREM', P .. 'q', fk)
+    elseif now == delta then
+      redis.call('ZADD', P .. 'q', redis.call('HGET', P .. 'prio', fk) or 0, fk)
+    end
+    count('count', 'waiting', delta)
+  end
+  for command, keys in pairs(shared) do
+    for key, list in pairs(keys) do send(command, key, list) end
+  end
+  for hash, fields in pairs(counted) do
+    for field, change in pairs(fields) do
+      -- Lua has a negative zero, which Redis before 7 refuses as an integer.
+      if change ~= 0 then redis.call('HINCRBY', P .. hash, field, change) end
+    end
+  end
+  for channel, list in pairs(replies) do redis.call('PUBLISH', channel, table.concat(list)) end
+end
+
+-- What settle() needs of an invocation: 1 st  2 at  3 gpu  4 starts  5 dl  6 ar  7 cl  8 su  9 rev  10 rows  11 sync  12 psz  13 ch  14 key  15 tr
+-- 16 sc. All false when there is no such record.
+local function facts(key)
+  return redis.call('HMGET', key, 'st', 'at', 'gpu', 'starts', 'dl', 'ar', 'cl', 'su', 'rev', 'rows', 'sync', 'psz', 'ch', 'key', 'tr', 'sc')
+end
+
+-- The one way to end an invocation. The caller has checked state and attempt; `r` are its facts(). `meta` is the worker's JSON about the execution.
+local function settle(fk, id, key, r, state, cause, t, blob, meta)
+  local now, home = int(t), project(fk)
+  detach(fk, id, r[1], r[3])
+  redis.call('DEL', P .. 'p:' .. home .. ':' .. id)
+  redis.call('SET', P .. 'r:' .. home .. ':' .. id, blob)
+  redis.call('HSET', key, 'st', state, 'cause', cause, 'fi', now, 'rsz', #blob)
+  count('bytes', 'payload', -tonumber(r[12]))
+  count('bytes', 'result', #blob)
+  later('ZADD', P .. 'done', int(t + (r[11] == '1' and TTL_SYNC or TTL_RESULT)), fk .. '|' .. id)
+  reply(r[13], table.concat({ id, state, cause, r[2], r[6], r[7], r[8], now, r[3], r[16] }, '|'), blob)
+  emit({ 't', 1, fk, tonumber(r[9]), id, tonumber(r[2]), tonumber(r[4]), state, cause, r[3], tonumber(r[6]), tonumber(r[5]), tonumber(r[7]),
+    tonumber(r[8]), t, tonumber(r[10]), r[14], r[15], tonumber(r[16]), meta or '' })
+end
+
+-- Back to the queue, or to `failed` when a limit is reached. `refund` = user code did not fail on its own (its batch did).
+local function back(fk, id, key, cause, t, blob, refund, alone)
+  local r = redis.call('HMGET', key, 'st', 'gpu', 'at', 'starts', 'lost', 'ma', 'dl', 'ar', 'rows', 'shp', 'rev', 'al')
+  local starts = tonumber(r[4])
+  if r[1] == 'dispatched' then
+    if redis.call('HINCRBY', key, 'lost', 1) > MAX_LOST then
+      settle(fk, id, key, facts(key), 'failed', 'dispatch_limit', t, blob)
+      return 0
+    end
+  elseif refund then
+    starts = redis.call('HINCRBY', key, 'starts', -1)
+  end
+  if starts >= tonumber(r[6]) then
+    settle(fk, id, key, facts(key), 'failed', cause == 'worker_lost' and 'attempt_limit' or cause, t, blob)
+    return 0
+  end
+  detach(fk, id, r[1], r[2])
+  local al = alone and '1' or r[12]
+  -- What is claimed and started later than now belongs to another attempt.
+  redis.call('HSET', key, 'st', 'queued', 'gpu', '', 'cl', 0, 'su', 0, 'sc', 0, 'al', al)
+  attach(fk, id, r[7])
+  emit({ 'q', 1, fk, tonumber(r[11]), id, tonumber(r[3]), cause, r[2], t, tonumber(r[8]), tonumber(r[7]), tonumber(r[9]), r[10], tonumber(al) })
+  return 1
+end

@@ -1,0 +1,56 @@
+-- Accept one invocation, or say why not. ARGV after P:
+--  2 id  3 fk  4 revision  5 slo_us (deadline = now + slo; 0 = use 6)  6 deadline_us  7 reply channel  8 encoding  9 accept  10 rows  11 shape
+--  12 sync 0|1  13 trace  14 key id  15 idempotency key ('' = none)  16 request hash  17 max pending of the function  18 max pending
+--  19 max payload bytes  20 max result bytes  21 max events  22 idempotency ttl s  23 max attempts  24 payload
+-- Returns {'ok', arrival, deadline} | {'replay', id} | {'mismatch', id} | {'full', what, limit} | {'infeasible', earliest, now} | {'late', now}
+local id, fk = ARGV[2], ARGV[3]
+local t = us()
+local key = record_key(fk, id)
+-- The gateway repeats the call when a connection broke before the answer came.
+local again = redis.call('HMGET', key, 'ar', 'dl')
+if again[1] then return { 'ok', again[1], again[2] } end
+local idem
+if ARGV[15] ~= '' then
+  idem = P .. 'idem:' .. project(fk) .. ':' .. ARGV[15]
+  local known = redis.call('HMGET', idem, 'id', 'hash')
+  if known[1] then
+    if known[2] == ARGV[16] then return { 'replay', known[1] } end
+    return { 'mismatch', known[1] }
+  end
+end
+local deadline = tonumber(ARGV[6])
+if ARGV[5] ~= '0' then deadline = t + tonumber(ARGV[5]) end
+if deadline <= t then return { 'late', int(t) } end
+
+-- "<stamp>:<backlog us>:<floor us>", published by the leader: the floor is the best case of an idle platform and always holds; the backlog is
+-- today's and holds while it is fresh.
+local feasible = redis.call('HGET', P .. 'feasible', fk)
+if feasible then
+  local stamp, backlog, floor = string.match(feasible, '(%d+):(%d+):(%d+)')
+  local need = tonumber(floor)
+  if t - tonumber(stamp) < 1000000 then need = math.max(need, tonumber(backlog)) end
+  if t + need > deadline then return { 'infeasible', int(t + need), int(t) } end
+end
+
+local payload = ARGV[24]
+if redis.call('ZCARD', P .. 'q:' .. fk) >= tonumber(ARGV[17]) then return { 'full', 'function', ARGV[17] } end
+if tonumber(redis.call('HGET', P .. 'count', 'waiting') or 0) >= tonumber(ARGV[18]) then return { 'full', 'pending', ARGV[18] } end
+local bytes = redis.call('HMGET', P .. 'bytes', 'payload', 'result')
+if tonumber(bytes[1] or 0) + #payload > tonumber(ARGV[19]) then return { 'full', 'payload_bytes', ARGV[19] } end
+if tonumber(bytes[2] or 0) > tonumber(ARGV[20]) then return { 'full', 'result_bytes', ARGV[20] } end
+if redis.call('XLEN', P .. 'ev') >= tonumber(ARGV[21]) then return { 'full', 'events', ARGV[21] } end
+
+-- Small hashes are scanned from the front: what is read and written most stands there.
+redis.call('HSET', key, 'st', 'queued', 'at', 0, 'gpu', '', 'starts', 0, 'dl', int(deadline), 'ar', int(t), 'cl', 0, 'su', 0, 'rev', ARGV[4],
+  'rows', ARGV[10], 'sync', ARGV[12], 'psz', #payload, 'ch', ARGV[7], 'key', ARGV[14], 'tr', ARGV[13], 'sc', 0, 'enc', ARGV[8], 'acc', ARGV[9],
+  'al', 0, 'f', fk, 'lost', 0, 'ma', ARGV[23], 'shp', ARGV[11], 'v', 1)
+redis.call('SET', P .. 'p:' .. project(fk) .. ':' .. id, payload)
+count('bytes', 'payload', #payload)
+if idem then
+  redis.call('HSET', idem, 'id', id, 'hash', ARGV[16])
+  redis.call('EXPIRE', idem, ARGV[22])
+end
+attach(fk, id, int(deadline))
+flush()
+emit({ 'a', 1, fk, tonumber(ARGV[4]), id, t, deadline, tonumber(ARGV[10]), ARGV[11], ARGV[14], ARGV[13] })
+return { 'ok', int(t), int(deadline) }

@@ -1,0 +1,27 @@
+-- A worker begins a batch. ARGV after P: 2 fk  3 gpu  4 lease_us  5.. pairs (id, attempt)
+-- Returns {now, item...}: one item for each pair, either '' (not ours any more, or its deadline has passed) or
+-- {payload, encoding, accept, rows, deadline, trace, alone}.
+local fk, gpu = ARGV[2], ARGV[3]
+local t = us()
+local now, lease_end = int(t), int(t + tonumber(ARGV[4]))
+local items, begun = { now }, {}
+for i = 5, #ARGV, 2 do
+  local id, attempt = ARGV[i], ARGV[i + 1]
+  local key = record_key(fk, id)
+  local r = redis.call('HMGET', key, 'st', 'at', 'gpu', 'starts', 'dl', 'rows', 'tr', 'enc', 'acc', 'al')
+  local item = ''
+  if r[1] and FROM.start[r[1]] and r[2] == attempt and r[3] == gpu then
+    if tonumber(r[5]) <= t then
+      settle(fk, id, key, facts(key), 'expired', 'deadline_expired', t, BLOB_EXPIRED)
+    else
+      redis.call('HSET', key, 'st', 'running', 'su', now, 'starts', tonumber(r[4]) + 1)
+      later('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
+      append(begun, { id, tonumber(attempt) })
+      item = { redis.call('GET', P .. 'p:' .. project(fk) .. ':' .. id), r[8], r[9], r[6], r[5], r[7], r[10] }
+    end
+  end
+  append(items, item)
+end
+if #begun > 0 then emit({ 's', 1, fk, gpu, t, begun }) end
+flush()
+return items

@@ -1,0 +1,541 @@
+"""
+The priority queue in Redis: functions by priority, inside a function earliest deadline first, every move one fenced Lua script.
+
+The scripts (``lua/*.lua``; ``common.lua`` documents every key) are the only writers. :class:`Queue` is the synchronous door (leader, workers),
+:class:`AsyncQueue` the gateway's; both speak through the same pure pairs of arguments and answers. Times in Redis are integer microseconds of
+its own clock.
+
+Delivery: execution is at least once (a worker may die after user code ran), results are exactly once (``finish`` compares state and attempt).
+"""
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Literal, cast
+
+import redis
+import redis.asyncio
+from redis.exceptions import NoScriptError
+
+from smore.domain.invocation import TRANSITIONS, Cause, Encoding
+from smore.settings import QueueSettings, Settings
+from smore.stream import error_result
+
+Arg = bytes | str | int | float
+
+SCRIPTS = (
+    "enqueue", "claim", "start", "finish", "requeue", "reap", "release", "settle", "cancel", "keep", "sweep", "report", "lead", "snapshot",
+)  # fmt: skip
+
+
+def connect(config: Settings) -> "redis.Redis":
+    """A client whose blocked reads outlast any tick and whose broken connections are noticed. Raises ValueError without a URL."""
+    if config.redis.url is None:
+        raise ValueError("SMORE_REDIS__URL is not set")
+    return redis.from_url(config.redis.url, socket_timeout=10, socket_connect_timeout=2, health_check_interval=5)
+
+
+def new_id() -> str:
+    """32 hex digits: 48 bits of milliseconds, then 80 random bits; sorts by time."""
+    return f"{int(time.time() * 1000):012x}{os.urandom(10).hex()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the gateway asks for. ``deadline_us`` absolute, or ``slo_us`` from arrival; exactly one is not zero."""
+
+    id: str
+    function: str
+    revision: int
+    payload: bytes
+    slo_us: int = 0
+    deadline_us: int = 0
+    channel: str = ""
+    encoding: Encoding = Encoding.JSON
+    accept: Encoding = Encoding.JSON
+    rows: int = 1
+    shape: str = ""
+    sync: bool = False
+    trace: str = ""
+    key_id: str = ""
+    idempotency_key: str = ""
+    request_hash: str = ""
+    max_pending: int = 1000
+    max_attempts: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """
+    The gate's answer.
+
+    ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``), ``replay`` or ``mismatch`` (``known_id`` came with the same Idempotency-Key),
+    ``full`` (``limit`` names the bound), ``infeasible`` (``earliest_us``, the earliest deadline that would be accepted, and ``now_us``), ``late``.
+    """
+
+    status: Literal["ok", "replay", "mismatch", "full", "infeasible", "late"]
+    arrival_us: int = 0
+    deadline_us: int = 0
+    known_id: str = ""
+    limit: str = ""
+    earliest_us: int = 0
+    now_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One dispatch to be carried out: ``attempts`` are (id, the attempt known so far); ``message`` names attempt + 1 of each."""
+
+    function: str
+    gpu: str
+    celery_list: str
+    message: bytes
+    decision: str
+    schedule_us: int
+    attempts: Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """One invocation that its worker may run now."""
+
+    payload: bytes
+    encoding: Encoding
+    accept: Encoding
+    rows: int
+    deadline_us: int
+    trace: str
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    id: str
+    attempt: int
+    action: Literal["succeed", "fail"]
+    cause: Cause
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """A waiting invocation that the leader ends."""
+
+    function: str
+    id: str
+    action: Literal["reject", "expire", "fail"]
+    cause: Cause
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    function: str
+    revision: int
+    id: str
+    attempt: int
+    arrival_us: int
+    deadline_us: int
+    rows: int
+    shape: str
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """An invocation that is dispatched or running."""
+
+    waiting: Waiting
+    state: str
+    gpu: str
+    started_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a new leader starts from; it follows the stream after ``last_event``."""
+
+    last_event: str
+    waiting: Sequence[Waiting]
+    held: Sequence[Held]
+    reports: Sequence[bytes]
+    paused: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """How an invocation ended, as told to a waiting gateway or read back. Times in microseconds; 0 = did not happen."""
+
+    id: str
+    state: str
+    cause: str
+    attempt: int
+    arrival_us: int
+    claimed_us: int
+    started_us: int
+    finished_us: int
+    gpu: str
+    schedule_us: int
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """An invocation as Redis holds it now."""
+
+    id: str
+    function: str
+    revision: int
+    state: str
+    cause: str
+    attempt: int
+    starts: int
+    gpu: str
+    arrival_us: int
+    deadline_us: int
+    claimed_us: int
+    started_us: int
+    finished_us: int
+    rows: int
+    accept: Encoding
+    trace: str
+    schedule_us: int
+
+
+def parse_replies(data: bytes) -> list[Reply]:
+    """The frames of one published message (lua/common.lua: reply)."""
+    replies, position = [], 0
+    while position < len(data):
+        end = position + 8 + int(data[position : position + 8])
+        head, _, blob = data[position + 8 : end].partition(b"\n")
+        id_, state, cause, attempt, arrival, claimed, started, finished, gpu, schedule = head.decode().split("|")
+        replies.append(
+            Reply(
+                id=id_, state=state, cause=cause, attempt=int(attempt), arrival_us=int(arrival), claimed_us=int(claimed),
+                started_us=int(started), finished_us=int(finished), gpu=gpu, schedule_us=int(schedule), result=blob,
+            )
+        )  # fmt: skip
+        position = end
+    return replies
+
+
+def _lua_text(value: bytes) -> str:
+    return '"' + "".join(f"\\{byte:03d}" for byte in value) + '"'
+
+
+def script_sources(bounds: QueueSettings) -> dict[str, str]:
+    """Each script's whole text: the transition table and the constants, the prelude, the script."""
+    table = ", ".join(f"{action} = {{ {', '.join(f'{state} = true' for state in moves)} }}" for action, moves in TRANSITIONS.items())
+    constants = (
+        f"local FROM = {{ {table} }}\n"
+        f"local TTL_RESULT, TTL_SYNC = {int(bounds.result_ttl_s * 1e6)}, {int(bounds.sync_result_ttl_s * 1e6)}\n"
+        f"local MAX_LOST = {bounds.max_lost}\n"
+        f"local BLOB_EXPIRED = {_lua_text(error_result('The deadline passed before a GPU instance could start it.'))}\n"
+    )
+    folder = resources.files("smore") / "lua"
+    prelude = (folder / "common.lua").read_text()
+    return {name: constants + prelude + (folder / f"{name}.lua").read_text() for name in SCRIPTS}
+
+
+class _Scripts:
+    """Names → sources and SHA-1 digests."""
+
+    def __init__(self, bounds: QueueSettings) -> None:
+        self.source = script_sources(bounds)
+        self.sha = {name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() for name, text in self.source.items()}
+
+
+def _enqueue_args(request: Request, bounds: QueueSettings) -> list[Arg]:
+    return [
+        request.id, request.function, request.revision, request.slo_us, request.deadline_us, request.channel, request.encoding.value,
+        request.accept.value, request.rows, request.shape, int(request.sync), request.trace, request.key_id, request.idempotency_key,
+        request.request_hash, request.max_pending, bounds.max_pending, bounds.payload_bytes, bounds.result_bytes, bounds.events,
+        int(bounds.idempotency_ttl_s), request.max_attempts, request.payload,
+    ]  # fmt: skip
+
+
+def _admission(raw: Sequence[bytes]) -> Admission:
+    match raw[0]:
+        case b"ok":
+            return Admission(status="ok", arrival_us=int(raw[1]), deadline_us=int(raw[2]))
+        case b"replay":
+            return Admission(status="replay", known_id=raw[1].decode())
+        case b"mismatch":
+            return Admission(status="mismatch", known_id=raw[1].decode())
+        case b"full":
+            return Admission(status="full", limit=raw[1].decode())
+        case b"infeasible":
+            return Admission(status="infeasible", earliest_us=int(raw[1]), now_us=int(raw[2]))
+        case _:
+            return Admission(status="late", now_us=int(raw[1]))
+
+
+_RECORD_FIELDS = ("f", "rev", "st", "cause", "at", "starts", "gpu", "ar", "dl", "cl", "su", "fi", "rows", "acc", "tr", "sc")
+
+
+def _record(id_: str, raw: Sequence[bytes | None]) -> Record | None:
+    if raw[0] is None:
+        return None
+    text = [value.decode() if value is not None else "" for value in raw]
+    number = [int(value) if value.isdigit() else 0 for value in text]
+    return Record(
+        id=id_, function=text[0], revision=number[1], state=text[2], cause=text[3], attempt=number[4], starts=number[5], gpu=text[6],
+        arrival_us=number[7], deadline_us=number[8], claimed_us=number[9], started_us=number[10], finished_us=number[11], rows=number[12],
+        accept=Encoding(text[13]), trace=text[14], schedule_us=number[15],
+    )  # fmt: skip
+
+
+def _waiting(raw: Sequence[bytes]) -> Waiting:
+    text = [value.decode() for value in raw]
+    return Waiting(
+        function=text[0], revision=int(text[1]), id=text[2], attempt=int(text[3]), arrival_us=int(text[4]), deadline_us=int(text[5]),
+        rows=int(text[6]), shape=text[7], alone=text[8] == "1",
+    )  # fmt: skip
+
+
+class Queue:
+    """The synchronous door: for the leader and for workers. Errors of the connection are redis-py's and reach the caller."""
+
+    def __init__(self, client: "redis.Redis", prefix: str, bounds: QueueSettings) -> None:
+        self.redis = client
+        self.prefix = prefix
+        self.bounds = bounds
+        self._scripts = _Scripts(bounds)
+        self._failed = error_result("It was started or dispatched as often as allowed.")
+
+    def _call(self, name: str, *args: Arg) -> Any:
+        return self._calls([(name, args)])[0]
+
+    def _calls(self, calls: Sequence[tuple[str, Sequence[Arg]]]) -> list[Any]:
+        """All of them in one round trip. A server that has lost its scripts (restart) gets them again, and only what failed so is repeated."""
+        pipe = self.redis.pipeline(transaction=False)
+        for name, args in calls:
+            pipe.evalsha(self._scripts.sha[name], 0, self.prefix, *args)
+        answers = pipe.execute(raise_on_error=False)
+        missing = [position for position, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+        if missing:
+            for name in {calls[position][0] for position in missing}:
+                self.redis.script_load(self._scripts.source[name])
+            for position, answer in zip(missing, self._calls([calls[position] for position in missing]), strict=True):
+                answers[position] = answer
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    def enqueue(self, request: Request) -> Admission:
+        return _admission(self._call("enqueue", *_enqueue_args(request, self.bounds)))
+
+    def lead(self, token: str, lease_s: float) -> str:
+        """Take (token '') or renew the leader's lease. Returns the token, '' when another leads."""
+        return cast(bytes, self._call("lead", token, int(lease_s * 1000))).decode()
+
+    def claim(self, token: str, lease_s: float, claims: Sequence[Claim]) -> list[frozenset[str] | None]:
+        """Carry out dispatches. For each the ids that were claimed, or None: this leader is fenced off."""
+        calls: list[tuple[str, Sequence[Arg]]] = []
+        for claim in claims:
+            pairs = [value for pair in claim.attempts for value in pair]
+            args = [
+                token,
+                claim.function,
+                claim.gpu,
+                int(lease_s * 1e6),
+                claim.celery_list,
+                claim.message,
+                claim.decision,
+                claim.schedule_us,
+                *pairs,
+            ]
+            calls.append(("claim", args))
+        return [None if answer[0] == b"fenced" else frozenset(id_.decode() for id_ in answer[1:]) for answer in self._calls(calls)]
+
+    def settle(self, token: str, endings: Sequence[Ending]) -> list[bool] | None:
+        """End waiting invocations. True where it was still waiting; None: fenced off."""
+        args: list[Arg] = [token]
+        for ending in endings:
+            args += [ending.function, ending.id, ending.action, ending.cause.value, error_result(ending.message)]
+        answer = self._call("settle", *args)
+        return None if answer and answer[0] == b"fenced" else [value == 1 for value in answer]
+
+    def start(self, function: str, gpu: str, lease_s: float, attempts: Iterable[tuple[str, int]]) -> list[Begun | None]:
+        """Begin a batch; None where an invocation is not this worker's (any more) or its deadline has passed."""
+        pairs = [value for pair in attempts for value in pair]
+        answer = self._call("start", function, gpu, int(lease_s * 1e6), *pairs)
+        return [
+            None
+            if not item
+            else Begun(
+                payload=item[0], encoding=Encoding(item[1].decode()), accept=Encoding(item[2].decode()), rows=int(item[3]),
+                deadline_us=int(item[4]), trace=item[5].decode(), alone=item[6] == b"1",
+            )
+            for item in answer[1:]
+        ]  # fmt: skip
+
+    def finish(self, function: str, meta: str, outcomes: Sequence[Outcome]) -> list[bool]:
+        """End a batch; False where another attempt owns the invocation or it has ended (cancelled)."""
+        args: list[Arg] = [function, meta]
+        for outcome in outcomes:
+            args += [outcome.id, outcome.attempt, outcome.action, outcome.cause.value, outcome.result]
+        return [value == 1 for value in self._call("finish", *args)]
+
+    def requeue(
+        self, function: str, cause: Cause, attempts: Sequence[tuple[str, int]], *, refund: bool, alone: bool, message: str
+    ) -> list[int]:
+        """Give invocations back: 1 queued again, 0 failed by a limit (with ``message``), -1 not ours. ``refund``: the start does not count."""
+        pairs = [value for pair in attempts for value in pair]
+        answer = self._call("requeue", function, cause.value, int(refund), int(alone), error_result(message), *pairs)
+        return [int(value) for value in answer]
+
+    def reap(self, token: str, at_most: int = 500) -> int:
+        """Return what ran out of lease. How many, -1 when fenced off."""
+        return int(self._call("reap", token, at_most, self._failed))
+
+    def release(self, gpu: str) -> int:
+        """Give back what a GPU worker's former self held. How many."""
+        return int(self._call("release", gpu, self._failed))
+
+    def sweep(self, at_most: int = 500) -> int:
+        """Drop records whose time is over. How many."""
+        return int(self._call("sweep", at_most))
+
+    def report(
+        self, gpu: str, report: bytes, *, ttl_s: float, lease_s: float, cursor: str, running: Iterable[tuple[str, str, int]]
+    ) -> frozenset[str]:
+        """Heartbeat. ``running`` are (function, id, attempt); returns the ids that are not this worker's any more."""
+        triples = [value for triple in running for value in triple]
+        answer = self._call("report", gpu, report, int(ttl_s * 1000), int(lease_s * 1e6), cursor, *triples)
+        return frozenset(id_.decode() for id_ in answer)
+
+    def snapshot(self) -> Snapshot:
+        last, waiting, held, reports, paused = self._call("snapshot")
+        return Snapshot(
+            last_event=last.decode(),
+            waiting=[_waiting(raw) for raw in waiting],
+            held=[Held(waiting=_waiting(raw), state=raw[9].decode(), gpu=raw[10].decode(), started_us=int(raw[11])) for raw in held],
+            reports=reports,
+            paused=frozenset(member.decode() for member in paused),
+        )
+
+    def record(self, project: str, id_: str) -> Record | None:
+        raw = self.redis.hmget(f"{self.prefix}i:{project}:{id_}", _RECORD_FIELDS)
+        return _record(id_, cast("list[bytes | None]", raw))
+
+    def publish_feasible(self, feasible: Mapping[str, str], priority: Mapping[str, float]) -> None:
+        """``feasible``: function → ``stamp:backlog:floor`` (µs, lua/enqueue.lua); ``priority``: function → P, where it changed."""
+        pipe = self.redis.pipeline(transaction=False)
+        if feasible:
+            pipe.hset(f"{self.prefix}feasible", items=[text for pair in feasible.items() for text in pair])
+        for function, value in priority.items():
+            pipe.hset(f"{self.prefix}prio", function, str(value))
+            pipe.zadd(f"{self.prefix}q", {function: value}, xx=True)
+        pipe.execute()
+
+
+class AsyncQueue:
+    """
+    The gateway's door. Enqueues that arrive in the same turn of the event loop share one round trip.
+
+    A broken connection is tried again until ``patience_s`` has passed (``enqueue`` is idempotent by id); then redis-py's error reaches the caller.
+    """
+
+    def __init__(self, client: "redis.asyncio.Redis", prefix: str, bounds: QueueSettings, patience_s: float = 3.0) -> None:
+        self.redis = client
+        self.prefix = prefix
+        self.bounds = bounds
+        self.patience_s = patience_s
+        self._scripts = _Scripts(bounds)
+        self._pending: list[tuple[Request, asyncio.Future[Admission]]] = []
+        self._flushing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def _calls(self, calls: Sequence[tuple[str, Sequence[Arg]]]) -> list[Any]:
+        until = time.monotonic() + self.patience_s
+        while True:
+            try:
+                return await self._calls_once(calls)
+            except (redis.ConnectionError, redis.TimeoutError):
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(0.05)
+
+    async def _calls_once(self, calls: Sequence[tuple[str, Sequence[Arg]]]) -> list[Any]:
+        pipe = self.redis.pipeline(transaction=False)
+        for name, args in calls:
+            pipe.evalsha(self._scripts.sha[name], 0, self.prefix, *args)
+        answers = await pipe.execute(raise_on_error=False)
+        missing = [position for position, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+        if missing:
+            for name in {calls[position][0] for position in missing}:
+                await self.redis.script_load(self._scripts.source[name])
+            repeated = await self._calls_once([calls[position] for position in missing])
+            for position, answer in zip(missing, repeated, strict=True):
+                answers[position] = answer
+        return answers
+
+    async def enqueue(self, request: Request) -> Admission:
+        future: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
+        self._pending.append((request, future))
+        if not self._flushing:
+            self._flushing = True
+            task = asyncio.create_task(self._flush())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    async def _flush(self) -> None:
+        try:
+            while self._pending:
+                batch, self._pending = self._pending, []
+                try:
+                    answers = await self._calls([("enqueue", _enqueue_args(request, self.bounds)) for request, _ in batch])
+                except Exception as error:
+                    for _, future in batch:
+                        if not future.done():
+                            future.set_exception(error)
+                    continue
+                for (_, future), answer in zip(batch, answers, strict=True):
+                    if future.done():
+                        continue
+                    if isinstance(answer, Exception):
+                        future.set_exception(answer)
+                    else:
+                        future.set_result(_admission(answer))
+        finally:
+            self._flushing = False
+
+    async def _one(self, name: str, *args: Arg) -> Any:
+        answer = (await self._calls([(name, args)]))[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def cancel(self, project: str, id_: str) -> tuple[str, str]:
+        """``("absent", "")``, ``("ended", state)`` or ``("cancelled", state before)``."""
+        answer = await self._one("cancel", project, id_, error_result("It was cancelled."))
+        return answer[0].decode(), answer[1].decode() if len(answer) > 1 else ""
+
+    async def keep(self, project: str, id_: str) -> str:
+        """A synchronous caller has turned asynchronous. Returns the state, '' when unknown."""
+        return cast(bytes, await self._one("keep", project, id_)).decode()
+
+    async def record(self, project: str, id_: str) -> Record | None:
+        raw = await cast(Awaitable[Any], self.redis.hmget(f"{self.prefix}i:{project}:{id_}", _RECORD_FIELDS))
+        return _record(id_, raw)
+
+    async def reply(self, project: str, id_: str) -> Reply | None:
+        """The ending of an invocation as it would have been told, None while it has none (or is unknown)."""
+        pipe = self.redis.pipeline(transaction=False)
+        pipe.hmget(f"{self.prefix}i:{project}:{id_}", _RECORD_FIELDS)
+        pipe.get(f"{self.prefix}r:{project}:{id_}")
+        raw, blob = await pipe.execute()
+        record = _record(id_, raw)
+        if record is None or blob is None:
+            return None
+        return Reply(
+            id=id_, state=record.state, cause=record.cause, attempt=record.attempt, arrival_us=record.arrival_us, claimed_us=record.claimed_us,
+            started_us=record.started_us, finished_us=record.finished_us, gpu=record.gpu, schedule_us=record.schedule_us, result=blob,
+        )  # fmt: skip

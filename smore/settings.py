@@ -1,0 +1,120 @@
+"""
+Every knob of the platform in one place, read from the environment.
+
+``SMORE_REDIS__URL=…`` sets ``Settings().redis.url``: prefix ``SMORE_``, ``__`` between levels. A setting whose name ends in
+``_FILE`` is not supported here: secrets arrive as environment variables or in files that the embedded platform owns.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class RedisSettings(BaseModel):
+    """Where the queue, the leases and the fleet live. None = start an embedded server (smore/local.py)."""
+
+    url: str | None = None
+    #: Every key of the platform starts with it, Celery's too.
+    prefix: str = "smore:"
+    #: ``standard`` = appendfsync everysec, ``strict`` = appendfsync always, so that a 202 is on disk before it is sent.
+    durability: Literal["standard", "strict"] = "standard"
+
+
+class PostgresSettings(BaseModel):
+    """Where the catalog and the history live. None = start an embedded server."""
+
+    url: str | None = None
+    retention_days: float = Field(default=14.0, gt=0)
+
+
+class ApiSettings(BaseModel):
+    host: str = "127.0.0.1"
+    port: int = 8400
+    #: Bodies above this are refused with 413 before they are read whole.
+    max_body_bytes: int = 8 << 20
+    #: Inputs accepted in one call.
+    max_inputs_per_call: int = 64
+    #: How long a synchronous call waits when the client names no ``Prefer: wait``; then it becomes a 202.
+    sync_wait_s: float = 30.0
+
+
+class QueueSettings(BaseModel):
+    """Bounds of what Redis holds (architecture §4: bytes have a budget)."""
+
+    max_pending: int = 20_000
+    payload_bytes: int = 512 << 20
+    result_bytes: int = 256 << 20
+    events: int = 1_000_000
+    #: How long a finished invocation's record and result stay in Redis.
+    result_ttl_s: float = 600.0
+    #: The same for a result that a synchronous caller has been sent: long enough for a gateway to reconnect and read it again.
+    sync_result_ttl_s: float = 30.0
+    idempotency_ttl_s: float = 86_400.0
+    #: Dispatches that may be lost (worker died before user code began) before an invocation fails.
+    max_lost: int = 5
+
+
+class SchedulerSettings(BaseModel):
+    policy: str = "spine"
+    seed: int = 0
+    #: The leader must renew within this, else the standby takes over.
+    lease_s: float = 2.0
+    #: How long the deciding loop sleeps when nothing happens.
+    tick_s: float = 0.1
+    #: A dispatched invocation that no worker started within this returns to the queue.
+    dispatch_lease_s: float = 2.0
+    #: Added to the normalised priority per second of waiting (digest A20).
+    ageing_per_s: float = 0.5
+
+
+class WorkerSettings(BaseModel):
+    """One GPU worker: pinned to one GPU instance."""
+
+    #: Name of the GPU instance and of its Celery queue ``gpu.<id>``.
+    gpu: str = "cpu0"
+    kind: Literal["cuda", "mig", "cpu"] = "cpu"
+    #: CUDA: NVML index or UUID. CPU partition: comma-separated core numbers ("" = all cores this process may use).
+    device: str = ""
+    #: CPU partition: the part of the cores' time that belongs to it, 0 < share <= 1.
+    share: float = Field(default=1.0, gt=0, le=1)
+    #: CPU partition: memory for warm instances, MiB.
+    memory_mib: int = 2048
+    sharing_mode: Literal["time-slice", "mps", "streams"] = "time-slice"
+    #: Concurrent batches (k_max, digest A58).
+    slots: int = Field(default=8, ge=1, le=64)
+    heartbeat_s: float = 0.5
+    #: A running invocation whose worker misses heartbeats for this long returns to the queue.
+    lease_s: float = 2.0
+    #: Keep one started runner without a model, so that a cold start pays neither imports nor the device context.
+    standby: bool = True
+    #: Commands a serverful job may run: entry points of the form ``module`` (run as ``python -m module``).
+    job_entrypoints: tuple[str, ...] = ("zoo.train",)
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="SMORE_", env_nested_delimiter="__", extra="ignore")
+
+    #: Data, sockets, logs and reports of this machine's platform.
+    home: Path = Path(".smore")
+    #: Core numbers that the platform's own processes keep to ("" = any).
+    platform_cores: str = ""
+    log_level: str = "INFO"
+    log_format: Literal["json", "console"] = "json"
+    #: Port on 127.0.0.1 where this process serves its Prometheus metrics (the gateway serves its own at /metrics). 0 = off.
+    metrics_port: int = 0
+
+    redis: RedisSettings = RedisSettings()
+    postgres: PostgresSettings = PostgresSettings()
+    api: ApiSettings = ApiSettings()
+    queue: QueueSettings = QueueSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    worker: WorkerSettings = WorkerSettings()
+
+
+@cache
+def settings() -> Settings:
+    """The process's settings, read once. Only composition roots (``*/app.py``, ``tasks.py``, ``cli.py``) call it."""
+    return Settings()

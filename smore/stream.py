@@ -1,0 +1,120 @@
+"""
+The event stream: what the Lua scripts tell the leader and the history, typed.
+
+Every entry is one msgpack array ``[tag, version, …]`` written by Lua (``emit`` in lua/common.lua) and read here. A reader accepts its own
+version and the one before (there is only version 1 so far). Times are integer microseconds of Redis' clock; ids are text.
+"""
+
+import msgspec
+
+VERSION = 1
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    version: int
+
+
+class Arrived(Entry, frozen=True, tag="a"):
+    function: str
+    revision: int
+    id: str
+    arrival_us: int
+    deadline_us: int
+    rows: int
+    shape: str
+    key_id: str
+    trace: str
+
+
+class Dispatched(Entry, frozen=True, tag="d"):
+    function: str
+    gpu: str
+    at_us: int
+    attempts: list[tuple[str, int]]
+    decision: str
+
+
+class Started(Entry, frozen=True, tag="s"):
+    function: str
+    gpu: str
+    at_us: int
+    attempts: list[tuple[str, int]]
+
+
+class Returned(Entry, frozen=True, tag="q"):
+    function: str
+    revision: int
+    id: str
+    attempt: int
+    cause: str
+    gpu: str
+    at_us: int
+    arrival_us: int
+    deadline_us: int
+    rows: int
+    shape: str
+    alone: int
+
+
+class Settled(Entry, frozen=True, tag="t"):
+    function: str
+    revision: int
+    id: str
+    attempt: int
+    starts: int
+    state: str
+    cause: str
+    gpu: str
+    arrival_us: int
+    deadline_us: int
+    claimed_us: int
+    started_us: int
+    finished_us: int
+    rows: int
+    key_id: str
+    trace: str
+    schedule_us: int
+    #: JSON of the worker about the execution (see worker/pool.py), '' where there was none.
+    meta: str
+
+
+class Reported(Entry, frozen=True, tag="r"):
+    gpu: str
+    at_us: int
+    #: JSON, see smore.fleet.Report.
+    report: str
+
+
+class CatalogChanged(Entry, frozen=True, tag="c"):
+    function: str
+    at_us: int
+
+
+Event = Arrived | Dispatched | Started | Returned | Settled | Reported | CatalogChanged
+
+decode = msgspec.msgpack.Decoder(Event).decode
+encode = msgspec.msgpack.Encoder().encode
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """
+    The record of how an invocation ended, opaque to Lua.
+
+    ``form`` is ``json`` or ``raw`` (then ``body`` is the output) or ``error`` (then ``message`` says what happened). Durations in microseconds.
+    """
+
+    form: str
+    load_us: int = 0
+    run_us: int = 0
+    cold: bool = False
+    body: bytes = b""
+    message: str = ""
+    #: raw form: ``name:datatype:d0,d1;…`` of the outputs in ``body``.
+    shapes: str = ""
+
+
+decode_result = msgspec.msgpack.Decoder(Result).decode
+
+
+def error_result(message: str) -> bytes:
+    return encode(Result(form="error", message=message[:4096]))

@@ -1,0 +1,236 @@
+"""The spine's policy on hand-made scenarios: events in, decisions out, no clock and no I/O."""
+
+import pytest
+
+from scheduler.policy.core import Knobs, Spine
+from scheduler.policy.decisions import Decision, Dispatch, End, Prewarm, Refusal
+from scheduler.policy.events import (
+    ClaimRefused,
+    Event,
+    FunctionKnown,
+    FunctionRemoved,
+    GpuLost,
+    GpuReported,
+    InvocationArrived,
+    InvocationHeld,
+    InvocationSettled,
+    PausesChanged,
+)
+from smore.domain.function import FunctionSpec, Profile
+from smore.domain.invocation import Cause
+
+NOW = 1_000.0
+
+
+def known(name: str, *, usage: float = 0.2, degradation: float = 0.1, run_s: float = 0.01, **fields: object) -> FunctionKnown:
+    profile = Profile(
+        run_s={1: run_s, 8: run_s * 2}, load_s=float(fields.pop("load_s", 0.5)), memory_mib=float(fields.pop("memory_mib", 100.0)),
+        usage_gain=usage, degradation=degradation,
+    )  # fmt: skip
+    return FunctionKnown(function=name, revision=1, spec=FunctionSpec(entrypoint="m:C", profile=profile, **fields))  # type: ignore[arg-type]
+
+
+def gpu(name: str, *, warm: dict[str, int] | None = None, slots: int = 8, jobs: int = 0, free: float = 1000.0, **fields: object) -> GpuReported:
+    return GpuReported(
+        gpu=name, boot="b", at=NOW, slots=slots, memory_total=1000.0, memory_used=1000.0 - free, memory_idle=0.0, utilisation=0.0,
+        function_utilisation=float(fields.pop("function_utilisation", 0.0)), jobs=jobs,  # type: ignore[arg-type]
+        warm=[(function, 1, count) for function, count in (warm or {}).items()], **fields,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def arrived(name: str, id_: str, *, at: float = NOW, within: float = 5.0, **fields: object) -> InvocationArrived:
+    return InvocationArrived(function=name, revision=1, id=id_, attempt=0, arrival_at=at, deadline_at=at + within, **fields)  # type: ignore[arg-type]
+
+
+def dispatches(decisions: list[Decision]) -> list[tuple[str, str, list[str]]]:
+    return [(d.function, d.gpu, [id_ for id_, _ in d.attempts]) for d in decisions if isinstance(d, Dispatch)]
+
+
+def run(*events: Event, policy: Spine | None = None, now: float = NOW) -> list[Decision]:
+    return (policy or Spine()).decide(now, events)
+
+
+def test_warm_instance_comes_first() -> None:
+    """A GPU instance that has the model resident is chosen over an emptier one that would have to load it."""
+    decisions = run(known("p/f"), gpu("a"), gpu("b", warm={"p/f": 1}), arrived("p/f", "1"))
+
+    assert [("p/f", "b", ["1"])] == dispatches(decisions)
+
+
+def test_least_impact_decides_between_equals() -> None:
+    """Of two GPU instances without the model the one without a serverful job costs less."""
+    decisions = run(known("p/f"), gpu("a", jobs=1), gpu("b"), arrived("p/f", "1"))
+
+    assert [("p/f", "b", ["1"])] == dispatches(decisions)
+
+
+def test_reasons_name_what_was_refused_and_why() -> None:
+    decisions = run(known("p/f"), gpu("a", free=10.0), gpu("b", slots=0), gpu("c"), arrived("p/f", "1"))
+
+    dispatch = next(d for d in decisions if isinstance(d, Dispatch))
+    assert {Refusal.MEMORY: 1, Refusal.NO_SLOT: 1} == dispatch.reasons.refused
+    assert ["c", "a", "b"] == [c.gpu for c in dispatch.reasons.candidates][:1] + sorted(c.gpu for c in dispatch.reasons.candidates[1:])
+    assert dispatch.cold
+
+
+def test_batches_what_waits_and_never_waits_for_company() -> None:
+    """A lone request goes at once; what gathered behind it goes as one batch when the instance is free."""
+    policy = Spine()
+    first = run(known("p/f", max_batch=8), gpu("a", warm={"p/f": 1}), arrived("p/f", "0"), policy=policy)
+    second = policy.decide(NOW + 0.001, [arrived("p/f", str(i)) for i in range(1, 6)])
+    third = policy.decide(NOW + 0.02, [InvocationSettled(id="0", attempt=1, run_s=0.01, batch_rows=1)])
+
+    assert [("p/f", "a", ["0"])] == dispatches(first)
+    assert [] == dispatches(second)
+    assert [("p/f", "a", ["1", "2", "3", "4", "5"])] == dispatches(third)
+
+
+def test_batch_shrinks_until_its_earliest_deadline_holds() -> None:
+    """A batch that would break the earliest deadline in it is halved until it passes."""
+    decisions = run(
+        known("p/f", max_batch=8, run_s=0.010), gpu("a", warm={"p/f": 1}), *[arrived("p/f", str(i), within=0.015) for i in range(2)],
+        policy=Spine(),
+    )  # fmt: skip
+
+    assert [("p/f", "a", ["0"])] == dispatches(decisions)
+
+
+def test_other_shapes_and_loners_do_not_share() -> None:
+    decisions = run(
+        known("p/f", max_batch=8, max_warm=4), gpu("a", warm={"p/f": 4}),
+        arrived("p/f", "1", shape="x"), arrived("p/f", "2", shape="y"), arrived("p/f", "3", shape="x"), arrived("p/f", "4", shape="x", alone=True),
+    )  # fmt: skip
+
+    assert {("1", "3"), ("2",), ("4",)} == {tuple(ids) for _, _, ids in dispatches(decisions)}
+
+
+def test_priority_is_usage_gain_over_degradation() -> None:
+    """With one slot the function of higher Eq. 5 goes first; deadlines do not matter between functions."""
+    decisions = run(
+        known("p/low", usage=0.1, degradation=0.2), known("p/high", usage=0.4, degradation=0.1), gpu("a", slots=1, warm={"p/low": 1, "p/high": 1}),
+        arrived("p/low", "1", within=1.0), arrived("p/high", "2", within=5.0),
+    )  # fmt: skip
+
+    assert [("p/high", "a", ["2"])] == dispatches(decisions)
+
+
+def test_ageing_overtakes_priority_within_its_bound() -> None:
+    """A head that has waited 1/ageing_per_s longer than the others stands first whatever the priorities are."""
+    ageing = Knobs(ageing_per_s=0.5)
+    events = [
+        known("p/low", usage=0.01, degradation=1.0), known("p/high", usage=1.0, degradation=0.01),
+        gpu("a", slots=1, warm={"p/low": 1, "p/high": 1}),
+        arrived("p/low", "1", at=NOW - 2.1, within=10), arrived("p/high", "2", at=NOW, within=10),
+    ]  # fmt: skip
+
+    assert [("p/low", "a", ["1"])] == dispatches(run(*events, policy=Spine(knobs=ageing)))
+    assert [("p/high", "a", ["2"])] == dispatches(run(*events, policy=Spine(knobs=Knobs(ageing_per_s=0.0))))
+
+
+def test_fig_6_a_refused_function_does_not_block_the_next() -> None:
+    """Three functions: the second does not fit anywhere and waits; the round goes on with the third."""
+    decisions = run(
+        known("p/a", usage=0.9), known("p/b", usage=0.5, memory_mib=900.0), known("p/c", usage=0.1), gpu("g1", free=500.0), gpu("g2", free=500.0),
+        arrived("p/a", "1"), arrived("p/b", "2"), arrived("p/c", "3"),
+    )  # fmt: skip
+
+    assert ["1", "3"] == [ids[0] for _, _, ids in dispatches(decisions)]
+
+
+def test_expires_what_cannot_finish_in_time() -> None:
+    policy = Spine()
+    run(known("p/f", run_s=0.1), gpu("a", slots=0), arrived("p/f", "1", within=1.0), policy=policy)
+
+    assert [] == policy.decide(NOW + 0.85, [])
+    (ending,) = policy.decide(NOW + 0.95, [])
+    assert isinstance(ending, End)
+    assert ("1", "expire", Cause.DEADLINE_EXPIRED) == (ending.id, ending.action, ending.cause)
+
+
+def test_rejects_what_no_gpu_instance_could_ever_hold() -> None:
+    (ending,) = run(known("p/f", memory_mib=5000.0), gpu("a"), arrived("p/f", "1"))
+
+    assert isinstance(ending, End)
+    assert ("reject", Cause.INFEASIBLE) == (ending.action, ending.cause)
+
+
+def test_loads_ahead_where_the_deadline_leaves_no_time_for_a_cold_start() -> None:
+    """The first request of such a function expires, but somebody loads the model meanwhile; it is asked for once."""
+    policy = Spine()
+    decisions = run(known("p/f", run_s=0.01, load_s=2.0), gpu("a"), arrived("p/f", "1", within=0.5), policy=policy)
+
+    assert [Prewarm(function="p/f", revision=1, gpu="a")] == decisions
+    assert [] == policy.decide(NOW + 0.1, [arrived("p/f", "2", at=NOW + 0.1, within=0.5)])
+
+
+def test_waits_for_a_busy_instance_rather_than_loading_a_second() -> None:
+    policy = Spine()
+    run(known("p/f", max_warm=2, load_s=0.5), gpu("a", warm={"p/f": 1}), arrived("p/f", "1"), policy=policy)
+
+    assert [] == policy.decide(NOW + 0.001, [arrived("p/f", "2", at=NOW + 0.001)])
+
+
+def test_refused_claim_frees_its_slot() -> None:
+    policy = Spine()
+    (first,) = run(known("p/f"), gpu("a", slots=1, warm={"p/f": 1}), arrived("p/f", "1"), policy=policy)
+    assert isinstance(first, Dispatch)
+
+    after = policy.decide(NOW, [ClaimRefused(id="1", attempt=0), arrived("p/f", "2")])
+    assert [("p/f", "a", ["2"])] == dispatches(after)
+
+
+def test_nothing_is_placed_on_what_is_lost_or_paused() -> None:
+    policy = Spine()
+    assert [] == run(known("p/f"), gpu("a"), GpuLost(gpu="a"), arrived("p/f", "1"), policy=policy)
+    assert [] == policy.decide(NOW, [gpu("a"), PausesChanged(paused=frozenset({"g:a"}))])
+    assert [] == policy.decide(NOW, [PausesChanged(paused=frozenset({"f:p/f"}))])
+    assert [] == policy.decide(NOW, [PausesChanged(paused=frozenset({"*"}))])
+    assert [("p/f", "a", ["1"])] == dispatches(policy.decide(NOW, [PausesChanged(paused=frozenset())]))
+
+
+def test_quarantined_revision_goes_elsewhere() -> None:
+    decisions = run(known("p/f"), gpu("a", quarantined=["p/f@1"], warm={"p/f": 1}), gpu("b"), arrived("p/f", "1"))
+
+    assert [("p/f", "b", ["1"])] == dispatches(decisions)
+
+
+def test_removed_function_fails_what_waits() -> None:
+    policy = Spine()
+    run(known("p/f"), arrived("p/f", "1"), policy=policy)
+
+    (ending,) = policy.decide(NOW, [FunctionRemoved(function="p/f")])
+    assert isinstance(ending, End)
+    assert Cause.FUNCTION_DELETED == ending.cause
+
+
+def test_takes_over_what_runs_already() -> None:
+    """A new leader counts what is held: a full GPU instance takes nothing until one of them ends."""
+    policy = Spine()
+    held = InvocationHeld(function="p/f", revision=1, id="0", attempt=1, rows=1, gpu="a", since_at=NOW)
+    assert [] == run(known("p/f"), gpu("a", slots=1, warm={"p/f": 1}), held, arrived("p/f", "1"), policy=policy)
+
+    after = policy.decide(NOW + 0.1, [InvocationSettled(id="0", attempt=1)])
+    assert [("p/f", "a", ["1"])] == dispatches(after)
+
+
+def test_run_times_are_learned() -> None:
+    """Measured batches move the estimate, so that a function slower than declared stops being promised what it cannot hold."""
+    policy = Spine()
+    run(known("p/f", run_s=0.01), gpu("a", warm={"p/f": 1}), policy=policy)
+    for n in range(60):
+        policy.decide(NOW + n, [gpu("a", warm={"p/f": 1}), arrived("p/f", f"{n}", at=NOW + n)])
+        policy.decide(NOW + n + 0.1, [InvocationSettled(id=f"{n}", attempt=1, run_s=0.1, batch_rows=1)])
+
+    backlog, floor = policy.feasible_s(NOW + 100, "p/f", 1) or (0.0, 0.0)
+    assert pytest.approx(0.1, rel=0.05) == floor
+    assert backlog == floor
+
+
+def test_gate_is_told_of_the_backlog() -> None:
+    policy = Spine()
+    run(known("p/f", run_s=0.1, max_batch=1), gpu("a", warm={"p/f": 1}), policy=policy)
+    policy.decide(NOW, [arrived("p/f", str(i)) for i in range(11)])
+
+    backlog, floor = policy.feasible_s(NOW, "p/f", 1) or (0.0, 0.0)
+    assert pytest.approx(0.1) == floor
+    assert 1.0 <= backlog <= 1.4
