@@ -6,6 +6,8 @@ token, so what a former leader still sends is refused. Truth lives in Redis: a n
 stream from there.
 """
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -80,6 +82,8 @@ class Leader:
         self._token = self._queue.lead("", settings.lease_s)
         if not self._token:
             return
+        # Who leads, for people and for tests that strike it.
+        self._redis.set(f"{self._prefix}leader:process", f"{socket.gethostname()}:{os.getpid()}")
         log.info("leading", token=self._token)
         metrics.LEADER.set(1)
         try:

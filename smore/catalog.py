@@ -5,6 +5,7 @@ Postgres is the truth (``smore/db.py`` writes it and then this mirror); the mirr
 Postgres is away, and lets them live without SQLAlchemy. A change is announced on the channel ``<prefix>catalog``.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 import msgspec
@@ -85,6 +86,39 @@ class Catalog:
         self._redis.hdel(self._keys, id_)
         self._redis.publish(self._channel, f"k:{id_}")
 
+    def forget(self, function: str) -> None:
+        """Read its revisions anew: one that becomes active gets the inputs and times that its canary found."""
+        for known in [known for known in self._known if known[0] == function]:
+            del self._known[known]
+
+    def replace(
+        self, functions: Iterable[FunctionEntry], revisions: Mapping[tuple[str, int], FunctionSpec], keys: Iterable[KeyEntry]
+    ) -> int:
+        """Make the mirror equal to this, and announce what differed. Returns how many entries did."""
+        wanted = {
+            self._revisions: {f"{function}@{revision}": _encode(spec.to_dict()) for (function, revision), spec in revisions.items()},
+            self._functions: {entry.key: _encode(entry) for entry in functions},
+            self._keys: {entry.id: _encode(entry) for entry in keys},
+        }
+        self._known.clear()
+        changed = 0
+        for name, entries in wanted.items():
+            present = {field.decode(): value for field, value in cast("dict[bytes, bytes]", self._redis.hgetall(name)).items()}
+            put = {field: value for field, value in entries.items() if present.get(field) != value}
+            gone = present.keys() - entries.keys()
+            if put:
+                self._redis.hset(name, items=[part for pair in put.items() for part in pair])
+            if gone:
+                self._redis.hdel(name, *gone)
+            changed += len(put) + len(gone)
+            for field in sorted(put.keys() | gone):
+                if name == self._keys:
+                    self._redis.publish(self._channel, f"k:{field}")
+                else:
+                    function = field.partition("@")[0]
+                    self._announce(f"f:{function}", function)
+        return changed
+
     def functions(self) -> dict[str, FunctionEntry]:
         raw = cast("dict[bytes, bytes]", self._redis.hgetall(self._functions))
         return {key.decode(): _decode_function(value) for key, value in raw.items()}
@@ -117,6 +151,9 @@ class AsyncCatalog:
         """Apply one announcement: ``f:<function>`` or ``k:<key id>``."""
         kind, _, name = message.partition(":")
         if kind == "f":
+            # A revision that becomes active gets the inputs and times that its canary found.
+            for known in [known for known in self._specs if known[0] == name]:
+                del self._specs[known]
             raw = cast("bytes | None", await self._redis.hget(self._functions, name))
             if raw is None:
                 self.functions.pop(name, None)

@@ -64,6 +64,14 @@ class Profile:
         return self.run_s[largest] * rows / largest
 
 
+class RevisionState(StrEnum):
+    """Only a revision that has been ``active`` (its canary passed) can take the traffic."""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    FAILED = "failed"
+
+
 class Source(StrEnum):
     """How a tensor function's inputs came to be known."""
 

@@ -2,7 +2,7 @@
 -- ARGV after P: 2 fence  3 fk  4 gpu  5 lease_us  6 Celery list  7 message  8 decision (JSON, opaque)  9 schedule_us (how long
 -- deciding took)  10.. pairs (id, attempt the leader knows)
 -- Returns {'fenced'} or {now, claimed id...}. An invocation in another state or attempt is passed over: the message still names it, and
--- start.lua refuses it there.
+-- start.lua refuses it there. A call that is repeated answers as it did the first time and sends nothing.
 if not is_leader(ARGV[2]) then return { 'fenced' } end
 local fk, gpu = ARGV[3], ARGV[4]
 local t = us()
@@ -15,13 +15,13 @@ for i = 10, #ARGV, 2 do
   if r[1] and FROM.claim[r[1]] and r[2] == attempt then
     detach(fk, id, r[1])
     redis.call('HSET', key, 'st', 'dispatched', 'at', tonumber(attempt) + 1, 'cl', int(t), 'sc', ARGV[9], 'gpu', gpu)
-    later('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
-    later('SADD', P .. 'held:' .. gpu, fk .. '|' .. id)
-    append(claimed, id)
-    append(attempts, { id, tonumber(attempt) + 1 })
-  elseif FROM.start[r[1]] and r[2] == string.format('%d', attempt + 1) and r[3] == gpu then
-    -- The client repeats a call when its connection broke before the answer came: this one has been carried out already.
-    append(claimed, id)
+    redis.call('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
+    redis.call('SADD', P .. 'held:' .. gpu, fk .. '|' .. id)
+    claimed[#claimed + 1] = id
+    attempts[#attempts + 1] = { id, tonumber(attempt) + 1 }
+  elseif FROM.requeue[r[1]] and r[2] == string.format('%d', attempt + 1) and r[3] == gpu then
+    -- The client repeats a call when its connection breaks before the answer comes: this one was carried out then.
+    claimed[#claimed + 1] = id
   end
 end
 if #attempts > 0 then

@@ -42,77 +42,49 @@ local function split(member)
   return string.sub(member, 1, bar - 1), string.sub(member, bar + 1)
 end
 
--- Writes to keys that many invocations share are collected and sent once for each key by flush(), with which every script that writes ends.
--- An invocation's own hash is written at once, so that a second mention of an id in the same call sees its new state.
-local shared, waiting, counted, replies = {}, {}, { bytes = {}, count = {} }, {}
-
-local function append(list, a, b)
-  list[#list + 1] = a
-  if b then list[#list + 1] = b end
-end
-
-local function later(command, key, a, b)
-  local keys = shared[command] or {}
-  shared[command] = keys
-  keys[key] = keys[key] or {}
-  append(keys[key], a, b)
-end
-
-local function count(hash, field, change) counted[hash][field] = (counted[hash][field] or 0) + change end
-
-local function queue(fk)
-  waiting[fk] = waiting[fk] or { enter = {}, leave = {} }
-  return waiting[fk]
-end
+-- Changes of the counters, written once by flush(), with which every script that writes ends.
+local waiting, payload_bytes, result_bytes = 0, 0, 0
 
 -- Take an invocation off wherever it waits or runs.
 local function detach(fk, id, st, gpu)
   if st == 'queued' then
-    append(queue(fk).leave, id)
+    waiting = waiting - redis.call('ZREM', P .. 'q:' .. fk, id)
+    if redis.call('EXISTS', P .. 'q:' .. fk) == 0 then redis.call('ZREM', P .. 'q', fk) end
   else
-    later('ZREM', P .. 'leases', fk .. '|' .. id)
-    later('SREM', P .. 'held:' .. gpu, fk .. '|' .. id)
+    redis.call('ZREM', P .. 'leases', fk .. '|' .. id)
+    redis.call('SREM', P .. 'held:' .. gpu, fk .. '|' .. id)
   end
 end
 
-local function attach(fk, id, deadline) append(queue(fk).enter, deadline, id) end
+local function attach(fk, id, deadline)
+  waiting = waiting + redis.call('ZADD', P .. 'q:' .. fk, deadline, id)
+  -- Queue.publish_feasible keeps the priority of a function that waits already.
+  if redis.call('ZCARD', P .. 'q:' .. fk) == 1 then redis.call('ZADD', P .. 'q', redis.call('HGET', P .. 'prio', fk) or 0, fk) end
+end
 
--- A frame is 10 digits (the length of the rest), the head, a line feed, the result.
+-- channel -> list of frames, each 10 digits (the length of the rest), the head, a line feed, the result.
+local replies = {}
+
 local function reply(channel, head, blob)
   if channel == '' then return end
   local body = head .. '\n' .. blob
-  replies[channel] = replies[channel] or {}
-  append(replies[channel], string.format('%010d', #body) .. body)
+  local list = replies[channel]
+  if not list then
+    list = {}
+    replies[channel] = list
+  end
+  list[#list + 1] = string.format('%010d', #body) .. body
 end
 
--- Lua hands at most some thousand arguments to a call; an even number keeps pairs together.
-local function send(command, key, list)
-  local changed = 0
-  for i = 1, #list, 1000 do changed = changed + redis.call(command, key, unpack(list, i, math.min(i + 999, #list))) end
-  return changed
+-- A change of 0 is not sent: Lua's negative zero (-#'') is no integer to Redis before 7.
+local function add(hash, field, change)
+  if change ~= 0 then redis.call('HINCRBY', P .. hash, field, change) end
 end
 
 local function flush()
-  for fk, change in pairs(waiting) do
-    local key = P .. 'q:' .. fk
-    local delta = send('ZADD', key, change.enter) - send('ZREM', key, change.leave)
-    local now = redis.call('ZCARD', key)
-    if now == 0 then
-      redis.call('ZREM', P .. 'q', fk)
-    elseif now == delta then
-      redis.call('ZADD', P .. 'q', redis.call('HGET', P .. 'prio', fk) or 0, fk)
-    end
-    count('count', 'waiting', delta)
-  end
-  for command, keys in pairs(shared) do
-    for key, list in pairs(keys) do send(command, key, list) end
-  end
-  for hash, fields in pairs(counted) do
-    for field, change in pairs(fields) do
-      -- Lua has a negative zero, which Redis before 7 refuses as an integer.
-      if change ~= 0 then redis.call('HINCRBY', P .. hash, field, change) end
-    end
-  end
+  add('count', 'waiting', waiting)
+  add('bytes', 'payload', payload_bytes)
+  add('bytes', 'result', result_bytes)
   for channel, list in pairs(replies) do redis.call('PUBLISH', channel, table.concat(list)) end
 end
 
@@ -129,9 +101,9 @@ local function settle(fk, id, key, r, state, cause, t, blob, meta)
   redis.call('DEL', P .. 'p:' .. home .. ':' .. id)
   redis.call('SET', P .. 'r:' .. home .. ':' .. id, blob)
   redis.call('HSET', key, 'st', state, 'cause', cause, 'fi', now, 'rsz', #blob)
-  count('bytes', 'payload', -tonumber(r[12]))
-  count('bytes', 'result', #blob)
-  later('ZADD', P .. 'done', int(t + (r[11] == '1' and TTL_SYNC or TTL_RESULT)), fk .. '|' .. id)
+  payload_bytes = payload_bytes - r[12]
+  result_bytes = result_bytes + #blob
+  redis.call('ZADD', P .. 'done', int(t + (r[11] == '1' and TTL_SYNC or TTL_RESULT)), fk .. '|' .. id)
   reply(r[13], table.concat({ id, state, cause, r[2], r[6], r[7], r[8], now, r[3], r[16] }, '|'), blob)
   emit({ 't', 1, fk, tonumber(r[9]), id, tonumber(r[2]), tonumber(r[4]), state, cause, r[3], tonumber(r[6]), tonumber(r[5]), tonumber(r[7]),
     tonumber(r[8]), t, tonumber(r[10]), r[14], r[15], tonumber(r[16]), meta or '' })

@@ -45,7 +45,7 @@ redis.call('HSET', key, 'st', 'queued', 'at', 0, 'gpu', '', 'starts', 0, 'dl', i
   'rows', ARGV[10], 'sync', ARGV[12], 'psz', #payload, 'ch', ARGV[7], 'key', ARGV[14], 'tr', ARGV[13], 'sc', 0, 'enc', ARGV[8], 'acc', ARGV[9],
   'al', 0, 'f', fk, 'lost', 0, 'ma', ARGV[23], 'shp', ARGV[11], 'v', 1)
 redis.call('SET', P .. 'p:' .. project(fk) .. ':' .. id, payload)
-count('bytes', 'payload', #payload)
+payload_bytes = #payload
 if idem then
   redis.call('HSET', idem, 'id', id, 'hash', ARGV[16])
   redis.call('EXPIRE', idem, ARGV[22])

@@ -13,7 +13,7 @@ for i = 4, #ARGV, 5 do
     settle(fk, id, key, r, STATE[action], ARGV[i + 3], t, ARGV[i + 4], ARGV[3])
     ok = 1
   end
-  append(accepted, ok)
+  accepted[#accepted + 1] = ok
 end
 flush()
 return accepted

@@ -17,14 +17,14 @@ local function row(fk, id)
 end
 local queued, held, reports = {}, {}, {}
 for _, fk in ipairs(redis.call('ZRANGE', P .. 'q', 0, -1)) do
-  for _, id in ipairs(redis.call('ZRANGE', P .. 'q:' .. fk, 0, -1)) do append(queued, row(fk, id)) end
+  for _, id in ipairs(redis.call('ZRANGE', P .. 'q:' .. fk, 0, -1)) do queued[#queued + 1] = row(fk, id) end
 end
 for _, gpu in ipairs(redis.call('SMEMBERS', P .. 'gpus')) do
   local report = redis.call('GET', P .. 'gpu:' .. gpu)
-  if report then append(reports, report) end
+  if report then reports[#reports + 1] = report end
 end
 for _, member in ipairs(redis.call('ZRANGE', P .. 'leases', 0, -1)) do
   local fk, id = split(member)
-  append(held, row(fk, id))
+  held[#held + 1] = row(fk, id)
 end
 return { last, queued, held, reports, redis.call('SMEMBERS', P .. 'paused') }

@@ -15,12 +15,12 @@ for i = 5, #ARGV, 2 do
       settle(fk, id, key, facts(key), 'expired', 'deadline_expired', t, BLOB_EXPIRED)
     else
       redis.call('HSET', key, 'st', 'running', 'su', now, 'starts', tonumber(r[4]) + 1)
-      later('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
-      append(begun, { id, tonumber(attempt) })
+      redis.call('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
+      begun[#begun + 1] = { id, tonumber(attempt) }
       item = { redis.call('GET', P .. 'p:' .. project(fk) .. ':' .. id), r[8], r[9], r[6], r[5], r[7], r[10] }
     end
   end
-  append(items, item)
+  items[#items + 1] = item
 end
 if #begun > 0 then emit({ 's', 1, fk, gpu, t, begun }) end
 flush()

@@ -3,9 +3,9 @@ local members = redis.call('ZRANGEBYSCORE', P .. 'done', '-inf', int(us()), 'LIM
 for _, member in ipairs(members) do
   local fk, id = split(member)
   local key = record_key(fk, id)
-  count('bytes', 'result', -tonumber(redis.call('HGET', key, 'rsz') or 0))
+  result_bytes = result_bytes - (redis.call('HGET', key, 'rsz') or 0)
   redis.call('DEL', key, P .. 'r:' .. project(fk) .. ':' .. id)
-  later('ZREM', P .. 'done', member)
+  redis.call('ZREM', P .. 'done', member)
 end
 flush()
 return #members

@@ -1,0 +1,273 @@
+"""The zoo: published sizes and costs, seeded weights, rows that do not depend on their batch, and the small functions."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from smore.domain.function import FunctionSpec, parse_name, parse_spec
+from smore.handler import Handler
+from zoo.model import NAMES, Blank, ModelFunction, card, fill
+from zoo.train import CALIBRATION, WARM_UP, InputWait
+
+ROOT = Path(__file__).parents[2]
+YAML_FILES = sorted((ROOT / "zoo" / "functions").glob("*.yaml"))
+NUMPY_TYPES = {"FP32": np.float32, "INT64": np.int64}
+
+#: Rows of DeepFM's tables with at most 100 000 a field: seven fields are cut to that, the rest stay as they are. A row weighs 11.
+DEEPFM_ROWS = 7 * 100_000 + 140_543
+DEEPFM_PARAMETERS = DEEPFM_ROWS * 11 + 13 * 10 + 14 + (390 * 400 + 400) + 2 * (400 * 400 + 400) + 401
+
+PUBLISHED_PARAMETERS = {
+    "resnet50": 25_557_032,
+    "mobilenet": 3_504_872,
+    "bert": 109_482_240 + 2 * 768 + 2,  # BERT-base with its pooler, and a head of two classes
+    "deepfm": DEEPFM_PARAMETERS,
+}
+
+
+def blank(name: str, preset: str) -> nn.Module:
+    """Shapes without memory or values."""
+    with Blank(), torch.device("meta"):
+        return card(name).build(preset).eval()
+
+
+def function(name: str) -> ModelFunction:
+    made = importlib.import_module(f"zoo.{name}").Function()
+    assert isinstance(made, ModelFunction)
+    return made
+
+
+def drawn(name: str, rows: int, seed: int = 1) -> dict[str, np.ndarray[Any, Any]]:
+    sample = card(name).sample("cpu", rows, torch.Generator().manual_seed(seed))
+    return {key: tensor.numpy() for key, tensor in sample.items()}
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_paper_preset_has_the_published_number_of_parameters(name: str) -> None:
+    assert sum(p.numel() for p in blank(name, "paper").parameters()) == PUBLISHED_PARAMETERS[name]
+
+
+@pytest.mark.parametrize(("name", "giga_macs"), [("resnet50", 4.09), ("mobilenet", 0.30), ("bert", 11.17)])
+def test_the_paper_preset_costs_the_published_operations(name: str, giga_macs: float) -> None:
+    module = blank(name, "paper")
+    inputs = {key: tensor.to("meta") for key, tensor in card(name).sample("paper", 1, torch.Generator()).items()}
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        module(**inputs)
+    assert counter.get_total_flops() / 2e9 == pytest.approx(giga_macs, rel=0.01)
+
+
+@pytest.mark.parametrize("preset", ["paper", "cpu"])
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_have_the_described_shapes(name: str, preset: str) -> None:
+    described = card(name).presets[preset].inputs
+    sample = card(name).sample(preset, 3, torch.Generator())
+    assert set(sample) == {spec.name for spec in described}
+    for spec in described:
+        array = sample[spec.name].numpy()
+        assert array.shape == (3, *spec.shape[1:])
+        assert array.dtype == NUMPY_TYPES[spec.datatype]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_training_step_reaches_every_parameter(name: str) -> None:
+    described = card(name)
+    generator = torch.Generator().manual_seed(0)
+    module = described.assemble("cpu").train()
+    loss = described.loss(module(**described.sample("cpu", 2, generator)), described.labels("cpu", 2, generator))
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+    assert torch.isfinite(loss)
+    gradients = {key: p.grad for key, p in module.named_parameters()}
+    assert all(gradient is not None and torch.isfinite(gradient).all() for gradient in gradients.values()), gradients.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_function_answers_rows_as_if_they_were_alone(name: str) -> None:
+    served = function(name)
+    served.load("cpu")
+    inputs = drawn(name, 5)
+    (together,) = served.predict(inputs).values()
+    assert together.shape[0] == 5
+    assert together.dtype == np.float32
+    assert np.isfinite(together).all()
+    scale = np.abs(together).max()
+    for row in range(5):
+        (alone,) = served.predict({key: array[row : row + 1] for key, array in inputs.items()}).values()
+        np.testing.assert_allclose(alone, together[row : row + 1], rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_seed_decides_the_answer(name: str) -> None:
+    def answer(seed: int) -> np.ndarray[Any, Any]:
+        served = type("Seeded", (type(function(name)),), {"seed": seed})()
+        served.load("cpu")
+        (output,) = served.predict(drawn(name, 2)).values()
+        assert isinstance(output, np.ndarray)
+        return output
+
+    np.testing.assert_array_equal(answer(3), answer(3))
+    assert not np.allclose(answer(3), answer(4))
+
+
+def test_different_inputs_get_different_answers() -> None:
+    for name in NAMES:
+        served = function(name)
+        served.load("cpu")
+        (output,) = served.predict(drawn(name, 4)).values()
+        assert len(np.unique(output.reshape(4, -1), axis=0)) == 4, name
+
+
+def test_deepfm_answers_probabilities_and_hashes_unknown_categories() -> None:
+    served = function("deepfm")
+    served.load("cpu")
+    inputs = drawn("deepfm", 8) | {"sparse": np.full((8, 26), 2**40 + 7, np.int64)}
+    probability = served.predict(inputs)["probability"]
+    assert probability.shape == (8,)
+    assert ((probability >= 0) & (probability <= 1)).all()
+
+
+def test_a_missing_input_is_named() -> None:
+    served = function("bert")
+    served.load("cpu")
+    with pytest.raises(ValueError, match="'attention_mask' is missing"):
+        served.predict({"input_ids": drawn("bert", 1)["input_ids"]})
+
+
+@pytest.mark.parametrize("index", [-1, 8192])
+def test_an_index_out_of_range_is_refused_before_the_device_sees_it(index: int) -> None:
+    served = function("bert")
+    served.load("cpu")
+    inputs = drawn("bert", 1)
+    inputs["input_ids"][0, 3] = index
+    with pytest.raises(ValueError, match=r"within 0\.\.8191"):
+        served.predict(inputs)
+
+
+def test_padding_does_not_change_an_answer() -> None:
+    served = function("bert")
+    served.load("cpu")
+    inputs = drawn("bert", 3)
+    other = dict(inputs, input_ids=np.where(inputs["attention_mask"] == 1, inputs["input_ids"], 999))
+    np.testing.assert_allclose(served.predict(inputs)["logits"], served.predict(other)["logits"], rtol=1e-5)
+
+
+def test_inputs_that_are_not_writable_are_served() -> None:
+    served = function("mobilenet")
+    served.load("cpu")
+    array = drawn("mobilenet", 1)["image"]
+    received = np.frombuffer(array.tobytes(), np.float32).reshape(array.shape)
+    np.testing.assert_array_equal(served.predict({"image": received})["logits"], served.predict({"image": array})["logits"])
+
+
+def test_fill_gives_weights_of_the_wanted_deviation_and_leaves_nothing_out() -> None:
+    with Blank():
+        convolution, norm, linear = nn.Conv2d(64, 128, 3), nn.BatchNorm2d(128), nn.Linear(512, 300)
+    module = nn.Sequential(convolution, norm, linear)
+    for tensor in (*module.parameters(), *module.buffers()):
+        tensor.data.fill_(7)
+    fill(module, seed=0)
+    assert convolution.weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
+    assert linear.weight.std().item() == pytest.approx((2 / 512) ** 0.5, rel=0.02)
+    assert linear.weight.mean().item() == pytest.approx(0, abs=0.001)
+    assert norm.weight.eq(1).all()
+    assert norm.running_var is not None
+    assert norm.running_var.eq(1).all()
+    for zero in (norm.bias, norm.running_mean, norm.num_batches_tracked, convolution.bias, linear.bias):
+        assert zero is not None
+        assert zero.eq(0).all()
+    fill(module, seed=0, weight_std=0.02)
+    assert linear.weight.std().item() == pytest.approx(0.02, rel=0.02)
+
+
+def test_fill_refuses_a_buffer_it_has_no_rule_for() -> None:
+    module = nn.Module()
+    module.register_buffer("table", torch.ones(3))
+    with pytest.raises(TypeError, match="table"):
+        fill(module, seed=0)
+
+
+def test_an_unknown_model_has_no_card() -> None:
+    with pytest.raises(KeyError):
+        card("train")
+
+
+def test_every_described_function_can_be_made() -> None:
+    described: dict[str, FunctionSpec] = {}
+    for path in YAML_FILES:
+        document = yaml.safe_load(path.read_text())
+        assert (document["apiVersion"], document["kind"]) == ("smore/v1", "Function")
+        assert parse_name(document["metadata"]["name"]) == path.stem
+        described[path.stem] = parse_spec(document["spec"])
+    misbehaving = {f"misbehave-{kind}" for kind in ("crash", "sleep", "allocate", "raise")}
+    assert set(described) == {*NAMES, "echo", "silero", *misbehaving}
+    for spec in described.values():
+        module, _, name = spec.entrypoint.partition(":")
+        handler = getattr(importlib.import_module(module), name)
+        assert issubclass(handler, Handler)
+        assert set(spec.profile.run_s) == {1, 8} or spec.max_batch == 1
+        if issubclass(handler, ModelFunction):
+            assert spec.inputs == handler.card.presets[handler.preset].inputs
+        elif spec.inputs is not None:
+            assert set(handler.example) == {tensor.name for tensor in spec.inputs}
+
+
+
+def test_light_modules_import_neither_torch_nor_numpy() -> None:
+    done = run_python("import smore, zoo.echo, zoo.misbehave, sys; smore.track().step(); print({'torch', 'numpy'} & set(sys.modules))")
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
+
+
+def test_echo_answers_its_inputs() -> None:
+    echo = importlib.import_module("zoo.echo").Function()
+    assert echo.predict([echo.example, 1, None]) == [echo.example, 1, None]
+
+
+@pytest.mark.parametrize(("word", "status"), [("crash", -signal.SIGSEGV), ("exit", 3), ("nothing", 0)])
+def test_crash_ends_its_process_when_told(word: str, status: int) -> None:
+    assert run_python(f"from zoo.misbehave import Crash; Crash().predict([{{'do': '{word}'}}])").returncode == status
+
+
+def test_allocate_runs_into_a_memory_limit() -> None:
+    done = run_python(
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
+        "from zoo.misbehave import Allocate; f = Allocate(); f.load('cpu'); assert f.predict([{'mib': 8}]) == [{'mib': 8}]\n"
+        "try: f.predict([{'do': 'allocate'}])\nexcept MemoryError: print('full')"
+    )
+    assert done.stdout == "full\n", done.stderr
+
+
+def test_raise_and_sleep_do_as_told() -> None:
+    misbehave = importlib.import_module("zoo.misbehave")
+    with pytest.raises(ValueError, match="no such cat"):
+        misbehave.Raise().predict([{"id": 1}, {"message": "no such cat"}])
+    for kind in (misbehave.Raise, misbehave.Sleep, misbehave.Crash):
+        assert kind().predict([kind.example]) == [kind.example]
+
+
+def test_the_input_wait_is_a_fixed_share_of_an_undisturbed_iteration() -> None:
+    wait = InputWait(0.4)
+    for _ in range(WARM_UP):
+        wait.observe(9.0)  # the warm-up is slow and does not count
+    for compute_s in (0.06, 0.06, 0.05, 0.06, 0.50)[:CALIBRATION]:
+        assert wait.seconds == 0.0
+        wait.observe(compute_s)
+    assert wait.seconds == pytest.approx(0.04)
+    wait.observe(1.0)  # a neighbour: the wait stays
+    assert wait.seconds == pytest.approx(0.04)
+    with pytest.raises(ValueError, match="share"):
+        InputWait(1.0)

@@ -1,0 +1,159 @@
+"""
+BERT with a classification head (Devlin et al. 2019, "BERT: pre-training of deep bidirectional transformers", arXiv:1810.04805).
+
+The paper preset is BERT-base-uncased: 109.48 M parameters with its pooler. The data set of table I is CSL: two classes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from zoo.model import ModelCard, ModelFunction, Preset, Tensors, tensor_spec
+
+DROPOUT = 0.1
+EPSILON = 1e-12
+#: Tokens of the vocabulary that every sequence has: [CLS], [SEP].
+CLS, SEP = 101, 102
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """``tokens``: length of a sampled sequence (the model takes up to ``positions``); the feed-forward is 4 x ``hidden``."""
+
+    hidden: int
+    layers: int
+    heads: int
+    tokens: int
+    vocabulary: int = 30_522
+    positions: int = 512
+    classes: int = 2
+
+
+SIZES = {
+    "paper": Size(hidden=768, layers=12, heads=12, tokens=128),
+    "cpu": Size(hidden=320, layers=4, heads=5, tokens=64, vocabulary=8192, positions=128),
+}
+
+
+class Layer(nn.Module):
+    """Self-attention and feed-forward, each with its residual and LayerNorm after it; x [rows, tokens, hidden]."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        hidden = size.hidden
+        self.heads = size.heads
+        self.query = nn.Linear(hidden, hidden)
+        self.key = nn.Linear(hidden, hidden)
+        self.value = nn.Linear(hidden, hidden)
+        self.attention_dropout = nn.Dropout(DROPOUT)
+        self.attention_output = nn.Linear(hidden, hidden)
+        self.attention_output_dropout = nn.Dropout(DROPOUT)
+        self.attention_norm = nn.LayerNorm(hidden, eps=EPSILON)
+        self.intermediate = nn.Linear(hidden, 4 * hidden)
+        self.activation = nn.GELU()
+        self.output = nn.Linear(4 * hidden, hidden)
+        self.output_dropout = nn.Dropout(DROPOUT)
+        self.output_norm = nn.LayerNorm(hidden, eps=EPSILON)
+
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:
+        rows, tokens, hidden = x.shape
+
+        def split(projected: Tensor) -> Tensor:
+            return projected.view(rows, tokens, self.heads, hidden // self.heads).transpose(1, 2)
+
+        attended = functional.scaled_dot_product_attention(
+            split(self.query(x)),
+            split(self.key(x)),
+            split(self.value(x)),
+            attn_mask=visible,
+            dropout_p=self.attention_dropout.p if self.training else 0.0,
+        )
+        joined = attended.transpose(1, 2).reshape(rows, tokens, hidden)
+        x = self.attention_norm(x + self.attention_output_dropout(self.attention_output(joined)))
+        fed: Tensor = self.output_norm(x + self.output_dropout(self.output(self.activation(self.intermediate(x)))))
+        return fed
+
+
+class Bert(nn.Module):
+    """``input_ids`` and ``attention_mask`` (1 = token, 0 = padding) int64 [rows, tokens] to logits [rows, classes]."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.words = nn.Embedding(size.vocabulary, size.hidden)
+        self.positions = nn.Embedding(size.positions, size.hidden)
+        self.segments = nn.Embedding(2, size.hidden)
+        self.norm = nn.LayerNorm(size.hidden, eps=EPSILON)
+        self.dropout = nn.Dropout(DROPOUT)
+        self.layers = nn.ModuleList(Layer(size) for _ in range(size.layers))
+        self.pooler = nn.Linear(size.hidden, size.hidden)
+        self.tanh = nn.Tanh()
+        self.head = nn.Linear(size.hidden, size.classes)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        # One segment: its embedding is the same row for every token.
+        embedded = self.words(input_ids) + self.positions.weight[: input_ids.shape[1]] + self.segments.weight[0]
+        x = self.dropout(self.norm(embedded))
+        visible = attention_mask[:, None, None, :].bool()
+        for layer in self.layers:
+            x = layer(x, visible)
+        logits: Tensor = self.head(self.dropout(self.tanh(self.pooler(x[:, 0]))))
+        return logits
+
+
+def build(preset: str) -> nn.Module:
+    return Bert(SIZES[preset])
+
+
+def sample(preset: str, rows: int, generator: torch.Generator) -> Tensors:
+    """Sequences of half to full length, [CLS] ... [SEP], padded with 0."""
+    size = SIZES[preset]
+    lengths = torch.randint(size.tokens // 2, size.tokens + 1, (rows, 1), generator=generator)
+    mask = torch.arange(size.tokens).expand(rows, -1) < lengths
+    words = torch.randint(SEP + 1, size.vocabulary, (rows, size.tokens), generator=generator) * mask
+    words[:, 0] = CLS
+    words.scatter_(1, lengths - 1, SEP)
+    return {"input_ids": words, "attention_mask": mask.long()}
+
+
+def labels(preset: str, rows: int, generator: torch.Generator) -> Tensor:
+    """A class for each sequence, int64 [rows]."""
+    return torch.randint(SIZES[preset].classes, (rows,), generator=generator)
+
+
+def _preset(name: str, training_batches: tuple[int, int, int, int]) -> Preset:
+    size = SIZES[name]
+    return Preset(
+        inputs=(tensor_spec("input_ids", "INT64", size.tokens), tensor_spec("attention_mask", "INT64", size.tokens)),
+        limits={"input_ids": size.vocabulary},
+        training_batches=training_batches,
+    )
+
+
+CARD = ModelCard(
+    name="bert",
+    output="logits",
+    presets={"paper": _preset("paper", (8, 16, 32, 64)), "cpu": _preset("cpu", (1, 2, 4, 8))},
+    build=build,
+    sample=sample,
+    labels=labels,
+    loss=functional.cross_entropy,
+    optimizer="adam",
+    learning_rate=1e-4,
+    weight_std=0.02,
+)
+
+
+class Function(ModelFunction):
+    """The cpu preset."""
+
+    card = CARD
+    preset = "cpu"
+
+
+class PaperFunction(ModelFunction):
+    """BERT-base-uncased, 128 tokens."""
+
+    card = CARD
+    preset = "paper"

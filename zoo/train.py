@@ -1,0 +1,214 @@
+"""
+A serverful training job: ``python -m zoo.train --model resnet50 --preset cpu --batch 16``.
+
+Real forward and backward passes and optimiser steps on synthetic data, on one thread. SIGTERM ends it after the iteration at
+hand; at the end it prints one summary. Iterations are reported through ``smore.track``.
+
+**Input wait.** A training job on a GPU leaves it idle while it waits for its data; that idle time is what SMore gives to
+functions. With ``--input-wait 0.4`` an iteration waits for its batch first, for such a time that the wait is 40 % of an
+undisturbed iteration. The time is set once, from the compute time of the first iterations, and stays: a storage does not become
+slower because a neighbour takes the processor. So a neighbour stretches the computing part only, and the job's degradation is
+what it would be. On a CPU the compute time is measured as CPU time of this process, so that a neighbour which is there already
+does not lengthen the wait; on a GPU as wall time.
+"""
+
+import argparse
+import json
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+import smore
+from zoo.model import NAMES, ModelCard, Tensors, card
+
+#: Iterations whose times are not used: memory is taken and kernels are chosen in them.
+WARM_UP = 2
+#: Iterations after those, whose median sets the input wait.
+CALIBRATION = 5
+#: Prepared batches that the iterations take in turn.
+BATCHES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to train and for how long; with neither ``iterations`` nor ``seconds`` until a signal."""
+
+    model: str
+    preset: str = "cpu"
+    batch: int = 16
+    iterations: int | None = None
+    seconds: float | None = None
+    input_wait: float = 0.0
+    seed: int = 0
+    device: str = "cpu"
+    json: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Times of whole iterations, waits included, without the warm-up, in seconds; losses of the first and the last one."""
+
+    model: str
+    preset: str
+    batch: int
+    iterations: int
+    elapsed_s: float
+    mean_s: float
+    p50_s: float
+    p99_s: float
+    wait_s: float
+    first_loss: float
+    last_loss: float
+    stopped: bool
+
+
+class InputWait:
+    """
+    The wait for a batch: a fixed time, ``share / (1 - share)`` times the median compute time of the first iterations.
+
+    Until those are known it does not wait.
+    """
+
+    def __init__(self, share: float) -> None:
+        if not 0 <= share < 1:
+            raise ValueError(f"input wait: a share of 0 up to, not including, 1 is expected, not {share}")
+        self._share = share
+        self._computed: list[float] = []
+        self.seconds = 0.0
+
+    def observe(self, compute_s: float) -> None:
+        """Take the compute time of one iteration."""
+        if self._share == 0 or len(self._computed) == WARM_UP + CALIBRATION:
+            return
+        self._computed.append(compute_s)
+        if len(self._computed) == WARM_UP + CALIBRATION:
+            self.seconds = statistics.median(self._computed[WARM_UP:]) * self._share / (1 - self._share)
+
+
+class Training:
+    """One model with its optimiser and its batches, ready to take iterations."""
+
+    def __init__(self, described: ModelCard, options: Options) -> None:
+        torch.manual_seed(options.seed)  # dropout
+        generator = torch.Generator().manual_seed(options.seed)
+        self._loss = described.loss
+        self._module = described.assemble(options.preset, device=options.device, seed=options.seed).train()
+        self._optimizer = _optimizer(described, self._module)
+        self._batches: list[tuple[Tensors, Tensor]] = []
+        for _ in range(BATCHES):
+            inputs = described.sample(options.preset, options.batch, generator)
+            labels = described.labels(options.preset, options.batch, generator)
+            self._batches.append(({name: t.to(options.device) for name, t in inputs.items()}, labels.to(options.device)))
+
+    def iterate(self, number: int) -> float:
+        """Forward, backward and step on batch ``number`` (they come round); returns the loss when the device has done it all."""
+        inputs, labels = self._batches[number % len(self._batches)]
+        self._optimizer.zero_grad(set_to_none=True)
+        loss: Tensor = self._loss(self._module(**inputs), labels)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+        self._optimizer.step()
+        return loss.item()
+
+
+def _optimizer(described: ModelCard, module: nn.Module) -> torch.optim.Optimizer:
+    match described.optimizer:
+        case "sgd":
+            return torch.optim.SGD(module.parameters(), lr=described.learning_rate, momentum=0.9, weight_decay=1e-4)
+        case "adam":
+            return torch.optim.Adam(module.parameters(), lr=described.learning_rate)
+
+
+class Stop:
+    """Turned on by SIGTERM or SIGINT, for the loop to see. No Event: to set one in a handler can lock the thread it interrupts."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def install(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.ask())
+
+    def ask(self) -> None:
+        self.asked = True
+
+
+def train(options: Options, stop: Stop) -> Summary:
+    """Run the job to its end; ``stop`` ends it after the iteration at hand."""
+    training = Training(card(options.model), options)
+    wait = InputWait(options.input_wait)
+    clock = time.process_time if options.device == "cpu" else time.perf_counter
+    times: list[float] = []
+    losses: list[float] = []
+    began = time.perf_counter()
+    with smore.track() as tracker:
+        while not stop.asked and len(times) != options.iterations:
+            start = time.perf_counter()
+            if options.seconds is not None and start - began >= options.seconds:
+                break
+            time.sleep(wait.seconds)
+            computing = clock()
+            losses.append(training.iterate(len(times)))
+            wait.observe(clock() - computing)
+            tracker.step()
+            times.append(time.perf_counter() - start)
+    measured = times[WARM_UP:] or times or [0.0]
+    return Summary(
+        model=options.model,
+        preset=options.preset,
+        batch=options.batch,
+        iterations=len(times),
+        elapsed_s=time.perf_counter() - began,
+        mean_s=statistics.fmean(measured),
+        p50_s=statistics.median(measured),
+        p99_s=sorted(measured)[-(-len(measured) * 99 // 100) - 1],
+        wait_s=wait.seconds,
+        first_loss=losses[0] if losses else 0.0,
+        last_loss=losses[-1] if losses else 0.0,
+        stopped=stop.asked,
+    )
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Command line to options."""
+    parser = argparse.ArgumentParser(prog="zoo.train", description="A training job on synthetic data.")
+    parser.add_argument("--model", required=True, choices=NAMES)
+    parser.add_argument("--preset", default="cpu", choices=("paper", "cpu"))
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--iterations", type=int)
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--input-wait", type=float, default=0.0, help="share of an iteration, 0 to <1")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", action="store_true", help="print the summary as one line of JSON")
+    options = Options(**vars(parser.parse_args(arguments)))
+    if options.batch < 1 or not 0 <= options.input_wait < 1:
+        parser.error("--batch must be at least 1 and --input-wait within 0 to <1")
+    return options
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(arguments)
+    # One thread: a job on a CPU partition has its cores counted, and on a GPU the host's part is small.
+    torch.set_num_threads(1)
+    stop = Stop()
+    stop.install()
+    summary = train(options, stop)
+    if options.json:
+        print(json.dumps(asdict(summary)), flush=True)
+    else:
+        print(
+            f"{summary.model} ({summary.preset}, batch {summary.batch}): "
+            f"{summary.iterations} iterations in {summary.elapsed_s:.1f} s, "
+            f"mean {summary.mean_s * 1e3:.1f} ms, p50 {summary.p50_s * 1e3:.1f} ms, p99 {summary.p99_s * 1e3:.1f} ms",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
