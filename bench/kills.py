@@ -210,10 +210,9 @@ class Bench:
                 os.kill(pid, signal.SIGCONT)
 
     async def away(self, name: str, seconds: float) -> None:
-        supervisor = local.supervisor(self.home)
-        await asyncio.to_thread(supervisor.stop, name)
+        await asyncio.to_thread(local.stop, self.home, name)
         await asyncio.sleep(seconds)
-        await asyncio.to_thread(supervisor.start, name)
+        await asyncio.to_thread(local.start, self.home, name)
 
     async def devour(self) -> None:
         """A function that takes memory without end: it must be the only one that suffers."""

@@ -1,0 +1,158 @@
+"""What runs on one machine: the split of its cores and GPUs, and the table of processes."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pynvml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One GPU instance of this machine, and so one worker."""
+
+    #: Name of the GPU instance.
+    gpu: str
+    kind: Literal["cuda", "mig", "cpu"]
+    #: CUDA and MIG: the UUID. CPU: comma-separated core numbers.
+    device: str
+    #: The part of the cores' time that belongs to it, 0 < share <= 1.
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One machine's platform: where things are and what is divided among whom."""
+
+    home: Path
+    #: The folder that ``api``, ``scheduler``, ``worker``… are imported from.
+    root: Path
+    redis_url: str
+    postgres_url: str
+    gateway_host: str
+    gateway_port: int
+    #: Comma-separated core numbers for the platform's own processes ("" = any).
+    platform_cores: str
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process in the foreground under the supervisor."""
+
+    name: str
+    command: tuple[str, ...]
+    #: Added to what :func:`environment` gives to all.
+    env: tuple[tuple[str, str], ...] = ()
+    stop_signal: Literal["TERM", "INT"] = "TERM"
+    #: Seconds between the stop signal and SIGKILL.
+    stop_wait_s: int = 10
+    #: Run as this user of the machine (None = as the supervisor).
+    user: str | None = None
+    #: Host and port on which it must accept connections before the platform counts as started.
+    listens: tuple[str, int] | None = None
+
+
+def plan_partitions(cores: Sequence[int], count: int | None = None) -> tuple[Partition, ...]:
+    """
+    CPU partitions on these cores, none of them on the first one, which belongs to the platform, unless it is the only one.
+
+    ``count`` = how many, None = one per core but two at least: with a single GPU instance there would be no placement to choose.
+    More partitions than cores share them in equal parts; of more cores than partitions the last stay free.
+
+    Raises ValueError when there is no core or ``count`` is below one.
+    """
+    if not cores:
+        raise ValueError("a machine has at least one core")
+    free = tuple(cores[1:]) or tuple(cores)
+    number = max(2, len(free)) if count is None else count
+    if number < 1:
+        raise ValueError("there must be at least one partition")
+    tenants = [len(range(place, number, len(free))) for place in range(len(free))]
+    return tuple(
+        Partition(gpu=f"cpu{i}", kind="cpu", device=str(free[i % len(free)]), share=1 / tenants[i % len(free)]) for i in range(number)
+    )
+
+
+def gpu_partitions() -> tuple[Partition, ...]:
+    """Every NVIDIA GPU of this machine, or its MIG instances where MIG is on; empty without a GPU or a driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()  # no driver, no GPU: the usual case on a laptop and no news
+    try:
+        found: list[Partition] = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+            slices = _mig_instances(gpu)
+            if slices is None:
+                found.append(Partition(gpu=f"gpu{index}", kind="cuda", device=pynvml.nvmlDeviceGetUUID(gpu)))
+            else:
+                found += [Partition(gpu=f"gpu{index}-mig{i}", kind="mig", device=uuid) for i, uuid in enumerate(slices)]
+        return tuple(found)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _mig_instances(gpu: object) -> list[str] | None:
+    """UUIDs of a GPU's MIG instances; None where MIG is off or unknown."""
+    try:
+        current, _pending = pynvml.nvmlDeviceGetMigMode(gpu)
+    except pynvml.NVMLError:
+        return None
+    if current != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return None
+    uuids: list[str] = []
+    for place in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+        try:
+            uuids.append(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)))
+        except pynvml.NVMLError:
+            continue  # an empty place
+    return uuids
+
+
+def environment(layout: Layout) -> dict[str, str]:
+    """What every process of the platform finds in its environment, beyond the environment of whoever started it."""
+    return {
+        "PYTHONPATH": str(layout.root),
+        "PYTHONUNBUFFERED": "1",
+        # Each arena is address space that glibc is slow to give back; the platform's processes have few busy threads.
+        "MALLOC_ARENA_MAX": "2",
+        "SMORE_HOME": str(layout.home),
+        "SMORE_REDIS__URL": layout.redis_url,
+        "SMORE_POSTGRES__URL": layout.postgres_url,
+        "SMORE_PLATFORM_CORES": layout.platform_cores,
+    }
+
+
+def processes(layout: Layout) -> tuple[Process, ...]:
+    """The platform's processes in the order in which they start; Redis and Postgres are not among them."""
+
+    def module(*words: str) -> tuple[str, ...]:
+        return (sys.executable, "-m", *words)
+
+    return (
+        Process(name="gateway", command=module("api.app"), listens=(layout.gateway_host, layout.gateway_port)),
+        Process(name="beat", command=module("scheduler.beat"), stop_wait_s=5),
+        # Two of them: one leads, the other waits for the lease.
+        Process(name="scheduler-0", command=module("scheduler.worker", "scheduler", "scheduler-0")),
+        Process(name="scheduler-1", command=module("scheduler.worker", "scheduler", "scheduler-1")),
+        Process(name="control", command=module("scheduler.worker", "control", "control")),
+        *(
+            Process(
+                name=f"worker-{part.gpu}",
+                command=module("worker.app"),
+                env=(
+                    ("SMORE_WORKER__GPU", part.gpu),
+                    ("SMORE_WORKER__KIND", part.kind),
+                    ("SMORE_WORKER__DEVICE", part.device),
+                    ("SMORE_WORKER__SHARE", f"{part.share:g}"),
+                ),
+                # It ends its runners, each of which may be in the middle of an invocation.
+                stop_wait_s=20,
+            )
+            for part in layout.partitions
+        ),
+    )

@@ -1,0 +1,233 @@
+"""The supervisor of this machine's processes: its configuration file and the words one says to it."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import xmlrpc.client
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from select import select
+from typing import cast
+
+import psutil
+
+from smore.local import embedded
+from smore.local.layout import Process
+
+#: The groups in the order in which they start; they stop the other way round, each as a whole.
+SERVERS = "servers"
+PLATFORM = "platform"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStatus:
+    """One process as the supervisor sees it."""
+
+    name: str
+    #: ``RUNNING``, ``STARTING`` (its first second), ``BACKOFF`` (died while starting, is tried again), ``STOPPED``…
+    state: str
+    pid: int | None
+    #: Seconds since it was started; 0 when it is not running.
+    uptime_s: float
+
+
+def configuration(*, run: Path, logs: Path, root: Path, groups: Mapping[str, Iterable[Process]]) -> str:
+    """
+    The text of supervisord.conf.
+
+    Raises ValueError for a path that the file's syntax cannot hold.
+    """
+    sections = [
+        _section(
+            "supervisord",
+            logfile=str(logs / "supervisor.log"),
+            logfile_maxbytes="10MB",
+            logfile_backups="3",
+            pidfile=str(run / "supervisor.pid"),
+            directory=str(root),
+            umask="077",
+            # Its clean-up is for logs without a name, and looks for them in /tmp.
+            nocleanup="true",
+            **({"user": "root"} if os.geteuid() == 0 else {}),
+        ),
+        _section("unix_http_server", file=str(run / "supervisor.sock"), chmod="0700"),
+        _section("rpcinterface:supervisor", **{"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"}),
+    ]
+    for priority, (group, programs) in enumerate(groups.items(), 1):
+        members = list(programs)
+        if not members:
+            continue
+        sections.append(_section(f"group:{group}", programs=",".join(member.name for member in members), priority=str(priority)))
+        for member in members:
+            sections.append(
+                _section(
+                    f"program:{member.name}",
+                    command=shlex.join(member.command),
+                    # A server with a user of its own may be unable to enter the checkout.
+                    directory=str(root) if member.user is None else "/",
+                    # The platform waits until the servers answer and the schema is there: smore.local.machine starts it.
+                    autostart="true" if group == SERVERS else "false",
+                    autorestart="true",
+                    startsecs="1",
+                    # Never FATAL: what cannot start today may start when Redis is back (daemon.py bounds the pause).
+                    startretries="1000000000",
+                    stopsignal=member.stop_signal,
+                    stopwaitsecs=str(member.stop_wait_s),
+                    # A serverful job has a session of its own and outlives its worker; runners are their worker's business.
+                    stopasgroup="false",
+                    killasgroup="false",
+                    redirect_stderr="true",
+                    # Supervisord expands this value twice.
+                    stdout_logfile=str(logs / f"{member.name}.log").replace("%", "%%"),
+                    stdout_logfile_maxbytes="10MB",
+                    stdout_logfile_backups="3",
+                    **({"user": member.user} if member.user else {}),
+                    **({"environment": ",".join(f'{key}="{value}"' for key, value in member.env)} if member.env else {}),
+                )
+            )
+    return "\n".join(sections)
+
+
+def _section(name: str, **values: str) -> str:
+    lines = [f"[{name}]"]
+    for key, value in values.items():
+        if re.search(r"[\r\n]|\s[;#]|^[;#]", value):
+            raise ValueError(f"the supervisor's configuration cannot hold {key} = {value!r}")
+        lines.append(f"{key} = {value.replace('%', '%%')}")
+    return "\n".join(lines) + "\n"
+
+
+def launch(configuration_file: Path, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
+    """Begin to start the supervisor; it is there when the process that this returns has ended well."""
+    return subprocess.Popen(
+        # By its path and without its folder on sys.path: see daemon.py.
+        [sys.executable, "-P", str(Path(__file__).with_name("daemon.py")), "-c", str(configuration_file)],
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+class Supervisor:
+    """The running supervisor, over its socket. Raises ConnectionError or FileNotFoundError when it is not there."""
+
+    def __init__(self, run: Path) -> None:
+        from supervisor.xmlrpc import SupervisorTransport
+
+        transport = SupervisorTransport(serverurl=f"unix://{run / 'supervisor.sock'}")
+        self._rpc = xmlrpc.client.ServerProxy("http://supervisor", transport)
+
+    def pid(self) -> int:
+        return cast(int, self._rpc.supervisor.getPID())
+
+    def shutdown(self) -> None:
+        """Begin to stop everything."""
+        try:
+            self._rpc.supervisor.shutdown()
+        except xmlrpc.client.Fault as fault:
+            if fault.faultString != "SHUTDOWN_STATE":
+                raise
+
+    def status(self) -> tuple[ProcessStatus, ...]:
+        return tuple(
+            ProcessStatus(
+                name=str(info["name"]),
+                state=str(info["statename"]),
+                pid=cast(int, info["pid"]) or None,
+                uptime_s=float(cast(int, info["now"]) - cast(int, info["start"])) if info["pid"] else 0.0,
+            )
+            for info in self._all()
+        )
+
+    def start(self, name: str) -> None:
+        """Start a process and do not wait for it; one that dies at once is tried again by the supervisor."""
+        try:
+            self._rpc.supervisor.startProcess(self._full_name(name), False)
+        except xmlrpc.client.Fault as fault:
+            if not fault.faultString.startswith(("ALREADY_STARTED", "SPAWN_ERROR")):
+                raise embedded.StartFailed(f"{name}: {fault.faultString}") from fault
+
+    def stop(self, name: str) -> None:
+        """Stop a process and wait until it has ended."""
+        try:
+            self._rpc.supervisor.stopProcess(self._full_name(name), True)
+        except xmlrpc.client.Fault as fault:
+            if not fault.faultString.startswith("NOT_RUNNING"):
+                raise
+
+    def _all(self) -> list[dict[str, object]]:
+        return cast("list[dict[str, object]]", self._rpc.supervisor.getAllProcessInfo())
+
+    def _full_name(self, name: str) -> str:
+        for info in self._all():
+            if info["name"] == name:
+                return f"{info['group']}:{name}"
+        raise KeyError(name)
+
+
+def running(run: Path) -> Supervisor | None:
+    """The supervisor that answers in this folder; None when there is none or it is stopping."""
+    supervisor = Supervisor(run)
+    try:
+        supervisor.pid()
+    except (OSError, xmlrpc.client.Fault):
+        return None  # nobody there, or somebody who is stopping
+    return supervisor
+
+
+def wait_ended(pid: int, timeout_s: float | None) -> bool:
+    """
+    Wait until a process that need not be our child has ended; False when the time is over first.
+
+    A zombie has ended: in a container without an init nobody may ever collect it.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select([descriptor], [], [], timeout_s)[0])
+    finally:
+        os.close(descriptor)
+
+
+def end_leftovers(home: Path, run: Path, patience_s: float = 30.0) -> None:
+    """
+    End what a supervisor that was killed has left, or is about to leave: without it nobody would restart those, and a second
+    Redis must not open the same files. They are the processes of its session that work for this home, so neither serverful jobs
+    nor runners, which have sessions of their own.
+    """
+    record = run / "supervisor.pid"
+    if not record.exists():
+        return
+    session = int(record.read_text())
+    left = [process for process in psutil.process_iter() if _belongs(process, session, home)]
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + patience_s
+    for process in left:
+        if not wait_ended(process.pid, max(0.0, deadline - time.monotonic())):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+            wait_ended(process.pid, patience_s)
+    record.unlink(missing_ok=True)
+    (run / "supervisor.sock").unlink(missing_ok=True)
+
+
+def _belongs(process: psutil.Process, session: int, home: Path) -> bool:
+    try:
+        if os.getsid(process.pid) != session:
+            return False
+        # Redis writes its title over its environment; it works inside the home instead.
+        return process.environ().get("SMORE_HOME") == str(home) or Path(process.cwd()).is_relative_to(home)
+    except (ProcessLookupError, psutil.Error):
+        return False

@@ -1,0 +1,185 @@
+"""The live leader on a real Redis: it places, hands over, is fenced, and gives back what got lost."""
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from scheduler.live import Leader
+from scheduler.policy.core import Spine
+from smore.catalog import Catalog, FunctionEntry
+from smore.domain.function import FunctionSpec, Profile
+from smore.domain.invocation import Cause
+from smore.fleet import Fleet, Report, WarmInstance, WarmState, encode_report
+from smore.queue import Claim, Outcome, Queue, Request, new_id
+from smore.settings import QueueSettings, SchedulerSettings, Settings
+from smore.stream import Result, encode
+from tests.eventually import eventually
+
+PREFIX = "smore:"
+CONFIG = Settings(scheduler=SchedulerSettings(dispatch_lease_s=0.3, lease_s=1.0, tick_s=0.02))
+
+
+@pytest.fixture
+def queue(redis_client: "redis.Redis") -> Queue:
+    spec = FunctionSpec(entrypoint="m:C", max_batch=4, profile=Profile(run_s={1: 0.001, 4: 0.002}, load_s=0.1))
+    catalog = Catalog(redis_client, PREFIX)
+    catalog.put_revision("default/echo", 1, spec)
+    catalog.put_function(FunctionEntry(project="default", name="echo", revision=1))
+    return Queue(redis_client, PREFIX, QueueSettings())
+
+
+@pytest.fixture
+def lead(redis_client: "redis.Redis", queue: Queue) -> Iterator[Callable[[], threading.Event]]:
+    """Start a leader in a thread; returns the event that stops it."""
+    running: list[tuple[threading.Thread, threading.Event]] = []
+
+    def start() -> threading.Event:
+        stop = threading.Event()
+
+        def loop() -> None:
+            while not stop.is_set():
+                Leader(redis_client, CONFIG, stop, Spine).lead()
+                stop.wait(0.02)
+
+        thread = threading.Thread(target=loop, daemon=True)
+        thread.start()
+        running.append((thread, stop))
+        return stop
+
+    yield start
+    for thread, stop in running:
+        stop.set()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def heartbeat(queue: Queue, gpu: str = "cpu0") -> None:
+    report = Report(
+        gpu=gpu, boot="b", at=time.time(), kind="cpu", device="d", sharing_mode="time-slice", slots=2, memory_total_mib=1000, memory_used_mib=10,
+        utilisation=0.0, utilisation_counter="cpu-time", function_utilisation=0.0, running=0,
+        warm=[WarmInstance(function="default/echo", revision=1, state=WarmState.IDLE, memory_mib=10, pid=1)],
+    )  # fmt: skip
+    queue.report(gpu, encode_report(report), ttl_s=60, lease_s=2, cursor="", running=[])
+
+
+def submit(queue: Queue, **fields: object) -> str:
+    id_ = new_id()
+    fields = {"slo_us": 20_000_000, **fields}
+    admission = queue.enqueue(Request(id=id_, function="default/echo", revision=1, payload=b"1", **fields))  # type: ignore[arg-type]
+    assert admission.status == "ok", admission
+    return id_
+
+
+def message(client: "redis.Redis", queue: Queue, gpu: str = "cpu0") -> list[list[object]]:
+    """The attempts of the next Celery message on a GPU queue, with heartbeats while it is awaited."""
+
+    def pop() -> bytes | None:
+        heartbeat(queue, gpu)
+        found = client.rpop(f"{PREFIX}gpu.{gpu}")
+        assert found is None or isinstance(found, bytes)
+        return found
+
+    body = json.loads(base64.b64decode(json.loads(eventually(pop, what="a message"))["body"]))
+    attempts: list[list[object]] = body[0][2]
+    return attempts
+
+
+def finish(queue: Queue, id_: str, attempt: int) -> None:
+    (begun,) = queue.start("default/echo", "cpu0", 2, [(id_, attempt)])
+    assert begun is not None
+    outcome = Outcome(id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1")))
+    assert [True] == queue.finish("default/echo", "", [outcome])
+
+
+def test_places_what_waited_before_it_led(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    """A stale queue does not sleep: a leader that starts serves what is there already."""
+    id_ = submit(queue)
+    heartbeat(queue)
+    lead()
+
+    assert [[id_, 1]] == message(redis_client, queue)
+    finish(queue, id_, 1)
+
+
+def test_standby_takes_over(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    """One leads; when it stops the other goes on with what waits, under a higher token."""
+    first = lead()
+    eventually(lambda: redis_client.get(f"{PREFIX}leader"))
+    token = redis_client.get(f"{PREFIX}leader")
+    lead()
+    first.set()
+    eventually(lambda: redis_client.get(f"{PREFIX}leader") not in (None, token), 5, "a new leader")
+
+    id_ = submit(queue)
+    assert [[id_, 1]] == message(redis_client, queue)
+
+
+def test_former_leader_is_fenced(redis_client: "redis.Redis", queue: Queue) -> None:
+    """A token that is not the present one claims nothing, ends nothing, reaps nothing."""
+    old = queue.lead("", 10)
+    redis_client.delete(f"{PREFIX}leader")
+    assert int(queue.lead("", 10)) > int(old)
+    id_ = submit(queue)
+    claim = Claim(
+        function="default/echo", gpu="cpu0", celery_list="x", message=b"m", decision="", schedule_us=0, attempts=[(id_, 0)],
+    )  # fmt: skip
+
+    assert [None] == queue.claim(old, 2, [claim])
+    assert -1 == queue.reap(old)
+    assert redis_client.llen("x") == 0
+
+
+def test_lost_dispatch_comes_back_as_another_attempt(
+    redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
+) -> None:
+    """Nobody starts it within the dispatch lease: it is dispatched again, and the first message has no power any more."""
+    lead()
+    id_ = submit(queue)
+    assert [[id_, 1]] == message(redis_client, queue)
+
+    assert [[id_, 2]] == message(redis_client, queue)
+    assert [None] == queue.start("default/echo", "cpu0", 2, [(id_, 1)])
+    finish(queue, id_, 2)
+
+
+def test_slots_are_credits(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    """One resident instance takes one batch at a time: the rest waits where it can still be reordered."""
+    lead()
+    heartbeat(queue)
+    first = submit(queue)
+    assert [[first, 1]] == message(redis_client, queue)
+    queue.start("default/echo", "cpu0", 60, [(first, 1)])
+    others = [submit(queue) for _ in range(3)]
+    eventually(lambda: redis_client.zcard(f"{PREFIX}q:default/echo") == 3)
+    assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
+
+    outcome = Outcome(id=first, attempt=1, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1")))
+    queue.finish("default/echo", "", [outcome])
+    assert [[id_, 1] for id_ in others] == message(redis_client, queue)
+
+
+def test_pause_and_resume(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    lead()
+    fleet = Fleet(redis_client, PREFIX)
+    fleet.pause("f:default/echo")
+    id_ = submit(queue)
+    heartbeat(queue)
+    eventually(lambda: redis_client.zcard(f"{PREFIX}q:default/echo") == 1)
+    assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
+
+    fleet.resume("f:default/echo")
+    assert [[id_, 1]] == message(redis_client, queue)
+
+
+def test_expired_and_deleted_are_ended(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    lead()
+    late = submit(queue, slo_us=50_000)
+    eventually(lambda: (record := queue.record("default", late)) is not None and record.state == "expired")
+    waiting = submit(queue)
+    Catalog(redis_client, PREFIX).remove_function("default/echo")
+    eventually(lambda: (record := queue.record("default", waiting)) is not None and record.cause == "function_deleted")
