@@ -57,6 +57,8 @@ class Cluster:
     cells: dict[tuple[int, int], list[Batch]] = field(default_factory=dict)
     reported_at: dict[str, float] = field(default_factory=dict)
     boots: dict[str, str] = field(default_factory=dict)
+    #: Memory of the largest GPU instance alive, 0 without one.
+    largest: float = 0.0
 
     def add_row(self, name: str) -> int:
         row = self.rows.get(name)
@@ -102,6 +104,7 @@ class Cluster:
                 self.quarantined[row, column] = True
         self.reported_at[event.gpu] = event.at
         self.boots[event.gpu] = event.boot
+        self.largest = float(self.memory_total[self.alive].max())
 
     def lose(self, name: str) -> None:
         """A GPU instance has gone: nothing is resident. Its batches end when the queue gives them back."""
@@ -110,6 +113,7 @@ class Cluster:
             self.alive[row] = False
             self.resident[row] = 0
             self.reported_at.pop(name, None)
+            self.largest = float(self.memory_total[self.alive].max(initial=0.0))
 
     def begin(self, row: int, column: int, members: dict[str, int], expected_end_at: float) -> None:
         """Take a slot for a batch."""

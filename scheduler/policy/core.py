@@ -140,8 +140,7 @@ class Spine:
         if demand is None:
             decisions.append(_end(event, "fail", Cause.FUNCTION_DELETED, "The revision is not known any more."))
             return
-        alive = self.cluster.alive
-        if alive.any() and demand.memory_mib > self.cluster.memory_total[alive].max():
+        if 0 < self.cluster.largest < demand.memory_mib:
             decisions.append(_end(event, "reject", Cause.INFEASIBLE, "It needs more memory than any GPU instance has."))
             return
         self.waiting.add(event)

@@ -1,7 +1,6 @@
 """Start, ask and stop the platform of this machine."""
 
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -33,11 +32,13 @@ _POLL_S = 0.01
 #: A server that is down this long after its start will not come up by waiting.
 _STILLBORN_S = 5.0
 
-#: Brings the schema up to date; run with the platform's environment before its processes.
-MIGRATION: tuple[str, ...] = (sys.executable, "-m", "migrations")
-
 #: The checkout or image: the packages' common parent.
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def migration_command(home: Path) -> tuple[str, ...]:
+    """Makes the database, the first API key (``<home>/key``) and Redis' mirror ready; run before the platform's processes."""
+    return (sys.executable, "-m", "migrations", "--bootstrap-key", str(home / "key"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +66,13 @@ def up(
     config: Settings | None = None,
     partitions: int | None = None,
     processes: Callable[[Layout], tuple[Process, ...]] = platform_processes,
-    migration: Sequence[str] = MIGRATION,
+    migration: Sequence[str] | None = None,
 ) -> Endpoints:
     """
     Start everything and return when it accepts requests; where it runs already, return the same again.
 
     ``partitions`` = number of CPU partitions on a machine without GPU (None: see plan_partitions). ``processes`` and
-    ``migration`` (empty = none) can be replaced for tests.
+    ``migration`` (empty = none, None = migration_command) can be replaced for tests.
 
     Raises ServerMissing when a server is not installed and StartFailed, with the last lines of the log, when something does not
     come up; nothing is left running then. ValueError for a home whose path the supervisor's configuration cannot hold.
@@ -228,7 +229,7 @@ def _start(
     config: Settings,
     partitions: int | None,
     processes: Callable[[Layout], tuple[Process, ...]],
-    migration: Sequence[str],
+    migration: Sequence[str] | None,
 ) -> Endpoints:
     (run / "endpoints.json").unlink(missing_ok=True)  # of a supervisor that was killed
     logs = embedded.private_folder(home / "logs")
@@ -265,8 +266,8 @@ def _start(
     if daemon.returncode != 0:
         raise embedded.StartFailed(f"the supervisor did not start:\n{said}")
     supervisor = Supervisor(run)
-    fresh = _await_servers(redis_url, postgres_url, lambda name: _alive(supervisor, name), logs)
-    _migrate(layout, migration, _stamp(home, run, own), fresh=fresh)
+    _await_servers(redis_url, postgres_url, lambda name: _alive(supervisor, name), logs)
+    _migrate(layout, migration_command(home) if migration is None else migration)
     for process in table:
         supervisor.start(process.name)
     _await_listening(table, supervisor, logs)
@@ -323,20 +324,11 @@ def _layout(home: Path, config: Settings, partitions: int | None, redis_url: str
     )
 
 
-def _await_servers(redis_url: str, postgres_url: str, alive: Callable[[str], bool], logs: Path) -> bool:
-    """Wait until both answer; True when the database had to be created."""
+def _await_servers(redis_url: str, postgres_url: str, alive: Callable[[str], bool], logs: Path) -> None:
+    """Wait until both answer."""
     began = time.monotonic()
     _await("redis", lambda: _redis_answers(redis_url), alive, logs, began)
-    created = False
-
-    def ready() -> bool:
-        nonlocal created
-        answer = _postgres_answers(postgres_url)
-        created = answer == "created"
-        return answer is not None
-
-    _await("postgres", ready, alive, logs, began)
-    return created
+    _await("postgres", lambda: _postgres_answers(postgres_url), alive, logs, began)
 
 
 def _await(name: str, ready: Callable[[], bool], alive: Callable[[str], bool], logs: Path, began: float) -> None:
@@ -361,38 +353,26 @@ def _redis_answers(url: str) -> bool:
         client.close()
 
 
-def _postgres_answers(url: str) -> str | None:
-    """ "ready"; "created" when our database was missing and is there now; None when there is no answer yet."""
+def _postgres_answers(url: str) -> bool:
+    """Whether it answers; our database is created where it is missing."""
     import psycopg
 
     plain = url.replace("postgresql+psycopg://", "postgresql://", 1)
     try:
         with psycopg.connect(plain, connect_timeout=5) as connection:
             connection.execute("SELECT 1")
-        return "ready"
+        return True
     except psycopg.OperationalError as error:
         if f'database "{embedded.DATABASE}" does not exist' not in str(error):
-            return None
+            return False
     with psycopg.connect(plain, dbname="postgres", autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {embedded.DATABASE}")
-    return "created"
+    return True
 
 
-def _stamp(home: Path, run: Path, own: Sequence[embedded.Server]) -> Path | None:
-    """The file that says which schema our own Postgres has; it lies inside the cluster, so that it goes when the cluster goes."""
-    ours = any(one.name == "postgres" for one in own)
-    return embedded.postgres_data(home, run) / "smore-schema" if ours else None
-
-
-def _migrate(layout: Layout, migration: Sequence[str], stamp: Path | None, *, fresh: bool) -> None:
-    """Bring the schema up to date. Skipped (it costs most of a second) when our own Postgres has seen these very migrations."""
+def _migrate(layout: Layout, migration: Sequence[str]) -> None:
+    """Schema, first API key, Redis' mirror of the catalog: quick where nothing is to be done, so it is never skipped."""
     if not migration:
-        return
-    digest = hashlib.sha256()
-    for path in sorted((layout.root / "migrations").rglob("*.py")):
-        digest.update(path.read_bytes())
-    current = digest.hexdigest()
-    if stamp is not None and not fresh and stamp.exists() and stamp.read_text() == current:
         return
     done = subprocess.run(
         list(migration),
@@ -406,8 +386,6 @@ def _migrate(layout: Layout, migration: Sequence[str], stamp: Path | None, *, fr
     )
     if done.returncode != 0:
         raise embedded.StartFailed(f"the migration failed:\n{done.stdout}")
-    if stamp is not None:
-        stamp.write_text(current)
 
 
 def _await_listening(table: Sequence[Process], supervisor: Supervisor, logs: Path) -> None:

@@ -122,16 +122,11 @@ def test_arrays_and_counts_hold(plan: list[tuple[str, int, float]]) -> None:
     for step in plan:
         world.step(*step)
 
-    # Once everything has ended and time has passed, nothing is left over.
-    for id_, (attempt, _) in list(world.running.items()):
-        del world.running[id_]
-        world.ended[id_] += 1
-        world.policy.decide(world.now, [InvocationSettled(id=id_, attempt=attempt)])
+    # Once everything that runs has ended and every deadline has passed, nothing is left over.
+    while world.running:
+        world.step("settle", 0, 0.1)
     world.now += 10.0
-    for _ in range(3):
-        for decision in world.policy.decide(world.now, []):
-            if isinstance(decision, End):
-                world.waiting.pop(decision.id)
+    world.feed([])
     assert not world.waiting
     assert not world.policy.cluster.batches
     assert not world.policy.cluster.used.any()

@@ -1,0 +1,52 @@
+"""The house itself: where names import from, what a process may load, what compose starts."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from smore.local import Layout, Partition, processes
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", ["api", "worker", "scheduler", "ml", "smore", "zoo", "migrations"])
+def test_names_import_from_under_the_root(name: str) -> None:
+    """Generic names are paid for with this: nobody else's ``api`` or ``worker`` may come first."""
+    found = subprocess.run([sys.executable, "-c", f"import {name}; print({name}.__file__)"], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert Path(found.stdout.strip()).is_relative_to(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("smore", {"numpy", "torch", "sqlalchemy", "redis", "celery", "httpx", "pydantic"}),
+        ("api.app", {"torch", "sqlalchemy", "numpy", "celery", "sklearn"}),
+        ("worker.app", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn"}),
+        ("scheduler.beat", {"torch", "sqlalchemy", "numpy", "fastapi"}),
+        ("scheduler.assign", {"torch", "sqlalchemy", "fastapi"}),
+    ],
+)
+def test_processes_load_only_what_they_use(module: str, absent: set[str]) -> None:
+    code = f"import sys, {module}; print(*sorted({absent!r} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert found.stdout.split() == []
+
+
+def test_compose_starts_the_same_processes_as_one_machine_does() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    layout = Layout(
+        home=Path("/data"), root=ROOT, redis_url="r", postgres_url="p", gateway_host="0.0.0.0", gateway_port=8400, platform_cores="",
+        partitions=(Partition(gpu="gpu0", kind="cuda", device="0"),),
+    )  # fmt: skip
+    local = {process.name: list(process.command[1:]) for process in processes(layout)}
+    composed = {name: service["command"][1:] for name, service in compose["services"].items() if service.get("command", [""])[0] == "python"}
+
+    assert ["-m", "migrations", "--bootstrap-key", "/data/key"] == composed.pop("migrate")
+    assert local == composed
+    published = {name for name, service in compose["services"].items() if "ports" in service}
+    assert {"gateway"} == published
