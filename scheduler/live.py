@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import orjson
 import redis
@@ -226,7 +226,14 @@ class Leader:
     def _catalog_changed(self, function: str, events: list[Event]) -> None:
         if not function:
             events.append(PausesChanged(paused=self._fleet.paused()))
-        elif function in self._active and function not in self._catalog.functions():
+            return
+        # An activated revision's spec holds what its canary measured.
+        self._catalog.forget(function)
+        self._known -= {known for known in self._known if known[0] == function}
+        entry = self._catalog.functions().get(function)
+        if entry is not None:
+            self._know(function, entry.revision, events)
+        elif function in self._active:
             del self._active[function]
             self._told.pop(function, None)
             events.append(FunctionRemoved(function=function))
@@ -379,9 +386,11 @@ def _run(meta: str) -> tuple[float | None, int]:
     """(run seconds, rows) of a worker's execution record; (None, 0) where it did not run to the end."""
     if not meta:
         return None, 0
-    record: dict[str, Any] = orjson.loads(meta)
-    run_ms = record.get("run_ms")
-    return (run_ms / 1000, int(record.get("rows", 1))) if run_ms else (None, 0)
+    try:
+        execution = stream.decode_execution(meta)
+    except ValueError:
+        return None, 0
+    return (execution.run_ms / 1000, execution.rows) if execution.run_ms else (None, 0)
 
 
 def _reasons_json(reasons: Reasons) -> str:

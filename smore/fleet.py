@@ -146,13 +146,10 @@ class Fleet:
         raw = cast("bytes | None", self._redis.hget(f"{self._prefix}cmdpos", gpu))
         return raw.decode() if raw else "0-0"
 
-    def commands(self, gpu: str, after: str, wait_s: float) -> list[tuple[str, AnyCommand]]:
-        """Commands after the cursor, waiting for one at most ``wait_s``. Each with its id, the next cursor."""
+    def commands(self, gpu: str, after: str, wait_s: float) -> list[tuple[str, AnyCommand | None]]:
+        """Commands after the cursor, waiting for one at most ``wait_s``. Each with its id, the next cursor; None = not readable."""
         answer = self._redis.xread({f"{self._prefix}cmd:{gpu}": after}, count=100, block=max(1, int(wait_s * 1000)))
-        found = []
-        for entry, fields in stream_entries(answer):
-            found.append((entry, _decode_command(fields[b"c"])))
-        return found
+        return [(entry, _readable(fields[b"c"])) for entry, fields in stream_entries(answer)]
 
     def pause(self, target: str) -> None:
         """``*`` (all), ``f:<project>/<function>`` or ``g:<gpu>``: dispatch stops, enqueueing goes on, deadlines run."""
@@ -169,6 +166,15 @@ class Fleet:
     def _announce_pause(self) -> None:
         """The leader re-reads the set when it sees a catalog change of no function."""
         self._redis.xadd(f"{self._prefix}ev", {"e": _encode(["c", 1, "", 0])})
+
+
+def _readable(raw: bytes) -> AnyCommand | None:
+    """A command of a newer version must not stop the ones behind it."""
+    try:
+        command: AnyCommand = _decode_command(raw)
+        return command
+    except msgspec.DecodeError:
+        return None
 
 
 def stream_entries(answer: Any) -> Iterable[tuple[str, dict[bytes, bytes]]]:

@@ -39,6 +39,7 @@ OBSERVED_DEGRADATION = Gauge("smore_observed_degradation_ratio", "Measured slow-
 
 # History
 RECORDED = Counter("smore_recorded_events", "Stream entries written to Postgres")
+RECORD_SKIPPED = Counter("smore_record_skipped_events", "Stream entries that could not be read or written, and were passed over")
 RECORD_LAG = Gauge("smore_record_lag_seconds", "Age of the oldest stream entry not yet in Postgres")
 
 

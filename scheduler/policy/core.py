@@ -116,7 +116,10 @@ class Spine:
                     end = event.since_at + demand.load_s + demand.run_s(event.rows)
                     self.cluster.begin(row, column, {event.id: event.attempt}, end)
             case FunctionKnown():
-                if (event.function, event.revision) not in self._columns:
+                column = self._columns.get((event.function, event.revision))
+                if column is not None:
+                    self.cluster.demands[column].spec = event.spec
+                else:
                     column = len(self.cluster.demands)
                     self._columns[event.function, event.revision] = column
                     demand = Demand(function=event.function, revision=event.revision, spec=event.spec, column=column)

@@ -1,7 +1,8 @@
 """
 A function: what a developer registers, and its immutable revisions.
 
-:func:`parse_spec` reads the ``spec`` of a ``function.yaml`` (conventions: names near OpenFaaS, Modal, BentoML) and names the field that is wrong.
+:func:`parse_spec` reads the ``spec`` of a ``function.yaml`` (conventions: names near OpenFaaS, Modal, BentoML) and names the field that is
+wrong.
 """
 
 import re
@@ -19,6 +20,8 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+#: A result names its tensors in ``name:datatype:d0,d1;…`` (smore/stream.py), so a name has none of those marks.
+TENSOR_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 ENTRYPOINT = re.compile(r"[A-Za-z_][\w]*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -117,6 +120,8 @@ def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
     return FunctionSpec(**fields)
 
 
+#: Beyond every bound; what is written larger becomes this and the bound of its field refuses it.
+_MOST = 1e18
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|KB|MB|GB|B)")
@@ -125,12 +130,12 @@ _BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "KB": 1e3, "
 
 def duration_s(value: object, field_name: str) -> float:
     """Seconds from ``"800ms"``, ``"5s"``, ``"10m"``, ``"1h"`` or a number of seconds."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST:
         return float(value)
     match = _DURATION.fullmatch(str(value).strip())
     if match is None:
         raise InvalidSpec(f"{field_name}: {value!r} is not a duration such as 800ms, 5s or 10m", field=field_name)
-    return float(match[1]) * _SECONDS[match[2]]
+    return min(float(match[1]) * _SECONDS[match[2]], _MOST)
 
 
 def size_bytes(value: object, field_name: str) -> int:
@@ -140,7 +145,7 @@ def size_bytes(value: object, field_name: str) -> int:
     match = _SIZE.fullmatch(str(value).strip())
     if match is None:
         raise InvalidSpec(f"{field_name}: {value!r} is not a size such as 200MiB", field=field_name)
-    return int(float(match[1]) * _BYTES[match[2]])
+    return int(min(float(match[1]) * _BYTES[match[2]], _MOST))
 
 
 class _Reader:
@@ -159,13 +164,20 @@ class _Reader:
         return self._raw.pop(key, default)
 
     def section(self, key: str) -> "_Reader":
-        return _Reader(self._raw.pop(key, None) or {}, self.path(key))
+        value = self._raw.pop(key, None)
+        return _Reader({} if value is None else value, self.path(key))
 
     def number(self, key: str, default: float, low: float, high: float) -> float:
         value = self._raw.pop(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise InvalidSpec(f"{self.path(key)}: a number in {low:g}..{high:g} is expected, not {value!r}", field=self.path(key))
         return value
+
+    def whole(self, key: str, default: int, low: int, high: int) -> int:
+        value = self.number(key, default, low, high)
+        if value != int(value):
+            raise InvalidSpec(f"{self.path(key)}: a whole number is expected, not {value!r}", field=self.path(key))
+        return int(value)
 
     def seconds(self, key: str, default: float, low: float, high: float) -> float:
         value = duration_s(self._raw.pop(key, default), self.path(key))
@@ -191,11 +203,11 @@ def _tensors(raw: object, path: str) -> tuple[TensorSpec, ...] | None:
         reader = _Reader(item, where)
         name, datatype, shape = reader.take("name"), reader.take("datatype"), reader.take("shape")
         reader.end()
-        if not isinstance(name, str) or not name or len(name) > 128:
-            raise InvalidSpec(f"{where}.name: a name is expected", field=f"{where}.name")
-        if datatype not in ITEM_BYTES:
+        if not isinstance(name, str) or TENSOR_NAME.fullmatch(name) is None:
+            raise InvalidSpec(f"{where}.name: a name (letters, digits, inner '_', '.', '/', '-') is expected", field=f"{where}.name")
+        if not isinstance(datatype, str) or datatype not in ITEM_BYTES:
             raise InvalidSpec(f"{where}.datatype: one of {', '.join(ITEM_BYTES)} is expected, not {datatype!r}", field=f"{where}.datatype")
-        sizes = isinstance(shape, list) and all(isinstance(s, int) and not isinstance(s, bool) and (s == -1 or s > 0) for s in shape)
+        sizes = isinstance(shape, list) and all(type(size) is int and (size == -1 or 0 < size < 2**31) for size in shape)
         if not sizes or not shape or shape[0] != -1:
             raise InvalidSpec(f"{where}.shape: a list that starts with -1 (the rows) is expected", field=f"{where}.shape")
         tensors.append(TensorSpec(name=name, datatype=datatype, shape=tuple(shape)))
@@ -210,9 +222,8 @@ def _profile(reader: _Reader, memory_mib: float) -> Profile:
         raise InvalidSpec(f"{reader.path('run_ms')}: a mapping from rows to milliseconds is expected", field=reader.path("run_ms"))
     run_s: dict[int, float] = {}
     for rows, value in run_ms.items():
-        valid = (
-            str(rows).isdigit() and int(rows) > 0 and isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 3.6e6
-        )
+        counts = str(rows).isdecimal() and len(str(rows)) < 8 and int(rows) > 0
+        valid = counts and isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 3.6e6
         if not valid:
             raise InvalidSpec(f"{reader.path('run_ms')}: {rows!r}: {value!r} is not rows: milliseconds", field=reader.path("run_ms"))
         run_s[int(rows)] = value / 1000
@@ -246,6 +257,9 @@ def parse_spec(raw: object) -> FunctionSpec:
     if not 1 <= memory_mib <= 2**20:
         raise InvalidSpec("spec.resources.gpu_memory: must be within 1 MiB..1 TiB", field="spec.resources.gpu_memory")
     keep_alive = scaling.take("keep_alive", 600.0)
+    keep_alive_s = -1.0 if keep_alive == -1 else duration_s(keep_alive, "spec.scaling.keep_alive")
+    if not (keep_alive_s == -1 or 0 <= keep_alive_s <= 10 * 365 * 86_400):
+        raise InvalidSpec("spec.scaling.keep_alive: -1 (never) or a duration up to ten years is expected", field="spec.scaling.keep_alive")
     payload_bytes = size_bytes(limits.take("payload", 8 << 20), "spec.limits.payload")
     if not 0 < payload_bytes <= 1 << 30:
         raise InvalidSpec("spec.limits.payload: must be within 1 B..1 GiB", field="spec.limits.payload")
@@ -255,11 +269,11 @@ def parse_spec(raw: object) -> FunctionSpec:
         outputs=_tensors(reader.take("outputs"), "spec.outputs"),
         deadline_s=slo.seconds("deadline", 5.0, 0.001, 86_400),
         memory_mib=memory_mib,
-        max_batch=int(batching.number("max_size", 1, 1, 1024)),
-        max_warm=int(scaling.number("max_warm", 1, 1, 64)),
-        keep_alive_s=-1.0 if keep_alive == -1 else duration_s(keep_alive, "spec.scaling.keep_alive"),
-        max_attempts=int(retries.number("max_attempts", 3, 1, 100)),
-        max_pending=int(limits.number("max_pending", 1000, 0, 1_000_000)),
+        max_batch=batching.whole("max_size", 1, 1, 1024),
+        max_warm=scaling.whole("max_warm", 1, 1, 64),
+        keep_alive_s=keep_alive_s,
+        max_attempts=retries.whole("max_attempts", 3, 1, 100),
+        max_pending=limits.whole("max_pending", 1000, 0, 1_000_000),
         timeout_s=limits.seconds("timeout", 60.0, 0.01, 86_400),
         payload_bytes=payload_bytes,
         profile=_profile(reader.section("profile"), memory_mib),

@@ -1,8 +1,8 @@
 """
 An invocation's life, as a table.
 
-The Lua scripts of ``smore/queue.py`` get their legal source states from :data:`TRANSITIONS`, and the diagram in docs/architecture.md is drawn
-from it: there is no second copy. Loading happens in ``running`` (phase ``loading``). Dead letters are a view of ``failed``, no state.
+The Lua scripts of ``smore/queue.py`` get their legal source states from :data:`TRANSITIONS`, and the diagram in docs/architecture.md is
+drawn from it: there is no second copy. Loading happens in ``running`` (phase ``loading``). Dead letters are a view of ``failed``, no state.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,8 @@ class State(StrEnum):
 
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.REJECTED, State.EXPIRED, State.CANCELLED})
 
-#: action → state before → state after. ``claim`` is the leader's, ``start`` … ``finish`` the worker's; ``requeue`` the reaper's and the worker's.
+#: action → state before → state after. ``claim`` is the leader's, ``start`` … ``finish`` the worker's; ``requeue`` the worker's and the
+#: reaper's.
 TRANSITIONS: Mapping[str, Mapping[State, State]] = MappingProxyType(
     {
         "claim": {State.QUEUED: State.DISPATCHED},

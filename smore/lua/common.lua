@@ -76,7 +76,7 @@ local function reply(channel, head, blob)
   list[#list + 1] = string.format('%010d', #body) .. body
 end
 
--- A change of 0 is not sent: Lua's negative zero (-#'') is no integer to Redis before 7.
+-- 0 is not sent: most calls change one of the three, and Lua's negative zero is no integer to Redis before 7.
 local function add(hash, field, change)
   if change ~= 0 then redis.call('HINCRBY', P .. hash, field, change) end
 end

@@ -1,0 +1,97 @@
+"""Endings as bytes: an invocation's reply turned into an HTTP answer, by concatenation (a JSON result is never parsed on its way)."""
+
+import math
+from datetime import UTC, datetime
+
+import orjson
+from starlette.responses import Response
+
+from api.errors import Ended, outcome
+from smore.domain.errors import CallerError, DeadlineExpired, IdempotencyMismatch, QueueFull, SloInfeasible
+from smore.domain.invocation import State
+from smore.queue import Admission, Reply
+from smore.stream import Result, decode_result
+
+JSON_TYPE = (b"content-type", b"application/json")
+_RAW_TYPE = (b"content-type", b"application/octet-stream")
+
+
+class Answer(Response):
+    """A response whose headers are bytes already: Starlette's own would encode them one by one."""
+
+    def __init__(self, status: int, body: bytes, request_id: str, headers: list[tuple[bytes, bytes]]) -> None:
+        self.status_code = status
+        self.body = body
+        self.background = None
+        self.raw_headers = [*headers, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id.encode())]
+
+
+def settled(reply: Reply, request_id: str) -> Response:
+    """200 with the output. Raises :class:`Ended` for an ending without one."""
+    result = decode_result(reply.result)
+    if reply.state != State.SUCCEEDED:
+        raise _ended(reply, result)
+    timing = (b"server-timing", server_timing(reply, result))
+    if result.form == "raw":
+        headers = [_RAW_TYPE, timing, (b"smore-outputs", result.shapes.encode()), (b"smore-invocation", reply.id.encode())]
+        return Answer(200, result.body, request_id, headers)
+    return Answer(200, b'{"id":"%b","state":"succeeded","output":%b}' % (reply.id.encode(), result.body), request_id, [JSON_TYPE, timing])
+
+
+def accepted(id_: str, state: str, durability: str, request_id: str) -> Response:
+    """202: it goes on."""
+    body = b'{"id":"%b","state":"%b","durability":"%b"}' % (id_.encode(), state.encode(), durability.encode())
+    return Answer(202, body, request_id, [JSON_TYPE, (b"location", b"/v1/invocations/" + id_.encode())])
+
+
+def _ended(reply: Reply, result: Result) -> Ended:
+    status, code = outcome(reply.state, reply.cause)
+    details: dict[str, object] = {"status": status, "code": code, "id": reply.id, "state": reply.state, "cause": reply.cause}
+    if status in (429, 503):
+        details["retry_after_s"] = 1
+    return Ended(result.message or None, **details)
+
+
+def item(reply: Reply) -> bytes:
+    """One of several, as JSON; ``status`` is what a call of its own would have been answered with."""
+    result = decode_result(reply.result)
+    if reply.state == State.SUCCEEDED:
+        return b'{"id":"%b","state":"succeeded","status":200,"output":%b}' % (reply.id.encode(), result.body)
+    error = _ended(reply, result)
+    return orjson.dumps({key: error.details[key] for key in ("id", "state", "status", "code", "cause")} | {"detail": str(error)})
+
+
+def server_timing(reply: Reply, result: Result) -> bytes:
+    """Milliseconds by phase; a phase that did not happen is 0."""
+    claimed, started = reply.claimed_us or reply.finished_us, reply.started_us
+    return b"queue;dur=%.3f, schedule;dur=%.3f, dispatch;dur=%.3f, load;dur=%.3f, run;dur=%.3f" % (
+        max(0, claimed - reply.arrival_us - reply.schedule_us) / 1000,
+        reply.schedule_us / 1000,
+        max(0, started - claimed) / 1000 if started else 0.0,
+        result.load_us / 1000,
+        result.run_us / 1000,
+    )
+
+
+def refusal(admission: Admission, slo_us: int) -> CallerError:
+    """Why the gate did not take it."""
+    match admission.status:
+        case "mismatch":
+            return IdempotencyMismatch(id=admission.known_id)
+        case "full":
+            return QueueFull(f"Too much is waiting already ({admission.limit}).", limit=admission.limit, retry_after_s=1)
+        case "infeasible":
+            needed_us = admission.earliest_us - admission.now_us
+            return SloInfeasible(
+                earliest_deadline_ms=math.ceil(needed_us / 1000),
+                earliest_deadline_at=moment(admission.earliest_us / 1e6),
+                # When so much of what waits now will have been worked off.
+                retry_after_s=max(1, math.ceil((needed_us - slo_us) / 1e6)),
+            )
+        case _:
+            return DeadlineExpired()
+
+
+def moment(at: float) -> datetime:
+    """Epoch seconds as what JSON writes in RFC 3339."""
+    return datetime.fromtimestamp(at, UTC)

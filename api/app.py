@@ -1,0 +1,142 @@
+"""
+The gateway's composition root: ``python -m api.app``.
+
+Speed: an invocation goes from :class:`Application` straight to its handler, past FastAPI's middlewares, routing and dependency
+machinery. Every other path is ordinary FastAPI.
+"""
+
+import gc
+import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive, Scope, Send
+
+from api import schemas
+from api.deps import Gateway
+from api.errors import explain
+from api.routes import functions, gpus, health, invocations, jobs, keys, projects, queues
+from smore.domain.errors import SmoreError
+from smore.observability import configure, logger
+from smore.settings import Settings, settings
+
+log = logger("api")
+
+#: How long a stopping gateway waits for callers whose invocations run.
+SHUTDOWN_S = 10
+
+_PREFIX, _SUFFIX = "/v1/functions/", "/invocations"
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+class Application(FastAPI):
+    """FastAPI with a request id on every answer, one way for errors to be told, and the short way to the hot path."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        scope["app"] = self
+        request_id = scope["request_id"] = _request_id(scope)
+        path: str = scope["path"]
+        if scope["method"] == "POST" and path.startswith(_PREFIX) and path.endswith(_SUFFIX):
+            name = path[len(_PREFIX) : -len(_SUFFIX)]
+            if name and "/" not in name:
+                response: Response
+                try:
+                    response = await invocations.invoke(Request(scope, receive), name)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer and the log the rest
+                    response = explain(error, request_id)
+                await response(scope, receive, send)
+                return
+        await self._ordinary(scope, receive, send, request_id)
+
+    async def _ordinary(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        header = (b"x-request-id", request_id.encode())
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start" and all(name != b"x-request-id" for name, _ in message["headers"]):
+                message["headers"] = [*message["headers"], header]
+            await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_with_id)
+        except Exception as error:  # noqa: BLE001 - it has been answered and logged by _explained; Starlette raises it again for servers' logs
+            log.debug("raised", error=type(error).__name__, request_id=request_id)
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value) is not None:
+            given: str = value.decode()
+            return given
+    return os.urandom(12).hex()
+
+
+async def _explained(request: Request, error: Exception) -> Response:
+    return explain(error, request.scope["request_id"])
+
+
+def create_app(config: Settings) -> Application:
+    """The ASGI application. It reaches for Redis when it starts, not here."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        gateway = Gateway(config)
+        app.state.gateway = gateway
+        await gateway.start()
+        try:
+            yield
+        finally:
+            await gateway.stop()
+
+    problems: dict[int | str, dict[str, object]] = {
+        "default": {"model": schemas.Problem, "description": "RFC 9457: what went wrong, under a stable `code`"}
+    }
+    app = Application(
+        title="SMore",
+        summary="Functions in the idle part of GPUs that are busy training",
+        version="1",
+        lifespan=lifespan,
+        responses=problems,
+        exception_handlers={Exception: _explained},
+    )
+    for kind in (SmoreError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _explained)
+    for module in (invocations, functions, queues, gpus, jobs, keys, projects, health):
+        app.include_router(module.router)
+    return app
+
+
+def main() -> None:
+    config = settings()
+    configure(config, "gateway")
+    # What was imported stays, and a request leaves no cycles behind: seldom collections, over what is new alone.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
+    uvicorn.run(
+        create_app(config),
+        host=config.api.host,
+        port=config.api.port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        date_header=False,
+        backlog=2048,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""A POST of an invocation as it was meant: headers and body read, checked against the function, nothing queued yet."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+import orjson
+from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+
+from api.deps import Gateway
+from api.errors import Malformed, UnsupportedMediaType
+from api.inputs import Payload, from_json, from_raw
+from smore.catalog import FunctionEntry, KeyEntry
+from smore.domain.errors import InvalidInput, PayloadTooLarge
+from smore.domain.function import FunctionSpec
+from smore.domain.invocation import Encoding
+from smore.queue import Request as Wanted
+from smore.queue import new_id
+
+RAW = b"application/octet-stream"
+#: The longest wait that a caller may ask for.
+MAX_WAIT_S = 60.0
+#: A larger body is checked in a worker thread, so that the event loop does not stand still for tens of milliseconds.
+_LARGE_BODY = 512 << 10
+#: The longest deadline, as for a function's own.
+_MAX_DEADLINE_MS = 86_400_000.0
+
+_IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
+_TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
+_WAIT = re.compile(rb"wait\s*=\s*(\d{1,6})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What one POST asks for. ``several``: its body had ``inputs``, so the answer is a list. ``wait_s`` None = answer 202 at once."""
+
+    gateway: Gateway
+    key: KeyEntry
+    entry: FunctionEntry
+    spec: FunctionSpec
+    payloads: list[Payload]
+    several: bool
+    accept: Encoding
+    slo_us: int
+    wait_s: float | None
+    trace: str
+    idempotency_key: str
+    request_hash: str
+    request_id: str
+
+    def wanted(self, position: int) -> Wanted:
+        """The input at ``position`` as a request to the queue, under a new id."""
+        spec, payload, told = self.spec, self.payloads[position], self.wait_s is not None
+        # No key of a caller's has a space in it, so that those of several inputs are nobody else's.
+        suffix = f" {position}" if self.several else ""
+        return Wanted(
+            id=new_id(), function=self.entry.key, revision=self.entry.revision, payload=payload.body, slo_us=self.slo_us,
+            channel=self.gateway.waiters.channel if told else "", encoding=payload.encoding, accept=self.accept, rows=payload.rows,
+            shape=payload.shape, sync=told, trace=self.trace, key_id=self.key.id,
+            idempotency_key=self.idempotency_key + suffix if self.idempotency_key else "", request_hash=self.request_hash,
+            max_pending=spec.max_pending, max_attempts=spec.max_attempts,
+        )  # fmt: skip
+
+
+async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: FunctionEntry, spec: FunctionSpec) -> Call:
+    """Raises InvalidInput that names the place, Malformed, PayloadTooLarge, UnsupportedMediaType."""
+    scope = request.scope
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    limits = gateway.settings.api
+    raw = _is_raw(headers.get(b"content-type", b""))
+    deadline = headers.get(b"smore-deadline-ms")
+    if scope["query_string"]:
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        deadline = query["deadline_ms"].encode() if "deadline_ms" in query else deadline
+    idempotency_key = headers.get(b"idempotency-key")
+    if idempotency_key is not None and _IDEMPOTENCY_KEY.fullmatch(idempotency_key) is None:
+        raise InvalidInput("Idempotency-Key: 1 to 255 visible ASCII characters are expected", field="Idempotency-Key")
+
+    body = await read_body(request, min(limits.max_body_bytes, spec.payload_bytes) if raw else limits.max_body_bytes)
+    shape = headers.get(b"smore-shape")
+    if raw:
+        payloads, several, in_body = [from_raw(body, shape.decode("latin-1") if shape is not None else None, spec)], False, None
+    elif len(body) > _LARGE_BODY:
+        payloads, several, in_body = await run_in_threadpool(_parse, body, spec, limits.max_inputs_per_call)
+    else:
+        payloads, several, in_body = _parse(body, spec, limits.max_inputs_per_call)
+
+    prefer, trace = headers.get(b"prefer"), headers.get(b"traceparent")
+    wants_raw = spec.inputs is not None and not several and RAW in headers.get(b"accept", b"")
+    return Call(
+        gateway=gateway,
+        key=key,
+        entry=entry,
+        spec=spec,
+        payloads=payloads,
+        several=several,
+        accept=Encoding.RAW if wants_raw else Encoding.JSON,
+        slo_us=_slo_us(in_body, deadline, entry, spec),
+        wait_s=limits.sync_wait_s if prefer is None else wait_s(prefer, limits.sync_wait_s),
+        trace=_trace(trace) if trace is not None else "",
+        idempotency_key=idempotency_key.decode() if idempotency_key is not None else "",
+        request_hash=_digest(entry.key, shape, body) if idempotency_key is not None else "",
+        request_id=scope["request_id"],
+    )
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body. Of one that is too large no more is read than shows that it is; raises PayloadTooLarge."""
+    for name, value in request.scope["headers"]:
+        if name == b"content-length" and int(value) > limit:
+            raise PayloadTooLarge(f"The body may have {limit} bytes.", limit=limit)
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise PayloadTooLarge(f"The body may have {limit} bytes.", limit=limit)
+        more = message.get("more_body", False)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def wait_s(prefer: bytes, default: float) -> float | None:
+    """Seconds to wait by RFC 7240's Prefer, None = not at all. What is not known or cannot be read is passed over."""
+    wanted = prefer.lower()
+    if b"respond-async" in wanted:
+        return None
+    match = _WAIT.search(wanted)
+    if match is None:
+        return default
+    return min(float(match[1]), MAX_WAIT_S) or None
+
+
+def _is_raw(content_type: bytes) -> bool:
+    if not content_type or content_type.startswith(b"application/json"):
+        return False
+    if content_type.startswith(RAW):
+        return True
+    raise UnsupportedMediaType("Content-Type: application/json or application/octet-stream is expected.")
+
+
+def _parse(body: bytes, spec: FunctionSpec, max_inputs: int) -> tuple[list[Payload], bool, object]:
+    """(payloads, whether the body had ``inputs``, its ``deadline_ms``)."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Malformed(f"The body is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise InvalidInput('body: an object with "input" or "inputs" is expected', field="body")
+    in_body = document.pop("deadline_ms", None)
+    if "input" in document:
+        payloads, several = [from_json(document.pop("input"), spec, "input")], False
+    elif "inputs" in document:
+        values = document.pop("inputs")
+        if not isinstance(values, list) or not 1 <= len(values) <= max_inputs:
+            raise InvalidInput(f"inputs: a list of 1 to {max_inputs} inputs is expected", field="inputs")
+        payloads, several = [from_json(value, spec, f"inputs[{position}]") for position, value in enumerate(values)], True
+    else:
+        raise InvalidInput("input: missing", field="input")
+    if document:
+        name = next(iter(document))
+        raise InvalidInput(f"{name}: unknown field", field=name)
+    return payloads, several, in_body
+
+
+def _slo_us(in_body: object, given: bytes | None, entry: FunctionEntry, spec: FunctionSpec) -> int:
+    if in_body is None and given is None:
+        return int((spec.deadline_s if entry.deadline_s is None else entry.deadline_s) * 1e6)
+    value: object = in_body
+    if in_body is None and given is not None:
+        try:
+            value = float(given)
+        except ValueError:
+            value = None
+    # NaN fails both comparisons.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_DEADLINE_MS:
+        raise InvalidInput(f"deadline_ms: milliseconds from arrival, 0 < ms <= {_MAX_DEADLINE_MS:.0f}, are expected", field="deadline_ms")
+    return max(1, int(value * 1000))
+
+
+def _trace(header: bytes) -> str:
+    """The W3C trace id; '' where the header cannot be read."""
+    match = _TRACE.fullmatch(header)
+    return match[1].decode() if match is not None else ""
+
+
+def _digest(function: str, shape: bytes | None, body: bytes) -> str:
+    digest = hashlib.sha256(function.encode() + b"\0" + (shape or b"") + b"\0")
+    digest.update(body)
+    return digest.hexdigest()

@@ -1,0 +1,181 @@
+"""
+What the routes stand on: one :class:`Gateway` for the process, and the dependencies that hand it and the caller's key to a route.
+
+The hot path needs Redis alone. What needs SQLAlchemy is imported by the first request that asks for it, in a worker thread.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, cast
+
+import redis
+import redis.asyncio
+from fastapi import Depends, Request, Security
+from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+
+from api.access import Access, require_operator
+from api.errors import NotReady
+from api.waiters import Waiters
+from smore.catalog import AsyncCatalog, Catalog, FunctionEntry, KeyEntry
+from smore.domain.access import Scope
+from smore.domain.errors import FunctionNotFound, Unavailable
+from smore.domain.function import FunctionSpec
+from smore.fleet import Fleet
+from smore.observability import logger
+from smore.queue import AsyncQueue, connect
+from smore.settings import Settings
+
+if TYPE_CHECKING:
+    from smore.history import Reader
+    from smore.store import Store
+
+log = logger("api")
+
+#: How long a start waits for Redis before it serves refusals.
+START_PATIENCE_S = 5.0
+#: Connections of this process to Redis, the subscription aside; more requests at once wait for one.
+_CONNECTIONS = 64
+
+
+class Gateway:
+    """The process's doors: queue, catalog and waiters at once, fleet, store and history when they are first needed."""
+
+    def __init__(self, settings: Settings) -> None:
+        if settings.redis.url is None:
+            raise ValueError("SMORE_REDIS__URL is not set")
+        self.settings = settings
+        pool = redis.asyncio.BlockingConnectionPool.from_url(
+            settings.redis.url, max_connections=_CONNECTIONS, timeout=2, socket_timeout=5, socket_connect_timeout=2, protocol=2
+        )
+        self.redis = redis.asyncio.Redis(connection_pool=pool)
+        self.queue = AsyncQueue(self.redis, settings.redis.prefix, settings.queue)
+        self.catalog = AsyncCatalog(self.redis, settings.redis.prefix)
+        self.access = Access(self.catalog)
+        self.waiters = Waiters(pool, self.queue, self.catalog.channel, self._changed, self._connected)
+        #: What a 202 promises: ``standard`` (on disk within a second), ``strict`` (on disk), ``none``.
+        self.durability = "none"
+        self._lock = threading.Lock()
+        self._client: redis.Redis | None = None
+        self._store: Store | None = None
+        self._reader: Reader | None = None
+
+    async def start(self) -> None:
+        if self.settings.platform_cores:
+            os.sched_setaffinity(0, {int(core) for core in self.settings.platform_cores.split(",")})
+        await self.waiters.start()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.waiters.connected.wait(), START_PATIENCE_S)
+
+    async def stop(self) -> None:
+        await self.waiters.stop()
+        await self.queue.close()
+        await self.redis.aclose()
+        await self.redis.connection_pool.disconnect()
+        if self._client is not None:
+            self._client.close()
+
+    async def _connected(self) -> None:
+        await self.catalog.load()
+        self.access.forget()
+        self.durability = await self._measured_durability()
+
+    async def _changed(self, message: str) -> None:
+        await self.catalog.changed(message)
+        self.access.forget()
+
+    async def _measured_durability(self) -> str:
+        try:
+            found = await cast(Awaitable[dict[str, str]], self.redis.config_get("append*"))
+        except redis.ResponseError:
+            # A managed server keeps its configuration to itself: promise what the platform's own would.
+            return "standard"
+        if found.get("appendonly") != "yes":
+            return "none"
+        return "strict" if found.get("appendfsync") == "always" else "standard"
+
+    async def function(self, project: str, name: str) -> tuple[FunctionEntry, FunctionSpec]:
+        """The function and the spec of the revision that takes its traffic. Raises FunctionNotFound, NotReady."""
+        entry = self.catalog.functions.get(f"{project}/{name}")
+        if entry is None:
+            raise FunctionNotFound
+        spec = await self.catalog.revision(entry.key, entry.revision) if entry.revision else None
+        if spec is None:
+            raise NotReady
+        return entry, spec
+
+    # ---- doors that block: for worker threads ------------------------------------------------------------------------------------------
+
+    def client(self) -> "redis.Redis":
+        with self._lock:
+            if self._client is None:
+                self._client = connect(self.settings)
+            return self._client
+
+    def fleet(self) -> Fleet:
+        return Fleet(self.client(), self.settings.redis.prefix)
+
+    def store(self) -> "Store":
+        """Raises Unavailable without a Postgres; SQLAlchemy's OperationalError comes with the first use of one that is away."""
+        self._open()
+        assert self._store is not None
+        return self._store
+
+    def reader(self) -> "Reader":
+        self._open()
+        assert self._reader is not None
+        return self._reader
+
+    def _open(self) -> None:
+        client = self.client()
+        with self._lock:
+            if self._store is not None:
+                return
+            if self.settings.postgres.url is None:
+                raise Unavailable
+            from smore.db import make_engine
+            from smore.history import Reader
+            from smore.store import Store
+
+            engine = make_engine(self.settings.postgres.url, "gateway")
+            self._reader = Reader(engine)
+            self._store = Store(engine, Catalog(client, self.settings.redis.prefix))
+
+
+async def _gateway(request: Request) -> Gateway:
+    gateway: Gateway = request.app.state.gateway
+    return gateway
+
+
+_bearer = HTTPBearer(auto_error=False, description="An API key: `smk_<id>_<secret>`")
+_header = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same, for clients that cannot send a bearer token")
+
+
+def _caller(scope: Scope) -> Callable[..., Awaitable[KeyEntry]]:
+    async def check(
+        request: Request,
+        # Read from the request itself; they are here for the API's description.
+        _credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
+        _api_key: Annotated[str | None, Security(_header)],
+    ) -> KeyEntry:
+        headers = dict(request.scope["headers"])
+        gateway: Gateway = request.app.state.gateway
+        return gateway.access.caller(headers.get(b"authorization"), headers.get(b"x-api-key"), scope)
+
+    return check
+
+
+async def _operator(caller: "AdminKey") -> KeyEntry:
+    require_operator(caller)
+    return caller
+
+
+TheGateway = Annotated[Gateway, Depends(_gateway)]
+InvokeKey = Annotated[KeyEntry, Depends(_caller(Scope.INVOKE))]
+ReadKey = Annotated[KeyEntry, Depends(_caller(Scope.READ))]
+DeployKey = Annotated[KeyEntry, Depends(_caller(Scope.DEPLOY))]
+JobsKey = Annotated[KeyEntry, Depends(_caller(Scope.JOBS))]
+AdminKey = Annotated[KeyEntry, Depends(_caller(Scope.ADMIN))]
+OperatorKey = Annotated[KeyEntry, Depends(_operator)]

@@ -1,0 +1,200 @@
+"""
+Errors as the caller sees them: RFC 9457 problem documents with a stable ``code``, and the one table from code to HTTP status.
+
+A :class:`~smore.domain.errors.CallerError` is shown as it is. Of everything else the caller learns the code alone; the log has the
+rest, under the same ``request_id``.
+"""
+
+import sys
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import orjson
+import redis
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from smore.domain.errors import CallerError, PlatformError, SmoreError, Unavailable
+from smore.domain.invocation import Cause, State
+from smore.observability import logger
+
+log = logger("api")
+
+
+class Malformed(CallerError):
+    """The body cannot be read."""
+
+    code = "malformed"
+
+
+class UnsupportedMediaType(CallerError):
+    """The body has a media type that is not taken here."""
+
+    code = "unsupported_media_type"
+
+
+class NotReady(CallerError):
+    """No revision of this function has passed its first run."""
+
+    code = "not_ready"
+
+
+class CanaryFailed(CallerError):
+    """The first run of the new revision failed; the function stays as it was."""
+
+    code = "canary_failed"
+
+
+class ResultDropped(CallerError):
+    """The result was kept for its time and then dropped."""
+
+    code = "result_dropped"
+
+
+class Ended(CallerError):
+    """The invocation ended without a result. ``details`` carry its status, id, state and cause."""
+
+    code = "ended"
+
+
+#: code → HTTP status. A code that is not here is 400 for a caller's error, 500 for the platform's.
+STATUS: Mapping[str, int] = {
+    "bad_request": 400,
+    "malformed": 400,
+    "deadline_expired": 400,
+    "unauthorised": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "function_not_found": 404,
+    "invocation_not_found": 404,
+    "method_not_allowed": 405,
+    "conflict": 409,
+    "not_ready": 409,
+    "result_dropped": 410,
+    "payload_too_large": 413,
+    "unsupported_media_type": 415,
+    "invalid_input": 422,
+    "invalid_spec": 422,
+    "idempotency_mismatch": 422,
+    "canary_failed": 422,
+    "queue_full": 429,
+    "slo_infeasible": 429,
+    "internal": 500,
+    "unavailable": 503,
+}
+
+#: Why an invocation failed → HTTP status of a synchronous call.
+FAILURE: Mapping[str, int] = {
+    # The function's own exception, told to its caller as it is.
+    Cause.HANDLER_ERROR: 422,
+    Cause.FUNCTION_DELETED: 404,
+    Cause.BAD_OUTPUT: 502,
+    Cause.CRASHED: 502,
+    Cause.OUT_OF_MEMORY: 502,
+    Cause.LOAD_FAILED: 502,
+    Cause.ATTEMPT_LIMIT: 502,
+    Cause.DISPATCH_LIMIT: 502,
+    Cause.QUARANTINED: 503,
+    Cause.TIMED_OUT: 504,
+}
+
+
+def outcome(state: str, cause: str) -> tuple[int, str]:
+    """(HTTP status, code) of an invocation that ended otherwise than ``succeeded``."""
+    match state:
+        case State.EXPIRED:
+            return 504, "deadline_expired"
+        case State.REJECTED:
+            return 429, "slo_infeasible"
+        case State.CANCELLED:
+            return 409, "cancelled"
+        case _:
+            return FAILURE.get(cause, 502), cause or "failed"
+
+
+def problem(
+    *,
+    status: int,
+    code: str,
+    detail: str,
+    request_id: str,
+    details: Mapping[str, object] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """A problem document. ``details`` become members of it."""
+    body = {
+        "type": f"urn:smore:problem:{code}", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, "code": code,
+        "request_id": request_id, **(details or {}),
+    }  # fmt: skip
+    return Response(orjson.dumps(body, default=str), status, {"X-Request-Id": request_id, **(headers or {})}, "application/problem+json")
+
+
+def explain(error: Exception, request_id: str) -> Response:
+    """The answer to a request that ended with ``error``."""
+    match error:
+        case Ended():
+            details = dict(error.details)
+            return _of(error, request_id, int(str(details.pop("status"))), str(details.pop("code")), details)
+        case CallerError():
+            return _of(error, request_id, STATUS.get(error.code, 400), error.code, error.details)
+        case RequestValidationError():
+            return _invalid(error, request_id)
+        case HTTPException():
+            return _http(error, request_id)
+        case PlatformError():
+            log.error("platform error", code=error.code, request_id=request_id, exc_info=error)
+            return _hidden(type(error), request_id)
+        case ClientDisconnect():
+            return problem(status=400, code="bad_request", detail="The connection ended before the body.", request_id=request_id)
+        case _ if is_away(error):
+            log.warning("a server is away", error=str(error).partition("\n")[0], request_id=request_id)
+            return _hidden(Unavailable, request_id)
+        case _:
+            log.error("unhandled", request_id=request_id, exc_info=error)
+            return _hidden(PlatformError, request_id)
+
+
+def is_away(error: Exception) -> bool:
+    """Whether it says that Redis or Postgres does not answer now."""
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+        return True
+    # A process that has not loaded SQLAlchemy cannot raise its errors, and loading it here would cost every gateway its memory.
+    database = sys.modules.get("sqlalchemy.exc")
+    return database is not None and isinstance(error, database.OperationalError | database.InterfaceError | database.TimeoutError)
+
+
+def _of(error: CallerError, request_id: str, status: int, code: str, details: Mapping[str, object]) -> Response:
+    headers = {}
+    if "retry_after_s" in details:
+        headers["Retry-After"] = str(details["retry_after_s"])
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status == 413:
+        # The rest of the body is not read.
+        headers["Connection"] = "close"
+    shown = {key: value for key, value in details.items() if key != "retry_after_s"}
+    return problem(status=status, code=code, detail=str(error), request_id=request_id, details=shown, headers=headers)
+
+
+def _hidden(kind: type[SmoreError], request_id: str) -> Response:
+    status = STATUS.get(kind.code, 500)
+    headers = {"Retry-After": "1"} if status == 503 else {}
+    return problem(status=status, code=kind.code, detail=(kind.__doc__ or "").strip(), request_id=request_id, headers=headers)
+
+
+def _invalid(error: RequestValidationError, request_id: str) -> Response:
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return problem(status=400, code=Malformed.code, detail="The body is not JSON.", request_id=request_id)
+    # The first element says where (body, query…); the others are the path inside it.
+    path = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+    detail = f"{path}: {first['msg']}"
+    return problem(status=422, code="invalid_input", detail=detail, request_id=request_id, details={"field": path})
+
+
+def _http(error: HTTPException, request_id: str) -> Response:
+    code = {404: "not_found", 405: "method_not_allowed", 413: "payload_too_large"}.get(error.status_code, "bad_request")
+    detail = "There is no such path." if error.status_code == 404 else str(error.detail)
+    return problem(status=error.status_code, code=code, detail=detail, request_id=request_id, headers=error.headers)

@@ -1,0 +1,230 @@
+"""
+Inputs against what a function declares: everything that is wrong with one is found here, before anything is queued, and named by its path.
+
+No numpy: a gateway holds no tensors. Rows of numbers are checked by C-speed built-ins and searched one by one only when something is wrong.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from smore.domain.errors import InvalidInput, PayloadTooLarge
+from smore.domain.function import ITEM_BYTES, FunctionSpec, TensorSpec
+from smore.domain.invocation import Encoding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """
+    One invocation's input as it is queued.
+
+    JSON: the bytes of the input value. RAW: two bytes (big-endian) with the length of the shapes text, that text
+    (``name:datatype:d0,d1;…``, declared order), then the tensors. ``shape`` is the batching key: only invocations with equal
+    ones can be concatenated on axis 0; '' for JSON functions.
+    """
+
+    body: bytes
+    encoding: Encoding
+    rows: int = 1
+    shape: str = ""
+
+
+#: Largest magnitude of each float datatype, and the range of each integer one.
+_FLOATS = {"FP16": 65504.0, "FP32": 3.4028234663852886e38, "FP64": 1.7976931348623157e308}
+_INTS = {f"INT{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)}
+_INTS |= {f"UINT{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)}
+
+
+def from_json(value: object, spec: FunctionSpec, path: str) -> Payload:
+    """A JSON value as a payload. Raises InvalidInput that names the place, PayloadTooLarge."""
+    rows, shape = (1, "") if spec.inputs is None else _check_tensors(value, spec.inputs, path)
+    try:
+        body = orjson.dumps(value)
+    except orjson.JSONEncodeError as error:
+        raise InvalidInput(f"{path}: nested too deeply", field=path) from error
+    _check_size(len(body), spec, path)
+    return Payload(body=body, encoding=Encoding.JSON, rows=rows, shape=shape)
+
+
+def from_raw(body: bytes, header: str | None, spec: FunctionSpec) -> Payload:
+    """
+    Concatenated little-endian tensors in declared order as a payload.
+
+    ``header`` is ``Smore-Shape`` (``name=d0,d1;…``); without it the rows follow from the size, where no other axis is free.
+    """
+    if spec.inputs is None:
+        raise InvalidInput("body: this function takes JSON, not tensors", field="body")
+    _check_size(len(body), spec, "body")
+    shapes = _shapes_of_size(len(body), spec.inputs) if header is None else _shapes_of_header(header, spec.inputs)
+    expected = sum(math.prod(shape) * ITEM_BYTES[tensor.datatype] for tensor, shape in zip(spec.inputs, shapes, strict=True))
+    if expected != len(body):
+        raise InvalidInput(f"body: {expected} bytes are expected for these shapes, not {len(body)}", field="body")
+    text = ";".join(f"{t.name}:{t.datatype}:{','.join(map(str, shape))}" for t, shape in zip(spec.inputs, shapes, strict=True)).encode()
+    if len(text) > 0xFFFF:
+        raise InvalidInput("Smore-Shape: too long", field="Smore-Shape")
+    rows = _rows(spec.inputs, shapes, "Smore-Shape")
+    return Payload(body=len(text).to_bytes(2, "big") + text + body, encoding=Encoding.RAW, rows=rows, shape=_key(spec.inputs, shapes))
+
+
+def _check_size(size: int, spec: FunctionSpec, path: str) -> None:
+    if size > spec.payload_bytes:
+        raise PayloadTooLarge(f"{path}: {size} bytes are more than the {spec.payload_bytes} of this function", limit=spec.payload_bytes)
+
+
+def _key(declared: Sequence[TensorSpec], shapes: Sequence[Sequence[int]]) -> str:
+    """Names, datatypes and the sizes of the free axes: with those equal, all axes but the first are."""
+    parts = []
+    for tensor, shape in zip(declared, shapes, strict=True):
+        free = ",".join(str(size) for size, wanted in zip(shape[1:], tensor.shape[1:], strict=True) if wanted < 0)
+        parts.append(f"{tensor.name}:{tensor.datatype}:{free}")
+    return ";".join(parts)
+
+
+def _rows(declared: Sequence[TensorSpec], shapes: Sequence[Sequence[int]], path: str) -> int:
+    rows = shapes[0][0]
+    for tensor, shape in zip(declared, shapes, strict=True):
+        if shape[0] != rows:
+            raise InvalidInput(f"{path}.{tensor.name}: {shape[0]} rows, but {declared[0].name} has {rows}", field=f"{path}.{tensor.name}")
+    return rows
+
+
+# --- nested lists -------------------------------------------------------------------------------------------------------------------------
+
+
+def _check_tensors(value: object, declared: Sequence[TensorSpec], path: str) -> tuple[int, str]:
+    """(rows, batching key) of ``{name: nested lists}``."""
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{path}: an object with an array for each of {_names(declared)} is expected", field=path)
+    for name in value:
+        if all(name != tensor.name for tensor in declared):
+            raise InvalidInput(f"{path}.{name}: unknown input; this function takes {_names(declared)}", field=f"{path}.{name}")
+    shapes = []
+    for tensor in declared:
+        where = f"{path}.{tensor.name}"
+        if tensor.name not in value:
+            raise InvalidInput(f"{where}: missing", field=where)
+        shape = _first_shape(value[tensor.name], tensor, where)
+        _check_level(value[tensor.name], shape, 0, tensor.datatype, where)
+        shapes.append(shape)
+    return _rows(declared, shapes, path), _key(declared, shapes)
+
+
+def _names(declared: Sequence[TensorSpec]) -> str:
+    return ", ".join(tensor.name for tensor in declared)
+
+
+def _first_shape(value: object, tensor: TensorSpec, path: str) -> list[int]:
+    """The shape as the first element of each axis tells it, against the declared one."""
+    shape: list[int] = []
+    for wanted in tensor.shape:
+        where = path + "[0]" * len(shape)
+        if not isinstance(value, list):
+            raise InvalidInput(f"{where}: a list is expected ({len(tensor.shape)} axes), not {_kind(value)}", field=where)
+        if not value:
+            raise InvalidInput(f"{where}: empty", field=where)
+        if wanted >= 0 and len(value) != wanted:
+            raise InvalidInput(f"{where}: {wanted} elements are expected, not {len(value)}", field=where)
+        shape.append(len(value))
+        value = value[0]
+    return shape
+
+
+def _check_level(value: list[object], shape: Sequence[int], axis: int, datatype: str, path: str) -> None:
+    if axis == len(shape) - 1:
+        _check_numbers(value, datatype, path)
+        return
+    size = shape[axis + 1]
+    for position, item in enumerate(value):
+        # The path is a string only where it is needed: this runs once for every row of numbers.
+        if not isinstance(item, list):
+            where = f"{path}[{position}]"
+            raise InvalidInput(f"{where}: a list is expected, not {_kind(item)}", field=where)
+        if len(item) != size:
+            where = f"{path}[{position}]"
+            raise InvalidInput(f"{where}: {size} elements are expected, not {len(item)}", field=where)
+        _check_level(item, shape, axis + 1, datatype, f"{path}[{position}]")
+
+
+def _check_numbers(row: list[object], datatype: str, path: str) -> None:
+    kinds = set(map(type, row))
+    if datatype == "BOOL":
+        allowed: set[type] = {bool}
+    elif datatype in _FLOATS:
+        allowed = {int, float}
+    else:
+        allowed = {int}
+    if not kinds <= allowed:
+        position = next(i for i, item in enumerate(row) if type(item) not in allowed)
+        _refuse(row[position], datatype, f"{path}[{position}]")
+    if datatype == "BOOL":
+        return
+    bound = _FLOATS.get(datatype)
+    low, high = (-bound, bound) if bound is not None else _INTS[datatype]
+    numbers: list[float] = row  # type: ignore[assignment]  # the kinds have just been checked
+    if min(numbers) < low or max(numbers) > high:
+        position = next(i for i, number in enumerate(numbers) if not low <= number <= high)
+        _refuse(row[position], datatype, f"{path}[{position}]")
+
+
+def _refuse(value: object, datatype: str, path: str) -> None:
+    shown = repr(value) if isinstance(value, int | float | bool) else _kind(value)
+    raise InvalidInput(f"{path}: {shown} is not {datatype}", field=path)
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+# --- raw bodies ---------------------------------------------------------------------------------------------------------------------------
+
+
+def _shapes_of_size(size: int, declared: Sequence[TensorSpec]) -> list[list[int]]:
+    row_bytes = 0
+    for tensor in declared:
+        one = tensor.row_bytes()
+        if one is None:
+            raise InvalidInput(f"Smore-Shape: needed, because {tensor.name} has free axes", field="Smore-Shape")
+        row_bytes += one
+    if size == 0 or size % row_bytes:
+        raise InvalidInput(f"body: a multiple of {row_bytes} bytes (one row) is expected, not {size}", field="body")
+    return [[size // row_bytes, *tensor.shape[1:]] for tensor in declared]
+
+
+def _shapes_of_header(header: str, declared: Sequence[TensorSpec]) -> list[list[int]]:
+    given: dict[str, list[int]] = {}
+    for entry in header.split(";"):
+        name, equals, sizes = entry.strip().rpartition("=")
+        texts = sizes.split(",")
+        if not equals or name in given or not all(text.isascii() and text.isdigit() and len(text) < 16 for text in texts):
+            raise InvalidInput(f"Smore-Shape: {entry.strip()[:100]!r} is not name=size,size", field="Smore-Shape")
+        given[name] = [int(text) for text in texts]
+    shapes = []
+    for tensor in declared:
+        where = f"Smore-Shape.{tensor.name}"
+        shape = given.pop(tensor.name, None)
+        if shape is None:
+            raise InvalidInput(f"{where}: missing", field=where)
+        fits = len(shape) == len(tensor.shape) and all(
+            size > 0 and (wanted < 0 or size == wanted) for size, wanted in zip(shape, tensor.shape, strict=True)
+        )
+        if not fits:
+            raise InvalidInput(f"{where}: {shape} does not fit {list(tensor.shape)}", field=where)
+        shapes.append(shape)
+    if given:
+        where = f"Smore-Shape.{next(iter(given))}"
+        raise InvalidInput(f"{where}: unknown input; this function takes {_names(declared)}", field=where)
+    return shapes

@@ -1,0 +1,234 @@
+"""Functions: deploying a revision (its first run decides), rollback, deadline, warm instances."""
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import ValidationError
+
+from api import schemas
+from api.answers import moment
+from api.calls import read_body
+from api.deps import AdminKey, DeployKey, Gateway, ReadKey, TheGateway
+from api.errors import CanaryFailed, Malformed, UnsupportedMediaType
+from smore.catalog import FunctionEntry
+from smore.domain.errors import FunctionNotFound, InvalidSpec, NotFound, QueueFull, SmoreError, Unavailable
+from smore.domain.function import FunctionSpec, parse_name, parse_spec
+from smore.domain.invocation import Encoding, State
+from smore.fleet import AnyCommand, Offload, Prewarm
+from smore.observability import logger
+from smore.queue import Request as Wanted
+from smore.queue import new_id
+from smore.stream import decode_result
+
+log = logger("api.functions")
+router = APIRouter(prefix="/v1/functions", tags=["functions"])
+
+#: How long a canary may wait for a GPU instance, load and run.
+CANARY_S = 120.0
+#: Added to it before the gateway gives up: the platform ends an overdue invocation itself.
+_CANARY_MARGIN_S = 5.0
+#: A function.yaml is text that a person wrote.
+_MAX_DOCUMENT = 1 << 20
+
+_YAML = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
+_DEPLOY_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {kind: {"schema": schemas.FunctionBody.model_json_schema()} for kind in ("application/json", "application/yaml")},
+    }
+}
+
+
+# --- deploying ----------------------------------------------------------------------------------------------------------------------------
+
+
+@router.put("/{function}", response_model=schemas.Deployed, openapi_extra=_DEPLOY_BODY, responses={201: {"model": schemas.Deployed}})
+async def deploy(gateway: TheGateway, caller: DeployKey, request: Request, response: Response, function: str) -> schemas.Deployed:
+    """
+    Register a revision and run its handler's example through the ordinary queue. It takes the traffic when that run succeeds (201); when
+    it fails (422 `canary_failed`, with the log) the function stays as it was. The spec that runs already is not run again (200).
+    """
+    document = _document(request.headers.get("content-type", ""), await read_body(request, _MAX_DOCUMENT))
+    parse_name(document.metadata.name, "metadata.name")
+    if document.metadata.name != function:
+        raise InvalidSpec(f"metadata.name: {document.metadata.name} is not {function}, as in the path", field="metadata.name")
+    spec = parse_spec(document.spec)
+    store = await run_in_threadpool(gateway.store)
+    revision, created = await run_in_threadpool(store.register, caller.project, function, spec)
+    measured: dict[str, Any] | None = None
+    if created:
+        try:
+            measured = await _canary(gateway, caller.project, caller.id, function, revision, spec)
+        except SmoreError as error:
+            await run_in_threadpool(store.fail_revision, caller.project, function, revision, str(error))
+            raise
+        await run_in_threadpool(store.activate, caller.project, function, revision, measured)
+        response.status_code = 201
+    now = await run_in_threadpool(store.get_function, caller.project, function)
+    log.info("deployed", function=f"{caller.project}/{function}", revision=revision, created=created, key=caller.id)
+    shown = _shown(FunctionEntry(project=caller.project, name=function, revision=now.revision, deadline_s=now.deadline_s), now.spec)
+    return schemas.Deployed(**shown.model_dump(), created=created, measured=measured)
+
+
+def _document(content_type: str, body: bytes) -> schemas.FunctionBody:
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind in _YAML:
+        import yaml
+
+        try:
+            raw = yaml.safe_load(body)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise Malformed(f"The body is not YAML: {error}") from error
+    elif kind in ("", "application/json"):
+        try:
+            raw = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise Malformed(f"The body is not JSON: {error}") from error
+    else:
+        raise UnsupportedMediaType("Content-Type: application/json or application/yaml is expected.")
+    try:
+        return schemas.FunctionBody.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(map(str, first["loc"])) or "body"
+        raise InvalidSpec(f"{path}: {first['msg']}", field=path) from error
+
+
+async def _canary(gateway: Gateway, project: str, key_id: str, function: str, revision: int, spec: FunctionSpec) -> dict[str, Any]:
+    """What the first run measured. Raises CanaryFailed with the platform's or the function's own message, QueueFull."""
+    wanted = Wanted(
+        id=new_id(), function=f"{project}/{function}", revision=revision, payload=b"", slo_us=int(CANARY_S * 1e6),
+        channel=gateway.waiters.channel, encoding=Encoding.CANARY, sync=True, key_id=key_id, max_pending=max(1, spec.max_pending),
+        max_attempts=spec.max_attempts,
+    )  # fmt: skip
+    waiter = gateway.waiters.expect(project, wanted.id, CANARY_S + _CANARY_MARGIN_S, told=True)
+    try:
+        admission = await gateway.queue.enqueue(wanted)
+        if admission.status != "ok":
+            raise QueueFull("The first run of the revision was not taken; deploy it again later.", retry_after_s=1)
+        reply = await waiter.future
+    finally:
+        gateway.waiters.forget(waiter)
+    if reply is None:
+        await gateway.queue.cancel(project, wanted.id)
+        raise CanaryFailed(f"It did not end within {CANARY_S:g} s.", cause="timed_out", revision=revision)
+    result = decode_result(reply.result)
+    if reply.state != State.SUCCEEDED:
+        raise CanaryFailed(result.message or None, cause=reply.cause, revision=revision)
+    measured: dict[str, Any] = orjson.loads(result.body)
+    return measured
+
+
+# --- reading: from Redis' mirror, so that it works while Postgres is away -----------------------------------------------------------------
+
+
+def _shown(entry: FunctionEntry, spec: FunctionSpec | None) -> schemas.Function:
+    if spec is None:
+        return schemas.Function(name=entry.name, project=entry.project, revision=entry.revision)
+    deadline_s = spec.deadline_s if entry.deadline_s is None else entry.deadline_s
+
+    def tensors(declared: Any) -> list[schemas.Tensor] | None:
+        if declared is None:
+            return None
+        return [schemas.Tensor(name=tensor.name, datatype=tensor.datatype, shape=list(tensor.shape)) for tensor in declared]
+
+    return schemas.Function(
+        name=entry.name, project=entry.project, revision=entry.revision, entrypoint=spec.entrypoint, deadline_ms=deadline_s * 1000,
+        inputs=tensors(spec.inputs), outputs=tensors(spec.outputs),
+    )  # fmt: skip
+
+
+async def _read(gateway: Gateway, entry: FunctionEntry) -> schemas.Function:
+    return _shown(entry, await gateway.catalog.revision(entry.key, entry.revision) if entry.revision else None)
+
+
+def _entry(gateway: Gateway, project: str, name: str) -> FunctionEntry:
+    entry = gateway.catalog.functions.get(f"{project}/{name}")
+    if entry is None:
+        raise FunctionNotFound
+    return entry
+
+
+@router.get("")
+async def list_functions(gateway: TheGateway, caller: ReadKey) -> schemas.Functions:
+    """The project's functions, by name."""
+    entries = sorted((e for e in list(gateway.catalog.functions.values()) if e.project == caller.project), key=lambda entry: entry.name)
+    return schemas.Functions(functions=[await _read(gateway, entry) for entry in entries])
+
+
+@router.get("/{function}")
+async def get_function(gateway: TheGateway, caller: ReadKey, function: str) -> schemas.Function:
+    return await _read(gateway, _entry(gateway, caller.project, function))
+
+
+@router.get("/{function}/revisions")
+def list_revisions(gateway: TheGateway, caller: ReadKey, function: str) -> schemas.Revisions:
+    """The newest first."""
+    found = gateway.store().revisions(caller.project, function)
+    return schemas.Revisions(
+        revisions=[
+            schemas.Revision(
+                revision=one.number, state=one.state.value, entrypoint=one.spec.entrypoint, created_at=moment(one.created_at),
+                error=one.log or None, measured=dict(one.measured) if one.measured is not None else None,
+            )
+            for one in found
+        ]
+    )  # fmt: skip
+
+
+# --- changing -----------------------------------------------------------------------------------------------------------------------------
+
+
+def _stored(gateway: Gateway, project: str, name: str) -> schemas.Function:
+    now = gateway.store().get_function(project, name)
+    return _shown(FunctionEntry(project=project, name=name, revision=now.revision, deadline_s=now.deadline_s), now.spec)
+
+
+@router.post("/{function}/rollback")
+def rollback(gateway: TheGateway, caller: DeployKey, function: str, body: schemas.RollbackBody) -> schemas.Function:
+    """Give the traffic to a revision whose first run succeeded once."""
+    gateway.store().rollback(caller.project, function, body.revision)
+    return _stored(gateway, caller.project, function)
+
+
+@router.put("/{function}/slo")
+def set_slo(gateway: TheGateway, caller: AdminKey, function: str, body: schemas.SloBody) -> schemas.Function:
+    """Override the deadline of all revisions; null ends that."""
+    gateway.store().set_deadline(caller.project, function, None if body.deadline_ms is None else body.deadline_ms / 1000)
+    return _stored(gateway, caller.project, function)
+
+
+@router.delete("/{function}", status_code=204)
+def delete_function(gateway: TheGateway, caller: DeployKey, function: str) -> None:
+    """What waits fails with `function_deleted`; what runs ends."""
+    gateway.store().delete_function(caller.project, function)
+
+
+def _tell(gateway: Gateway, command: AnyCommand, gpu: str | None) -> schemas.Placed:
+    fleet = gateway.fleet()
+    gpus = [report.gpu for report in fleet.reports()]
+    if gpu is not None:
+        if gpu not in gpus:
+            raise NotFound(f"There is no GPU instance {gpu}.")
+        gpus = [gpu]
+    if not gpus:
+        raise Unavailable
+    for one in gpus:
+        fleet.send(one, command)
+    return schemas.Placed(gpus=gpus)
+
+
+@router.post("/{function}/warm", status_code=202)
+async def warm(gateway: TheGateway, caller: AdminKey, function: str, body: schemas.PlaceBody) -> schemas.Placed:
+    """Load the function before it is called, on one GPU instance or all."""
+    entry, _ = await gateway.function(caller.project, function)
+    return await run_in_threadpool(_tell, gateway, Prewarm(version=1, function=entry.key, revision=entry.revision), body.gpu)
+
+
+@router.post("/{function}/offload", status_code=202)
+async def offload(gateway: TheGateway, caller: AdminKey, function: str, body: schemas.PlaceBody) -> schemas.Placed:
+    """End its idle warm instances, on one GPU instance or all."""
+    entry, _ = await gateway.function(caller.project, function)
+    return await run_in_threadpool(_tell, gateway, Offload(version=1, function=entry.key, revision=entry.revision), body.gpu)

@@ -1,0 +1,71 @@
+"""Whether this process lives and the platform can work, and its metrics. Without a key: load balancers and scrapers have none."""
+
+import time
+from typing import Any
+
+import redis
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
+
+from api.deps import Gateway, TheGateway
+
+router = APIRouter(tags=["health"])
+
+#: A check that takes longer counts as failed.
+_PATIENCE_S = 2.0
+
+
+class Check(BaseModel):
+    ok: bool
+    detail: str = ""
+
+
+class Readiness(BaseModel):
+    ready: bool
+    checks: dict[str, Check]
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", responses={503: {"model": Readiness}})
+async def readyz(gateway: TheGateway, response: Response) -> Readiness:
+    """The platform can run an invocation: Redis answers, a leader holds the lease, a GPU instance has reported."""
+    checks = await _checks(gateway)
+    ready = all(check.ok for check in checks.values())
+    if not ready:
+        response.status_code = 503
+    return Readiness(ready=ready, checks=checks)
+
+
+async def _checks(gateway: Gateway) -> dict[str, Check]:
+    prefix = gateway.settings.redis.prefix
+    try:
+        began = time.perf_counter()
+        pipe = gateway.redis.pipeline(transaction=False)
+        pipe.get(f"{prefix}leader")
+        pipe.smembers(f"{prefix}gpus")
+        leader, gpus = await pipe.execute()
+        took_s = time.perf_counter() - began
+        names = sorted(gpu.decode() for gpu in gpus)
+        reports: list[Any] = await gateway.redis.mget([f"{prefix}gpu:{name}" for name in names]) if names else []
+    except (redis.RedisError, OSError) as error:
+        away = Check(ok=False, detail="not known")
+        return {"redis": Check(ok=False, detail=type(error).__name__), "leader": away, "gpus": away, "subscription": away}
+    alive = [name for name, report in zip(names, reports, strict=True) if report is not None]
+    return {
+        "redis": Check(ok=took_s < _PATIENCE_S, detail=f"{took_s * 1000:.1f} ms"),
+        "leader": Check(ok=leader is not None, detail="" if leader is not None else "no scheduler holds the lease"),
+        "gpus": Check(ok=bool(alive), detail=", ".join(alive) or "no GPU instance reports"),
+        "subscription": Check(ok=gateway.waiters.connected.is_set()),
+    }
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics() -> Response:
+    """Prometheus' text form."""
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,390 @@
+"""
+Invocations: the hot path (:func:`invoke`), and what became of one.
+
+``invoke`` is a plain handler, from headers and bytes to bytes, with no model on the way; its description for OpenAPI stands beside it.
+"""
+
+import asyncio
+import re
+import time
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from prometheus_client import Counter, Histogram
+
+from api import schemas
+from api.answers import JSON_TYPE, Answer, accepted, item, moment, refusal, server_timing, settled
+from api.calls import MAX_WAIT_S, Call, read, wait_s
+from api.deps import Gateway, InvokeKey, ReadKey, TheGateway
+from api.errors import Ended, ResultDropped, explain
+from smore.domain.access import Scope
+from smore.domain.errors import CallerError, Conflict, InvocationNotFound
+from smore.domain.invocation import TERMINAL, State
+from smore.observability import E2E_SECONDS, INVOCATIONS, REFUSALS
+from smore.queue import Record, Reply
+from smore.stream import decode_result
+
+if TYPE_CHECKING:
+    from smore.history import PastInvocation
+
+router = APIRouter(prefix="/v1", tags=["invocations"])
+
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+# --- running a function -------------------------------------------------------------------------------------------------------------------
+
+
+async def invoke(request: Request, function: str) -> Response:
+    """
+    Run a function. Waits for the result (200), or answers 202 with `Location` when `Prefer: respond-async` asks for it or the wait ends.
+
+    An error in the input is found before anything is queued, and names its place.
+    """
+    began = time.perf_counter()
+    scope = request.scope
+    gateway: Gateway = scope["app"].state.gateway
+    authorization = api_key = None
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            authorization = value
+        elif name == b"x-api-key":
+            api_key = value
+    key = gateway.access.caller(authorization, api_key, Scope.INVOKE)
+    entry, spec = await gateway.function(key.project, function)
+    try:
+        call = await read(request, gateway, key, entry, spec)
+        if call.several:
+            return await _invoke_several(call)
+        return await (_submit(call) if call.wait_s is None else _invoke_one(call, call.wait_s, began))
+    except Ended:
+        raise
+    except CallerError as error:
+        REFUSALS.labels(entry.key, error.code).inc()
+        raise
+
+
+async def _invoke_one(call: Call, wait_s: float, began: float) -> Response:
+    gateway, project, wanted = call.gateway, call.key.project, call.wanted(0)
+    waiter = gateway.waiters.expect(project, wanted.id, wait_s, told=True)
+    try:
+        admission = await gateway.queue.enqueue(wanted)
+        if admission.status == "replay":
+            return await _replayed(call, admission.known_id)
+        if admission.status != "ok":
+            raise refusal(admission, wanted.slo_us)
+        reply = await waiter.future
+    finally:
+        gateway.waiters.forget(waiter)
+    if reply is None:
+        reply, state = await _keep(gateway, project, wanted.id)
+        if reply is None:
+            return accepted(wanted.id, state, gateway.durability, call.request_id)
+    _e2e(call.entry.key).observe(time.perf_counter() - began)
+    _ends(call.entry.key, reply.state).inc()
+    return settled(reply, call.request_id)
+
+
+async def _submit(call: Call) -> Response:
+    wanted = call.wanted(0)
+    admission = await call.gateway.queue.enqueue(wanted)
+    if admission.status == "replay":
+        return await _replayed(call, admission.known_id)
+    if admission.status != "ok":
+        raise refusal(admission, wanted.slo_us)
+    response = accepted(wanted.id, State.QUEUED, call.gateway.durability, call.request_id)
+    response.headers["Preference-Applied"] = "respond-async"
+    return response
+
+
+async def _invoke_several(call: Call) -> Response:
+    """Each input is an invocation with an id and a state of its own; one that was refused has no id."""
+    gateway, project = call.gateway, call.key.project
+    wanted = [call.wanted(position) for position in range(len(call.payloads))]
+    waiters = [gateway.waiters.expect(project, one.id, call.wait_s or 0.0, told=True) for one in wanted]
+    refusals: list[CallerError] = []
+    known: list[str] = []
+    parts: list[bytes] = []
+    finished = True
+    try:
+        # In one turn of the event loop, and so in one round trip.
+        admissions = await asyncio.gather(*(gateway.queue.enqueue(one) for one in wanted))
+        for one, waiter, admission in zip(wanted, waiters, admissions, strict=True):
+            id_ = one.id
+            reply: Reply | None = None
+            state = State.QUEUED.value
+            if admission.status == "ok":
+                if call.wait_s is not None:
+                    reply = await waiter.future
+                    if reply is None:
+                        reply, state = await _keep(gateway, project, id_)
+            elif admission.status == "replay":
+                id_ = admission.known_id
+                known.append(id_)
+                earlier = await _known(call, id_)
+                reply, state = (None, earlier) if isinstance(earlier, str) else (earlier, earlier.state)
+            else:
+                refusals.append(refusal(admission, one.slo_us))
+                parts.append(_refused(refusals[-1]))
+                continue
+            if reply is not None:
+                _ends(call.entry.key, reply.state).inc()
+                parts.append(item(reply))
+            else:
+                finished = False
+                parts.append(orjson.dumps({"id": id_, "state": state, "status": 202}))
+    finally:
+        for waiter in waiters:
+            gateway.waiters.forget(waiter)
+    if len(refusals) == len(wanted):
+        raise refusals[0]
+    for error in refusals:
+        REFUSALS.labels(call.entry.key, error.code).inc()
+    headers = [JSON_TYPE, *([(b"idempotency-replayed", b"true")] if known else [])]
+    body = b'{"invocations":[%b],"durability":"%b"}' % (b",".join(parts), gateway.durability.encode())
+    return Answer(200 if finished else 202, body, call.request_id, headers)
+
+
+def _refused(error: CallerError) -> bytes:
+    """Nothing was queued, so there is no id."""
+    details = {key: value for key, value in error.details.items() if key != "retry_after_s"}
+    shown = {"id": "", "state": State.REJECTED, "status": 429, "code": error.code, "cause": error.code, "detail": str(error)}
+    return orjson.dumps(shown | details, default=str)
+
+
+async def _keep(gateway: Gateway, project: str, id_: str) -> tuple[Reply | None, str]:
+    """The caller goes on without waiting: (the ending, if it came at the last moment, the state)."""
+    state = await gateway.queue.keep(project, id_)
+    return (await gateway.queue.reply(project, id_), state) if state in TERMINAL else (None, state or State.QUEUED.value)
+
+
+async def _state(gateway: Gateway, project: str, id_: str) -> str:
+    record = await gateway.queue.record(project, id_)
+    return record.state if record is not None else State.QUEUED.value
+
+
+async def _known(call: Call, id_: str) -> Reply | str:
+    """How what an earlier request with this Idempotency-Key made has ended, or its state. Raises ResultDropped."""
+    gateway, project = call.gateway, call.key.project
+    reply = await gateway.queue.reply(project, id_)
+    if reply is not None:
+        return reply
+    record = await gateway.queue.record(project, id_)
+    if record is None:
+        raise ResultDropped("The first request with this Idempotency-Key was served; its result has been dropped.", id=id_)
+    if call.wait_s is None:
+        return record.state
+    # It may have come through another gateway, whose channel it then has.
+    return await gateway.waiters.wait(project, id_, call.wait_s, told=False) or await _state(gateway, project, id_)
+
+
+async def _replayed(call: Call, id_: str) -> Response:
+    known = await _known(call, id_)
+    if isinstance(known, str):
+        response = accepted(id_, known, call.gateway.durability, call.request_id)
+    else:
+        try:
+            response = settled(known, call.request_id)
+        except Ended as error:
+            response = explain(error, call.request_id)
+    response.headers["Idempotency-Replayed"] = "true"
+    return response
+
+
+@lru_cache(maxsize=4096)
+def _e2e(function: str) -> Histogram:
+    return E2E_SECONDS.labels(function)
+
+
+@lru_cache(maxsize=4096)
+def _ends(function: str, state: str) -> Counter:
+    return INVOCATIONS.labels(function, state)
+
+
+_INPUT_DOCUMENT = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "input": {"description": "One input: a JSON value, or `{name: nested lists}` for a function of tensors"},
+        "inputs": {"type": "array", "minItems": 1, "items": {}, "description": "Several, in place of `input`; the answer is a list"},
+        "deadline_ms": {"type": "number", "exclusiveMinimum": 0, "description": "From arrival; default: the function's"},
+    },
+}  # fmt: skip
+
+
+def _header(name: str, description: str, kind: str = "string") -> dict[str, object]:
+    return {"name": name, "in": "header", "required": False, "schema": {"type": kind}, "description": description}
+
+
+_DESCRIPTION: dict[str, object] = {
+    "parameters": [
+        _header("Prefer", "`respond-async`, or `wait=<seconds>` (at most 60)"),
+        _header("Idempotency-Key", "1 to 255 visible ASCII characters; kept for a day"),
+        _header("Smore-Deadline-Ms", "Deadline in milliseconds from arrival", "number"),
+        _header("Smore-Shape", "Raw bodies: `name=d0,d1;…`; needed where axes other than the first are free"),
+        _header("traceparent", "W3C trace context"),
+    ],
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": _INPUT_DOCUMENT},
+            "application/octet-stream": {
+                "schema": {"type": "string", "format": "binary", "description": "Little-endian tensors in declared order, concatenated"}
+            },
+        },
+    },
+    "responses": {
+        "200": {
+            "description": "The result; `invocations` where `inputs` were sent",
+            "headers": {"Server-Timing": {"schema": {"type": "string"}, "description": "queue, schedule, dispatch, load, run"}},
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "id": {"type": "string"}, "state": {"type": "string"}, "output": {},
+                            "invocations": {"type": "array", "items": {"type": "object"}},
+                        },
+                    }
+                },
+                "application/octet-stream": {
+                    "schema": {"type": "string", "format": "binary", "description": "`Smore-Outputs`: `name:datatype:d0,d1;…`"}
+                },
+            },
+        },
+        "202": {
+            "description": "It goes on; ask at `Location`",
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {"id": {"type": "string"}, "state": {"type": "string"}, "durability": {"type": "string"}},
+                    }
+                }
+            },
+        },
+    },
+    "security": [{"HTTPBearer": []}, {"APIKeyHeader": []}],
+}  # fmt: skip
+
+router.add_api_route(
+    "/functions/{function}/invocations", invoke, methods=["POST"], name="invoke", openapi_extra=_DESCRIPTION, response_model=None
+)
+
+
+# --- what became of one -------------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/invocations/{invocation}", response_model=schemas.Invocation, response_model_exclude_none=True)
+async def get_invocation(
+    gateway: TheGateway,
+    caller: ReadKey,
+    request: Request,
+    invocation: str,
+    wait: Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for its end", allow_inf_nan=False)] = 0.0,
+) -> Response | schemas.Invocation:
+    """An invocation: as it stands, or from the history."""
+    project = caller.project
+    record = await _record(gateway, project, invocation)
+    if record is None:
+        return await run_in_threadpool(_past, gateway, project, invocation)
+    prefer = request.headers.get("prefer")
+    wait = max(wait, (wait_s(prefer.encode("latin-1"), 0.0) or 0.0) if prefer is not None else 0.0)
+    reply: Reply | None = None
+    if record.state in TERMINAL:
+        reply = await gateway.queue.reply(project, invocation)
+    elif wait:
+        reply = await gateway.waiters.wait(project, invocation, wait, told=False)
+        record = await _record(gateway, project, invocation) or record
+    return Answer(200, _shown(record, reply), request.scope["request_id"], _headers(reply))
+
+
+def _headers(reply: Reply | None) -> list[tuple[bytes, bytes]]:
+    if reply is None:
+        return [JSON_TYPE]
+    return [JSON_TYPE, (b"server-timing", server_timing(reply, decode_result(reply.result)))]
+
+
+def _shown(record: Record, reply: Reply | None) -> bytes:
+    document: dict[str, object] = {
+        "id": record.id, "state": record.state, "function": record.function.partition("/")[2], "revision": record.revision,
+        "attempt": record.attempt, "gpu": record.gpu, "rows": record.rows, "arrival_at": moment(record.arrival_us / 1e6),
+        "deadline_at": moment(record.deadline_us / 1e6),
+    }  # fmt: skip
+    if reply is not None:
+        # The reply may be newer than the record.
+        document |= {
+            "state": reply.state, "cause": reply.cause, "attempt": reply.attempt, "gpu": reply.gpu,
+            "finished_at": moment(reply.finished_us / 1e6),
+        }  # fmt: skip
+        result = decode_result(reply.result)
+        if result.form == "json":
+            document["output"] = orjson.Fragment(result.body)
+        elif result.form == "error":
+            document["detail"] = result.message
+    return orjson.dumps(document)
+
+
+@router.get("/invocations/{invocation}/result", response_model=schemas.Invocation, responses={410: {"model": schemas.Problem}})
+async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, invocation: str) -> Response:
+    """The result as a synchronous call would have got it; 202 while there is none, 410 when it has been dropped."""
+    record = await _record(gateway, caller.project, invocation)
+    if record is None:
+        past = await run_in_threadpool(_past, gateway, caller.project, invocation)
+        raise ResultDropped(id=invocation, state=past.state.value)
+    reply = await gateway.queue.reply(caller.project, invocation)
+    request_id: str = request.scope["request_id"]
+    if reply is None:
+        return accepted(invocation, record.state, gateway.durability, request_id)
+    return settled(reply, request_id)
+
+
+@router.post("/invocations/{invocation}/cancel", response_model=schemas.Invocation, response_model_exclude_none=True)
+async def cancel(gateway: TheGateway, caller: InvokeKey, invocation: str) -> schemas.Invocation:
+    """Cancel. What runs alone is stopped; what runs in a batch is discarded. 409 when it has ended otherwise."""
+    _check_id(invocation)
+    outcome, state = await gateway.queue.cancel(caller.project, invocation)
+    if outcome == "absent":
+        state = (await run_in_threadpool(_past, gateway, caller.project, invocation)).state.value
+    if outcome != "cancelled" and state != State.CANCELLED:
+        raise Conflict(f"The invocation has ended: {state}.", id=invocation, state=state)
+    return schemas.Invocation(id=invocation, state=State.CANCELLED, cause="cancelled")
+
+
+@router.get("/invocations", response_model_exclude_none=True)
+def list_invocations(
+    gateway: TheGateway,
+    caller: ReadKey,
+    function: Annotated[str | None, Query(pattern=r"^[a-z0-9-]{1,63}$")] = None,
+    state: State | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
+) -> schemas.Invocations:
+    """The history, the newest first. What has just arrived may be missing for a second."""
+    found, next_cursor = gateway.reader().invocations(caller.project, function=function, state=state, limit=limit, cursor=cursor)
+    return schemas.Invocations(invocations=[_from_past(one) for one in found], next_cursor=next_cursor)
+
+
+def _check_id(id_: str) -> None:
+    if _ID.fullmatch(id_) is None:
+        raise InvocationNotFound
+
+
+async def _record(gateway: Gateway, project: str, id_: str) -> Record | None:
+    _check_id(id_)
+    return await gateway.queue.record(project, id_)
+
+
+def _past(gateway: Gateway, project: str, id_: str) -> schemas.Invocation:
+    return _from_past(gateway.reader().invocation(project, id_))
+
+
+def _from_past(past: "PastInvocation") -> schemas.Invocation:
+    return schemas.Invocation(
+        id=past.id, state=past.state, function=past.function, revision=past.revision, cause=past.cause, attempt=past.attempt, gpu=past.gpu,
+        rows=past.rows, arrival_at=moment(past.arrival_at), deadline_at=moment(past.deadline_at),
+        finished_at=moment(past.finished_at) if past.finished_at is not None else None,
+    )  # fmt: skip

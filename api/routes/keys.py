@@ -1,0 +1,45 @@
+"""API keys of a project."""
+
+from fastapi import APIRouter
+
+from api import schemas
+from api.access import require_operator
+from api.answers import moment
+from api.deps import AdminKey, TheGateway
+from smore.domain.access import Scope
+
+router = APIRouter(prefix="/v1/keys", tags=["keys"])
+
+
+@router.post("", status_code=201)
+def create_key(gateway: TheGateway, caller: AdminKey, body: schemas.KeyBody) -> schemas.Key:
+    """A new key; its secret is in this answer and nowhere else. `deploy` and `jobs` equal a shell on the workers."""
+    project = caller.project if body.project is None else body.project
+    if project != caller.project:
+        require_operator(caller)
+    entry, token = gateway.store().create_key(project, body.name, body.scopes)
+    return schemas.Key(id=entry.id, name=body.name, project=project, scopes=body.scopes, key=token)
+
+
+@router.get("")
+def list_keys(gateway: TheGateway, caller: AdminKey) -> schemas.Keys:
+    """Revoked ones too, the newest first, without secrets."""
+    return schemas.Keys(
+        keys=[
+            schemas.Key(
+                id=one.id,
+                name=one.name,
+                project=one.project,
+                scopes=[Scope(scope) for scope in one.scopes],
+                created_at=moment(one.created_at),
+                revoked_at=moment(one.revoked_at) if one.revoked_at is not None else None,
+            )
+            for one in gateway.store().list_keys(caller.project)
+        ]
+    )
+
+
+@router.delete("/{key}", status_code=204)
+def revoke_key(gateway: TheGateway, caller: AdminKey, key: str) -> None:
+    """At once, at every gateway."""
+    gateway.store().revoke_key(caller.project, key)

@@ -1,0 +1,252 @@
+"""Bodies of the admin routes and of all answers, for checking and for the API's description. The hot path does not use them."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from smore.domain.access import Scope
+from smore.domain.invocation import State
+
+#: Text that Postgres and an argv can hold.
+Text = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
+
+
+class _Body(BaseModel):
+    """An unknown field is refused: a misspelt one must not pass as a default."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Metadata(_Body):
+    name: str
+    labels: dict[str, str] = {}
+
+
+class FunctionBody(_Body):
+    """A function.yaml. ``spec`` is checked field by field; its names are in docs/functions.md."""
+
+    apiVersion: Literal["smore/v1"]  # noqa: N815 - as Kubernetes and its neighbours spell it
+    kind: Literal["Function"]
+    metadata: Metadata
+    spec: dict[str, Any]
+
+
+class RollbackBody(_Body):
+    revision: int = Field(ge=1, le=2**31 - 1)
+
+
+class SloBody(_Body):
+    """``deadline_ms``: from arrival; null = the revision's own."""
+
+    deadline_ms: float | None = Field(ge=1, le=86_400_000, allow_inf_nan=False)
+
+
+class PlaceBody(_Body):
+    """One GPU instance, or none for all."""
+
+    gpu: str | None = None
+
+
+class JobBody(_Body):
+    """``argv``: an allowed entry point and its arguments; ``gpus``: default = the least loaded one."""
+
+    name: str
+    argv: list[Text] = Field(min_length=1, max_length=256)
+    gpus: list[str] | None = Field(default=None, min_length=1, max_length=64)
+    env: dict[Text, Text] = Field(default={}, max_length=64)
+
+
+class KeyBody(_Body):
+    """``project``: default = the caller's; another one only for administrators of the project ``default``."""
+
+    name: Text
+    scopes: list[Scope] = Field(min_length=1)
+    project: str | None = None
+
+
+class ProjectBody(_Body):
+    name: str
+
+
+class Tensor(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class Function(BaseModel):
+    """``revision`` takes the traffic, 0 = none yet; ``inputs`` null = JSON values."""
+
+    name: str
+    project: str
+    revision: int
+    entrypoint: str = ""
+    deadline_ms: float | None = None
+    inputs: list[Tensor] | None = None
+    outputs: list[Tensor] | None = None
+
+
+class Deployed(Function):
+    """``created`` false: this is what was there already. ``measured`` is what the first run found."""
+
+    created: bool
+    measured: dict[str, Any] | None = None
+
+
+class Revision(BaseModel):
+    revision: int
+    state: str
+    entrypoint: str
+    created_at: datetime
+    error: str | None = None
+    measured: dict[str, Any] | None = None
+
+
+class Placed(BaseModel):
+    """The GPU instances that were told."""
+
+    gpus: list[str]
+
+
+class Invocation(BaseModel):
+    """``output`` only where the invocation succeeded with a JSON result that is still kept."""
+
+    id: str
+    state: State
+    function: str = ""
+    revision: int = 0
+    cause: str = ""
+    detail: str = ""
+    attempt: int = 0
+    gpu: str = ""
+    rows: int = 1
+    arrival_at: datetime | None = None
+    deadline_at: datetime | None = None
+    finished_at: datetime | None = None
+    output: Any = None
+
+
+class Queue(BaseModel):
+    """``oldest_wait_s``: of the hundred with the nearest deadlines."""
+
+    function: str
+    depth: int
+    oldest_wait_s: float
+    priority: float
+    paused: bool
+
+
+class Warm(BaseModel):
+    function: str
+    revision: int
+    state: str
+    memory_mib: float
+    idle_s: float
+
+
+class Gpu(BaseModel):
+    """A GPU instance as of its last report; ``warm``: of the caller's project."""
+
+    id: str
+    kind: str
+    device: str
+    sharing_mode: str
+    slots: int
+    running: int
+    utilisation: float
+    function_utilisation: float
+    utilisation_counter: str
+    memory_used_mib: float
+    memory_total_mib: float
+    paused: bool
+    reported_at: datetime
+    warm: list[Warm]
+
+
+class Job(BaseModel):
+    """
+    A serverful job. Iteration times are means in seconds over the last window: ``solo_s`` while no function ran beside it, ``shared_s``
+    while one did; of several GPU instances the slowest counts. ``degradation`` = shared / solo - 1, null = not known yet.
+    """
+
+    id: str
+    name: str
+    state: str
+    argv: list[str]
+    gpus: list[str]
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    iterations: int = 0
+    solo_s: float | None = None
+    shared_s: float | None = None
+    degradation: float | None = None
+    memory_mib: float | None = None
+    exit_code: int | None = None
+
+
+class Key(BaseModel):
+    """``key`` is the whole of it and stands in the answer to its creation only."""
+
+    id: str
+    name: str
+    project: str
+    scopes: list[Scope]
+    created_at: datetime | None = None
+    revoked_at: datetime | None = None
+    key: str | None = None
+
+
+class Project(BaseModel):
+    name: str
+    created_at: datetime
+
+
+class Functions(BaseModel):
+    functions: list[Function]
+
+
+class Revisions(BaseModel):
+    revisions: list[Revision]
+
+
+class Invocations(BaseModel):
+    """``next_cursor`` asks for the next page, null = this is the last."""
+
+    invocations: list[Invocation]
+    next_cursor: str | None = None
+
+
+class Queues(BaseModel):
+    queues: list[Queue]
+
+
+class Gpus(BaseModel):
+    gpus: list[Gpu]
+
+
+class Jobs(BaseModel):
+    jobs: list[Job]
+    next_cursor: str | None = None
+
+
+class Keys(BaseModel):
+    keys: list[Key]
+
+
+class Projects(BaseModel):
+    projects: list[Project]
+
+
+class Problem(BaseModel):
+    """RFC 9457; ``code`` is stable."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str

@@ -1,0 +1,139 @@
+"""
+``python -m migrations [--bootstrap-key FILE]``: make the database ready for the platform, and Redis' mirror of the catalog equal to it.
+
+It runs at every start, before anything else, and so does nothing that is not needed: Alembic and SQLAlchemy are imported only where there
+is something to apply or a key to make. Any number of them may run at once.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import psycopg
+import redis
+from psycopg.errors import UndefinedTable
+
+from migrations import FOLDER, head
+from smore import mirror
+from smore.catalog import Catalog
+from smore.domain.access import Scope, read_token
+from smore.settings import Settings, settings
+
+#: How long the two servers may take to come up.
+PATIENCE_S = 10.0
+
+PROJECT = "default"
+
+#: One of Postgres' advisory locks, held while the key is looked for and made.
+LOCK = 5_303_003
+
+T = TypeVar("T")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m migrations", description="Bring the database to the newest version: no way back.")
+    parser.add_argument(
+        "--bootstrap-key", type=Path, metavar="FILE",
+        help="write an API key of the project default, with every scope, to this file (mode 0600) unless it holds a valid one",
+    )  # fmt: skip
+    arguments = parser.parse_args()
+    config = settings()
+    if config.postgres.url is None:
+        sys.exit("SMORE_POSTGRES__URL is not set")
+    try:
+        prepare(config, config.postgres.url, arguments.bootstrap_key)
+    except (psycopg.OperationalError, redis.ConnectionError, redis.TimeoutError) as error:
+        sys.exit(f"after {PATIENCE_S:g} s: {error}")
+
+
+def prepare(config: Settings, url: str, bootstrap_key: Path | None) -> None:
+    """The whole of it. Raises psycopg's OperationalError or redis-py's ConnectionError when a server stays away."""
+    until = time.monotonic() + PATIENCE_S
+    dsn = url.replace("postgresql+psycopg://", "postgresql://", 1)
+    connection = _patiently(
+        lambda: psycopg.connect(dsn, connect_timeout=3, application_name="smore-migrate", autocommit=True), psycopg.OperationalError, until
+    )
+    with connection:
+        if _version(connection) != head():
+            _upgrade(url)
+        connection.execute("INSERT INTO projects (name) VALUES (%s) ON CONFLICT DO NOTHING", (PROJECT,))
+        if config.redis.url is None:
+            if bootstrap_key is not None:
+                sys.exit("a key is of no use before it is mirrored: SMORE_REDIS__URL is not set")
+            return
+        client = redis.Redis.from_url(config.redis.url)
+        catalog = Catalog(client, config.redis.prefix)
+        _patiently(client.ping, redis.ConnectionError, until)
+        if bootstrap_key is not None:
+            _ensure_key(connection, url, catalog, bootstrap_key)
+        mirror.refresh(connection, catalog)
+
+
+def _patiently(call: Callable[[], T], refused: type[Exception], until: float) -> T:
+    while True:
+        try:
+            return call()
+        except refused:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
+def _version(connection: mirror.Connection) -> str | None:
+    try:
+        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except UndefinedTable:
+        return None
+    return row[0] if row else None
+
+
+def _upgrade(url: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    from smore.db import make_engine
+
+    alembic = Config()
+    alembic.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    engine = make_engine(url, "migrate")
+    alembic.attributes["engine"] = engine
+    command.upgrade(alembic, "head")
+    engine.dispose()
+
+
+def _ensure_key(connection: mirror.Connection, url: str, catalog: Catalog, path: Path) -> None:
+    connection.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
+    try:
+        token = read_token(path.read_text().strip()) if path.exists() else None
+        known = (
+            token
+            and connection.execute(
+                "SELECT FROM api_keys WHERE id = %s AND digest = %s AND project = %s AND revoked_at IS NULL", (*token, PROJECT)
+            ).fetchone()
+        )
+        if known is None:
+            _make_key(url, catalog, path)
+    finally:
+        connection.execute("SELECT pg_advisory_unlock(%s)", (LOCK,))
+
+
+def _make_key(url: str, catalog: Catalog, path: Path) -> None:
+    from smore.db import make_engine
+    from smore.store import Store
+
+    engine = make_engine(url, "migrate")
+    _, token = Store(engine, catalog).create_key(PROJECT, "bootstrap", list(Scope))
+    engine.dispose()
+    # Replaced as a whole: nobody reads half a key, and a file of another mode does not keep it.
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    new.touch(mode=0o600, exist_ok=False)
+    new.write_text(f"{token}\n")
+    new.replace(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Alembic's environment. The database is SMORE_POSTGRES__URL's, or the engine that the caller put into the configuration's attributes."""
+
+from typing import Literal
+
+from alembic import context
+from alembic.autogenerate.api import AutogenContext
+from alembic.operations.ops import MigrationScript
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Engine, Enum, text
+
+from migrations import head
+from smore.db import Base, make_engine
+from smore.settings import settings
+
+#: One of Postgres' advisory locks, held while versions are applied: every process of a new release may start at once.
+LOCK = 5_303_001
+
+
+def number_it(_context: MigrationContext, _revision: object, scripts: list[MigrationScript]) -> None:
+    """New versions count on from the last: 0001, 0002…"""
+    for script in scripts:
+        script.rev_id = f"{int(head()) + 1:04d}"
+
+
+def render_item(kind: str, item: object, _context: AutogenContext) -> str | Literal[False]:
+    """An enum's column is text: its members may grow without a new version."""
+    return f"sa.String({item.length})" if kind == "type" and isinstance(item, Enum) else False
+
+
+def run(engine: Engine) -> None:
+    with engine.connect() as connection:
+        context.configure(
+            connection=connection, target_metadata=Base.metadata, process_revision_directives=number_it, render_item=render_item
+        )
+        with context.begin_transaction():
+            connection.execute(text("SET LOCAL statement_timeout = 0"))
+            # Before the version is read: who waited here finds nothing left to do.
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
+            # Waiting behind a long query, an ALTER TABLE would make everybody else wait behind itself.
+            connection.execute(text("SET LOCAL lock_timeout = '10s'"))
+            context.run_migrations()
+
+
+if context.is_offline_mode():
+    raise SystemExit("SQL without a database is not offered: a version may have to look at the data it changes")
+given = context.config.attributes.get("engine")
+if given is not None:
+    run(given)
+else:
+    url = settings().postgres.url
+    if url is None:
+        raise SystemExit("SMORE_POSTGRES__URL is not set")
+    run(make_engine(url, "migrate"))

@@ -1,0 +1,679 @@
+"""
+``smore …``: the platform from a shell.
+
+What a command needs beyond typer is imported inside it: ``smore --help`` reads neither the HTTP client nor the settings.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from smore.client import Client, Gpu, Invocation
+    from smore.local import Endpoints
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 3
+
+#: Seconds between two looks at a log that is followed.
+FOLLOW_S: Final = 0.2
+
+HELP = """
+Deep-learning functions in the idle part of GPUs that are busy training.
+
+The platform of this machine is spoken to, or the one at SMORE_URL with the key in SMORE_API_KEY.
+
+Exit codes: 0 done; 1 the request was refused or failed; 2 wrong usage; 3 the platform cannot be reached.
+"""
+
+app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+functions = typer.Typer(help="Functions and their revisions; alone: list them.", invoke_without_command=True)
+gpus = typer.Typer(help="GPU instances; alone: list them.", invoke_without_command=True)
+jobs = typer.Typer(help="Serverful jobs; alone: list them.", invoke_without_command=True)
+queues = typer.Typer(help="What waits, by function; alone: list it.", invoke_without_command=True)
+keys = typer.Typer(help="API keys; alone: list them.", invoke_without_command=True)
+app.add_typer(functions, name="functions")
+app.add_typer(gpus, name="gpus")
+app.add_typer(jobs, name="jobs")
+app.add_typer(queues, name="queues")
+app.add_typer(keys, name="keys")
+
+
+class Output(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to show it.")]
+Id = Annotated[str, typer.Argument(metavar="ID")]
+T = TypeVar("T")
+#: A table's column: its header, and a row's cell.
+Column = tuple[str, Callable[[T], object]]
+
+
+def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
+    """Say on stderr what is wrong and end."""
+    print(f"smore: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def connected() -> Iterator["Client"]:
+    """A client; what it raises becomes a line on stderr and an exit code."""
+    from smore.client import ApiError, Client, Unreachable
+
+    try:
+        with Client() as client:
+            yield client
+    except Unreachable as error:
+        fail(f"{error}\nIs the platform up? `smore up` starts it on this machine.", EXIT_UNREACHABLE)
+    except ApiError as error:
+        known = {name: value for name, value in error.body.items() if name not in ("type", "title", "status", "detail", "code")}
+        fail(f"{error}{f' {json.dumps(known)}' if known else ''}")
+
+
+def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output) -> None:
+    """Rows of a list, as a table for people or whole for programs."""
+    if output is not Output.TABLE:
+        show_value(list(rows), output)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*(header for header, _ in columns), box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(*(cell(get(row)) for _, get in columns))
+    # Into a pipe a line is as long as it is: there is no screen to fit.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def show_value(value: object, output: Output) -> None:
+    """One value whole; JSON unless YAML was asked for."""
+    import msgspec
+
+    plain = msgspec.to_builtins(value, enc_hook=lambda other: other.tolist())
+    if output is Output.YAML:
+        import yaml
+
+        print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), end="")
+    else:
+        print(json.dumps(plain, indent=2, ensure_ascii=False))
+
+
+def cell(value: object) -> str:
+    """How a table shows a value; nothing known is a dash."""
+    match value:
+        case None | "" | []:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.4g}"
+        case list():
+            return " ".join(str(item) for item in value)
+        case _:
+            return str(value)
+
+
+def percent(value: float | None) -> str | None:
+    return None if value is None else f"{value * 100:.1f} %"
+
+
+def ms(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{seconds * 1e3:.1f} ms"
+
+
+def moment(value: datetime | None) -> str | None:
+    """An instant in local time."""
+    return None if value is None else value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def read_input(text: str) -> Any:
+    """The JSON of ``--input``: as it stands, in ``@file``, or on standard input (``-``)."""
+    try:
+        if text == "-":
+            return json.load(sys.stdin)
+        if text.startswith("@"):
+            return json.loads(Path(text[1:]).read_text())
+        return json.loads(text)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{text[:60]!r} is not JSON: {error}", param_hint="--input") from error
+
+
+# --- functions ------------------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def deploy(files: Annotated[list[Path], typer.Argument(help="function.yaml files, or folders that hold one.")]) -> None:
+    """Register functions, or new revisions of them. Returns when their canary has passed."""
+    with connected() as client:
+        for file in files:
+            try:
+                done = client.deploy(file)
+            except (OSError, ValueError) as error:
+                fail(str(error), EXIT_USAGE)
+            print(f"{done.name} revision {done.revision}{'' if done.created else ' (as it was)'}")
+
+
+def _list_functions(output: Output) -> None:
+    with connected() as client:
+        found = client.functions()
+    columns: list[Column[Any]] = [
+        ("name", lambda f: f.name),
+        ("revision", lambda f: f.revision or None),
+        ("entrypoint", lambda f: f.entrypoint),
+        ("deadline", lambda f: None if f.deadline_ms is None else f"{f.deadline_ms:g} ms"),
+        ("inputs", lambda f: "json" if f.inputs is None else [f"{t.name}:{t.datatype}{list(t.shape)}" for t in f.inputs]),
+    ]
+    show(found, columns, output)
+
+
+@functions.callback()
+def functions_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+    if context.invoked_subcommand is None:
+        _list_functions(output)
+
+
+@functions.command("ls")
+def functions_ls(output: OutputOption = Output.TABLE) -> None:
+    """List functions."""
+    _list_functions(output)
+
+
+@functions.command("show")
+def functions_show(name: str, output: OutputOption = Output.YAML) -> None:
+    """Everything about one function."""
+    with connected() as client:
+        show_value(client.function(name), output)
+
+
+@functions.command("revisions")
+def functions_revisions(name: str, output: OutputOption = Output.TABLE) -> None:
+    """A function's revisions."""
+    with connected() as client:
+        found = client.revisions(name)
+    columns: list[Column[Any]] = [
+        ("revision", lambda r: r.revision),
+        ("state", lambda r: r.state),
+        ("entrypoint", lambda r: r.entrypoint),
+        ("created", lambda r: moment(r.created_at)),
+        ("error", lambda r: r.error),
+    ]
+    show(found, columns, output)
+
+
+@functions.command("rollback")
+def functions_rollback(name: str, revision: int) -> None:
+    """Give the traffic to an earlier revision."""
+    with connected() as client:
+        print(f"{name} revision {client.rollback(name, revision).revision}")
+
+
+@functions.command("slo")
+def functions_slo(
+    name: str, deadline_ms: Annotated[float | None, typer.Argument(help="Without it the revision's own again.")] = None
+) -> None:
+    """Set the deadline of a function, over the one of its revision."""
+    with connected() as client:
+        client.set_slo(name, deadline_ms)
+
+
+@functions.command("delete")
+def functions_delete(name: str) -> None:
+    """Delete a function; what waits for it fails."""
+    with connected() as client:
+        client.delete(name)
+
+
+@functions.command("warm")
+def functions_warm(name: str, gpu: Annotated[str | None, typer.Option(help="On this GPU instance only.")] = None) -> None:
+    """Load a function before it is asked for."""
+    with connected() as client:
+        print(" ".join(client.warm(name, gpu)))
+
+
+@functions.command("offload")
+def functions_offload(name: str, gpu: Annotated[str | None, typer.Option(help="On this GPU instance only.")] = None) -> None:
+    """Unload a function where it is idle."""
+    with connected() as client:
+        print(" ".join(client.offload(name, gpu)))
+
+
+# --- invocations ----------------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def invoke(
+    function: str,
+    given: Annotated[str, typer.Option("--input", "-i", help="JSON, @file with JSON, or - for standard input.")] = "{}",
+    deadline_ms: Annotated[float | None, typer.Option(min=0, help="From now; instead of the function's own.")] = None,
+    asynchronous: Annotated[bool, typer.Option("--async", help="Print the invocation's id and do not wait.")] = False,
+    output: Annotated[Output, typer.Option("-o", "--output", help="table: its output alone, as JSON; else all of it.")] = Output.TABLE,
+) -> None:
+    """Run a function."""
+    value = read_input(given)
+    with connected() as client:
+        if asynchronous:
+            print(client.submit(function, value, deadline_ms=deadline_ms))
+            return
+        done = client.invoke(function, value, deadline_ms=deadline_ms)
+    if sys.stderr.isatty():
+        phases = ", ".join(f"{name} {value:.1f}" for name, value in done.timings_ms.items())
+        print(f"{done.id} {done.state}{f' (ms: {phases})' if phases else ''}", file=sys.stderr)
+    _show_output(done, output)
+
+
+def _show_output(done: "Invocation", output: Output) -> None:
+    if output is Output.TABLE:
+        print(json.dumps(done.output, ensure_ascii=False))
+    else:
+        show_value(done, output)
+
+
+@app.command()
+def status(
+    id_: Id,
+    wait: Annotated[float | None, typer.Option(min=0, help="Seconds to wait for its end.")] = None,
+    output: OutputOption = Output.YAML,
+) -> None:
+    """How an invocation stands."""
+    with connected() as client:
+        show_value(client.invocation(id_, wait_s=wait), output)
+
+
+@app.command()
+def result(id_: Id, output: OutputOption = Output.TABLE) -> None:
+    """The output of an invocation that has succeeded."""
+    with connected() as client:
+        done = client.result(id_)
+    if not done.done:
+        fail(f"{id_} is {done.state}")
+    _show_output(done, output)
+
+
+@app.command()
+def cancel(id_: Id) -> None:
+    """Cancel an invocation, waiting or running."""
+    with connected() as client:
+        print(client.cancel(id_).state)
+
+
+@app.command()
+def ps(
+    function: Annotated[str | None, typer.Option(help="Of this function only.")] = None,
+    state: Annotated[str | None, typer.Option(help="In this state only: queued, running, succeeded…")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 20,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Recent invocations, the newest first."""
+    with connected() as client:
+        found = client.invocations(function=function, state=state, limit=limit).items
+    columns: list[Column[Any]] = [
+        ("id", lambda i: i.id),
+        ("function", lambda i: i.function),
+        ("revision", lambda i: i.revision or None),
+        ("state", lambda i: i.state),
+        ("cause", lambda i: i.cause),
+        ("gpu", lambda i: i.gpu),
+        ("attempt", lambda i: i.attempt or None),
+        ("arrival", lambda i: moment(i.arrival_at)),
+    ]
+    show(found, columns, output)
+
+
+# --- queues ---------------------------------------------------------------------------------------------------------------------------
+
+
+def _list_queues(output: Output) -> None:
+    with connected() as client:
+        found = client.queues()
+    columns: list[Column[Any]] = [
+        ("function", lambda q: q.function),
+        ("waiting", lambda q: q.depth),
+        ("oldest", lambda q: f"{q.oldest_wait_s:.2f} s"),
+        ("priority", lambda q: q.priority),
+        ("paused", lambda q: q.paused),
+    ]
+    show(found, columns, output)
+
+
+@queues.callback()
+def queues_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+    if context.invoked_subcommand is None:
+        _list_queues(output)
+
+
+@queues.command("ls")
+def queues_ls(output: OutputOption = Output.TABLE) -> None:
+    """List what waits."""
+    _list_queues(output)
+
+
+@queues.command("pause")
+def queues_pause(function: str) -> None:
+    """Stop dispatching; requests go on being accepted and their deadlines run."""
+    with connected() as client:
+        client.pause(function)
+
+
+@queues.command("resume")
+def queues_resume(function: str) -> None:
+    """Dispatch again."""
+    with connected() as client:
+        client.resume(function)
+
+
+# --- GPU instances --------------------------------------------------------------------------------------------------------------------
+
+
+def _list_gpus(output: Output) -> None:
+    with connected() as client:
+        found = client.gpus()
+    columns: list[Column[Gpu]] = [
+        ("gpu", lambda g: g.id),
+        ("kind", lambda g: g.kind),
+        ("device", lambda g: g.device),
+        ("sharing", lambda g: g.sharing_mode),
+        ("used", lambda g: percent(g.utilisation)),
+        ("by functions", lambda g: percent(g.function_utilisation)),
+        ("memory MiB", lambda g: f"{g.memory_used_mib:.0f}/{g.memory_total_mib:.0f}"),
+        ("running", lambda g: f"{g.running}/{g.slots}"),
+        ("warm", lambda g: [f"{w.function}:{w.state}" for w in g.warm]),
+        ("paused", lambda g: g.paused),
+    ]
+    show(found, columns, output)
+
+
+@gpus.callback()
+def gpus_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+    if context.invoked_subcommand is None:
+        _list_gpus(output)
+
+
+@gpus.command("ls")
+def gpus_ls(output: OutputOption = Output.TABLE) -> None:
+    """List GPU instances."""
+    _list_gpus(output)
+
+
+@gpus.command("pause")
+def gpus_pause(gpu: str) -> None:
+    """Place nothing new on a GPU instance."""
+    with connected() as client:
+        client.pause_gpu(gpu)
+
+
+@gpus.command("resume")
+def gpus_resume(gpu: str) -> None:
+    """Place on it again."""
+    with connected() as client:
+        client.resume_gpu(gpu)
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------------------------------
+
+
+def _list_jobs(output: Output) -> None:
+    with connected() as client:
+        found = client.jobs()
+    columns: list[Column[Any]] = [
+        ("id", lambda j: j.id),
+        ("name", lambda j: j.name),
+        ("state", lambda j: j.state),
+        ("gpus", lambda j: j.gpus),
+        ("iterations", lambda j: j.iterations),
+        ("alone", lambda j: ms(j.solo_s)),
+        ("shared", lambda j: ms(j.shared_s)),
+        ("degradation", lambda j: percent(j.degradation)),
+        ("command", lambda j: j.argv),
+    ]
+    show(found, columns, output)
+
+
+@jobs.callback()
+def jobs_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+    if context.invoked_subcommand is None:
+        _list_jobs(output)
+
+
+@jobs.command("ls")
+def jobs_ls(output: OutputOption = Output.TABLE) -> None:
+    """List serverful jobs."""
+    _list_jobs(output)
+
+
+@jobs.command("start", context_settings={"ignore_unknown_options": True})
+def jobs_start(
+    name: str,
+    argv: Annotated[list[str], typer.Argument(help="After --: an allowed module and its arguments.")],
+    gpu: Annotated[list[str] | None, typer.Option(help="GPU instance, once for each; without it the least loaded one.")] = None,
+) -> None:
+    """Start a training job, for example: smore jobs start night -- zoo.train --model resnet50."""
+    with connected() as client:
+        print(client.start_job(name, argv, gpu).id)
+
+
+@jobs.command("show")
+def jobs_show(id_: Id, output: OutputOption = Output.YAML) -> None:
+    """Everything about one job."""
+    with connected() as client:
+        show_value(client.job(id_), output)
+
+
+@jobs.command("stop")
+def jobs_stop(id_: Id) -> None:
+    """End a job."""
+    with connected() as client:
+        client.stop_job(id_)
+
+
+# --- keys -----------------------------------------------------------------------------------------------------------------------------
+
+
+def _list_keys(output: Output) -> None:
+    with connected() as client:
+        found = client.keys()
+    columns: list[Column[Any]] = [
+        ("id", lambda k: k.id),
+        ("name", lambda k: k.name),
+        ("project", lambda k: k.project),
+        ("scopes", lambda k: k.scopes),
+        ("created", lambda k: moment(k.created_at)),
+    ]
+    show(found, columns, output)
+
+
+@keys.callback()
+def keys_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+    if context.invoked_subcommand is None:
+        _list_keys(output)
+
+
+@keys.command("ls")
+def keys_ls(output: OutputOption = Output.TABLE) -> None:
+    """List API keys."""
+    _list_keys(output)
+
+
+@keys.command("create")
+def keys_create(
+    name: str,
+    scope: Annotated[list[str] | None, typer.Option(help="invoke, read, deploy, jobs or admin, once for each; else invoke, read.")] = None,
+    project: Annotated[str | None, typer.Option(help="Of this project; default: that of your key.")] = None,
+) -> None:
+    """Create an API key and print it. It is shown this once."""
+    with connected() as client:
+        made = client.create_key(name, scope or ["invoke", "read"], project)
+    print(made.key)
+
+
+@keys.command("revoke")
+def keys_revoke(id_: Id) -> None:
+    """Make a key worthless."""
+    with connected() as client:
+        client.revoke_key(id_)
+
+
+# --- this machine's platform ----------------------------------------------------------------------------------------------------------
+
+
+def _home() -> Path:
+    from smore.settings import Settings
+
+    return Settings().home
+
+
+@app.command()
+def up(foreground: Annotated[bool, typer.Option("--foreground", "-F", help="Stay, and stop everything on Ctrl-C.")] = False) -> None:
+    """Start the whole platform on this machine; where it runs already, say where."""
+    from smore import local
+
+    home = _home()
+    try:
+        if foreground:
+            local.run_foreground(home, started=lambda reached: print(greeting(reached, home), flush=True))
+        else:
+            print(greeting(local.up(home), home))
+    except (local.ServerMissing, local.StartFailed) as error:
+        fail(str(error))
+
+
+def greeting(reached: "Endpoints", home: Path) -> str:
+    """What ``up`` tells: where the platform is, the key, three calls to paste."""
+    file = home / "key"
+    try:
+        key = file.read_text().strip()
+    except OSError:
+        key = "(not there yet)"
+    call = f'curl -sS -H "Authorization: Bearer $(cat {file})" -H "Content-Type: application/json"'
+    functions_url = f"{reached.gateway_url}/v1/functions/echo"
+    document = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": "echo"}, "spec": {"entrypoint": "zoo.echo:Function"}}
+    return f"""\
+SMore is up: {reached.gateway_url}   (API document: {reached.gateway_url}/docs)
+API key:     {key}   (in {file})
+
+Deploy a function:
+  {call} -X PUT {functions_url} -d '{json.dumps(document)}'
+Run it:
+  {call} {functions_url}/invocations -d '{{"input": {{"x": [1, 2, 3]}}}}'
+See the GPU instances:
+  smore gpus
+
+`smore down` ends it, `smore logs -f` shows what it does."""
+
+
+@app.command()
+def down() -> None:
+    """Stop the platform of this machine; what is queued stays on disk."""
+    from smore import local
+
+    local.down(_home())
+
+
+@app.command()
+def health() -> None:
+    """Whether the platform can do work, and this machine's processes."""
+    from smore import local
+
+    for process in local.status(_home()):
+        print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}")
+    with connected() as client:
+        client.healthy()
+        print(json.dumps(client.ready()))
+
+
+@app.command()
+def version() -> None:
+    """The version of this program."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        print(installed("smore-platform"))
+    except PackageNotFoundError:
+        print("unknown: not installed")
+
+
+@app.command()
+def logs(
+    process: Annotated[str | None, typer.Argument(help="gateway, worker-cpu0, redis…; without it all of them.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as they grow, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="Lines of each to begin with.")] = 20,
+) -> None:
+    """The logs of this machine's processes."""
+    folder = _home() / "logs"
+    files = sorted(folder.glob("*.log"))
+    if process is not None:
+        files = [file for file in files if file.stem == process]
+        if not files:
+            known = ", ".join(sorted(file.stem for file in folder.glob("*.log"))) or "none"
+            fail(f"there is no log of {process} in {folder} (there are: {known})")
+    tails = [Tail(file, "" if process else f"{file.stem} | ", lines) for file in files]
+    try:
+        for tail in tails:
+            tail.copy(sys.stdout)
+        while follow:
+            sys.stdout.flush()
+            time.sleep(FOLLOW_S)
+            for tail in tails:
+                tail.copy(sys.stdout)
+    except KeyboardInterrupt:
+        pass
+
+
+class Tail:
+    """The end of a growing text file; one that was cut or replaced is read from its beginning again."""
+
+    def __init__(self, path: Path, prefix: str, lines: int) -> None:
+        self._path = path
+        self._prefix = prefix
+        # Held open: the rest of a file that is rotated away is still read, and its inode number cannot come back for the new one.
+        self._file = path.open("rb")
+        data = self._file.read()
+        # Whole lines only: what is still being written comes with the next look.
+        end = data.rfind(b"\n") + 1
+        kept = data[:end].splitlines(keepends=True)[-lines:] if lines else []
+        self._at = end - sum(map(len, kept))
+
+    def copy(self, out: IO[str]) -> None:
+        """Write the lines that came since the last time."""
+        self._read(out)
+        try:
+            replaced = not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return  # between two files of a rotation
+        if replaced:
+            self._file.close()
+            self._file, self._at = self._path.open("rb"), 0
+            self._read(out)
+
+    def _read(self, out: IO[str]) -> None:
+        if os.fstat(self._file.fileno()).st_size < self._at:
+            self._at = 0
+        self._file.seek(self._at)
+        data = self._file.read()
+        end = data.rfind(b"\n") + 1
+        self._at += end
+        for line in data[:end].decode(errors="replace").splitlines():
+            print(f"{self._prefix}{line}", file=out)
+
+
+def main() -> None:
+    """The entry point of ``smore``."""
+    app(prog_name="smore")
+
+
+if __name__ == "__main__":
+    main()

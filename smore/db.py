@@ -1,0 +1,281 @@
+"""
+Postgres: the tables, and how a process gets to them.
+
+Two halves. The **catalog** (projects, api_keys, functions, revisions, jobs) is the truth about what exists; ``smore/store.py`` is its
+only writer. The **history** (all the others) is the past as the event stream told it; ``smore/history.py`` is its only writer. It has no
+foreign keys: it is written in bulk, and no row waits for another. ``migrations/`` makes the tables; a test holds them equal to these.
+"""
+
+import enum
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    DateTime,
+    Engine,
+    Enum,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    MetaData,
+    Text,
+    create_engine,
+    func,
+    make_url,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from smore.domain.function import RevisionState
+from smore.domain.invocation import State
+from smore.domain.job import JobState
+
+
+def make_engine(url: str, process: str, *, statement_timeout_s: float = 30.0) -> Engine:
+    """
+    The way to Postgres of one process, which Postgres then knows as ``smore-<process>``.
+
+    A connection is tried for 3 s and tested before each use, so that a restarted server costs nobody an error; a dead host is noticed
+    after 10 s.
+    """
+    return create_engine(
+        make_url(url).set(drivername="postgresql+psycopg"),
+        pool_pre_ping=True,
+        connect_args={
+            "application_name": f"smore-{process}",
+            "connect_timeout": 3,
+            "tcp_user_timeout": 10_000,
+            "options": f"-c statement_timeout={int(statement_timeout_s * 1000)}",
+        },
+    )
+
+
+class Base(DeclarativeBase):
+    # Every constraint has a name, so that a migration can change it.
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar = {
+        str: Text(),
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSONB(none_as_null=True),
+        list[Any]: JSONB(none_as_null=True),
+        list[str]: ARRAY(Text()),
+        # The value, as Redis and the API spell it, not the member's name; text, because a native enum cannot lose a member.
+        enum.Enum: Enum(enum.Enum, native_enum=False, length=16, values_callable=lambda members: [member.value for member in members]),
+    }
+
+
+# The catalog
+
+
+class ProjectRow(Base):
+    __tablename__ = "projects"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class ApiKeyRow(Base):
+    """``digest``: see :func:`smore.domain.access.read_token`."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.name"), index=True)
+    name: Mapped[str]
+    digest: Mapped[str]
+    scopes: Mapped[list[str]]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    revoked_at: Mapped[datetime | None]
+
+
+class FunctionRow(Base):
+    """``revision`` takes the traffic, 0 = none yet. A deleted one keeps its row: revisions go on counting when its name comes back."""
+
+    __tablename__ = "functions"
+
+    project: Mapped[str] = mapped_column(ForeignKey("projects.name"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(server_default="0")
+    deadline_s: Mapped[float | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now(), onupdate=func.now())
+    deleted_at: Mapped[datetime | None]
+
+
+class RevisionRow(Base):
+    """``declared`` is the spec as it was registered, ``spec`` the same with what the canary found; ``log`` says why it failed."""
+
+    __tablename__ = "revisions"
+    __table_args__ = (ForeignKeyConstraint(["project", "function"], ["functions.project", "functions.name"]),)
+
+    project: Mapped[str] = mapped_column(primary_key=True)
+    function: Mapped[str] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    state: Mapped[RevisionState]
+    declared: Mapped[dict[str, Any]]
+    spec: Mapped[dict[str, Any]]
+    measured: Mapped[dict[str, Any] | None]
+    log: Mapped[str] = mapped_column(server_default="")
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    settled_at: Mapped[datetime | None]
+
+
+class JobRow(Base):
+    __tablename__ = "jobs"
+    __table_args__ = (Index(None, "project", "id"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.name"))
+    name: Mapped[str]
+    argv: Mapped[list[str]]
+    gpus: Mapped[list[str]]
+    state: Mapped[JobState]
+    tags: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    exit_code: Mapped[int | None]
+
+
+# The history
+
+
+class InvocationRow(Base):
+    """An id begins with the time of its making: the newest are last in every index. ``cause`` is open: a newer writer may know more."""
+
+    __tablename__ = "invocations"
+    __table_args__ = (
+        Index(None, "project", "function", "id"),
+        # Written in the order of time and read by it only to drop the oldest: a BRIN costs next to nothing.
+        Index(None, "arrival_at", postgresql_using="brin"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project: Mapped[str]
+    function: Mapped[str]
+    revision: Mapped[int]
+    state: Mapped[State]
+    cause: Mapped[str]
+    attempt: Mapped[int]
+    starts: Mapped[int]
+    arrival_at: Mapped[datetime]
+    deadline_at: Mapped[datetime]
+    claimed_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    gpu: Mapped[str]
+    rows: Mapped[int]
+    key_id: Mapped[str]
+    trace: Mapped[str]
+
+
+class ExecutionRow(Base):
+    """
+    One attempt on a GPU instance. ``state``: dispatched, running, how it ended, or queued = it was given back (``cause`` says why).
+
+    ``load_s``: seconds by phase of a cold start; ``batch``: invocations that ran together; ``co_runners``: functions, ``jobs``: serverful
+    jobs on the GPU instance meanwhile; ``predicted``: what the decision expected of this GPU instance.
+    """
+
+    __tablename__ = "executions"
+    __table_args__ = (Index(None, "finished_at", postgresql_using="brin"),)
+
+    invocation: Mapped[str] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    project: Mapped[str]
+    function: Mapped[str]
+    gpu: Mapped[str]
+    decision_id: Mapped[int | None] = mapped_column(BigInteger)
+    state: Mapped[State]
+    cause: Mapped[str]
+    cold: Mapped[bool | None]
+    load_s: Mapped[dict[str, Any] | None]
+    run_s: Mapped[float | None]
+    batch: Mapped[int | None]
+    rows: Mapped[int | None]
+    co_runners: Mapped[list[Any] | None]
+    jobs: Mapped[list[Any] | None]
+    predicted: Mapped[dict[str, Any] | None]
+    claimed_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+class DecisionRow(Base):
+    """A dispatch and its reasons. ``id``: its stream entry's, milliseconds << 20 | sequence; ``attempts``: ``[[invocation, attempt]]``."""
+
+    __tablename__ = "decisions"
+
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    project: Mapped[str]
+    function: Mapped[str]
+    gpu: Mapped[str]
+    at: Mapped[datetime]
+    attempts: Mapped[list[Any]]
+    decision: Mapped[dict[str, Any]]
+
+
+class JobWindowRow(Base):
+    """A serverful job's iterations as last reported in the ten seconds from ``at``: means over the last ``window_s``, and their counts."""
+
+    __tablename__ = "job_windows"
+    __table_args__ = (Index(None, "at", postgresql_using="brin"),)
+
+    job: Mapped[str] = mapped_column(primary_key=True)
+    at: Mapped[datetime] = mapped_column(primary_key=True)
+    project: Mapped[str]
+    gpu: Mapped[str]
+    iterations: Mapped[int] = mapped_column(BigInteger)
+    window_s: Mapped[float]
+    solo_s: Mapped[float]
+    solo_count: Mapped[int]
+    shared_s: Mapped[float]
+    shared_count: Mapped[int]
+
+
+class GpuSampleRow(Base):
+    """A GPU instance in the second from ``at``; utilisations 0..1, by ``counter``."""
+
+    __tablename__ = "gpu_samples"
+    __table_args__ = (Index(None, "at", postgresql_using="brin"),)
+
+    gpu: Mapped[str] = mapped_column(primary_key=True)
+    at: Mapped[datetime] = mapped_column(primary_key=True)
+    utilisation: Mapped[float]
+    function_utilisation: Mapped[float]
+    memory_used_mib: Mapped[float]
+    memory_total_mib: Mapped[float]
+    running: Mapped[int]
+    counter: Mapped[str]
+
+
+class ArrivalsMinuteRow(Base):
+    """Arrivals in the minute from ``minute``; a minute without any has no row."""
+
+    __tablename__ = "arrivals_minute"
+
+    project: Mapped[str] = mapped_column(primary_key=True)
+    function: Mapped[str] = mapped_column(primary_key=True)
+    minute: Mapped[datetime] = mapped_column(primary_key=True)
+    n: Mapped[int]
+
+
+class StreamCursorRow(Base):
+    """How far the event stream has been written here; moves in the transaction that writes."""
+
+    __tablename__ = "stream_cursor"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    last_id: Mapped[str]
+    version: Mapped[int]
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now(), onupdate=func.now())

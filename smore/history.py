@@ -1,0 +1,737 @@
+"""
+The past, in Postgres: the event stream written down in bulk, read back by row.
+
+:class:`Recorder` is the only writer. A batch of stream entries is folded in memory (an invocation that arrived and ended in it is one row),
+copied into temporary tables and merged from there; the cursor moves in the same transaction. Merging never replaces a later state by an
+earlier one, and an arrival counts when its row first appears, so that reading entries again (a wiped Redis, a restored database) is
+harmless. Only then is the stream cut, and never ahead of the leader. Postgres away: the stream waits.
+"""
+
+# ruff: noqa: S608 - every SQL text is put together from names and expressions of this module
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from typing import Any, TypeAlias, TypeVar, cast
+
+import msgspec
+import psycopg
+import redis
+from psycopg.rows import TupleRow
+from sqlalchemy import Engine, Select, select
+from sqlalchemy.exc import OperationalError
+
+from smore import fleet, stream
+from smore.db import Base, DecisionRow, ExecutionRow, GpuSampleRow, InvocationRow, JobWindowRow
+from smore.domain.errors import InvocationNotFound
+from smore.domain.invocation import State
+from smore.observability import RECORD_LAG, RECORD_SKIPPED, RECORDED, logger
+
+log = logger(__name__)
+
+#: Name of the event stream's row in ``stream_cursor``.
+CURSOR = "ev"
+
+#: A serverful job has one row for this many seconds: its last report in them.
+JOB_WINDOW_S = 10
+
+#: Entries of one read. Of longer answers the nested lists set the garbage collector off: six times the time an entry (measured).
+_PAGE = 1000
+
+#: Rows that one transaction of :meth:`Recorder.retain` deletes.
+RETAIN_CHUNK = 10_000
+
+Connection: TypeAlias = "psycopg.Connection[TupleRow]"
+
+
+# ---- rows on their way -------------------------------------------------------------------------------------------------------------------
+#
+# 0 and '' stand for what is not known; times are microseconds. The garbage collector is not told of them: they would keep it busy.
+
+
+class _Invocation(msgspec.Struct, gc=False):
+    id: str
+    project: str
+    function: str
+    revision: int = 0
+    state: str = ""
+    cause: str = ""
+    attempt: int = 0
+    starts: int = 0
+    arrival: int = 0
+    deadline: int = 0
+    claimed: int = 0
+    started: int = 0
+    finished: int = 0
+    gpu: str = ""
+    rows: int = 0
+    key_id: str = ""
+    trace: str = ""
+
+
+class _Execution(msgspec.Struct, gc=False):
+    invocation: str
+    attempt: int
+    project: str
+    function: str
+    gpu: str
+    decision_id: int = 0
+    state: str = ""
+    cause: str = ""
+    cold: str = ""
+    load_s: str = ""
+    run_s: float = 0.0
+    batch: int = 0
+    rows: int = 0
+    co_runners: str = ""
+    jobs: str = ""
+    predicted: str = ""
+    claimed: int = 0
+    started: int = 0
+    finished: int = 0
+
+
+class _Decision(msgspec.Struct, gc=False):
+    id: int
+    project: str
+    function: str
+    gpu: str
+    at: int
+    attempts: str
+    decision: str
+
+
+class _GpuSample(msgspec.Struct, gc=False):
+    gpu: str
+    at: int
+    utilisation: float
+    function_utilisation: float
+    memory_used_mib: float
+    memory_total_mib: float
+    running: int
+    counter: str
+
+
+class _JobWindow(msgspec.Struct, gc=False):
+    job: str
+    at: int
+    project: str
+    gpu: str
+    iterations: int
+    window_s: float
+    solo_s: float
+    solo_count: int
+    shared_s: float
+    shared_count: int
+
+
+_Row: TypeAlias = _Invocation | _Execution | _Decision | _GpuSample | _JobWindow
+
+_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\0": ""}
+_ESCAPED = re.compile(r"[\\\t\n\r\0]")
+_TYPES = {str: "text", int: "bigint", float: "float8"}
+
+
+class _Stage:
+    """A temporary table, emptied by every commit, with a column for each field of ``row``; ``merges`` carry it into the history."""
+
+    def __init__(self, row: type[_Row], *merges: str) -> None:
+        self.name = f"stage{row.__name__.lower()}"
+        columns = ", ".join(f"{field.name} {_TYPES[field.type]}" for field in msgspec.structs.fields(row))
+        self.create = f"CREATE TEMPORARY TABLE IF NOT EXISTS {self.name} ({columns}) ON COMMIT DELETE ROWS"
+        self.copy = f"COPY {self.name} FROM STDIN"
+        self.merges = [merge.replace("STAGE", self.name) for merge in merges]
+        self._cells = attrgetter(*row.__struct_fields__)
+        self._tabs = len(row.__struct_fields__) - 1
+        self._form = "\t".join(["%s"] * len(row.__struct_fields__))
+
+    def line(self, row: _Row) -> str:
+        """COPY's text form. Postgres' text cannot hold NUL: it is left out."""
+        cells = self._cells(row)
+        line = self._form % cells
+        # Nearly no row needs an escape, so that is found out for the row as a whole.
+        if line.count("\t") != self._tabs or "\\" in line or "\n" in line or "\r" in line or "\0" in line:
+            line = "\t".join(_ESCAPED.sub(lambda found: _ESCAPES[found[0]], str(cell)) for cell in cells)
+        return line
+
+
+def _at(column: str) -> str:
+    """A timestamp from microseconds, exact: a double holds 2^53 of them."""
+    return f"CASE WHEN {column} > 0 THEN to_timestamp({column}::float8 / 1e6) END"
+
+
+def _progress(table: str) -> str:
+    """Grows with every step of an invocation that has not ended: dispatched, running, and queued again, attempt by attempt."""
+    return f"{table}.attempt * 4 + CASE {table}.state WHEN 'dispatched' THEN 1 WHEN 'running' THEN 2 ELSE 3 END"
+
+
+_INVOCATIONS = _Stage(
+    _Invocation,
+    # Those whose arrival is known, from whatever event.
+    f"""
+    WITH merged AS (
+        INSERT INTO invocations AS i (id, project, function, revision, state, cause, attempt, starts, arrival_at, deadline_at, claimed_at,
+            started_at, finished_at, gpu, rows, key_id, trace)
+        SELECT id, project, function, revision, state, cause, attempt, starts, {_at("arrival")}, {_at("deadline")}, {_at("claimed")},
+            {_at("started")}, {_at("finished")}, gpu, rows, key_id, trace
+        FROM STAGE WHERE arrival > 0
+        ON CONFLICT (id) DO UPDATE SET state = excluded.state, cause = excluded.cause, attempt = excluded.attempt,
+            starts = greatest(excluded.starts, i.starts), claimed_at = coalesce(excluded.claimed_at, i.claimed_at),
+            started_at = coalesce(excluded.started_at, i.started_at), finished_at = excluded.finished_at, gpu = excluded.gpu,
+            key_id = coalesce(nullif(excluded.key_id, ''), i.key_id), trace = coalesce(nullif(excluded.trace, ''), i.trace)
+        WHERE i.finished_at IS NULL AND (excluded.finished_at IS NOT NULL OR {_progress("excluded")} > {_progress("i")})
+        RETURNING project, function, arrival_at, xmax = 0 AS inserted
+    )
+    INSERT INTO arrivals_minute AS a (project, function, minute, n)
+    SELECT project, function, date_trunc('minute', arrival_at), count(*) FROM merged WHERE inserted GROUP BY 1, 2, 3
+    ON CONFLICT (project, function, minute) DO UPDATE SET n = a.n + excluded.n
+    """,
+    # A step of one that arrived in an earlier batch.
+    f"""
+    UPDATE invocations AS i SET state = s.state, attempt = s.attempt, gpu = s.gpu, claimed_at = coalesce({_at("s.claimed")}, i.claimed_at),
+        started_at = coalesce({_at("s.started")}, i.started_at)
+    FROM STAGE AS s WHERE s.arrival = 0 AND i.id = s.id AND i.finished_at IS NULL AND {_progress("s")} > {_progress("i")}
+    """,
+)
+
+_EXECUTIONS = _Stage(
+    _Execution,
+    # Alphabetically, too, running comes after dispatched.
+    f"""
+    INSERT INTO executions AS e (invocation, attempt, project, function, gpu, decision_id, state, cause, cold, load_s, run_s, batch, rows,
+        co_runners, jobs, predicted, claimed_at, started_at, finished_at)
+    SELECT invocation, attempt, project, function, gpu, nullif(decision_id, 0), state, cause, nullif(cold, '')::boolean,
+        nullif(load_s, '')::jsonb, nullif(run_s, 0), nullif(batch, 0), nullif(rows, 0), nullif(co_runners, '')::jsonb,
+        nullif(jobs, '')::jsonb, nullif(predicted, '')::jsonb, {_at("claimed")}, {_at("started")}, {_at("finished")}
+    FROM STAGE
+    ON CONFLICT (invocation, attempt) DO UPDATE SET decision_id = coalesce(e.decision_id, excluded.decision_id), state = excluded.state,
+        cause = excluded.cause, cold = excluded.cold, load_s = excluded.load_s, run_s = excluded.run_s,
+        batch = coalesce(excluded.batch, e.batch), rows = excluded.rows, co_runners = excluded.co_runners, jobs = excluded.jobs,
+        predicted = coalesce(e.predicted, excluded.predicted), claimed_at = coalesce(e.claimed_at, excluded.claimed_at),
+        started_at = coalesce(e.started_at, excluded.started_at), finished_at = excluded.finished_at
+    WHERE e.finished_at IS NULL AND (excluded.finished_at IS NOT NULL OR excluded.state > e.state)
+    """,
+)
+
+_DECISIONS = _Stage(
+    _Decision,
+    f"""
+    INSERT INTO decisions (id, project, function, gpu, at, attempts, decision)
+    SELECT id, project, function, gpu, {_at("at")}, attempts::jsonb, decision::jsonb FROM STAGE ON CONFLICT DO NOTHING
+    """,
+)
+
+_GPU_SAMPLES = _Stage(
+    _GpuSample,
+    f"""
+    INSERT INTO gpu_samples (gpu, at, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter)
+    SELECT gpu, {_at("at")}, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter
+    FROM STAGE ON CONFLICT DO NOTHING
+    """,
+)
+
+_JOB_WINDOWS = _Stage(
+    _JobWindow,
+    f"""
+    INSERT INTO job_windows AS w (job, at, project, gpu, iterations, window_s, solo_s, solo_count, shared_s, shared_count)
+    SELECT job, {_at("at")}, project, gpu, iterations, window_s, solo_s, solo_count, shared_s, shared_count FROM STAGE
+    ON CONFLICT (job, at) DO UPDATE SET iterations = excluded.iterations, window_s = excluded.window_s, solo_s = excluded.solo_s,
+        solo_count = excluded.solo_count, shared_s = excluded.shared_s, shared_count = excluded.shared_count
+    WHERE excluded.iterations >= w.iterations
+    """,
+)
+
+_CREATE = "; ".join(stage.create for stage in (_INVOCATIONS, _EXECUTIONS, _DECISIONS, _GPU_SAMPLES, _JOB_WINDOWS))
+
+
+# ---- what a batch of entries comes to ----------------------------------------------------------------------------------------------------
+
+
+class _Candidate(msgspec.Struct, frozen=True):
+    """What a decision expected of one GPU instance (scheduler/policy/decisions.py); the chosen one's is kept with the execution."""
+
+    gpu: str
+    warm: bool = False
+    delay_s: float = 0.0
+    run_s: float = 0.0
+    finish_at: float = 0.0
+    impact: float = 0.0
+
+
+class _Reasons(msgspec.Struct, frozen=True):
+    candidates: list[_Candidate] = []
+
+
+_decode_reasons = msgspec.json.Decoder(_Reasons).decode
+
+
+_NO_RUN = stream.Execution()
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def stream_number(entry: str) -> int:
+    """A stream id as one number of the same order: milliseconds << 20 | sequence."""
+    milliseconds, _, sequence = entry.partition("-")
+    return int(milliseconds) << 20 | int(sequence)
+
+
+class _Fold:
+    """The rows that a run of entries comes to."""
+
+    def __init__(self) -> None:
+        self.invocations: dict[str, _Invocation] = {}
+        self.executions: dict[tuple[str, int], _Execution] = {}
+        self.decisions: list[_Decision] = []
+        self.gpu_samples: dict[tuple[str, int], _GpuSample] = {}
+        self.job_windows: dict[tuple[str, int], _JobWindow] = {}
+
+    def add(self, entry: str, raw: bytes) -> None:
+        """Raises ValueError where the entry cannot be read."""
+        match stream.decode(raw):
+            case stream.Arrived() as event:
+                self._arrived(event)
+            case stream.Dispatched() as event:
+                self._dispatched(entry, event)
+            case stream.Started() as event:
+                self._started(event)
+            case stream.Settled() as event:
+                self._settled(event)
+            case stream.Returned() as event:
+                self._returned(event)
+            case stream.Reported() as event:
+                self._reported(event)
+            case stream.CatalogChanged():
+                pass
+
+    def stages(self) -> Sequence[tuple[_Stage, Collection[_Row]]]:
+        return (
+            (_INVOCATIONS, self.invocations.values()),
+            (_EXECUTIONS, self.executions.values()),
+            (_DECISIONS, self.decisions),
+            (_GPU_SAMPLES, self.gpu_samples.values()),
+            (_JOB_WINDOWS, self.job_windows.values()),
+        )
+
+    def _invocation(self, function: str, id_: str) -> _Invocation:
+        row = self.invocations.get(id_)
+        if row is None:
+            project, _, name = function.partition("/")
+            row = self.invocations[id_] = _Invocation(id_, project, name)
+        return row
+
+    def _execution(self, function: str, id_: str, attempt: int, gpu: str) -> _Execution:
+        row = self.executions.get((id_, attempt))
+        if row is None:
+            project, _, name = function.partition("/")
+            row = self.executions[id_, attempt] = _Execution(id_, attempt, project, name, gpu)
+        return row
+
+    def _arrived(self, event: stream.Arrived) -> None:
+        project, _, name = event.function.partition("/")
+        self.invocations[event.id] = _Invocation(
+            event.id, project, name, event.revision, "queued", "", 0, 0, event.arrival_us, event.deadline_us, 0, 0, 0, "", event.rows,
+            event.key_id, event.trace,
+        )  # fmt: skip
+
+    def _dispatched(self, entry: str, event: stream.Dispatched) -> None:
+        project, _, name = event.function.partition("/")
+        number = stream_number(entry)
+        self.decisions.append(_Decision(number, project, name, event.gpu, event.at_us, _json(event.attempts), event.decision))
+        predicted, batch = _predicted(event.decision, event.gpu), len(event.attempts)
+        for id_, attempt in event.attempts:
+            row = self._invocation(event.function, id_)
+            row.state, row.cause, row.attempt, row.gpu, row.claimed, row.started = "dispatched", "", attempt, event.gpu, event.at_us, 0
+            self.executions[id_, attempt] = _Execution(
+                id_, attempt, project, name, event.gpu, number, "dispatched", "", "", "", 0.0, batch, 0, "", "", predicted, event.at_us
+            )
+
+    def _started(self, event: stream.Started) -> None:
+        for id_, attempt in event.attempts:
+            row = self._invocation(event.function, id_)
+            row.state, row.attempt, row.gpu, row.started = "running", attempt, event.gpu, event.at_us
+            run = self._execution(event.function, id_, attempt, event.gpu)
+            run.state, run.started = "running", event.at_us
+
+    def _returned(self, event: stream.Returned) -> None:
+        row = self._invocation(event.function, event.id)
+        row.revision, row.state, row.cause, row.attempt = event.revision, "queued", event.cause, event.attempt
+        row.arrival, row.deadline, row.gpu, row.rows = event.arrival_us, event.deadline_us, "", event.rows
+        run = self._execution(event.function, event.id, event.attempt, event.gpu)
+        run.state, run.cause, run.finished = "queued", event.cause, event.at_us
+
+    def _settled(self, event: stream.Settled) -> None:
+        project, _, name = event.function.partition("/")
+        # The start of an earlier attempt stands in the record until the next one starts.
+        started = event.started_us if event.started_us >= event.claimed_us else 0
+        self.invocations[event.id] = _Invocation(
+            event.id, project, name, event.revision, event.state, event.cause, event.attempt, event.starts, event.arrival_us,
+            event.deadline_us, event.claimed_us, started, event.finished_us, event.gpu, event.rows, event.key_id, event.trace,
+        )  # fmt: skip
+        if not event.gpu:
+            return  # it ended while it waited
+        row = self._execution(event.function, event.id, event.attempt, event.gpu)
+        row.state, row.cause, row.claimed, row.started, row.finished = (
+            event.state, event.cause, event.claimed_us, started, event.finished_us,
+        )  # fmt: skip
+        if event.meta:
+            run = _run(event.meta)
+            row.cold, row.run_s, row.rows = str(run.cold), (run.run_ms or 0.0) / 1000, run.rows
+            row.batch = run.batch or row.batch
+            row.load_s = _json({phase: milliseconds / 1000 for phase, milliseconds in run.load_ms.items()}) if run.load_ms else ""
+            row.co_runners, row.jobs = _json(run.co), _json(run.jobs)
+
+    def _reported(self, event: stream.Reported) -> None:
+        report = fleet.decode_report(event.report)
+        second = event.at_us // 1_000_000 * 1_000_000
+        self.gpu_samples[report.gpu, second] = _GpuSample(
+            report.gpu, second, report.utilisation, report.function_utilisation, report.memory_used_mib, report.memory_total_mib,
+            report.running, report.utilisation_counter,
+        )  # fmt: skip
+        window = event.at_us // (JOB_WINDOW_S * 1_000_000) * (JOB_WINDOW_S * 1_000_000)
+        for job in report.jobs:
+            self.job_windows[job.id, window] = _JobWindow(
+                job.id, window, job.project, report.gpu, job.iterations, job.window_s, job.solo_s, job.solo_count, job.shared_s,
+                job.shared_count,
+            )  # fmt: skip
+
+
+def _predicted(decision: str, gpu: str) -> str:
+    try:
+        reasons = _decode_reasons(decision)
+    except ValueError:
+        return ""
+    return next((_json(candidate) for candidate in reasons.candidates if candidate.gpu == gpu), "")
+
+
+def _run(meta: str) -> stream.Execution:
+    try:
+        return stream.decode_execution(meta)
+    except ValueError as error:
+        log.warning("unreadable execution record passed over", error=str(error))
+        return _NO_RUN
+
+
+# ---- writing -----------------------------------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """
+    Writes the event stream into Postgres. Any number may run: the cursor's row is locked while one of them works.
+
+    Redis away is redis-py's error, Postgres away SQLAlchemy's OperationalError; either way nothing is lost and the call may be repeated.
+    """
+
+    def __init__(self, engine: Engine, client: "redis.Redis", prefix: str) -> None:
+        self._engine = engine
+        self._redis = client
+        self._stream = f"{prefix}ev"
+        self._leader = f"{prefix}leader:cursor"
+        #: As of the last drain.
+        self._cursor = "0-0"
+
+    def drain(self, limit: int = 5000) -> int:
+        """
+        Write at most ``limit`` entries and cut the stream behind them.
+
+        Returns how many there were. Fewer than ``limit``: the stream is at its end for now, or another recorder is at work.
+        """
+        with _driver(self._engine) as connection:
+            count = self._drain(connection, limit)
+        self._trim()
+        RECORDED.inc(count)
+        RECORD_LAG.set(self.lag_s())
+        return count
+
+    def lag_s(self) -> float:
+        """Seconds since the oldest entry that is not in Postgres yet, 0 where there is none."""
+        oldest = cast("list[tuple[bytes, object]]", self._redis.xrange(self._stream, min=f"({self._cursor}", count=1))
+        if not oldest:
+            return 0.0
+        seconds, micros = self._redis.time()
+        return max(0.0, seconds + micros / 1e6 - int(oldest[0][0].partition(b"-")[0]) / 1000)
+
+    def retain(self, days: float) -> int:
+        """Delete what is older, a chunk a transaction. Returns how many rows (executions, which go with their invocations, not counted)."""
+        before = datetime.now(UTC) - timedelta(days=days)
+        deleted = 0
+        with _driver(self._engine) as connection:
+            for statement, bound in _retirements(before):
+                while True:
+                    with connection.transaction():
+                        chunk = connection.execute(statement, {"before": bound, "chunk": RETAIN_CHUNK}).fetchone()
+                    deleted += chunk[0] if chunk else 0
+                    if chunk is None or chunk[0] < RETAIN_CHUNK:
+                        break
+        return deleted
+
+    def _drain(self, connection: Connection, limit: int) -> int:
+        with connection.transaction():
+            connection.execute(
+                "INSERT INTO stream_cursor (name, last_id, version) VALUES (%s, '0-0', %s) ON CONFLICT DO NOTHING", (CURSOR, stream.VERSION)
+            )
+            row = connection.execute("SELECT last_id FROM stream_cursor WHERE name = %s FOR UPDATE SKIP LOCKED", (CURSOR,)).fetchone()
+            if row is None:
+                return 0
+            cursor = row[0]
+            entries = self._read(cursor, limit)
+            if not entries and cursor != "0-0" and stream_number(self._last()) < stream_number(cursor):
+                log.warning("the event stream began anew, so does the history", cursor=cursor, last=self._last())
+                cursor = "0-0"
+                entries = self._read(cursor, limit)
+            if entries:
+                connection.execute(_CREATE)
+                self._write(connection, entries)
+                cursor = entries[-1][0]
+            if cursor != row[0]:
+                connection.execute(
+                    "UPDATE stream_cursor SET last_id = %s, version = %s, updated_at = now() WHERE name = %s",
+                    (cursor, stream.VERSION, CURSOR),
+                )
+        self._cursor = cursor
+        return len(entries)
+
+    def _read(self, cursor: str, limit: int) -> list[tuple[str, bytes]]:
+        entries: list[tuple[str, bytes]] = []
+        while len(entries) < limit:
+            asked = min(_PAGE, limit - len(entries))
+            answer = self._redis.xread({self._stream: cursor}, count=asked)
+            page = [(entry, values[b"e"]) for entry, values in fleet.stream_entries(answer)]
+            entries += page
+            if len(page) < asked:
+                break
+            cursor = page[-1][0]
+        return entries
+
+    def _last(self) -> str:
+        """Id of the last entry that the stream ever had."""
+        if not self._redis.exists(self._stream):
+            return "0-0"
+        return cast("dict[str, bytes]", self._redis.xinfo_stream(self._stream))["last-generated-id"].decode()
+
+    def _write(self, connection: Connection, entries: Sequence[tuple[str, bytes]]) -> None:
+        """Entries that Postgres refuses (a value that it cannot hold) are narrowed down and passed over: none may block the others."""
+        fold = _Fold()
+        for entry, raw in entries:
+            try:
+                fold.add(entry, raw)
+            except ValueError as error:
+                _skipped(entry, error)
+        try:
+            with connection.transaction():
+                for stage, rows in fold.stages():
+                    if rows:
+                        _merge(connection, stage, rows)
+        except (psycopg.DataError, psycopg.IntegrityError) as error:
+            if len(entries) == 1:
+                _skipped(entries[0][0], error)
+                return
+            middle = len(entries) // 2
+            self._write(connection, entries[:middle])
+            self._write(connection, entries[middle:])
+
+    def _trim(self) -> None:
+        """Entries before the cursor go; the one at it stays. What the leader has not seen stays too."""
+        leader = cast("bytes | None", self._redis.get(self._leader))
+        seen = min(self._cursor, leader.decode() if leader else self._cursor, key=stream_number)
+        self._redis.xtrim(self._stream, minid=seen, approximate=False)
+
+
+def _merge(connection: Connection, stage: _Stage, rows: Collection[_Row]) -> None:
+    with connection.cursor() as cursor:
+        with cursor.copy(stage.copy) as copy:
+            copy.write("\n".join(map(stage.line, rows)) + "\n")
+        for merge in stage.merges:
+            cursor.execute(merge)
+
+
+def _skipped(entry: str, error: Exception) -> None:
+    RECORD_SKIPPED.inc()
+    log.warning("stream entry passed over", entry=entry, error=str(error))
+
+
+def _retirements(before: datetime) -> Iterator[tuple[str, datetime | int]]:
+    yield (
+        "WITH old AS (DELETE FROM invocations WHERE id IN (SELECT id FROM invocations WHERE arrival_at < %(before)s LIMIT %(chunk)s)"
+        " RETURNING id), runs AS (DELETE FROM executions USING old WHERE executions.invocation = old.id) SELECT count(*) FROM old",
+        before,
+    )
+    for table, column, bound in (
+        ("decisions", "id", stream_number(f"{int(before.timestamp() * 1000)}-0")),
+        ("gpu_samples", "at", before),
+        ("job_windows", "at", before),
+        ("arrivals_minute", "minute", before),
+    ):
+        rows = f"SELECT ctid FROM {table} WHERE {column} < %(before)s LIMIT %(chunk)s"
+        yield f"WITH old AS (DELETE FROM {table} WHERE ctid = ANY(ARRAY({rows})) RETURNING 1) SELECT count(*) FROM old", bound
+
+
+@contextmanager
+def _driver(engine: Engine) -> Iterator[Connection]:
+    """psycopg's connection, out of the engine's pool."""
+    with engine.connect() as connection:
+        try:
+            yield cast(Connection, connection.connection.driver_connection)
+        except psycopg.OperationalError as error:
+            raise OperationalError(None, None, error) from error
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastInvocation:
+    """An invocation as the stream told it, finished or not."""
+
+    id: str
+    function: str
+    revision: int
+    state: State
+    cause: str
+    attempt: int
+    starts: int
+    arrival_at: float
+    deadline_at: float
+    claimed_at: float | None
+    started_at: float | None
+    finished_at: float | None
+    gpu: str
+    rows: int
+    key_id: str
+    trace: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One attempt on a GPU instance; see :class:`smore.db.ExecutionRow`. None = not known (yet)."""
+
+    invocation: str
+    attempt: int
+    function: str
+    gpu: str
+    state: State
+    cause: str
+    cold: bool | None
+    load_s: dict[str, float] | None
+    run_s: float | None
+    batch: int | None
+    rows: int | None
+    co_runners: list[str] | None
+    jobs: list[str] | None
+    predicted: dict[str, Any] | None
+    claimed_at: float | None
+    started_at: float | None
+    finished_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastDecision:
+    """A dispatch: ``attempts`` are [invocation, attempt] pairs, ``decision`` its reasons."""
+
+    id: int
+    function: str
+    gpu: str
+    at: float
+    attempts: list[Any]
+    decision: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobWindow:
+    """See :class:`smore.db.JobWindowRow`."""
+
+    job: str
+    at: float
+    gpu: str
+    iterations: int
+    window_s: float
+    solo_s: float
+    solo_count: int
+    shared_s: float
+    shared_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    gpu: str
+    at: float
+    utilisation: float
+    function_utilisation: float
+    memory_used_mib: float
+    memory_total_mib: float
+    running: int
+    counter: str
+
+
+_Value = TypeVar("_Value", PastInvocation, Execution, PastDecision, JobWindow, GpuSample)
+
+
+class Reader:
+    """Reads the history, for the API and for people. Postgres away is SQLAlchemy's OperationalError."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def invocation(self, project: str, id_: str) -> PastInvocation:
+        """Raises InvocationNotFound."""
+        found = self._all(PastInvocation, InvocationRow, lambda q: q.where(InvocationRow.id == id_, InvocationRow.project == project))
+        if not found:
+            raise InvocationNotFound
+        return found[0]
+
+    def invocations(
+        self, project: str, *, function: str | None = None, state: State | None = None, limit: int = 100, cursor: str | None = None
+    ) -> tuple[list[PastInvocation], str | None]:
+        """The newest first, and the cursor of the next page, None after the last. ``function`` is the name without the project."""
+
+        def narrow(query: Select[Any]) -> Select[Any]:
+            query = query.where(InvocationRow.project == project)
+            if function is not None:
+                query = query.where(InvocationRow.function == function)
+            if state is not None:
+                query = query.where(InvocationRow.state == state)
+            if cursor is not None:
+                query = query.where(InvocationRow.id < cursor)
+            return query.order_by(InvocationRow.id.desc()).limit(limit + 1)
+
+        found = self._all(PastInvocation, InvocationRow, narrow)
+        return found[:limit], found[limit - 1].id if len(found) > limit else None
+
+    def executions(self, project: str, id_: str) -> list[Execution]:
+        """By attempt."""
+        which = (ExecutionRow.invocation == id_, ExecutionRow.project == project)
+        return self._all(Execution, ExecutionRow, lambda q: q.where(*which).order_by(ExecutionRow.attempt))
+
+    def decision_for(self, id_: str, attempt: int) -> PastDecision | None:
+        """The decision that dispatched an attempt, None where it is not known."""
+        of_attempt = (ExecutionRow.invocation == id_, ExecutionRow.attempt == attempt)
+        found = self._all(
+            PastDecision, DecisionRow, lambda q: q.join(ExecutionRow, ExecutionRow.decision_id == DecisionRow.id).where(*of_attempt)
+        )
+        return found[0] if found else None
+
+    def job_windows(self, job: str) -> list[JobWindow]:
+        return self._all(JobWindow, JobWindowRow, lambda q: q.where(JobWindowRow.job == job).order_by(JobWindowRow.at))
+
+    def gpu_samples(self, gpu: str, since: float) -> list[GpuSample]:
+        """From the epoch second ``since`` on."""
+        which = (GpuSampleRow.gpu == gpu, GpuSampleRow.at >= datetime.fromtimestamp(since, UTC))
+        return self._all(GpuSample, GpuSampleRow, lambda q: q.where(*which).order_by(GpuSampleRow.at))
+
+    def _all(self, value: type[_Value], row: type[Base], narrow: Callable[[Select[Any]], Select[Any]]) -> list[_Value]:
+        """Values whose fields are the columns of the same name, times as epoch seconds."""
+        columns = [getattr(row, field.name) for field in fields(value)]
+        with self._engine.connect() as connection:
+            return [
+                value(**{name: _plain(cell) for name, cell in one.items()})
+                for one in connection.execute(narrow(select(*columns))).mappings()
+            ]
+
+
+def _plain(cell: Any) -> Any:
+    return cell.timestamp() if isinstance(cell, datetime) else cell

@@ -1,0 +1,68 @@
+"""A whole platform in processes, once for a module: what `make up` starts, in a home of its own."""
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+
+from smore import local
+from smore.client import Client
+from smore.fleet import Fleet, Report
+from smore.settings import Settings
+from tests.eventually import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    home: Path
+    url: str
+    key: str
+    client: Client
+    redis: "redis.Redis"
+
+    def pid(self, name: str) -> int:
+        return eventually(lambda: local.pid(self.home, name), what=f"{name} running")
+
+    def leader_pid(self) -> int:
+        raw = eventually(lambda: self.redis.get("smore:leader:process"), what="a leader")
+        assert isinstance(raw, bytes)
+        return int(raw.decode().rpartition(":")[2])
+
+    def reports(self) -> list[Report]:
+        return Fleet(self.redis, "smore:").reports()
+
+    def runner_pids(self, function: str) -> list[int]:
+        return [warm.pid for report in self.reports() for warm in report.warm if warm.function == f"default/{function}"]
+
+    def deploy(self, name: str, entrypoint: str, **spec: object) -> None:
+        body = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": name}, "spec": {"entrypoint": entrypoint, **spec}}
+        self.client.deploy(body)
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    home = tmp_path_factory.mktemp("home")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    before = dict(os.environ)
+    os.environ["SMORE_API__PORT"] = str(port)
+    try:
+        end = local.up(home, config=Settings(), partitions=1)
+        key = (home / "key").read_text().strip()
+        with Client(end.gateway_url, key) as client, redis.from_url(end.redis_url) as connection:
+            eventually(lambda: client.ready().get("ready", True) and client.gpus(), 30, "a GPU instance")
+            yield Platform(home=home, url=end.gateway_url, key=key, client=client, redis=connection)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        local.down(home)
+    # A clean end leaves nothing of the platform behind.
+    left = [process for process in psutil.process_iter(["cmdline"]) if str(home) in " ".join(process.info["cmdline"] or ())]
+    assert left == []

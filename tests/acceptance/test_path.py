@@ -1,0 +1,148 @@
+"""One invocation's whole way on real parts, as a client that knows only HTTP sees it."""
+
+import time
+
+import httpx
+import numpy as np
+import pytest
+
+from smore.client import ApiError
+from tests.acceptance.conftest import ROOT, Platform
+from tests.eventually import eventually
+
+pytestmark = pytest.mark.acceptance
+
+
+@pytest.fixture(scope="module")
+def http(platform: Platform) -> httpx.Client:
+    platform.client.deploy(ROOT / "zoo/functions/echo.yaml")
+    return httpx.Client(base_url=platform.url, headers={"Authorization": f"Bearer {platform.key}"}, timeout=30)
+
+
+def test_echo_goes_round(http: httpx.Client) -> None:
+    answer = http.post("/v1/functions/echo/invocations", json={"input": {"x": [1, 2], "id": "abc"}})
+
+    assert 200 == answer.status_code, answer.text
+    assert {"x": [1, 2], "id": "abc"} == answer.json()["output"]
+    assert "succeeded" == answer.json()["state"]
+    assert ["queue", "schedule", "dispatch", "load", "run"] == [part.split(";")[0].strip() for part in answer.headers["server-timing"].split(",")]
+
+
+def test_asynchronous_and_long_poll(http: httpx.Client) -> None:
+    answer = http.post("/v1/functions/echo/invocations", json={"input": 7}, headers={"Prefer": "respond-async"})
+    assert 202 == answer.status_code
+    assert "standard" == answer.json()["durability"]
+
+    told = http.get(answer.headers["location"], params={"wait": 10})
+    assert "succeeded" == told.json()["state"]
+    assert 7 == http.get(answer.headers["location"] + "/result").json()["output"]
+
+
+def test_idempotency_key_makes_it_one(http: httpx.Client) -> None:
+    first = http.post("/v1/functions/echo/invocations", json={"input": 1}, headers={"Idempotency-Key": "one"})
+    again = http.post("/v1/functions/echo/invocations", json={"input": 1}, headers={"Idempotency-Key": "one"})
+    other = http.post("/v1/functions/echo/invocations", json={"input": 2}, headers={"Idempotency-Key": "one"})
+
+    assert first.json()["id"] == again.json()["id"]
+    assert "true" == again.headers["idempotency-replayed"]
+    assert (422, "idempotency_mismatch") == (other.status_code, other.json()["code"])
+
+
+def test_several_inputs_in_one_call(platform: Platform, http: httpx.Client) -> None:
+    outputs = [one.output for one in platform.client.map("echo", [{"n": n} for n in range(20)])]
+
+    assert [{"n": n} for n in range(20)] == outputs
+
+
+def test_refusals_name_the_field_before_anything_is_queued(http: httpx.Client) -> None:
+    unknown = http.post("/v1/functions/nobody/invocations", json={"input": 1})
+    assert (404, "function_not_found") == (unknown.status_code, unknown.json()["code"])
+    keyless = httpx.post(f"{http.base_url}/v1/functions/echo/invocations", json={"input": 1})
+    assert 401 == keyless.status_code
+    impossible = http.post("/v1/functions/echo/invocations", json={"input": 1, "deadline_ms": 0.001})
+    assert impossible.status_code in (400, 429), impossible.text
+
+
+def test_real_model_by_json_and_by_raw_tensors(platform: Platform) -> None:
+    """The same image as nested lists and as bytes gives the same logits; rows of one call stay in their order."""
+    platform.client.deploy(ROOT / "zoo/functions/mobilenet.yaml")
+    shape = next(iter(platform.client.function("mobilenet").spec["inputs"]))["shape"]
+    images = np.random.default_rng(0).standard_normal((2, *shape[1:]), np.float32)
+    name = next(iter(platform.client.function("mobilenet").spec["inputs"]))["name"]
+
+    raw = platform.client.invoke("mobilenet", {name: images}).output
+    told = platform.client.invoke("mobilenet", {name: images.tolist()}).output
+    output = next(iter(raw))
+    np.testing.assert_allclose(np.asarray(told[output], np.float32), raw[output], rtol=1e-4, atol=1e-5)
+    assert 2 == len(raw[output])
+
+    with pytest.raises(ApiError) as refused:
+        platform.client.invoke("mobilenet", {name: images[:, :, :-1].tolist()})
+    assert (422, "invalid_input") == (refused.value.status, refused.value.code)
+    assert name in refused.value.detail
+
+
+def test_canary_that_fails_leaves_the_old_revision(platform: Platform, http: httpx.Client) -> None:
+    before = platform.client.function("echo").revision
+    with pytest.raises(ApiError) as refused:
+        platform.deploy("echo", "zoo.echo:NoSuchClass")
+
+    assert (422, "canary_failed") == (refused.value.status, refused.value.code)
+    assert before == platform.client.function("echo").revision
+    assert 5 == platform.client.invoke("echo", 5).output
+
+
+def test_handler_error_is_the_functions_own(platform: Platform) -> None:
+    platform.client.deploy(ROOT / "zoo/functions/misbehave-raise.yaml")
+    with pytest.raises(ApiError) as failed:
+        platform.client.invoke("misbehave-raise", {"message": "no such colour"})
+
+    assert "handler_error" == failed.value.code
+    assert "no such colour" in failed.value.detail
+
+
+def test_cancel_a_running_one(platform: Platform) -> None:
+    platform.client.deploy(ROOT / "zoo/functions/misbehave-sleep.yaml")
+    id_ = platform.client.submit("misbehave-sleep", {"s": 25}, deadline_ms=60_000)
+    eventually(lambda: platform.client.invocation(id_).state == "running", 20, "running")
+    platform.client.cancel(id_)
+
+    assert "cancelled" == platform.client.invocation(id_, wait_s=5).state
+    # Its runner was killed: the instance is free for the next one at once.
+    began = time.monotonic()
+    assert {"s": 0} == platform.client.invoke("misbehave-sleep", {"s": 0}, deadline_ms=20_000).output
+    assert time.monotonic() - began < 20
+
+
+def test_pause_holds_back_and_resume_lets_go(platform: Platform, http: httpx.Client) -> None:
+    platform.client.pause("echo")
+    id_ = platform.client.submit("echo", 1, deadline_ms=60_000)
+    assert "queued" == platform.client.invocation(id_).state
+    eventually(lambda: any(queue.function == "echo" and queue.depth == 1 and queue.paused for queue in platform.client.queues()))
+    platform.client.resume("echo")
+
+    assert "succeeded" == platform.client.invocation(id_, wait_s=10).state
+
+
+def test_history_reaches_postgres(platform: Platform, http: httpx.Client) -> None:
+    id_ = http.post("/v1/functions/echo/invocations", json={"input": "remember"}).json()["id"]
+
+    def listed() -> bool:
+        page = http.get("/v1/invocations", params={"function": "echo", "limit": 100}).json()
+        return any(one["id"] == id_ and one["state"] == "succeeded" for one in page["invocations"])
+
+    eventually(listed, 15, "the invocation in the history")
+
+
+def test_a_job_trains_and_is_measured(platform: Platform, http: httpx.Client) -> None:
+    argv = ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--batch", "16", "--input-wait", "0.4", "--seconds", "600"]
+    job = platform.client.start_job("train", argv)
+    eventually(lambda: any(one.iterations > 5 for report in platform.reports() for one in report.jobs), 40, "iterations")
+    for n in range(20):
+        platform.client.invoke("echo", n)
+    assert "running" == platform.client.job(job.id).state
+
+    refused = http.post("/v1/jobs", json={"name": "evil", "argv": ["os", "-c", "x"]})
+    assert refused.status_code in (400, 403, 422), refused.text
+    platform.client.stop_job(job.id)
+    eventually(lambda: platform.client.job(job.id).state not in ("running", "starting", "pending"), 20, "the job ended")

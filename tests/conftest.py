@@ -1,0 +1,74 @@
+"""What tests of several kinds share: a real Redis and a real Postgres of their own, once a session, empty for every test."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from sqlalchemy import Engine, text
+
+from migrations.__main__ import PROJECT, prepare
+from smore.catalog import Catalog
+from smore.db import Base, make_engine
+from smore.local import ServerUrls
+from smore.local import servers as start_servers
+from smore.queue import connect
+from smore.settings import PostgresSettings, RedisSettings, Settings
+from smore.store import Store
+
+PREFIX = "smore:"
+
+# A developer's own platform must not be what the tests run against.
+for name in [name for name in os.environ if name.startswith("SMORE_")]:
+    del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerUrls]:
+    """URLs of a Redis and a Postgres that nobody else uses."""
+    home: Path = tmp_path_factory.mktemp("servers")
+    with start_servers(home) as urls:
+        yield urls
+
+
+@pytest.fixture(scope="session")
+def config(servers: ServerUrls) -> Settings:
+    """The platform's settings with the test servers in them."""
+    return Settings(redis=RedisSettings(url=servers.redis_url, prefix=PREFIX), postgres=PostgresSettings(url=servers.postgres_url))
+
+
+@pytest.fixture
+def redis_client(config: Settings) -> Iterator["redis.Redis"]:
+    """An empty Redis."""
+    with connect(config) as client:
+        client.flushdb()
+        yield client
+
+
+@pytest.fixture(scope="session")
+def migrated(config: Settings) -> Iterator[Engine]:
+    assert config.postgres.url is not None
+    prepare(config, config.postgres.url, None)
+    engine = make_engine(config.postgres.url, "tests")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def engine(migrated: Engine) -> Engine:
+    """The newest schema, with the project ``default`` and nothing else in it."""
+    with migrated.begin() as connection:
+        connection.execute(text(f"TRUNCATE {', '.join(Base.metadata.tables)}"))
+        connection.execute(text("INSERT INTO projects (name) VALUES (:name)"), {"name": PROJECT})
+    return migrated
+
+
+@pytest.fixture
+def catalog(redis_client: "redis.Redis") -> Catalog:
+    return Catalog(redis_client, PREFIX)
+
+
+@pytest.fixture
+def store(engine: Engine, catalog: Catalog) -> Store:
+    return Store(engine, catalog)

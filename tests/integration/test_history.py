@@ -1,0 +1,362 @@
+"""The event stream into Postgres, on real servers: once, in order, whatever fails."""
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+import redis
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
+
+from smore import stream
+from smore.db import make_engine
+from smore.domain.errors import InvocationNotFound
+from smore.domain.invocation import Cause, State
+from smore.fleet import JobReport, Report, encode_report
+from smore.history import Reader, Recorder
+from smore.observability import RECORD_SKIPPED
+from smore.queue import Claim, Outcome, Queue, Request, new_id
+from smore.settings import QueueSettings
+from smore.stream import Result, encode
+
+PREFIX = "smore:"
+FUNCTION = "default/echo"
+DECISION = json.dumps(
+    {"v": 1, "policy": "spine", "candidates": [{"gpu": "cpu1", "impact": 0.4}, {"gpu": "cpu0", "warm": True, "run_s": 0.02, "impact": 0.1}]}
+)
+META = json.dumps(
+    {"cold": True, "load_ms": {"weights": 80.0, "first": 20.0}, "run_ms": 12.5, "batch": 1, "rows": 4, "co": [], "jobs": ["j1"]}
+)
+#: Microseconds; a minute begins at 1_790_000_040.
+T0 = 1_790_000_000_123_457
+
+
+@pytest.fixture
+def recorder(engine: Engine, redis_client: "redis.Redis") -> Recorder:
+    return Recorder(engine, redis_client, PREFIX)
+
+
+@pytest.fixture
+def reader(engine: Engine) -> Reader:
+    return Reader(engine)
+
+
+def emit(client: "redis.Redis", *events: stream.Event) -> None:
+    for event in events:
+        client.xadd(f"{PREFIX}ev", {"e": encode(event)})
+
+
+def arrived(id_: str, at: int = T0) -> stream.Arrived:
+    return stream.Arrived(1, FUNCTION, 2, id_, at, at + 5_000_000, 4, "x:FP32:4,3", "key1", "trace")
+
+
+def dispatched(id_: str, attempt: int = 1, at: int = T0 + 1000, decision: str = DECISION) -> stream.Dispatched:
+    return stream.Dispatched(1, FUNCTION, "cpu0", at, [(id_, attempt)], decision)
+
+
+def started(id_: str, attempt: int = 1, at: int = T0 + 2000) -> stream.Started:
+    return stream.Started(1, FUNCTION, "cpu0", at, [(id_, attempt)])
+
+
+def returned(id_: str, attempt: int = 1, at: int = T0 + 3000) -> stream.Returned:
+    return stream.Returned(1, FUNCTION, 2, id_, attempt, "worker_lost", "cpu0", at, T0, T0 + 5_000_000, 4, "x:FP32:4,3", 0)
+
+
+def settled(id_: str, attempt: int = 1, claimed: int = T0 + 1000, begun: int = T0 + 2000, meta: str = META) -> stream.Settled:
+    return stream.Settled(
+        1, FUNCTION, 2, id_, attempt, 1, "succeeded", "ok", "cpu0", T0, T0 + 5_000_000, claimed, begun, T0 + 9000, 4, "key1", "trace", 80,
+        meta,
+    )  # fmt: skip
+
+
+def life(id_: str) -> list[stream.Event]:
+    return [
+        arrived(id_),
+        dispatched(id_),
+        started(id_),
+        returned(id_),
+        dispatched(id_, 2, T0 + 4000),
+        started(id_, 2, T0 + 5000),
+        settled(id_, 2, T0 + 4000, T0 + 5000),
+    ]
+
+
+def skipped() -> float:
+    return RECORD_SKIPPED._value.get()
+
+
+def arrivals(engine: Engine) -> list[tuple[datetime, int]]:
+    with engine.connect() as connection:
+        return [(row.minute, row.n) for row in connection.execute(text("SELECT minute, n FROM arrivals_minute ORDER BY minute"))]
+
+
+def table(engine: Engine, name: str) -> Sequence[object]:
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(text(f"SELECT * FROM {name} ORDER BY 1, 2"))]
+
+
+def test_a_real_invocation_from_the_queue_to_its_row(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+    queue = Queue(redis_client, PREFIX, QueueSettings())
+    token, id_ = queue.lead("", 5.0), new_id()
+    admission = queue.enqueue(Request(id=id_, function=FUNCTION, revision=1, payload=b"1", slo_us=5_000_000, key_id="k", trace="t\\\t\n"))
+    claim = Claim(
+        function=FUNCTION, gpu="cpu0", celery_list="smore:gpu.cpu0", message=b"m", decision=DECISION, schedule_us=7, attempts=[(id_, 0)]
+    )
+    queue.claim(token, 2.0, [claim])
+    queue.start(FUNCTION, "cpu0", 2.0, [(id_, 1)])
+    outcome = Outcome(id=id_, attempt=1, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1")))
+    assert queue.finish(FUNCTION, META, [outcome]) == [True]
+    record = queue.record("default", id_)
+    assert record is not None
+    assert recorder.lag_s() > 0
+
+    assert recorder.drain() == 4
+    row = reader.invocation("default", id_)
+    assert (row.state, row.cause, row.attempt, row.starts, row.gpu, row.trace) == (State.SUCCEEDED, "ok", 1, 1, "cpu0", "t\\\t\n")
+    assert row.function == "echo"
+    assert row.arrival_at == admission.arrival_us / 1e6
+    assert row.finished_at == record.finished_us / 1e6
+    (run,) = reader.executions("default", id_)
+    assert (run.cold, run.load_s, run.run_s, run.batch, run.rows) == (True, {"weights": 0.08, "first": 0.02}, 0.0125, 1, 4)
+    assert (run.co_runners, run.jobs, run.started_at) == ([], ["j1"], row.started_at)
+    assert run.predicted is not None
+    assert (run.predicted["gpu"], run.predicted["run_s"]) == ("cpu0", 0.02)
+    decision = reader.decision_for(id_, 1)
+    assert decision is not None
+    assert (decision.gpu, decision.attempts, decision.decision) == ("cpu0", [[id_, 1]], json.loads(DECISION))
+    assert recorder.lag_s() == 0
+    with pytest.raises(InvocationNotFound):
+        reader.invocation("vision", id_)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 100])
+def test_batches_of_any_size_come_to_the_same(recorder: Recorder, reader: Reader, redis_client: "redis.Redis", limit: int) -> None:
+    emit(redis_client, *life("a"), arrived("b"), dispatched("b"), started("b"), arrived("c"))
+    while recorder.drain(limit) == limit:
+        pass
+
+    a, b, c = (reader.invocation("default", id_) for id_ in "abc")
+    assert (a.state, a.attempt, a.started_at, a.finished_at) == (State.SUCCEEDED, 2, (T0 + 5000) / 1e6, (T0 + 9000) / 1e6)
+    assert (b.state, b.attempt, b.gpu, b.started_at, b.rows, b.key_id) == (State.RUNNING, 1, "cpu0", (T0 + 2000) / 1e6, 4, "key1")
+    assert (c.state, c.gpu, c.claimed_at) == (State.QUEUED, "", None)
+    first, second = reader.executions("default", "a")
+    assert (first.state, first.cause, first.claimed_at, first.finished_at) == (
+        State.QUEUED, "worker_lost", (T0 + 1000) / 1e6, (T0 + 3000) / 1e6,
+    )  # fmt: skip
+    assert (second.state, second.cold, second.claimed_at, second.batch) == (State.SUCCEEDED, True, (T0 + 4000) / 1e6, 1)
+    assert second.predicted is not None
+    (running,) = reader.executions("default", "b")
+    assert (running.state, running.claimed_at, running.started_at) == (State.RUNNING, (T0 + 1000) / 1e6, (T0 + 2000) / 1e6)
+    assert reader.executions("default", "c") == []
+    assert reader.decision_for("a", 1) != reader.decision_for("a", 2)
+
+
+def test_reading_everything_again_changes_nothing(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+    events = [*life("a"), arrived("b"), dispatched("b"), started("b"), returned("b"), arrived("c")]
+    emit(redis_client, *events)
+    entries = redis_client.xrange(f"{PREFIX}ev")
+    recorder.drain()
+    names = ("invocations", "executions", "decisions", "arrivals_minute")
+    before = {name: table(engine, name) for name in names}
+    for replayed in (entries, entries[:3], entries[4:6], entries[7:8], entries[8:10]):
+        redis_client.delete(f"{PREFIX}ev")
+        for entry, values in replayed:
+            redis_client.xadd(f"{PREFIX}ev", values, id=entry)
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE stream_cursor SET last_id = '0-0'"))
+        assert recorder.drain() == len(replayed)
+
+    assert {name: table(engine, name) for name in names} == before
+
+
+def test_arrivals_are_counted_by_minute(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+    minute = 60_000_000
+    emit(redis_client, arrived("a"), arrived("b"), *life("c")[:3], arrived("d", T0 + minute))
+    recorder.drain()
+    emit(redis_client, arrived("e"), *life("c")[3:], settled("lost-arrival"))
+    recorder.drain()
+
+    first = datetime.fromtimestamp(T0 // minute * 60, UTC)
+    assert [n for _, n in arrivals(engine)] == [5, 1]
+    assert arrivals(engine)[0][0] == first
+
+
+def test_the_stream_is_cut_behind_the_cursor_but_not_ahead_of_the_leader(recorder: Recorder, redis_client: "redis.Redis") -> None:
+    emit(redis_client, *life("a"))
+    ids = [entry for entry, _ in redis_client.xrange(f"{PREFIX}ev")]
+    redis_client.set(f"{PREFIX}leader:cursor", ids[2])
+    recorder.drain()
+    assert [entry for entry, _ in redis_client.xrange(f"{PREFIX}ev")] == ids[2:]
+    redis_client.set(f"{PREFIX}leader:cursor", ids[-1])
+    recorder.drain()
+    assert [entry for entry, _ in redis_client.xrange(f"{PREFIX}ev")] == ids[-1:]
+
+
+def test_a_wiped_stream_with_older_ids_is_read_from_its_beginning(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+    redis_client.xadd(f"{PREFIX}ev", {"e": encode(arrived("a"))}, id="9000000000000-0")
+    recorder.drain()
+    redis_client.flushdb()
+    emit(redis_client, arrived("b"))
+
+    assert recorder.drain() == 1
+    assert reader.invocation("default", "b").state is State.QUEUED
+    assert recorder.drain() == 0
+
+
+def test_unreadable_entries_are_counted_and_passed_over(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+    before = skipped()
+    emit(redis_client, arrived("a"))
+    redis_client.xadd(f"{PREFIX}ev", {"e": b"\xc1 no msgpack"})
+    redis_client.xadd(f"{PREFIX}ev", {"e": encode(["unheard-of", 1])})
+    emit(redis_client, stream.Reported(1, "cpu0", T0, "no report"), arrived("b"))
+
+    assert recorder.drain() == 5
+    assert skipped() == before + 3
+    assert [reader.invocation("default", id_).state for id_ in "ab"] == [State.QUEUED] * 2
+
+
+def test_what_postgres_refuses_holds_up_nothing_else(
+    recorder: Recorder, reader: Reader, engine: Engine, redis_client: "redis.Redis"
+) -> None:
+    before = skipped()
+    for number in range(20):
+        emit(redis_client, arrived(f"i{number}"))
+    # JSON by every rule, and more than Postgres' JSONB can hold.
+    emit(redis_client, dispatched("i3", decision='{"candidates": [], "why": "\\u0000"}'), dispatched("i4"), arrived("nul\0"))
+
+    assert recorder.drain() == 23
+    assert skipped() == before + 1
+    assert reader.invocation("default", "i3").state is State.QUEUED
+    assert reader.invocation("default", "i4").state is State.DISPATCHED
+    assert reader.invocation("default", "nul").state is State.QUEUED
+    assert [n for _, n in arrivals(engine)] == [21]
+
+
+def test_an_unreadable_run_record_costs_only_itself(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+    emit(redis_client, settled("a", meta="{"))
+    recorder.drain()
+
+    (run,) = reader.executions("default", "a")
+    assert (run.state, run.run_s) == (State.SUCCEEDED, None)
+
+
+def test_the_start_of_an_earlier_attempt_is_not_this_ones(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+    """The record in Redis keeps it until the next start; this attempt ended before its own."""
+    emit(redis_client, settled("a", 2, claimed=T0 + 4000, begun=T0 + 2000, meta=""))
+    recorder.drain()
+
+    assert reader.invocation("default", "a").started_at is None
+    assert reader.executions("default", "a")[0].started_at is None
+
+
+def test_ended_while_it_waited(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+    emit(redis_client, arrived("a"), stream.Settled(
+        1, FUNCTION, 2, "a", 0, 0, "expired", "deadline_expired", "", T0, T0 + 10, 0, 0, T0 + 20, 4, "key1", "trace", 0, ""
+    ))  # fmt: skip
+    recorder.drain()
+
+    row = reader.invocation("default", "a")
+    assert (row.state, row.cause, row.claimed_at, row.started_at) == (State.EXPIRED, "deadline_expired", None, None)
+    assert reader.executions("default", "a") == []
+
+
+def test_reports_are_thinned_out(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+    for tick in range(40):  # two a second, for 20 s
+        at = T0 // 10_000_000 * 10_000_000 + tick * 500_000
+        job = JobReport(
+            id="j1", project="default", state="running", pid=1, memory_mib=1.0, iterations=tick, window_s=30.0, solo_s=0.1, solo_count=tick,
+            shared_s=0.11, shared_count=2,
+        )  # fmt: skip
+        report = Report(
+            gpu="cpu0", boot="b", at=at / 1e6, kind="cpu", device="1", sharing_mode="time-slice", slots=2, memory_total_mib=1000.0,
+            memory_used_mib=10.0, utilisation=tick / 100, utilisation_counter="cpu-time", function_utilisation=0.0, running=1, jobs=[job],
+        )  # fmt: skip
+        emit(redis_client, stream.Reported(1, "cpu0", at, encode_report(report).decode()))
+        if tick == 15:
+            recorder.drain()
+    recorder.drain()
+
+    samples = reader.gpu_samples("cpu0", 0.0)
+    assert len(samples) == 20
+    assert [sample.at for sample in samples] == sorted({sample.at for sample in samples})
+    assert len(reader.gpu_samples("cpu0", samples[15].at)) == 5
+    windows = reader.job_windows("j1")
+    assert [(window.iterations, window.solo_s, window.shared_count) for window in windows] == [(19, 0.1, 2), (39, 0.1, 2)]
+
+
+def test_pages_of_invocations(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+    emit(redis_client, *(arrived(f"i{number}") for number in range(5)), settled("i1"))
+    recorder.drain()
+
+    first, cursor = reader.invocations("default", limit=3)
+    rest, end = reader.invocations("default", limit=3, cursor=cursor)
+    assert [row.id for row in [*first, *rest]] == ["i4", "i3", "i2", "i1", "i0"]
+    assert end is None
+    assert [row.id for row in reader.invocations("default", state=State.SUCCEEDED)[0]] == ["i1"]
+    assert reader.invocations("default", function="other") == ([], None)
+    assert reader.invocations("vision") == ([], None)
+
+
+def test_postgres_away_loses_nothing(recorder: Recorder, reader: Reader, engine: Engine, redis_client: "redis.Redis") -> None:
+    emit(redis_client, arrived("a"))
+    away = make_engine("postgresql://smore@/smore?host=/nowhere", "tests")
+    with pytest.raises(OperationalError):
+        Recorder(away, redis_client, PREFIX).drain()
+    away.dispose()
+    recorder.drain()
+    emit(redis_client, arrived("b"))
+    with engine.begin() as connection:  # what a restart does to the pooled connections
+        connection.execute(
+            text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()")
+        )
+
+    assert recorder.drain() == 1
+    assert len(reader.invocations("default")[0]) == 2
+
+
+def test_a_connection_that_breaks_in_the_middle_is_tried_again(
+    recorder: Recorder, reader: Reader, engine: Engine, redis_client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emit(redis_client, *life("a"))
+    read = Recorder._read
+
+    def cut(self: Recorder, cursor: str, limit: int) -> list[tuple[str, bytes]]:
+        with engine.begin() as other:
+            other.execute(text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"))
+        return read(self, cursor, limit)
+
+    monkeypatch.setattr(Recorder, "_read", cut)
+    with pytest.raises(OperationalError):
+        recorder.drain()
+    monkeypatch.undo()
+
+    assert recorder.drain() == 7
+    assert reader.invocation("default", "a").state is State.SUCCEEDED
+
+
+def test_two_recorders_do_not_write_twice(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+    emit(redis_client, *life("a"))
+    recorder.drain()
+    emit(redis_client, arrived("b"))
+    with engine.begin() as connection:
+        connection.execute(text("SELECT FROM stream_cursor FOR UPDATE"))
+        assert Recorder(engine, redis_client, PREFIX).drain() == 0
+    assert Recorder(engine, redis_client, PREFIX).drain() == 1
+
+
+def test_retain_drops_what_is_old(recorder: Recorder, reader: Reader, engine: Engine, redis_client: "redis.Redis") -> None:
+    now = time.time_ns() // 1000
+    emit(redis_client, arrived("new", now), *life("new")[1:], arrived("old", now - 3 * 86_400_000_000), dispatched("old"))
+    redis_client.xadd(f"{PREFIX}ev", {"e": encode(arrived("newer", now))})
+    recorder.drain()
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE invocations SET arrival_at = to_timestamp(:now) WHERE id = 'new'"), {"now": now / 1e6})
+        connection.execute(text("UPDATE decisions SET id = id - (3 * 86400000::bigint << 20) WHERE attempts = '[[\"old\", 1]]'"))
+
+    assert recorder.retain(2.0) == 4  # the invocation, its decision, and two minutes of arrivals
+    assert [row.id for row in reader.invocations("default")[0]] == ["newer", "new"]
+    assert reader.executions("default", "old") == []
+    assert reader.decision_for("new", 2) is not None
+    assert recorder.retain(2.0) == 0

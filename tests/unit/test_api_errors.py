@@ -1,0 +1,167 @@
+"""Problem documents: one table, stable codes, nothing of the platform's inside."""
+
+import orjson
+import pytest
+import redis
+from sqlalchemy.exc import OperationalError
+from starlette.exceptions import HTTPException
+
+from api.answers import moment, refusal, server_timing, settled
+from api.errors import FAILURE, STATUS, Ended, ResultDropped, explain, outcome
+from smore.domain import errors
+from smore.domain.errors import CallerError, FunctionNotFound, InvalidInput, PlatformError, SmoreError, Unauthorised
+from smore.domain.invocation import TERMINAL, Cause, State
+from smore.queue import Admission, Reply
+from smore.stream import Result, encode, error_result
+
+
+def document(error: Exception) -> tuple[int, dict[str, object], dict[str, str]]:
+    response = explain(error, "r1")
+    return response.status_code, orjson.loads(bytes(response.body)), dict(response.headers)
+
+
+def classes(of: type[SmoreError]) -> list[type[SmoreError]]:
+    return [of, *(deeper for child in of.__subclasses__() for deeper in classes(child))]
+
+
+def test_every_code_has_a_status() -> None:
+    known = {kind.code for kind in classes(SmoreError) if kind not in (SmoreError, Ended)}
+
+    assert known - STATUS.keys() == {"stale_attempt"}  # a worker's own; it never reaches a caller
+
+
+def test_a_callers_error_is_shown_whole() -> None:
+    status, body, headers = document(InvalidInput("input.x[0]: no", field="input.x[0]"))
+
+    assert (status, headers["content-type"], headers["x-request-id"]) == (422, "application/problem+json", "r1")
+    assert body == {
+        "type": "urn:smore:problem:invalid_input", "title": "Unprocessable Entity", "status": 422, "detail": "input.x[0]: no",
+        "code": "invalid_input", "request_id": "r1", "field": "input.x[0]",
+    }  # fmt: skip
+
+
+def test_the_docstring_is_the_default_detail() -> None:
+    assert document(FunctionNotFound())[1]["detail"] == errors.FunctionNotFound.__doc__
+    assert document(ResultDropped())[:1] == (410,)
+    assert document(Unauthorised())[2]["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("error", [ValueError("secret"), KeyError("secret"), PlatformError("secret", path="secret")])
+def test_the_platforms_errors_are_hidden(error: Exception) -> None:
+    status, body, headers = document(error)
+
+    assert (status, body["code"]) == (500, "internal")
+    assert "secret" not in str(body) + str(headers)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis.ConnectionError("secret"),
+        redis.TimeoutError("secret"),
+        OperationalError("select", {}, Exception("secret")),
+        errors.Unavailable("secret"),
+    ],
+)
+def test_a_server_that_is_away_is_503_with_retry_after(error: Exception) -> None:
+    status, body, headers = document(error)
+
+    assert (status, body["code"], headers["retry-after"]) == (503, "unavailable", "1")
+    assert "secret" not in str(body)
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, "not_found"), (405, "method_not_allowed"), (400, "bad_request")])
+def test_http_exceptions_have_codes_too(status: int, code: str) -> None:
+    assert document(HTTPException(status))[1]["code"] == code
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL - {State.SUCCEEDED}))
+@pytest.mark.parametrize("cause", list(Cause))
+def test_every_ending_is_an_error_status(state: State, cause: Cause) -> None:
+    status, code = outcome(state, cause)
+
+    assert 400 <= status < 600
+    assert code
+
+
+def test_failures_by_cause() -> None:
+    assert set(FAILURE) <= set(Cause)
+    assert outcome("failed", "handler_error") == (422, "handler_error")
+    assert outcome("failed", "timed_out") == (504, "timed_out")
+    assert outcome("expired", "deadline_expired") == (504, "deadline_expired")
+    assert outcome("rejected", "infeasible") == (429, "slo_infeasible")
+
+
+def reply(state: str, result: bytes, cause: str = "ok") -> Reply:
+    return Reply(
+        id="i", state=state, cause=cause, attempt=1, arrival_us=1_000_000, claimed_us=1_002_500, started_us=1_003_000,
+        finished_us=1_010_000, gpu="g", schedule_us=500, result=result,
+    )  # fmt: skip
+
+
+def test_a_success_is_concatenated() -> None:
+    response = settled(reply("succeeded", encode(Result(form="json", load_us=1, run_us=2000, body=b'{"a":1}'))), "r")
+
+    assert bytes(response.body) == b'{"id":"i","state":"succeeded","output":{"a":1}}'
+    assert response.headers["server-timing"] == "queue;dur=2.000, schedule;dur=0.500, dispatch;dur=0.500, load;dur=0.001, run;dur=2.000"
+
+
+def test_a_raw_success_has_its_shapes_in_headers() -> None:
+    response = settled(reply("succeeded", encode(Result(form="raw", body=b"\0\1", shapes="y:UINT8:1,2"))), "r")
+
+    assert (bytes(response.body), response.headers["smore-outputs"], response.headers["smore-invocation"]) == (b"\0\1", "y:UINT8:1,2", "i")
+
+
+def test_an_ending_without_output_is_a_problem_with_the_functions_message() -> None:
+    with pytest.raises(Ended) as raised:
+        settled(reply("failed", error_result("ZeroDivisionError: no"), "handler_error"), "r")
+    status, body, _ = document(raised.value)
+
+    assert (status, body["code"], body["detail"], body["id"], body["state"]) == (
+        422,
+        "handler_error",
+        "ZeroDivisionError: no",
+        "i",
+        "failed",
+    )
+
+
+def test_what_never_was_claimed_waited_all_the_time() -> None:
+    never = Reply(
+        id="i",
+        state="expired",
+        cause="c",
+        attempt=0,
+        arrival_us=1,
+        claimed_us=0,
+        started_us=0,
+        finished_us=2001,
+        gpu="",
+        schedule_us=0,
+        result=b"",
+    )
+
+    assert server_timing(never, Result(form="error")).startswith(b"queue;dur=2.000, schedule;dur=0.000, dispatch;dur=0.000")
+
+
+def test_an_infeasible_deadline_names_the_earliest_that_would_be_taken() -> None:
+    error = refusal(Admission(status="infeasible", earliest_us=3_500_000, now_us=1_000_000), 400_000)
+
+    assert error.details == {"earliest_deadline_ms": 2500, "earliest_deadline_at": moment(3.5), "retry_after_s": 3}
+    _, body, headers = document(error)
+    assert (body["earliest_deadline_at"], headers["retry-after"]) == ("1970-01-01T00:00:03.500000+00:00", "3")
+    assert "retry_after_s" not in body
+
+
+@pytest.mark.parametrize(
+    ("admission", "code"),
+    [
+        (Admission(status="full", limit="function"), "queue_full"),
+        (Admission(status="mismatch", known_id="x"), "idempotency_mismatch"),
+        (Admission(status="late"), "deadline_expired"),
+    ],
+)
+def test_refusals(admission: Admission, code: str) -> None:
+    error: CallerError = refusal(admission, 1)
+
+    assert error.code == code

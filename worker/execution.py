@@ -1,0 +1,337 @@
+"""
+One batch from its message to its results: start, a seat in the warm pool, predict, finish.
+
+Two round trips to Redis and one to the runner where the model is warm. What goes wrong has one place each: the caller's input and handler
+errors fail the invocation, a crash gives it back. In a batch only the guilty one may be charged, so a batch that fails as a whole is
+given back and each member runs alone.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import orjson
+import redis
+import structlog
+
+from smore import observability
+from smore.catalog import Catalog
+from smore.domain.function import FunctionSpec
+from smore.domain.invocation import Cause
+from smore.queue import Begun, Outcome, Queue
+from smore.settings import WorkerSettings
+from smore.stream import Result, encode, error_result
+from worker.frames import Answer, Item, Predicted
+from worker.pool import LoadFailed, Pool, Quarantined, Seat, Unservable
+from worker.processes import RunnerDied, RunnerFailed, RunnerTimeout
+
+log = observability.logger(__name__)
+
+_OUTAGE: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
+#: How long a result is held while Redis is away; then the lease's end returns the invocation to the queue.
+PATIENCE_S: Final = 30.0
+#: How long a batch waits for a seat that others hold, beyond its own deadline too: Redis decides about deadlines, not this.
+SEAT_WAIT_S: Final = 10.0
+#: SIGTERM to SIGKILL of a cancelled invocation's runner.
+CANCEL_S: Final = 1.0
+
+T = TypeVar("T")
+
+
+class Phase(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHING = "finishing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    id: str
+    attempt: int
+    begun: Begun
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """What one message started; the mutable part is guarded by :class:`Executor`."""
+
+    function: str
+    revision: int
+    members: Sequence[Member]
+    phase: Phase = Phase.WAITING
+    seat: Seat | None = None
+    #: Ids that are no longer this worker's: cancelled, or given to another after a silence.
+    lost: set[str] = field(default_factory=set)
+
+    def mine(self) -> list[Member]:
+        return [member for member in self.members if member.id not in self.lost]
+
+
+class Executor:
+    """Runs batches, each in the thread that brings it; knows what runs. Survives every outage of Redis."""
+
+    def __init__(
+        self, *, config: WorkerSettings, boot: str, queue: Queue, catalog: Catalog, pool: Pool, jobs: Callable[[], Sequence[str]]
+    ) -> None:
+        self._config = config
+        self._boot = boot
+        self._queue = queue
+        self._catalog = catalog
+        self._pool = pool
+        self._jobs = jobs
+        self._lock = threading.Lock()
+        self._batches: set[Batch] = set()
+        self._draining = threading.Event()
+        #: When a message was last taken, monotonic.
+        self.consumed_at = time.monotonic()
+
+    # ---- what runs ----------------------------------------------------------------------------------------------------------------------
+
+    def running(self) -> list[tuple[str, str, int]]:
+        """(function, id, attempt) of everything whose lease is to be renewed."""
+        with self._lock:
+            return [(batch.function, member.id, member.attempt) for batch in self._batches for member in batch.mine()]
+
+    def batches(self) -> int:
+        with self._lock:
+            return len(self._batches)
+
+    def drain(self) -> None:
+        """Begin nothing new: what has no seat yet goes back to the queue."""
+        self._draining.set()
+
+    @property
+    def draining(self) -> bool:
+        return self._draining.is_set()
+
+    def cancel(self, function: str, id_: str, attempt: int) -> None:
+        """End an invocation that is alone in its runner; in a batch the others go on and finish refuses its result."""
+        self._forsake(lambda batch, member: batch.function == function and member.id == id_ and member.attempt == attempt)
+
+    def lose(self, ids: Iterable[str]) -> None:
+        """These belong to somebody else by now."""
+        lost = frozenset(ids)
+        if lost:
+            self._forsake(lambda _, member: member.id in lost)
+
+    def _forsake(self, matches: Callable[[Batch, Member], bool]) -> None:
+        doomed = []
+        with self._lock:
+            for batch in self._batches:
+                found = [member for member in batch.members if matches(batch, member)]
+                # While it is being finished Redis decides whose it is.
+                if not found or batch.phase is Phase.FINISHING:
+                    continue
+                batch.lost.update(member.id for member in found)
+                if batch.phase is Phase.RUNNING and batch.seat is not None and not batch.mine():
+                    # Still under the lock: once the batch is past RUNNING its runner may be another's.
+                    self._pool.doom(batch.seat)
+                    doomed.append(batch.seat.runner)
+        for runner in doomed:
+            threading.Thread(target=runner.stop, args=(CANCEL_S,), name="cancel", daemon=True).start()
+
+    # ---- one batch ----------------------------------------------------------------------------------------------------------------------
+
+    def run(self, function: str, revision: int, attempts: Sequence[tuple[str, int]]) -> None:
+        """Serve a message. Never raises for what a function, a runner or Redis did."""
+        self.consumed_at = time.monotonic()
+        try:
+            begun = self._queue.start(function, self._config.gpu, self._config.lease_s, attempts)
+        except _OUTAGE as error:
+            # Not started, or started without our knowledge: the lease gives it back either way.
+            log.warning("not started: Redis is away", function=function, error=str(error))
+            return
+        members = [
+            Member(id=id_, attempt=attempt, begun=one) for (id_, attempt), one in zip(attempts, begun, strict=True) if one is not None
+        ]
+        if not members:
+            return
+        batch = Batch(function, revision, members)
+        trace = members[0].begun.trace
+        with structlog.contextvars.bound_contextvars(function=function, trace=trace):
+            with self._lock:
+                self._batches.add(batch)
+            try:
+                self._serve(batch, trace)
+            finally:
+                with self._lock:
+                    self._batches.discard(batch)
+
+    def _serve(self, batch: Batch, trace: str) -> None:
+        spec = self._patiently(lambda: self._catalog.revision(batch.function, batch.revision))
+        if spec is None:
+            self._fail(batch, Cause.FUNCTION_DELETED, "The function is gone.")
+            return
+        try:
+            seat = self._pool.acquire(
+                batch.function,
+                batch.revision,
+                spec,
+                until=time.monotonic() + SEAT_WAIT_S,
+                wanted=lambda: not self.draining and bool(batch.mine()),
+            )
+        except Unservable as error:
+            self._give_back(batch, Cause.WORKER_BUSY, str(error))
+        except Quarantined as error:
+            self._fail(batch, Cause.QUARANTINED, str(error))
+        except LoadFailed as error:
+            self._fail(batch, Cause.LOAD_FAILED, str(error))
+        else:
+            self._run(batch, seat, spec, trace)
+
+    def _run(self, batch: Batch, seat: Seat, spec: FunctionSpec, trace: str) -> None:
+        with self._lock:
+            members = batch.mine()
+            batch.seat, batch.phase = seat, Phase.RUNNING
+            beside = sorted({other.function for other in self._batches if other is not batch and other.phase is Phase.RUNNING})
+        if not members:
+            self._pool.release(seat)
+            return
+        jobs = list(self._jobs())
+        items = [
+            Item(
+                encoding=m.begun.encoding.value,
+                accept=m.begun.accept.value,
+                rows=m.begun.rows,
+                length=len(m.begun.payload),
+                shapes=m.begun.shape,
+            )
+            for m in members
+        ]
+        try:
+            predicted, body = seat.runner.predict(items, [m.begun.payload for m in members], trace, spec.timeout_s)
+        except RunnerDied as error:
+            self._died(batch, seat, error)
+            return
+        except RunnerTimeout:
+            self._end(batch, seat)
+            log.warning("timed out", revision=batch.revision, timeout_s=spec.timeout_s)
+            self._charge(batch, Cause.TIMED_OUT, f"It ran longer than its limit of {spec.timeout_s:g} s.")
+            return
+        except RunnerFailed as error:
+            self._failed(batch, seat, error)
+            return
+        except BaseException:
+            # A defect of ours: the runner's state is unknown.
+            self._end(batch, seat)
+            raise
+        self._settling(batch)
+        self._pool.release(seat)
+        self._pool.succeeded(seat)
+        observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(predicted.run_us / 1e6)
+        meta = orjson.dumps(
+            {
+                "v": 1, "boot": self._boot, "cold": seat.cold, "load_ms": seat.instance.phases if seat.cold else {},
+                "run_ms": predicted.run_us / 1e3, "batch": len(members), "rows": predicted.rows, "co": beside, "jobs": jobs,
+                "pid": seat.runner.pid,
+            }
+        ).decode()  # fmt: skip
+        self._finish(batch, meta, _outcomes(members, predicted, memoryview(body), seat))
+
+    # ---- how it goes wrong --------------------------------------------------------------------------------------------------------------
+
+    def _settling(self, batch: Batch) -> None:
+        with self._lock:
+            batch.phase = Phase.FINISHING
+
+    def _end(self, batch: Batch, seat: Seat) -> None:
+        self._settling(batch)
+        self._pool.release(seat, healthy=False)
+
+    def _died(self, batch: Batch, seat: Seat, error: RunnerDied) -> None:
+        guilty = batch.mine()
+        self._end(batch, seat)
+        if not guilty:
+            return  # we have killed it ourselves, for a cancel
+        if error.status is None:
+            self._give_back(batch, Cause.WORKER_LOST, "The zygote ended.")
+            return
+        log.warning("runner died", revision=batch.revision, pid=seat.runner.pid, status=error.status, batch=len(batch.members))
+        self._pool.crashed(seat, guilty[0].id, Cause.CRASHED)
+        self._retry(batch, Cause.CRASHED, str(error))
+
+    def _failed(self, batch: Batch, seat: Seat, error: RunnerFailed) -> None:
+        if error.cause is Cause.OUT_OF_MEMORY:
+            # What it holds is not known any more: only its end gives the memory back.
+            guilty = batch.members[0].id
+            self._end(batch, seat)
+            self._pool.crashed(seat, guilty, error.cause)
+            self._retry(batch, error.cause, str(error))
+        else:
+            self._settling(batch)
+            self._pool.release(seat)
+            self._charge(batch, error.cause, str(error))
+
+    def _charge(self, batch: Batch, cause: Cause, message: str) -> None:
+        """The fault of the one that ran; of a batch, of one among them: each is run alone to find out which."""
+        if len(batch.members) > 1:
+            self._requeue(batch, cause, message, refund=True, alone=True)
+        else:
+            self._fail(batch, cause, message)
+
+    def _retry(self, batch: Batch, cause: Cause, message: str) -> None:
+        """A crash may have been an accident: try again while attempts are left. In a batch nobody's attempt is charged."""
+        together = len(batch.members) > 1
+        self._requeue(batch, cause, message, refund=together, alone=together)
+
+    def _give_back(self, batch: Batch, cause: Cause, message: str) -> None:
+        """Nobody's fault: it never ran."""
+        self._requeue(batch, cause, message, refund=True, alone=False)
+
+    def _requeue(self, batch: Batch, cause: Cause, message: str, *, refund: bool, alone: bool) -> None:
+        self._settling(batch)
+        attempts = [(member.id, member.attempt) for member in batch.mine()]
+        if attempts:
+            self._patiently(lambda: self._queue.requeue(batch.function, cause, attempts, refund=refund, alone=alone, message=message))
+
+    def _fail(self, batch: Batch, cause: Cause, message: str) -> None:
+        self._settling(batch)
+        blob = error_result(message)
+        outcomes = [Outcome(id=m.id, attempt=m.attempt, action="fail", cause=cause, result=blob) for m in batch.mine()]
+        meta = orjson.dumps({"v": 1, "boot": self._boot, "batch": len(batch.members)}).decode()
+        self._finish(batch, meta, outcomes)
+
+    def _finish(self, batch: Batch, meta: str, outcomes: Sequence[Outcome]) -> None:
+        with self._lock:
+            kept = [outcome for outcome in outcomes if outcome.id not in batch.lost]
+        if kept:
+            self._patiently(lambda: self._queue.finish(batch.function, meta, kept))
+
+    def _patiently(self, call: Callable[[], T]) -> T | None:
+        """Redis may be restarting: try again for a while. None when it stays away."""
+        until = time.monotonic() + PATIENCE_S
+        pause_s = 0.02
+        while True:
+            try:
+                return call()
+            except _OUTAGE as error:
+                if time.monotonic() + pause_s > until:
+                    log.error("given up: Redis stays away", error=str(error))
+                    return None
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, 1.0)
+
+
+def _outcomes(members: Sequence[Member], predicted: Predicted, body: memoryview, seat: Seat) -> list[Outcome]:
+    """Each member's result record."""
+    outcomes = []
+    at = 0
+    for member, answer in zip(members, predicted.answers, strict=True):
+        own = bytes(body[at : at + answer.length])
+        at += answer.length
+        outcomes.append(_outcome(member, answer, own, predicted.run_us, seat))
+    return outcomes
+
+
+def _outcome(member: Member, answer: Answer, body: bytes, run_us: int, seat: Seat) -> Outcome:
+    result = Result(
+        form=answer.form, load_us=seat.load_us, run_us=run_us, cold=seat.cold, body=body, message=answer.message, shapes=answer.shapes
+    )
+    failed = answer.form == "error"
+    return Outcome(
+        id=member.id, attempt=member.attempt, action="fail" if failed else "succeed", cause=Cause(answer.cause) if failed else Cause.OK,
+        result=encode(result),
+    )  # fmt: skip

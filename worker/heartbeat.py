@@ -1,0 +1,220 @@
+"""What a GPU worker says and hears beside its runs: a report every heartbeat, commands as they come, and a look at its own ears."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, assert_never
+
+import redis
+
+from smore import observability
+from smore.catalog import Catalog
+from smore.celery_app import gpu_queue
+from smore.fleet import AnyCommand, Cancel, Fleet, Offload, Prewarm, Report, StartJob, StopJob, encode_report
+from smore.queue import Queue
+from smore.settings import Settings
+from worker import proc
+from worker.device import Device, Load
+from worker.execution import Executor
+from worker.jobs import Jobs
+from worker.pool import Pool
+
+log = observability.logger(__name__)
+
+_OUTAGE: Final = (redis.RedisError, OSError)
+#: A report lives for so many heartbeats.
+TTL_HEARTBEATS: Final = 4
+#: Changes of the warm set within this go into one report.
+COALESCE_S: Final = 0.03
+#: Messages waiting, a slot free and nothing taken for this long: the consumer hears nothing any more.
+DEAF_S: Final = 5.0
+DEAF_EXIT: Final = 70
+_COMMAND_WAIT_S: Final = 1.0
+_OUTAGE_PAUSE_S: Final = 0.5
+
+
+class Ears:
+    """Tells a deaf consumer: messages wait, a slot is free, and none has been taken for :data:`DEAF_S`. Pure."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def deaf(self, *, now: float, waiting: int, free: int, consumed_at: float) -> bool:
+        """Called about once a second while Redis answers."""
+        if not waiting or free <= 0:
+            self._since = None
+            return False
+        if self._since is None or consumed_at > self._since:
+            self._since = now
+        return now - self._since >= DEAF_S
+
+    def reset(self) -> None:
+        """Redis did not answer: what the consumer takes meanwhile is no sign."""
+        self._since = None
+
+
+class Heartbeat:
+    """Two threads. ``zygote_pid`` names the process whose CPU time (with its reaped children) is the functions'."""
+
+    def __init__(
+        self,
+        *,
+        config: Settings,
+        boot: str,
+        client: "redis.Redis",
+        device: Device,
+        pool: Pool,
+        executor: Executor,
+        jobs: Jobs,
+        zygote_pid: Callable[[], int | None],
+    ) -> None:
+        self._config = config
+        self._boot = boot
+        self._redis = client
+        self._device = device
+        self._pool = pool
+        self._executor = executor
+        self._jobs = jobs
+        self._zygote_pid = zygote_pid
+        prefix = config.redis.prefix
+        self._queue = Queue(client, prefix, config.queue)
+        self._fleet = Fleet(client, prefix)
+        self._catalog = Catalog(client, prefix)
+        self._list = f"{prefix}{gpu_queue(config.worker.gpu)}"
+        self._cursor = ""
+        self._ears = Ears()
+        self._utilisation = (0.0, 0.0)
+        self._sampled_at = 0.0
+        self._woken = threading.Event()
+        self._stopped = threading.Event()
+        self._silent = False
+
+    def wake(self) -> None:
+        """Report soon: the warm set or the jobs have changed."""
+        self._woken.set()
+
+    def start(self) -> None:
+        for target, name in ((self._beat, "heartbeat"), (self._listen, "commands")):
+            threading.Thread(target=target, name=name, daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._woken.set()
+
+    # ---- reports ------------------------------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        beat_s = self._config.worker.heartbeat_s
+        next_beat = time.monotonic()
+        next_listen = next_beat + DEAF_S
+        while not self._stopped.is_set():
+            if self._woken.wait(max(0.0, next_beat - time.monotonic())):
+                self._stopped.wait(COALESCE_S)
+                self._woken.clear()
+            try:
+                self._jobs.tick()
+                self.report()
+                if time.monotonic() >= next_listen:
+                    self._check_ears()
+                    next_listen = time.monotonic() + 1.0
+            except _OUTAGE as error:
+                self._ears.reset()
+                self._mark_silent(error)
+            except Exception:
+                # A worker without heartbeats loses all it runs: what one report was missing the next may have.
+                log.exception("heartbeat failed")
+            next_beat = time.monotonic() + beat_s
+
+    def _mark_silent(self, error: Exception) -> None:
+        if not self._silent:
+            log.warning("Redis is away", error=str(error))
+        self._silent = True
+
+    def report(self) -> None:
+        """Send one report and act on what is lost. Raises redis-py's errors."""
+        config = self._config.worker
+        report = self._compose()
+        lost = self._queue.report(
+            config.gpu, encode_report(report), ttl_s=TTL_HEARTBEATS * config.heartbeat_s, lease_s=config.lease_s, cursor=self._cursor,
+            running=self._executor.running(),
+        )  # fmt: skip
+        if self._silent:
+            log.info("Redis is back")
+            self._silent = False
+        self._executor.lose(lost)
+
+    def _compose(self) -> Report:
+        config = self._config.worker
+        warm = self._pool.warm()
+        self._sample()
+        return Report(
+            gpu=config.gpu, boot=self._boot, at=time.time(), kind=config.kind, device=self._device.description,
+            sharing_mode=config.sharing_mode,
+            # A worker that is ending takes nothing more.
+            slots=0 if self._executor.draining else config.slots,
+            memory_total_mib=round(self._device.memory_total_mib, 1),
+            memory_used_mib=round(self._pool.memory_used_mib() + self._jobs.memory_mib(), 1),
+            utilisation=round(self._utilisation[0], 4), utilisation_counter=self._device.counter,
+            function_utilisation=round(self._utilisation[1], 4), running=self._executor.batches(), warm=warm, jobs=self._jobs.reports(),
+            quarantined=self._pool.quarantined(),
+        )  # fmt: skip
+
+    def _sample(self) -> None:
+        """Over whole heartbeats only: a report between two would divide clock ticks by nearly nothing."""
+        now = time.monotonic()
+        if now - self._sampled_at < 0.8 * self._config.worker.heartbeat_s:
+            return
+        self._sampled_at = now
+        runners = self._pool.runners()
+        zygote = self._zygote_pid()
+        functions_s = sum(proc.cpu_s(pid) for pid in runners) + (proc.cpu_s(zygote) if zygote is not None else 0.0)
+        found = self._device.utilisation(Load(at=now, functions_cpu_s=functions_s, jobs_cpu_s=self._jobs.cpu_s(), runners=runners))
+        self._utilisation = (found.total, found.functions)
+
+    def _check_ears(self) -> None:
+        waiting = int(self._redis.llen(self._list))
+        free = self._config.worker.slots - self._executor.batches()
+        if self._executor.draining:
+            return
+        if self._ears.deaf(now=time.monotonic(), waiting=waiting, free=free, consumed_at=self._executor.consumed_at):
+            log.critical("deaf: messages wait and none is taken; ending to be started anew", waiting=waiting)
+            os._exit(DEAF_EXIT)
+
+    # ---- commands -----------------------------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        gpu = self._config.worker.gpu
+        cursor = ""
+        while not self._stopped.is_set():
+            try:
+                cursor = cursor or self._fleet.cursor(gpu)
+                commands = self._fleet.commands(gpu, cursor, _COMMAND_WAIT_S)
+                for entry, command in commands:
+                    self._obey(command)
+                    # Reported, and so passed for good, only now that it is done.
+                    self._cursor = cursor = entry
+            except _OUTAGE:
+                self._stopped.wait(_OUTAGE_PAUSE_S)
+            except Exception:
+                log.exception("commands failed")
+                self._stopped.wait(_OUTAGE_PAUSE_S)
+
+    def _obey(self, command: AnyCommand | None) -> None:
+        match command:
+            case None:
+                log.warning("unreadable command passed over")
+            case Cancel():
+                self._executor.cancel(command.function, command.id, command.attempt)
+            case Offload():
+                self._pool.offload(command.function, command.revision)
+            case Prewarm():
+                spec = self._catalog.revision(command.function, command.revision)
+                if spec is not None:
+                    self._pool.prewarm(command.function, command.revision, spec)
+            case StartJob():
+                self._jobs.start(command)
+            case StopJob():
+                self._jobs.stop(command.id)
+            case _:
+                assert_never(command)

@@ -1,0 +1,308 @@
+"""
+Serverful jobs: training processes that outlive their worker.
+
+A job is started in a session of its own and known by process number, start time and a token in its environment. What is known is written to
+``<home>/run/jobs/<id>.json``, so a worker that starts adopts the jobs that live and reports the others lost. Its iterations are read from
+the ring that ``smore.track`` writes and told apart by whether a function ran meanwhile.
+"""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from smore import observability
+from smore.domain.job import JobState
+from smore.fleet import JobReport, StartJob
+from smore.track import TrackReader
+from worker import proc
+from worker.activity import Activity
+from worker.device import pinned
+from worker.processes import MALLOC, ROOT, scrubbed
+
+log = observability.logger(__name__)
+
+TOKEN: Final = "SMORE_JOB_TOKEN"  # noqa: S105 - the name of a variable
+WINDOW_S: Final = 60.0
+#: SIGTERM to SIGKILL.
+STOP_S: Final = 10.0
+#: How long a job that has ended is reported and its record kept.
+REMEMBERED_S: Final = 600.0
+_MEASURE_S: Final = 5.0
+#: Exit code of a job that was not allowed to start (as shells say "cannot be executed").
+REFUSED: Final = 126
+#: A job's own variables may not undo what keeps it to its entry point, its device and its tracking file.
+_RESERVED: Final = ("SMORE_", "LD_", "PYTHON", "MALLOC_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """What is written down about a job. ``start`` in clock ticks since the boot ``boot``."""
+
+    id: str
+    project: str
+    name: str
+    argv: list[str]
+    pid: int
+    start: int
+    boot: str
+    token: str
+    #: Of the worker's GPU instance.
+    gpu: str
+    state: JobState = JobState.RUNNING
+    exit_code: int | None = None
+    ended_at: float = 0.0
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Record).decode
+
+
+@dataclass(slots=True)
+class _Job:
+    record: Record
+    reader: TrackReader
+    #: None where it was adopted.
+    child: "subprocess.Popen[bytes] | None" = None
+    #: (end, duration, shared) of the iterations in the window.
+    iterations: deque[tuple[float, float, bool]] = field(default_factory=deque)
+    memory_mib: float = 0.0
+    measured_at: float = -_MEASURE_S
+    #: Monotonic time after which it is killed.
+    kill_at: float | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.record.state is JobState.RUNNING
+
+
+class Jobs:
+    """The jobs of one GPU instance. ``tick`` is called with every heartbeat; every method is safe from any thread."""
+
+    def __init__(
+        self,
+        *,
+        gpu: str,
+        home: Path,
+        entrypoints: Sequence[str],
+        cores: Sequence[int],
+        environment: Mapping[str, str],
+        activity: Activity,
+        started: Callable[[int], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._gpu = gpu
+        self._folder = home / "run" / "jobs"
+        self._logs = home / "logs"
+        self._entrypoints = entrypoints
+        self._cores = cores
+        self._environment = environment
+        self._activity = activity
+        self._started = started
+        self._changed = changed
+        self._lock = threading.RLock()
+        self._jobs: dict[str, _Job] = {}
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._logs.mkdir(parents=True, exist_ok=True)
+
+    def adopt(self) -> None:
+        """Find the jobs that a former worker of this GPU instance has left running; called once, at the start."""
+        with self._lock:
+            for path in sorted(self._folder.glob("*.json")):
+                try:
+                    record = _decode(path.read_bytes())
+                except (OSError, msgspec.DecodeError) as error:
+                    log.warning("unreadable record of a job", path=str(path), error=str(error))
+                    continue
+                if record.gpu != self._gpu:
+                    continue
+                job = self._jobs[record.id] = _Job(record, TrackReader(str(self._track(record.id))))
+                if not job.running:
+                    continue
+                if _alive(record):
+                    log.info("job adopted", job=record.id, pid=record.pid)
+                    self._started(record.pid)
+                else:
+                    log.warning("job lost", job=record.id, pid=record.pid)
+                    self._close(job, JobState.LOST, None)
+
+    def start(self, command: StartJob) -> None:
+        """Start a job unless it is known already (the command may come twice). One that may not run ends at once."""
+        with self._lock:
+            if command.id in self._jobs:
+                return
+            if not _plain(command.id):
+                log.error("job refused: its id is no file name", job=command.id)
+                return
+            record = Record(
+                id=command.id, project=command.project, name=command.name, argv=command.argv, pid=0, start=0, boot=proc.boot_id(),
+                token=secrets.token_hex(16), gpu=self._gpu,
+            )  # fmt: skip
+            job = self._jobs[command.id] = _Job(record, TrackReader(str(self._track(command.id))))
+            if not command.argv or command.argv[0] not in self._entrypoints:
+                log.error("job refused: not an allowed entry point", job=command.id, argv=command.argv)
+                self._close(job, JobState.ENDED, REFUSED)
+                return
+            # Written before the process is there: a worker that is killed in between must not start it again, only lose it.
+            self._write(record)
+            try:
+                job.child = self._spawn(record, command.env)
+            except OSError as error:
+                log.error("job not started", job=command.id, error=str(error))
+                self._close(job, JobState.ENDED, REFUSED)
+                return
+            record.pid, record.start = job.child.pid, proc.start_time(job.child.pid) or 0
+            self._write(record)
+            self._started(record.pid)
+            log.info("job started", job=record.id, pid=record.pid, argv=record.argv)
+        self._changed()
+
+    def _spawn(self, record: Record, env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        own = {name: value for name, value in env.items() if not name.startswith(_RESERVED)}
+        threads = {"OMP_NUM_THREADS": "1"} if self._cores else {}
+        ours = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "SMORE_TRACK": str(self._track(record.id)), TOKEN: record.token}
+        with open(self._logs / f"job-{record.id}.log", "ab") as output, pinned(self._cores):
+            return subprocess.Popen(
+                [sys.executable, "-m", *record.argv],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                cwd=ROOT,
+                env=scrubbed({**MALLOC, **threads, **own, **self._environment, **ours}),
+            )
+
+    def stop(self, id_: str) -> None:
+        """SIGTERM now, SIGKILL after :data:`STOP_S`."""
+        with self._lock:
+            job = self._jobs.get(id_)
+            if job is not None and job.running and job.kill_at is None:
+                job.kill_at = time.monotonic() + STOP_S
+                self._signal(job, signal.SIGTERM)
+
+    def _signal(self, job: _Job, number: int) -> None:
+        # A child that has not been waited for keeps its number; an adopted process is looked at first.
+        if job.child is not None or _alive(job.record):
+            try:
+                os.killpg(job.record.pid, number)
+            except ProcessLookupError:
+                return
+
+    def tick(self) -> None:
+        """Notice ends, read iterations, carry out kills."""
+        now, mono = time.time(), time.monotonic()
+        ended = False
+        with self._lock:
+            for job in list(self._jobs.values()):
+                if job.running:
+                    self._read(job, now)
+                    ended |= self._look(job)
+                    if job.running and job.kill_at is not None and mono >= job.kill_at:
+                        self._signal(job, signal.SIGKILL)
+                    if mono - job.measured_at >= _MEASURE_S:
+                        job.memory_mib, job.measured_at = sum(proc.private_mib(pid) for pid in proc.tree(job.record.pid)), mono
+                elif now - job.record.ended_at > REMEMBERED_S:
+                    self._forget(job)
+        if ended:
+            self._changed()
+
+    def _look(self, job: _Job) -> bool:
+        """Whether it has ended just now."""
+        if job.child is not None:
+            code = job.child.poll()
+            if code is None:
+                return False
+        elif _alive(job.record):
+            return False
+        else:
+            code = None
+        log.info("job ended", job=job.record.id, exit_code=code)
+        self._close(job, JobState.ENDED, code)
+        return True
+
+    def _close(self, job: _Job, state: JobState, code: int | None) -> None:
+        job.record.state, job.record.exit_code, job.record.ended_at = state, code, time.time()
+        job.memory_mib = 0.0
+        self._write(job.record)
+
+    def _forget(self, job: _Job) -> None:
+        del self._jobs[job.record.id]
+        for path in (self._path(job.record.id), self._track(job.record.id)):
+            path.unlink(missing_ok=True)
+
+    def _read(self, job: _Job, now: float) -> None:
+        for end, duration in job.reader.read_new():
+            if end > now - WINDOW_S:
+                job.iterations.append((end, duration, self._activity.overlaps(end - duration, end)))
+        while job.iterations and job.iterations[0][0] <= now - WINDOW_S:
+            job.iterations.popleft()
+
+    # ---- for reports --------------------------------------------------------------------------------------------------------------------
+
+    def reports(self) -> list[JobReport]:
+        with self._lock:
+            return [_report(job) for job in self._jobs.values()]
+
+    def running(self) -> list[str]:
+        """Ids."""
+        with self._lock:
+            return [id_ for id_, job in self._jobs.items() if job.running]
+
+    def memory_mib(self) -> float:
+        # No lock: read under the pool's, and a sum that is a moment old does.
+        return sum(job.memory_mib for job in list(self._jobs.values()))
+
+    def cpu_s(self) -> float:
+        """CPU seconds of all running jobs with their descendants."""
+        with self._lock:
+            roots = [job.record.pid for job in self._jobs.values() if job.running]
+        return sum(proc.cpu_s(pid) for root in roots for pid in proc.tree(root))
+
+    # ---- files --------------------------------------------------------------------------------------------------------------------------
+
+    def _path(self, id_: str) -> Path:
+        return self._folder / f"{id_}.json"
+
+    def _track(self, id_: str) -> Path:
+        return self._folder / f"{id_}.track"
+
+    def _write(self, record: Record) -> None:
+        path = self._path(record.id)
+        new = path.with_suffix(".new")
+        # The token proves a process to be the job: it is for its owner's eyes.
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(_encode(record))
+        new.replace(path)
+
+
+def _plain(id_: str) -> bool:
+    return bool(id_) and len(id_) <= 128 and all(char.isalnum() or char in "-_" for char in id_)
+
+
+def _alive(record: Record) -> bool:
+    """Whether the process with that number is still the job."""
+    return (
+        record.pid > 0
+        and record.boot == proc.boot_id()
+        and proc.start_time(record.pid) == record.start
+        and proc.environment_of(record.pid).get(TOKEN) == record.token
+    )
+
+
+def _report(job: _Job) -> JobReport:
+    solo = [duration for _, duration, shared in job.iterations if not shared]
+    shared = [duration for _, duration, shared in job.iterations if shared]
+    return JobReport(
+        id=job.record.id, project=job.record.project, state=job.record.state.value, pid=job.record.pid, memory_mib=round(job.memory_mib, 1),
+        iterations=job.reader.count, window_s=WINDOW_S, solo_s=sum(solo) / len(solo) if solo else 0.0, solo_count=len(solo),
+        shared_s=sum(shared) / len(shared) if shared else 0.0, shared_count=len(shared), exit_code=job.record.exit_code,
+    )  # fmt: skip

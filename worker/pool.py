@@ -1,0 +1,509 @@
+"""
+The warm pool: the resident models of this GPU instance, within its memory.
+
+An instance is one runner process with one revision loaded. It is loading, idle or busy; idle ones are let go of when somebody needs their
+memory (least recently used first) or when their keep-alive is over. One standby runner without a model waits for the next cold start.
+All of it is guarded by one condition; what takes time (loads, unloads, kills) happens outside it, in the thread that needs it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from smore import observability
+from smore.domain.function import FunctionSpec
+from smore.domain.invocation import Cause
+from smore.fleet import WarmInstance, WarmState
+from worker.activity import Activity
+from worker.device import Device
+from worker.frames import Load
+from worker.processes import NoRunner, Runner, RunnerDied, RunnerFailed, RunnerTimeout, Zygote
+from worker.quarantine import Key, Quarantine
+
+log = observability.logger(__name__)
+
+#: A load may take as long as a run and at least this.
+LOAD_S: Final = 120.0
+#: How often an instance's memory is measured anew.
+_MEASURE_S: Final = 10.0
+#: How often the pool looks after itself when nothing wakes it.
+_ROUND_S: Final = 1.0
+
+
+class Unservable(Exception):
+    """This worker cannot run the batch now; another may."""
+
+
+class Quarantined(Exception):
+    """The revision is shut out after repeated crashes."""
+
+
+class LoadFailed(Exception):
+    """The handler could not be loaded; the message is for the caller."""
+
+
+@dataclass(eq=False, slots=True)
+class Instance:
+    """A resident model; everything that changes is guarded by the pool."""
+
+    function: str
+    revision: int
+    spec: FunctionSpec
+    memory_mib: float
+    state: WarmState = WarmState.LOADING
+    runner: Runner | None = None
+    #: Milliseconds by phase.
+    phases: dict[str, float] = field(default_factory=dict)
+    used_at: float = 0.0
+    measured_at: float = 0.0
+    #: On its way out: counted in memory until its process has ended, given to nobody.
+    leaving: bool = False
+    #: Why it never became ready.
+    failure: Exception | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.function, self.revision
+
+    @property
+    def label(self) -> str:
+        return f"{self.function}@{self.revision}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """An instance that is the holder's until it gives it back. ``cold``: a load was waited for, ``load_us`` long."""
+
+    instance: Instance
+    cold: bool
+    load_us: int
+
+    @property
+    def runner(self) -> Runner:
+        assert self.instance.runner is not None
+        return self.instance.runner
+
+
+class Pool:
+    """
+    ``others_mib`` is what serverful jobs hold of the device; ``changed`` is called (briefly, under the lock) when the warm set changes.
+
+    The zygote's ``exited`` must be :meth:`exited`.
+    """
+
+    def __init__(
+        self,
+        *,
+        gpu: str,
+        device: Device,
+        zygote: Callable[[], Zygote],
+        standby: bool,
+        others_mib: Callable[[], float],
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.activity = Activity()
+        self.quarantine = Quarantine()
+        self._gpu = gpu
+        self._device = device
+        self._zygote = zygote
+        self._wants_standby = standby
+        self._others_mib = others_mib
+        self._changed = changed
+        self._clock = clock
+        lock = threading.RLock()
+        #: Told when an instance or memory becomes free.
+        self._state = threading.Condition(lock)
+        #: Told when the keeper has something to do: the same lock, but no batch's end need wake it.
+        self._rounds = threading.Condition(lock)
+        self._instances: dict[Key, list[Instance]] = {}
+        #: Memory that a revision was found to need, for its next load.
+        self._known_mib: dict[Key, float] = {}
+        self._standby: Runner | None = None
+        self._standby_mib = 0.0
+        self._loading = 0
+        self._closed = False
+        self._keeper: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._keeper = threading.Thread(target=self._keep, name="pool", daemon=True)
+        self._keeper.start()
+
+    # ---- for batches --------------------------------------------------------------------------------------------------------------------
+
+    def acquire(self, function: str, revision: int, spec: FunctionSpec, *, until: float, wanted: Callable[[], bool]) -> Seat:
+        """
+        An instance for one batch: an idle one, a new one where ``max_warm`` and memory allow, or the first that becomes free.
+
+        ``until`` (of the pool's clock) bounds the wait for somebody else's, not a load. Raises Unservable (also once ``wanted`` is false),
+        Quarantined, LoadFailed.
+        """
+        began = self._clock()
+        awaited: Instance | None = None
+        with self._state:
+            while True:
+                if self._closed or not wanted():
+                    raise Unservable("The worker is ending.")
+                self._refuse_quarantined((function, revision))
+                if awaited is not None and awaited.failure is not None:
+                    raise awaited.failure
+                mine = [one for one in self._instances.get((function, revision), ()) if not one.leaving]
+                idle = next((one for one in mine if one.state is WarmState.IDLE), None)
+                if idle is not None:
+                    idle.state = WarmState.BUSY
+                    self.activity.begin()
+                    waited_us = int((self._clock() - began) * 1e6) if awaited is not None else 0
+                    return Seat(instance=idle, cold=awaited is not None, load_us=waited_us)
+                if len(mine) < spec.max_warm:
+                    victims = self._make_room(function, revision, spec)
+                    if victims is not None:
+                        instance = self._add(function, revision, spec)
+                        break
+                else:
+                    awaited = next((one for one in mine if one.state is WarmState.LOADING), awaited)
+                left = until - self._clock()
+                if left <= 0:
+                    raise Unservable("Every instance is busy and there is no room for another.")
+                self._state.wait(min(left, _ROUND_S))
+        self.activity.begin()
+        try:
+            self._fill(instance, victims, WarmState.BUSY)
+        except BaseException:
+            self.activity.end()
+            raise
+        observability.COLD_STARTS.labels(function, self._gpu).inc()
+        return Seat(instance=instance, cold=True, load_us=int((self._clock() - began) * 1e6))
+
+    def release(self, seat: Seat, *, healthy: bool = True) -> None:
+        """Give an instance back after a batch; one that is not healthy is ended, and its memory is back on return."""
+        instance = seat.instance
+        self.activity.end()
+        with self._state:
+            instance.used_at = self._clock()
+            if healthy and not instance.leaving and not self._closed and not seat.runner.ended.is_set():
+                instance.state = WarmState.IDLE
+                self._state.notify_all()
+                if 0 <= instance.spec.keep_alive_s < _ROUND_S:
+                    self._rounds.notify()
+                return
+            instance.leaving = True
+        seat.runner.end()
+        self._drop(instance)
+
+    def doom(self, seat: Seat) -> None:
+        """Give this instance to nobody after its present holder."""
+        with self._state:
+            seat.instance.leaving = True
+
+    def crashed(self, seat: Seat, culprit: str, cause: Cause) -> None:
+        """Note that user code ended its runner."""
+        instance = seat.instance
+        observability.RUNNER_DEATHS.labels(instance.function, self._gpu, cause.value).inc()
+        self._note_crash(instance, culprit)
+
+    def succeeded(self, seat: Seat) -> None:
+        self.quarantine.succeeded(seat.instance.key)
+
+    # ---- for commands -------------------------------------------------------------------------------------------------------------------
+
+    def prewarm(self, function: str, revision: int, spec: FunctionSpec) -> None:
+        """Load an instance where there is none; returns at once."""
+        with self._state:
+            present = any(not one.leaving for one in self._instances.get((function, revision), ()))
+            if present or self._closed or self.quarantine.holds((function, revision), self._clock()):
+                return
+            victims = self._try_room(function, revision, spec)
+            if victims is None:
+                log.info("no room to prewarm", function=function, revision=revision)
+                return
+            instance = self._add(function, revision, spec)
+        threading.Thread(target=self._prewarm, args=(instance, victims), name="prewarm", daemon=True).start()
+
+    def _prewarm(self, instance: Instance, victims: list[Instance]) -> None:
+        self.activity.begin()
+        try:
+            self._fill(instance, victims, WarmState.IDLE)
+        except (LoadFailed, Unservable) as error:
+            log.warning("prewarm failed", function=instance.function, revision=instance.revision, error=str(error))
+        finally:
+            self.activity.end()
+
+    def offload(self, function: str, revision: int) -> None:
+        """Unload the idle instances of a revision; returns when their memory is back."""
+        with self._state:
+            going = [one for one in self._instances.get((function, revision), ()) if one.state is WarmState.IDLE and not one.leaving]
+            for one in going:
+                one.leaving = True
+        self._unload(going)
+
+    # ---- for reports --------------------------------------------------------------------------------------------------------------------
+
+    def warm(self) -> list[WarmInstance]:
+        now = self._clock()
+        with self._state:
+            return [
+                WarmInstance(
+                    function=one.function, revision=one.revision, state=one.state, memory_mib=round(one.memory_mib, 1),
+                    pid=one.runner.pid if one.runner is not None else 0,
+                    idle_s=round(now - one.used_at, 3) if one.state is WarmState.IDLE else 0.0,
+                )
+                for one in self._all() if not one.leaving
+            ]  # fmt: skip
+
+    def memory_used_mib(self) -> float:
+        """Of all instances and the standby runner."""
+        with self._state:
+            return self._standby_mib + sum(one.memory_mib for one in self._all())
+
+    def runners(self) -> list[int]:
+        """Process numbers."""
+        with self._state:
+            found = [one.runner.pid for one in self._all() if one.runner is not None]
+            return found + ([self._standby.pid] if self._standby is not None else [])
+
+    def quarantined(self) -> list[str]:
+        with self._state:
+            return [f"{function}@{revision}" for function, revision in self.quarantine.all(self._clock())]
+
+    # ---- inside, with the lock held -----------------------------------------------------------------------------------------------------
+
+    def _all(self) -> Iterable[Instance]:
+        return (one for several in self._instances.values() for one in several)
+
+    def _refuse_quarantined(self, key: Key) -> None:
+        left_s = self.quarantine.holds(key, self._clock())
+        if left_s:
+            raise Quarantined(f"{key[0]}@{key[1]} has crashed repeatedly and is shut out here for another {left_s:.0f} s.")
+
+    def _make_room(self, function: str, revision: int, spec: FunctionSpec) -> list[Instance] | None:
+        """As _try_room. Raises LoadFailed where it could never fit."""
+        need = self._need_mib(function, revision, spec)
+        if need > self._device.memory_total_mib:
+            raise LoadFailed(f"It needs {need:.0f} MiB and this GPU instance has {self._device.memory_total_mib:.0f} MiB.")
+        return self._try_room(function, revision, spec)
+
+    def _try_room(self, function: str, revision: int, spec: FunctionSpec) -> list[Instance] | None:
+        """The idle instances that must go, least recently used first; they leave from now on. None where busy ones fill the memory."""
+        used = self._standby_mib + self._others_mib() + sum(one.memory_mib for one in self._all())
+        excess = used + self._need_mib(function, revision, spec) - self._device.memory_total_mib
+        going = []
+        for one in sorted((one for one in self._all() if one.state is WarmState.IDLE and not one.leaving), key=lambda one: one.used_at):
+            if excess <= 0:
+                break
+            going.append(one)
+            excess -= one.memory_mib
+        # What leaves already is counted and will be gone in a moment, but it is somebody else's room.
+        if excess > 0:
+            return None
+        for one in going:
+            one.leaving = True
+        return going
+
+    def _need_mib(self, function: str, revision: int, spec: FunctionSpec) -> float:
+        return self._known_mib.get((function, revision), spec.memory_mib)
+
+    def _add(self, function: str, revision: int, spec: FunctionSpec) -> Instance:
+        instance = Instance(function, revision, spec, self._need_mib(function, revision, spec), used_at=self._clock())
+        self._instances.setdefault(instance.key, []).append(instance)
+        self._loading += 1
+        self._changed()
+        return instance
+
+    # ---- inside, without it -------------------------------------------------------------------------------------------------------------
+
+    def _fill(self, instance: Instance, victims: list[Instance], then: WarmState) -> None:
+        """Load. Raises LoadFailed, Unservable; then the instance is gone."""
+        try:
+            self._unload(victims)
+            runner = instance.runner = self._take_runner()
+            request = Load(
+                entrypoint=instance.spec.entrypoint,
+                device=self._device.handler_device,
+                memory_mib=instance.spec.memory_mib,
+                label=instance.label,
+            )
+            loaded = runner.load(request, max(LOAD_S, instance.spec.timeout_s))
+        except NoRunner as error:
+            self._lose(instance, Unservable(f"There is no process to load in: {error}"))
+        except RunnerFailed as error:
+            self._lose(instance, LoadFailed(str(error)))
+        except RunnerTimeout as error:
+            self._lose(instance, LoadFailed(f"The load took too long. {error}"))
+        except RunnerDied as error:
+            if error.status is None:
+                # With its zygote: not the handler's doing.
+                self._lose(instance, Unservable("The zygote ended."))
+            observability.RUNNER_DEATHS.labels(instance.function, self._gpu, Cause.LOAD_FAILED.value).inc()
+            self._note_crash(instance, f"load of runner {instance.runner.pid if instance.runner else 0}")
+            self._lose(instance, LoadFailed(f"While loading: {error}"))
+        for phase, ms in loaded.phases.items():
+            observability.LOAD_SECONDS.labels(instance.function, phase).observe(ms / 1e3)
+        with self._state:
+            instance.phases = loaded.phases
+            instance.memory_mib = max(loaded.memory_mib, instance.memory_mib)
+            instance.used_at = self._clock()
+            # A runner may have died the moment it was ready: then nobody gets it.
+            if then is WarmState.IDLE and runner.ended.is_set():
+                instance.leaving = True
+            instance.state = then
+            self._loading -= 1
+            self._changed()
+            self._state.notify_all()
+            self._rounds.notify()
+        if instance.leaving and then is WarmState.IDLE:
+            self._drop(instance)
+
+    def _lose(self, instance: Instance, failure: LoadFailed | Unservable) -> NoReturn:
+        """A load has failed: end its process, tell those who wait for it, raise."""
+        if instance.runner is not None:
+            instance.runner.end()
+        with self._state:
+            self._loading -= 1
+            instance.failure = failure
+        self._drop(instance)
+        raise failure
+
+    def _note_crash(self, instance: Instance, culprit: str) -> None:
+        with self._state:
+            begins = self.quarantine.crashed(instance.key, culprit, self._clock())
+            self._changed()
+            self._state.notify_all()
+        if begins:
+            log.warning("quarantined", function=instance.function, revision=instance.revision)
+
+    def _take_runner(self) -> Runner:
+        with self._state:
+            runner, self._standby = self._standby, None
+            self._standby_mib = 0.0
+        if runner is not None and not runner.ended.is_set():
+            return runner
+        return self._zygote().fork()
+
+    def _unload(self, going: Iterable[Instance]) -> None:
+        for one in going:
+            assert one.runner is not None
+            one.runner.unload()
+            self._drop(one)
+
+    def _drop(self, instance: Instance) -> None:
+        with self._state:
+            several = self._instances.get(instance.key, [])
+            if instance in several:
+                several.remove(instance)
+            if not several:
+                self._instances.pop(instance.key, None)
+            self._changed()
+            self._state.notify_all()
+            self._rounds.notify()
+
+    def exited(self, runner: Runner) -> None:
+        """A runner's process has ended. One that was busy or loading is noticed by whoever waits for its answer."""
+        with self._state:
+            if self._standby is runner:
+                self._standby, self._standby_mib = None, 0.0
+            idle = next((one for one in self._all() if one.runner is runner and one.state is WarmState.IDLE and not one.leaving), None)
+            if idle is not None:
+                idle.leaving = True
+        if idle is not None:
+            log.warning("idle runner ended", function=idle.function, revision=idle.revision, pid=runner.pid, status=runner.status)
+            observability.RUNNER_DEATHS.labels(idle.function, self._gpu, Cause.CRASHED.value).inc()
+            self._drop(idle)
+
+    # ---- the keeper ---------------------------------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        while True:
+            with self._state:
+                if self._closed:
+                    return
+                going = self._expired() + self._overflow()
+                measure = self._to_measure()
+                wants_standby = self._wants_standby and self._standby is None and not self._loading
+            self._unload(going)
+            for one in measure:
+                self._measure(one)
+            if wants_standby:
+                self._make_standby()
+            with self._state:
+                observability.RESIDENT_BYTES.labels(self._gpu).set(sum(one.memory_mib for one in self._all()) * 2**20)
+                if not self._closed:
+                    self._rounds.wait(self._next_round_s())
+
+    def _next_round_s(self) -> float:
+        now = self._clock()
+        idle = (one for one in self._all() if one.state is WarmState.IDLE and one.spec.keep_alive_s >= 0)
+        ends = [one.used_at + one.spec.keep_alive_s - now for one in idle]
+        return max(0.005, min([_ROUND_S, *ends]))
+
+    def _expired(self) -> list[Instance]:
+        now = self._clock()
+        going = [
+            one
+            for one in self._all()
+            if one.state is WarmState.IDLE and not one.leaving and 0 <= one.spec.keep_alive_s <= now - one.used_at
+        ]
+        for one in going:
+            one.leaving = True
+        return going
+
+    def _overflow(self) -> list[Instance]:
+        """Instances have grown, or a job has come: idle ones make room."""
+        excess = self._standby_mib + self._others_mib() + sum(one.memory_mib for one in self._all()) - self._device.memory_total_mib
+        going = []
+        for one in sorted((one for one in self._all() if one.state is WarmState.IDLE and not one.leaving), key=lambda one: one.used_at):
+            if excess <= 0:
+                break
+            excess -= one.memory_mib
+            one.leaving = True
+            going.append(one)
+        return going
+
+    def _to_measure(self) -> list[Instance]:
+        now = self._clock()
+        return [
+            one for one in self._all()
+            if one.state is not WarmState.LOADING and not one.leaving and (not one.measured_at or now - one.measured_at > _MEASURE_S)
+        ]  # fmt: skip
+
+    def _measure(self, instance: Instance) -> None:
+        assert instance.runner is not None
+        found = self._device.process_memory_mib(instance.runner.pid)
+        with self._state:
+            first = not instance.measured_at
+            instance.measured_at = self._clock()
+            if found:
+                instance.memory_mib = self._known_mib[instance.key] = found
+            if first:
+                self._changed()
+                self._state.notify_all()
+
+    def _make_standby(self) -> None:
+        try:
+            runner = self._zygote().fork()
+            runner.prepare(self._device.handler_device, LOAD_S)
+        except (NoRunner, RunnerDied, RunnerTimeout, RunnerFailed) as error:
+            log.warning("no standby runner", error=str(error))
+            return
+        memory_mib = self._device.process_memory_mib(runner.pid) or 0.0
+        with self._state:
+            if not self._closed and not runner.ended.is_set():
+                self._standby, self._standby_mib = runner, memory_mib
+                return
+        runner.end()
+
+    def close(self) -> None:
+        """Unload everything. Batches must have ended; what comes later is refused."""
+        with self._state:
+            self._closed = True
+            going = [one for one in self._all() if one.runner is not None and not one.leaving]
+            for one in going:
+                one.leaving = True
+            self._state.notify_all()
+            self._rounds.notify()
+        if self._keeper is not None:
+            self._keeper.join(10)
+        for one in going:
+            assert one.runner is not None
+            one.runner.unload()

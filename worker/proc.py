@@ -1,0 +1,100 @@
+"""What the kernel says of processes, by number (/proc). A process that is gone is None, 0 or absent, never an error."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
+_GONE: Final = (FileNotFoundError, ProcessLookupError, PermissionError)
+
+
+def boot_id() -> str:
+    """Changes with every boot of the machine: process numbers and start times mean something only with it."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """Fields of /proc/<pid>/stat from the third on (the second, a name, may hold blanks and brackets)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            raw = file.read()
+    except _GONE:
+        return None
+    return raw[raw.rindex(b")") + 2 :].split()
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks from the boot to the start of a process; None for one that is gone or a zombie."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds used so far by a process and by those of its children that it has reaped."""
+    fields = _stat(pid)
+    return 0.0 if fields is None else sum(int(value) for value in fields[11:15]) * _TICK_S
+
+
+def session_members(session: int) -> list[tuple[int, int]]:
+    """(process number, start time) of every living process of a session."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            fields = _stat(int(name))
+            if fields is not None and int(fields[3]) == session and fields[0] not in (b"Z", b"X"):
+                found.append((int(name), int(fields[19])))
+    return found
+
+
+def tree(pid: int) -> Iterator[int]:
+    """A process and its living descendants."""
+    yield pid
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except _GONE:
+        return
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                children = [int(child) for child in file.read().split()]
+        except _GONE:
+            continue
+        for child in children:
+            yield from tree(child)
+
+
+def private_mib(pid: int) -> float:
+    """Memory that comes back when the process ends: its pages that nobody else maps, swapped ones included. MiB."""
+    total = 0
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith((b"Private_Clean:", b"Private_Dirty:", b"Swap:")):
+                    total += int(line.split()[1])
+    except _GONE:
+        return 0.0
+    return total / 1024
+
+
+def data_bytes(pid: int) -> int:
+    """What RLIMIT_DATA limits: private writable memory, touched or not."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"VmData:"):
+                    return int(line.split()[1]) << 10
+    except _GONE:
+        pass
+    return 0
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The environment with which a process started."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            raw = file.read()
+    except _GONE:
+        return {}
+    pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if entry)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}

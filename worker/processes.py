@@ -1,0 +1,358 @@
+"""The parent's hands on its zygote and its runners. The parent imports no torch and touches no device: they do."""
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from smore import observability
+from smore.domain.invocation import Cause
+from worker import frames, proc
+from worker.device import pinned
+from worker.frames import Channel, Chunk, Failed, Item, Load, Loaded, Predict, Predicted
+
+log = observability.logger(__name__)
+
+ROOT: Final = Path(__file__).parents[1]
+
+#: Imported by the zygote, and so by no runner.
+PRELOAD: Final = ("torch", "worker.runner")
+
+#: glibc gives memory back and takes it again at random moments, which doubles some latencies: it keeps what it has. A runner's memory
+#: comes back when it ends.
+MALLOC: Final = {
+    "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+    "MALLOC_ARENA_MAX": "1",
+}
+
+_FORK_S: Final = 30.0
+_UNLOAD_S: Final = 2.0
+_BUFFER_BYTES: Final = 1 << 20
+
+
+class RunnerDied(Exception):
+    """The process ended while it was waited for; ``status`` negative = by that signal."""
+
+    def __init__(self, status: int | None) -> None:
+        self.status = status
+        super().__init__(f"The runner {describe(status)}.")
+
+
+class RunnerTimeout(Exception):
+    """No answer in time."""
+
+
+class RunnerFailed(Exception):
+    """The answer was an error; the runner lives."""
+
+    def __init__(self, cause: Cause, message: str) -> None:
+        self.cause = cause
+        super().__init__(message)
+
+
+class NoRunner(Exception):
+    """There is no zygote to fork one just now."""
+
+
+def describe(status: int | None) -> str:
+    """``ended by SIGSEGV``, ``ended with status 3``."""
+    if status is None:
+        return "ended"
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"ended by signal {-status}"
+
+
+def scrubbed(extra: Mapping[str, str]) -> dict[str, str]:
+    """Our environment without the platform's settings, credentials among them; ``extra`` on top."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SMORE_")} | dict(extra)
+
+
+class Runner:
+    """One runner process. Its requests are made by one thread at a time, whoever holds it; ``kill`` and ``ended`` are for all."""
+
+    def __init__(self, pid: int, sock: socket.socket, kill: Callable[[int, int], None]) -> None:
+        self.pid = pid
+        self.ended = threading.Event()
+        #: As in :attr:`subprocess.Popen.returncode`, once it has ended.
+        self.status: int | None = None
+        self._channel = Channel(sock)
+        self._kill = kill
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Signal the runner and whatever it has started."""
+        self._kill(self.pid, number)
+
+    def stop(self, soft_s: float) -> None:
+        """SIGTERM, and SIGKILL so much later."""
+        self.kill(signal.SIGTERM)
+        if not self.ended.wait(soft_s):
+            self.kill()
+
+    def end(self) -> None:
+        """Kill it and wait until its memory is back."""
+        self.kill()
+        self.ended.wait(_UNLOAD_S)
+        self._channel.socket.close()
+
+    def unload(self) -> None:
+        """Let it end in order; kill it where that takes long. Returns when it is gone."""
+        try:
+            self._channel.socket.settimeout(_UNLOAD_S)
+            self._channel.send(frames.encode(frames.Unload()))
+            self.ended.wait(_UNLOAD_S)
+        except OSError:
+            pass
+        if self.ended.is_set():
+            self._channel.socket.close()
+        else:
+            self.end()
+
+    def prepare(self, device: str, timeout_s: float) -> None:
+        self._ask(frames.Prepare(device=device), (), timeout_s)
+
+    def load(self, request: Load, timeout_s: float) -> Loaded:
+        """Raises RunnerDied, RunnerTimeout, RunnerFailed."""
+        answer, _ = self._ask(request, (), timeout_s)
+        assert isinstance(answer, Loaded)
+        return answer
+
+    def predict(self, items: Sequence[Item], payloads: Sequence[Chunk], trace: str, timeout_s: float) -> tuple[Predicted, bytearray]:
+        """The answers and the results' bytes one after the other. Raises RunnerDied, RunnerTimeout, RunnerFailed."""
+        answer, body = self._ask(Predict(items=list(items), trace=trace), payloads, timeout_s)
+        assert isinstance(answer, Predicted)
+        return answer, body
+
+    def _ask(self, request: frames.ToRunner, payloads: Sequence[Chunk], timeout_s: float) -> tuple[frames.FromRunner, bytearray]:
+        try:
+            self._channel.socket.settimeout(timeout_s)
+            self._channel.send(frames.encode(request), payloads)
+            meta, body = self._channel.receive()
+        except TimeoutError as error:
+            raise RunnerTimeout(f"There was no answer within {timeout_s:g} s.") from error
+        except (EOFError, OSError) as error:
+            # How it ended is told by the zygote, which is about to reap it.
+            self.ended.wait(1.0)
+            raise RunnerDied(self.status) from error
+        answer = frames.decode_from_runner(meta)
+        if isinstance(answer, Failed):
+            raise RunnerFailed(Cause(answer.cause), answer.message)
+        return answer, body
+
+
+class _Pending:
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.pid = 0
+
+
+class Zygote:
+    """
+    The process that runners are forked from, started anew when it has died (then its runners have died with it).
+
+    ``record`` is where its session is written down for :func:`end_survivors`; ``exited`` is told of every runner's end, in a thread of
+    this object.
+    """
+
+    def __init__(
+        self,
+        *,
+        cores: Sequence[int],
+        environment: Mapping[str, str],
+        scratch: Path,
+        record: Path,
+        exited: Callable[[Runner], None],
+        started: Callable[[int], None],
+    ) -> None:
+        self._cores = cores
+        self._environment = {**MALLOC, "PYTHONPATH": str(ROOT), **({"OMP_NUM_THREADS": "1"} if cores else {}), **environment}
+        self._scratch = scratch
+        self._record = record
+        self._exited = exited
+        self._started = started
+        self._tokens = itertools.count()
+        self._lock = threading.Lock()
+        self._starting = threading.Lock()
+        self._pending: dict[int, _Pending] = {}
+        self._sockets: dict[int, socket.socket] = {}
+        self._runners: dict[int, Runner] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return process.pid if process is not None else None
+
+    def start(self) -> None:
+        """Returns as soon as the process is there; what it imports it imports meanwhile."""
+        with self._starting:
+            if self._control is not None or self._closed:
+                return
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs, pinned(self._cores):
+                # Not this thread's: a zygote must not end with the thread that started it, so it looks after its parent itself.
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "worker.zygote", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    cwd=ROOT,
+                    env=scrubbed(self._environment),
+                )
+            write_session(self._record, process.pid)
+            threads = 1 if self._cores else 0
+            setup = frames.Setup(cores=list(self._cores), threads=threads, scratch=str(self._scratch), preload=list(PRELOAD))
+            ours.send(frames.encode(setup))
+            self._process, self._control = process, ours
+            threading.Thread(target=self._listen, args=(process, ours), name="zygote", daemon=True).start()
+            self._started(process.pid)
+
+    def fork(self) -> Runner:
+        """A new runner. Raises NoRunner."""
+        self.start()
+        control = self._control
+        if control is None:
+            raise NoRunner("The worker is ending.")
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        token = next(self._tokens)
+        pending = self._pending[token] = _Pending()
+        self._sockets[token] = ours
+        try:
+            with theirs:
+                socket.send_fds(control, [frames.encode(frames.Fork(token=token))], [theirs.fileno()])
+            if not pending.done.wait(_FORK_S) or not pending.pid:
+                raise NoRunner("The zygote did not answer.")
+            with self._lock:
+                return self._runners[pending.pid] if pending.pid in self._runners else self._dead(pending.pid, ours)
+        except OSError as error:
+            raise NoRunner(str(error)) from error
+        finally:
+            self._pending.pop(token, None)
+            self._sockets.pop(token, None)
+
+    def _dead(self, pid: int, sock: socket.socket) -> Runner:
+        """It has ended before it could be handed out."""
+        runner = Runner(pid, sock, lambda *_: None)
+        runner.ended.set()
+        return runner
+
+    def _signal(self, pid: int, number: int) -> None:
+        control = self._control
+        if control is not None and pid in self._runners:
+            try:
+                control.send(frames.encode(frames.Kill(pid=pid, signal=number)))
+            except OSError as error:
+                log.warning("runner not signalled", pid=pid, error=str(error))
+
+    def _listen(self, process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
+        while True:
+            try:
+                data = control.recv(frames.ZYGOTE_PACKET)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            match frames.decode_from_zygote(data):
+                case frames.Ready() as ready:
+                    log.info("zygote ready", pid=process.pid, import_ms=round(ready.import_ms))
+                case frames.Forked() as forked:
+                    pending, sock = self._pending.get(forked.token), self._sockets.get(forked.token)
+                    if pending is not None and sock is not None:
+                        with self._lock:
+                            self._runners[forked.pid] = Runner(forked.pid, sock, self._signal)
+                        pending.pid = forked.pid
+                        pending.done.set()
+                case frames.Exited() as exited:
+                    self._gone(exited.pid, exited.status)
+        process.kill()
+        process.wait()
+        with self._lock:
+            self._control = None
+            left = list(self._runners)
+        for pending in list(self._pending.values()):
+            pending.done.set()
+        for pid in left:
+            self._gone(pid, None)
+        control.close()
+        if not self._closed:
+            log.error("zygote ended", pid=process.pid, status=describe(process.returncode))
+
+    def _gone(self, pid: int, status: int | None) -> None:
+        with self._lock:
+            runner = self._runners.pop(pid, None)
+        if runner is not None:
+            runner.status = status
+            runner.ended.set()
+            self._exited(runner)
+
+    def close(self) -> None:
+        """End the zygote and all runners."""
+        with self._starting:
+            self._closed = True
+            control, process = self._control, self._process
+            if control is None or process is None:
+                return
+            # The end of the socket is what it ends by; the listening thread then sees its end and reaps it.
+            control.shutdown(socket.SHUT_RDWR)
+        deadline = time.monotonic() + 5
+        while self._control is not None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        self._record.unlink(missing_ok=True)
+
+
+# ---- the session of a former self -------------------------------------------------------------------------------------------------------
+
+
+def write_session(record: Path, pid: int) -> None:
+    """Write down whose session it is; whole or not at all."""
+    new = record.with_name(record.name + ".new")
+    new.write_text(json.dumps({"boot": proc.boot_id(), "session": pid, "start": proc.start_time(pid) or 0}))
+    new.replace(record)
+
+
+def end_survivors(record: Path, wait_s: float = 10.0) -> int:
+    """
+    Kill what is left of the session written down there and wait until it is gone. Returns how many there were.
+
+    After ``kill -9`` of a worker its zygote ends by itself; this is for what could not (stopped, or started by user code).
+    """
+    try:
+        written = json.loads(record.read_text())
+        boot, session, start = str(written["boot"]), int(written["session"]), int(written["start"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0
+    leader = proc.start_time(session)
+    if boot != proc.boot_id() or (leader is not None and leader != start):
+        return 0  # the number belongs to somebody else by now
+    killed: set[int] = set()
+    deadline = time.monotonic() + wait_s
+    while members := [pid for pid, began in proc.session_members(session) if began >= start]:
+        for pid in members:
+            killed.add(pid)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if time.monotonic() > deadline:
+            log.error("survivors of the former worker cannot be killed", pids=members)
+            break
+        time.sleep(0.01)
+    record.unlink(missing_ok=True)
+    return len(killed)

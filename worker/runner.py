@@ -1,0 +1,415 @@
+"""
+A runner: the process in which one handler lives.
+
+Forked from the zygote, it answers frames on its socket until it is told to unload or the socket ends. It knows neither Redis nor
+Celery. Whatever user code prints goes line by line to the worker's log, with the function's name before it.
+"""
+
+import contextlib
+import gc
+import importlib
+import io
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import orjson
+
+from smore.domain.invocation import Cause, Encoding
+from smore.handler import Handler
+from worker import frames, proc
+from worker.frames import Answer, Channel, Chunk, Failed, Item, Loaded, Predicted, Prepared
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Arrays = dict[str, Array]
+
+#: Open Inference Protocol datatype → numpy's, little-endian.
+DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
+    "BOOL": np.dtype(np.bool_), "UINT8": np.dtype("u1"), "INT8": np.dtype("i1"), "UINT16": np.dtype("<u2"), "INT16": np.dtype("<i2"),
+    "FP16": np.dtype("<f2"), "UINT32": np.dtype("<u4"), "INT32": np.dtype("<i4"), "FP32": np.dtype("<f4"), "UINT64": np.dtype("<u8"),
+    "INT64": np.dtype("<i8"), "FP64": np.dtype("<f8"),
+}  # fmt: skip
+_DATATYPES: Final = {dtype: name for name, dtype in DTYPES.items()}
+
+#: Allowed beyond the declared memory on a CPU: the interpreter's own growth, and what malloc takes ahead (MALLOC_TOP_PAD_).
+_SLACK_MIB: Final = 128
+
+_JSON_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+class InvalidInput(ValueError):
+    """The payload does not fit the handler's example."""
+
+
+class BadOutput(Exception):
+    """What predict returned is not what smore/handler.py asks for."""
+
+
+class _Log(io.RawIOBase):
+    """The standard streams of user code: whole lines to descriptor 2, each with a prefix, each in one write."""
+
+    def __init__(self) -> None:
+        self.prefix = ""
+        self._rest = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+    def write(self, data: Any) -> int:
+        *lines, self._rest = (self._rest + bytes(data)).split(b"\n")
+        if lines:
+            mark = f"[{self.prefix}] ".encode()
+            # A log that nobody reads any more is no reason to fail an invocation.
+            with contextlib.suppress(OSError):
+                os.write(2, b"".join(mark + line + b"\n" for line in lines))
+        return len(data)
+
+
+# ---- in and out of arrays ---------------------------------------------------------------------------------------------------------------
+
+
+def is_tensors(example: object) -> bool:
+    """Whether a handler with this example takes arrays (smore/handler.py)."""
+    return isinstance(example, dict) and bool(example) and all(isinstance(value, np.ndarray) for value in example.values())
+
+
+def parse_shapes(text: str) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+    """``name:datatype:d0,d1;…`` → [(name, dtype, shape)]. Raises InvalidInput."""
+    tensors = []
+    for part in text.split(";"):
+        try:
+            name, datatype, sizes = part.rsplit(":", 2)
+            tensors.append((name, DTYPES[datatype], tuple(int(size) for size in sizes.split(","))))
+        except (ValueError, KeyError) as error:
+            raise InvalidInput(f"the tensor {part!r} is not described as name:datatype:sizes") from error
+    return tensors
+
+
+def read_raw(body: Chunk, shapes: str, rows: int, example: Arrays) -> Arrays:
+    """Tensors one after the other in ``body``; without ``shapes`` as in the example, with ``rows`` rows. Views where alignment allows."""
+    tensors = (
+        parse_shapes(shapes)
+        if shapes
+        else [(name, array.dtype.newbyteorder("<"), (rows, *array.shape[1:])) for name, array in example.items()]
+    )
+    arrays: Arrays = {}
+    at = 0
+    for name, dtype, shape in tensors:
+        count = 1
+        for size in shape:
+            count *= size
+        if min(shape) < 0 or at + count * dtype.itemsize > len(body):
+            raise InvalidInput(f"the body is too short for the tensor {name!r} of shape {list(shape)}")
+        array = np.frombuffer(body, dtype, count, at).reshape(shape)
+        arrays[name] = array if array.flags.aligned else array.copy()
+        at += count * dtype.itemsize
+    if at != len(body):
+        raise InvalidInput(f"the body has {len(body)} bytes, its tensors {at}")
+    return _like(arrays, example)
+
+
+def read_json(body: Chunk, example: Arrays) -> Arrays:
+    """``{"name": nested lists}``, each with its axis of rows, in the example's types."""
+    values = orjson.loads(body)
+    if not isinstance(values, dict):
+        raise InvalidInput("an object of tensors by name is expected")
+    arrays = {}
+    for name, value in values.items():
+        if name not in example:
+            raise InvalidInput(f"there is no input {name!r}")
+        arrays[name] = np.asarray(value, dtype=example[name].dtype)
+    return _like(arrays, example)
+
+
+def _like(arrays: Arrays, example: Arrays) -> Arrays:
+    """The arrays in the example's order, if they are all there, with as many axes as there and equally many rows."""
+    for name, wanted in example.items():
+        if name not in arrays:
+            raise InvalidInput(f"the input {name!r} is missing")
+        if arrays[name].ndim != wanted.ndim or not arrays[name].size:
+            raise InvalidInput(f"the input {name!r} has the shape {list(arrays[name].shape)}, one like {list(wanted.shape)} is expected")
+        if arrays[name].dtype != wanted.dtype:
+            raise InvalidInput(f"the input {name!r} is {arrays[name].dtype}, {wanted.dtype} is expected")
+    if len(arrays) != len(example):
+        raise InvalidInput(f"there is no input {next(name for name in arrays if name not in example)!r}")
+    if len({array.shape[0] for array in arrays.values()}) != 1:
+        raise InvalidInput("the inputs differ in their number of rows")
+    return {name: arrays[name] for name in example}
+
+
+def checked_outputs(output: object, rows: int) -> Arrays:
+    """What predict of a tensor function returned, contiguous and little-endian. Raises BadOutput."""
+    if not isinstance(output, dict) or not output:
+        raise BadOutput(f"predict returned {type(output).__name__}, a dict of arrays is expected")
+    arrays: Arrays = {}
+    for name, value in output.items():
+        array = np.asarray(value)
+        if array.ndim == 0 or array.shape[0] != rows:
+            raise BadOutput(f"the output {name!r} has the shape {list(array.shape)}, {rows} rows are expected")
+        dtype = array.dtype.newbyteorder("<")
+        if dtype not in _DATATYPES:
+            raise BadOutput(f"the output {name!r} is {array.dtype}, which has no datatype")
+        arrays[str(name)] = np.ascontiguousarray(array, dtype)
+    return arrays
+
+
+def write_raw(arrays: Arrays) -> tuple[list[Chunk], str]:
+    """(bytes of the tensors one after the other, their shapes as text)."""
+    shapes = ";".join(f"{name}:{_DATATYPES[a.dtype]}:{','.join(map(str, a.shape))}" for name, a in arrays.items())
+    return [a.reshape(-1).view(np.uint8).data for a in arrays.values()], shapes
+
+
+def specs(arrays: Arrays) -> list[dict[str, object]]:
+    """As smore.domain.function.TensorSpec, the rows free."""
+    return [{"name": n, "datatype": _DATATYPES[a.dtype.newbyteorder("<")], "shape": [-1, *a.shape[1:]]} for n, a in arrays.items()]
+
+
+# ---- the process ------------------------------------------------------------------------------------------------------------------------
+
+
+def _failure(error: BaseException) -> Failed:
+    """Out of memory is told apart from other errors: torch's allocators raise their own."""
+    text = f"{type(error).__name__}: {error}"[:4000]
+    names = {kind.__name__ for kind in type(error).__mro__}
+    exhausted = isinstance(error, MemoryError) or "OutOfMemoryError" in names
+    if isinstance(error, RuntimeError) and ("DefaultCPUAllocator" in text or "std::bad_alloc" in text):
+        exhausted = True
+    if isinstance(error, BadOutput):
+        return Failed(cause=Cause.BAD_OUTPUT, message=str(error)[:4000])
+    return Failed(cause=Cause.OUT_OF_MEMORY if exhausted else Cause.HANDLER_ERROR, message=text)
+
+
+class _Resident:
+    """A loaded handler and how it is fed."""
+
+    def __init__(self, handler: Handler, device: str) -> None:
+        self._handler = handler
+        self._device = device
+        self._example: Any = handler.example
+        self.tensors = is_tensors(self._example)
+        self.load_ms = 0.0
+
+    def first_run(self) -> Any:
+        """One run on the example; its output, checked."""
+        if self.tensors:
+            rows = next(iter(self._example.values())).shape[0]
+            return checked_outputs(self._handler.predict(dict(self._example)), rows)
+        return self._values([self._example])
+
+    def _values(self, values: list[Any]) -> list[Any]:
+        output = self._handler.predict(values)
+        if not isinstance(output, list) or len(output) != len(values):
+            raise BadOutput(f"predict returned {type(output).__name__}, a list of {len(values)} is expected")
+        return output
+
+    def memory_mib(self) -> float:
+        if self._device == "cuda":
+            import torch
+
+            return float(torch.cuda.max_memory_reserved() / 2**20)
+        return proc.private_mib(os.getpid())
+
+    def unload(self) -> None:
+        self._handler.unload()
+
+    def canary(self) -> tuple[Answer, list[Chunk], int]:
+        """Run the example once more, warm, and describe what went in and came out."""
+        began = time.perf_counter()
+        output = self.first_run()
+        run_s = time.perf_counter() - began
+        body = orjson.dumps(
+            {
+                "inputs": specs(self._example) if self.tensors else None,
+                "outputs": specs(output) if self.tensors else None,
+                "load_ms": round(self.load_ms, 3),
+                "run_ms": round(run_s * 1e3, 3),
+                "memory_mib": round(self.memory_mib(), 1),
+            }
+        )
+        return Answer(form="json", length=len(body)), [body], int(run_s * 1e6)
+
+    def predict(self, items: Sequence[Item], body: memoryview) -> tuple[Predicted, list[Chunk]]:
+        """
+        Serve a batch. An invocation whose payload cannot be read is answered with its own error; the others run.
+
+        What predict raises goes through; BadOutput where its answer does not fit.
+        """
+        answers: list[Answer | None] = [None] * len(items)
+        bodies: list[list[Chunk]] = [[] for _ in items]
+        inputs: list[tuple[int, Any]] = []
+        run_us = 0
+        at = 0
+        for place, item in enumerate(items):
+            payload = body[at : at + item.length]
+            at += item.length
+            if item.encoding == Encoding.CANARY:
+                answers[place], bodies[place], run_us = self.canary()
+                continue
+            try:
+                inputs.append((place, self._read(item, payload)))
+            except (ValueError, TypeError, OverflowError) as error:
+                kind = "InvalidInput" if isinstance(error, InvalidInput) else type(error).__name__
+                answers[place] = Answer(form="error", cause=Cause.HANDLER_ERROR, message=f"{kind}: {error}"[:4000])
+        rows = 0
+        if inputs:
+            run = self._run_tensors if self.tensors else self._run_values
+            rows, run_us = run(items, inputs, answers, bodies)
+        done = [answer for answer in answers if answer is not None]
+        assert len(done) == len(items)
+        return Predicted(answers=done, run_us=run_us, rows=rows), [chunk for chunks in bodies for chunk in chunks]
+
+    def _read(self, item: Item, payload: memoryview) -> Any:
+        if not self.tensors:
+            if item.encoding == Encoding.RAW:
+                raise InvalidInput("this function takes JSON values")
+            return orjson.loads(payload)
+        if item.encoding == Encoding.RAW:
+            return read_raw(payload, item.shapes, item.rows, self._example)
+        return read_json(payload, self._example)
+
+    def _run_values(
+        self, items: Sequence[Item], inputs: list[tuple[int, Any]], answers: list[Answer | None], bodies: list[list[Chunk]]
+    ) -> tuple[int, int]:
+        began = time.perf_counter()
+        output = self._values([value for _, value in inputs])
+        run_us = int((time.perf_counter() - began) * 1e6)
+        for (place, _), value in zip(inputs, output, strict=True):
+            try:
+                encoded = orjson.dumps(value, option=_JSON_OPTIONS)
+            except TypeError as error:
+                answers[place] = Answer(form="error", cause=Cause.BAD_OUTPUT, message=f"the output is not JSON: {error}"[:4000])
+            else:
+                answers[place] = Answer(form="json", length=len(encoded))
+                bodies[place] = [encoded]
+        return sum(items[place].rows for place, _ in inputs), run_us
+
+    def _run_tensors(
+        self, items: Sequence[Item], inputs: list[tuple[int, Any]], answers: list[Answer | None], bodies: list[list[Chunk]]
+    ) -> tuple[int, int]:
+        parts: list[Arrays] = [arrays for _, arrays in inputs]
+        counts = [next(iter(arrays.values())).shape[0] for arrays in parts]
+        batch = parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        began = time.perf_counter()
+        raw = self._handler.predict(batch)
+        run_us = int((time.perf_counter() - began) * 1e6)
+        output = checked_outputs(raw, sum(counts))
+        first = 0
+        for (place, _), count in zip(inputs, counts, strict=True):
+            own = {name: array[first : first + count] for name, array in output.items()}
+            first += count
+            if items[place].accept == Encoding.RAW:
+                chunks, shapes = write_raw(own)
+                bodies[place] = chunks
+                answers[place] = Answer(form="raw", length=sum(array.nbytes for array in own.values()), shapes=shapes)
+            else:
+                encoded = orjson.dumps(own, option=orjson.OPT_SERIALIZE_NUMPY)
+                bodies[place] = [encoded]
+                answers[place] = Answer(form="json", length=len(encoded))
+        return sum(counts), run_us
+
+
+def _limit_memory(device: str, memory_mib: float) -> None:
+    if device == "cuda":
+        import torch
+
+        total = torch.cuda.get_device_properties(0).total_memory / 2**20
+        torch.cuda.set_per_process_memory_fraction(min(1.0, memory_mib / total))
+        return
+    # RLIMIT_AS would count the libraries' address space too, gigabytes of it; RLIMIT_DATA counts what the process may write to alone.
+    limit = proc.data_bytes(os.getpid()) + int((memory_mib + _SLACK_MIB) * 2**20)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    # A function that eats memory is told so in Python; it must not leave a core file of that size either.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _load(request: frames.Load) -> tuple[_Resident, Loaded]:
+    _limit_memory(request.device, request.memory_mib)
+    began = time.perf_counter()
+    module, _, name = request.entrypoint.partition(":")
+    kind = getattr(importlib.import_module(module), name)
+    if not (isinstance(kind, type) and issubclass(kind, Handler)):
+        raise TypeError(f"{request.entrypoint} is no subclass of smore.Handler")
+    imported = time.perf_counter()
+    handler = kind()
+    handler.load(request.device)
+    built = time.perf_counter()
+    resident = _Resident(handler, request.device)
+    resident.first_run()
+    ran = time.perf_counter()
+    # What load has made stays for good: no collection need look at it again.
+    gc.collect()
+    gc.freeze()
+    resident.load_ms = (ran - began) * 1e3
+    phases = {"import": (imported - began) * 1e3, "weights": (built - imported) * 1e3, "first_run": (ran - built) * 1e3}
+    # On a CPU it takes milliseconds to add the pages up: the parent does that when nobody waits.
+    memory_mib = 0.0 if request.device == "cpu" else resident.memory_mib()
+    return resident, Loaded(phases=phases, memory_mib=memory_mib, tensors=resident.tensors)
+
+
+def _prepare(device: str) -> None:
+    if device == "cuda":
+        import torch
+
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+        torch.zeros(1, device="cuda")
+
+
+def _end(status: int) -> NoReturn:
+    """User code's exit handlers and threads have no say: the process ends here."""
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def serve(channel: Channel) -> NoReturn:
+    """Answer requests until Unload or the end of the socket. Becomes a clean process first: its own streams and signals."""
+    log = _Log()
+    log.prefix = str(os.getpid())
+    sys.stdout = sys.stderr = io.TextIOWrapper(io.BufferedWriter(log, 1), encoding="utf-8", errors="replace", write_through=True)
+    os.dup2(2, 1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    resident: _Resident | None = None
+    label = ""
+    while True:
+        try:
+            meta, body = channel.receive()
+        except (EOFError, ConnectionResetError):
+            _end(0)
+        request = frames.decode_to_runner(meta)
+        answer: frames.FromRunner
+        chunks: list[Chunk] = []
+        try:
+            match request:
+                case frames.Prepare():
+                    _prepare(request.device)
+                    answer = Prepared()
+                case frames.Load():
+                    label = f"{request.label} {os.getpid()}"
+                    log.prefix = label
+                    resident, answer = _load(request)
+                case frames.Predict():
+                    log.prefix = f"{label} {request.trace}" if request.trace else label
+                    assert resident is not None
+                    answer, chunks = resident.predict(request.items, memoryview(body))
+                case frames.Unload():
+                    if resident is not None:
+                        resident.unload()
+                    _end(0)
+        except Exception as error:  # noqa: BLE001 - whatever user code raises is its caller's to read
+            traceback.print_exc()
+            answer = _failure(error)
+        try:
+            channel.send(frames.encode(answer), chunks)
+        except (BrokenPipeError, ConnectionResetError):
+            _end(0)

@@ -1,0 +1,188 @@
+"""
+``python -m worker.zygote FD``: the process that runners are forked from.
+
+It has imported torch once and touched no device, so a runner starts in the time of a fork and shares the pages of what was
+imported. It is single-threaded: forking with threads is undefined. One packet socket ties it to its worker: requests come in,
+process numbers and exit statuses go out, and its end ends this process and all its children.
+
+Python's own forkserver would start by running Celery's ``__main__`` again.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Final, NoReturn
+
+from worker import frames
+from worker.frames import Channel
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when ``parent`` ends; if that has happened already, end now."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+class _Forker:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._children: dict[int, Path] = {}
+        self._scratch = Path("/")
+        #: Readable when a child has ended.
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+
+    def run(self) -> None:
+        setup = self._next()
+        if setup is None:
+            return
+        assert isinstance(setup[0], frames.Setup)
+        self._prepare(setup[0])
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        selector = selectors.DefaultSelector()
+        selector.register(self._control, selectors.EVENT_READ)
+        selector.register(self._woken, selectors.EVENT_READ)
+        parent = os.getppid()
+        # The end of the socket says that the worker is gone; the look at the parent is there for a worker whose socket leaked.
+        while os.getppid() == parent:
+            for key, _ in selector.select(timeout=1.0):
+                if key.fileobj is self._woken:
+                    with contextlib.suppress(BlockingIOError):
+                        self._woken.recv(4096)
+                    self._reap()
+                elif not self._serve():
+                    return
+
+    def _next(self) -> tuple[frames.ToZygote, list[int]] | None:
+        """A request and the descriptors that came with it; None when the worker is gone."""
+        data, descriptors, _, _ = socket.recv_fds(self._control, frames.ZYGOTE_PACKET, 1)
+        return (frames.decode_to_zygote(data), list(descriptors)) if data else None
+
+    def _prepare(self, setup: frames.Setup) -> None:
+        began = time.perf_counter()
+        if setup.cores:
+            os.sched_setaffinity(0, setup.cores)
+        self._scratch = Path(setup.scratch)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir(parents=True)
+        for module in setup.preload:
+            importlib.import_module(module)
+        if setup.threads:
+            import torch
+
+            torch.set_num_threads(setup.threads)
+        gc.collect()
+        # A collection in a child would otherwise write to every object's header, and so copy every page.
+        gc.freeze()
+        self._say(frames.Ready(import_ms=(time.perf_counter() - began) * 1e3))
+
+    def _say(self, message: frames.FromZygote) -> None:
+        # A worker that is gone is noticed where requests are read.
+        with contextlib.suppress(OSError):
+            self._control.send(frames.encode(message))
+
+    def _serve(self) -> bool:
+        try:
+            request = self._next()
+        except ConnectionResetError:
+            request = None
+        match request:
+            case None:
+                return False
+            case (frames.Fork() as fork, [descriptor]):
+                self._fork(fork.token, descriptor)
+            case (frames.Kill() as kill, _) if kill.pid in self._children:
+                # The group: what user code has started goes as well.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(kill.pid, kill.signal)
+        return True
+
+    def _fork(self, token: int, descriptor: int) -> None:
+        place = self._scratch / str(token)
+        place.mkdir(exist_ok=True)
+        zygote = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_runner(zygote, descriptor, place)
+        os.close(descriptor)
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.setpgid(pid, pid)  # both sides do it: whoever comes first, the group is there before it is needed
+        self._children[pid] = place
+        self._say(frames.Forked(token=token, pid=pid))
+
+    def _become_runner(self, zygote: int, descriptor: int, place: Path) -> NoReturn:
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            os.setpgid(0, 0)
+            die_with_parent(zygote)
+            for held in (self._control, self._woken, self._waker):
+                held.close()
+            os.chdir(place)
+            from worker.runner import serve
+
+            serve(Channel(socket.socket(fileno=descriptor)))
+        except BaseException:  # noqa: BLE001
+            # Nothing may unwind into the zygote's loop: this is another process now.
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)
+
+    def _reap(self) -> None:
+        while self._children:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            self._bury(ended.si_pid)
+
+    def _bury(self, pid: int) -> None:
+        # While the leader is a zombie its group's number is taken by nobody else.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        place = self._children.pop(pid, None)
+        if place is not None:
+            shutil.rmtree(place, ignore_errors=True)
+        self._say(frames.Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
+
+    def end(self) -> None:
+        """Kill what is left and wait for it."""
+        for pid in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        for pid in list(self._children):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        if self._scratch != Path("/"):
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def main(descriptor: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    forker = _Forker(socket.socket(fileno=descriptor))
+    try:
+        forker.run()
+    finally:
+        forker.end()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
