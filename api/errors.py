@@ -157,8 +157,8 @@ def explain(error: Exception, request_id: str) -> Response:
 
 
 def is_away(error: Exception) -> bool:
-    """Whether it says that Redis or Postgres does not answer now."""
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+    """Whether it says that Redis or Postgres does not serve now."""
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | redis.OutOfMemoryError | redis.ReadOnlyError):
         return True
     # A process that has not loaded SQLAlchemy cannot raise its errors, and loading it here would cost every gateway its memory.
     database = sys.modules.get("sqlalchemy.exc")

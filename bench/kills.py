@@ -337,7 +337,7 @@ async def _prepare(bench: Bench) -> None:
             if time.monotonic() > until:
                 raise RuntimeError(f"{name} cannot be deployed: {answer.status_code} {answer.text}")
             await asyncio.sleep(0.2)
-    for gpu in [g["gpu"] for g in (await http.get("/v1/gpus")).json()["gpus"]]:
+    for gpu in [g["id"] for g in (await http.get("/v1/gpus")).json()["gpus"]]:
         argv = ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--input-wait", "0.5", "--seconds", "3600"]
         answer = await http.post("/v1/jobs", json={"name": f"train-{gpu}", "argv": argv, "gpus": [gpu]})
         if answer.status_code not in (200, 201, 202):

@@ -493,6 +493,8 @@ class AsyncQueue:
         """
         if self._connection is None:
             self._connection = cast("redis.asyncio.Connection", self.redis.connection_pool.make_connection())  # type: ignore[no-untyped-call]
+            # The time limit below holds for all; redis-py's own would cost a task for every send.
+            self._connection.socket_timeout = None
         connection = self._connection
         answers: list[Any] = []
         try:

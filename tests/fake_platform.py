@@ -104,5 +104,5 @@ class FakePlatform:
 def report() -> Report:
     return Report(
         gpu=GPU, boot="b", at=time.time(), kind="cpu", device="0", sharing_mode="time-slice", slots=8, memory_total_mib=2048,
-        memory_used_mib=64,         utilisation=0.5, utilisation_counter="cpu", function_utilisation=0.1, running=0,
+        memory_used_mib=64, utilisation=0.5, utilisation_counter="cpu", function_utilisation=0.1, running=0,
     )  # fmt: skip

@@ -30,7 +30,8 @@ class RedisServer:
         # A socket's path has about 100 bytes, pytest's own folders may be longer.
         self._folder = tempfile.TemporaryDirectory(prefix="smore-")
         self.socket = str(Path(self._folder.name, "redis.sock"))
-        self.password = "p@ss/w:rd?"  # noqa: S105 - what a URL must quote
+        # What a URL must quote.
+        self.password = "p@ss/w:rd?"
         self.url = unix_url(self.socket, self.password)
         self._process: subprocess.Popen[bytes] | None = None
 

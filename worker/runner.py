@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import numpy as np
 import orjson
@@ -373,7 +373,8 @@ def serve(channel: Channel) -> NoReturn:
     """Answer requests until Unload or the end of the socket. Becomes a clean process first: its own streams and signals."""
     log = _Log()
     log.prefix = str(os.getpid())
-    sys.stdout = sys.stderr = io.TextIOWrapper(io.BufferedWriter(log, 1), encoding="utf-8", errors="replace", write_through=True)
+    # As Python's -u has it: text straight onto the raw stream.
+    sys.stdout = sys.stderr = io.TextIOWrapper(cast("io.BufferedIOBase", log), encoding="utf-8", errors="replace", write_through=True)
     os.dup2(2, 1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

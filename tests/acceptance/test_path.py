@@ -66,9 +66,9 @@ def test_refusals_name_the_field_before_anything_is_queued(http: httpx.Client) -
 def test_real_model_by_json_and_by_raw_tensors(platform: Platform) -> None:
     """The same image as nested lists and as bytes gives the same logits; rows of one call stay in their order."""
     platform.client.deploy(ROOT / "zoo/functions/mobilenet.yaml")
-    shape = next(iter(platform.client.function("mobilenet").spec["inputs"]))["shape"]
-    images = np.random.default_rng(0).standard_normal((2, *shape[1:]), np.float32)
-    name = next(iter(platform.client.function("mobilenet").spec["inputs"]))["name"]
+    (declared,) = platform.client.function("mobilenet").inputs or []
+    name = declared.name
+    images = np.random.default_rng(0).standard_normal((2, *declared.shape[1:]), np.float32)
 
     raw = platform.client.invoke("mobilenet", {name: images}).output
     told = platform.client.invoke("mobilenet", {name: images.tolist()}).output

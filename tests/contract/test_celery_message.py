@@ -69,7 +69,7 @@ def send(app: Celery) -> None:
     @app.task(name=RUN)
     def run(*_: object) -> None: ...
 
-    run.apply_async(args=ARGS, queue="gpu.cpu0")
+    run.apply_async(args=tuple(ARGS), queue="gpu.cpu0")
 
 
 def on_list(client: "redis.Redis") -> bytes:

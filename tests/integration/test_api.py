@@ -24,11 +24,12 @@ from smore.domain.access import Scope, new_token, read_token
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Cause
 from smore.queue import Begun, Queue
-from smore.settings import Settings
+from smore.settings import RedisSettings, Settings
 from smore.store import Store
 from smore.stream import Result
 from tests.eventually import eventually
 from tests.fake_platform import GPU, Failure, FakePlatform, echo
+from tests.redis_server import RedisServer
 
 ROOT = Path(__file__).resolve().parents[2]
 ECHO, IMAGE, TEXT = "default/echo", "default/image", "default/text"
@@ -598,6 +599,33 @@ def test_scripts_that_redis_forgot_are_loaded_again(http: httpx.Client, redis_cl
     redis_client.script_flush()
 
     assert http.post("/v1/functions/echo/invocations", json={"input": 1}).status_code == 200
+
+
+def test_redis_away_and_back() -> None:
+    with RedisServer() as server:
+        config = Settings(redis=RedisSettings(url=server.url))
+        client = server.client()
+        catalog = Catalog(client, config.redis.prefix)
+        catalog.put_revision(ECHO, 1, SPECS[ECHO])
+        catalog.put_function(FunctionEntry(project="default", name="echo", revision=1))
+        token = add_key(catalog, *Scope)
+        with Served(create_app(config)) as served, httpx.Client(base_url=served.url, headers={"X-API-Key": token}, timeout=20) as http:
+            served.app.state.gateway.queue.patience_s = 0.3
+            assert http.post("/v1/functions/echo/invocations", json={"input": 1}, headers={"Prefer": "respond-async"}).status_code == 202
+            waiting = later(lambda: http.post("/v1/functions/echo/invocations", json={"input": 2}))
+            eventually(lambda: served.waiting)
+            server.stop()
+
+            response = http.post("/v1/functions/echo/invocations", json={"input": 3})
+            problem(response, 503, "unavailable")
+            assert response.headers["retry-after"] == "1"
+            assert http.get("/readyz").status_code == 503
+            assert http.get("/healthz").status_code == 200
+
+            server.start()
+            with FakePlatform(server.client(), Queue(server.client(), config.redis.prefix, config.queue)):
+                assert waiting().json()["output"] == 2
+                assert http.post("/v1/functions/echo/invocations", json={"input": 4}).json()["output"] == 4
 
 
 def test_postgres_away(http: httpx.Client, gateway: Served) -> None:

@@ -1,0 +1,98 @@
+"""Functions for the tests of the worker."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from smore.handler import Handler
+
+Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
+
+
+class Sum(Handler):
+    """Tensors: ``{"a": FP32 [n, 3], "k": INT64 [n, 1]}`` to the row sums of ``a`` times ``k`` and the size of the batch it was in."""
+
+    example: ClassVar = {"a": np.ones((1, 3), np.float32), "k": np.ones((1, 1), np.int64)}
+
+    def predict(self, inputs: Arrays) -> Arrays:
+        rows = inputs["a"].shape[0]
+        total = inputs["a"].sum(axis=1, keepdims=True) * inputs["k"].astype(np.float32)
+        return {"total": total, "rows": np.full((rows,), rows, np.int32)}
+
+
+class Wide(Handler):
+    """Tensors: ``{"x": FP32 [n, 50000]}``, answered as they came: 200 kB a row."""
+
+    example: ClassVar = {"x": np.zeros((1, 50_000), np.float32)}
+
+    def predict(self, inputs: Arrays) -> Arrays:
+        return {"x": inputs["x"]}
+
+
+class WrongRows(Handler):
+    example: ClassVar = {"a": np.ones((1, 3), np.float32)}
+
+    def predict(self, inputs: Arrays) -> Arrays:
+        rows = inputs["a"].shape[0]
+        return {"a": inputs["a"] if rows == 1 else inputs["a"][:1]}
+
+
+class Notes(Handler):
+    """JSON: says in a file that its unload was called; answers its process number."""
+
+    example: ClassVar = {"file": ""}
+
+    def load(self, device: str) -> None:
+        self._file = ""
+
+    def predict(self, inputs: list[Any]) -> list[Any]:
+        self._file = inputs[-1]["file"] or self._file
+        return [{"pid": os.getpid(), "cwd": str(Path.cwd())} for _ in inputs]
+
+    def unload(self) -> None:
+        if self._file:
+            Path(self._file).write_text("unloaded")
+
+
+class Broken(Handler):
+    example: ClassVar = {}
+
+    def load(self, device: str) -> None:
+        raise FileNotFoundError("there are no weights")
+
+    def predict(self, inputs: list[Any]) -> list[Any]:
+        return inputs
+
+
+class Fragile(Handler):
+    """JSON: what each item's ``do`` asks for: crash, raise, hang (a file says that it has begun), print, set (no JSON)."""
+
+    example: ClassVar = {"do": ""}
+
+    def predict(self, inputs: list[Any]) -> list[Any]:
+        for item in inputs:
+            match item["do"]:
+                case "crash":
+                    os.kill(os.getpid(), signal.SIGSEGV)
+                case "raise":
+                    raise ValueError("it was asked to")
+                case "hang":
+                    Path(item["file"]).write_text(str(os.getpid()))
+                    time.sleep(60)
+                case "print":
+                    print("hello from user code")
+        return [{1, 2} if item["do"] == "set" else {"batch": len(inputs), "pid": os.getpid()} for item in inputs]
+
+
+class CrashesLoading(Handler):
+    example: ClassVar = {}
+
+    def load(self, device: str) -> None:
+        os.abort()
+
+    def predict(self, inputs: list[Any]) -> list[Any]:
+        return inputs

@@ -1,0 +1,323 @@
+"""The worker in real processes: batches from their Celery message to their results, and every way they go wrong."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from smore.celery_app import RUN, gpu_queue, message
+from smore.domain.invocation import Encoding
+from smore.fleet import Cancel, Offload, Prewarm, WarmState
+from tests.integration.worker_bench import PREFIX, Bench, RedisProcess, bench, eventually
+from worker import proc
+
+HERE = "tests.integration.handlers"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    one = RedisProcess(tmp_path_factory.mktemp("redis"))
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def other_server(tmp_path: Path) -> Iterator[RedisProcess]:
+    """For a worker of a test's own: two on one Redis would be two of the same name."""
+    one = RedisProcess(tmp_path / "redis")
+    one.home.mkdir()
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory, server: RedisProcess) -> Iterator[Bench]:
+    """One worker for all tests that do it no lasting harm."""
+    with bench(tmp_path_factory.mktemp("home"), server) as one:
+        yield one
+
+
+def metas(stage: Bench) -> list[dict[str, object]]:
+    """The worker's execution records in the event stream."""
+    found = []
+    for _, fields in stage.client.xrange(f"{PREFIX}ev"):
+        event = msgspec.msgpack.decode(fields[b"e"])
+        if event[0] == "t" and event[-1]:
+            found.append(json.loads(event[-1]))
+    return found
+
+
+def test_first_cold_then_warm(stage: Bench) -> None:
+    function = stage.function("zoo.echo:Function")
+    record, result = stage.call(function, {"x": [1, 2]})
+    assert (record.state, result.form, json.loads(result.body)) == ("succeeded", "json", {"x": [1, 2]})
+    assert result.cold and result.load_us > 0
+    record, result = stage.call(function, 7)
+    assert (json.loads(result.body), result.cold, result.load_us) == (7, False, 0)
+    cold, warm = metas(stage)[-2:]
+    assert cold["cold"] is True and set(cold["load_ms"]) == {"import", "weights", "first_run"}
+    assert warm["cold"] is False and (warm["batch"], warm["rows"], warm["co"], warm["jobs"]) == (1, 1, [], [])
+    assert cold["boot"] == stage.report().boot and cold["pid"] == warm["pid"]
+    eventually(lambda: [one.pid for one in stage.report().warm] == [warm["pid"]], "it is reported")
+
+
+def test_a_batch_of_tensors_is_joined_and_split(stage: Bench) -> None:
+    function = stage.function(f"{HERE}:Sum", max_batch=8)
+    ids = [
+        stage.enqueue(function, json.dumps({"a": [[1, 2, 3]], "k": [[2]]}).encode()),
+        stage.enqueue(function, json.dumps({"k": [[1], [10]], "a": [[1, 1, 1], [4, 5, 6]]}).encode(), rows=2),
+        stage.enqueue(function, json.dumps({"a": [[0, 0, 1]], "k": [[5]]}).encode(), accept=Encoding.RAW),
+    ]
+    stage.dispatch(function, ids)
+    first, second, third = (stage.ended(id_)[1] for id_ in ids)
+    assert json.loads(first.body) == {"total": [[12.0]], "rows": [4]}
+    assert json.loads(second.body) == {"total": [[3.0], [150.0]], "rows": [4, 4]}
+    assert (third.form, third.shapes) == ("raw", "total:FP32:1,1;rows:INT32:1")
+    assert third.body == np.float32(5).tobytes() + np.int32(4).tobytes()
+    assert metas(stage)[-1]["batch"] == 3 and metas(stage)[-1]["rows"] == 4
+
+
+@pytest.mark.parametrize("shape", ["", "a:FP32:2,3;k:INT64:2,1"])
+def test_raw_tensors_go_there_and_back(stage: Bench, shape: str) -> None:
+    function = stage.function(f"{HERE}:Sum", max_batch=8)
+    body = np.arange(6, dtype=np.float32).tobytes() + np.array([1, 2], np.int64).tobytes()
+    id_ = stage.enqueue(function, body, rows=2, encoding=Encoding.RAW, accept=Encoding.RAW, shape=shape)
+    stage.dispatch(function, [id_])
+    record, result = stage.ended(id_)
+    assert record.state == "succeeded", result
+    assert result.shapes == "total:FP32:2,1;rows:INT32:2"
+    assert np.frombuffer(result.body[:8], np.float32).tolist() == [3.0, 24.0]
+
+
+def test_a_large_tensor_goes_there_and_back(stage: Bench) -> None:
+    function = stage.function(f"{HERE}:Wide")
+    array = np.random.default_rng(0).random((20, 50_000), np.float32)
+    id_ = stage.enqueue(function, array.tobytes(), rows=20, encoding=Encoding.RAW, accept=Encoding.RAW)
+    stage.dispatch(function, [id_])
+    _, result = stage.ended(id_)
+    assert result.body == array.tobytes()
+
+
+def test_the_canary_describes_the_function(stage: Bench) -> None:
+    record, result = stage.canary(stage.function(f"{HERE}:Sum", max_batch=8))
+    described = json.loads(result.body)
+    assert record.state == "succeeded" and result.form == "json"
+    assert described["inputs"] == [
+        {"name": "a", "datatype": "FP32", "shape": [-1, 3]},
+        {"name": "k", "datatype": "INT64", "shape": [-1, 1]},
+    ]
+    assert described["outputs"] == [
+        {"name": "total", "datatype": "FP32", "shape": [-1, 1]},
+        {"name": "rows", "datatype": "INT32", "shape": [-1]},
+    ]
+    assert described["load_ms"] > 0 and described["run_ms"] >= 0 and described["memory_mib"] > 0
+    _, result = stage.canary(stage.function("zoo.echo:Function"))
+    assert json.loads(result.body)["inputs"] is None
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        ({"a": [[1, 2, 3]]}, "InvalidInput: the input 'k' is missing"),
+        ({"a": [[1, 2, 3]], "k": [[1]], "z": [1]}, "InvalidInput: there is no input 'z'"),
+        ({"a": [[1, 2, 3]], "k": [[1], [2]]}, "InvalidInput: the inputs differ in their number of rows"),
+        ({"a": [[1, 2], [1]], "k": [[1], [2]]}, "ValueError"),
+        ([1], "InvalidInput: an object"),
+    ],
+)
+def test_an_unreadable_input_fails_alone(stage: Bench, payload: object, said: str) -> None:
+    function = stage.function(f"{HERE}:Sum", max_batch=8)
+    bad = stage.enqueue(function, json.dumps(payload).encode())
+    good = stage.enqueue(function, json.dumps({"a": [[1, 2, 3]], "k": [[1]]}).encode())
+    stage.dispatch(function, [bad, good])
+    record, result = stage.ended(bad)
+    assert (record.state, record.cause) == ("failed", "handler_error") and result.message.startswith(said)
+    assert stage.ended(good)[0].state == "succeeded"
+
+
+def test_an_output_of_the_wrong_shape(stage: Bench) -> None:
+    function = stage.function(f"{HERE}:WrongRows")
+    id_ = stage.enqueue(function, json.dumps({"a": [[1, 1, 1], [2, 2, 2]]}).encode(), rows=2)
+    stage.dispatch(function, [id_])
+    record, result = stage.ended(id_)
+    assert (record.state, record.cause) == ("failed", "bad_output") and "2 rows are expected" in result.message
+    record, result = stage.call(stage.function(f"{HERE}:Fragile", max_batch=8), {"do": "set"})
+    assert (record.state, record.cause) == ("failed", "bad_output")
+
+
+def test_an_exception_in_a_batch_hits_only_the_guilty_one(stage: Bench) -> None:
+    function = stage.function(f"{HERE}:Fragile", max_batch=8)
+    good, bad = (stage.enqueue(function, json.dumps({"do": what}).encode()) for what in ("", "raise"))
+    stage.dispatch(function, [good, bad])
+    for id_ in (good, bad):
+        record = stage.state(id_, "queued")
+        assert (record.attempt, record.starts) == (1, 0)
+        stage.dispatch(function, [id_])
+    assert json.loads(stage.ended(good)[1].body)["batch"] == 1
+    record, result = stage.ended(bad)
+    assert (record.cause, record.starts, result.message) == ("handler_error", 1, "ValueError: it was asked to")
+    assert "Traceback" in stage.log()
+
+
+def test_a_crash_in_a_batch_hits_only_the_guilty_one(stage: Bench) -> None:
+    function = stage.function(f"{HERE}:Fragile", max_batch=8)
+    good, bad = (stage.enqueue(function, json.dumps({"do": what}).encode(), max_attempts=2) for what in ("", "crash"))
+    stage.dispatch(function, [good, bad])
+    for id_ in (good, bad):
+        assert stage.state(id_, "queued").starts == 0
+    stage.dispatch(function, [good])
+    assert stage.ended(good)[0].state == "succeeded"
+    stage.dispatch(function, [bad])
+    assert stage.state(bad, "queued").starts == 1
+    stage.dispatch(function, [bad])
+    record, result = stage.ended(bad)
+    assert (record.state, record.cause, record.starts) == ("failed", "crashed", 2)
+    assert result.message == "The runner ended by SIGSEGV."
+
+
+def test_a_run_beyond_its_limit_is_killed(stage: Bench, tmp_path: Path) -> None:
+    stage.function(f"{HERE}:Fragile", "hangs", timeout_s=0.3)
+    file = tmp_path / "began"
+    began = time.monotonic()
+    record, result = stage.call("p/hangs", {"do": "hang", "file": str(file)})
+    assert (record.state, record.cause) == ("failed", "timed_out") and "0.3 s" in result.message
+    assert time.monotonic() - began < 10
+    assert proc.start_time(int(file.read_text())) is None
+
+
+def test_memory_is_bounded(stage: Bench) -> None:
+    function = stage.function("zoo.misbehave:Allocate")
+    record, result = stage.call(function, {"do": "allocate"}, max_attempts=1)
+    assert (record.state, record.cause) == ("failed", "out_of_memory"), result
+    record, result = stage.call(function, {"mib": 20})
+    assert record.state == "succeeded" and result.cold, "the runner that ran out of memory was ended"
+
+
+def test_a_cancelled_run_is_killed(stage: Bench, tmp_path: Path) -> None:
+    stage.function(f"{HERE}:Fragile", "cancelled", timeout_s=60.0)
+    file = tmp_path / "began"
+    id_ = stage.enqueue("p/cancelled", json.dumps({"do": "hang", "file": str(file)}).encode())
+    stage.dispatch("p/cancelled", [id_])
+    pid = int(eventually(lambda: file.read_text() if file.exists() else None, "it runs"))
+    stage.fleet.send("t0", Cancel(version=1, function="p/cancelled", id=id_, attempt=1))
+    eventually(lambda: proc.start_time(pid) is None, "its runner is gone")
+    eventually(lambda: stage.report().running == 0, "the slot is free")
+    # Redis still holds it as running, for this command came without its script; nothing was told of an end.
+    assert stage.record(id_).state == "running"
+
+
+def test_what_user_code_prints_is_in_the_log(stage: Bench) -> None:
+    stage.call(stage.function(f"{HERE}:Fragile", max_batch=8), {"do": "print"}, trace="0af7")
+    eventually(lambda: "hello from user code" in stage.log(), "the line")
+    (line,) = [line for line in stage.log().splitlines() if "hello from user code" in line]
+    assert line.startswith("[p/fragile@1 ") and line.endswith(" 0af7] hello from user code")
+
+
+def test_a_load_that_fails(stage: Bench) -> None:
+    record, result = stage.call(stage.function(f"{HERE}:Broken"), {})
+    assert (record.state, record.cause, result.message) == ("failed", "load_failed", "FileNotFoundError: there are no weights")
+    record, result = stage.call(stage.function("tests.integration.nowhere:Function"), {})
+    assert record.cause == "load_failed" and "ModuleNotFoundError" in result.message
+
+
+def test_an_unknown_revision_fails(stage: Bench) -> None:
+    assert stage.call("p/nobody", {})[0].cause == "function_deleted"
+
+
+def test_a_crash_loop_is_quarantined(stage: Bench) -> None:
+    function = stage.function(f"{HERE}:CrashesLoading")
+    for _ in range(3):
+        record, result = stage.call(function, {})
+        assert record.cause == "load_failed" and "SIGABRT" in result.message
+    assert stage.call(function, {})[0].cause == "quarantined"
+    eventually(lambda: f"{function}@1" in stage.report().quarantined, "it is reported")
+
+
+def test_prewarm_and_offload(stage: Bench, tmp_path: Path) -> None:
+    function = stage.function(f"{HERE}:Notes")
+    stage.fleet.send("t0", Prewarm(version=1, function=function, revision=1))
+    stage.fleet.send("t0", Prewarm(version=1, function=function, revision=1))
+    eventually(lambda: ("notes", "idle") in stage.warm(), "it is warm")
+    file = tmp_path / "note"
+    _, result = stage.call(function, {"file": str(file)})
+    assert not result.cold
+    answer = json.loads(result.body)
+    assert answer["cwd"].startswith(str(stage.home.resolve()))
+    assert proc.private_mib(answer["pid"]) > 0
+    stage.fleet.send("t0", Offload(version=1, function=function, revision=1))
+    eventually(lambda: all(name != "notes" for name, _ in stage.warm()), "it is gone")
+    assert file.read_text() == "unloaded"
+    assert proc.start_time(answer["pid"]) is None and not Path(answer["cwd"]).exists()
+
+
+def test_keep_alive_ends(stage: Bench) -> None:
+    stage.function("zoo.echo:Function", "brief", keep_alive_s=0.5)
+    stage.call("p/brief", 1)
+    eventually(lambda: ("brief", "idle") in stage.warm(), "it is warm")
+    eventually(lambda: all(name != "brief" for name, _ in stage.warm()), "its keep-alive is over")
+    assert stage.call("p/brief", 1)[1].cold
+
+
+def test_max_warm_instances_run_side_by_side(stage: Bench) -> None:
+    stage.function("zoo.misbehave:Sleep", "twice", max_warm=2)
+    ids = [stage.enqueue("p/twice", json.dumps({"s": 0.3}).encode()) for _ in range(4)]
+    for id_ in ids:
+        stage.dispatch("p/twice", [id_])
+    for id_ in ids:
+        assert stage.ended(id_)[0].state == "succeeded"
+    assert sum(name == "twice" for name, _ in stage.warm()) == 2
+
+
+def test_an_idle_runner_that_dies_is_noticed(stage: Bench) -> None:
+    function = stage.function("zoo.echo:Function")
+    stage.call(function, 1)
+    pid = next(one.pid for one in stage.report().warm if one.function == function)
+    os.kill(pid, 9)
+    eventually(lambda: all(name != "function" for name, _ in stage.warm()), "the report says so")
+    assert stage.call(function, 2)[1].cold
+
+
+def test_a_second_delivery_does_nothing(stage: Bench) -> None:
+    function = stage.function("zoo.echo:Function")
+    id_ = stage.enqueue(function, b"1")
+    stage.dispatch(function, [id_])
+    stage.ended(id_)
+    events = stage.client.xlen(f"{PREFIX}ev")
+    stage.client.lpush(PREFIX + gpu_queue("t0"), message(RUN, [function, 1, [[id_, 1]]], gpu_queue("t0")))
+    eventually(lambda: not stage.client.llen(PREFIX + gpu_queue("t0")), "it is taken")
+    stage.call(function, 1)
+    settled = [event for _, fields in stage.client.xrange(f"{PREFIX}ev") if (event := msgspec.msgpack.decode(fields[b"e"]))[0] == "t"]
+    assert sum(event[4] == id_ for event in settled) == 1 and stage.client.xlen(f"{PREFIX}ev") > events
+
+
+def test_memory_pressure_evicts_the_least_recently_used(tmp_path: Path, other_server: RedisProcess) -> None:
+    with bench(tmp_path, other_server, memory_mib="260", standby="false") as stage:
+        for name in ("one", "two"):
+            stage.call(stage.function("zoo.misbehave:Allocate", name), {"mib": 30})
+        stage.call("p/one", {"mib": 0})
+        stage.function("zoo.echo:Function", "big", memory_mib=200.0)
+        before = {one.function: one.pid for one in stage.report().warm}
+        record, _ = stage.call("p/big", 1)
+        assert record.state == "succeeded"
+        eventually(lambda: [name for name, _ in stage.warm()] == ["big", "one"], "the one used longest ago has gone")
+        assert proc.start_time(before["p/two"]) is None
+        record, result = stage.call(stage.function("zoo.echo:Function", "huge", memory_mib=1000.0), 1)
+        assert (record.cause, "has 260 MiB" in result.message) == ("load_failed", True)
+
+
+def test_the_report_tells_the_truth(stage: Bench) -> None:
+    function = stage.function("zoo.misbehave:Sleep")
+    stage.call(function, {"s": 0.0})
+    report = stage.report()
+    assert (report.kind, report.utilisation_counter, report.slots) == ("cpu", "cpu-time", 8)
+    (one,) = [one for one in report.warm if one.function == function]
+    assert one.state is WarmState.IDLE and one.pid in {pid for pid, _ in proc.session_members(stage.session())}
+    # Declared at first, then measured.
+    eventually(lambda: any(w.function == function and 0 < w.memory_mib < 64 for w in stage.report().warm), "it is measured")
