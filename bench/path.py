@@ -26,10 +26,10 @@ Figures (``echo`` unless another load is named; c = connections):
 
 import argparse
 import http.client
-import importlib
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -39,10 +39,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import sub, truediv
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import httpx
 
 from bench import cpu, load, report
 from bench.peers import naive
+from smore import local
+from smore.settings import Settings
 
 BODIES = {"echo": b'{"x":[1,2,3,4,5,6,7,8],"id":"abc"}', "conv": b'{"v":0.5}', "mlp": b'{"v":0.5}'}
 WARMUP_S = 1.0
@@ -115,14 +120,6 @@ class NaiveSide:
         return {}
 
 
-class Platform(Protocol):
-    """What ``smore.local.up`` answers: the gateway's port on 127.0.0.1, an admin key, the roots of all process trees."""
-
-    port: int
-    key: str
-    pids: Sequence[int]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
     """A function under load: its name, its handler and the largest batch."""
@@ -157,59 +154,88 @@ class SmoreSide:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self._platform: Platform | None = None
+        self._platform: local.Endpoints | None = None
+        self._key = ""
         self._deployed = False
 
     @property
-    def platform(self) -> Platform:
+    def platform(self) -> local.Endpoints:
         if self._platform is None:
             raise RuntimeError("SMore is not running")
         return self._platform
 
     def start(self) -> None:
         """Up, on the first call with the functions deployed (the home keeps them), and one conv request answered."""
-        # Imported when it is needed: the peer alone is measured without it.
-        local = importlib.import_module("smore.local")
-        self._platform = local.up(self._home, environment=naive.ENVIRONMENT)
+        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        os.environ |= {**naive.ENVIRONMENT, "SMORE_API__PORT": str(port)}
+        # Nothing is pinned: the platform and the one partition may both use every core, as the peer may.
+        config = Settings(platform_cores=cores)
+        self._platform = local.up(self._home, config=config, partitions=[local.Partition(gpu="cpu0", kind="cpu", device=cores)])
+        self._key = (self._home / "key").read_text().strip()
         if not self._deployed:
             for function in FUNCTIONS:
                 self._deploy(function)
             self._deployed = True
-        self._invoke("conv")
+        self._patiently(lambda: self._invoke("conv"))
 
     def stop(self) -> None:
         if self._platform is not None:
             self._platform = None
-            importlib.import_module("smore.local").down(self._home)
+            local.down(self._home)
 
     def pids(self) -> Sequence[int]:
-        return self.platform.pids
+        """The supervisor is the parent of all: Redis, Postgres, every process of the platform, and below the workers the runners."""
+        return [self.platform.supervisor_pid]
 
     @property
     def port(self) -> int:
-        return self.platform.port
+        return urlsplit(self.platform.gateway_url).port or 80
 
     def _deploy(self, function: Deployed) -> None:
         spec = {
             "entrypoint": function.entrypoint,
             "batching": {"max_size": function.max_batch},
             "slo": {"deadline": "30s"},
-            "resources": {"gpu_memory": "64MiB"},
+            "resources": {"gpu_memory": "128MiB"},
             "scaling": {"keep_alive": -1},
+            "limits": {"max_pending": 10_000},
         }
-        self._call("/v1/functions", json.dumps({"name": function.name, "spec": spec}).encode())
+        document = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": function.name}, "spec": spec}
+        self._patiently(lambda: self._call("PUT", f"/v1/functions/{function.name}", document))
+
+    def _patiently(self, action: Callable[[], object]) -> None:
+        """Until it goes well: a gateway answers before the first worker has reported."""
+        until = time.monotonic() + 30
+        while True:
+            try:
+                action()
+                return
+            except (RuntimeError, httpx.HTTPError):
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
 
     def _offload(self, name: str) -> None:
-        """Have the function's weights leave the worker; returns when they have left."""
-        self._call(f"/v1/functions/{name}/offload", b"{}")
+        """Have the function's weights leave the worker; returns when they have left and a standby runner is ready."""
+        self._call("POST", f"/v1/functions/{name}/offload", {})
+        until = time.monotonic() + 10
+        while any(one["function"] == name for gpu in self._call("GET", "/v1/gpus")["gpus"] for one in gpu["warm"]):
+            if time.monotonic() > until:
+                raise RuntimeError(f"{name} does not leave")
+            time.sleep(0.02)
+        time.sleep(SETTLE_S)
 
-    def _call(self, path: str, body: bytes) -> None:
-        status = naive.call(self.port, path, body, {"Authorization": f"Bearer {self.platform.key}"})
-        if not 200 <= status < 300:
-            raise RuntimeError(f"SMore answered {status} to {path}")
+    def _call(self, method: str, path: str, body: object = None) -> Any:
+        headers = {"Authorization": f"Bearer {self._key}"}
+        answer = httpx.request(method, f"{self.platform.gateway_url}{path}", json=body, headers=headers, timeout=150)
+        if not answer.is_success:
+            raise RuntimeError(f"SMore answered {answer.status_code} to {method} {path}: {answer.text}")
+        return answer.json()
 
     def _invoke(self, name: str) -> None:
-        self._call(f"/v1/functions/{name}/invocations", self._body(name))
+        self._call("POST", f"/v1/functions/{name}/invocations", json.loads(self._body(name)))
 
     @staticmethod
     def _body(name: str) -> bytes:
@@ -222,7 +248,7 @@ class SmoreSide:
             host=f"127.0.0.1:{self.port}",
             path=f"/v1/functions/{name}/invocations",
             body=self._body(name),
-            headers={"Authorization": f"Bearer {self.platform.key}"},
+            headers={"Authorization": f"Bearer {self._key}"},
         )
 
     def requests(self, name: str) -> list[bytes]:

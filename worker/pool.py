@@ -26,7 +26,7 @@ log = observability.logger(__name__)
 
 #: A load may take as long as a run and at least this.
 LOAD_S: Final = 120.0
-#: How often an instance's memory is measured anew.
+#: How often the memory of an instance that runs is measured anew: soon after its load at first, then after twice as long each time up to this.
 _MEASURE_S: Final = 10.0
 #: How often the pool looks after itself when nothing wakes it.
 _ROUND_S: Final = 1.0
@@ -57,6 +57,7 @@ class Instance:
     #: Milliseconds by phase.
     phases: dict[str, float] = field(default_factory=dict)
     used_at: float = 0.0
+    loaded_at: float = 0.0
     measured_at: float = 0.0
     #: On its way out: counted in memory until its process has ended, given to nobody.
     leaving: bool = False
@@ -343,7 +344,7 @@ class Pool:
         with self._state:
             instance.phases = loaded.phases
             instance.memory_mib = max(loaded.memory_mib, instance.memory_mib)
-            instance.used_at = self._clock()
+            instance.used_at = instance.loaded_at = self._clock()
             # A runner may have died the moment it was ready: then nobody gets it.
             if then is WarmState.IDLE and runner.ended.is_set():
                 instance.leaving = True
@@ -462,10 +463,7 @@ class Pool:
 
     def _to_measure(self) -> list[Instance]:
         now = self._clock()
-        return [
-            one for one in self._all()
-            if one.state is not WarmState.LOADING and not one.leaving and (not one.measured_at or now - one.measured_at > _MEASURE_S)
-        ]  # fmt: skip
+        return [one for one in self._all() if one.state is not WarmState.LOADING and not one.leaving and _measurable(one, now)]
 
     def _measure(self, instance: Instance) -> None:
         assert instance.runner is not None
@@ -507,3 +505,10 @@ class Pool:
         for one in going:
             assert one.runner is not None
             one.runner.unload()
+
+
+def _measurable(instance: Instance, now: float) -> bool:
+    if not instance.measured_at:
+        return True
+    unchanged = instance.state is WarmState.IDLE and instance.used_at < instance.measured_at
+    return not unchanged and now - instance.measured_at >= min(_MEASURE_S, instance.measured_at - instance.loaded_at)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from smore.local import embedded, supervision
-from smore.local.layout import Layout, Process, environment, gpu_partitions, plan_partitions
+from smore.local.layout import Layout, Partition, Process, environment, gpu_partitions, plan_partitions
 from smore.local.layout import processes as platform_processes
 from smore.local.supervision import ProcessStatus, Supervisor
 from smore.settings import Settings
@@ -64,14 +64,14 @@ def up(
     home: Path,
     *,
     config: Settings | None = None,
-    partitions: int | None = None,
+    partitions: int | Sequence[Partition] | None = None,
     processes: Callable[[Layout], tuple[Process, ...]] = platform_processes,
     migration: Sequence[str] | None = None,
 ) -> Endpoints:
     """
     Start everything and return when it accepts requests; where it runs already, return the same again.
 
-    ``partitions`` = number of CPU partitions on a machine without GPU (None: see plan_partitions). ``processes`` and
+    ``partitions`` = the GPU instances themselves, or the number of CPU partitions on a machine without GPU (None: see plan_partitions). ``processes`` and
     ``migration`` (empty = none, None = migration_command) can be replaced for tests.
 
     Raises ServerMissing when a server is not installed and StartFailed, with the last lines of the log, when something does not
@@ -227,7 +227,7 @@ def _start(
     home: Path,
     run: Path,
     config: Settings,
-    partitions: int | None,
+    partitions: int | Sequence[Partition] | None,
     processes: Callable[[Layout], tuple[Process, ...]],
     migration: Sequence[str] | None,
 ) -> Endpoints:
@@ -308,9 +308,11 @@ def _servers(home: Path, run: Path, config: Settings, *, durable: bool) -> tuple
     return redis_url, postgres_url, tuple(own)
 
 
-def _layout(home: Path, config: Settings, partitions: int | None, redis_url: str, postgres_url: str) -> Layout:
+def _layout(home: Path, config: Settings, partitions: int | Sequence[Partition] | None, redis_url: str, postgres_url: str) -> Layout:
     cores = sorted(os.sched_getaffinity(0))
-    gpus = gpu_partitions()
+    named = () if partitions is None or isinstance(partitions, int) else tuple(partitions)
+    count = partitions if isinstance(partitions, int) else None
+    gpus = gpu_partitions() if not named else ()
     return Layout(
         home=home,
         root=ROOT,
@@ -320,7 +322,7 @@ def _layout(home: Path, config: Settings, partitions: int | None, redis_url: str
         gateway_port=config.api.port,
         # Beside GPUs the cores are nobody's in particular.
         platform_cores=config.platform_cores or ("" if gpus else str(cores[0])),
-        partitions=gpus or plan_partitions(cores, partitions),
+        partitions=named or gpus or plan_partitions(cores, count),
     )
 
 

@@ -223,7 +223,7 @@ def test_what_user_code_prints_is_in_the_log(stage: Bench) -> None:
 def test_a_load_that_fails(stage: Bench) -> None:
     record, result = stage.call(stage.function(f"{HERE}:Broken"), {})
     assert (record.state, record.cause, result.message) == ("failed", "load_failed", "FileNotFoundError: there are no weights")
-    record, result = stage.call(stage.function("tests.integration.nowhere:Function"), {})
+    record, result = stage.call(stage.function("tests.integration.nowhere:Function", "nowhere"), {})
     assert record.cause == "load_failed" and "ModuleNotFoundError" in result.message
 
 
@@ -302,6 +302,7 @@ def test_memory_pressure_evicts_the_least_recently_used(tmp_path: Path, other_se
         for name in ("one", "two"):
             stage.call(stage.function("zoo.misbehave:Allocate", name), {"mib": 30})
         stage.call("p/one", {"mib": 0})
+        eventually(lambda: all(one.memory_mib > 30 for one in stage.report().warm), "what they hold is measured")
         stage.function("zoo.echo:Function", "big", memory_mib=200.0)
         before = {one.function: one.pid for one in stage.report().warm}
         record, _ = stage.call("p/big", 1)
@@ -315,6 +316,7 @@ def test_memory_pressure_evicts_the_least_recently_used(tmp_path: Path, other_se
 def test_the_report_tells_the_truth(stage: Bench) -> None:
     function = stage.function("zoo.misbehave:Sleep")
     stage.call(function, {"s": 0.0})
+    eventually(lambda: ("sleep", "idle") in stage.warm(), "it is warm")
     report = stage.report()
     assert (report.kind, report.utilisation_counter, report.slots) == ("cpu", "cpu-time", 8)
     (one,) = [one for one in report.warm if one.function == function]

@@ -8,8 +8,8 @@ from smore.fleet import JobReport
 from smore.store import Job
 
 JOB = Job(
-    id="j", project="default", name="train", argv=["zoo.train"], gpus=["a", "b"], state=JobState.RUNNING, tags={}, created_at=1.0, started_at=2.0,
-    ended_at=None, exit_code=None,
+    id="j", project="default", name="train", argv=["zoo.train"], gpus=["a", "b"], state=JobState.RUNNING, tags={}, created_at=1.0,
+    started_at=2.0, ended_at=None, exit_code=None,
 )  # fmt: skip
 
 

@@ -1,0 +1,182 @@
+"""What outlives what: the worker, its zygote and runners, serverful jobs, Redis."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from smore.fleet import JobReport, StartJob, StopJob
+from tests.integration.worker_bench import Bench, RedisProcess, bench, eventually
+from worker import proc
+
+HERE = "tests.integration.handlers"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisProcess]:
+    one = RedisProcess(tmp_path / "redis")
+    one.home.mkdir()
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def stage(tmp_path: Path, server: RedisProcess) -> Iterator[Bench]:
+    with bench(tmp_path / "home", server, job_entrypoints='["zoo.train"]') as one:
+        yield one
+
+
+def job(stage: Bench, id_: str = "j1") -> JobReport | None:
+    report = stage.report()
+    return next((one for one in report.jobs if one.id == id_), None) if report is not None else None
+
+
+def start_job(stage: Bench, *argv: str, id_: str = "j1") -> None:
+    command = StartJob(version=1, id=id_, project="p", name="t", argv=list(argv), env={"SMORE_TRACK": "/elsewhere", "LD_PRELOAD": "x"})
+    stage.fleet.send("t0", command)
+    stage.fleet.send("t0", command)
+
+
+TRAIN = ("zoo.train", "--model", "mobilenet", "--batch", "2", "--input-wait", "0.5")
+
+
+def test_the_worker_ends_in_order(stage: Bench) -> None:
+    stage.call(stage.function("zoo.echo:Function"), 1)
+    session = stage.session()
+    assert stage.stop() == 0, stage.log()
+    assert proc.session_members(session) == []
+    assert not (stage.home / "run" / "worker-t0.json").exists()
+    assert "Traceback" not in stage.log()
+
+
+def test_what_runs_is_finished_before_the_worker_ends(stage: Bench) -> None:
+    function = stage.function("zoo.misbehave:Sleep")
+    stage.call(function, {"s": 0})
+    id_ = stage.enqueue(function, json.dumps({"s": 0.7}).encode())
+    stage.dispatch(function, [id_])
+    stage.state(id_, "running")
+    assert stage.stop() == 0
+    assert stage.record(id_).state == "succeeded"
+
+
+def test_kill_9_of_the_worker_ends_its_runners(stage: Bench, tmp_path: Path) -> None:
+    function = stage.function(f"{HERE}:Fragile")
+    file = tmp_path / "began"
+    id_ = stage.enqueue(function, json.dumps({"do": "hang", "file": str(file)}).encode())
+    stage.dispatch(function, [id_])
+    eventually(lambda: file.exists() and file.read_text(), "it runs")
+    session = stage.session()
+    assert int(file.read_text()) in [pid for pid, _ in proc.session_members(session)]
+    stage.kill()
+    eventually(lambda: not proc.session_members(session), "zygote and runners are gone", within_s=2.0)
+    # The next worker gives back what this one held, and counts the attempt.
+    stage.start()
+    record = stage.state(id_, "queued")
+    assert (record.starts, record.attempt) == (1, 1)
+    id_ = stage.enqueue(function, b'{"do": ""}')
+    stage.dispatch(function, [id_])
+    assert stage.ended(id_)[0].state == "succeeded"
+
+
+def test_survivors_of_a_former_worker_are_ended(stage: Bench) -> None:
+    stage.call(stage.function("zoo.echo:Function"), 1)
+    session = stage.session()
+    for pid, _ in proc.session_members(session):
+        os.kill(pid, signal.SIGSTOP)  # stopped: they cannot see that their worker has gone
+    stage.kill()
+    assert proc.session_members(session)
+    stage.start()
+    assert proc.session_members(session) == [], "gone before the worker first reported"
+    assert stage.session() != session
+
+
+def test_a_zygote_that_dies_is_replaced(stage: Bench) -> None:
+    function = stage.function("zoo.echo:Function")
+    stage.call(function, 1)
+    session = stage.session()
+    os.kill(session, signal.SIGKILL)
+    eventually(lambda: not proc.session_members(session), "its runners have gone with it")
+    eventually(lambda: not stage.warm(), "the warm set is empty")
+    assert stage.call(function, 2)[1].cold
+    assert stage.session() != session
+
+
+def test_a_result_waits_for_redis(stage: Bench) -> None:
+    function = stage.function("zoo.misbehave:Sleep")
+    stage.call(function, {"s": 0})
+    id_ = stage.enqueue(function, json.dumps({"s": 0.5}).encode())
+    stage.dispatch(function, [id_])
+    stage.state(id_, "running")
+    stage.server.stop()
+    # Longer than the run and its lease: the leader that would give it back is away as well.
+    until = time.monotonic() + 1.5
+    eventually(lambda: time.monotonic() > until, "Redis has been away")
+    stage.server.start()
+    record, result = stage.ended(id_)
+    assert (record.state, record.starts) == ("succeeded", 1)
+    again = time.monotonic()
+    assert stage.call(function, {"s": 0})[0].state == "succeeded"
+    assert time.monotonic() - again < 5, "the consumer is back soon"
+    assert stage.worker is not None and stage.worker.poll() is None
+
+
+def test_a_job_runs_and_reports_and_stops(stage: Bench) -> None:
+    start_job(stage, *TRAIN)
+    eventually(lambda: (one := job(stage)) is not None and one.solo_count > 5, "it reports iterations")
+    one = job(stage)
+    assert one is not None
+    assert (one.state, one.project, one.shared_count) == ("running", "p", 0) and one.solo_s > 0 and one.memory_mib > 20
+    assert os.getsid(one.pid) == one.pid and os.sched_getaffinity(one.pid) == {stage.core}
+    environment = proc.environment_of(one.pid)
+    assert not {"SMORE_REDIS__URL", "SMORE_POSTGRES__URL", "LD_PRELOAD"} & environment.keys()
+    assert environment["SMORE_TRACK"].startswith(str(stage.home.resolve()))
+    report = stage.report()
+    assert report is not None
+    eventually(lambda: 0.05 < stage.report().utilisation <= 1, "its work is seen")
+    function = stage.function("zoo.misbehave:Sleep")
+    stage.call(function, {"s": 0.5})
+    eventually(lambda: job(stage).shared_count > 0, "iterations beside a function are told apart")
+    stage.fleet.send("t0", StopJob(version=1, id="j1"))
+    eventually(lambda: job(stage).state == "ended", "it has ended")
+    assert job(stage).exit_code == 0
+    assert "iterations" in (stage.home / "logs" / "job-j1.log").read_text()
+
+
+def test_a_job_outlives_its_worker_and_is_adopted(stage: Bench) -> None:
+    start_job(stage, *TRAIN)
+    eventually(lambda: (one := job(stage)) is not None and one.iterations > 5, "it runs")
+    pid = job(stage).pid
+    stage.kill()
+    before = job(stage).iterations
+    assert proc.start_time(pid) is not None
+    stage.start()
+    eventually(lambda: (one := job(stage)) is not None and one.iterations > before, "it goes on and is reported")
+    assert (job(stage).state, job(stage).pid) == ("running", pid)
+    # An orderly end leaves it alone too.
+    assert stage.stop() == 0
+    assert proc.start_time(pid) is not None
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        eventually(lambda: proc.start_time(pid) is None, "it is gone")
+    stage.start()
+    eventually(lambda: (one := job(stage)) is not None and one.state == "lost", "it is reported lost")
+    assert job(stage).exit_code is None
+
+
+def test_a_job_that_may_not_run_is_refused(stage: Bench) -> None:
+    start_job(stage, "http.server", "0")
+    eventually(lambda: (one := job(stage)) is not None and one.state == "ended", "it is refused")
+    assert job(stage).exit_code == 126 and job(stage).pid == 0
+
+
+def test_runners_have_no_credentials(stage: Bench) -> None:
+    stage.call(stage.function("zoo.echo:Function"), 1)
+    for pid, _ in proc.session_members(stage.session()):
+        assert not any(name.startswith("SMORE_") for name in proc.environment_of(pid))
+        assert os.sched_getaffinity(pid) == {stage.core}
