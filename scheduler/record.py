@@ -8,11 +8,15 @@ from celery import Celery
 from sqlalchemy.exc import OperationalError
 
 from smore import observability as metrics
+from smore.catalog import Catalog
 from smore.celery_app import RECORD, RETAIN
 from smore.db import make_engine
+from smore.domain.job import state_of
+from smore.fleet import Fleet, JobReport
 from smore.history import Recorder
 from smore.queue import connect
 from smore.settings import Settings
+from smore.store import Store
 
 log = metrics.logger(__name__)
 
@@ -20,11 +24,29 @@ log = metrics.logger(__name__)
 PAGE = 5000
 
 
+def follow_jobs(store: Store, fleet: Fleet) -> None:
+    """Write down what GPU workers report of serverful jobs: began, ended, lost."""
+    reports: dict[str, list[JobReport]] = {}
+    for report in fleet.reports():
+        for job in report.jobs:
+            reports.setdefault(job.id, []).append(job)
+    if not reports:
+        return
+    for known in store.open_jobs():
+        ranks = reports.get(known.id, [])
+        state = state_of(known.state, {rank.state for rank in ranks})
+        if state is not known.state:
+            exit_code = next((rank.exit_code for rank in ranks if rank.exit_code is not None), None)
+            store.update_job(known.project, known.id, state, exit_code)
+
+
 def register_record(app: Celery, config: Settings) -> None:
     """Make this app's worker write history."""
     if config.postgres.url is None:
         raise ValueError("SMORE_POSTGRES__URL is not set")
-    recorder = Recorder(make_engine(config.postgres.url, "control"), connect(config), config.redis.prefix)
+    engine, client = make_engine(config.postgres.url, "control"), connect(config)
+    recorder = Recorder(engine, client, config.redis.prefix)
+    store, fleet = Store(engine, Catalog(client, config.redis.prefix)), Fleet(client, config.redis.prefix)
     recording = threading.Lock()
     # What was imported stays: a collection need not look at it again (measured: a third of the Python time of recording).
     gc.collect()
@@ -38,6 +60,7 @@ def register_record(app: Celery, config: Settings) -> None:
             # A short page is the end of the stream; one more look would cost as much as the page.
             while recorder.drain(PAGE) == PAGE:
                 pass
+            follow_jobs(store, fleet)
         except OperationalError as error:
             # Postgres is away: the stream waits, and so do we.
             log.warning("history waits for Postgres", error=str(error.orig))

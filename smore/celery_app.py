@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 from celery import Celery
+from kombu import Connection
 from kombu import Queue as CeleryQueue
 
 from smore.redis_url import celery_url
@@ -30,6 +31,23 @@ def gpu_queue(gpu: str) -> str:
     return f"gpu.{gpu}"
 
 
+class _Connection(Connection):
+    """Celery's back-off grows 2, 4, 6 … 30 s and has no setting; a second is what recovery can afford."""
+
+    def ensure_connection(
+        self,
+        errback: Any = None,
+        max_retries: int | None = None,
+        interval_start: float = 0.1,
+        interval_step: float = 0.2,
+        interval_max: float = 1.0,
+        **options: Any,
+    ) -> Connection:
+        # Keywords only where Celery gives none of its own: it passes the first two by position and never the intervals.
+        self._ensure_connection(errback, max_retries, interval_start, interval_step, interval_max, **options)
+        return self
+
+
 def make_app(name: str, config: Settings, queues: Sequence[str]) -> Celery:
     """
     An app that consumes ``queues`` only.
@@ -39,6 +57,7 @@ def make_app(name: str, config: Settings, queues: Sequence[str]) -> Celery:
     if config.redis.url is None:
         raise ValueError("SMORE_REDIS__URL is not set")
     app = Celery(name, broker=celery_url(config.redis.url), set_as_current=False)
+    app.amqp.Connection = _Connection
     transport = {
         "visibility_timeout": VISIBILITY_TIMEOUT_S,
         "queue_order_strategy": "priority",
@@ -71,7 +90,6 @@ def make_app(name: str, config: Settings, queues: Sequence[str]) -> Celery:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        # Celery's back-off grows 2, 4, 6 s; a second is what recovery can afford.
         broker_connection_retry=True,
         worker_soft_shutdown_timeout=5,
         timezone="UTC",

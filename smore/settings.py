@@ -90,8 +90,6 @@ class WorkerSettings(BaseModel):
     lease_s: float = 2.0
     #: Keep one started runner without a model, so that a cold start pays neither imports nor the device context.
     standby: bool = True
-    #: Commands a serverful job may run: entry points of the form ``module`` (run as ``python -m module``).
-    job_entrypoints: tuple[str, ...] = ("zoo.train",)
 
 
 class Settings(BaseSettings):
@@ -105,6 +103,9 @@ class Settings(BaseSettings):
     log_format: Literal["json", "console"] = "json"
     #: Port on 127.0.0.1 where this process serves its Prometheus metrics (the gateway serves its own at /metrics). 0 = off.
     metrics_port: int = 0
+
+    #: What a serverful job may run: modules, started as ``python -m module …``. The gateway refuses others, the workers too.
+    job_entrypoints: tuple[str, ...] = ("zoo.train",)
 
     redis: RedisSettings = RedisSettings()
     postgres: PostgresSettings = PostgresSettings()

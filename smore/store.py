@@ -22,7 +22,7 @@ from smore.db import ApiKeyRow, FunctionRow, JobRow, ProjectRow, RevisionRow
 from smore.domain.access import Scope, new_token, read_token
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict
-from smore.domain.job import JobState
+from smore.domain.job import OVER, JobState
 from smore.queue import new_id
 
 
@@ -294,7 +294,7 @@ class Store:
                 row.exit_code = exit_code
             if state is JobState.RUNNING and row.started_at is None:
                 row.started_at = now
-            if state in (JobState.ENDED, JobState.LOST) and row.ended_at is None:
+            if state in OVER and row.ended_at is None:
                 row.ended_at = now
             session.commit()
             return _job(row)
@@ -303,6 +303,11 @@ class Store:
         """Raises NotFound."""
         with Session(self._engine) as session:
             return _job(_job_row(session, project, id_))
+
+    def open_jobs(self) -> list[Job]:
+        """Those of every project that have not ended, as far as is known."""
+        with Session(self._engine) as session:
+            return [_job(row) for row in session.scalars(select(JobRow).where(JobRow.state.not_in(OVER)))]
 
     def list_jobs(self, project: str, *, limit: int = 100, cursor: str | None = None) -> tuple[list[Job], str | None]:
         """The newest first, and the cursor of the next page, None after the last."""

@@ -15,6 +15,7 @@ from typing import Final
 
 import redis
 from celery import Celery
+from celery.worker import state as celery_state
 from kombu import Queue as CeleryQueue
 
 from smore import observability
@@ -60,7 +61,7 @@ class Worker:
             changed=lambda: self.heartbeat.wake(),
         )  # fmt: skip
         self.jobs = Jobs(
-            gpu=own.gpu, home=home, entrypoints=own.job_entrypoints, cores=device.cores, environment=device.environment,
+            gpu=own.gpu, home=home, entrypoints=config.job_entrypoints, cores=device.cores, environment=device.environment,
             activity=self.pool.activity, started=self._join_group, changed=lambda: self.heartbeat.wake(),
         )  # fmt: skip
         self.executor = Executor(
@@ -163,6 +164,8 @@ def main() -> int:
 def _setter(event: threading.Event) -> Callable[..., None]:
     def stop(*_: object) -> None:
         event.set()
+        # Celery installs its own handlers only when it starts; a signal until then it finds here.
+        celery_state.should_stop = 0  # type: ignore[assignment]  # typed by its first value
 
     return stop
 

@@ -196,9 +196,7 @@ class Executor:
                 encoding=m.begun.encoding.value,
                 accept=m.begun.accept.value,
                 rows=m.begun.rows,
-                length=len(m.begun.payload),
-                shapes=m.begun.shape,
-            )
+                length=len(m.begun.payload))
             for m in members
         ]
         try:

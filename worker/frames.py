@@ -52,8 +52,6 @@ class Item(_Message, frozen=True):
     accept: str
     rows: int
     length: int
-    #: Raw encoding: ``name:datatype:d0,d1;…`` of the tensors in the payload, '' = as the handler's example, ``rows`` of them.
-    shapes: str
 
 
 class Predict(_Message, frozen=True, tag="predict"):

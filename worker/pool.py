@@ -26,7 +26,8 @@ log = observability.logger(__name__)
 
 #: A load may take as long as a run and at least this.
 LOAD_S: Final = 120.0
-#: How often the memory of an instance that runs is measured anew: soon after its load at first, then after twice as long each time up to this.
+#: How often the memory of an instance that runs is measured anew: soon after its load at first, then after twice as long each time, up
+#: to this.
 _MEASURE_S: Final = 10.0
 #: How often the pool looks after itself when nothing wakes it.
 _ROUND_S: Final = 1.0
@@ -138,14 +139,14 @@ class Pool:
         """
         An instance for one batch: an idle one, a new one where ``max_warm`` and memory allow, or the first that becomes free.
 
-        ``until`` (of the pool's clock) bounds the wait for somebody else's, not a load. Raises Unservable (also once ``wanted`` is false),
-        Quarantined, LoadFailed.
+        ``until`` (of the pool's clock) bounds the wait for somebody else's, not a load; neither begins once ``wanted`` is false. Raises
+        Unservable, Quarantined, LoadFailed.
         """
         began = self._clock()
         awaited: Instance | None = None
         with self._state:
             while True:
-                if self._closed or not wanted():
+                if self._closed:
                     raise Unservable("The worker is ending.")
                 self._refuse_quarantined((function, revision))
                 if awaited is not None and awaited.failure is not None:
@@ -157,6 +158,8 @@ class Pool:
                     self.activity.begin()
                     waited_us = int((self._clock() - began) * 1e6) if awaited is not None else 0
                     return Seat(instance=idle, cold=awaited is not None, load_us=waited_us)
+                if not wanted():
+                    raise Unservable("Nobody waits for it any more, or the worker is ending.")
                 if len(mine) < spec.max_warm:
                     victims = self._make_room(function, revision, spec)
                     if victims is not None:

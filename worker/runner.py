@@ -94,13 +94,15 @@ def parse_shapes(text: str) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
     return tensors
 
 
-def read_raw(body: Chunk, shapes: str, rows: int, example: Arrays) -> Arrays:
-    """Tensors one after the other in ``body``; without ``shapes`` as in the example, with ``rows`` rows. Views where alignment allows."""
-    tensors = (
-        parse_shapes(shapes)
-        if shapes
-        else [(name, array.dtype.newbyteorder("<"), (rows, *array.shape[1:])) for name, array in example.items()]
-    )
+def read_raw(payload: Chunk, example: Arrays) -> Arrays:
+    """
+    Tensors as the gateway frames them: two bytes (big-endian) with the length of the shapes text, that text, the tensors one after the other.
+
+    Views of the payload where alignment allows. Raises InvalidInput.
+    """
+    start = 2 + int.from_bytes(payload[:2], "big")
+    tensors = parse_shapes(bytes(payload[2:start]).decode())
+    body = payload[start:]
     arrays: Arrays = {}
     at = 0
     for name, dtype, shape in tensors:
@@ -273,7 +275,7 @@ class _Resident:
                 raise InvalidInput("this function takes JSON values")
             return orjson.loads(payload)
         if item.encoding == Encoding.RAW:
-            return read_raw(payload, item.shapes, item.rows, self._example)
+            return read_raw(payload, self._example)
         return read_json(payload, self._example)
 
     def _run_values(

@@ -1,4 +1,4 @@
-"""Serverful jobs: asked for in Postgres, started by commands to GPU workers, seen through their reports."""
+"""Serverful jobs: asked for in Postgres, started by commands to GPU workers, seen through their reports (scheduler/record.py keeps those)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +10,7 @@ from api.answers import moment
 from api.deps import Gateway, JobsKey, ReadKey, TheGateway
 from smore.domain.errors import InvalidInput, Unavailable
 from smore.domain.function import parse_name
-from smore.domain.job import JobState
+from smore.domain.job import OVER, JobState, state_of
 from smore.fleet import JobReport, Report, StartJob, StopJob
 
 if TYPE_CHECKING:
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-_OVER = (JobState.ENDED, JobState.LOST)
-
 
 @router.post("", status_code=201)
 def start_job(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> schemas.Job:
     """Start a training process on the GPU instances named, or on the least loaded one."""
     parse_name(body.name)
+    allowed = gateway.settings.job_entrypoints
+    if body.argv[0] not in allowed:
+        raise InvalidInput(f"argv[0]: {body.argv[0]!r} is not one of the allowed entry points ({', '.join(allowed)})", field="argv[0]")
     fleet = gateway.fleet()
     reports = fleet.reports()
     if not reports:
@@ -55,12 +56,12 @@ def list_jobs(
     """The newest first."""
     found, next_cursor = gateway.store().list_jobs(caller.project, limit=limit, cursor=cursor)
     live = _live(gateway)
-    return schemas.Jobs(jobs=[_merged(gateway, job, live.get(job.id, [])) for job in found], next_cursor=next_cursor)
+    return schemas.Jobs(jobs=[_shown(job, live.get(job.id, [])) for job in found], next_cursor=next_cursor)
 
 
 @router.get("/{job}")
 def get_job(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Job:
-    return _merged(gateway, gateway.store().get_job(caller.project, job), _live(gateway).get(job, []))
+    return _shown(gateway.store().get_job(caller.project, job), _live(gateway).get(job, []))
 
 
 @router.post("/{job}/stop", status_code=202)
@@ -68,7 +69,7 @@ def stop_job(gateway: TheGateway, caller: JobsKey, job: str) -> schemas.Job:
     """Ask it to end (SIGTERM, then SIGKILL). One that has ended stays so."""
     store = gateway.store()
     known = store.get_job(caller.project, job)
-    if known.state in _OVER:
+    if known.state in OVER:
         return _shown(known, [])
     for gpu in known.gpus:
         gateway.fleet().send(gpu, StopJob(version=1, id=job))
@@ -84,32 +85,12 @@ def _live(gateway: Gateway) -> dict[str, list[JobReport]]:
     return found
 
 
-def _merged(gateway: Gateway, job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
-    """The job with what is reported of it; a state that Postgres has not heard of yet is written down."""
-    if reports and job.state not in _OVER:
-        state = _state(job.state, reports)
-        if state is not job.state:
-            exit_code = next((report.exit_code for report in reports if report.exit_code is not None), None)
-            job = gateway.store().update_job(job.project, job.id, state, exit_code)
-    return _shown(job, reports)
-
-
-def _state(stored: JobState, reports: Sequence[JobReport]) -> JobState:
-    """Of several ranks: lost if one is, running while one is, ended when all are."""
-    states = {report.state for report in reports}
-    if JobState.LOST in states:
-        return JobState.LOST
-    if JobState.RUNNING in states:
-        return JobState.STOPPING if stored is JobState.STOPPING else JobState.RUNNING
-    return JobState.ENDED if states == {JobState.ENDED} else stored
-
-
 def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
     # A job is as fast as its slowest rank.
     solo_s = max((report.solo_s for report in reports if report.solo_count), default=None)
     shared_s = max((report.shared_s for report in reports if report.shared_count), default=None)
     return schemas.Job(
-        id=job.id, name=job.name, state=job.state.value, argv=list(job.argv), gpus=list(job.gpus), created_at=moment(job.created_at),
+        id=job.id, name=job.name, state=state_of(job.state, {report.state for report in reports}).value, argv=list(job.argv), gpus=list(job.gpus), created_at=moment(job.created_at),
         started_at=moment(job.started_at) if job.started_at is not None else None,
         ended_at=moment(job.ended_at) if job.ended_at is not None else None,
         iterations=min((report.iterations for report in reports), default=0), solo_s=solo_s, shared_s=shared_s,

@@ -118,7 +118,7 @@ def test_a_result_waits_for_redis(stage: Bench) -> None:
     until = time.monotonic() + 1.5
     eventually(lambda: time.monotonic() > until, "Redis has been away")
     stage.server.start()
-    record, result = stage.ended(id_)
+    record, _ = stage.ended(id_)
     assert (record.state, record.starts) == ("succeeded", 1)
     again = time.monotonic()
     assert stage.call(function, {"s": 0})[0].state == "succeeded"

@@ -96,8 +96,9 @@ class Bench:
         before = self.report()
         env = {name: value for name, value in os.environ.items() if not name.startswith("SMORE_")}
         env |= {
+            "PYTHONPATH": str(ROOT), "SMORE_LOG_FORMAT": "console", "SMORE_WORKER__LEASE_S": "1",
             "SMORE_HOME": str(self.home), "SMORE_REDIS__URL": self.server.url, "SMORE_WORKER__GPU": GPU,
-            "SMORE_WORKER__DEVICE": str(self.core), "SMORE_WORKER__HEARTBEAT_S": "0.1", "SMORE_WORKER__LEASE_S": "1", "SMORE_LOG_FORMAT": "console", "PYTHONPATH": str(ROOT),
+            "SMORE_WORKER__DEVICE": str(self.core), "SMORE_WORKER__HEARTBEAT_S": "0.1",
         } | self.settings  # fmt: skip
         with open(self.home / "worker.log", "ab") as log:
             self.worker = subprocess.Popen([sys.executable, "-m", "worker.app"], env=env, cwd=ROOT, stdout=log, stderr=log)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from api.routes.jobs import _shown, _state
-from smore.domain.job import JobState
+from api.routes.jobs import _shown
+from smore.domain.job import JobState, state_of
 from smore.fleet import JobReport
 from smore.store import Job
 
@@ -55,4 +55,4 @@ def test_ranks_together() -> None:
     ],
 )
 def test_state_of_several_ranks(stored: JobState, reported: list[str], state: JobState) -> None:
-    assert _state(stored, [report(one) for one in reported]) is state
+    assert state_of(stored, set(reported)) is state
