@@ -698,9 +698,7 @@ def locate(url: str | None, key: str | None) -> tuple[str, str | None]:
     key = key or os.environ.get("SMORE_API_KEY")
     config = Settings()
     if url is None:
-        anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - read, not bound to
-        host = anywhere.get(config.api.host, config.api.host)
-        url = f"http://[{host}]:{config.api.port}" if ":" in host else f"http://{host}:{config.api.port}"
+        url = _running_here(config.home) or _configured(config.api.host, config.api.port)
         local = True
     else:
         local = httpx.URL(url).host in ("127.0.0.1", "::1", "localhost")
@@ -710,6 +708,21 @@ def locate(url: str | None, key: str | None) -> tuple[str, str | None]:
         except OSError:
             key = None
     return url.rstrip("/"), key
+
+
+def _running_here(home: Path) -> str | None:
+    """The gateway of the platform that ``smore up`` has started in this home (smore/local/machine.py writes it down)."""
+    try:
+        found: str = msgspec.json.decode((home / "run" / "endpoints.json").read_bytes())["gateway_url"]
+        return found
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _configured(host: str, port: int) -> str:
+    anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - read, not bound to
+    host = anywhere.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _headers(key: str | None) -> dict[str, str]:
