@@ -36,7 +36,7 @@ from smore.settings import Settings
 from smore.track import TrackReader
 
 RATE = 220.0
-NAP_S = 0.15
+NAP_S = 0.3
 LEASE_S = 2.0
 
 
@@ -135,6 +135,12 @@ class Load:
     async def get(self, path: str) -> httpx.Response:
         return await self._http.get(path)
 
+    async def post(self, path: str, body: object = None, **headers: str) -> httpx.Response:
+        return await self._http.post(path, json=body, headers=headers)
+
+    async def put(self, path: str, body: object) -> httpx.Response:
+        return await self._http.put(path, json=body, timeout=60)
+
     async def close(self) -> None:
         await self._http.aclose()
 
@@ -186,7 +192,7 @@ class Bench:
     def runner_pid(self) -> int:
         for report in Fleet(self.redis, self.prefix).reports():
             for instance in report.warm:
-                if instance.function == "default/tally":
+                if instance.function == "default/tally" and instance.pid:
                     return instance.pid
         raise LookupError("no warm instance of the function is reported")
 
@@ -216,7 +222,7 @@ class Bench:
 
     async def devour(self) -> None:
         """A function that takes memory without end: it must be the only one that suffers."""
-        await self.load._http.post("/v1/functions/devour/invocations", json={"input": {"do": "allocate"}}, headers={"Prefer": "respond-async"})
+        await self.load.post("/v1/functions/devour/invocations", {"input": {"do": "allocate"}}, Prefer="respond-async")
 
     def matrix(self, quick: bool) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         kills: dict[str, Callable[[], int]] = {
@@ -322,24 +328,24 @@ class Bench:
 
 
 async def _prepare(bench: Bench) -> None:
-    http = bench.load._http
+    load = bench.load
     spec = {
         "slo": {"deadline": "25s"}, "batching": {"max_size": 32}, "scaling": {"max_warm": 2}, "retries": {"max_attempts": 6},
-        "limits": {"max_pending": 20000}, "resources": {"gpu_memory": "64MiB"}, "profile": {"run_ms": {1: 150, 32: 150}, "load_ms": 100},
+        "limits": {"max_pending": 20000}, "resources": {"gpu_memory": "64MiB"}, "profile": {"run_ms": {1: 300, 32: 300}, "load_ms": 100},
     }  # fmt: skip
     for name, entrypoint in (("tally", "bench.tally:Tally"), ("devour", "zoo.misbehave:Allocate")):
         body = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": name}, "spec": {"entrypoint": entrypoint, **spec}}
         until = time.monotonic() + 60
         while True:
-            answer = await http.put(f"/v1/functions/{name}", json=body, timeout=60)
+            answer = await load.put(f"/v1/functions/{name}", body)
             if answer.status_code in (200, 201):
                 break
             if time.monotonic() > until:
                 raise RuntimeError(f"{name} cannot be deployed: {answer.status_code} {answer.text}")
             await asyncio.sleep(0.2)
-    for gpu in [g["id"] for g in (await http.get("/v1/gpus")).json()["gpus"]]:
+    for gpu in [g["id"] for g in (await load.get("/v1/gpus")).json()["gpus"]]:
         argv = ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--input-wait", "0.5", "--seconds", "3600"]
-        answer = await http.post("/v1/jobs", json={"name": f"train-{gpu}", "argv": argv, "gpus": [gpu]})
+        answer = await load.post("/v1/jobs", {"name": f"train-{gpu}", "argv": argv, "gpus": [gpu]})
         if answer.status_code not in (200, 201, 202):
             raise RuntimeError(f"the job cannot be started: {answer.status_code} {answer.text}")
         bench.job_ids.append(answer.json()["id"])
@@ -366,7 +372,10 @@ async def _run(home: Path, end: local.Endpoints, quick: bool, only: str) -> tupl
     figures = await bench.account()
     bench.witness.stop.set()
     for job in bench.job_ids:
-        await bench.load._http.post(f"/v1/jobs/{job}/stop")
+        await bench.load.post(f"/v1/jobs/{job}/stop")
+    for job in bench.job_ids:
+        while (await bench.load.get(f"/v1/jobs/{job}")).json()["state"] not in ("ended", "lost"):
+            await asyncio.sleep(0.1)
     await bench.load.close()
     figures |= {
         "faults": len(bench.strikes),

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -575,11 +575,24 @@ See the GPU instances:
 
 
 @app.command()
-def down() -> None:
-    """Stop the platform of this machine; what is queued stays on disk."""
+def down(jobs: Annotated[bool, typer.Option("--jobs", help="End training jobs too.")] = False) -> None:
+    """Stop the platform of this machine; what is queued stays on disk, and training goes on unless --jobs is given."""
     from smore import local
+    from smore.client import Client, ClientError
 
+    training = []
+    if local.endpoints(_home()) is not None:
+        with suppress(ClientError), Client() as client:
+            training = [job for job in client.jobs() if job.state in ("starting", "running", "stopping")]
+            until = time.monotonic() + 20
+            for job in training if jobs else ():
+                client.stop_job(job.id)
+            while jobs and training and time.monotonic() < until:
+                time.sleep(0.1)
+                training = [job for job in training if client.job(job.id).state not in ("ended", "lost")]
     local.down(_home())
+    for job in training:
+        print(f"training goes on: {job.name} ({job.id}) on {', '.join(job.gpus)}; the next `smore up` adopts it")
 
 
 @app.command()

@@ -39,7 +39,7 @@ class Platform:
         return Fleet(self.redis, "smore:").reports()
 
     def runner_pids(self, function: str) -> list[int]:
-        return [warm.pid for report in self.reports() for warm in report.warm if warm.function == f"default/{function}"]
+        return [warm.pid for report in self.reports() for warm in report.warm if warm.pid and warm.function == f"default/{function}"]
 
     def deploy(self, name: str, entrypoint: str, **spec: object) -> None:
         body = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": name}, "spec": {"entrypoint": entrypoint, **spec}}
@@ -59,6 +59,10 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         with Client(end.gateway_url, key) as client, redis.from_url(end.redis_url) as connection:
             eventually(lambda: client.ready().get("ready", True) and client.gpus(), 30, "a GPU instance")
             yield Platform(home=home, url=end.gateway_url, key=key, client=client, redis=connection)
+            # Training outlives the platform on purpose, so it is ended first.
+            for job in client.jobs():
+                client.stop_job(job.id)
+            eventually(lambda: all(job.state in ("ended", "lost") for job in client.jobs()), 30, "the end of training")
     finally:
         os.environ.clear()
         os.environ.update(before)
