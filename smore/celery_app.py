@@ -6,8 +6,8 @@ Celery is the lane, not the queue: a GPU queue ``gpu.<id>`` holds only what may 
 
 import base64
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import orjson
 from celery import Celery
@@ -36,15 +36,19 @@ class _Connection(Connection):
 
     def ensure_connection(
         self,
-        errback: Any = None,
+        errback: Callable[[Exception, float], None] | None = None,
         max_retries: int | None = None,
-        interval_start: float = 0.1,
-        interval_step: float = 0.2,
-        interval_max: float = 1.0,
-        **options: Any,
-    ) -> Connection:
-        # Keywords only where Celery gives none of its own: it passes the first two by position and never the intervals.
-        self._ensure_connection(errback, max_retries, interval_start, interval_step, interval_max, **options)
+        interval_start: int = 0,
+        interval_step: int = 1,
+        interval_max: int = 1,
+        callback: Callable[[], None] | None = None,
+        reraise_as_library_errors: bool = True,
+        timeout: int | None = None,
+    ) -> Self:
+        # Celery never gives the intervals.
+        self._ensure_connection(
+            errback, max_retries, interval_start, interval_step, interval_max, callback, reraise_as_library_errors, timeout
+        )
         return self
 
 

@@ -77,8 +77,8 @@ class Admission:
     The gate's answer.
 
     ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``), ``replay`` or ``mismatch`` (``known_id`` came with the same
-    Idempotency-Key), ``full`` (``limit`` names the bound), ``infeasible`` (``earliest_us``, the earliest deadline that would be accepted, and
-    ``now_us``), ``late``.
+    Idempotency-Key), ``full`` (``limit`` names the bound), ``infeasible`` (``earliest_us``, the earliest deadline that would be accepted,
+    and ``now_us``), ``late``.
     """
 
     status: Literal["ok", "replay", "mismatch", "full", "infeasible", "late"]
@@ -114,7 +114,6 @@ class Begun:
     deadline_us: int
     trace: str
     alone: bool
-    shape: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,7 +375,7 @@ class Queue:
             if not item
             else Begun(
                 payload=item[0], encoding=Encoding(item[1].decode()), accept=Encoding(item[2].decode()), rows=int(item[3]),
-                deadline_us=int(item[4]), trace=item[5].decode(), alone=item[6] == b"1", shape=item[7].decode(),
+                deadline_us=int(item[4]), trace=item[5].decode(), alone=item[6] == b"1",
             )
             for item in answer[1:]
         ]  # fmt: skip
@@ -465,11 +464,12 @@ class AsyncQueue:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def _calls(self, calls: Sequence[tuple[str, Sequence[Arg]]]) -> list[Any]:
-        """All of them in one round trip, errors among the answers. One caller at a time: they share a connection."""
+        """All of them in one round trip, errors among the answers. They share a connection and take turns, also while it is broken."""
         until = time.monotonic() + self.patience_s
         while True:
             try:
-                return await self._calls_once(calls)
+                async with self._turn:
+                    return await self._calls_once(calls)
             except (redis.ConnectionError, redis.TimeoutError):
                 if time.monotonic() > until:
                     raise
@@ -535,8 +535,7 @@ class AsyncQueue:
             while self._pending:
                 batch, self._pending = self._pending, []
                 try:
-                    async with self._turn:
-                        answers = await self._calls([("enqueue", _enqueue_args(request, self.bounds)) for request, _ in batch])
+                    answers = await self._calls([("enqueue", _enqueue_args(request, self.bounds)) for request, _ in batch])
                 except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers who wait
                     for _, future in batch:
                         if not future.done():
@@ -553,8 +552,7 @@ class AsyncQueue:
             self._flushing = False
 
     async def _one(self, name: str, *args: Arg) -> Any:
-        async with self._turn:
-            answer = (await self._calls([(name, args)]))[0]
+        answer = (await self._calls([(name, args)]))[0]
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -94,8 +94,8 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     """
     A worker's record of one batch, JSON in :attr:`Settled.meta`. Unknown keys are passed over.
 
-    ``load_ms``: milliseconds by phase of a cold start, empty when warm. ``batch`` invocations with ``rows`` rows ran together for ``run_ms``
-    (None: not to the end) beside the functions ``co`` and the serverful jobs ``jobs``, in the runner ``pid``.
+    ``load_ms``: milliseconds by phase of a cold start, empty when warm. ``batch`` invocations with ``rows`` rows ran together for
+    ``run_ms`` (None: not to the end) beside the functions ``co`` and the serverful jobs ``jobs``, in the runner ``pid``.
     """
 
     version: int = 1
@@ -120,7 +120,8 @@ class Result(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
     The record of how an invocation ended, opaque to Lua.
 
-    ``form`` is ``json`` or ``raw`` (then ``body`` is the output) or ``error`` (then ``message`` says what happened). Durations in microseconds.
+    ``form`` is ``json`` or ``raw`` (then ``body`` is the output) or ``error`` (then ``message`` says what happened). Durations in
+    microseconds.
     """
 
     form: str

@@ -62,7 +62,8 @@ class Worker:
         )  # fmt: skip
         self.jobs = Jobs(
             gpu=own.gpu, home=home, entrypoints=config.job_entrypoints, cores=device.cores, environment=device.environment,
-            activity=self.pool.activity, started=self._join_group, changed=lambda: self.heartbeat.wake(),
+            activity=self.pool.activity, memory_of=device.process_memory_mib, started=self._join_group,
+            changed=lambda: self.heartbeat.wake(),
         )  # fmt: skip
         self.executor = Executor(
             config=own, boot=self.boot, queue=self.queue, catalog=Catalog(client, config.redis.prefix), pool=self.pool,

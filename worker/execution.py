@@ -192,11 +192,7 @@ class Executor:
             return
         jobs = list(self._jobs())
         items = [
-            Item(
-                encoding=m.begun.encoding.value,
-                accept=m.begun.accept.value,
-                rows=m.begun.rows,
-                length=len(m.begun.payload))
+            Item(encoding=m.begun.encoding.value, accept=m.begun.accept.value, rows=m.begun.rows, length=len(m.begun.payload))
             for m in members
         ]
         try:

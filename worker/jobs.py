@@ -76,7 +76,9 @@ class _Job:
     #: (end, duration, shared) of the iterations in the window.
     iterations: deque[tuple[float, float, bool]] = field(default_factory=deque)
     memory_mib: float = 0.0
-    measured_at: float = -_MEASURE_S
+    #: Monotonic times of the first look and of the last measurement.
+    found_at: float | None = None
+    measured_at: float = 0.0
     #: Monotonic time after which it is killed.
     kill_at: float | None = None
 
@@ -86,7 +88,11 @@ class _Job:
 
 
 class Jobs:
-    """The jobs of one GPU instance. ``tick`` is called with every heartbeat; every method is safe from any thread."""
+    """
+    The jobs of one GPU instance. ``tick`` is called with every heartbeat; every method is safe from any thread.
+
+    ``memory_of`` gives the MiB of the device that a process holds; ``started`` is told the process number of every job, adopted ones too.
+    """
 
     def __init__(
         self,
@@ -97,6 +103,7 @@ class Jobs:
         cores: Sequence[int],
         environment: Mapping[str, str],
         activity: Activity,
+        memory_of: Callable[[int], float | None],
         started: Callable[[int], None],
         changed: Callable[[], None],
     ) -> None:
@@ -107,6 +114,7 @@ class Jobs:
         self._cores = cores
         self._environment = environment
         self._activity = activity
+        self._memory_of = memory_of
         self._started = started
         self._changed = changed
         self._lock = threading.RLock()
@@ -208,12 +216,19 @@ class Jobs:
                     ended |= self._look(job)
                     if job.running and job.kill_at is not None and mono >= job.kill_at:
                         self._signal(job, signal.SIGKILL)
-                    if mono - job.measured_at >= _MEASURE_S:
-                        job.memory_mib, job.measured_at = sum(proc.private_mib(pid) for pid in proc.tree(job.record.pid)), mono
+                    self._measure(job, mono)
                 elif now - job.record.ended_at > REMEMBERED_S:
                     self._forget(job)
         if ended:
             self._changed()
+
+    def _measure(self, job: _Job, mono: float) -> None:
+        """Often while it grows, less often later: twice as long each time, up to :data:`_MEASURE_S`."""
+        if job.found_at is None:
+            job.found_at = mono
+        elif mono - job.measured_at < min(_MEASURE_S, job.measured_at - job.found_at):
+            return
+        job.memory_mib, job.measured_at = sum(self._memory_of(pid) or 0.0 for pid in proc.tree(job.record.pid)), mono
 
     def _look(self, job: _Job) -> bool:
         """Whether it has ended just now."""

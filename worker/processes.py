@@ -37,6 +37,7 @@ MALLOC: Final = {
 
 _FORK_S: Final = 30.0
 _UNLOAD_S: Final = 2.0
+_END_S: Final = 3.0
 _BUFFER_BYTES: Final = 1 << 20
 
 
@@ -191,6 +192,7 @@ class Zygote:
         self._runners: dict[int, Runner] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._listener: threading.Thread | None = None
         self._closed = False
 
     @property
@@ -219,7 +221,8 @@ class Zygote:
             setup = frames.Setup(cores=list(self._cores), threads=threads, scratch=str(self._scratch), preload=list(PRELOAD))
             ours.send(frames.encode(setup))
             self._process, self._control = process, ours
-            threading.Thread(target=self._listen, args=(process, ours), name="zygote", daemon=True).start()
+            self._listener = threading.Thread(target=self._listen, args=(process, ours), name="zygote", daemon=True)
+            self._listener.start()
             self._started(process.pid)
 
     def fork(self) -> Runner:
@@ -281,8 +284,14 @@ class Zygote:
                         pending.done.set()
                 case frames.Exited() as exited:
                     self._gone(exited.pid, exited.status)
-        process.kill()
-        process.wait()
+        try:
+            # Told to end, it ends its runners first.
+            process.wait(_END_S if self._closed else 0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        # What user code has started outlives a zygote that was killed.
+        end_survivors(self._record)
         with self._lock:
             self._control = None
             left = list(self._runners)
@@ -310,11 +319,10 @@ class Zygote:
             if control is None or process is None:
                 return
             # The end of the socket is what it ends by; the listening thread then sees its end and reaps it.
-            control.shutdown(socket.SHUT_RDWR)
-        deadline = time.monotonic() + 5
-        while self._control is not None and time.monotonic() < deadline:
-            time.sleep(0.005)
-        self._record.unlink(missing_ok=True)
+            control.shutdown(socket.SHUT_WR)
+            listener = self._listener
+        if listener is not None:
+            listener.join(2 * _END_S)
 
 
 # ---- the session of a former self -------------------------------------------------------------------------------------------------------

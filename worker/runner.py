@@ -96,7 +96,8 @@ def parse_shapes(text: str) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
 
 def read_raw(payload: Chunk, example: Arrays) -> Arrays:
     """
-    Tensors as the gateway frames them: two bytes (big-endian) with the length of the shapes text, that text, the tensors one after the other.
+    Tensors as the gateway frames them (api/inputs.py): two bytes, big-endian, with the length of the shapes text, that text, the tensors
+    one after the other.
 
     Views of the payload where alignment allows. Raises InvalidInput.
     """

@@ -162,6 +162,10 @@ def test_patience_has_an_end() -> None:
                 await queue.enqueue(request())
             with pytest.raises(redis.ConnectionError):
                 await queue.cancel("default", new_id())
+            # Nobody's patience begins only when another's has ended.
+            async with asyncio.timeout(5):
+                answers = await asyncio.gather(*(queue.cancel("default", new_id()) for _ in range(100)), return_exceptions=True)
+            assert {type(answer) for answer in answers} == {redis.ConnectionError}
             await asyncio.to_thread(server.start)
             assert (await queue.enqueue(request())).status == "ok"
 

@@ -1,0 +1,52 @@
+"""When functions ran, and which iterations met them."""
+
+from worker.activity import KEPT_S, Activity
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def ran(activity: Activity, clock: Clock, start: float, stop: float) -> None:
+    clock.now = start
+    activity.begin()
+    clock.now = stop
+    activity.end()
+
+
+def test_overlap_is_of_half_open_intervals() -> None:
+    clock = Clock()
+    activity = Activity(clock)
+    ran(activity, clock, 101, 102)
+    ran(activity, clock, 105, 106)
+    met = {
+        (start, stop): activity.overlaps(start, stop) for start, stop in [(100, 101), (100, 101.5), (101.2, 101.3), (102, 105), (90, 110)]
+    }
+    assert met == {(100, 101): False, (100, 101.5): True, (101.2, 101.3): True, (102, 105): False, (90, 110): True}
+
+
+def test_runs_side_by_side_are_one_interval_and_one_that_goes_on_counts() -> None:
+    clock = Clock()
+    activity = Activity(clock)
+    activity.begin()
+    clock.now = 101
+    activity.begin()
+    clock.now = 102
+    activity.end()
+    assert activity.overlaps(101.5, 103), "one still runs"
+    assert not activity.overlaps(98, 99)
+    clock.now = 104
+    activity.end()
+    assert activity.overlaps(103, 103.5) and not activity.overlaps(104, 105)
+
+
+def test_the_past_is_forgotten() -> None:
+    clock = Clock()
+    activity = Activity(clock)
+    ran(activity, clock, 100, 101)
+    ran(activity, clock, 101 + KEPT_S, 102 + KEPT_S)
+    assert not activity.overlaps(100, 101)

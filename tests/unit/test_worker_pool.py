@@ -1,0 +1,193 @@
+"""The warm pool's rules, with runners that are no processes."""
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from smore.domain.function import FunctionSpec
+from smore.fleet import WarmState
+from smore.settings import WorkerSettings
+from worker.device import CpuPartition, Load
+from worker.frames import Loaded
+from worker.heartbeat import DEAF_S, Ears
+from worker.pool import LoadFailed, Pool, Unservable
+from worker.processes import NoRunner
+
+
+class FakeRunner:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.ended = threading.Event()
+        self.status: int | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def load(self, request: object, timeout_s: float) -> Loaded:
+        self.gate.wait(5)
+        return Loaded(phases={"import": 1.0}, memory_mib=0.0, tensors=False)
+
+    def unload(self) -> None:
+        self.ended.set()
+
+    end = unload
+
+
+class Stage:
+    def __init__(self, memory_mib: int = 300) -> None:
+        self.now = 1000.0
+        self.made: list[FakeRunner] = []
+        self.jobs_mib = 0.0
+        self.fork: Callable[[], Any] = self._fork
+        device = CpuPartition(WorkerSettings(memory_mib=memory_mib))
+        self.pool = Pool(
+            gpu="g", device=device, zygote=lambda: SimpleNamespace(fork=lambda: self.fork()), standby=False,  # type: ignore[arg-type,return-value]
+            others_mib=lambda: self.jobs_mib, changed=lambda: None, clock=lambda: self.now,
+        )  # fmt: skip
+
+    def _fork(self) -> FakeRunner:
+        self.made.append(FakeRunner(len(self.made) + 1))
+        return self.made[-1]
+
+    def acquire(self, name: str, *, wait_s: float = -1.0, **spec: object) -> Any:
+        described = FunctionSpec(entrypoint="m:C", **{"memory_mib": 100.0} | spec)  # type: ignore[arg-type]
+        return self.pool.acquire(f"p/{name}", 1, described, until=self.now + wait_s, wanted=lambda: True)
+
+    def run(self, name: str, **spec: object) -> Any:
+        seat = self.acquire(name, **spec)
+        self.now += 1
+        self.pool.release(seat)
+        return seat
+
+    def warm(self) -> list[str]:
+        return sorted(one.function[2:] for one in self.pool.warm())
+
+
+def test_cold_once_then_warm() -> None:
+    stage = Stage()
+    assert [stage.run("a").cold for _ in range(3)] == [True, False, False]
+    assert len(stage.made) == 1
+
+
+def test_the_least_recently_used_idle_instance_goes() -> None:
+    stage = Stage()
+    for name in "abca":
+        stage.run(name)
+    stage.run("d")
+    assert stage.warm() == ["a", "c", "d"]
+    assert stage.made[1].ended.is_set()
+
+
+def test_busy_instances_are_not_evicted() -> None:
+    stage = Stage()
+    seats = [stage.acquire(name) for name in "abc"]
+    with pytest.raises(Unservable):
+        stage.acquire("d")
+    stage.pool.release(seats[0])
+    assert stage.acquire("d").cold and stage.warm() == ["b", "c", "d"]
+
+
+def test_nothing_is_evicted_when_it_would_not_help() -> None:
+    stage = Stage()
+    stage.run("a")
+    held = stage.acquire("b", memory_mib=150.0)
+    with pytest.raises(Unservable):
+        stage.acquire("c", memory_mib=200.0)
+    assert stage.warm() == ["a", "b"]
+    stage.pool.release(held)
+
+
+def test_what_can_never_fit_fails_and_jobs_take_room() -> None:
+    stage = Stage()
+    with pytest.raises(LoadFailed, match="needs 301 MiB"):
+        stage.acquire("a", memory_mib=301.0)
+    stage.jobs_mib = 250.0
+    with pytest.raises(Unservable):
+        stage.acquire("a")
+
+
+def test_max_warm_bounds_the_instances() -> None:
+    stage = Stage()
+    first, second = (stage.acquire("a", max_warm=2) for _ in range(2))
+    with pytest.raises(Unservable):
+        stage.acquire("a", max_warm=2)
+    stage.pool.release(first)
+    assert stage.acquire("a", max_warm=2).instance is first.instance
+    assert second.instance is not first.instance
+
+
+def test_a_doomed_instance_goes_to_nobody() -> None:
+    stage = Stage()
+    seat = stage.acquire("a")
+    stage.pool.doom(seat)
+    stage.pool.release(seat)
+    assert stage.warm() == [] and stage.made[0].ended.is_set()
+    assert stage.acquire("a").cold
+
+
+def test_who_waits_for_a_load_gets_it_and_was_cold() -> None:
+    stage = Stage()
+    gate = threading.Event()
+
+    def slow() -> FakeRunner:
+        runner = stage._fork()
+        runner.gate = gate
+        return runner
+
+    stage.fork = slow
+    stage.pool.prewarm("p/a", 1, FunctionSpec(entrypoint="m:C", memory_mib=100.0))
+    found: list[Any] = []
+    waiter = threading.Thread(target=lambda: found.append(stage.acquire("a", wait_s=1e9)))
+    waiter.start()
+    gate.set()
+    waiter.join(5)
+    assert found[0].instance.state is WarmState.BUSY and len(stage.made) == 1
+
+
+def test_a_load_without_a_zygote_leaves_nothing_behind() -> None:
+    stage = Stage()
+
+    def none() -> FakeRunner:
+        raise NoRunner("gone")
+
+    stage.fork = none
+    with pytest.raises(Unservable):
+        stage.acquire("a")
+    assert stage.warm() == [] and stage.pool.memory_used_mib() == 0
+    assert not stage.pool.activity.overlaps(0, 1e12) or not stage.pool.activity._running
+
+
+def test_an_idle_runner_that_ends_leaves_the_pool() -> None:
+    stage = Stage()
+    stage.run("a")
+    stage.made[0].ended.set()
+    stage.pool.exited(stage.made[0])  # type: ignore[arg-type]
+    assert stage.warm() == []
+
+
+def test_a_cpu_partitions_utilisation_is_of_its_share() -> None:
+    device = CpuPartition(WorkerSettings(share=0.5, device="0"))
+
+    def load(at: float, functions_s: float, jobs_s: float) -> Load:
+        return Load(at=at, functions_cpu_s=functions_s, jobs_cpu_s=jobs_s, runners=())
+
+    assert device.utilisation(load(10, 5, 5)).total == 0
+    found = device.utilisation(load(12, 5.2, 5.3))
+    assert (round(found.functions, 3), round(found.total, 3)) == (0.2, 0.5)
+    assert device.utilisation(load(13, 7, 5.3)).total == 1, "beyond its share is reported as 1"
+
+
+def test_ears() -> None:
+    ears = Ears()
+
+    def deaf(now: float, waiting: int = 1, free: int = 1, consumed_at: float = 0.0) -> bool:
+        return ears.deaf(now=now, waiting=waiting, free=free, consumed_at=consumed_at)
+
+    assert not deaf(10) and not deaf(12) and deaf(10 + DEAF_S)
+    assert not deaf(16, consumed_at=15.5), "it has heard one"
+    assert not deaf(17, free=0) and not deaf(30), "a full worker need not listen"
+    assert not deaf(31, waiting=0) and not deaf(36)
+    ears.reset()
+    assert not deaf(41) and not deaf(45) and deaf(46)
