@@ -76,12 +76,12 @@ class _Value(Handler):
 
 
 class Conv(_Value):
-    def load(self, device: str) -> None:
+    def load(self, device: str) -> None:  # noqa: ARG002 - on one core by design
         self._network = build_conv()
 
 
 class Mlp(_Value):
-    def load(self, device: str) -> None:
+    def load(self, device: str) -> None:  # noqa: ARG002 - on one core by design
         self._network = build_mlp()
 
 

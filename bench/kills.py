@@ -1,11 +1,14 @@
 """
 Nothing kills it: faults under load, and what became of every invocation.
 
-``python -m bench.kills --json`` starts a platform of its own in a temporary home, keeps ≥ 200 requests/s and ≥ 50 invocations in flight, and
+``python -m bench.kills --json`` starts a platform of its own in a temporary home, keeps ≥ 200 requests/s and ≥ 50 invocations in flight,
+and
 strikes it with every fault of :data:`MATRIX`; ``--quick`` strikes once with each kill.
 
-Figures: ``lost`` = answered 200 or 202 and not terminal 60 s after the load ended; ``doubled`` = terminal events of an invocation beyond one, plus
-synchronous answers that differ from the stored result, plus idempotency keys with two invocations; ``executed_twice`` = runs beyond one (execution is
+Figures: ``lost`` = answered 200 or 202 and not terminal 60 s after the load ended; ``doubled`` = terminal events of an invocation beyond
+one, plus
+synchronous answers that differ from the stored result, plus idempotency keys with two invocations; ``executed_twice`` = runs beyond one
+(execution is
 at least once); ``recovery`` = fault to the first success of a request sent after it (Postgres: until the history has caught up);
 ``jobs_killed`` = serverful jobs that stopped iterating at a fault that was not theirs.
 """
@@ -435,7 +438,11 @@ def main() -> None:
     options = parser.parse_args()
     figures, strikes = run(options.quick, options.only)
     if options.json:
-        emit("bench.kills", figures, strikes=[{"fault": s.fault, "recovery_s": rounded(s.recovery_s), "in_flight": s.in_flight} for s in strikes])
+        emit(
+            "bench.kills",
+            figures,
+            strikes=[{"fault": s.fault, "recovery_s": rounded(s.recovery_s), "in_flight": s.in_flight} for s in strikes],
+        )
     else:
         print(json.dumps(figures, indent=1))
     sys.exit(1 if figures["lost"] or figures["doubled"] or figures["jobs_killed"] else 0)

@@ -60,9 +60,7 @@ class LoadResult:
     answers: int
 
 
-def request_bytes(
-    *, host: str, path: str, body: bytes = b"", method: str = "POST", headers: Mapping[str, str] | None = None
-) -> bytes:
+def request_bytes(*, host: str, path: str, body: bytes = b"", method: str = "POST", headers: Mapping[str, str] | None = None) -> bytes:
     """One HTTP/1.1 request, ready to send."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}"]
     if body:
@@ -178,7 +176,7 @@ class _Connection(asyncio.Protocol):
         else:
             self._load.ready(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._drop()
 
     def _drop(self) -> None:

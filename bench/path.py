@@ -335,9 +335,7 @@ def measure_point(side: Side, group: cpu.ProcessGroup, name: str, connections: i
     requests = side.requests(name)
     found, usage = group.measure(lambda: load.run_apart("127.0.0.1", side.port, requests, connections, seconds, WARMUP_S))
     if not found.done:
-        raise RuntimeError(
-            f"{side.name} gave no good answer to {name} at c={connections}: {dict(found.statuses)}, {found.bad} bad"
-        )
+        raise RuntimeError(f"{side.name} gave no good answer to {name} at c={connections}: {dict(found.statuses)}, {found.bad} bad")
     point = Point(
         side=side.name,
         load=name,
@@ -417,9 +415,7 @@ def ratios(points: Mapping[Key, Point], singles: Mapping[str, float]) -> dict[st
 def medians(rounds: Sequence[Round]) -> dict[str, float]:
     """Every figure's median over the rounds that have it; refusals and breaks are summed instead."""
     names = dict.fromkeys(name for one in rounds for name in one.figures)
-    found: dict[str, float] = {
-        name: statistics.median(one.figures[name] for one in rounds if name in one.figures) for name in names
-    }
+    found: dict[str, float] = {name: statistics.median(one.figures[name] for one in rounds if name in one.figures) for name in names}
     for one in rounds:
         for point in one.points.values():
             found[f"{point.side}_bad"] = found.get(f"{point.side}_bad", 0) + point.bad
@@ -463,9 +459,7 @@ def _show(figures: Mapping[str, float], deviations: Mapping[str, naive.Deviation
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.path", description="SMore beside FastAPI + Celery; see the module's docstring."
-    )
+    parser = argparse.ArgumentParser(prog="python -m bench.path", description="SMore beside FastAPI + Celery; see the module's docstring.")
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="one round, windows of one second")
     parser.add_argument("--only", choices=("naive", "smore"), help="measure one side")

@@ -26,9 +26,7 @@ def progress(line: str) -> None:
 def revision() -> str:
     """The checkout's tag or short hash, with ``-dirty`` when it has changes; ``unknown`` where git knows no commit."""
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return "unknown"
     return described.stdout.strip() or "unknown"

@@ -1,8 +1,10 @@
 """
 The live leader: Redis' events in, the policy's decisions out.
 
-One process leads at a time. It holds a lease that its deciding loop renews itself, so a stuck loop loses it; every claim carries the fencing
-token, so what a former leader still sends is refused. Truth lives in Redis: a new leader rebuilds the policy from one snapshot and follows the
+One process leads at a time. It holds a lease that its deciding loop renews itself, so a stuck loop loses it; every claim carries the
+fencing
+token, so what a former leader still sends is refused. Truth lives in Redis: a new leader rebuilds the policy from one snapshot and
+follows the
 stream from there.
 """
 
@@ -161,7 +163,7 @@ class Leader:
                 rows=waiting.rows,
                 gpu=held.gpu,
                 since_at=since,
-            )  # fmt: skip
+            )
         )
 
     def _know(self, function: str, revision: int, events: list[Event]) -> None:
@@ -195,7 +197,7 @@ class Leader:
                             deadline_at=event.deadline_us / 1e6,
                             rows=event.rows,
                             shape=event.shape,
-                        )  # fmt: skip
+                        )
                     )
                 case stream.Settled():
                     run_s, rows = _run(event.meta)
@@ -213,7 +215,7 @@ class Leader:
                             rows=event.rows,
                             shape=event.shape,
                             alone=bool(event.alone),
-                        )  # fmt: skip
+                        )
                     )
                 case stream.Reported():
                     self._reported(event.report.encode(), events)
@@ -270,7 +272,7 @@ class Leader:
                 warm=[(function, revision, count) for (function, revision), count in counts.items()],
                 quarantined=list(report.quarantined),
                 job_degradation=max(degradations, default=None),
-            )  # fmt: skip
+            )
         )
 
     def _housekeeping(self) -> list[Event]:
@@ -296,7 +298,10 @@ class Leader:
         self._skew = seconds + micros / 1e6 - time.time()
 
     def _tell(self, now: float) -> None:
-        """Publish per function the earliest feasible finish for the gate, and P where it changed (the queue's order for people and tools)."""
+        """
+        Publish per function the earliest feasible finish for the gate, and P where it changed (the queue's order for people and
+        tools).
+        """
         stamp = int(now * 1e6)
         feasible: dict[str, str] = {}
         priority: dict[str, float] = {}
@@ -361,7 +366,7 @@ class Leader:
                     decision=_reasons_json(dispatch.reasons),
                     schedule_us=schedule_us,
                     attempts=dispatch.attempts,
-                )  # fmt: skip
+                )
             )
         refused: list[Event] = []
         for dispatch, claimed in zip(
@@ -377,9 +382,16 @@ class Leader:
 
 def _arrival(waiting: Waiting) -> InvocationArrived:
     return InvocationArrived(
-        function=waiting.function, revision=waiting.revision, id=waiting.id, attempt=waiting.attempt, arrival_at=waiting.arrival_us / 1e6,
-        deadline_at=waiting.deadline_us / 1e6, rows=waiting.rows, shape=waiting.shape, alone=waiting.alone,
-    )  # fmt: skip
+        function=waiting.function,
+        revision=waiting.revision,
+        id=waiting.id,
+        attempt=waiting.attempt,
+        arrival_at=waiting.arrival_us / 1e6,
+        deadline_at=waiting.deadline_us / 1e6,
+        rows=waiting.rows,
+        shape=waiting.shape,
+        alone=waiting.alone,
+    )
 
 
 def _run(meta: str) -> tuple[float | None, int]:
@@ -403,11 +415,16 @@ def _reasons_json(reasons: Reasons) -> str:
             "priority": round(reasons.priority, 4),
             "candidates": [
                 {
-                    "gpu": c.gpu, "warm": c.warm, "delay_s": round(c.start_delay_s, 4), "run_s": round(c.run_s, 5),
-                    "finish_at": round(c.finish_at, 4), "impact": round(c.impact, 4), "refusal": c.refusal,
+                    "gpu": c.gpu,
+                    "warm": c.warm,
+                    "delay_s": round(c.start_delay_s, 4),
+                    "run_s": round(c.run_s, 5),
+                    "finish_at": round(c.finish_at, 4),
+                    "impact": round(c.impact, 4),
+                    "refusal": c.refusal,
                 }
                 for c in reasons.candidates
             ],
             "refused": {code.value: count for code, count in reasons.refused.items()},
         }
-    ).decode()  # fmt: skip
+    ).decode()

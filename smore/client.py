@@ -874,9 +874,7 @@ class Client:
     def resume_gpu(self, id_: str) -> None:
         self._carry(self._dialogue.resume_gpu(id_))
 
-    def start_job(
-        self, name: str, argv: Sequence[str], gpus: Sequence[str] | None = None, env: Mapping[str, str] | None = None
-    ) -> Job:
+    def start_job(self, name: str, argv: Sequence[str], gpus: Sequence[str] | None = None, env: Mapping[str, str] | None = None) -> Job:
         """Start a training command (``argv``: a module and its arguments) on GPU instances, by default on the least loaded one."""
         return self._carry(self._dialogue.start_job(name, argv, gpus, env))
 

@@ -290,9 +290,7 @@ class JobFigures:
     degradation: float | None
 
 
-def job_figures(
-    job: str, gpu: str, alone: Iterations | None, control: Iterations | None, functions: Iterations | None
-) -> JobFigures:
+def job_figures(job: str, gpu: str, alone: Iterations | None, control: Iterations | None, functions: Iterations | None) -> JobFigures:
     return JobFigures(
         job=job,
         gpu=gpu,
@@ -839,9 +837,7 @@ def main(words: Sequence[str]) -> int:
     config = Settings()
     trace = asked.trace or (TRACE if TRACE.exists() else None)
     try:
-        demo = Demo(
-            home=config.home, config=config, seconds=asked.seconds, seed=asked.seed, rate=asked.rate, trace=trace, console=console
-        )
+        demo = Demo(home=config.home, config=config, seconds=asked.seconds, seed=asked.seed, rate=asked.rate, trace=trace, console=console)
         found = demo.run()
     except (DemoFailed, ClientError, OSError, ValueError, local.ServerMissing, local.StartFailed) as error:
         console.print(f"demo: {error}", style="red", highlight=False, markup=False)

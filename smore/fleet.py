@@ -1,7 +1,8 @@
 """
 GPU instances as they are now: reports with a time to live, commands to a GPU worker, pauses. All in Redis.
 
-A report is JSON (read by people and other languages too); a command is one msgpack array on the GPU instance's own stream, idempotent by its
+A report is JSON (read by people and other languages too); a command is one msgpack array on the GPU instance's own stream, idempotent by
+its
 content, and read from the cursor that the worker last reported.
 """
 

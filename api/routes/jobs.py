@@ -1,4 +1,7 @@
-"""Serverful jobs: asked for in Postgres, started by commands to GPU workers, seen through their reports (scheduler/record.py keeps those)."""
+"""
+Serverful jobs: asked for in Postgres, started by commands to GPU workers, seen through their reports (scheduler/record.py keeps
+those).
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -90,7 +93,8 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
     solo_s = max((report.solo_s for report in reports if report.solo_count), default=None)
     shared_s = max((report.shared_s for report in reports if report.shared_count), default=None)
     return schemas.Job(
-        id=job.id, name=job.name, state=state_of(job.state, {report.state for report in reports}).value, argv=list(job.argv), gpus=list(job.gpus), created_at=moment(job.created_at),
+        id=job.id, name=job.name, state=state_of(job.state, {report.state for report in reports}).value, argv=list(job.argv),
+        gpus=list(job.gpus), created_at=moment(job.created_at),
         started_at=moment(job.started_at) if job.started_at is not None else None,
         ended_at=moment(job.ended_at) if job.ended_at is not None else None,
         iterations=min((report.iterations for report in reports), default=0), solo_s=solo_s, shared_s=shared_s,

@@ -1,7 +1,8 @@
 """
 The cluster as struct of arrays: one row per GPU instance, one column per revision.
 
-What a worker reports and what was dispatched but not yet reported are kept apart, so that nothing has to be guessed: resident instances come
+What a worker reports and what was dispatched but not yet reported are kept apart, so that nothing has to be guessed: resident instances
+come
 from the last report, outstanding batches from our own dispatches; an instance is idle when fewer batches are outstanding than instances are
 resident. Credits (free slots) are what the arrays say: one batch takes one.
 """

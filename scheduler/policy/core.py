@@ -164,7 +164,11 @@ class Spine:
     # ---- admission ----------------------------------------------------------------------------------------------------------------------
 
     def _expire(self, now: float, decisions: list[Decision]) -> None:
-        """Drop what cannot finish in time even warm and alone (digest A22). Heads are the earliest, so a lane is looked at until one holds."""
+        """
+        Drop what cannot finish in time even warm and alone (digest A22).
+
+        Heads are the earliest, so a lane is looked at until one holds.
+        """
         for function in self.waiting.functions():
             for lane in self.waiting.lanes(function):
                 demand = self._demand(lane[0], lane[1])
@@ -334,7 +338,8 @@ class Spine:
 
     def feasible_s(self, now: float, function: str, revision: int) -> tuple[float, float] | None:
         """
-        (backlog, floor) in seconds from now: the earliest a new invocation of the revision could finish as things are, and on an idle platform.
+        (backlog, floor) in seconds from now: the earliest a new invocation of the revision could finish as things are, and on an idle
+        platform.
 
         None for an unknown revision. The backlog counts what waits before it at the batch throughput of the instances there are.
         """

@@ -71,7 +71,8 @@ def up(
     """
     Start everything and return when it accepts requests; where it runs already, return the same again.
 
-    ``partitions`` = the GPU instances themselves, or the number of CPU partitions on a machine without GPU (None: see plan_partitions). ``processes`` and
+    ``partitions`` = the GPU instances themselves, or the number of CPU partitions on a machine without GPU (None: see plan_partitions).
+    ``processes`` and
     ``migration`` (empty = none, None = migration_command) can be replaced for tests.
 
     Raises ServerMissing when a server is not installed and StartFailed, with the last lines of the log, when something does not

@@ -22,20 +22,26 @@ def http(platform: Platform) -> httpx.Client:
 def test_echo_goes_round(http: httpx.Client) -> None:
     answer = http.post("/v1/functions/echo/invocations", json={"input": {"x": [1, 2], "id": "abc"}})
 
-    assert 200 == answer.status_code, answer.text
-    assert {"x": [1, 2], "id": "abc"} == answer.json()["output"]
-    assert "succeeded" == answer.json()["state"]
-    assert ["queue", "schedule", "dispatch", "load", "run"] == [part.split(";")[0].strip() for part in answer.headers["server-timing"].split(",")]
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["output"] == {"x": [1, 2], "id": "abc"}
+    assert answer.json()["state"] == "succeeded"
+    assert [part.split(";")[0].strip() for part in answer.headers["server-timing"].split(",")] == [
+        "queue",
+        "schedule",
+        "dispatch",
+        "load",
+        "run",
+    ]
 
 
 def test_asynchronous_and_long_poll(http: httpx.Client) -> None:
     answer = http.post("/v1/functions/echo/invocations", json={"input": 7}, headers={"Prefer": "respond-async"})
-    assert 202 == answer.status_code
-    assert "standard" == answer.json()["durability"]
+    assert answer.status_code == 202
+    assert answer.json()["durability"] == "standard"
 
     told = http.get(answer.headers["location"], params={"wait": 10})
-    assert "succeeded" == told.json()["state"]
-    assert 7 == http.get(answer.headers["location"] + "/result").json()["output"]
+    assert told.json()["state"] == "succeeded"
+    assert http.get(answer.headers["location"] + "/result").json()["output"] == 7
 
 
 def test_idempotency_key_makes_it_one(http: httpx.Client) -> None:
@@ -44,8 +50,8 @@ def test_idempotency_key_makes_it_one(http: httpx.Client) -> None:
     other = http.post("/v1/functions/echo/invocations", json={"input": 2}, headers={"Idempotency-Key": "one"})
 
     assert first.json()["id"] == again.json()["id"]
-    assert "true" == again.headers["idempotency-replayed"]
-    assert (422, "idempotency_mismatch") == (other.status_code, other.json()["code"])
+    assert again.headers["idempotency-replayed"] == "true"
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
 
 
 def test_several_inputs_in_one_call(platform: Platform, http: httpx.Client) -> None:
@@ -56,9 +62,9 @@ def test_several_inputs_in_one_call(platform: Platform, http: httpx.Client) -> N
 
 def test_refusals_name_the_field_before_anything_is_queued(http: httpx.Client) -> None:
     unknown = http.post("/v1/functions/nobody/invocations", json={"input": 1})
-    assert (404, "function_not_found") == (unknown.status_code, unknown.json()["code"])
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "function_not_found")
     keyless = httpx.post(f"{http.base_url}/v1/functions/echo/invocations", json={"input": 1})
-    assert 401 == keyless.status_code
+    assert keyless.status_code == 401
     impossible = http.post("/v1/functions/echo/invocations", json={"input": 1, "deadline_ms": 0.001})
     assert impossible.status_code in (400, 429), impossible.text
 
@@ -74,11 +80,11 @@ def test_real_model_by_json_and_by_raw_tensors(platform: Platform) -> None:
     told = platform.client.invoke("mobilenet", {name: images.tolist()}).output
     output = next(iter(raw))
     np.testing.assert_allclose(np.asarray(told[output], np.float32), raw[output], rtol=1e-4, atol=1e-5)
-    assert 2 == len(raw[output])
+    assert len(raw[output]) == 2
 
     with pytest.raises(ApiError) as refused:
         platform.client.invoke("mobilenet", {name: images[:, :, :-1].tolist()})
-    assert (422, "invalid_input") == (refused.value.status, refused.value.code)
+    assert (refused.value.status, refused.value.code) == (422, "invalid_input")
     assert name in refused.value.detail
 
 
@@ -87,9 +93,9 @@ def test_canary_that_fails_leaves_the_old_revision(platform: Platform, http: htt
     with pytest.raises(ApiError) as refused:
         platform.deploy("echo", "zoo.echo:NoSuchClass")
 
-    assert (422, "canary_failed") == (refused.value.status, refused.value.code)
+    assert (refused.value.status, refused.value.code) == (422, "canary_failed")
     assert before == platform.client.function("echo").revision
-    assert 5 == platform.client.invoke("echo", 5).output
+    assert platform.client.invoke("echo", 5).output == 5
 
 
 def test_handler_error_is_the_functions_own(platform: Platform) -> None:
@@ -97,7 +103,7 @@ def test_handler_error_is_the_functions_own(platform: Platform) -> None:
     with pytest.raises(ApiError) as failed:
         platform.client.invoke("misbehave-raise", {"message": "no such colour"})
 
-    assert "handler_error" == failed.value.code
+    assert failed.value.code == "handler_error"
     assert "no such colour" in failed.value.detail
 
 
@@ -107,21 +113,21 @@ def test_cancel_a_running_one(platform: Platform) -> None:
     eventually(lambda: platform.client.invocation(id_).state == "running", 20, "running")
     platform.client.cancel(id_)
 
-    assert "cancelled" == platform.client.invocation(id_, wait_s=5).state
+    assert platform.client.invocation(id_, wait_s=5).state == "cancelled"
     # Its runner was killed: the instance is free for the next one at once.
     began = time.monotonic()
-    assert {"s": 0} == platform.client.invoke("misbehave-sleep", {"s": 0}, deadline_ms=20_000).output
+    assert platform.client.invoke("misbehave-sleep", {"s": 0}, deadline_ms=20_000).output == {"s": 0}
     assert time.monotonic() - began < 20
 
 
 def test_pause_holds_back_and_resume_lets_go(platform: Platform, http: httpx.Client) -> None:
     platform.client.pause("echo")
     id_ = platform.client.submit("echo", 1, deadline_ms=60_000)
-    assert "queued" == platform.client.invocation(id_).state
+    assert platform.client.invocation(id_).state == "queued"
     eventually(lambda: any(queue.function == "echo" and queue.depth == 1 and queue.paused for queue in platform.client.queues()))
     platform.client.resume("echo")
 
-    assert "succeeded" == platform.client.invocation(id_, wait_s=10).state
+    assert platform.client.invocation(id_, wait_s=10).state == "succeeded"
 
 
 def test_history_reaches_postgres(platform: Platform, http: httpx.Client) -> None:
@@ -140,7 +146,7 @@ def test_a_job_trains_and_is_measured(platform: Platform, http: httpx.Client) ->
     eventually(lambda: any(one.iterations > 5 for report in platform.reports() for one in report.jobs), 40, "iterations")
     for n in range(20):
         platform.client.invoke("echo", n)
-    assert "running" == platform.client.job(job.id).state
+    assert platform.client.job(job.id).state == "running"
 
     refused = http.post("/v1/jobs", json={"name": "evil", "argv": ["os", "-c", "x"]})
     assert refused.status_code in (400, 403, 422), refused.text

@@ -60,7 +60,8 @@ def lead(redis_client: "redis.Redis", queue: Queue) -> Iterator[Callable[[], thr
 
 def heartbeat(queue: Queue, gpu: str = "cpu0") -> None:
     report = Report(
-        gpu=gpu, boot="b", at=time.time(), kind="cpu", device="d", sharing_mode="time-slice", slots=2, memory_total_mib=1000, memory_used_mib=10,
+        gpu=gpu, boot="b", at=time.time(), kind="cpu", device="d", sharing_mode="time-slice", slots=2, memory_total_mib=1000,
+        memory_used_mib=10,
         utilisation=0.0, utilisation_counter="cpu-time", function_utilisation=0.0, running=0,
         warm=[WarmInstance(function="default/echo", revision=1, state=WarmState.IDLE, memory_mib=10, pid=1)],
     )  # fmt: skip
@@ -93,7 +94,7 @@ def finish(queue: Queue, id_: str, attempt: int) -> None:
     (begun,) = queue.start("default/echo", "cpu0", 2, [(id_, attempt)])
     assert begun is not None
     outcome = Outcome(id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1")))
-    assert [True] == queue.finish("default/echo", "", [outcome])
+    assert queue.finish("default/echo", "", [outcome]) == [True]
 
 
 def test_places_what_waited_before_it_led(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
@@ -129,8 +130,8 @@ def test_former_leader_is_fenced(redis_client: "redis.Redis", queue: Queue) -> N
         function="default/echo", gpu="cpu0", celery_list="x", message=b"m", decision="", schedule_us=0, attempts=[(id_, 0)],
     )  # fmt: skip
 
-    assert [None] == queue.claim(old, 2, [claim])
-    assert -1 == queue.reap(old)
+    assert queue.claim(old, 2, [claim]) == [None]
+    assert queue.reap(old) == -1
     assert redis_client.llen("x") == 0
 
 
@@ -143,7 +144,7 @@ def test_lost_dispatch_comes_back_as_another_attempt(
     assert [[id_, 1]] == message(redis_client, queue)
 
     assert [[id_, 2]] == message(redis_client, queue)
-    assert [None] == queue.start("default/echo", "cpu0", 2, [(id_, 1)])
+    assert queue.start("default/echo", "cpu0", 2, [(id_, 1)]) == [None]
     finish(queue, id_, 2)
 
 

@@ -41,7 +41,8 @@ def specs() -> list[Event]:
 
 def report(name: str, now: float, warm: dict[str, int]) -> GpuReported:
     return GpuReported(
-        gpu=name, boot="b", at=now, slots=SLOTS, memory_total=MEMORY, memory_used=300.0 * sum(warm.values()), memory_idle=0.0, utilisation=0.5,
+        gpu=name, boot="b", at=now, slots=SLOTS, memory_total=MEMORY, memory_used=300.0 * sum(warm.values()), memory_idle=0.0,
+        utilisation=0.5,
         function_utilisation=0.1, jobs=1, warm=[(function, 1, count) for function, count in warm.items()],
     )  # fmt: skip
 
@@ -89,7 +90,12 @@ class World:
         if action == "arrive":
             self.submitted += 1
             invocation = InvocationArrived(
-                function=FUNCTIONS[number % 3], revision=1, id=f"{self.submitted:06d}", attempt=0, arrival_at=self.now, deadline_at=self.now + span
+                function=FUNCTIONS[number % 3],
+                revision=1,
+                id=f"{self.submitted:06d}",
+                attempt=0,
+                arrival_at=self.now,
+                deadline_at=self.now + span,
             )
             self.waiting[invocation.id] = invocation
             self.feed([invocation])
@@ -108,7 +114,12 @@ class World:
                 self.feed([InvocationSettled(id=id_, attempt=attempt, run_s=span, batch_rows=1)])
             else:
                 back = InvocationArrived(
-                    function=FUNCTIONS[number % 3], revision=1, id=id_, attempt=attempt, arrival_at=self.now - 1, deadline_at=self.now + span
+                    function=FUNCTIONS[number % 3],
+                    revision=1,
+                    id=id_,
+                    attempt=attempt,
+                    arrival_at=self.now - 1,
+                    deadline_at=self.now + span,
                 )
                 self.waiting[id_] = back
                 self.feed([ClaimRefused(id=id_, attempt=attempt - 1), back] if action == "refuse" else [back])

@@ -58,9 +58,7 @@ def drive(
         server = await asyncio.start_server(state.serve, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            found = await load.generate(
-                "127.0.0.1", port, requests or [request()], connections, seconds, warmup_s, rate=rate, seed=7
-            )
+            found = await load.generate("127.0.0.1", port, requests or [request()], connections, seconds, warmup_s, rate=rate, seed=7)
             # The generator has left, so every handler comes to its end.
             await asyncio.gather(*state.ended)
             return found, state

@@ -28,9 +28,7 @@ def answer(body: object = None, status: int = 200, elapsed_s: float = 0.01, **he
     return c.Answer(status=status, headers=named, body=json.dumps(body).encode(), elapsed_s=elapsed_s)
 
 
-def drive(
-    flow: c.Flow[T], answers: Iterable[Got], steps: list[c.Call | c.Pause] | None = None
-) -> tuple[T, list[c.Call | c.Pause]]:
+def drive(flow: c.Flow[T], answers: Iterable[Got], steps: list[c.Call | c.Pause] | None = None) -> tuple[T, list[c.Call | c.Pause]]:
     """Feed a flow; its result and the steps it took (in ``steps`` too, for where it raises). A pause needs no answer."""
     steps = [] if steps is None else steps
     waiting = iter(answers)

@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("name", ["api", "worker", "scheduler", "ml", "smore", "zoo", "migrations"])
 def test_names_import_from_under_the_root(name: str) -> None:
     """Generic names are paid for with this: nobody else's ``api`` or ``worker`` may come first."""
-    found = subprocess.run([sys.executable, "-c", f"import {name}; print({name}.__file__)"], cwd=ROOT, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", f"import {name}; print({name}.__file__)"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
 
     assert Path(found.stdout.strip()).is_relative_to(ROOT)
 
@@ -44,9 +46,11 @@ def test_compose_starts_the_same_processes_as_one_machine_does() -> None:
         partitions=(Partition(gpu="gpu0", kind="cuda", device="0"),),
     )  # fmt: skip
     local = {process.name: list(process.command[1:]) for process in processes(layout)}
-    composed = {name: service["command"][1:] for name, service in compose["services"].items() if service.get("command", [""])[0] == "python"}
+    composed = {
+        name: service["command"][1:] for name, service in compose["services"].items() if service.get("command", [""])[0] == "python"
+    }
 
-    assert ["-m", "migrations", "--bootstrap-key", "/data/key"] == composed.pop("migrate")
+    assert composed.pop("migrate") == ["-m", "migrations", "--bootstrap-key", "/data/key"]
     assert local == composed
     published = {name for name, service in compose["services"].items() if "ports" in service}
     assert {"gateway"} == published

@@ -30,7 +30,9 @@ def known(name: str, *, usage: float = 0.2, degradation: float = 0.1, run_s: flo
     return FunctionKnown(function=name, revision=1, spec=FunctionSpec(entrypoint="m:C", profile=profile, **fields))  # type: ignore[arg-type]
 
 
-def gpu(name: str, *, warm: dict[str, int] | None = None, slots: int = 8, jobs: int = 0, free: float = 1000.0, **fields: object) -> GpuReported:
+def gpu(
+    name: str, *, warm: dict[str, int] | None = None, slots: int = 8, jobs: int = 0, free: float = 1000.0, **fields: object
+) -> GpuReported:
     return GpuReported(
         gpu=name, boot="b", at=NOW, slots=slots, memory_total=1000.0, memory_used=1000.0 - free, memory_idle=0.0, utilisation=0.0,
         function_utilisation=float(fields.pop("function_utilisation", 0.0)), jobs=jobs,  # type: ignore[arg-type]
@@ -54,22 +56,22 @@ def test_warm_instance_comes_first() -> None:
     """A GPU instance that has the model resident is chosen over an emptier one that would have to load it."""
     decisions = run(known("p/f"), gpu("a"), gpu("b", warm={"p/f": 1}), arrived("p/f", "1"))
 
-    assert [("p/f", "b", ["1"])] == dispatches(decisions)
+    assert dispatches(decisions) == [("p/f", "b", ["1"])]
 
 
 def test_least_impact_decides_between_equals() -> None:
     """Of two GPU instances without the model the one without a serverful job costs less."""
     decisions = run(known("p/f"), gpu("a", jobs=1), gpu("b"), arrived("p/f", "1"))
 
-    assert [("p/f", "b", ["1"])] == dispatches(decisions)
+    assert dispatches(decisions) == [("p/f", "b", ["1"])]
 
 
 def test_reasons_name_what_was_refused_and_why() -> None:
     decisions = run(known("p/f"), gpu("a", free=10.0), gpu("b", slots=0), gpu("c"), arrived("p/f", "1"))
 
     dispatch = next(d for d in decisions if isinstance(d, Dispatch))
-    assert {Refusal.MEMORY: 1, Refusal.NO_SLOT: 1} == dispatch.reasons.refused
-    assert ["c", "a", "b"] == [c.gpu for c in dispatch.reasons.candidates][:1] + sorted(c.gpu for c in dispatch.reasons.candidates[1:])
+    assert dispatch.reasons.refused == {Refusal.MEMORY: 1, Refusal.NO_SLOT: 1}
+    assert [c.gpu for c in dispatch.reasons.candidates][:1] + sorted(c.gpu for c in dispatch.reasons.candidates[1:]) == ["c", "a", "b"]
     assert dispatch.cold
 
 
@@ -80,9 +82,9 @@ def test_batches_what_waits_and_never_waits_for_company() -> None:
     second = policy.decide(NOW + 0.001, [arrived("p/f", str(i)) for i in range(1, 6)])
     third = policy.decide(NOW + 0.02, [InvocationSettled(id="0", attempt=1, run_s=0.01, batch_rows=1)])
 
-    assert [("p/f", "a", ["0"])] == dispatches(first)
-    assert [] == dispatches(second)
-    assert [("p/f", "a", ["1", "2", "3", "4", "5"])] == dispatches(third)
+    assert dispatches(first) == [("p/f", "a", ["0"])]
+    assert dispatches(second) == []
+    assert dispatches(third) == [("p/f", "a", ["1", "2", "3", "4", "5"])]
 
 
 def test_batch_shrinks_until_its_earliest_deadline_holds() -> None:
@@ -92,13 +94,14 @@ def test_batch_shrinks_until_its_earliest_deadline_holds() -> None:
         policy=Spine(),
     )  # fmt: skip
 
-    assert [("p/f", "a", ["0"])] == dispatches(decisions)
+    assert dispatches(decisions) == [("p/f", "a", ["0"])]
 
 
 def test_other_shapes_and_loners_do_not_share() -> None:
     decisions = run(
         known("p/f", max_batch=8, max_warm=4), gpu("a", warm={"p/f": 4}),
-        arrived("p/f", "1", shape="x"), arrived("p/f", "2", shape="y"), arrived("p/f", "3", shape="x"), arrived("p/f", "4", shape="x", alone=True),
+        arrived("p/f", "1", shape="x"), arrived("p/f", "2", shape="y"), arrived("p/f", "3", shape="x"), arrived("p/f", "4", shape="x",
+        alone=True),
     )  # fmt: skip
 
     assert {("1", "3"), ("2",), ("4",)} == {tuple(ids) for _, _, ids in dispatches(decisions)}
@@ -107,11 +110,12 @@ def test_other_shapes_and_loners_do_not_share() -> None:
 def test_priority_is_usage_gain_over_degradation() -> None:
     """With one slot the function of higher Eq. 5 goes first; deadlines do not matter between functions."""
     decisions = run(
-        known("p/low", usage=0.1, degradation=0.2), known("p/high", usage=0.4, degradation=0.1), gpu("a", slots=1, warm={"p/low": 1, "p/high": 1}),
+        known("p/low", usage=0.1, degradation=0.2), known("p/high", usage=0.4, degradation=0.1), gpu("a", slots=1, warm={"p/low": 1,
+        "p/high": 1}),
         arrived("p/low", "1", within=1.0), arrived("p/high", "2", within=5.0),
     )  # fmt: skip
 
-    assert [("p/high", "a", ["2"])] == dispatches(decisions)
+    assert dispatches(decisions) == [("p/high", "a", ["2"])]
 
 
 def test_ageing_overtakes_priority_within_its_bound() -> None:
@@ -123,35 +127,36 @@ def test_ageing_overtakes_priority_within_its_bound() -> None:
         arrived("p/low", "1", at=NOW - 2.1, within=10), arrived("p/high", "2", at=NOW, within=10),
     ]  # fmt: skip
 
-    assert [("p/low", "a", ["1"])] == dispatches(run(*events, policy=Spine(knobs=ageing)))
-    assert [("p/high", "a", ["2"])] == dispatches(run(*events, policy=Spine(knobs=Knobs(ageing_per_s=0.0))))
+    assert dispatches(run(*events, policy=Spine(knobs=ageing))) == [("p/low", "a", ["1"])]
+    assert dispatches(run(*events, policy=Spine(knobs=Knobs(ageing_per_s=0.0)))) == [("p/high", "a", ["2"])]
 
 
 def test_fig_6_a_refused_function_does_not_block_the_next() -> None:
     """Three functions: the second does not fit anywhere and waits; the round goes on with the third."""
     decisions = run(
-        known("p/a", usage=0.9), known("p/b", usage=0.5, memory_mib=900.0), known("p/c", usage=0.1), gpu("g1", free=500.0), gpu("g2", free=500.0),
+        known("p/a", usage=0.9), known("p/b", usage=0.5, memory_mib=900.0), known("p/c", usage=0.1), gpu("g1", free=500.0), gpu("g2",
+        free=500.0),
         arrived("p/a", "1"), arrived("p/b", "2"), arrived("p/c", "3"),
     )  # fmt: skip
 
-    assert ["1", "3"] == [ids[0] for _, _, ids in dispatches(decisions)]
+    assert [ids[0] for _, _, ids in dispatches(decisions)] == ["1", "3"]
 
 
 def test_expires_what_cannot_finish_in_time() -> None:
     policy = Spine()
     run(known("p/f", run_s=0.1), gpu("a", slots=0), arrived("p/f", "1", within=1.0), policy=policy)
 
-    assert [] == policy.decide(NOW + 0.85, [])
+    assert policy.decide(NOW + 0.85, []) == []
     (ending,) = policy.decide(NOW + 0.95, [])
     assert isinstance(ending, End)
-    assert ("1", "expire", Cause.DEADLINE_EXPIRED) == (ending.id, ending.action, ending.cause)
+    assert (ending.id, ending.action, ending.cause) == ("1", "expire", Cause.DEADLINE_EXPIRED)
 
 
 def test_rejects_what_no_gpu_instance_could_ever_hold() -> None:
     (ending,) = run(known("p/f", memory_mib=5000.0), gpu("a"), arrived("p/f", "1"))
 
     assert isinstance(ending, End)
-    assert ("reject", Cause.INFEASIBLE) == (ending.action, ending.cause)
+    assert (ending.action, ending.cause) == ("reject", Cause.INFEASIBLE)
 
 
 def test_loads_ahead_where_the_deadline_leaves_no_time_for_a_cold_start() -> None:
@@ -160,14 +165,14 @@ def test_loads_ahead_where_the_deadline_leaves_no_time_for_a_cold_start() -> Non
     decisions = run(known("p/f", run_s=0.01, load_s=2.0), gpu("a"), arrived("p/f", "1", within=0.5), policy=policy)
 
     assert [Prewarm(function="p/f", revision=1, gpu="a")] == decisions
-    assert [] == policy.decide(NOW + 0.1, [arrived("p/f", "2", at=NOW + 0.1, within=0.5)])
+    assert policy.decide(NOW + 0.1, [arrived("p/f", "2", at=NOW + 0.1, within=0.5)]) == []
 
 
 def test_waits_for_a_busy_instance_rather_than_loading_a_second() -> None:
     policy = Spine()
     run(known("p/f", max_warm=2, load_s=0.5), gpu("a", warm={"p/f": 1}), arrived("p/f", "1"), policy=policy)
 
-    assert [] == policy.decide(NOW + 0.001, [arrived("p/f", "2", at=NOW + 0.001)])
+    assert policy.decide(NOW + 0.001, [arrived("p/f", "2", at=NOW + 0.001)]) == []
 
 
 def test_refused_claim_frees_its_slot() -> None:
@@ -176,22 +181,22 @@ def test_refused_claim_frees_its_slot() -> None:
     assert isinstance(first, Dispatch)
 
     after = policy.decide(NOW, [ClaimRefused(id="1", attempt=0), arrived("p/f", "2")])
-    assert [("p/f", "a", ["2"])] == dispatches(after)
+    assert dispatches(after) == [("p/f", "a", ["2"])]
 
 
 def test_nothing_is_placed_on_what_is_lost_or_paused() -> None:
     policy = Spine()
-    assert [] == run(known("p/f"), gpu("a"), GpuLost(gpu="a"), arrived("p/f", "1"), policy=policy)
-    assert [] == policy.decide(NOW, [gpu("a"), PausesChanged(paused=frozenset({"g:a"}))])
-    assert [] == policy.decide(NOW, [PausesChanged(paused=frozenset({"f:p/f"}))])
-    assert [] == policy.decide(NOW, [PausesChanged(paused=frozenset({"*"}))])
-    assert [("p/f", "a", ["1"])] == dispatches(policy.decide(NOW, [PausesChanged(paused=frozenset())]))
+    assert run(known("p/f"), gpu("a"), GpuLost(gpu="a"), arrived("p/f", "1"), policy=policy) == []
+    assert policy.decide(NOW, [gpu("a"), PausesChanged(paused=frozenset({"g:a"}))]) == []
+    assert policy.decide(NOW, [PausesChanged(paused=frozenset({"f:p/f"}))]) == []
+    assert policy.decide(NOW, [PausesChanged(paused=frozenset({"*"}))]) == []
+    assert dispatches(policy.decide(NOW, [PausesChanged(paused=frozenset())])) == [("p/f", "a", ["1"])]
 
 
 def test_quarantined_revision_goes_elsewhere() -> None:
     decisions = run(known("p/f"), gpu("a", quarantined=["p/f@1"], warm={"p/f": 1}), gpu("b"), arrived("p/f", "1"))
 
-    assert [("p/f", "b", ["1"])] == dispatches(decisions)
+    assert dispatches(decisions) == [("p/f", "b", ["1"])]
 
 
 def test_removed_function_fails_what_waits() -> None:
@@ -200,17 +205,17 @@ def test_removed_function_fails_what_waits() -> None:
 
     (ending,) = policy.decide(NOW, [FunctionRemoved(function="p/f")])
     assert isinstance(ending, End)
-    assert Cause.FUNCTION_DELETED == ending.cause
+    assert ending.cause == Cause.FUNCTION_DELETED
 
 
 def test_takes_over_what_runs_already() -> None:
     """A new leader counts what is held: a full GPU instance takes nothing until one of them ends."""
     policy = Spine()
     held = InvocationHeld(function="p/f", revision=1, id="0", attempt=1, rows=1, gpu="a", since_at=NOW)
-    assert [] == run(known("p/f"), gpu("a", slots=1, warm={"p/f": 1}), held, arrived("p/f", "1"), policy=policy)
+    assert run(known("p/f"), gpu("a", slots=1, warm={"p/f": 1}), held, arrived("p/f", "1"), policy=policy) == []
 
     after = policy.decide(NOW + 0.1, [InvocationSettled(id="0", attempt=1)])
-    assert [("p/f", "a", ["1"])] == dispatches(after)
+    assert dispatches(after) == [("p/f", "a", ["1"])]
 
 
 def test_run_times_are_learned() -> None:

@@ -226,7 +226,6 @@ def test_every_described_function_can_be_made() -> None:
             assert set(handler.example) == {tensor.name for tensor in spec.inputs}
 
 
-
 def test_light_modules_import_neither_torch_nor_numpy() -> None:
     done = run_python("import smore, zoo.echo, zoo.misbehave, sys; smore.track().step(); print({'torch', 'numpy'} & set(sys.modules))")
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
