@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 import redis
@@ -57,7 +58,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         end = local.up(home, config=Settings(), partitions=1)
         key = (home / "key").read_text().strip()
         with Client(end.gateway_url, key) as client, redis.from_url(end.redis_url) as connection:
-            eventually(lambda: client.ready().get("ready", True) and client.gpus(), 30, "a GPU instance")
+            eventually(lambda: httpx.get(f"{end.gateway_url}/readyz").status_code == 200, 30, "readiness")
             yield Platform(home=home, url=end.gateway_url, key=key, client=client, redis=connection)
             # Training outlives the platform on purpose, so it is ended first.
             for job in client.jobs():
