@@ -122,8 +122,7 @@ class Leader:
 
     def _read(self, wait_s: float) -> list[tuple[str, bytes]]:
         """Entries after the cursor, waiting for one at most ``wait_s``."""
-        answer = self._redis.xread({f"{self._prefix}ev": self._cursor}, count=1000, block=max(1, int(wait_s * 1000)))
-        entries = [(entry, fields[b"e"]) for entry, fields in wire.stream_entries(answer)]
+        entries = self._queue.events(self._cursor, wait_s)
         if entries:
             self._cursor = entries[-1][0]
         return entries
@@ -221,8 +220,8 @@ class Leader:
                     self._reported(event.report.encode(), events)
                 case stream.CatalogChanged():
                     self._catalog_changed(event.function, events)
-                case stream.Dispatched() | stream.Started():
-                    pass  # our own doing, and a worker's confirmation: both are in the arrays already
+                case stream.Dispatched():
+                    pass  # our own doing: it is in the arrays already
         return events
 
     def _catalog_changed(self, function: str, events: list[Event]) -> None:
@@ -369,15 +368,20 @@ class Leader:
                 )
             )
         refused: list[Event] = []
-        for dispatch, claimed in zip(
-            dispatches, self._queue.claim(self._token, self._config.scheduler.dispatch_lease_s, claims), strict=True
-        ):
+        for dispatch, claimed in zip(dispatches, self._claim(claims), strict=True):
             if claimed is None:
                 raise Fenced
             metrics.DECISIONS.labels("dispatch", "cold" if dispatch.cold else "warm").inc()
             if len(claimed) != len(dispatch.attempts):
                 refused += [ClaimRefused(id=id_, attempt=attempt) for id_, attempt in dispatch.attempts if id_ not in claimed]
         return refused
+
+    def _claim(self, claims: Sequence[Claim]) -> list[frozenset[str] | None]:
+        lease_s = self._config.scheduler.dispatch_lease_s
+        if len(claims) > 1:
+            return self._queue.claim(self._token, lease_s, claims)
+        claimed, self._cursor = self._queue.claim_one(self._token, lease_s, claims[0], self._cursor)
+        return [claimed]
 
 
 def _arrival(waiting: Waiting) -> InvocationArrived:

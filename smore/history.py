@@ -298,8 +298,6 @@ class _Fold:
                 self._arrived(event)
             case stream.Dispatched() as event:
                 self._dispatched(entry, event)
-            case stream.Started() as event:
-                self._started(event)
             case stream.Settled() as event:
                 self._settled(event)
             case stream.Returned() as event:
@@ -350,13 +348,6 @@ class _Fold:
             self.executions[id_, attempt] = _Execution(
                 id_, attempt, project, name, event.gpu, number, "dispatched", "", "", "", 0.0, batch, 0, "", "", predicted, event.at_us
             )
-
-    def _started(self, event: stream.Started) -> None:
-        for id_, attempt in event.attempts:
-            row = self._invocation(event.function, id_)
-            row.state, row.attempt, row.gpu, row.started = "running", attempt, event.gpu, event.at_us
-            run = self._execution(event.function, id_, attempt, event.gpu)
-            run.state, run.started = "running", event.at_us
 
     def _returned(self, event: stream.Returned) -> None:
         row = self._invocation(event.function, event.id)

@@ -34,13 +34,6 @@ class Dispatched(Entry, frozen=True, tag="d"):
     decision: str
 
 
-class Started(Entry, frozen=True, tag="s"):
-    function: str
-    gpu: str
-    at_us: int
-    attempts: list[tuple[str, int]]
-
-
 class Returned(Entry, frozen=True, tag="q"):
     function: str
     revision: int
@@ -110,7 +103,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     pid: int = 0
 
 
-Event = Arrived | Dispatched | Started | Returned | Settled | Reported | CatalogChanged
+Event = Arrived | Dispatched | Returned | Settled | Reported | CatalogChanged
 
 decode = msgspec.msgpack.Decoder(Event).decode
 encode = msgspec.msgpack.Encoder().encode

@@ -363,7 +363,7 @@ def list_invocations(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
 ) -> schemas.Invocations:
-    """The history, the newest first. What has just arrived may be missing for a second."""
+    """The history, the newest first. What has just arrived may be missing for a second; what runs is told as dispatched until it ends."""
     found, next_cursor = gateway.reader().invocations(caller.project, function=function, state=state, limit=limit, cursor=cursor)
     return schemas.Invocations(invocations=[_from_past(one) for one in found], next_cursor=next_cursor)
 

@@ -1,14 +1,15 @@
 -- The leader's dispatch: lease, attempt and the ready-made Celery message in one step, so that there is no window between them.
 -- ARGV after P: 2 fence  3 fk  4 gpu  5 lease_us  6 Celery list  7 message  8 decision (JSON, opaque)  9 schedule_us (how long
--- deciding took)  10.. pairs (id, attempt the leader knows)
--- Returns {'fenced'} or {now, claimed id...}. An invocation in another state or attempt is passed over: the message still names it, and
+-- deciding took)  10 the leader's stream cursor ('' = does not matter)  11.. pairs (id, attempt the leader knows)
+-- Returns {'fenced'} or {now, cursor, claimed id...}: cursor = the id of this decision's entry on the stream where it directly follows the leader's
+-- cursor, else ''. An invocation in another state or attempt is passed over: the message still names it, and
 -- start.lua refuses it there. A call that is repeated answers as it did the first time and sends nothing.
 if not is_leader(ARGV[2]) then return { 'fenced' } end
 local fk, gpu = ARGV[3], ARGV[4]
 local t = us()
 local lease_end = int(t + tonumber(ARGV[5]))
-local claimed, attempts = { int(t) }, {}
-for i = 10, #ARGV, 2 do
+local claimed, attempts = { int(t), '' }, {}
+for i = 11, #ARGV, 2 do
   local id, attempt = ARGV[i], ARGV[i + 1]
   local key = record_key(fk, id)
   local r = redis.call('HMGET', key, 'st', 'at', 'gpu')
@@ -26,7 +27,9 @@ for i = 10, #ARGV, 2 do
 end
 if #attempts > 0 then
   redis.call('LPUSH', ARGV[6], ARGV[7])
-  emit({ 'd', 1, fk, gpu, t, attempts, ARGV[8] })
+  local last = ARGV[10] ~= '' and redis.call('XREVRANGE', P .. 'ev', '+', '-', 'COUNT', 1)
+  local entry = emit({ 'd', 1, fk, gpu, t, attempts, ARGV[8] })
+  if last and last[1] and last[1][1] == ARGV[10] then claimed[2] = entry end
 end
 flush()
 return claimed

@@ -32,7 +32,7 @@ local function project(fk) return string.sub(fk, 1, string.find(fk, '/', 1, true
 local function record_key(fk, id) return P .. 'i:' .. project(fk) .. ':' .. id end
 
 local function emit(event)
-  redis.call('XADD', P .. 'ev', '*', 'e', cmsgpack.pack(event))
+  return redis.call('XADD', P .. 'ev', '*', 'e', cmsgpack.pack(event))
 end
 
 local function is_leader(fence) return redis.call('GET', P .. 'leader') == fence end

@@ -4,7 +4,7 @@
 local fk, gpu = ARGV[2], ARGV[3]
 local t = us()
 local now, lease_end = int(t), int(t + tonumber(ARGV[4]))
-local items, begun = { now }, {}
+local items = { now }
 for i = 5, #ARGV, 2 do
   local id, attempt = ARGV[i], ARGV[i + 1]
   local key = record_key(fk, id)
@@ -16,12 +16,10 @@ for i = 5, #ARGV, 2 do
     else
       redis.call('HSET', key, 'st', 'running', 'su', now, 'starts', tonumber(r[4]) + 1)
       redis.call('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
-      begun[#begun + 1] = { id, tonumber(attempt) }
       item = { redis.call('GET', P .. 'p:' .. project(fk) .. ':' .. id), r[8], r[9], r[6], r[5], r[7], r[10] }
     end
   end
   items[#items + 1] = item
 end
-if #begun > 0 then emit({ 's', 1, fk, gpu, t, begun }) end
 flush()
 return items

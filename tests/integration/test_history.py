@@ -56,10 +56,6 @@ def dispatched(id_: str, attempt: int = 1, at: int = T0 + 1000, decision: str = 
     return stream.Dispatched(1, FUNCTION, "cpu0", at, [(id_, attempt)], decision)
 
 
-def started(id_: str, attempt: int = 1, at: int = T0 + 2000) -> stream.Started:
-    return stream.Started(1, FUNCTION, "cpu0", at, [(id_, attempt)])
-
-
 def returned(id_: str, attempt: int = 1, at: int = T0 + 3000) -> stream.Returned:
     return stream.Returned(1, FUNCTION, 2, id_, attempt, "worker_lost", "cpu0", at, T0, T0 + 5_000_000, 4, "x:FP32:4,3", 0)
 
@@ -75,10 +71,8 @@ def life(id_: str) -> list[stream.Event]:
     return [
         arrived(id_),
         dispatched(id_),
-        started(id_),
         returned(id_),
         dispatched(id_, 2, T0 + 4000),
-        started(id_, 2, T0 + 5000),
         settled(id_, 2, T0 + 4000, T0 + 5000),
     ]
 
@@ -112,7 +106,7 @@ def test_a_real_invocation_from_the_queue_to_its_row(recorder: Recorder, reader:
     assert record is not None
     assert recorder.lag_s() > 0
 
-    assert recorder.drain() == 4
+    assert recorder.drain() == 3
     row = reader.invocation("default", id_)
     assert (row.state, row.cause, row.attempt, row.starts, row.gpu, row.trace) == (State.SUCCEEDED, "ok", 1, 1, "cpu0", "t\\\t\n")
     assert row.function == "echo"
@@ -133,13 +127,13 @@ def test_a_real_invocation_from_the_queue_to_its_row(recorder: Recorder, reader:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 100])
 def test_batches_of_any_size_come_to_the_same(recorder: Recorder, reader: Reader, redis_client: "redis.Redis", limit: int) -> None:
-    emit(redis_client, *life("a"), arrived("b"), dispatched("b"), started("b"), arrived("c"))
+    emit(redis_client, *life("a"), arrived("b"), dispatched("b"), arrived("c"))
     while recorder.drain(limit) == limit:
         pass
 
     a, b, c = (reader.invocation("default", id_) for id_ in "abc")
     assert (a.state, a.attempt, a.started_at, a.finished_at) == (State.SUCCEEDED, 2, (T0 + 5000) / 1e6, (T0 + 9000) / 1e6)
-    assert (b.state, b.attempt, b.gpu, b.started_at, b.rows, b.key_id) == (State.RUNNING, 1, "cpu0", (T0 + 2000) / 1e6, 4, "key1")
+    assert (b.state, b.attempt, b.gpu, b.started_at, b.rows, b.key_id) == (State.DISPATCHED, 1, "cpu0", None, 4, "key1")
     assert (c.state, c.gpu, c.claimed_at) == (State.QUEUED, "", None)
     first, second = reader.executions("default", "a")
     assert (first.state, first.cause, first.claimed_at, first.finished_at) == (
@@ -147,14 +141,14 @@ def test_batches_of_any_size_come_to_the_same(recorder: Recorder, reader: Reader
     )  # fmt: skip
     assert (second.state, second.cold, second.claimed_at, second.batch) == (State.SUCCEEDED, True, (T0 + 4000) / 1e6, 1)
     assert second.predicted is not None
-    (running,) = reader.executions("default", "b")
-    assert (running.state, running.claimed_at, running.started_at) == (State.RUNNING, (T0 + 1000) / 1e6, (T0 + 2000) / 1e6)
+    (under_way,) = reader.executions("default", "b")
+    assert (under_way.state, under_way.claimed_at, under_way.started_at) == (State.DISPATCHED, (T0 + 1000) / 1e6, None)
     assert reader.executions("default", "c") == []
     assert reader.decision_for("a", 1) != reader.decision_for("a", 2)
 
 
 def test_reading_everything_again_changes_nothing(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
-    events = [*life("a"), arrived("b"), dispatched("b"), started("b"), returned("b"), arrived("c")]
+    events = [*life("a"), arrived("b"), dispatched("b"), returned("b"), arrived("c")]
     emit(redis_client, *events)
     entries = redis_client.xrange(f"{PREFIX}ev")
     recorder.drain()
@@ -332,7 +326,7 @@ def test_a_connection_that_breaks_in_the_middle_is_tried_again(
         recorder.drain()
     monkeypatch.undo()
 
-    assert recorder.drain() == 7
+    assert recorder.drain() == 5
     assert reader.invocation("default", "a").state is State.SUCCEEDED
 
 
