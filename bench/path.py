@@ -19,8 +19,8 @@ Figures (``echo`` unless another load is named; c = connections):
   client, p50 at c=1 with less without.
 * ``first_answer_s``, ``idle_pss_mb``: SMore's. ``first_ever_s``: the same from an empty home (databases made, functions
   deployed).
-* ``cold_s``: an mlp request right after an offload; ``cold_over_load``: that / loading the weights in a bare process that has
-  torch (conv's weights load in some 10 ms: too little to divide by).
+* ``cold_s``: a request to the zoo's DeepFM (cpu preset) right after an offload, a standby runner being ready; ``cold_over_load``:
+  that / loading it and its first run in a fork of a bare process that has torch.
 * ``bare_*``: the networks with no platform around them (``bench/functions.py``); ``*_calibration_ms``: a fixed Python loop.
 """
 
@@ -49,7 +49,8 @@ from bench.peers import naive
 from smore import local
 from smore.settings import Settings
 
-BODIES = {"echo": b'{"x":[1,2,3,4,5,6,7,8],"id":"abc"}', "conv": b'{"v":0.5}', "mlp": b'{"v":0.5}'}
+DEEPFM = json.dumps({"dense": [[0.0] * 13], "sparse": [[0] * 26]}).encode()
+BODIES = {"echo": b'{"x":[1,2,3,4,5,6,7,8],"id":"abc"}', "conv": b'{"v":0.5}', "mlp": b'{"v":0.5}', "deepfm": DEEPFM}
 WARMUP_S = 1.0
 #: Between the first answer and the reading of idle memory: start-up work (a standby runner) has ended by then.
 SETTLE_S = 2.0
@@ -136,6 +137,7 @@ FUNCTIONS = (
     Deployed(name="conv", entrypoint="bench.functions:Conv"),
     Deployed(name="mlp", entrypoint="bench.functions:Mlp", max_batch=8),
     Deployed(name="mlp1", entrypoint="bench.functions:Mlp"),
+    Deployed(name="deepfm", entrypoint="zoo.deepfm:Function"),
     *(Deployed(name=name, entrypoint="bench.functions:Echo", max_batch=32) for name in MIXED),
 )
 
@@ -258,8 +260,8 @@ class SmoreSide:
         """A cold start: the median of three, each right after an offload."""
         colds = []
         for _ in range(3):
-            self._offload("mlp")
-            colds.append(_timed(lambda: self._invoke("mlp")))
+            self._offload("deepfm")
+            colds.append(_timed(lambda: self._invoke("deepfm")))
         return {"cold_s": statistics.median(colds)}
 
 
@@ -405,7 +407,7 @@ def ratios(points: Mapping[Key, Point], singles: Mapping[str, float]) -> dict[st
     put("peer_added_p50_ms", peer["conv_p50_ms"], singles.get("bare_conv_ms"), sub)
     put("batch_gain", of("smore", "mlp", 16, "rps"), of("smore", "mlp1", 16, "rps"), truediv)
     put("batch_alone_ms", of("smore", "mlp", 1, "p50_ms"), of("smore", "mlp1", 1, "p50_ms"), sub)
-    put("cold_over_load", singles.get("cold_s"), singles.get("bare_mlp_load_s"), truediv)
+    put("cold_over_load", singles.get("cold_s"), singles.get("bare_deepfm_load_s"), truediv)
     for name in ("first_answer_s", "idle_pss_mb"):
         if f"smore_{name}" in singles:
             found[name] = singles[f"smore_{name}"]

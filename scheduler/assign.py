@@ -9,10 +9,9 @@ import threading
 
 import redis
 from celery import Celery
-from celery.signals import worker_shutting_down
+from celery.signals import worker_ready, worker_shutting_down
 
-from scheduler.live import Leader
-from scheduler.policy.core import Knobs, Spine
+from scheduler.schedule import SCHEDULER_QUEUE
 from smore import observability as metrics
 from smore.celery_app import ASSIGN
 from smore.queue import connect
@@ -31,18 +30,30 @@ def register_assign(app: Celery, config: Settings) -> None:
         # Without it a warm shutdown would wait for a task that has no end.
         stop.set()
 
-    def policy() -> Spine:
-        return Spine(knobs=Knobs(ageing_per_s=config.scheduler.ageing_per_s, seed=config.scheduler.seed))
-
     @app.task(name=ASSIGN)
     def assign() -> None:
         if not leading.acquire(blocking=False):
             return
         client = connect(config)
         try:
-            Leader(client, config, stop, policy).lead()
+            if client.get(f"{config.redis.prefix}leader") is None:
+                _lead(client, config, stop)
         except (redis.ConnectionError, redis.TimeoutError) as error:
             log.warning("leader lost Redis", error=str(error))
         finally:
             client.close()
             leading.release()
+
+    @worker_ready.connect(weak=False)
+    def _fire(**_: object) -> None:
+        # Beat may take a while longer to start.
+        assign.apply_async(queue=SCHEDULER_QUEUE, expires=1.0)
+
+
+def _lead(client: "redis.Redis", config: Settings, stop: threading.Event) -> None:
+    # Imported by who leads: the standby has no use for numpy's memory.
+    from scheduler.live import Leader
+    from scheduler.policy.core import Knobs, Spine
+
+    knobs = Knobs(ageing_per_s=config.scheduler.ageing_per_s, seed=config.scheduler.seed)
+    Leader(client, config, stop, lambda: Spine(knobs=knobs)).lead()

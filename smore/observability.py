@@ -71,7 +71,11 @@ def configure(config: Settings, process: str) -> None:
     logging.getLogger("celery.app.trace").setLevel(logging.WARNING)
     structlog.contextvars.bind_contextvars(process=process)
     if config.metrics_port:
-        start_http_server(config.metrics_port, addr="127.0.0.1")
+        try:
+            start_http_server(config.metrics_port, addr="127.0.0.1")
+        except OSError as error:
+            # Somebody else's port is no reason not to work.
+            logger(__name__).warning("no metrics: the port is taken", port=config.metrics_port, error=str(error))
 
 
 def logger(name: str) -> structlog.typing.FilteringBoundLogger:

@@ -51,6 +51,8 @@ class Process:
     stop_wait_s: int = 10
     #: Run as this user of the machine (None = as the supervisor).
     user: str | None = None
+    #: Not started before the schema is there and the first answer is possible: what that answer does not need.
+    later: bool = False
     #: Host and port on which it must accept connections before the platform counts as started.
     listens: tuple[str, int] | None = None
 
@@ -133,26 +135,33 @@ def processes(layout: Layout) -> tuple[Process, ...]:
     def module(*words: str) -> tuple[str, ...]:
         return (sys.executable, "-m", *words)
 
+    def metrics(number: int) -> tuple[tuple[str, str], ...]:
+        """The gateway serves its metrics itself, the others on the ports behind its own."""
+        return (("SMORE_METRICS_PORT", str(layout.gateway_port + number)),)
+
+    workers = tuple(
+        Process(
+            name=f"worker-{part.gpu}",
+            command=module("worker.app"),
+            env=(
+                *metrics(10 + number),
+                ("SMORE_WORKER__GPU", part.gpu),
+                ("SMORE_WORKER__KIND", part.kind),
+                ("SMORE_WORKER__DEVICE", part.device),
+                ("SMORE_WORKER__SHARE", f"{part.share:g}"),
+            ),
+            # It ends its runners, each of which may be in the middle of an invocation.
+            stop_wait_s=20,
+        )
+        for number, part in enumerate(layout.partitions)
+    )
     return (
+        # Importing torch takes longest, so the workers go first.
+        *workers,
         Process(name="gateway", command=module("api.app"), listens=(layout.gateway_host, layout.gateway_port)),
-        Process(name="beat", command=module("scheduler.beat"), stop_wait_s=5),
+        Process(name="scheduler-0", command=module("scheduler.worker", "scheduler", "scheduler-0"), env=metrics(1)),
         # Two of them: one leads, the other waits for the lease.
-        Process(name="scheduler-0", command=module("scheduler.worker", "scheduler", "scheduler-0")),
-        Process(name="scheduler-1", command=module("scheduler.worker", "scheduler", "scheduler-1")),
-        Process(name="control", command=module("scheduler.worker", "control", "control")),
-        *(
-            Process(
-                name=f"worker-{part.gpu}",
-                command=module("worker.app"),
-                env=(
-                    ("SMORE_WORKER__GPU", part.gpu),
-                    ("SMORE_WORKER__KIND", part.kind),
-                    ("SMORE_WORKER__DEVICE", part.device),
-                    ("SMORE_WORKER__SHARE", f"{part.share:g}"),
-                ),
-                # It ends its runners, each of which may be in the middle of an invocation.
-                stop_wait_s=20,
-            )
-            for part in layout.partitions
-        ),
+        Process(name="scheduler-1", command=module("scheduler.worker", "scheduler", "scheduler-1"), env=metrics(2), later=True),
+        Process(name="beat", command=module("scheduler.beat"), stop_wait_s=5, later=True),
+        Process(name="control", command=module("scheduler.worker", "control", "control"), env=metrics(3), later=True),
     )

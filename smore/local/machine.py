@@ -267,11 +267,16 @@ def _start(
     if daemon.returncode != 0:
         raise embedded.StartFailed(f"the supervisor did not start:\n{said}")
     supervisor = Supervisor(run)
+    # Their imports take longer than the servers, which they wait for.
+    for process in table:
+        if not process.later:
+            supervisor.start(process.name)
     _await_servers(redis_url, postgres_url, lambda name: _alive(supervisor, name), logs)
     _migrate(layout, migration_command(home) if migration is None else migration)
-    for process in table:
-        supervisor.start(process.name)
     _await_listening(table, supervisor, logs)
+    for process in table:
+        if process.later:
+            supervisor.start(process.name)
     reached = Endpoints(
         home=str(home),
         gateway_url=_url(layout.gateway_host, layout.gateway_port),

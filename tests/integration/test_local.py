@@ -247,11 +247,18 @@ def test_up_after_the_supervisor_was_killed(home: Path, config: Settings) -> Non
 
 
 def test_a_failing_migration_stops_everything_and_says_why(home: Path, config: Settings) -> None:
+    """What has been started meanwhile ends too, and what was to start later never does."""
     failing = (sys.executable, "-c", "import sys; sys.exit('no such column')")
+    touched = home.parent / "touched"
+    table = (
+        Process(name="early", command=(sys.executable, "-c", JOB)),
+        Process(name="late", command=("/bin/sh", "-c", f"touch {touched}"), later=True),
+    )
     with pytest.raises(StartFailed, match="no such column"):
-        up(home, config=config, processes=stand_ins, migration=failing)
+        up(home, config=config, processes=lambda _: table, migration=failing)
     assert status(home) == ()
     assert not of_home(home)
+    assert not touched.exists()
 
 
 def test_the_migration_runs_at_every_start(home: Path, config: Settings) -> None:
