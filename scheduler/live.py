@@ -12,7 +12,9 @@ import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Literal, cast
 
 import orjson
@@ -94,6 +96,9 @@ class Leader:
             self._follow()
         except Fenced:
             log.warning("fenced off", token=self._token)
+        else:
+            # Told to stop: the standby need not wait for the lease to run out.
+            self._queue.resign(self._token)
         finally:
             metrics.LEADER.set(0)
 
@@ -139,6 +144,7 @@ class Leader:
         events: list[Event] = [PausesChanged(paused=snapshot.paused)]
         for function, entry in self._catalog.functions().items():
             if entry.revision:
+                self._active[function] = entry.revision
                 self._know(function, entry.revision, events)
         for report in snapshot.reports:
             self._reported(report, events)
@@ -172,7 +178,6 @@ class Leader:
         spec = self._catalog.revision(function, revision)
         if spec is not None:
             self._known.add((function, revision))
-            self._active[function] = max(revision, self._active.get(function, 0))
             events.append(FunctionKnown(function=function, revision=revision, spec=spec))
 
     def _events(self, entries: Iterable[tuple[str, bytes]]) -> list[Event]:
@@ -199,6 +204,8 @@ class Leader:
                         )
                     )
                 case stream.Settled():
+                    if event.claimed_us:
+                        metrics.QUEUE_WAIT_SECONDS.labels(event.function).observe((event.claimed_us - event.arrival_us) / 1e6)
                     run_s, rows = _run(event.meta)
                     events.append(InvocationSettled(id=event.id, attempt=event.attempt, run_s=run_s, batch_rows=rows))
                 case stream.Returned():
@@ -233,10 +240,15 @@ class Leader:
         self._known -= {known for known in self._known if known[0] == function}
         entry = self._catalog.functions().get(function)
         if entry is not None:
+            if entry.revision:
+                self._active[function] = entry.revision
             self._know(function, entry.revision, events)
         elif function in self._active:
             del self._active[function]
             self._told.pop(function, None)
+            self._queue.forget_function(function)
+            with suppress(KeyError):
+                metrics.QUEUE_DEPTH.remove(function)
             events.append(FunctionRemoved(function=function))
 
     def _reported(self, raw: bytes, events: list[Event]) -> None:
@@ -245,14 +257,19 @@ class Leader:
         except ValueError:
             log.warning("unreadable report passed over")
             return
-        counts: dict[tuple[str, int], int] = {}
+        counts: Counter[tuple[str, int]] = Counter()
+        loading: Counter[tuple[str, int]] = Counter()
+        sizes: dict[tuple[str, int], float] = {}
         idle_mib = 0.0
         for instance in report.warm:
             self._know(instance.function, instance.revision, events)
             key = (instance.function, instance.revision)
-            counts[key] = counts.get(key, 0) + 1
+            counts[key] += 1
+            sizes[key] = max(instance.memory_mib, sizes.get(key, 0.0))
             if instance.state is wire.WarmState.IDLE:
                 idle_mib += instance.memory_mib
+            elif instance.state is wire.WarmState.LOADING:
+                loading[key] += 1
         degradations = [
             job.shared_s / job.solo_s - 1 for job in report.jobs if job.solo_count >= 20 and job.shared_count >= 20 and job.solo_s
         ]
@@ -269,6 +286,8 @@ class Leader:
                 function_utilisation=report.function_utilisation,
                 jobs=sum(job.state == "running" for job in report.jobs),
                 warm=[(function, revision, count) for (function, revision), count in counts.items()],
+                loading=[(function, revision, count) for (function, revision), count in loading.items()],
+                sizes=[(function, revision, memory_mib) for (function, revision), memory_mib in sizes.items()],
                 quarantined=list(report.quarantined),
                 job_degradation=max(degradations, default=None),
             )
@@ -285,12 +304,21 @@ class Leader:
         self._measure_skew()
         now = self._now()
         silent = LOST_HEARTBEATS * self._config.worker.heartbeat_s
+        self._audit()
         lost = [name for name, at in self._policy.cluster.reported_at.items() if now - at > silent]
         for name in lost:
             log.warning("GPU instance lost", gpu=name)
         self._tell(now)
         self._redis.set(f"{self._prefix}leader:cursor", self._cursor)
         return [GpuLost(gpu=name) for name in lost]
+
+    def _audit(self) -> None:
+        """The arrays are kept incrementally; here they are counted afresh. A difference is a defect, told and counted."""
+        used, outstanding = self._policy.cluster.rebuilt()
+        differing = int((used != self._policy.cluster.used).sum() + (outstanding != self._policy.cluster.outstanding).sum())
+        if differing:
+            metrics.AUDIT_DIFFERENCES.inc(differing)
+            log.error("the arrays differ from a fresh count", entries=differing)
 
     def _measure_skew(self) -> None:
         seconds, micros = self._redis.time()
@@ -308,7 +336,7 @@ class Leader:
             bounds = self._policy.feasible_s(now, function, revision)
             if bounds is not None:
                 feasible[function] = f"{stamp}:{int(bounds[0] * 1e6)}:{int(bounds[1] * 1e6)}"
-            value = round(self._policy.priority(function), 4)
+            value = round(self._policy.priority(function, revision), 4)
             if self._told.get(function) != value:
                 self._told[function] = priority[function] = value
             metrics.QUEUE_DEPTH.labels(function).set(self._policy.waiting.count(function))
@@ -399,14 +427,14 @@ def _arrival(waiting: Waiting) -> InvocationArrived:
 
 
 def _run(meta: str) -> tuple[float | None, int]:
-    """(run seconds, rows) of a worker's execution record; (None, 0) where it did not run to the end."""
+    """(run seconds, rows) of a worker's execution record; (None, 0) where it was cold or did not run to the end."""
     if not meta:
         return None, 0
     try:
         execution = stream.decode_execution(meta)
     except ValueError:
         return None, 0
-    return (execution.run_ms / 1000, execution.rows) if execution.run_ms else (None, 0)
+    return (execution.run_ms / 1000, execution.rows) if execution.run_ms and not execution.cold else (None, 0)
 
 
 def _reasons_json(reasons: Reasons) -> str:

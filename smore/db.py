@@ -206,6 +206,8 @@ class ExecutionRow(Base):
     co_runners: Mapped[list[Any] | None]
     jobs: Mapped[list[Any] | None]
     predicted: Mapped[dict[str, Any] | None]
+    device: Mapped[str | None]
+    sharing_mode: Mapped[str | None]
     claimed_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -233,14 +235,17 @@ class JobWindowRow(Base):
 
     job: Mapped[str] = mapped_column(primary_key=True)
     at: Mapped[datetime] = mapped_column(primary_key=True)
+    #: A job on several GPU instances has a row for each.
+    gpu: Mapped[str] = mapped_column(primary_key=True)
     project: Mapped[str]
-    gpu: Mapped[str]
     iterations: Mapped[int] = mapped_column(BigInteger)
     window_s: Mapped[float]
     solo_s: Mapped[float]
     solo_count: Mapped[int]
     shared_s: Mapped[float]
     shared_count: Mapped[int]
+    device: Mapped[str]
+    sharing_mode: Mapped[str]
 
 
 class GpuSampleRow(Base):
@@ -257,6 +262,8 @@ class GpuSampleRow(Base):
     memory_total_mib: Mapped[float]
     running: Mapped[int]
     counter: Mapped[str]
+    device: Mapped[str]
+    sharing_mode: Mapped[str]
 
 
 class ArrivalsMinuteRow(Base):

@@ -92,6 +92,8 @@ class _Execution(msgspec.Struct, gc=False):
     claimed: int = 0
     started: int = 0
     finished: int = 0
+    device: str = ""
+    sharing_mode: str = ""
 
 
 class _Decision(msgspec.Struct, gc=False):
@@ -113,6 +115,8 @@ class _GpuSample(msgspec.Struct, gc=False):
     memory_total_mib: float
     running: int
     counter: str
+    device: str
+    sharing_mode: str
 
 
 class _JobWindow(msgspec.Struct, gc=False):
@@ -126,6 +130,8 @@ class _JobWindow(msgspec.Struct, gc=False):
     solo_count: int
     shared_s: float
     shared_count: int
+    device: str
+    sharing_mode: str
 
 
 _Row: TypeAlias = _Invocation | _Execution | _Decision | _GpuSample | _JobWindow
@@ -202,14 +208,16 @@ _EXECUTIONS = _Stage(
     # Alphabetically, too, running comes after dispatched.
     f"""
     INSERT INTO executions AS e (invocation, attempt, project, function, gpu, decision_id, state, cause, cold, load_s, run_s, batch, rows,
-        co_runners, jobs, predicted, claimed_at, started_at, finished_at)
+        co_runners, jobs, predicted, device, sharing_mode, claimed_at, started_at, finished_at)
     SELECT invocation, attempt, project, function, gpu, nullif(decision_id, 0), state, cause, nullif(cold, '')::boolean,
         nullif(load_s, '')::jsonb, nullif(run_s, 0), nullif(batch, 0), nullif(rows, 0), nullif(co_runners, '')::jsonb,
-        nullif(jobs, '')::jsonb, nullif(predicted, '')::jsonb, {_at("claimed")}, {_at("started")}, {_at("finished")}
+        nullif(jobs, '')::jsonb, nullif(predicted, '')::jsonb, nullif(device, ''), nullif(sharing_mode, ''),
+        {_at("claimed")}, {_at("started")}, {_at("finished")}
     FROM STAGE
     ON CONFLICT (invocation, attempt) DO UPDATE SET decision_id = coalesce(e.decision_id, excluded.decision_id), state = excluded.state,
         cause = excluded.cause, cold = excluded.cold, load_s = excluded.load_s, run_s = excluded.run_s,
         batch = coalesce(excluded.batch, e.batch), rows = excluded.rows, co_runners = excluded.co_runners, jobs = excluded.jobs,
+        device = excluded.device, sharing_mode = excluded.sharing_mode,
         predicted = coalesce(e.predicted, excluded.predicted), claimed_at = coalesce(e.claimed_at, excluded.claimed_at),
         started_at = coalesce(e.started_at, excluded.started_at), finished_at = excluded.finished_at
     WHERE e.finished_at IS NULL AND (excluded.finished_at IS NOT NULL OR excluded.state > e.state)
@@ -227,8 +235,9 @@ _DECISIONS = _Stage(
 _GPU_SAMPLES = _Stage(
     _GpuSample,
     f"""
-    INSERT INTO gpu_samples (gpu, at, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter)
-    SELECT gpu, {_at("at")}, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter
+    INSERT INTO gpu_samples (gpu, at, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter,
+        device, sharing_mode)
+    SELECT gpu, {_at("at")}, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter, device, sharing_mode
     FROM STAGE ON CONFLICT DO NOTHING
     """,
 )
@@ -236,9 +245,10 @@ _GPU_SAMPLES = _Stage(
 _JOB_WINDOWS = _Stage(
     _JobWindow,
     f"""
-    INSERT INTO job_windows AS w (job, at, project, gpu, iterations, window_s, solo_s, solo_count, shared_s, shared_count)
-    SELECT job, {_at("at")}, project, gpu, iterations, window_s, solo_s, solo_count, shared_s, shared_count FROM STAGE
-    ON CONFLICT (job, at) DO UPDATE SET iterations = excluded.iterations, window_s = excluded.window_s, solo_s = excluded.solo_s,
+    INSERT INTO job_windows AS w (job, at, project, gpu, iterations, window_s, solo_s, solo_count, shared_s, shared_count, device,
+        sharing_mode)
+    SELECT job, {_at("at")}, project, gpu, iterations, window_s, solo_s, solo_count, shared_s, shared_count, device, sharing_mode FROM STAGE
+    ON CONFLICT (job, at, gpu) DO UPDATE SET iterations = excluded.iterations, window_s = excluded.window_s, solo_s = excluded.solo_s,
         solo_count = excluded.solo_count, shared_s = excluded.shared_s, shared_count = excluded.shared_count
     WHERE excluded.iterations >= w.iterations
     """,
@@ -289,7 +299,7 @@ class _Fold:
         self.executions: dict[tuple[str, int], _Execution] = {}
         self.decisions: list[_Decision] = []
         self.gpu_samples: dict[tuple[str, int], _GpuSample] = {}
-        self.job_windows: dict[tuple[str, int], _JobWindow] = {}
+        self.job_windows: dict[tuple[str, str, int], _JobWindow] = {}
 
     def add(self, entry: str, raw: bytes) -> None:
         """Raises ValueError where the entry cannot be read."""
@@ -376,19 +386,20 @@ class _Fold:
             row.batch = run.batch or row.batch
             row.load_s = _json({phase: milliseconds / 1000 for phase, milliseconds in run.load_ms.items()}) if run.load_ms else ""
             row.co_runners, row.jobs = _json(run.co), _json(run.jobs)
+            row.device, row.sharing_mode = run.device, run.sharing_mode
 
     def _reported(self, event: stream.Reported) -> None:
         report = fleet.decode_report(event.report)
         second = event.at_us // 1_000_000 * 1_000_000
         self.gpu_samples[report.gpu, second] = _GpuSample(
             report.gpu, second, report.utilisation, report.function_utilisation, report.memory_used_mib, report.memory_total_mib,
-            report.running, report.utilisation_counter,
+            report.running, report.utilisation_counter, report.device, report.sharing_mode,
         )  # fmt: skip
         window = event.at_us // (JOB_WINDOW_S * 1_000_000) * (JOB_WINDOW_S * 1_000_000)
         for job in report.jobs:
-            self.job_windows[job.id, window] = _JobWindow(
+            self.job_windows[job.id, report.gpu, window] = _JobWindow(
                 job.id, window, job.project, report.gpu, job.iterations, job.window_s, job.solo_s, job.solo_count, job.shared_s,
-                job.shared_count,
+                job.shared_count, report.device, report.sharing_mode,
             )  # fmt: skip
 
 

@@ -259,7 +259,7 @@ def _enqueue_args(request: Request, bounds: QueueSettings) -> list[Arg]:
         request.id, request.function, request.revision, request.slo_us, request.deadline_us, request.channel, request.encoding.value,
         request.accept.value, request.rows, request.shape, int(request.sync), request.trace, request.key_id, request.idempotency_key,
         request.request_hash, request.max_pending, bounds.max_pending, bounds.payload_bytes, bounds.result_bytes, bounds.events,
-        int(bounds.idempotency_ttl_s), request.max_attempts, request.payload,
+        int(bounds.idempotency_ttl_s), request.max_attempts, bounds.keys, request.payload,
     ]  # fmt: skip
 
 
@@ -382,6 +382,17 @@ class Queue:
     def lead(self, token: str, lease_s: float) -> str:
         """Take (token '') or renew the leader's lease. Returns the token, '' when another leads."""
         return cast(bytes, self._call("lead", token, int(lease_s * 1000))).decode()
+
+    def resign(self, token: str) -> None:
+        """Give the leader's lease back, if it is still this one's."""
+        self._call("lead", token, 0)
+
+    def forget_function(self, function: str) -> None:
+        """A function is gone: what the gate and the order knew of it goes too."""
+        pipe = self.redis.pipeline(transaction=False)
+        pipe.hdel(f"{self.prefix}feasible", function)
+        pipe.hdel(f"{self.prefix}prio", function)
+        pipe.execute()
 
     def claim(self, token: str, lease_s: float, claims: Sequence[Claim]) -> list[frozenset[str] | None]:
         """Carry out dispatches. For each the ids that were claimed, or None: this leader is fenced off."""

@@ -52,7 +52,10 @@ class QueueSettings(BaseModel):
     result_ttl_s: float = 600.0
     #: The same for a result that a synchronous caller has been sent: long enough for a gateway to reconnect and read it again.
     sync_result_ttl_s: float = 30.0
-    idempotency_ttl_s: float = 86_400.0
+    #: How long an Idempotency-Key is remembered. Its invocation's result is kept for ``result_ttl_s``.
+    idempotency_ttl_s: float = 3600.0
+    #: Keys of all kinds in Redis (records, results, idempotency keys): what has no byte budget of its own is bounded by their number.
+    keys: int = 1_500_000
     #: Dispatches that may be lost (worker died before user code began) before an invocation fails.
     max_lost: int = 5
 

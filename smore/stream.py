@@ -101,6 +101,9 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     co: list[str] = []
     jobs: list[str] = []
     pid: int = 0
+    #: Measurements of different devices or sharing modes are never put together.
+    device: str = ""
+    sharing_mode: str = ""
 
 
 Event = Arrived | Dispatched | Returned | Settled | Reported | CatalogChanged

@@ -66,7 +66,8 @@ class Worker:
             changed=lambda: self.heartbeat.wake(),
         )  # fmt: skip
         self.executor = Executor(
-            config=own, boot=self.boot, queue=self.queue, catalog=Catalog(client, config.redis.prefix), pool=self.pool,
+            config=own, device=device.description, boot=self.boot, queue=self.queue,
+            catalog=Catalog(client, config.redis.prefix), pool=self.pool,
             jobs=self.jobs.running,
         )  # fmt: skip
         self.heartbeat = Heartbeat(

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
-import orjson
 import redis
 import structlog
 
@@ -23,7 +22,7 @@ from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
 from smore.queue import Begun, Outcome, Queue
 from smore.settings import WorkerSettings
-from smore.stream import Result, encode, error_result
+from smore.stream import Execution, Result, encode, encode_json, error_result
 from worker.frames import Answer, Item, Predicted
 from worker.pool import LoadFailed, Pool, Quarantined, Seat, Unservable
 from worker.processes import RunnerDied, RunnerFailed, RunnerTimeout
@@ -74,9 +73,18 @@ class Executor:
     """Runs batches, each in the thread that brings it; knows what runs. Survives every outage of Redis."""
 
     def __init__(
-        self, *, config: WorkerSettings, boot: str, queue: Queue, catalog: Catalog, pool: Pool, jobs: Callable[[], Sequence[str]]
+        self,
+        *,
+        config: WorkerSettings,
+        device: str,
+        boot: str,
+        queue: Queue,
+        catalog: Catalog,
+        pool: Pool,
+        jobs: Callable[[], Sequence[str]],
     ) -> None:
         self._config = config
+        self._device = device
         self._boot = boot
         self._queue = queue
         self._catalog = catalog
@@ -216,12 +224,12 @@ class Executor:
         self._pool.release(seat)
         self._pool.succeeded(seat)
         observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(predicted.run_us / 1e6)
-        meta = orjson.dumps(
-            {
-                "v": 1, "boot": self._boot, "cold": seat.cold, "load_ms": seat.instance.phases if seat.cold else {},
-                "run_ms": predicted.run_us / 1e3, "batch": len(members), "rows": predicted.rows, "co": beside, "jobs": jobs,
-                "pid": seat.runner.pid,
-            }
+        meta = encode_json(
+            Execution(
+                boot=self._boot, cold=seat.cold, load_ms=seat.instance.phases if seat.cold else {}, run_ms=predicted.run_us / 1e3,
+                batch=len(members), rows=predicted.rows, co=beside, jobs=jobs, pid=seat.runner.pid, device=self._device,
+                sharing_mode=self._config.sharing_mode,
+            )
         ).decode()  # fmt: skip
         self._finish(batch, meta, _outcomes(members, predicted, memoryview(body), seat))
 
@@ -285,7 +293,9 @@ class Executor:
         self._settling(batch)
         blob = error_result(message)
         outcomes = [Outcome(id=m.id, attempt=m.attempt, action="fail", cause=cause, result=blob) for m in batch.mine()]
-        meta = orjson.dumps({"v": 1, "boot": self._boot, "batch": len(batch.members)}).decode()
+        meta = encode_json(
+            Execution(boot=self._boot, batch=len(batch.members), device=self._device, sharing_mode=self._config.sharing_mode)
+        ).decode()
         self._finish(batch, meta, outcomes)
 
     def _finish(self, batch: Batch, meta: str, outcomes: Sequence[Outcome]) -> None:

@@ -226,7 +226,13 @@ class Zygote:
             self._started(process.pid)
 
     def fork(self) -> Runner:
-        """A new runner. Raises NoRunner."""
+        """A new runner. Raises NoRunner, also where the machine has no memory, processes or descriptors left for one."""
+        try:
+            return self._fork()
+        except OSError as error:
+            raise NoRunner(str(error)) from error
+
+    def _fork(self) -> Runner:
         self.start()
         control = self._control
         if control is None:
@@ -244,8 +250,6 @@ class Zygote:
                 raise NoRunner("The zygote did not answer.")
             with self._lock:
                 return self._runners[pending.pid] if pending.pid in self._runners else self._dead(pending.pid, ours)
-        except OSError as error:
-            raise NoRunner(str(error)) from error
         finally:
             self._pending.pop(token, None)
             self._sockets.pop(token, None)

@@ -48,6 +48,8 @@ def upgrade() -> None:
         sa.Column("co_runners", JSONB()),
         sa.Column("jobs", JSONB()),
         sa.Column("predicted", JSONB()),
+        sa.Column("device", sa.Text()),
+        sa.Column("sharing_mode", sa.Text()),
         sa.Column("claimed_at", sa.DateTime(timezone=True)),
         sa.Column("started_at", sa.DateTime(timezone=True)),
         sa.Column("finished_at", sa.DateTime(timezone=True)),
@@ -64,6 +66,8 @@ def upgrade() -> None:
         sa.Column("memory_total_mib", sa.Double(), nullable=False),
         sa.Column("running", sa.Integer(), nullable=False),
         sa.Column("counter", sa.Text(), nullable=False),
+        sa.Column("device", sa.Text(), nullable=False),
+        sa.Column("sharing_mode", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("gpu", "at", name="pk_gpu_samples"),
     )
     op.create_index("ix_gpu_samples_at", "gpu_samples", ["at"], postgresql_using="brin")
@@ -102,7 +106,9 @@ def upgrade() -> None:
         sa.Column("solo_count", sa.Integer(), nullable=False),
         sa.Column("shared_s", sa.Double(), nullable=False),
         sa.Column("shared_count", sa.Integer(), nullable=False),
-        sa.PrimaryKeyConstraint("job", "at", name="pk_job_windows"),
+        sa.Column("device", sa.Text(), nullable=False),
+        sa.Column("sharing_mode", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("job", "at", "gpu", name="pk_job_windows"),
     )
     op.create_index("ix_job_windows_at", "job_windows", ["at"], postgresql_using="brin")
     op.create_table(

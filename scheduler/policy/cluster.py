@@ -45,9 +45,10 @@ class Cluster:
     memory_free: Floats = field(default_factory=lambda: np.zeros(0))
     utilisation: Floats = field(default_factory=lambda: np.zeros(0))
     jobs: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    #: Sum of the predicted degradation of the job over the batches outstanding here (Eq. 3 with weights one).
-    training: Floats = field(default_factory=lambda: np.zeros(0))
+    #: Memory that batches on their way to a load will take: not in a report yet (digest A26).
+    reserved: Floats = field(default_factory=lambda: np.zeros(0))
     resident: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    loading: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     outstanding: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     #: Earliest expected end among the outstanding batches of a revision on a row; +inf without one.
     free_at: Floats = field(default_factory=lambda: np.zeros((0, 0)))
@@ -57,8 +58,7 @@ class Cluster:
     batches: dict[str, Batch] = field(default_factory=dict)
     cells: dict[tuple[int, int], list[Batch]] = field(default_factory=dict)
     reported_at: dict[str, float] = field(default_factory=dict)
-    boots: dict[str, str] = field(default_factory=dict)
-    #: Memory of the largest GPU instance alive, 0 without one.
+    #: Memory of the largest GPU instance ever seen, 0 before the first: what is away now may come back.
     largest: float = 0.0
 
     def add_row(self, name: str) -> int:
@@ -67,10 +67,10 @@ class Cluster:
             return row
         row = self.rows[name] = len(self.names)
         self.names.append(name)
-        for array in ("alive", "paused", "slots", "used", "memory_total", "memory_free", "utilisation", "jobs", "training"):
+        for array in ("alive", "paused", "slots", "used", "memory_total", "memory_free", "utilisation", "jobs", "reserved"):
             values = getattr(self, array)
             setattr(self, array, np.append(values, values.dtype.type(0)))
-        for array, empty in (("resident", 0), ("outstanding", 0), ("free_at", np.inf), ("quarantined", False)):
+        for array, empty in (("resident", 0), ("loading", 0), ("outstanding", 0), ("free_at", np.inf), ("quarantined", False)):
             values = getattr(self, array)
             line = np.full((1, values.shape[1]), empty, values.dtype)
             setattr(self, array, np.vstack([values, line]))
@@ -79,7 +79,7 @@ class Cluster:
     def add_column(self, demand: Demand) -> None:
         """``demand.column`` must be the number of columns so far."""
         self.demands.append(demand)
-        for array, empty in (("resident", 0), ("outstanding", 0), ("free_at", np.inf), ("quarantined", False)):
+        for array, empty in (("resident", 0), ("loading", 0), ("outstanding", 0), ("free_at", np.inf), ("quarantined", False)):
             values = getattr(self, array)
             line = np.full((len(self.names), 1), empty, values.dtype)
             setattr(self, array, np.hstack([values, line]))
@@ -93,10 +93,17 @@ class Cluster:
         self.utilisation[row] = event.utilisation
         self.jobs[row] = event.jobs
         self.resident[row] = 0
-        for function, revision, count in event.warm:
+        self.loading[row] = 0
+        for array, counts in ((self.resident, event.warm), (self.loading, event.loading)):
+            for function, revision, count in counts:
+                column = columns.get((function, revision))
+                if column is not None:
+                    array[row, column] = count
+        for function, revision, memory_mib in event.sizes:
             column = columns.get((function, revision))
             if column is not None:
-                self.resident[row, column] = count
+                self.demands[column].observe_memory(memory_mib)
+        self._reserve(row)
         self.quarantined[row] = False
         for name in event.quarantined:
             function, _, number = name.rpartition("@")
@@ -104,8 +111,7 @@ class Cluster:
             if column is not None:
                 self.quarantined[row, column] = True
         self.reported_at[event.gpu] = event.at
-        self.boots[event.gpu] = event.boot
-        self.largest = float(self.memory_total[self.alive].max())
+        self.largest = max(self.largest, event.memory_total)
 
     def lose(self, name: str) -> None:
         """A GPU instance has gone: nothing is resident. Its batches end when the queue gives them back."""
@@ -113,8 +119,8 @@ class Cluster:
         if row is not None:
             self.alive[row] = False
             self.resident[row] = 0
+            self.loading[row] = 0
             self.reported_at.pop(name, None)
-            self.largest = float(self.memory_total[self.alive].max(initial=0.0))
 
     def begin(self, row: int, column: int, members: dict[str, int], expected_end_at: float) -> None:
         """Take a slot for a batch."""
@@ -124,7 +130,7 @@ class Cluster:
         self.cells.setdefault((row, column), []).append(batch)
         self.used[row] += 1
         self.outstanding[row, column] += 1
-        self.training[row] += self.demands[column].degradation
+        self._reserve(row)
         self.free_at[row, column] = min(self.free_at[row, column], expected_end_at)
 
     def end(self, id_: str, attempt: int) -> Batch | None:
@@ -138,14 +144,29 @@ class Cluster:
             row, column = batch.row, batch.column
             self.used[row] -= 1
             self.outstanding[row, column] -= 1
-            if self.used[row] == 0:
-                self.training[row] = 0.0  # sums of floats drift; an empty row is exactly zero
-            else:
-                self.training[row] -= self.demands[column].degradation
+            self._reserve(row)
             cell = self.cells[row, column]
             cell.remove(batch)
             self.free_at[row, column] = min((other.expected_end_at for other in cell), default=np.inf)
         return batch
+
+    def join(self, row: int, column: int, id_: str, attempt: int, expected_end_at: float) -> None:
+        """Take over a member that is under way already: those that are to end together were dispatched together."""
+        for batch in self.cells.get((row, column), ()):
+            if batch.expected_end_at == expected_end_at:
+                batch.members[id_] = attempt
+                self.batches[id_] = batch
+                return
+        self.begin(row, column, {id_: attempt}, expected_end_at)
+
+    def idle(self, column: int) -> Bools:
+        """Rows with an instance that could run now: more are resident than are taken or still loading."""
+        busy = np.maximum(self.outstanding[:, column], self.loading[:, column])
+        return np.asarray(self.resident[:, column] > busy)
+
+    def _reserve(self, row: int) -> None:
+        coming = self.outstanding[row] - self.resident[row]
+        self.reserved[row] = sum(count * self.demands[column].memory_mib for column, count in enumerate(coming.tolist()) if count > 0)
 
     def rebuilt(self) -> tuple[Ints, Ints]:
         """``used`` and ``outstanding`` computed afresh from the batches: what the incremental arrays must equal."""

@@ -60,6 +60,9 @@ class Weighed:
     impact: Floats
 
 
+#: Seconds over which a GPU worker averages a job's iterations (worker/jobs.py).
+ALONE_S = 60.0
+
 #: Order matters: a row is refused for the first that holds.
 CODES = (Refusal.GONE, Refusal.PAUSED, Refusal.QUARANTINED, Refusal.NO_SLOT, Refusal.BUSY, Refusal.MEMORY, Refusal.DEADLINE)
 _CODE = {refusal: position + 1 for position, refusal in enumerate(CODES)}
@@ -83,6 +86,8 @@ class Spine:
     _paused: frozenset[str] = frozenset()
     #: (function, revision) → when its prewarm was last asked for, so that one is asked for once.
     _prewarmed_at: dict[tuple[str, int], float] = field(default_factory=dict)
+    #: Row → the one column that has run there, and since when.
+    _alone: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     # ---- events -------------------------------------------------------------------------------------------------------------------------
 
@@ -113,12 +118,11 @@ class Spine:
                 if column is not None and event.id not in self.cluster.batches:
                     row = self.cluster.add_row(event.gpu)
                     demand = self.cluster.demands[column]
-                    end = event.since_at + demand.load_s + demand.run_s(event.rows)
-                    self.cluster.begin(row, column, {event.id: event.attempt}, end)
+                    self.cluster.join(row, column, event.id, event.attempt, event.since_at + demand.load_s + demand.run_s(1))
             case FunctionKnown():
                 column = self._columns.get((event.function, event.revision))
                 if column is not None:
-                    self.cluster.demands[column].spec = event.spec
+                    self.cluster.demands[column].update(event.spec)
                 else:
                     column = len(self.cluster.demands)
                     self._columns[event.function, event.revision] = column
@@ -143,7 +147,7 @@ class Spine:
         if demand is None:
             decisions.append(_end(event, "fail", Cause.FUNCTION_DELETED, "The revision is not known any more."))
             return
-        if 0 < self.cluster.largest < demand.memory_mib:
+        if event.attempt == 0 and 0 < self.cluster.largest < demand.memory_mib:
             decisions.append(_end(event, "reject", Cause.INFEASIBLE, "It needs more memory than any GPU instance has."))
             return
         self.waiting.add(event)
@@ -153,9 +157,11 @@ class Spine:
         cluster.report(event, self._columns)
         row = cluster.rows[event.gpu]
         cluster.paused[row] = f"g:{event.gpu}" in self._paused
-        running = np.flatnonzero(cluster.outstanding[row])
-        if event.jobs and running.size == 1 and event.function_utilisation > 0:
-            cluster.demands[int(running[0])].observe_effect(event.function_utilisation, event.job_degradation)
+        column, since = self._alone.get(row, (-1, event.at))
+        # The job's degradation is a mean over the last minute, so a function must have had that minute to itself; then a new minute begins.
+        if event.jobs and column >= 0 and event.function_utilisation > 0 and event.at - since >= ALONE_S:
+            cluster.demands[column].observe_effect(event.function_utilisation, event.job_degradation)
+            self._alone[row] = (column, event.at)
 
     def _demand(self, function: str, revision: int) -> Demand | None:
         column = self._columns.get((function, revision))
@@ -173,10 +179,12 @@ class Spine:
             for lane in self.waiting.lanes(function):
                 demand = self._demand(lane[0], lane[1])
                 while (head := self.waiting.head(lane)) is not None:
-                    best = now + (demand.run_s(head.rows) if demand is not None else 0.0)
+                    best = now + (demand.best_s(head.rows) if demand is not None else 0.0)
                     if best <= head.deadline_at:
                         break
                     self.waiting.take(lane, 1)
+                    if demand is not None and not self.cluster.outstanding[:, demand.column].any():
+                        demand.relax()
                     message = "No GPU instance could finish it before its deadline."
                     decisions.append(_end(head, "expire", Cause.DEADLINE_EXPIRED, message))
 
@@ -238,6 +246,8 @@ class Spine:
         batch = members[:size]
         self.waiting.take(lane, size)
         self.cluster.begin(row, demand.column, {m.id: m.attempt + 1 for m in batch}, float(weighed.finish[row]))
+        if self._alone.get(row, (-1, now))[0] != demand.column:
+            self._alone[row] = (demand.column, now)
         decisions.append(
             Dispatch(
                 function=demand.function,
@@ -245,7 +255,7 @@ class Spine:
                 gpu=self.cluster.names[row],
                 attempts=[(member.id, member.attempt) for member in batch],
                 cold=not bool(weighed.warm[row]),
-                reasons=self._reasons(weighed, demand.run_s(rows), priority),
+                reasons=self._reasons(weighed, row, demand.run_s(rows), priority),
             )
         )
         return True
@@ -254,19 +264,19 @@ class Spine:
         """Every GPU instance for a batch: may it run there now, when would it end, what would it cost (digest A26-A28)."""
         cluster, column = self.cluster, demand.column
         outstanding, resident = cluster.outstanding[:, column], cluster.resident[:, column]
-        warm = resident > outstanding
+        warm = cluster.idle(column)
         full = np.maximum(resident, outstanding) >= demand.spec.max_warm
         delay = np.where(warm, 0.0, demand.load_s)
         has_job = cluster.jobs > 0
         run_s = demand.run_s(rows)
         # The function's own slowdown: next to a job and next to each batch that already runs there (Eq. 4 with weights one).
-        slowdown = demand.degradation * (has_job + cluster.used)
+        slowdown = demand.own_degradation * (has_job + cluster.used)
         finish = now + delay + run_s * (1.0 + slowdown)
         impact = has_job * demand.degradation + slowdown + cluster.used * demand.degradation
         code = np.zeros(len(cluster.names), np.int8)
         for refusal, holds in (
             (Refusal.DEADLINE, finish > deadline_at),
-            (Refusal.MEMORY, ~warm & (cluster.memory_free < demand.memory_mib)),
+            (Refusal.MEMORY, ~warm & (cluster.memory_free - cluster.reserved < demand.memory_mib)),
             (Refusal.BUSY, ~warm & full),
             (Refusal.NO_SLOT, cluster.used >= cluster.slots),
             (Refusal.QUARANTINED, cluster.quarantined[:, column]),
@@ -291,7 +301,9 @@ class Spine:
     def _better_to_wait(self, now: float, demand: Demand, deadline_at: float, rows: int) -> bool:
         """True where a busy instance will be free in time, and sooner than a new one could be loaded."""
         free_at = float(self.cluster.free_at[:, demand.column][self.cluster.alive].min(initial=np.inf))
-        return free_at - now < demand.load_s and free_at + demand.run_s(rows) <= deadline_at
+        # One that is overdue by x is expected to take x more, so that nobody waits for ever for one that hangs.
+        remaining = abs(free_at - now)
+        return remaining < demand.load_s and now + remaining + demand.run_s(rows) <= deadline_at
 
     def _want(self, now: float, demand: Demand, weighed: Weighed, decisions: list[Decision]) -> None:
         """
@@ -311,9 +323,11 @@ class Spine:
             self._prewarmed_at[key] = now
             decisions.append(Prewarm(function=demand.function, revision=demand.revision, gpu=cluster.names[row]))
 
-    def _reasons(self, weighed: Weighed, run_s: float, priority: float) -> Reasons:
+    def _reasons(self, weighed: Weighed, chosen: int, run_s: float, priority: float) -> Reasons:
+        """The chosen row first, then the best of the others."""
         counts = Counter(weighed.code.tolist())
-        best = np.lexsort((weighed.impact, ~weighed.warm, weighed.code > 0))[: self.knobs.recorded]
+        others = np.arange(len(weighed.code)) != chosen
+        best = np.lexsort((weighed.impact, ~weighed.warm, weighed.code > 0, others))[: self.knobs.recorded]
         return Reasons(
             policy=self.name,
             table_version=self.table_version,
@@ -346,7 +360,7 @@ class Spine:
         demand = self._demand(function, revision)
         if demand is None:
             return None
-        floor = demand.run_s(1)
+        floor = demand.best_s(1)
         cluster, column = self.cluster, demand.column
         alive = cluster.alive & ~cluster.paused
         instances = int(np.maximum(cluster.resident, cluster.outstanding)[alive, column].sum())
@@ -357,7 +371,7 @@ class Spine:
             return (cold if cold <= demand.spec.deadline_s else floor), floor
         batches = waiting // demand.spec.max_batch
         wait = batches * demand.run_s(demand.spec.max_batch) / instances
-        if waiting or not (cluster.resident > cluster.outstanding)[alive, column].any():
+        if waiting or not cluster.idle(column)[alive].any():
             wait += (
                 max(0.0, float(cluster.free_at[alive, column].min(initial=np.inf)) - now)
                 if cluster.outstanding[alive, column].any()
@@ -365,9 +379,10 @@ class Spine:
             )
         return wait + floor, floor
 
-    def priority(self, function: str) -> float:
-        """Eq. 5 of a function: that of its newest revision."""
-        return max((d.priority for d in self.cluster.demands if d.function == function), default=0.0)
+    def priority(self, function: str, revision: int) -> float:
+        """Eq. 5 of the revision that takes a function's traffic; 0 for an unknown one."""
+        demand = self._demand(function, revision)
+        return 0.0 if demand is None else demand.priority
 
 
 def _end(invocation: InvocationArrived, action: str, cause: Cause, message: str) -> End:

@@ -9,6 +9,10 @@ from smore.domain.function import FunctionSpec
 OFFLINE_WEIGHT = 20.0
 #: Weight of the newest run time in the moving average.
 RUN_WEIGHT = 0.1
+#: The best case follows a faster run at once and a slower one by this much: one slow run must not make a function look impossible.
+BEST_WEIGHT = 0.05
+#: How far the moving average goes back to the best case when nothing was tried because of it.
+RELAXED = 0.25
 #: A denominator may not vanish (digest A19).
 EPSILON = 0.01
 
@@ -24,23 +28,44 @@ class Demand:
     column: int
     _sizes: list[int] = field(init=False)
     _run_s: list[float] = field(init=False)
+    _best_s: list[float] = field(init=False)
     _usage: float = field(init=False)
     _degradation: float = field(init=False)
     _observed: float = field(init=False, default=OFFLINE_WEIGHT)
+    _memory_mib: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
+        self._adopt()
+
+    def update(self, spec: FunctionSpec) -> None:
+        """The catalog's word has changed: a canary has measured what was declared."""
+        changed = spec.profile != self.spec.profile
+        self.spec = spec
+        if changed:
+            self._adopt()
+
+    def _adopt(self) -> None:
         profile = self.spec.profile
         self._sizes = sorted(profile.run_s)
         self._run_s = [profile.run_s[size] for size in self._sizes]
+        self._best_s = list(self._run_s)
         self._usage = profile.usage_gain
         self._degradation = profile.degradation
+        self._observed = OFFLINE_WEIGHT
 
-    def run_s(self, rows: int) -> float:
-        """Seconds for a batch, from the smallest known size with room for it; beyond the largest in proportion."""
+    def _of(self, seconds: list[float], rows: int) -> float:
         position = bisect_left(self._sizes, rows)
         if position < len(self._sizes):
-            return self._run_s[position]
-        return self._run_s[-1] * rows / self._sizes[-1]
+            return seconds[position]
+        return seconds[-1] * rows / self._sizes[-1]
+
+    def run_s(self, rows: int) -> float:
+        """Seconds to expect of a batch, from the smallest known size with room for it; beyond the largest in proportion."""
+        return self._of(self._run_s, rows)
+
+    def best_s(self, rows: int) -> float:
+        """Seconds of a batch when all goes well: what makes a deadline impossible."""
+        return min(self._of(self._best_s, rows), self.run_s(rows))
 
     @property
     def load_s(self) -> float:
@@ -48,11 +73,18 @@ class Demand:
 
     @property
     def memory_mib(self) -> float:
-        return self.spec.profile.memory_mib
+        """The larger of what was declared and what was seen."""
+        return max(self.spec.profile.memory_mib, self._memory_mib)
 
     @property
     def degradation(self) -> float:
+        """What it costs a serverful job: the declared average blended with what was observed (A17)."""
         return self._degradation
+
+    @property
+    def own_degradation(self) -> float:
+        """What a neighbour costs it, as declared."""
+        return self.spec.profile.degradation
 
     @property
     def priority(self) -> float:
@@ -60,14 +92,25 @@ class Demand:
         return self._usage / max(self._degradation, EPSILON)
 
     def observe_run(self, rows: int, seconds: float) -> None:
-        """Blend one measured batch into the size it belongs to (sizes are powers of two, made as they are met)."""
+        """Blend one measured warm batch into the size it belongs to (sizes are powers of two, made as they are met)."""
         size = 1 << max(0, rows - 1).bit_length()
         position = bisect_left(self._sizes, size)
         if position == len(self._sizes) or self._sizes[position] != size:
+            expected, best = self.run_s(size), self.best_s(size)
             self._sizes.insert(position, size)
-            self._run_s.insert(position, seconds)
-        else:
-            self._run_s[position] += RUN_WEIGHT * (seconds - self._run_s[position])
+            self._run_s.insert(position, expected)
+            self._best_s.insert(position, best)
+        self._run_s[position] += RUN_WEIGHT * (seconds - self._run_s[position])
+        best = self._best_s[position]
+        self._best_s[position] = seconds if seconds < best else best + BEST_WEIGHT * (seconds - best)
+
+    def relax(self) -> None:
+        """Nothing was tried because it seemed too slow, so nothing can be learned: expect a little less until something is tried."""
+        for position, best in enumerate(self._best_s):
+            self._run_s[position] += RELAXED * (best - self._run_s[position])
+
+    def observe_memory(self, memory_mib: float) -> None:
+        self._memory_mib = max(self._memory_mib, memory_mib)
 
     def observe_effect(self, usage: float, degradation: float | None) -> None:
         """Blend what was seen while this function alone ran beside a job: mean of the declared value and all observations (A16, A17)."""

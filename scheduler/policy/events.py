@@ -52,7 +52,7 @@ class InvocationHeld:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvocationSettled:
-    """It has ended. ``run_s`` is the measured run time of its batch of ``batch_rows`` rows; None = it did not run to the end."""
+    """It has ended. ``run_s`` is the measured run time of its warm batch of ``batch_rows`` rows; None = cold, or not run to the end."""
 
     id: str
     attempt: int
@@ -73,7 +73,8 @@ class GpuReported:
     """
     A GPU worker's heartbeat.
 
-    ``warm`` counts the resident instances of each (function, revision), loading ones included; memory in MiB: ``memory_used`` by all that
+    ``warm`` counts the resident instances of each (function, revision), loading ones included, ``loading`` those alone; ``sizes`` is
+    the largest memory seen of each. Memory in MiB: ``memory_used`` by all that
     is there, ``memory_idle`` the part that idle instances would give back. ``job_degradation`` is the measured slow-down of the serverful
     job here (a fraction), None without a job or without data.
     """
@@ -89,6 +90,8 @@ class GpuReported:
     function_utilisation: float
     jobs: int
     warm: Sequence[tuple[str, int, int]]
+    loading: Sequence[tuple[str, int, int]] = ()
+    sizes: Sequence[tuple[str, int, float]] = ()
     quarantined: Sequence[str] = ()
     job_degradation: float | None = None
 

@@ -1,7 +1,7 @@
 -- Accept one invocation, or say why not. ARGV after P:
 --  2 id  3 fk  4 revision  5 slo_us (deadline = now + slo; 0 = use 6)  6 deadline_us  7 reply channel  8 encoding  9 accept  10 rows  11 shape
---  12 sync 0|1  13 trace  14 key id  15 idempotency key ('' = none)  16 request hash  17 max pending of the function  18 max pending
---  19 max payload bytes  20 max result bytes  21 max events  22 idempotency ttl s  23 max attempts  24 payload
+--  12 sync 0|1 (told to a caller who waits, and not asked for again by key)  13 trace  14 key id  15 idempotency key ('' = none)  16 request hash  17 max pending of the function  18 max pending
+--  19 max payload bytes  20 max result bytes  21 max events  22 idempotency ttl s  23 max attempts  24 max keys  25 payload
 -- Returns {'ok', arrival, deadline} | {'replay', id} | {'mismatch', id} | {'full', what, limit} | {'infeasible', earliest, now} | {'late', now}
 local id, fk = ARGV[2], ARGV[3]
 local t = us()
@@ -32,17 +32,18 @@ if feasible then
   if t + need > deadline then return { 'infeasible', int(t + need), int(t) } end
 end
 
-local payload = ARGV[24]
+local payload = ARGV[25]
 if redis.call('ZCARD', P .. 'q:' .. fk) >= tonumber(ARGV[17]) then return { 'full', 'function', ARGV[17] } end
 if tonumber(redis.call('HGET', P .. 'count', 'waiting') or 0) >= tonumber(ARGV[18]) then return { 'full', 'pending', ARGV[18] } end
 local bytes = redis.call('HMGET', P .. 'bytes', 'payload', 'result')
 if tonumber(bytes[1] or 0) + #payload > tonumber(ARGV[19]) then return { 'full', 'payload_bytes', ARGV[19] } end
 if tonumber(bytes[2] or 0) > tonumber(ARGV[20]) then return { 'full', 'result_bytes', ARGV[20] } end
 if redis.call('XLEN', P .. 'ev') >= tonumber(ARGV[21]) then return { 'full', 'events', ARGV[21] } end
+if redis.call('DBSIZE') >= tonumber(ARGV[24]) then return { 'full', 'keys', ARGV[24] } end
 
 -- Small hashes are scanned from the front: what is read and written most stands there.
 redis.call('HSET', key, 'st', 'queued', 'at', 0, 'gpu', '', 'starts', 0, 'dl', int(deadline), 'ar', int(t), 'cl', 0, 'su', 0, 'rev', ARGV[4],
-  'rows', ARGV[10], 'sync', ARGV[12], 'psz', #payload, 'ch', ARGV[7], 'key', ARGV[14], 'tr', ARGV[13], 'sc', 0, 'enc', ARGV[8], 'acc', ARGV[9],
+  'rows', ARGV[10], 'sync', idem and 0 or ARGV[12], 'psz', #payload, 'ch', ARGV[7], 'key', ARGV[14], 'tr', ARGV[13], 'sc', 0, 'enc', ARGV[8], 'acc', ARGV[9],
   'al', 0, 'f', fk, 'lost', 0, 'ma', ARGV[23], 'shp', ARGV[11], 'v', 1)
 redis.call('SET', P .. 'p:' .. project(fk) .. ':' .. id, payload)
 payload_bytes = #payload
