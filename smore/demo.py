@@ -69,7 +69,7 @@ MOST_RATE = 100.0
 ALONE_S = 8.0
 CONTROL_S = 15.0
 #: Below the run time of every function, so that the gate lets none in; the quickest would run within a millisecond.
-CONTROL_DEADLINE_MS = 0.01
+CONTROL_DEADLINE_MS = 0.001
 #: At most this long for jobs to iterate and for functions to be ready.
 PATIENCE_S = 90.0
 SAMPLE_S = 0.5
