@@ -113,9 +113,3 @@ class Unavailable(PlatformError):
     """A part of the platform is away; try again."""
 
     code = "unavailable"
-
-
-class StaleAttempt(PlatformError):
-    """Another attempt owns this invocation now."""
-
-    code = "stale_attempt"

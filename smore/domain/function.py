@@ -75,13 +75,6 @@ class RevisionState(StrEnum):
     FAILED = "failed"
 
 
-class Source(StrEnum):
-    """How a tensor function's inputs came to be known."""
-
-    DECLARED = "declared"
-    DERIVED = "derived"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSpec:
     """One revision's description. ``inputs`` None = JSON values (see smore/handler.py). Units are in the names."""
