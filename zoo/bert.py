@@ -13,14 +13,17 @@ from torch.nn import functional
 from zoo.model import ModelCard, ModelFunction, Preset, Tensors, tensor_spec
 
 DROPOUT = 0.1
-EPSILON = 1e-12
 #: Tokens of the vocabulary that every sequence has: [CLS], [SEP].
 CLS, SEP = 101, 102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """``tokens``: length of a sampled sequence (the model takes up to ``positions``); the feed-forward is 4 x ``hidden``."""
+    """
+    ``tokens``: length of a sampled sequence (the model takes up to ``positions``); the feed-forward is 4 x ``hidden``.
+
+    ``epsilon`` is LayerNorm's; ``padding``: the index whose rows of the word and position tables are not trained, if any.
+    """
 
     hidden: int
     layers: int
@@ -28,6 +31,9 @@ class Size:
     tokens: int
     vocabulary: int = 30_522
     positions: int = 512
+    segments: int = 2
+    epsilon: float = 1e-12
+    padding: int | None = None
     classes: int = 2
 
 
@@ -50,12 +56,12 @@ class Layer(nn.Module):
         self.attention_dropout = nn.Dropout(DROPOUT)
         self.attention_output = nn.Linear(hidden, hidden)
         self.attention_output_dropout = nn.Dropout(DROPOUT)
-        self.attention_norm = nn.LayerNorm(hidden, eps=EPSILON)
+        self.attention_norm = nn.LayerNorm(hidden, eps=size.epsilon)
         self.intermediate = nn.Linear(hidden, 4 * hidden)
         self.activation = nn.GELU()
         self.output = nn.Linear(4 * hidden, hidden)
         self.output_dropout = nn.Dropout(DROPOUT)
-        self.output_norm = nn.LayerNorm(hidden, eps=EPSILON)
+        self.output_norm = nn.LayerNorm(hidden, eps=size.epsilon)
 
     def forward(self, x: Tensor, visible: Tensor) -> Tensor:
         rows, tokens, hidden = x.shape
@@ -76,28 +82,44 @@ class Layer(nn.Module):
         return fed
 
 
-class Bert(nn.Module):
-    """``input_ids`` and ``attention_mask`` (1 = token, 0 = padding) int64 [rows, tokens] to logits [rows, classes]."""
+class Encoder(nn.Module):
+    """Embeddings and layers, what BERT and its descendants share; a subclass puts its head on top."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.words = nn.Embedding(size.vocabulary, size.hidden)
-        self.positions = nn.Embedding(size.positions, size.hidden)
-        self.segments = nn.Embedding(2, size.hidden)
-        self.norm = nn.LayerNorm(size.hidden, eps=EPSILON)
+        self.words = nn.Embedding(size.vocabulary, size.hidden, padding_idx=size.padding)
+        self.positions = nn.Embedding(size.positions, size.hidden, padding_idx=size.padding)
+        self.segments = nn.Embedding(size.segments, size.hidden)
+        self.norm = nn.LayerNorm(size.hidden, eps=size.epsilon)
         self.dropout = nn.Dropout(DROPOUT)
         self.layers = nn.ModuleList(Layer(size) for _ in range(size.layers))
+
+    def encode(self, words: Tensor, positions: Tensor, attention_mask: Tensor) -> Tensor:
+        """
+        ``words`` int64 [rows, tokens] to [rows, tokens, hidden].
+
+        ``positions`` are position embeddings that broadcast to that; where ``attention_mask`` [rows, tokens] is 0 nobody looks.
+        """
+        # One segment: its embedding is the same row for every token.
+        embedded = self.words(words) + positions + self.segments.weight[0]
+        x: Tensor = self.dropout(self.norm(embedded))
+        visible = attention_mask[:, None, None, :].bool()
+        for layer in self.layers:
+            x = layer(x, visible)
+        return x
+
+
+class Bert(Encoder):
+    """``input_ids`` and ``attention_mask`` (1 = token, 0 = padding) int64 [rows, tokens] to logits [rows, classes]."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__(size)
         self.pooler = nn.Linear(size.hidden, size.hidden)
         self.tanh = nn.Tanh()
         self.head = nn.Linear(size.hidden, size.classes)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        # One segment: its embedding is the same row for every token.
-        embedded = self.words(input_ids) + self.positions.weight[: input_ids.shape[1]] + self.segments.weight[0]
-        x = self.dropout(self.norm(embedded))
-        visible = attention_mask[:, None, None, :].bool()
-        for layer in self.layers:
-            x = layer(x, visible)
+        x = self.encode(input_ids, self.positions.weight[: input_ids.shape[1]], attention_mask)
         logits: Tensor = self.head(self.dropout(self.tanh(self.pooler(x[:, 0]))))
         return logits
 
@@ -142,6 +164,7 @@ CARD = ModelCard(
     optimizer="adam",
     learning_rate=1e-4,
     weight_std=0.02,
+    input_wait=0.2,
 )
 
 

@@ -106,6 +106,7 @@ CARD = ModelCard(
     loss=functional.binary_cross_entropy_with_logits,
     optimizer="adam",
     learning_rate=1e-3,
+    input_wait=0.75,
 )
 
 

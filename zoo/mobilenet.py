@@ -6,22 +6,18 @@ At 224 x 224 with 1000 classes: 3.505 M parameters, 0.30 GMACs.
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from zoo.model import ModelCard, ModelFunction, Preset, Tensors, tensor_spec
+from zoo.model import ImageSize, ModelFunction, image_card
 
 #: Table 2: expansion, output channels, repeats, stride of the first.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """``side``: pixels of the square input; ``multiplier``: the paper's width multiplier."""
+class Size(ImageSize):
+    """``multiplier``: the paper's width multiplier."""
 
-    side: int
-    classes: int
     multiplier: float
 
     def channels(self, published: int) -> int:
@@ -90,34 +86,14 @@ class MobileNet(nn.Module):
         return logits
 
 
-def build(preset: str) -> nn.Module:
-    return MobileNet(SIZES[preset])
-
-
-def sample(preset: str, rows: int, generator: torch.Generator) -> Tensors:
-    """Normalised images: zero mean, unit variance."""
-    side = SIZES[preset].side
-    return {"image": torch.randn(rows, 3, side, side, generator=generator)}
-
-
-def labels(preset: str, rows: int, generator: torch.Generator) -> Tensor:
-    """A class for each image, int64 [rows]."""
-    return torch.randint(SIZES[preset].classes, (rows,), generator=generator)
-
-
-CARD = ModelCard(
+CARD = image_card(
     name="mobilenet",
-    output="logits",
-    presets={
-        "paper": Preset(inputs=(tensor_spec("image", "FP32", 3, 224, 224),), training_batches=(32, 64, 128, 256)),
-        "cpu": Preset(inputs=(tensor_spec("image", "FP32", 3, 96, 96),), training_batches=(4, 8, 16, 32)),
-    },
-    build=build,
-    sample=sample,
-    labels=labels,
-    loss=functional.cross_entropy,
+    network=MobileNet,
+    sizes=SIZES,
+    training_batches={"paper": (32, 64, 128, 256), "cpu": (4, 8, 16, 32)},
     optimizer="sgd",
     learning_rate=0.05,
+    input_wait=0.7,
 )
 
 
@@ -125,11 +101,9 @@ class Function(ModelFunction):
     """The cpu preset."""
 
     card = CARD
-    preset = "cpu"
 
 
-class PaperFunction(ModelFunction):
+class PaperFunction(Function):
     """The published size."""
 
-    card = CARD
     preset = "paper"

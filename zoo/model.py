@@ -5,18 +5,19 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from smore.domain.function import TensorSpec
 from smore.handler import Handler
 
 #: Models that have a card: modules of this package.
-NAMES = ("resnet50", "mobilenet", "bert", "deepfm")
+NAMES = ("vgg16", "mobilenet", "deepvit", "resnet50", "bert", "roberta", "deepfm", "segnet")
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 Tensors = dict[str, Tensor]
@@ -46,7 +47,9 @@ class ModelCard:
     ``build(preset)`` gives the module on the current default device. ``sample(preset, rows, generator)`` draws inputs in the
     shapes of the data set and ``labels(preset, rows, generator)`` their targets. ``loss`` takes the module's output and the
     labels. ``output`` names the answer of the function; ``weight_std`` is the published deviation of the initial weights, None =
-    He et al. 2015 by fan-in.
+    He et al. 2015 by fan-in. ``input_wait`` is the share of an undisturbed training iteration spent waiting for input, 0 to <1: a
+    stand-in for the data pipeline on a CPU partition, set so that the busy share lies in the band of the paper's figure 1 (section
+    II-B, Observation I).
     """
 
     name: str
@@ -59,6 +62,7 @@ class ModelCard:
     optimizer: Literal["sgd", "adam"]
     learning_rate: float
     weight_std: float | None = None
+    input_wait: float = 0.0
 
     def assemble(self, preset: str, *, device: str = "cpu", seed: int = 0) -> nn.Module:
         """The module with weights from ``seed``, in training mode."""
@@ -140,15 +144,75 @@ def tensor_spec(name: str, datatype: str, *shape: int) -> TensorSpec:
     return TensorSpec(name=name, datatype=datatype, shape=(-1, *shape))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSize:
+    """What the sizes of an image classifier have in common; ``side``: pixels of the square input."""
+
+    side: int
+    classes: int
+
+
+SizeT = TypeVar("SizeT", bound=ImageSize)
+
+
+def image_card(
+    *,
+    name: str,
+    network: Callable[[SizeT], nn.Module],
+    sizes: Mapping[str, SizeT],
+    training_batches: Mapping[str, tuple[int, int, int, int]],
+    optimizer: Literal["sgd", "adam"],
+    learning_rate: float,
+    input_wait: float,
+    weight_std: float | None = None,
+) -> ModelCard:
+    """
+    The card of an image classifier: ``image`` [rows, 3, side, side] to ``logits`` [rows, classes].
+
+    ``network(size)`` makes the module; ``sizes`` and ``training_batches`` go by preset. Samples are normalised images (zero mean,
+    unit variance), labels a class for each image, int64 [rows].
+    """
+
+    def build(preset: str) -> nn.Module:
+        return network(sizes[preset])
+
+    def sample(preset: str, rows: int, generator: torch.Generator) -> Tensors:
+        side = sizes[preset].side
+        return {"image": torch.randn(rows, 3, side, side, generator=generator)}
+
+    def labels(preset: str, rows: int, generator: torch.Generator) -> Tensor:
+        return torch.randint(sizes[preset].classes, (rows,), generator=generator)
+
+    return ModelCard(
+        name=name,
+        output="logits",
+        presets={
+            preset: Preset(
+                inputs=(tensor_spec("image", "FP32", 3, size.side, size.side),),
+                training_batches=training_batches[preset],
+            )
+            for preset, size in sizes.items()
+        },
+        build=build,
+        sample=sample,
+        labels=labels,
+        loss=functional.cross_entropy,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        weight_std=weight_std,
+        input_wait=input_wait,
+    )
+
+
 class ModelFunction(Handler):
     """
     Serves a card's model: ``{input: [rows, ...]}`` to ``{card.output: [rows, ...]}`` in FP32.
 
-    A subclass names the card and the preset.
+    A subclass names the card, and the preset where it is not the small one.
     """
 
     card: ClassVar[ModelCard]
-    preset: ClassVar[str]
+    preset: ClassVar[str] = "cpu"
     seed: ClassVar[int] = 0
 
     def __init_subclass__(cls, **options: Any) -> None:

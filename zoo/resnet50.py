@@ -6,21 +6,17 @@ The stride of a bottleneck is in its 3x3 convolution, as every present framework
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from zoo.model import ModelCard, ModelFunction, Preset, Tensors, tensor_spec
+from zoo.model import ImageSize, ModelFunction, image_card
 
 EXPANSION = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """``side``: pixels of the square input; ``width``: channels of the stem; ``blocks``: bottlenecks in each of four stages."""
+class Size(ImageSize):
+    """``width``: channels of the stem; ``blocks``: bottlenecks in each of four stages."""
 
-    side: int
-    classes: int
     width: int
     blocks: tuple[int, int, int, int] = (3, 4, 6, 3)
 
@@ -80,34 +76,14 @@ class ResNet(nn.Module):
         return logits
 
 
-def build(preset: str) -> nn.Module:
-    return ResNet(SIZES[preset])
-
-
-def sample(preset: str, rows: int, generator: torch.Generator) -> Tensors:
-    """Normalised images: zero mean, unit variance."""
-    side = SIZES[preset].side
-    return {"image": torch.randn(rows, 3, side, side, generator=generator)}
-
-
-def labels(preset: str, rows: int, generator: torch.Generator) -> Tensor:
-    """A class for each image, int64 [rows]."""
-    return torch.randint(SIZES[preset].classes, (rows,), generator=generator)
-
-
-CARD = ModelCard(
+CARD = image_card(
     name="resnet50",
-    output="logits",
-    presets={
-        "paper": Preset(inputs=(tensor_spec("image", "FP32", 3, 224, 224),), training_batches=(16, 32, 64, 128)),
-        "cpu": Preset(inputs=(tensor_spec("image", "FP32", 3, 96, 96),), training_batches=(2, 4, 8, 16)),
-    },
-    build=build,
-    sample=sample,
-    labels=labels,
-    loss=functional.cross_entropy,
+    network=ResNet,
+    sizes=SIZES,
+    training_batches={"paper": (16, 32, 64, 128), "cpu": (2, 4, 8, 16)},
     optimizer="sgd",
     learning_rate=0.1,
+    input_wait=0.25,
 )
 
 
@@ -115,11 +91,9 @@ class Function(ModelFunction):
     """The cpu preset."""
 
     card = CARD
-    preset = "cpu"
 
 
-class PaperFunction(ModelFunction):
+class PaperFunction(Function):
     """The published size."""
 
-    card = CARD
     preset = "paper"

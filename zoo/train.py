@@ -5,11 +5,11 @@ Real forward and backward passes and optimiser steps on synthetic data, on one t
 hand; at the end it prints one summary. Iterations are reported through ``smore.track``.
 
 **Input wait.** A training job on a GPU leaves it idle while it waits for its data; that idle time is what SMore gives to
-functions. With ``--input-wait 0.4`` an iteration waits for its batch first, for such a time that the wait is 40 % of an
-undisturbed iteration. The time is set once, from the compute time of the first iterations, and stays: a storage does not become
-slower because a neighbour takes the processor. So a neighbour stretches the computing part only, and the job's degradation is
-what it would be. On a CPU the compute time is measured as CPU time of this process, so that a neighbour which is there already
-does not lengthen the wait; on a GPU as wall time.
+functions. With ``--input-wait 0.4`` an iteration waits for its batch first, for such a time that the wait is 40 % of an undisturbed
+iteration; without the option a CPU takes what the model's card says and a GPU none. The time is set once, from the compute time of the
+first iterations, and stays: a storage does not become slower because a neighbour takes the processor. So a neighbour stretches the
+computing part only, and the job's degradation is what it would be. On a CPU the compute time is measured as CPU time of this process, so
+that a neighbour which is there already does not lengthen the wait; on a GPU as wall time.
 """
 
 import argparse
@@ -44,7 +44,8 @@ class Options:
     batch: int = 16
     iterations: int | None = None
     seconds: float | None = None
-    input_wait: float = 0.0
+    #: None = the card's on a CPU, none on a GPU.
+    input_wait: float | None = None
     seed: int = 0
     device: str = "cpu"
     json: bool = False
@@ -106,6 +107,10 @@ class Training:
             labels = described.labels(options.preset, options.batch, generator)
             self._batches.append(({name: t.to(options.device) for name, t in inputs.items()}, labels.to(options.device)))
 
+    @property
+    def module(self) -> nn.Module:
+        return self._module
+
     def iterate(self, number: int) -> float:
         """Forward, backward and step on batch ``number`` (they come round); returns the loss when the device has done it all."""
         inputs, labels = self._batches[number % len(self._batches)]
@@ -140,9 +145,11 @@ class Stop:
 
 def train(options: Options, stop: Stop) -> Summary:
     """Run the job to its end; ``stop`` ends it after the iteration at hand."""
-    training = Training(card(options.model), options)
-    wait = InputWait(options.input_wait)
-    clock = time.process_time if options.device == "cpu" else time.perf_counter
+    described = card(options.model)
+    training = Training(described, options)
+    on_cpu = options.device == "cpu"
+    wait = InputWait(options.input_wait if options.input_wait is not None else described.input_wait if on_cpu else 0.0)
+    clock = time.process_time if on_cpu else time.perf_counter
     times: list[float] = []
     losses: list[float] = []
     began = time.perf_counter()
@@ -182,12 +189,12 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--iterations", type=int)
     parser.add_argument("--seconds", type=float)
-    parser.add_argument("--input-wait", type=float, default=0.0, help="share of an iteration, 0 to <1")
+    parser.add_argument("--input-wait", type=float, help="share of an iteration, 0 to <1; default: the model's own on a CPU")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true", help="print the summary as one line of JSON")
     options = Options(**vars(parser.parse_args(arguments)))
-    if options.batch < 1 or not 0 <= options.input_wait < 1:
+    if options.batch < 1 or not 0 <= (options.input_wait or 0.0) < 1:
         parser.error("--batch must be at least 1 and --input-wait within 0 to <1")
     return options
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from smore.domain.errors import InvalidSpec
+from smore.domain.workload import CONSERVATIVE, parse_model
 
 #: Bytes per element of each Open Inference Protocol datatype that the raw body form supports (BYTES has no fixed size).
 ITEM_BYTES = {
@@ -49,14 +50,16 @@ class Profile:
     What is known of a function's demand: declared at first, then measured online.
 
     ``run_s`` maps rows in a batch to the warm run time in seconds; ``usage_gain`` and ``degradation`` are the averages of digest A16 and
-    A17 (fractions), whose quotient is the priority of Eq. 5.
+    A17 (fractions), whose quotient is the priority of Eq. 5. ``model`` names the profiled model that it is (smore/domain/workload.py),
+    '' = nobody has profiled it: then ``degradation`` is taken for what it costs and suffers, by default as much as half the device.
     """
 
     run_s: Mapping[int, float] = field(default_factory=lambda: {1: 0.05})
     load_s: float = 1.0
     memory_mib: float = 256.0
     usage_gain: float = 0.2
-    degradation: float = 0.1
+    degradation: float = CONSERVATIVE
+    model: str = ""
 
     def run_time_s(self, rows: int) -> float:
         """Seconds for a batch: that of the smallest profiled batch with room for ``rows``; beyond the largest, in proportion."""
@@ -210,7 +213,7 @@ def _tensors(raw: object, path: str) -> tuple[TensorSpec, ...] | None:
 
 
 def _profile(reader: _Reader, memory_mib: float) -> Profile:
-    run_ms = reader.take("run_ms", {1: 50.0})
+    run_ms, model = reader.take("run_ms", {1: 50.0}), reader.take("model")
     if not isinstance(run_ms, Mapping) or not run_ms:
         raise InvalidSpec(f"{reader.path('run_ms')}: a mapping from rows to milliseconds is expected", field=reader.path("run_ms"))
     run_s: dict[int, float] = {}
@@ -225,7 +228,8 @@ def _profile(reader: _Reader, memory_mib: float) -> Profile:
         load_s=reader.number("load_ms", 1000.0, 0, 3.6e6) / 1000,
         memory_mib=memory_mib,
         usage_gain=reader.number("usage_gain", 0.2, 0, 1),
-        degradation=reader.number("degradation", 0.1, 0, 100),
+        degradation=reader.number("degradation", CONSERVATIVE, 0, 100),
+        model="" if model is None else parse_model(model, reader.path("model")),
     )
     reader.end()
     return profile

@@ -28,12 +28,59 @@ NUMPY_TYPES = {"FP32": np.float32, "INT64": np.int64}
 DEEPFM_ROWS = 7 * 100_000 + 140_543
 DEEPFM_PARAMETERS = DEEPFM_ROWS * 11 + 13 * 10 + 14 + (390 * 400 + 400) + 2 * (400 * 400 + 400) + 401
 
+
+def _deepvit_parameters() -> int:
+    """DeepViT-S: 16 blocks of width 396 with 12 heads and a feed-forward of three times the width, 14 x 14 patches and a class token."""
+    width, heads, stem, tokens = 396, 12, 64, 14 * 14 + 1
+    attention = 3 * (width * width + width) + width * width + width + heads * heads + heads + 2 * heads
+    block = attention + 2 * 3 * width * width + 3 * width + width + 2 * 2 * width
+    patches = 7 * 7 * 3 * stem + 3 * 3 * stem * stem + 2 * 2 * stem + 8 * 8 * stem * width + width
+    return patches + width + tokens * width + 16 * block + 2 * width + width * 1000 + 1000
+
+
+def _segnet_parameters() -> tuple[int, int]:
+    """SegNet with the attention of three tasks, and the same SegNet with one task of 13 classes and no attention."""
+
+    def convolution(channels: int, out: int) -> int:
+        return 9 * channels * out + 3 * out  # with its bias and its BatchNorm
+
+    def attention(channels: int, out: int) -> int:
+        return channels * out + 3 * out + out * out + 3 * out
+
+    def head(channels: int, out: int) -> int:
+        return 9 * channels * channels + channels + channels * out + out
+
+    widths, depths = (64, 128, 256, 512, 512), (2, 2, 3, 3, 3)
+    back, decoded = widths[::-1], (512, 256, 128, 64, 64)
+    encoder = sum(convolution(i, o) + (n - 1) * convolution(o, o) for i, o, n in zip((3, *widths), widths, depths, strict=False))
+    decoder = sum(convolution(i, o) + (n - 1) * convolution(o, o) for i, o, n in zip(back, decoded, depths[::-1], strict=True))
+    carried = sum(map(convolution, widths, (*widths[1:], 512))) + sum(map(convolution, back, decoded))
+    masks = attention(64, 64) + sum(attention(2 * width, width) for width in widths[1:])
+    masks += sum(attention(i + o, o) for i, o in zip(back, decoded, strict=True))
+    single = encoder + decoder + head(64, 13)
+    return encoder + decoder + carried + 3 * masks + sum(head(64, out) for out in (13, 1, 3)), single
+
+
 PUBLISHED_PARAMETERS = {
-    "resnet50": 25_557_032,
+    "vgg16": 138_357_544,
     "mobilenet": 3_504_872,
+    "deepvit": _deepvit_parameters(),
+    "resnet50": 25_557_032,
     "bert": 109_482_240 + 2 * 768 + 2,  # BERT-base with its pooler, and a head of two classes
+    "roberta": 124_055_040 + 2 * 768 + 2,  # roberta-base without a pooler, and a head of start and end
     "deepfm": DEEPFM_PARAMETERS,
+    "segnet": _segnet_parameters()[0],
 }
+
+#: Multiply-accumulates of one row in 1e9, and how far ours may be off. DeepViT's 6.2 is the paper's; how it counts attention is not said.
+PUBLISHED_GIGA_MACS = [
+    ("vgg16", 15.47, 0.01),
+    ("mobilenet", 0.30, 0.01),
+    ("deepvit", 6.2, 0.04),
+    ("resnet50", 4.09, 0.01),
+    ("bert", 11.17, 0.01),
+    ("roberta", 11.17, 0.01),
+]
 
 
 def blank(name: str, preset: str) -> nn.Module:
@@ -63,13 +110,20 @@ def test_the_paper_preset_has_the_published_number_of_parameters(name: str) -> N
     assert sum(p.numel() for p in blank(name, "paper").parameters()) == PUBLISHED_PARAMETERS[name]
 
 
-@pytest.mark.parametrize(("name", "giga_macs"), [("resnet50", 4.09), ("mobilenet", 0.30), ("bert", 11.17)])
-def test_the_paper_preset_costs_the_published_operations(name: str, giga_macs: float) -> None:
+def test_counts_by_formula_agree_with_the_rounded_publications() -> None:
+    assert PUBLISHED_PARAMETERS["deepvit"] == pytest.approx(27e6, rel=0.02)
+    # MTAN (arXiv:1803.10704), table 2: 1.77 times a network of one task.
+    with_attention, single = _segnet_parameters()
+    assert with_attention / single == pytest.approx(1.77, abs=0.005)
+
+
+@pytest.mark.parametrize(("name", "giga_macs", "tolerance"), PUBLISHED_GIGA_MACS)
+def test_the_paper_preset_costs_the_published_operations(name: str, giga_macs: float, tolerance: float) -> None:
     module = blank(name, "paper")
     inputs = {key: tensor.to("meta") for key, tensor in card(name).sample("paper", 1, torch.Generator()).items()}
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         module(**inputs)
-    assert counter.get_total_flops() / 2e9 == pytest.approx(giga_macs, rel=0.01)
+    assert counter.get_total_flops() / 2e9 == pytest.approx(giga_macs, rel=tolerance)
 
 
 @pytest.mark.parametrize("preset", ["paper", "cpu"])
@@ -158,10 +212,11 @@ def test_an_index_out_of_range_is_refused_before_the_device_sees_it(index: int) 
         served.predict(inputs)
 
 
-def test_padding_does_not_change_an_answer() -> None:
-    served = function("bert")
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_padding_does_not_change_an_answer(name: str) -> None:
+    served = function(name)
     served.load("cpu")
-    inputs = drawn("bert", 3)
+    inputs = drawn(name, 3)
     other = dict(inputs, input_ids=np.where(inputs["attention_mask"] == 1, inputs["input_ids"], 999))
     np.testing.assert_allclose(served.predict(inputs)["logits"], served.predict(other)["logits"], rtol=1e-5)
 
@@ -199,6 +254,13 @@ def test_fill_refuses_a_buffer_it_has_no_rule_for() -> None:
     module.register_buffer("table", torch.ones(3))
     with pytest.raises(TypeError, match="table"):
         fill(module, seed=0)
+
+
+def test_input_waits_leave_the_busy_shares_of_figure_1() -> None:
+    busy = {name: 1 - card(name).input_wait for name in NAMES}
+    assert all(busy[name] > 0.7 for name in ("deepvit", "resnet50", "bert", "roberta"))
+    assert all(busy[name] <= 0.3 + 1e-9 for name in ("deepfm", "mobilenet"))
+    assert all(0.3 < busy[name] <= 0.7 for name in ("vgg16", "segnet"))
 
 
 def test_an_unknown_model_has_no_card() -> None:

@@ -1,0 +1,26 @@
+"""Names of what is profiled: a model, `resnet50/cpu` (architecture, size); a workload, `resnet50/cpu/training/8` (role and batch too)."""
+
+import re
+
+from smore.domain.errors import InvalidSpec
+
+#: Degradation, as a fraction, of and by a workload that nobody has profiled: what a fair half of the device would mean.
+CONSERVATIVE = 1.0
+
+_WORD = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+_MODEL = re.compile(rf"{_WORD}/{_WORD}")
+_WORKLOAD = re.compile(rf"{_WORD}/{_WORD}/(training|function)/[1-9][0-9]{{0,6}}")
+
+
+def parse_model(value: object, field: str) -> str:
+    """Raises InvalidSpec that names the field."""
+    if not isinstance(value, str) or _MODEL.fullmatch(value) is None:
+        raise InvalidSpec(f"{field}: {value!r} is not of the form architecture/size, such as resnet50/cpu", field=field)
+    return value
+
+
+def parse_training(value: object, field: str) -> str:
+    """The name of a training workload. Raises InvalidSpec that names the field."""
+    if not isinstance(value, str) or _WORKLOAD.fullmatch(value) is None or value.split("/")[2] != "training":
+        raise InvalidSpec(f"{field}: {value!r} is not of the form model/size/training/batch, such as resnet50/cpu/training/8", field=field)
+    return value
