@@ -1,1 +1,1 @@
-"""Learns: profiles, degradation, arrivals. Empty until its own work begins; the policy reads declared profiles."""
+"""Learns: profiles measured on devices, the degradation that co-location costs, and how sure that is."""

@@ -1,0 +1,79 @@
+"""Table III of the paper, measured on a torch module: twelve numbers of one workload (section III-A, digest 2.4)."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+#: Modules of each counted kind. ReLU is counted alone and among the activations, as table III lists both.
+KINDS: dict[str, tuple[type[nn.Module], ...]] = {
+    "activations": (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softmax, nn.Hardswish, nn.ELU, nn.LeakyReLU),
+    "conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d),
+    "linear": (nn.Linear, nn.Bilinear),
+    "norm": (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm2d),
+    "relu": (nn.ReLU, nn.ReLU6),
+    "embedding": (nn.Embedding, nn.EmbeddingBag),
+    "pooling": (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.MaxUnpool2d),
+    "dropout": (nn.Dropout, nn.Dropout2d),
+}
+
+
+def table_iii(module: nn.Module, batch: int, run: Callable[[], object], *, training: bool) -> dict[str, float]:
+    """
+    The features of a workload. ``run`` takes one iteration (training) or one inference of ``batch`` rows.
+
+    FLOPs by torch's counter over that run, twice the multiply-accumulates. Memory is parameters and buffers, gradients and the
+    optimiser's first moment where it trains, and the bytes of all that the modules put out in the run: the same number on every device.
+    """
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
+    with _outputs(module) as put_out, FlopCounterMode(display=False) as counter:
+        run()
+    counts = {name: float(sum(isinstance(part, kinds) for part in module.modules())) for name, kinds in KINDS.items()}
+    return {
+        "flops": float(counter.get_total_flops()),
+        "parameters": float(sum(p.numel() for p in module.parameters())),
+        "memory_bytes": float(weights * (3 if training else 1) + sum(put_out)),
+        **counts,
+        "batch": float(batch),
+    }
+
+
+@contextmanager
+def _outputs(module: nn.Module) -> Iterator[list[int]]:
+    """Collects the bytes that each leaf module puts out while the block runs."""
+    sizes: list[int] = []
+
+    def note(_: nn.Module, __: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            sizes.append(output.numel() * output.element_size())
+
+    hooks = [part.register_forward_hook(note) for part in module.modules() if not any(part.children())]
+    try:
+        yield sizes
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def kernel_profile(run: Callable[[], object], *, cuda: bool, runs: int = 3) -> dict[str, float]:
+    """
+    Kernels of one run by torch's profiler: ``per_run``, ``mean_us`` and ``longest_us``; operators where there is no GPU.
+
+    The longest is the stretch that nothing can interrupt on a GPU; a gate between runs cannot either.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    run()
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as found:
+        for _ in range(runs):
+            run()
+        if cuda:
+            torch.cuda.synchronize()
+    events = [event for event in found.events() or () if not event.cpu_children]
+    lengths = [float(event.device_time_total if cuda else event.cpu_time_total) for event in events]
+    lengths = [length for length in lengths if length > 0]
+    if not lengths:
+        return {}
+    return {"per_run": len(lengths) / runs, "mean_us": sum(lengths) / len(lengths), "longest_us": max(lengths)}

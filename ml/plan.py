@@ -1,0 +1,122 @@
+"""
+What to measure, in which order: any beginning of the plan is as informative as its length allows.
+
+The pairs of the paper's space (8 training models x 4 batches x 8 function models x 4 batches = 1,024) are taken in rounds. A round has
+every training model with every function model once, along the diagonals of a Latin square, each at another batch; the next round moves
+the batches on. So a run that is cut after n pairs has seen every model about equally often.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ml.rows import Role, Workload
+
+#: (training, function) whose degradation over 1..8 concurrent invocations the paper shows (section II-C, figure 3).
+LADDERS = (("deepfm", "mobilenet"), ("vgg16", "deepvit"), ("roberta", "vgg16"))
+#: Models among which the other rows with several functions are drawn: few, so that every weight of Eq. 3 and 4 is met more than once.
+SEVERAL_TRAININGS = ("mobilenet", "vgg16", "bert", "deepfm")
+SEVERAL_FUNCTIONS = ("mobilenet", "deepfm", "resnet50", "roberta")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Workloads to be measured together; a training first. ``repeat`` > 0: measured before."""
+
+    members: tuple[Workload, ...]
+    repeat: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """How many of each kind; ``repeated`` pairs are measured ``times`` times in all."""
+
+    pairs: int = 240
+    functions: int = 64
+    several: int = 60
+    repeated: int = 20
+    times: int = 5
+    k_max: int = 4
+
+
+class Plan:
+    """
+    ``batches(model, role)`` gives the four batches of a model. Deterministic for a seed.
+
+    ``models`` in table I's order.
+    """
+
+    def __init__(self, models: Sequence[str], preset: str, batches: Callable[[str, Role], Sequence[int]], *, seed: int = 0) -> None:
+        self._models, self._preset, self._batches = models, preset, batches
+        self._seed = seed
+
+    def _workload(self, model: str, role: Role, position: int) -> Workload:
+        sizes = self._batches(model, role)
+        return Workload(model=model, preset=self._preset, role=role, batch=sizes[position % len(sizes)])
+
+    def pairs(self) -> Iterator[Run]:
+        """The whole space of training x function."""
+        count = len(self._models)
+        for round_ in range(16):
+            for shift in range(count):
+                for i in range(count):
+                    j = (i + shift) % count
+                    # Over sixteen rounds every model pair meets every pair of batches once.
+                    training = (i + shift + round_) % 4
+                    function = (i + 2 * shift + round_ // 4) % 4
+                    yield Run(
+                        members=(
+                            self._workload(self._models[i], "training", training),
+                            self._workload(self._models[j], "function", function),
+                        )
+                    )
+
+    def functions(self) -> Iterator[Run]:
+        """Every pair of functions at the smallest batch, and the other half of the square with another batch on one side (A7)."""
+        count = len(self._models)
+        for shift in range(count):
+            for i in range(count):
+                j = (i + shift) % count
+                second = 0 if i <= j else 2
+                yield Run(members=(self._workload(self._models[i], "function", 0), self._workload(self._models[j], "function", second)))
+
+    def several(self, amount: int, k_max: int) -> Iterator[Run]:
+        """Ladders of one function up to eight at a time, then two to ``k_max`` functions of few models beside a training."""
+        yielded: set[Run] = set()
+        for k in (2, 4, 8):
+            for training, function in LADDERS:
+                run = Run(members=(self._workload(training, "training", 1), *[self._workload(function, "function", 0)] * k))
+                yielded.add(run)
+                yield run
+        generator = random.Random(self._seed)
+        while len(yielded) < amount:
+            k = 2 + len(yielded) % (k_max - 1)
+            names = generator.choice(SEVERAL_TRAININGS), *sorted(generator.choices(SEVERAL_FUNCTIONS, k=k))
+            run = Run(members=(self._workload(names[0], "training", 1), *(self._workload(name, "function", 0) for name in names[1:])))
+            if run not in yielded:
+                yielded.add(run)
+                yield run
+
+    def runs(self, amounts: Amounts) -> list[Run]:
+        """All of it, the kinds mixed in proportion."""
+        pairs = _first(self.pairs(), amounts.pairs)
+        # The repeated ones are spread over the whole list, and their repeats over the whole time.
+        chosen = pairs[:: max(1, len(pairs) // max(1, amounts.repeated))][: amounts.repeated]
+        repeats = [Run(members=run.members, repeat=number) for number in range(1, amounts.times) for run in chosen]
+        kinds = {
+            "pairs": pairs,
+            "functions": _first(self.functions(), amounts.functions),
+            "several": _first(self.several(amounts.several, amounts.k_max), amounts.several) if amounts.several else [],
+            "repeats": repeats,
+        }
+        return _mixed(kinds)
+
+
+def _first(runs: Iterator[Run], amount: int) -> list[Run]:
+    return [run for run, _ in zip(runs, range(amount), strict=False)]
+
+
+def _mixed(kinds: Mapping[str, Sequence[Run]]) -> list[Run]:
+    """Every kind in its own order, each spread evenly over the whole."""
+    placed = [((position + 0.5) / len(runs), kind, position) for kind, runs in kinds.items() for position in range(len(runs))]
+    return [kinds[kind][position] for _, kind, position in sorted(placed)]

@@ -1,0 +1,259 @@
+"""
+Measured rows: what a profiling run writes down, one JSON object a line, and how it is read back.
+
+Two kinds. A **solo** row is one workload alone, a **co-location** row several on one device at the same time. Every row names its
+:class:`Place`; rows of different places are never mixed. Standard library only: a bare GPU machine writes them, the platform imports them.
+
+Degradation (Eq. 1) is computed when a row is read, never stored: ``co-located time / reference time - 1``, see :func:`degradation`.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+VERSION: Final = 1
+
+Role: TypeAlias = Literal["training", "function"]
+Metric: TypeAlias = Literal["mean", "p50", "p95", "p99"]
+
+#: Table III of the paper, in its order: twelve numbers of a workload.
+FEATURES: Final = (
+    "flops", "parameters", "memory_bytes", "activations", "conv", "linear", "norm", "relu", "embedding", "pooling", "dropout", "batch",
+)  # fmt: skip
+
+
+class BadRow(ValueError):
+    """A row that cannot be used; the message names file and line where they are known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """
+    Where a row holds: the device and how its users share it. The key under which rows, models and tables are kept apart.
+
+    ``counter`` names what utilisation is measured by, ``sharing_mode`` how co-located work divides the device.
+    """
+
+    device: str
+    sharing_mode: str
+    driver: str
+    counter: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.device, self.sharing_mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Workload:
+    """A configuration: a model of a size in a role with a batch."""
+
+    model: str
+    preset: str
+    role: Role
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.model}/{self.preset}/{self.role}/{self.batch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Times of whole iterations (training) or runs (function) in seconds; ``n`` of them."""
+
+    n: int
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, seconds: Iterable[float]) -> "Timing":
+        """Nearest-rank percentiles. Raises BadRow without a sample."""
+        ordered = sorted(seconds)
+        if not ordered:
+            raise BadRow("no run was finished within the window")
+
+        def rank(percent: int) -> float:
+            return ordered[-(-len(ordered) * percent // 100) - 1]
+
+        return cls(n=len(ordered), mean=math.fsum(ordered) / len(ordered), p50=rank(50), p95=rank(95), p99=rank(99))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solo:
+    """
+    A workload alone for ``seconds``.
+
+    ``features``: :data:`FEATURES`. ``utilisation`` and ``memory_utilisation`` are shares of the device's time, None where no counter
+    tells. ``input_wait_s``: the part of an iteration in which it waits for its input. ``cold_s``: seconds by phase (import, context,
+    weights, first_run). ``kernels``: what a kernel profile of some runs gave (count per run, mean and longest microseconds).
+    """
+
+    place: Place
+    workload: Workload
+    features: Mapping[str, float]
+    timing: Timing
+    utilisation: float | None
+    memory_utilisation: float | None
+    device_memory_bytes: float | None
+    input_wait_s: float
+    cold_s: Mapping[str, float]
+    kernels: Mapping[str, float]
+    seconds: float
+    at: str
+    command: str = ""
+    row: Literal["solo"] = "solo"
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """
+    One side of a co-location.
+
+    ``timing`` is measured in the window, ``control`` in a short run alone just before it, in the same process. ``solo`` is the
+    reference: a long run alone, whose tail is known better.
+    """
+
+    workload: Workload
+    timing: Timing
+    control: Timing
+    solo: Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Colocation:
+    """
+    Several workloads on one device for ``seconds``; at most one of them is a training, and then it is the first.
+
+    ``repeat`` counts measurements of the same members. ``disturbance`` is the share of the cores that foreign work took in the window,
+    None where nothing tells.
+    """
+
+    place: Place
+    members: tuple[Member, ...]
+    utilisation: float | None
+    disturbance: float | None
+    seconds: float
+    at: str
+    repeat: int = 0
+    command: str = ""
+    row: Literal["colocation"] = "colocation"
+    version: int = VERSION
+
+    @property
+    def kind(self) -> Literal["pair", "functions", "several"]:
+        """A training with one function, two functions, or more than two members."""
+        if len(self.members) > 2:
+            return "several"
+        return "pair" if self.members[0].workload.role == "training" else "functions"
+
+
+Row: TypeAlias = Solo | Colocation
+
+
+def degradation(member: Member, metric: Metric) -> float:
+    """
+    Eq. 1 as a fraction: time in co-location over time alone, minus one. Raw: noise may make it negative.
+
+    The reference is the long solo run, scaled by how much slower or faster the control just before the window was than that run
+    (ratio of medians). So a tail comes from many samples, and a machine whose clock drifts is not blamed on the neighbour.
+    """
+    drift = member.control.p50 / member.solo.p50
+    reference: float = getattr(member.solo, metric) * drift
+    measured: float = getattr(member.timing, metric)
+    return measured / reference - 1.0
+
+
+def write(path: Path, row: Row) -> None:
+    """Append one row; a reader sees all of a row or nothing but a cut last line."""
+    with path.open("a") as file:
+        file.write(json.dumps(asdict(row), separators=(",", ":")) + "\n")
+
+
+def read(path: Path) -> list[Row]:
+    """
+    Every row of a file. Raises BadRow, with file and line, for one that is cut, of another version, or holds NaN or a time that is
+    not positive; OSError where the file cannot be read.
+    """
+    return list(_rows(path))
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    with path.open() as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield parse(json.loads(line))
+            except (BadRow, KeyError, TypeError, ValueError) as error:
+                raise BadRow(f"{path.name}:{number}: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    return f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def parse(document: Mapping[str, Any]) -> Row:
+    """A row from its JSON form. Raises BadRow, KeyError or TypeError for what is not one."""
+    if document.get("version") != VERSION:
+        raise BadRow(f"version {document.get('version')!r}, {VERSION} is expected")
+    values = dict(document)
+    values["place"] = Place(**values["place"])
+    kind = values.get("row")
+    if kind == "solo":
+        values["workload"] = Workload(**values["workload"])
+        values["timing"] = _timing(values["timing"])
+        missing = set(FEATURES) - set(values["features"])
+        if missing:
+            raise BadRow(f"features without {', '.join(sorted(missing))}")
+        _finite(values["features"])
+        _finite(values["cold_s"])
+        _finite(values["kernels"])
+        return Solo(**values)
+    if kind == "colocation":
+        members = tuple(
+            Member(workload=Workload(**member["workload"]), **{name: _timing(member[name]) for name in ("timing", "control", "solo")})
+            for member in values["members"]
+        )
+        if len(members) < 2 or any(member.workload.role == "training" for member in members[1:]):
+            raise BadRow("a co-location has at least two members, and only the first may be a training")
+        return Colocation(**(values | {"members": members}))
+    raise BadRow(f"a row of kind {kind!r}")
+
+
+def _timing(values: Mapping[str, Any]) -> Timing:
+    timing = Timing(**values)
+    _finite(values)
+    if timing.n < 1 or min(timing.mean, timing.p50, timing.p95, timing.p99) <= 0:
+        raise BadRow("times must be positive, with at least one sample")
+    return timing
+
+
+def _finite(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise BadRow(f"{name} is {value!r}")
+
+
+@dataclass(slots=True)
+class Profile:
+    """All rows of one place: solo rows by workload (the newest of each) and co-locations in the order of their measurement."""
+
+    place: Place
+    solo: dict[Workload, Solo] = field(default_factory=dict)
+    colocations: list[Colocation] = field(default_factory=list)
+
+
+def profiles(rows: Iterable[Row]) -> list[Profile]:
+    """Rows by place (device and sharing mode). Rows of two places never come together."""
+    found: dict[tuple[str, str], Profile] = {}
+    for row in rows:
+        profile = found.setdefault(row.place.key, Profile(place=row.place))
+        if isinstance(row, Solo):
+            profile.solo[row.workload] = row
+        else:
+            profile.colocations.append(row)
+    return list(found.values())
