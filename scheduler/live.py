@@ -33,12 +33,15 @@ from scheduler.policy.events import (
     InvocationHeld,
     InvocationSettled,
     PausesChanged,
+    TableUpdated,
 )
+from scheduler.tables import ArrayTable
 from smore import fleet as wire
 from smore import observability as metrics
 from smore import stream
 from smore.catalog import Catalog
 from smore.celery_app import RUN, gpu_queue, message
+from smore.degradation import BadTable, Tables
 from smore.queue import Claim, Ending, Held, Queue, Waiting
 from smore.settings import Settings
 
@@ -69,6 +72,9 @@ class Leader:
         self._queue = Queue(client, prefix, config.queue)
         self._fleet = wire.Fleet(client, prefix)
         self._catalog = Catalog(client, prefix)
+        self._tables = Tables(client, prefix)
+        #: The version that was looked at last, good or not.
+        self._table_seen = 0
         self._policy = policy()
         self._token = ""
         self._cursor = "0-0"
@@ -105,15 +111,18 @@ class Leader:
     def _follow(self) -> None:
         settings = self._config.scheduler
         next_renew = next_house = 0.0
+        table: list[Event] = []
         while not self._stop.is_set():
             mono = time.monotonic()
             if mono >= next_renew:
                 if self._queue.lead(self._token, settings.lease_s) != self._token:
                     raise Fenced
                 next_renew = mono + settings.lease_s / 4
+                table = self._new_table()
             entries = self._read(settings.tick_s)
             began = time.perf_counter()
-            events = self._events(entries)
+            events = [*table, *self._events(entries)]
+            table = []
             if time.monotonic() >= next_house:
                 events += self._housekeeping()
                 next_house = time.monotonic() + settings.tick_s
@@ -141,7 +150,8 @@ class Leader:
         self._measure_skew()
         snapshot = self._queue.snapshot()
         self._cursor = snapshot.last_event
-        events: list[Event] = [PausesChanged(paused=snapshot.paused)]
+        self._table_seen = 0
+        events: list[Event] = [PausesChanged(paused=snapshot.paused), *self._new_table()]
         for function, entry in self._catalog.functions().items():
             if entry.revision:
                 self._active[function] = entry.revision
@@ -154,6 +164,22 @@ class Leader:
             self._know(waiting.function, waiting.revision, events)
             events.append(_arrival(waiting))
         return events
+
+    def _new_table(self) -> list[Event]:
+        """Another version of the degradation table, if one was published. One that cannot be used leaves the last good one in place."""
+        version = self._tables.version()
+        if version in (0, self._table_seen):
+            return []
+        self._table_seen = version
+        try:
+            table = self._tables.current()
+        except BadTable as error:
+            log.error("degradation table not used", version=version, error=str(error))
+            return []
+        if table is None:
+            return []
+        log.info("degradation table", version=table.version, source=table.source, places=len(table.places))
+        return [TableUpdated(table=ArrayTable(table))]
 
     def _held(self, held: Held, events: list[Event]) -> None:
         waiting = held.waiting
@@ -290,6 +316,9 @@ class Leader:
                 sizes=[(function, revision, memory_mib) for (function, revision), memory_mib in sizes.items()],
                 quarantined=list(report.quarantined),
                 job_degradation=max(degradations, default=None),
+                device=report.device,
+                sharing_mode=report.sharing_mode,
+                workloads=[job.workload for job in report.jobs if job.state == "running"],
             )
         )
 

@@ -459,10 +459,11 @@ def jobs_start(
     name: str,
     argv: Annotated[list[str], typer.Argument(help="After --: an allowed module and its arguments.")],
     gpu: Annotated[list[str] | None, typer.Option(help="GPU instance, once for each; without it the least loaded one.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Which profiled training it is: model/size/training/batch.")] = None,
 ) -> None:
     """Start a training job, for example: smore jobs start night -- zoo.train --model resnet50."""
     with connected() as client:
-        print(client.start_job(name, argv, gpu).id)
+        print(client.start_job(name, argv, gpu, workload=workload).id)
 
 
 @jobs.command("show")

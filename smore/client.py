@@ -604,10 +604,14 @@ class Dialogue:
     def resume_gpu(self, id_: str) -> Flow[None]:
         yield from _post({}, "gpus", id_, "resume")
 
-    def start_job(self, name: str, argv: Sequence[str], gpus: Sequence[str] | None, env: Mapping[str, str] | None) -> Flow[Job]:
+    def start_job(
+        self, name: str, argv: Sequence[str], gpus: Sequence[str] | None, env: Mapping[str, str] | None, workload: str | None
+    ) -> Flow[Job]:
         body: dict[str, object] = {"name": name, "argv": list(argv), "env": dict(env or {})}
         if gpus is not None:
             body["gpus"] = list(gpus)
+        if workload is not None:
+            body["workload"] = workload
         return _read((yield from _post(body, "jobs")), Job)
 
     def jobs(self) -> Flow[list[Job]]:
@@ -874,9 +878,20 @@ class Client:
     def resume_gpu(self, id_: str) -> None:
         self._carry(self._dialogue.resume_gpu(id_))
 
-    def start_job(self, name: str, argv: Sequence[str], gpus: Sequence[str] | None = None, env: Mapping[str, str] | None = None) -> Job:
-        """Start a training command (``argv``: a module and its arguments) on GPU instances, by default on the least loaded one."""
-        return self._carry(self._dialogue.start_job(name, argv, gpus, env))
+    def start_job(
+        self,
+        name: str,
+        argv: Sequence[str],
+        gpus: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        workload: str | None = None,
+    ) -> Job:
+        """
+        Start a training command (``argv``: a module and its arguments) on GPU instances, by default on the least loaded one.
+
+        ``workload`` says which profiled training it is, such as ``resnet50/cpu/training/8``.
+        """
+        return self._carry(self._dialogue.start_job(name, argv, gpus, env, workload))
 
     def jobs(self) -> list[Job]:
         return self._carry(self._dialogue.jobs())
@@ -1030,9 +1045,14 @@ class AsyncClient:
         await self._carry(self._dialogue.resume_gpu(id_))
 
     async def start_job(
-        self, name: str, argv: Sequence[str], gpus: Sequence[str] | None = None, env: Mapping[str, str] | None = None
+        self,
+        name: str,
+        argv: Sequence[str],
+        gpus: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        workload: str | None = None,
     ) -> Job:
-        return await self._carry(self._dialogue.start_job(name, argv, gpus, env))
+        return await self._carry(self._dialogue.start_job(name, argv, gpus, env, workload))
 
     async def jobs(self) -> list[Job]:
         return await self._carry(self._dialogue.jobs())

@@ -58,8 +58,6 @@ TRACE = ROOT.parent / "shared" / "data" / "azure2019" / "invocations.csv.gz"
 FUNCTIONS = ("echo", "silero", "deepfm", "mobilenet", "bert", "resnet50")
 #: Trained; one on each of the first GPU instances.
 MODELS = ("resnet50", "mobilenet")
-#: The part of an iteration that waits for input: what functions can use (see zoo/train.py).
-INPUT_WAIT = 0.4
 #: Steps of a job before it is measured: its own calibration of the input wait, and some more.
 SETTLE_STEPS = 12
 #: Requests per second for each core that partitions have.
@@ -526,6 +524,7 @@ class Training:
     name: str
     partition: local.Partition
     argv: tuple[str, ...]
+    workload: str
 
 
 def trainings(partitions: Sequence[local.Partition], lasting_s: float) -> list[Training]:
@@ -535,9 +534,10 @@ def trainings(partitions: Sequence[local.Partition], lasting_s: float) -> list[T
             name=f"train-{model}",
             partition=partition,
             argv=(
-                "zoo.train", "--model", model, "--preset", "cpu", "--batch", "8", "--input-wait", str(INPUT_WAIT),
+                "zoo.train", "--model", model, "--preset", "cpu", "--batch", "8",
                 "--seconds", f"{lasting_s:.0f}", "--device", "cpu" if partition.kind == "cpu" else "cuda",
             ),
+            workload=f"{model}/cpu/training/8",
         )
         for model, partition in zip(MODELS, partitions, strict=False)
     ]  # fmt: skip
@@ -754,7 +754,7 @@ class Demo:
         inputs = [sample_input(deployed[name], rng) for name in FUNCTIONS]
         deadlines_s = {name: one.deadline_ms / 1e3 for name, one in deployed.items() if one.deadline_ms is not None}
         self._enter(Phase.JOBS)
-        jobs = {one.name: await client.start_job(one.name, one.argv, [one.partition.gpu]) for one in self._trainings}
+        jobs = {one.name: await client.start_job(one.name, one.argv, [one.partition.gpu], workload=one.workload) for one in self._trainings}
         tracks = {name: Track(self._home / "run" / "jobs" / f"{job.id}.track") for name, job in jobs.items()}
         watching = asyncio.create_task(watch(client, tracks, self._board))
         try:

@@ -53,6 +53,8 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     shared_s: float = 0.0
     shared_count: int = 0
     exit_code: int | None = None
+    #: The profiled workload that it is, '' = not said.
+    workload: str = ""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +114,7 @@ class StartJob(Command, frozen=True, tag="start_job"):
     name: str
     argv: list[str]
     env: dict[str, str]
+    workload: str = ""
 
 
 class StopJob(Command, frozen=True, tag="stop_job"):

@@ -269,6 +269,11 @@ class _Candidate(msgspec.Struct, frozen=True):
     run_s: float = 0.0
     finish_at: float = 0.0
     impact: float = 0.0
+    function_degradation: float = 0.0
+    function_degradation_upper: float = 0.0
+    training_degradation: float = 0.0
+    training_degradation_upper: float = 0.0
+    known: bool = False
 
 
 class _Reasons(msgspec.Struct, frozen=True):
@@ -629,6 +634,14 @@ class Execution:
     claimed_at: float | None
     started_at: float | None
     finished_at: float | None
+
+    @property
+    def degradation(self) -> float | None:
+        """
+        Measured: its run time over what the decision expected of it alone, minus one. None where it was cold, or not run to the end.
+        """
+        alone_s = (self.predicted or {}).get("run_s")
+        return self.run_s / alone_s - 1 if self.run_s is not None and alone_s and not self.cold else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,9 @@ class WorkerSettings(BaseModel):
     #: CPU partition: memory for warm instances, MiB.
     memory_mib: int = 2048
     sharing_mode: Literal["time-slice", "mps", "streams"] = "time-slice"
+    #: CPU partition: how much lower than training's the priority of functions is (``nice``). Part of the sharing mode, so measurements
+    #: made under another value say nothing about this one.
+    function_nice: int = Field(default=5, ge=0, le=19)
     #: Concurrent batches (k_max, digest A58).
     slots: int = Field(default=8, ge=1, le=64)
     heartbeat_s: float = 0.5

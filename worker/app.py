@@ -50,11 +50,12 @@ class Worker:
         self._record = run / f"worker-{own.gpu}.json"
         # The same name at every start: jobs that outlived the former self are in it.
         group = f"smore-{own.gpu}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:8]}"
-        self._group = ShareGroup.make(group, own.share) if own.kind == "cpu" and own.share < 1 else None
+        # In a group of their own the kernel weighs runners against jobs one by one; outside any it may divide time by session first.
+        self._group = ShareGroup.make(group, own.share) if own.kind == "cpu" else None
         self.queue = Queue(client, config.redis.prefix, config.queue)
         self.zygote = Zygote(
-            cores=device.cores, environment=device.environment, scratch=run / "scratch" / own.gpu, record=self._record,
-            exited=self._exited, started=self._join_group,
+            cores=device.cores, nice=device.function_nice, environment=device.environment,
+            scratch=run / "scratch" / own.gpu, record=self._record, exited=self._exited, started=self._join_group,
         )  # fmt: skip
         self.pool = Pool(
             gpu=own.gpu, device=device, zygote=lambda: self.zygote, standby=own.standby, others_mib=lambda: self.jobs.memory_mib(),
@@ -66,8 +67,7 @@ class Worker:
             changed=lambda: self.heartbeat.wake(),
         )  # fmt: skip
         self.executor = Executor(
-            config=own, device=device.description, boot=self.boot, queue=self.queue,
-            catalog=Catalog(client, config.redis.prefix), pool=self.pool,
+            config=own, device=device, boot=self.boot, queue=self.queue, catalog=Catalog(client, config.redis.prefix), pool=self.pool,
             jobs=self.jobs.running,
         )  # fmt: skip
         self.heartbeat = Heartbeat(

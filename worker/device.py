@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from smore.place import cpu_partition, sharing
 from smore.settings import WorkerSettings
 from worker import proc
 
@@ -33,7 +34,15 @@ class Load:
 class Device(Protocol):
     @property
     def description(self) -> str:
-        """For people: model and size."""
+        """What it is: model and size, without what tells two of a kind apart."""
+
+    @property
+    def sharing_mode(self) -> str:
+        """How its users share it; see smore/place.py."""
+
+    @property
+    def function_nice(self) -> int:
+        """How much lower than training's the priority of runners is."""
 
     @property
     def counter(self) -> str:
@@ -79,7 +88,9 @@ class CpuPartition:
         self.cores: Sequence[int] = tuple(sorted(wanted or allowed))
         self.share = config.share
         self.memory_total_mib = float(config.memory_mib)
-        self.description = f"CPU partition: core {','.join(map(str, self.cores))} x {config.share:g}"
+        self.description = cpu_partition(len(self.cores), config.share)
+        self.function_nice = config.function_nice
+        self.sharing_mode = sharing(config.sharing_mode, config.function_nice)
         # Nothing here may take a GPU that happens to be in the machine.
         self.environment: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": ""}
         self._last: Load | None = None
@@ -106,6 +117,7 @@ class CudaDevice:
 
     handler_device = "cuda"
     cores: Sequence[int] = ()
+    function_nice = 0
 
     def __init__(self, config: WorkerSettings) -> None:
         import pynvml
@@ -116,7 +128,8 @@ class CudaDevice:
         self._handle = pynvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(name)
         uuid = _text(pynvml.nvmlDeviceGetUUID(self._handle))
         self.memory_total_mib = pynvml.nvmlDeviceGetMemoryInfo(self._handle).total / 2**20
-        self.description = f"{_text(pynvml.nvmlDeviceGetName(self._handle))} ({uuid})"
+        self.description = _text(pynvml.nvmlDeviceGetName(self._handle))
+        self.sharing_mode = sharing(config.sharing_mode)
         self.counter = "nvml-utilization" if config.kind == "cuda" else "none"
         self.environment: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         self._sampled_us = 0

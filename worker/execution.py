@@ -23,6 +23,7 @@ from smore.domain.invocation import Cause
 from smore.queue import Begun, Outcome, Queue
 from smore.settings import WorkerSettings
 from smore.stream import Execution, Result, encode, encode_json, error_result
+from worker.device import Device
 from worker.frames import Answer, Item, Predicted
 from worker.pool import LoadFailed, Pool, Quarantined, Seat, Unservable
 from worker.processes import RunnerDied, RunnerFailed, RunnerTimeout
@@ -76,7 +77,7 @@ class Executor:
         self,
         *,
         config: WorkerSettings,
-        device: str,
+        device: Device,
         boot: str,
         queue: Queue,
         catalog: Catalog,
@@ -227,8 +228,8 @@ class Executor:
         meta = encode_json(
             Execution(
                 boot=self._boot, cold=seat.cold, load_ms=seat.instance.phases if seat.cold else {}, run_ms=predicted.run_us / 1e3,
-                batch=len(members), rows=predicted.rows, co=beside, jobs=jobs, pid=seat.runner.pid, device=self._device,
-                sharing_mode=self._config.sharing_mode,
+                batch=len(members), rows=predicted.rows, co=beside, jobs=jobs, pid=seat.runner.pid, device=self._device.description,
+                sharing_mode=self._device.sharing_mode,
             )
         ).decode()  # fmt: skip
         self._finish(batch, meta, _outcomes(members, predicted, memoryview(body), seat))
@@ -294,7 +295,7 @@ class Executor:
         blob = error_result(message)
         outcomes = [Outcome(id=m.id, attempt=m.attempt, action="fail", cause=cause, result=blob) for m in batch.mine()]
         meta = encode_json(
-            Execution(boot=self._boot, batch=len(batch.members), device=self._device, sharing_mode=self._config.sharing_mode)
+            Execution(boot=self._boot, batch=len(batch.members), device=self._device.description, sharing_mode=self._device.sharing_mode)
         ).decode()
         self._finish(batch, meta, outcomes)
 

@@ -113,6 +113,8 @@ class Setup(_Message, frozen=True, tag="setup"):
     cores: list[int]
     #: Threads of a tensor operation, 0 = as torch likes.
     threads: int
+    #: How much lower than training's a runner's priority is.
+    nice: int
     #: A folder in which every runner gets one of its own.
     scratch: str
     preload: list[str]

@@ -150,7 +150,7 @@ class Heartbeat:
         self._sample()
         return Report(
             gpu=config.gpu, boot=self._boot, at=time.time(), kind=config.kind, device=self._device.description,
-            sharing_mode=config.sharing_mode,
+            sharing_mode=self._device.sharing_mode,
             # A worker that is ending takes nothing more.
             slots=0 if self._executor.draining else config.slots,
             memory_total_mib=round(self._device.memory_total_mib, 1),

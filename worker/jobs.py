@@ -58,6 +58,7 @@ class Record(msgspec.Struct, kw_only=True):
     token: str
     #: Of the worker's GPU instance.
     gpu: str
+    workload: str = ""
     state: JobState = JobState.RUNNING
     exit_code: int | None = None
     ended_at: float = 0.0
@@ -153,7 +154,7 @@ class Jobs:
                 return
             record = Record(
                 id=command.id, project=command.project, name=command.name, argv=command.argv, pid=0, start=0, boot=proc.boot_id(),
-                token=secrets.token_hex(16), gpu=self._gpu,
+                token=secrets.token_hex(16), gpu=self._gpu, workload=command.workload,
             )  # fmt: skip
             job = self._jobs[command.id] = _Job(record, TrackReader(str(self._track(command.id))))
             if not command.argv or command.argv[0] not in self._entrypoints:
@@ -319,5 +320,6 @@ def _report(job: _Job) -> JobReport:
     return JobReport(
         id=job.record.id, project=job.record.project, state=job.record.state.value, pid=job.record.pid, memory_mib=round(job.memory_mib, 1),
         iterations=job.reader.count, window_s=WINDOW_S, solo_s=sum(solo) / len(solo) if solo else 0.0, solo_count=len(solo),
-        shared_s=sum(shared) / len(shared) if shared else 0.0, shared_count=len(shared), exit_code=job.record.exit_code,
+        shared_s=sum(shared) / len(shared) if shared else 0.0, shared_count=len(shared),
+        exit_code=job.record.exit_code, workload=job.record.workload,
     )  # fmt: skip

@@ -172,6 +172,7 @@ class Zygote:
         self,
         *,
         cores: Sequence[int],
+        nice: int,
         environment: Mapping[str, str],
         scratch: Path,
         record: Path,
@@ -179,6 +180,7 @@ class Zygote:
         started: Callable[[int], None],
     ) -> None:
         self._cores = cores
+        self._nice = nice
         self._environment = {**MALLOC, "PYTHONPATH": str(ROOT), **({"OMP_NUM_THREADS": "1"} if cores else {}), **environment}
         self._scratch = scratch
         self._record = record
@@ -218,7 +220,9 @@ class Zygote:
                 )
             write_session(self._record, process.pid)
             threads = 1 if self._cores else 0
-            setup = frames.Setup(cores=list(self._cores), threads=threads, scratch=str(self._scratch), preload=list(PRELOAD))
+            setup = frames.Setup(
+                cores=list(self._cores), threads=threads, nice=self._nice, scratch=str(self._scratch), preload=list(PRELOAD)
+            )
             ours.send(frames.encode(setup))
             self._process, self._control = process, ours
             self._listener = threading.Thread(target=self._listen, args=(process, ours), name="zygote", daemon=True)

@@ -40,6 +40,7 @@ class _Forker:
         self._control = control
         self._children: dict[int, Path] = {}
         self._scratch = Path("/")
+        self._nice = 0
         #: Readable when a child has ended.
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
@@ -76,6 +77,7 @@ class _Forker:
         began = time.perf_counter()
         if setup.cores:
             os.sched_setaffinity(0, setup.cores)
+        self._nice = setup.nice
         self._scratch = Path(setup.scratch)
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir(parents=True)
@@ -133,6 +135,7 @@ class _Forker:
             die_with_parent(zygote)
             for held in (self._control, self._woken, self._waker):
                 held.close()
+            os.nice(self._nice)
             os.chdir(place)
             from worker.runner import serve
 

@@ -14,6 +14,7 @@ from api.deps import Gateway, JobsKey, ReadKey, TheGateway
 from smore.domain.errors import InvalidInput, Unavailable
 from smore.domain.function import parse_name
 from smore.domain.job import OVER, JobState, state_of
+from smore.domain.workload import parse_training
 from smore.fleet import JobReport, Report, StartJob, StopJob
 
 if TYPE_CHECKING:
@@ -38,8 +39,10 @@ def start_job(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> sc
     for position, gpu in enumerate(gpus):
         if gpu not in known or gpu in gpus[:position]:
             raise InvalidInput(f"gpus[{position}]: {gpu!r} is not the name of a GPU instance, or comes twice", field=f"gpus[{position}]")
-    job = gateway.store().create_job(caller.project, body.name, body.argv, gpus)
-    command = StartJob(version=1, id=job.id, project=caller.project, name=body.name, argv=body.argv, env=body.env)
+    workload = parse_training(body.workload, "workload") if body.workload is not None else ""
+    tags = {"workload": workload} if workload else {}
+    job = gateway.store().create_job(caller.project, body.name, body.argv, gpus, tags)
+    command = StartJob(version=1, id=job.id, project=caller.project, name=body.name, argv=body.argv, env=body.env, workload=workload)
     for gpu in gpus:
         fleet.send(gpu, command)
     return _shown(job, [])
@@ -94,7 +97,7 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
     shared_s = max((report.shared_s for report in reports if report.shared_count), default=None)
     return schemas.Job(
         id=job.id, name=job.name, state=state_of(job.state, {report.state for report in reports}).value, argv=list(job.argv),
-        gpus=list(job.gpus), created_at=moment(job.created_at),
+        gpus=list(job.gpus), workload=job.tags.get("workload"), created_at=moment(job.created_at),
         started_at=moment(job.started_at) if job.started_at is not None else None,
         ended_at=moment(job.ended_at) if job.ended_at is not None else None,
         iterations=min((report.iterations for report in reports), default=0), solo_s=solo_s, shared_s=shared_s,

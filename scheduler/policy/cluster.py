@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.policy.degradation import Degradations, Load
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import GpuReported
 
@@ -28,6 +29,9 @@ class Batch:
     column: int
     expected_end_at: float
     members: dict[str, int]
+    load: Load
+    #: Its own degradation as it was predicted: what a measured run time is divided by to give the time alone.
+    slowdown: float = 0.0
 
 
 @dataclass(slots=True)
@@ -58,6 +62,7 @@ class Cluster:
     batches: dict[str, Batch] = field(default_factory=dict)
     cells: dict[tuple[int, int], list[Batch]] = field(default_factory=dict)
     reported_at: dict[str, float] = field(default_factory=dict)
+    degradations: Degradations = field(default_factory=Degradations)
     #: Memory of the largest GPU instance ever seen, 0 before the first: what is away now may come back.
     largest: float = 0.0
 
@@ -67,6 +72,7 @@ class Cluster:
             return row
         row = self.rows[name] = len(self.names)
         self.names.append(name)
+        self.degradations.add_row()
         for array in ("alive", "paused", "slots", "used", "memory_total", "memory_free", "utilisation", "jobs", "reserved"):
             values = getattr(self, array)
             setattr(self, array, np.append(values, values.dtype.type(0)))
@@ -84,7 +90,8 @@ class Cluster:
             line = np.full((len(self.names), 1), empty, values.dtype)
             setattr(self, array, np.hstack([values, line]))
 
-    def report(self, event: GpuReported, columns: dict[tuple[str, int], int]) -> None:
+    def report(self, event: GpuReported, columns: dict[tuple[str, int], int]) -> bool:
+        """Take a worker's word; True where its device is news."""
         row = self.add_row(event.gpu)
         self.alive[row] = True
         self.slots[row] = event.slots
@@ -104,6 +111,7 @@ class Cluster:
             if column is not None:
                 self.demands[column].observe_memory(memory_mib)
         self._reserve(row)
+        news = self.degradations.report(row, event.device, event.sharing_mode, event.workloads or [""] * event.jobs)
         self.quarantined[row] = False
         for name in event.quarantined:
             function, _, number = name.rpartition("@")
@@ -112,6 +120,7 @@ class Cluster:
                 self.quarantined[row, column] = True
         self.reported_at[event.gpu] = event.at
         self.largest = max(self.largest, event.memory_total)
+        return news
 
     def lose(self, name: str) -> None:
         """A GPU instance has gone: nothing is resident. Its batches end when the queue gives them back."""
@@ -122,16 +131,17 @@ class Cluster:
             self.loading[row] = 0
             self.reported_at.pop(name, None)
 
-    def begin(self, row: int, column: int, members: dict[str, int], expected_end_at: float) -> None:
+    def begin(self, batch: Batch) -> None:
         """Take a slot for a batch."""
-        batch = Batch(row=row, column=column, expected_end_at=expected_end_at, members=members)
-        for id_ in members:
+        row, column = batch.row, batch.column
+        self.degradations.begin(row, batch.load)
+        for id_ in batch.members:
             self.batches[id_] = batch
         self.cells.setdefault((row, column), []).append(batch)
         self.used[row] += 1
         self.outstanding[row, column] += 1
         self._reserve(row)
-        self.free_at[row, column] = min(self.free_at[row, column], expected_end_at)
+        self.free_at[row, column] = min(self.free_at[row, column], batch.expected_end_at)
 
     def end(self, id_: str, attempt: int) -> Batch | None:
         """A member has ended or gone back to the queue; with the last one the slot is free. None: unknown, or another attempt."""
@@ -142,6 +152,7 @@ class Cluster:
         del batch.members[id_]
         if not batch.members:
             row, column = batch.row, batch.column
+            self.degradations.end(row, batch.load)
             self.used[row] -= 1
             self.outstanding[row, column] -= 1
             self._reserve(row)
@@ -150,14 +161,14 @@ class Cluster:
             self.free_at[row, column] = min((other.expected_end_at for other in cell), default=np.inf)
         return batch
 
-    def join(self, row: int, column: int, id_: str, attempt: int, expected_end_at: float) -> None:
+    def join(self, coming: Batch) -> None:
         """Take over a member that is under way already: those that are to end together were dispatched together."""
-        for batch in self.cells.get((row, column), ()):
-            if batch.expected_end_at == expected_end_at:
-                batch.members[id_] = attempt
-                self.batches[id_] = batch
+        for batch in self.cells.get((coming.row, coming.column), ()):
+            if batch.expected_end_at == coming.expected_end_at:
+                batch.members.update(coming.members)
+                self.batches.update(dict.fromkeys(coming.members, batch))
                 return
-        self.begin(row, column, {id_: attempt}, expected_end_at)
+        self.begin(coming)
 
     def idle(self, column: int) -> Bools:
         """Rows with an instance that could run now: more are resident than are taken or still loading."""

@@ -1,14 +1,15 @@
 """The one method every policy has, and the first policy behind it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
 import numpy as np
 
-from scheduler.policy.cluster import Bools, Cluster, Floats
+from scheduler.policy.cluster import Batch, Bools, Cluster, Floats
 from scheduler.policy.decisions import Candidate, Decision, Dispatch, End, Prewarm, Reasons, Refusal
+from scheduler.policy.degradation import Effect
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import (
     ClaimRefused,
@@ -21,6 +22,7 @@ from scheduler.policy.events import (
     InvocationHeld,
     InvocationSettled,
     PausesChanged,
+    TableUpdated,
 )
 from scheduler.policy.waiting import Lane, Waiting
 from smore.domain.invocation import Cause
@@ -57,7 +59,7 @@ class Weighed:
     warm: Bools
     delay: Floats
     finish: Floats
-    impact: Floats
+    effect: Effect
 
 
 #: Seconds over which a GPU worker averages a job's iterations (worker/jobs.py).
@@ -80,7 +82,6 @@ class Spine:
     knobs: Knobs = field(default_factory=Knobs)
     cluster: Cluster = field(default_factory=Cluster)
     waiting: Waiting = field(default_factory=Waiting)
-    table_version: int = 0
     name: str = "spine"
     _columns: dict[tuple[str, int], int] = field(default_factory=dict)
     _paused: frozenset[str] = frozenset()
@@ -108,7 +109,7 @@ class Spine:
                 if batch is None:
                     self.waiting.remove(event.id)  # ended while it waited: cancelled
                 elif event.run_s is not None and not batch.members:
-                    self.cluster.demands[batch.column].observe_run(event.batch_rows, event.run_s)
+                    self.cluster.demands[batch.column].observe_run(event.batch_rows, event.run_s, batch.slowdown)
             case GpuReported():
                 self._reported(event)
             case ClaimRefused():
@@ -118,7 +119,10 @@ class Spine:
                 if column is not None and event.id not in self.cluster.batches:
                     row = self.cluster.add_row(event.gpu)
                     demand = self.cluster.demands[column]
-                    self.cluster.join(row, column, event.id, event.attempt, event.since_at + demand.load_s + demand.run_s(1))
+                    end_at = event.since_at + demand.load_s + demand.run_s(event.rows)
+                    members = {event.id: event.attempt}
+                    batch = Batch(row=row, column=column, expected_end_at=end_at, members=members, load=demand.load(event.rows))
+                    self.cluster.join(batch)
             case FunctionKnown():
                 column = self._columns.get((event.function, event.revision))
                 if column is not None:
@@ -128,6 +132,7 @@ class Spine:
                     self._columns[event.function, event.revision] = column
                     demand = Demand(function=event.function, revision=event.revision, spec=event.spec, column=column)
                     self.cluster.add_column(demand)
+                self._learn([self.cluster.demands[column]])
             case FunctionRemoved():
                 for invocation in list(self.waiting.of_function(event.function)):
                     self.waiting.remove(invocation.id)
@@ -138,6 +143,9 @@ class Spine:
                 self._paused = event.paused
                 for row, name in enumerate(self.cluster.names):
                     self.cluster.paused[row] = f"g:{name}" in event.paused
+            case TableUpdated():
+                self.cluster.degradations.adopt(event.table)
+                self._learn(self.cluster.demands)
             case _:
                 assert_never(event)
 
@@ -154,7 +162,8 @@ class Spine:
 
     def _reported(self, event: GpuReported) -> None:
         cluster = self.cluster
-        cluster.report(event, self._columns)
+        if cluster.report(event, self._columns):
+            self._learn(cluster.demands)
         row = cluster.rows[event.gpu]
         cluster.paused[row] = f"g:{event.gpu}" in self._paused
         column, since = self._alone.get(row, (-1, event.at))
@@ -162,6 +171,13 @@ class Spine:
         if event.jobs and column >= 0 and event.function_utilisation > 0 and event.at - since >= ALONE_S:
             cluster.demands[column].observe_effect(event.function_utilisation, event.job_degradation)
             self._alone[row] = (column, event.at)
+
+    def _learn(self, demands: Iterable[Demand]) -> None:
+        """Eq. 5 rests on what was measured, where a table knows the function."""
+        for demand in demands:
+            averages = self.cluster.degradations.averages(demand.spec.profile.model)
+            if averages is not None:
+                demand.know(*averages)
 
     def _demand(self, function: str, revision: int) -> Demand | None:
         column = self._columns.get((function, revision))
@@ -245,7 +261,16 @@ class Spine:
             size = size // 2
         batch = members[:size]
         self.waiting.take(lane, size)
-        self.cluster.begin(row, demand.column, {m.id: m.attempt + 1 for m in batch}, float(weighed.finish[row]))
+        self.cluster.begin(
+            Batch(
+                row=row,
+                column=demand.column,
+                expected_end_at=float(weighed.finish[row]),
+                members={member.id: member.attempt + 1 for member in batch},
+                load=demand.load(rows),
+                slowdown=float(weighed.effect.own[row]),
+            )
+        )
         if self._alone.get(row, (-1, now))[0] != demand.column:
             self._alone[row] = (demand.column, now)
         decisions.append(
@@ -267,12 +292,8 @@ class Spine:
         warm = cluster.idle(column)
         full = np.maximum(resident, outstanding) >= demand.spec.max_warm
         delay = np.where(warm, 0.0, demand.load_s)
-        has_job = cluster.jobs > 0
-        run_s = demand.run_s(rows)
-        # The function's own slowdown: next to a job and next to each batch that already runs there (Eq. 4 with weights one).
-        slowdown = demand.own_degradation * (has_job + cluster.used)
-        finish = now + delay + run_s * (1.0 + slowdown)
-        impact = has_job * demand.degradation + slowdown + cluster.used * demand.degradation
+        effect = cluster.degradations.effect(demand.load(rows))
+        finish = now + delay + demand.run_s(rows) * (1.0 + effect.own)
         code = np.zeros(len(cluster.names), np.int8)
         for refusal, holds in (
             (Refusal.DEADLINE, finish > deadline_at),
@@ -284,7 +305,7 @@ class Spine:
             (Refusal.GONE, ~cluster.alive),
         ):
             code[holds] = _CODE[refusal]
-        return Weighed(code=code, warm=warm, delay=delay, finish=finish, impact=impact)
+        return Weighed(code=code, warm=warm, delay=delay, finish=finish, effect=effect)
 
     def _choose(self, now: float, demand: Demand, weighed: Weighed, deadline_at: float, rows: int) -> int | None:
         """The acceptable row of least impact, warm ones first; ties: more free memory, then the lower row."""
@@ -295,7 +316,7 @@ class Spine:
                 return None
             warm = open_
         candidates = np.flatnonzero(warm)
-        keys = (candidates, -self.cluster.memory_free[candidates], weighed.impact[candidates])
+        keys = (candidates, -self.cluster.memory_free[candidates], weighed.effect.added[candidates])
         return int(candidates[np.lexsort(keys)[0]])
 
     def _better_to_wait(self, now: float, demand: Demand, deadline_at: float, rows: int) -> bool:
@@ -319,7 +340,7 @@ class Spine:
             return
         possible = np.flatnonzero(weighed.code == _CODE[Refusal.DEADLINE])
         if possible.size:
-            row = int(possible[np.argmin(weighed.impact[possible])])
+            row = int(possible[np.argmin(weighed.effect.added[possible])])
             self._prewarmed_at[key] = now
             decisions.append(Prewarm(function=demand.function, revision=demand.revision, gpu=cluster.names[row]))
 
@@ -327,10 +348,11 @@ class Spine:
         """The chosen row first, then the best of the others."""
         counts = Counter(weighed.code.tolist())
         others = np.arange(len(weighed.code)) != chosen
-        best = np.lexsort((weighed.impact, ~weighed.warm, weighed.code > 0, others))[: self.knobs.recorded]
+        effect = weighed.effect
+        best = np.lexsort((effect.added, ~weighed.warm, weighed.code > 0, others))[: self.knobs.recorded]
         return Reasons(
             policy=self.name,
-            table_version=self.table_version,
+            table_version=self.cluster.degradations.table.version,
             seed=self.knobs.seed,
             priority=priority,
             candidates=[
@@ -340,7 +362,12 @@ class Spine:
                     start_delay_s=float(weighed.delay[row]),
                     run_s=run_s,
                     finish_at=float(weighed.finish[row]),
-                    impact=float(weighed.impact[row]),
+                    impact=float(effect.added[row]),
+                    function_degradation=float(effect.own[row]),
+                    function_degradation_upper=float(effect.own_upper[row]),
+                    training_degradation=float(effect.training[row]),
+                    training_degradation_upper=float(effect.training_upper[row]),
+                    known=bool(effect.known[row]),
                     refusal=CODES[weighed.code[row] - 1] if weighed.code[row] else None,
                 )
                 for row in best.tolist()

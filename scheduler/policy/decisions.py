@@ -21,7 +21,12 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One GPU instance as it was weighed. Seconds; ``impact`` is the scalar of digest A27."""
+    """
+    One GPU instance as it was weighed. Seconds; ``impact`` is the scalar of digest A27.
+
+    ``function_degradation`` of the batch and ``training_degradation`` of the training by all functions there, with their 90 % bounds, are
+    fractions; ``known``: they came from the table, not from what was declared.
+    """
 
     gpu: str
     warm: bool
@@ -29,6 +34,11 @@ class Candidate:
     run_s: float
     finish_at: float
     impact: float
+    function_degradation: float
+    function_degradation_upper: float
+    training_degradation: float
+    training_degradation_upper: float
+    known: bool
     refusal: Refusal | None
 
 

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from scheduler.policy.degradation import Load
 from smore.domain.function import FunctionSpec
 
 #: Weight of the declared (offline) averages against one online observation (digest A16).
@@ -44,6 +45,10 @@ class Demand:
         if changed:
             self._adopt()
 
+    def know(self, usage: float, degradation: float) -> None:
+        """The averages of its profile take the place of the declared ones; what was observed before goes with those."""
+        self._usage, self._degradation, self._observed = usage, degradation, OFFLINE_WEIGHT
+
     def _adopt(self) -> None:
         profile = self.spec.profile
         self._sizes = sorted(profile.run_s)
@@ -60,12 +65,12 @@ class Demand:
         return seconds[-1] * rows / self._sizes[-1]
 
     def run_s(self, rows: int) -> float:
-        """Seconds to expect of a batch, from the smallest known size with room for it; beyond the largest in proportion."""
+        """Seconds to expect of a batch that runs alone, from the smallest known size with room for it; beyond the largest in proportion."""
         return self._of(self._run_s, rows)
 
     def best_s(self, rows: int) -> float:
         """Seconds of a batch when all goes well: what makes a deadline impossible."""
-        return min(self._of(self._best_s, rows), self.run_s(rows))
+        return self._of(self._best_s, rows)
 
     @property
     def load_s(self) -> float:
@@ -76,23 +81,21 @@ class Demand:
         """The larger of what was declared and what was seen."""
         return max(self.spec.profile.memory_mib, self._memory_mib)
 
-    @property
-    def degradation(self) -> float:
-        """What it costs a serverful job: the declared average blended with what was observed (A17)."""
-        return self._degradation
-
-    @property
-    def own_degradation(self) -> float:
-        """What a neighbour costs it, as declared."""
-        return self.spec.profile.degradation
+    def load(self, rows: int) -> Load:
+        """What a batch of it weighs on others. Where no table knows it: the declared average blended with what was observed (A17)."""
+        return Load(model=self.spec.profile.model, rows=rows, declared=self._degradation)
 
     @property
     def priority(self) -> float:
         """Eq. 5: usage gain over degradation."""
         return self._usage / max(self._degradation, EPSILON)
 
-    def observe_run(self, rows: int, seconds: float) -> None:
-        """Blend one measured warm batch into the size it belongs to (sizes are powers of two, made as they are met)."""
+    def observe_run(self, rows: int, seconds: float, slowdown: float = 0.0) -> None:
+        """
+        Blend one measured warm batch into the size it belongs to (sizes are powers of two, made as they are met).
+
+        ``slowdown``: the degradation that was predicted for it, a fraction: the time alone is what remains without it.
+        """
         size = 1 << max(0, rows - 1).bit_length()
         position = bisect_left(self._sizes, size)
         if position == len(self._sizes) or self._sizes[position] != size:
@@ -100,7 +103,7 @@ class Demand:
             self._sizes.insert(position, size)
             self._run_s.insert(position, expected)
             self._best_s.insert(position, best)
-        self._run_s[position] += RUN_WEIGHT * (seconds - self._run_s[position])
+        self._run_s[position] += RUN_WEIGHT * (seconds / (1.0 + slowdown) - self._run_s[position])
         best = self._best_s[position]
         self._best_s[position] = seconds if seconds < best else best + BEST_WEIGHT * (seconds - best)
 

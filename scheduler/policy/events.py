@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scheduler.policy.degradation import Table
 from smore.domain.function import FunctionSpec
 
 
@@ -94,6 +95,10 @@ class GpuReported:
     sizes: Sequence[tuple[str, int, float]] = ()
     quarantined: Sequence[str] = ()
     job_degradation: float | None = None
+    device: str = ""
+    sharing_mode: str = ""
+    #: Of each serverful job there, the profiled workload that it is, '' = it does not say.
+    workloads: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +115,13 @@ class PausesChanged:
     paused: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableUpdated:
+    """Another version of the degradation table holds from now on."""
+
+    table: Table
+
+
 Event = (
     FunctionKnown
     | FunctionRemoved
@@ -120,4 +132,5 @@ Event = (
     | GpuReported
     | GpuLost
     | PausesChanged
+    | TableUpdated
 )
