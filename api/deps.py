@@ -30,6 +30,7 @@ from smore.settings import Settings
 
 if TYPE_CHECKING:
     from smore.history import Reader
+    from smore.profiles import Profiles
     from smore.store import Store
 
 log = logger("api")
@@ -61,6 +62,7 @@ class Gateway:
         self._client: redis.Redis | None = None
         self._store: Store | None = None
         self._reader: Reader | None = None
+        self._profiles: Profiles | None = None
 
     async def start(self) -> None:
         if self.settings.platform_cores:
@@ -128,6 +130,11 @@ class Gateway:
         assert self._reader is not None
         return self._reader
 
+    def profiles(self) -> "Profiles":
+        self._open()
+        assert self._profiles is not None
+        return self._profiles
+
     def _open(self) -> None:
         client = self.client()
         with self._lock:
@@ -137,10 +144,12 @@ class Gateway:
                 raise Unavailable
             from smore.db import make_engine
             from smore.history import Reader
+            from smore.profiles import Profiles
             from smore.store import Store
 
             engine = make_engine(self.settings.postgres.url, "gateway")
             self._reader = Reader(engine)
+            self._profiles = Profiles(engine)
             self._store = Store(engine, Catalog(client, self.settings.redis.prefix))
 
 

@@ -49,12 +49,17 @@ class PlaceBody(_Body):
 
 
 class JobBody(_Body):
-    """``argv``: an allowed entry point and its arguments; ``gpus``: default = the least loaded one."""
+    """
+    ``argv``: an allowed entry point and its arguments; ``gpus``: default = the least loaded one.
+
+    ``workload``: which profiled training it is, ``model/size/training/batch``; without it nobody can predict what slows it down.
+    """
 
     name: str
     argv: list[Text] = Field(min_length=1, max_length=256)
     gpus: list[str] | None = Field(default=None, min_length=1, max_length=64)
     env: dict[Text, Text] = Field(default={}, max_length=64)
+    workload: str | None = None
 
 
 class KeyBody(_Body):
@@ -127,6 +132,91 @@ class Invocation(BaseModel):
     output: Any = None
 
 
+class Degradation(BaseModel):
+    """
+    Fractions: 0.1 = ten per cent slower. ``*_upper``: the bound that holds for 90 %. ``training``: of the training by all functions beside
+    it; ``known``: from the degradation table, not from what was declared or taken as conservative.
+    """
+
+    function: float
+    function_upper: float
+    training: float
+    training_upper: float
+    known: bool
+
+
+class Execution(BaseModel):
+    """
+    One attempt. ``predicted``: what the decision expected; ``degradation``: what was measured, against the run time that was expected of
+    it alone; null where it was cold or did not run to the end.
+    """
+
+    attempt: int
+    gpu: str
+    state: State
+    cause: str = ""
+    cold: bool | None = None
+    run_s: float | None = None
+    batch: int | None = None
+    rows: int | None = None
+    co_runners: list[str] = []
+    jobs: list[str] = []
+    predicted: Degradation | None = None
+    degradation: float | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class Executions(BaseModel):
+    executions: list[Execution]
+
+
+class PredictorPlace(BaseModel):
+    """What the table holds of one device and sharing mode; ``measured`` of its training × function cells are measured rows."""
+
+    device: str
+    sharing_mode: str
+    trainings: list[str]
+    functions: list[str]
+    measured: int
+    weights: int
+
+
+class Predictor(BaseModel):
+    """
+    The published table and the predictor behind it. ``version`` 0: nothing was published. ``data``, ``errors`` and ``calibration``: see the
+    manifest in docs/predictor.md.
+    """
+
+    version: int
+    source: str = ""
+    created_at: datetime | None = None
+    reason: str = ""
+    manifest: dict[str, Any] = {}
+    places: list[PredictorPlace] = []
+
+
+class PlacePrediction(BaseModel):
+    """For ``k`` invocations of ``function`` at a time beside ``training`` on one device; ``measured``: a measured row, not a prediction."""
+
+    device: str
+    sharing_mode: str
+    training: str
+    function: str
+    k: int
+    known: bool
+    measured: bool
+    training_degradation: float
+    training_degradation_upper: float
+    function_degradation: float
+    function_degradation_upper: float
+
+
+class Predictions(BaseModel):
+    version: int
+    predictions: list[PlacePrediction]
+
+
 class Queue(BaseModel):
     """``oldest_wait_s``: of the hundred with the nearest deadlines."""
 
@@ -175,6 +265,7 @@ class Job(BaseModel):
     state: str
     argv: list[str]
     gpus: list[str]
+    workload: str | None = None
     created_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None

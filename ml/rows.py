@@ -9,8 +9,9 @@ Degradation (Eq. 1) is computed when a row is read, never stored: ``co-located t
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -160,10 +161,11 @@ def degradation(member: Member, metric: Metric) -> float:
     """
     Eq. 1 as a fraction: time in co-location over time alone, minus one. Raw: noise may make it negative.
 
-    The reference is the long solo run, scaled by how much slower or faster the control just before the window was than that run
-    (ratio of medians). So a tail comes from many samples, and a machine whose clock drifts is not blamed on the neighbour.
+    The reference is the workload alone (``solo``), scaled halfway to what the control just before the window was (by medians). A
+    machine's speed drifts over an hour, which the control sees, but the control is short: all of it or nothing of it as the
+    reference made repeated measurements differ more (docs/predictor.md has the figures).
     """
-    drift = member.control.p50 / member.solo.p50
+    drift = math.sqrt(member.control.p50 / member.solo.p50)
     reference: float = getattr(member.solo, metric) * drift
     measured: float = getattr(member.timing, metric)
     return measured / reference - 1.0
@@ -240,7 +242,11 @@ def _finite(values: Mapping[str, Any]) -> None:
 
 @dataclass(slots=True)
 class Profile:
-    """All rows of one place: solo rows by workload (the newest of each) and co-locations in the order of their measurement."""
+    """
+    All rows of one place: solo rows by workload (the newest of each) and co-locations in the order of their measurement.
+
+    The times alone of a workload are pooled, in its solo row and in the members of co-locations: see :func:`pooled`.
+    """
 
     place: Place
     solo: dict[Workload, Solo] = field(default_factory=dict)
@@ -256,4 +262,39 @@ def profiles(rows: Iterable[Row]) -> list[Profile]:
             profile.solo[row.workload] = row
         else:
             profile.colocations.append(row)
+    for profile in found.values():
+        _pool(profile)
     return list(found.values())
+
+
+#: A control tells of the tail when it holds so many runs.
+_TAIL_RUNS = 20
+
+
+def pooled(alone: Sequence[Timing]) -> Timing:
+    """
+    One reference from all that was measured of a workload alone: the median of the medians, and the median distance of mean and tail
+    from it, the tail from runs of at least :data:`_TAIL_RUNS` where there are any.
+    """
+    long = [timing for timing in alone if timing.n >= _TAIL_RUNS] or alone
+    p50 = statistics.median(timing.p50 for timing in alone)
+
+    def from_median(metric: Metric) -> float:
+        ratios: list[float] = [getattr(timing, metric) / timing.p50 for timing in long]
+        return p50 * statistics.median(ratios)
+
+    total = sum(timing.n for timing in alone)
+    return Timing(n=total, mean=from_median("mean"), p50=p50, p95=from_median("p95"), p99=from_median("p99"))
+
+
+def _pool(profile: Profile) -> None:
+    alone: dict[Workload, list[Timing]] = {workload: [solo.timing] for workload, solo in profile.solo.items()}
+    for row in profile.colocations:
+        for workload, member in {member.workload: member for member in row.members}.items():
+            alone.setdefault(workload, [member.solo]).append(member.control)
+    reference = {workload: pooled(timings) for workload, timings in alone.items()}
+    profile.solo = {workload: replace(solo, timing=reference[workload]) for workload, solo in profile.solo.items()}
+    profile.colocations = [
+        replace(row, members=tuple(replace(member, solo=reference[member.workload]) for member in row.members))
+        for row in profile.colocations
+    ]

@@ -482,6 +482,11 @@ def _reasons_json(reasons: Reasons) -> str:
                     "run_s": round(c.run_s, 5),
                     "finish_at": round(c.finish_at, 4),
                     "impact": round(c.impact, 4),
+                    "function_degradation": round(c.function_degradation, 4),
+                    "function_degradation_upper": round(c.function_degradation_upper, 4),
+                    "training_degradation": round(c.training_degradation, 4),
+                    "training_degradation_upper": round(c.training_degradation_upper, 4),
+                    "known": c.known,
                     "refusal": c.refusal,
                 }
                 for c in reasons.candidates

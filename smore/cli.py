@@ -42,6 +42,10 @@ gpus = typer.Typer(help="GPU instances; alone: list them.", invoke_without_comma
 jobs = typer.Typer(help="Serverful jobs; alone: list them.", invoke_without_command=True)
 queues = typer.Typer(help="What waits, by function; alone: list it.", invoke_without_command=True)
 keys = typer.Typer(help="API keys; alone: list them.", invoke_without_command=True)
+profiles = typer.Typer(help="Measured co-locations.", no_args_is_help=True)
+predictor = typer.Typer(help="The degradation predictor; alone: the version in force.", invoke_without_command=True)
+app.add_typer(profiles, name="profiles")
+app.add_typer(predictor, name="predictor")
 app.add_typer(functions, name="functions")
 app.add_typer(gpus, name="gpus")
 app.add_typer(jobs, name="jobs")
@@ -420,6 +424,122 @@ def gpus_resume(gpu: str) -> None:
     """Place on it again."""
     with connected() as client:
         client.resume_gpu(gpu)
+
+
+# --- what was measured, and what is predicted ------------------------------------------------------------------------------------------
+
+Files = Annotated[list[Path], typer.Argument(help="Files of rows, as `python -m ml.profile` writes them.")]
+Data = Annotated[
+    list[Path] | None, typer.Option("--data", help="A file of rows, once for each; without it the rows that come with the platform.")
+]
+Out = Annotated[Path, typer.Option("--out", help="Folder for the pictures and report.md.")]
+
+
+def learn(*words: str) -> None:
+    """Run one of ``ml``'s programs, which lie in the checkout or image, with this machine's platform in its environment."""
+    import subprocess
+
+    from smore import local
+
+    environment = dict(os.environ)
+    reached = local.endpoints(_home())
+    if reached is not None:
+        environment.setdefault("SMORE_REDIS__URL", reached.redis_url)
+        environment.setdefault("SMORE_POSTGRES__URL", reached.postgres_url)
+    root = Path(__file__).parents[1]
+    if not (root / "ml").is_dir():
+        fail("this is done where the platform runs: its checkout or image holds the folder ml")
+    environment["PYTHONPATH"] = str(root)
+    code = subprocess.run([sys.executable, "-m", *words], env=environment, check=False).returncode
+    if code:
+        raise typer.Exit(code)
+
+
+def _report(kind: str, data: list[Path] | None, out: Path) -> None:
+    learn("ml.report", kind, *(["--data", *map(str, data)] if data else []), "--out", str(out))
+
+
+@profiles.command("import")
+def profiles_import(files: Files) -> None:
+    """Take measured rows in; the same row twice counts once. The next retraining uses them."""
+    learn("ml.learning", "import", *map(str, files))
+
+
+@profiles.command("report")
+def profiles_report(data: Data = None, out: Out = Path("profiles-report")) -> None:
+    """The paper's figures 1 to 3 and table II from measured rows, and whether its observations hold there."""
+    _report("profiles", data, out)
+
+
+def _show_predictor(output: Output) -> None:
+    with connected() as client:
+        found = client.predictor()
+    if output is not Output.TABLE:
+        show_value(found, output)
+        return
+    print(
+        f"version {found.version}" + (f" of {found.created_at:%Y-%m-%d %H:%M:%S %Z}: {found.reason}" if found.created_at else ": none yet")
+    )
+    columns: list[Column[Any]] = [
+        ("device", lambda p: p.device),
+        ("sharing", lambda p: p.sharing_mode),
+        ("trainings", lambda p: len(p.trainings)),
+        ("functions", lambda p: len(p.functions)),
+        ("measured", lambda p: f"{p.measured} of {len(p.trainings) * len(p.functions)}"),
+        ("weights", lambda p: p.weights),
+    ]
+    show(found.places, columns, output)
+
+
+@predictor.callback()
+def predictor_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+    if context.invoked_subcommand is None:
+        _show_predictor(output)
+
+
+@predictor.command("show")
+def predictor_show(output: OutputOption = Output.TABLE) -> None:
+    """The version in force: where it holds, and with -o yaml what it rests on and how far it errs."""
+    _show_predictor(output)
+
+
+@predictor.command("ask")
+def predictor_ask(
+    job: Annotated[str, typer.Argument(help="A job's id, or a workload such as resnet50/cpu/training/8.")],
+    function: Annotated[str, typer.Argument(help="A function's name, or a model such as bert/cpu.")],
+    k: Annotated[int, typer.Option("-k", min=1, max=8, help="Invocations at a time.")] = 1,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """What a function and a training would cost each other."""
+    with connected() as client:
+        found = client.predictions(job, function, k)
+    columns: list[Column[Any]] = [
+        ("device", lambda p: p.device),
+        ("sharing", lambda p: p.sharing_mode),
+        ("function", lambda p: p.function),
+        ("training loses", lambda p: f"{percent(p.training_degradation)} (90 %: {percent(p.training_degradation_upper)})"),
+        ("function loses", lambda p: f"{percent(p.function_degradation)} (90 %: {percent(p.function_degradation_upper)})"),
+        ("from", lambda p: "a measurement" if p.measured else "the predictor" if p.known else "the conservative rule"),
+    ]
+    show(found, columns, output)
+
+
+@predictor.command("report")
+def predictor_report(data: Data = None, out: Out = Path("predictor-report")) -> None:
+    """Predicted against observed degradation, out of fold, as pictures and figures."""
+    _report("predictor", data, out)
+
+
+@predictor.command("retrain")
+def predictor_retrain() -> None:
+    """Fit a challenger on all rows now; it is published if it is better."""
+    learn("ml.learning", "retrain")
+
+
+@predictor.command("rollback")
+def predictor_rollback() -> None:
+    """Put the version before in force again, as a new version."""
+    learn("ml.learning", "rollback")
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------------------------

@@ -263,6 +263,78 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Degradation:
+    """Fractions: of the function and of the training beside it, expected and with the bound that holds for 90 %."""
+
+    function: float
+    function_upper: float
+    training: float
+    training_upper: float
+    known: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One attempt of an invocation; ``predicted`` is what the decision expected, ``degradation`` what was measured."""
+
+    attempt: int
+    gpu: str = ""
+    state: str = ""
+    cause: str = ""
+    cold: bool | None = None
+    run_s: float | None = None
+    batch: int | None = None
+    rows: int | None = None
+    co_runners: list[str] = field(default_factory=list)
+    jobs: list[str] = field(default_factory=list)
+    predicted: Degradation | None = None
+    degradation: float | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorPlace:
+    """What the degradation table holds of one device and sharing mode."""
+
+    device: str
+    sharing_mode: str
+    trainings: list[str] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)
+    measured: int = 0
+    weights: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictor:
+    """The degradation table in force and the predictor behind it; ``version`` 0 = there is none."""
+
+    version: int
+    source: str = ""
+    created_at: datetime | None = None
+    reason: str = ""
+    manifest: dict[str, Any] = field(default_factory=dict)
+    places: list[PredictorPlace] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacePrediction:
+    """For ``k`` invocations of a function at a time beside a training on one device. Degradations are fractions."""
+
+    device: str
+    sharing_mode: str
+    training: str
+    function: str
+    k: int
+    known: bool
+    measured: bool
+    training_degradation: float
+    training_degradation_upper: float
+    function_degradation: float
+    function_degradation_upper: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
     """An API key without its secret; ``key`` is the whole of it, in the answer to its creation only."""
 
@@ -377,6 +449,11 @@ def _retry_after_s(answer: Answer) -> float | None:
     # Seconds only: a date would need the server's clock, and the platform sends none.
     text = answer.headers.get("retry-after", "")
     return float(text) if text.replace(".", "", 1).isdigit() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Predictions:
+    predictions: list[PlacePrediction]
 
 
 def _read(answer: Answer, kind: type[T]) -> T:
@@ -622,6 +699,19 @@ class Dialogue:
 
     def stop_job(self, id_: str) -> Flow[None]:
         yield from _post({}, "jobs", id_, "stop")
+
+    # the predictor
+
+    def executions(self, id_: str) -> Flow[list[Execution]]:
+        return (yield from _list("executions", Execution, path=_path("invocations", id_, "executions")))
+
+    def predictor(self) -> Flow[Predictor]:
+        return _read((yield from exchange(Call(method="GET", path=_path("predictor")))), Predictor)
+
+    def predictions(self, job: str, function: str, k: int) -> Flow[list[PlacePrediction]]:
+        query = (("job", job), ("function", function), ("k", str(k)))
+        answer = yield from exchange(Call(method="GET", path=_path("predictions"), query=query))
+        return _read(answer, _Predictions).predictions
 
     # keys and projects
 
@@ -902,6 +992,22 @@ class Client:
     def stop_job(self, id_: str) -> None:
         self._carry(self._dialogue.stop_job(id_))
 
+    def executions(self, id_: str) -> list[Execution]:
+        """The attempts of an invocation, with the degradation that was predicted and the one that was measured."""
+        return self._carry(self._dialogue.executions(id_))
+
+    def predictor(self) -> Predictor:
+        """The degradation table in force and what it rests on."""
+        return self._carry(self._dialogue.predictor())
+
+    def predictions(self, job: str, function: str, k: int = 1) -> list[PlacePrediction]:
+        """
+        What ``k`` invocations of a function at a time and a training would cost each other.
+
+        ``job`` is a job's id or a workload (``resnet50/cpu/training/8``), ``function`` a function's name or a model (``bert/cpu``).
+        """
+        return self._carry(self._dialogue.predictions(job, function, k))
+
     def keys(self) -> list[Key]:
         return self._carry(self._dialogue.keys())
 
@@ -1062,6 +1168,15 @@ class AsyncClient:
 
     async def stop_job(self, id_: str) -> None:
         await self._carry(self._dialogue.stop_job(id_))
+
+    async def executions(self, id_: str) -> list[Execution]:
+        return await self._carry(self._dialogue.executions(id_))
+
+    async def predictor(self) -> Predictor:
+        return await self._carry(self._dialogue.predictor())
+
+    async def predictions(self, job: str, function: str, k: int = 1) -> list[PlacePrediction]:
+        return await self._carry(self._dialogue.predictions(job, function, k))
 
     async def keys(self) -> list[Key]:
         return await self._carry(self._dialogue.keys())

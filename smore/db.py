@@ -1,9 +1,10 @@
 """
 Postgres: the tables, and how a process gets to them.
 
-Two halves. The **catalog** (projects, api_keys, functions, revisions, jobs) is the truth about what exists; ``smore/store.py`` is its
-only writer. The **history** (all the others) is the past as the event stream told it; ``smore/history.py`` is its only writer. It has no
-foreign keys: it is written in bulk, and no row waits for another. ``migrations/`` makes the tables; a test holds them equal to these.
+Three parts. The **catalog** (projects, api_keys, functions, revisions, jobs) is the truth about what exists; ``smore/store.py`` is its
+only writer. **What was learned** (profile_rows, predictors) is ``smore/profiles.py``'s. The **history** (all the others) is the past as the
+event stream told it; ``smore/history.py`` is its only writer. It has no foreign keys: it is written in bulk, and no row waits for another.
+``migrations/`` makes the tables; a test holds them equal to these.
 """
 
 import enum
@@ -18,12 +19,14 @@ from sqlalchemy import (
     Enum,
     ForeignKey,
     ForeignKeyConstraint,
+    Identity,
     Index,
     MetaData,
     Text,
     create_engine,
     func,
     make_url,
+    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -31,6 +34,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from smore.domain.function import RevisionState
 from smore.domain.invocation import State
 from smore.domain.job import JobState
+from smore.domain.predictor import PredictorState
 
 
 def make_engine(url: str, process: str, *, statement_timeout_s: float = 30.0) -> Engine:
@@ -145,6 +149,49 @@ class JobRow(Base):
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     exit_code: Mapped[int | None]
+
+
+# What was learned
+
+
+class ProfileRow(Base):
+    """
+    A measured row (ml/rows.py, ml/live.py). ``id``: SHA-256 of its canonical JSON, so that the same row is there once.
+
+    ``kind`` is the document's ``row``; ``at`` when it was measured, ``recorded_at`` when it came here.
+    """
+
+    __tablename__ = "profile_rows"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    device: Mapped[str]
+    sharing_mode: Mapped[str]
+    kind: Mapped[str]
+    at: Mapped[datetime]
+    #: ``imported`` or ``live``.
+    source: Mapped[str]
+    document: Mapped[dict[str, Any]]
+    recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class PredictorRow(Base):
+    """
+    A set of fitted predictors and the table made from them: one row for every attempt.
+
+    ``reason`` says in words why it is in its state; ``manifest``: counts, errors and calibration (ml/learning.py). ``table`` is the
+    published blob (smore/degradation.py), ``artifact`` a zip of the saved predictors; both are missing where it came to nothing.
+    """
+
+    __tablename__ = "predictors"
+    __table_args__ = (Index("ix_predictors_champion", "state", unique=True, postgresql_where=text("state = 'champion'")),)
+
+    version: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    state: Mapped[PredictorState]
+    reason: Mapped[str] = mapped_column(server_default="")
+    manifest: Mapped[dict[str, Any]]
+    table: Mapped[bytes | None]
+    artifact: Mapped[bytes | None]
 
 
 # The history

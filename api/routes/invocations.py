@@ -28,7 +28,7 @@ from smore.queue import Record, Reply
 from smore.stream import decode_result
 
 if TYPE_CHECKING:
-    from smore.history import PastInvocation
+    from smore.history import Execution, PastInvocation
 
 router = APIRouter(prefix="/v1", tags=["invocations"])
 
@@ -340,6 +340,32 @@ async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, inv
     if reply is None:
         return accepted(invocation, record.state, gateway.durability, request_id)
     return settled(reply, request_id)
+
+
+@router.get("/invocations/{invocation}/executions", response_model_exclude_none=True)
+def get_executions(gateway: TheGateway, caller: ReadKey, invocation: str) -> schemas.Executions:
+    """Its attempts, each with the degradation that was predicted and the one that was measured. From the history: a second behind."""
+    _check_id(invocation)
+    reader = gateway.reader()
+    found = reader.executions(caller.project, invocation)
+    if not found:
+        reader.invocation(caller.project, invocation)
+    return schemas.Executions(executions=[_execution(one) for one in found])
+
+
+def _execution(one: "Execution") -> schemas.Execution:
+    predicted = one.predicted
+    return schemas.Execution(
+        attempt=one.attempt, gpu=one.gpu, state=one.state, cause=one.cause, cold=one.cold, run_s=one.run_s, batch=one.batch,
+        rows=one.rows, co_runners=one.co_runners or [], jobs=one.jobs or [], degradation=one.degradation,
+        predicted=None if predicted is None else schemas.Degradation(
+            function=predicted.get("function_degradation", 0.0), function_upper=predicted.get("function_degradation_upper", 0.0),
+            training=predicted.get("training_degradation", 0.0), training_upper=predicted.get("training_degradation_upper", 0.0),
+            known=predicted.get("known", False),
+        ),
+        started_at=moment(one.started_at) if one.started_at is not None else None,
+        finished_at=moment(one.finished_at) if one.finished_at is not None else None,
+    )  # fmt: skip
 
 
 @router.post("/invocations/{invocation}/cancel", response_model=schemas.Invocation, response_model_exclude_none=True)

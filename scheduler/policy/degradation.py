@@ -2,7 +2,8 @@
 Predicted degradation as the policy reads it: arrays, filled from a published table, and nothing else at the moment of a decision.
 
 :class:`Degradations` joins the tables with the cluster: each GPU instance's training, each batch's function and all that runs there become
-indices, so that weighing every GPU instance is fancy indexing and sums over [N, F]. Eq. 3 and 4 (digest 2.6), k = |S|:
+indices, so that weighing every GPU instance is fancy indexing and sums over [N, F]. Eq. 3 and 4 (digest 2.6), k = |S|, one less where
+there is no training:
 
     training_i(S) = sum over j in S of gamma[k, i, j] D_tr[i, j]
     function_j(i, S) = alpha[k, j, i] D_fn[j, i] + sum over w in S, w != j, of beta[k, j, w] D_ff[j, w]
@@ -224,7 +225,8 @@ class Degradations:
             return
         running, model = self._running[rows, : len(table.function_model)], table.function_model
         count = running.sum(axis=1) + strange
-        k = np.minimum(count + 1, K_MAX).astype(np.int64)
+        # Two functions without a training are the pair that was measured: nothing is left for weights to mend.
+        k = np.clip(count + has, 1, K_MAX).astype(np.int64)
         i, index = self._training[rows], table.index(load.model, load.rows)
         victim, known = table.training_model[i], has & (i >= 0)
         # Eq. 3. A training that the table does not know loses to each function what was declared of this one.

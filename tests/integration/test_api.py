@@ -20,6 +20,7 @@ import uvicorn
 
 from api.app import Application, create_app
 from smore.catalog import Catalog, FunctionEntry, KeyEntry
+from smore.degradation import Table, Tables, Weight
 from smore.domain.access import Scope, new_token, read_token
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Cause
@@ -30,6 +31,7 @@ from smore.stream import Result
 from tests.eventually import eventually
 from tests.fake_platform import GPU, Failure, FakePlatform, echo
 from tests.redis_server import RedisServer
+from tests.tables import place
 
 ROOT = Path(__file__).resolve().parents[2]
 ECHO, IMAGE, TEXT = "default/echo", "default/image", "default/text"
@@ -838,6 +840,40 @@ def test_jobs(http: httpx.Client, store: Store, redis_client: "redis.Redis", pla
     problem(http.post("/v1/jobs", json={"name": "train", "argv": ["zoo.train"], "gpus": ["nope"]}), 422, "invalid_input")
     problem(http.post("/v1/jobs", json={"name": "Train!", "argv": ["zoo.train"]}), 422, "invalid_spec")
     problem(http.get("/v1/jobs/none"), 404, "not_found")
+
+
+def test_a_job_may_say_which_workload_it_is(http: httpx.Client, store: Store, redis_client: "redis.Redis", platform: FakePlatform) -> None:
+    eventually(lambda: http.get("/v1/gpus").json()["gpus"])
+    body = {"name": "train", "argv": ["zoo.train"], "workload": "resnet50/cpu/training/8"}
+    made = http.post("/v1/jobs", json=body).json()
+    assert made["workload"] == "resnet50/cpu/training/8"
+    assert store.get_job("default", made["id"]).tags == {"workload": "resnet50/cpu/training/8"}
+    for wrong in ("resnet50", "resnet50/cpu/function/8", "resnet50/cpu/training/0", ""):
+        assert problem(http.post("/v1/jobs", json=body | {"workload": wrong}), 422, "invalid_spec")["field"] == "workload"
+
+
+def test_predictions(http: httpx.Client, store: Store, redis_client: "redis.Redis", config: Settings, platform: FakePlatform) -> None:
+    ask = {"job": "t0/s/training/8", "function": "f0/s"}
+    assert http.get("/v1/predictor").json()["version"] == 0
+    assert http.get("/v1/predictions", params=ask).json() == {"version": 0, "predictions": []}
+    weights = [Weight("training", 2, "t0", "f0", 1.5), Weight("functions", 2, "f0", "f0", 2.0)]
+    table = Table(version=7, source="test", created_at=0.0, places=[place([[0.1]], [[0.3]], [[0.5]], weights=weights)])
+    Tables(redis_client, config.redis.prefix).publish(table)
+    known = http.get("/v1/predictor").json()
+    assert (known["version"], known["places"][0]["trainings"], known["places"][0]["weights"]) == (7, ["t0/s/training/8"], 2)
+    (alone,) = http.get("/v1/predictions", params=ask).json()["predictions"]
+    assert (alone["training_degradation"], alone["function_degradation"], alone["known"]) == (0.1, 0.3, True)
+    assert alone["training_degradation_upper"] == pytest.approx(0.6)
+    (three,) = http.get("/v1/predictions", params=ask | {"k": "3"}).json()["predictions"]
+    assert three["training_degradation"] == pytest.approx(3 * 1.5 * 0.1)
+    assert three["function_degradation"] == pytest.approx(0.3 + 2 * 2.0 * 0.5)
+    (stranger,) = http.get("/v1/predictions", params=ask | {"function": "nobody/s"}).json()["predictions"]
+    assert (stranger["known"], stranger["training_degradation"]) == (False, 1.0)
+    problem(http.get("/v1/predictions", params=ask | {"k": "9"}), 422, "invalid_input")
+    problem(http.get("/v1/predictions", params=ask | {"job": "0" * 32}), 404, "not_found")
+    problem(http.get("/v1/predictions", params=ask | {"function": "Bert/"}), 422, "invalid_spec")
+    redis_client.set(f"{config.redis.prefix}degradation:table", b"cut")
+    problem(http.get("/v1/predictor"), 503, "unavailable")
 
 
 def test_history_serves_what_redis_has_dropped(

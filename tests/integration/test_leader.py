@@ -12,13 +12,15 @@ import redis
 from scheduler.live import Leader
 from scheduler.policy.core import Spine
 from smore.catalog import Catalog, FunctionEntry
+from smore.degradation import Table, Tables
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import Cause
 from smore.fleet import Fleet, Report, WarmInstance, WarmState, encode_report
 from smore.queue import Claim, Outcome, Queue, Request, new_id
 from smore.settings import QueueSettings, SchedulerSettings, Settings
-from smore.stream import Result, encode
+from smore.stream import Dispatched, Result, decode, encode
 from tests.eventually import eventually
+from tests.tables import place
 
 PREFIX = "smore:"
 CONFIG = Settings(scheduler=SchedulerSettings(dispatch_lease_s=0.3, lease_s=1.0, tick_s=0.02))
@@ -118,6 +120,35 @@ def test_standby_takes_over(redis_client: "redis.Redis", queue: Queue, lead: Cal
 
     id_ = submit(queue)
     assert [[id_, 1]] == message(redis_client, queue)
+
+
+def test_a_new_degradation_table_is_taken_up_and_a_bad_one_is_not(
+    redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
+) -> None:
+    """Without a restart; what cannot be read leaves the last good table in force."""
+    tables = Tables(redis_client, PREFIX)
+
+    def publish(version: int) -> None:
+        tables.publish(Table(version=version, source="test", created_at=0.0, places=[place([[0.1]], [[0.3]], [[0.5]], device="d")]))
+
+    def version_of_a_decision() -> int:
+        id_ = submit(queue)
+        finish(queue, id_, int(message(redis_client, queue)[0][1]))  # type: ignore[call-overload]
+        decisions = [event for _, raw in queue.events("0-0", 0.01) if isinstance(event := decode(raw), Dispatched)]
+        return int(json.loads(decisions[-1].decision)["table"])
+
+    publish(1)
+    heartbeat(queue)
+    lead()
+    assert version_of_a_decision() == 1
+    publish(2)
+    eventually(lambda: version_of_a_decision() == 2, 5, "the new table")
+    redis_client.set(f"{PREFIX}degradation:table", b"cut")
+    redis_client.set(f"{PREFIX}degradation:version", 3)
+    time.sleep(1.0)
+    assert version_of_a_decision() == 2
+    publish(4)
+    eventually(lambda: version_of_a_decision() == 4, 5, "the table after the bad one")
 
 
 def test_former_leader_is_fenced(redis_client: "redis.Redis", queue: Queue) -> None:

@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,32 +11,7 @@ from hypothesis import strategies as st
 from scheduler.policy.degradation import K_MAX, Degradations, Load, NoTable
 from scheduler.tables import ArrayTable
 from smore.degradation import PlaceTable, Table, Weight
-
-DEVICE, MODE = "a device", "time-slice"
-
-
-def place(
-    training: Sequence[Sequence[float]],
-    function: Sequence[Sequence[float]],
-    functions: Sequence[Sequence[float]],
-    *,
-    weights: Sequence[Weight] = (),
-    upper: float = 0.5,
-    device: str = DEVICE,
-) -> PlaceTable:
-    """Trainings t0/s/training/8 ..., functions f0/s/function/1 ...; every upper bound is ``upper`` more."""
-    j, f = len(training), len(functions)
-
-    def raw(values: object, more: float = 0.0) -> bytes:
-        return (np.array(values, "<f8") + more).tobytes()
-
-    return PlaceTable(
-        device=device, sharing_mode=MODE, trainings=[f"t{i}/s/training/8" for i in range(j)],
-        functions=[f"f{i}/s/function/1" for i in range(f)], training=raw(training), training_upper=raw(training, upper),
-        function=raw(function), function_upper=raw(function, upper), function_on_function=raw(functions),
-        function_on_function_upper=raw(functions, upper), measured=bytes(j * f), solo_s=raw([0.01] * f), usage_gain=raw([0.4] * f),
-        degradation=raw([0.2] * f), weights=list(weights),
-    )  # fmt: skip
+from tests.tables import DEVICE, MODE, place
 
 
 def joined(table: PlaceTable | None, *rows: Sequence[str]) -> Degradations:
@@ -189,7 +163,7 @@ def test_every_row_is_what_the_equations_say(case: Case) -> None:
     table, added = case.table, f"f{case.adding}"
     for row, i in enumerate(case.rows):
         together = [*case.running[row], case.adding]
-        k = min(len(together), K_MAX)
+        k = min(len(together) if i >= 0 else max(1, len(together) - 1), K_MAX)
         training = sum(table.weight("training", k, f"t{i}", f"f{j}") * table.cell(table.training, i, j) for j in together if i >= 0)
         own = table.weight("function", k, added, f"t{i}") * table.cell(table.function, i, case.adding) if i >= 0 else 0.0
         for other in case.running[row]:

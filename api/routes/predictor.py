@@ -1,0 +1,117 @@
+"""The degradation table and the predictor behind it; what it says of a training and a function."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api import schemas
+from api.answers import moment
+from api.deps import Gateway, ReadKey, TheGateway
+from smore.degradation import BadTable, PlaceTable, Table, Tables
+from smore.domain.errors import InvalidInput, Unavailable
+from smore.domain.job import JobState
+from smore.domain.workload import CONSERVATIVE, parse_model, parse_training
+
+router = APIRouter(prefix="/v1", tags=["predictor"])
+
+
+@router.get("/predictor")
+def get_predictor(gateway: TheGateway, _caller: ReadKey) -> schemas.Predictor:
+    """The version in force: what it rests on, its errors, and where it holds."""
+    table = _table(gateway)
+    if table is None:
+        return schemas.Predictor(version=0)
+    known = gateway.profiles().champion()
+    if known is not None and known.version != table.version:
+        known = None  # another one is just being published
+    return schemas.Predictor(
+        version=table.version,
+        source=table.source,
+        created_at=moment(table.created_at),
+        reason=known.reason if known is not None else "",
+        manifest=dict(known.manifest) if known is not None else {},
+        places=[
+            schemas.PredictorPlace(
+                device=place.device,
+                sharing_mode=place.sharing_mode,
+                trainings=place.trainings,
+                functions=place.functions,
+                measured=sum(place.measured),
+                weights=len(place.weights),
+            )
+            for place in table.places
+        ],
+    )
+
+
+@router.get("/predictions")
+def get_predictions(
+    gateway: TheGateway,
+    caller: ReadKey,
+    job: Annotated[str, Query(description="A job's id, or a workload such as resnet50/cpu/training/8", max_length=256)],
+    function: Annotated[str, Query(description="A function's name, or a model such as bert/cpu", max_length=256)],
+    k: Annotated[int, Query(ge=1, le=8, description="Invocations at a time")] = 1,
+    rows: Annotated[int, Query(ge=1, le=1024, description="Rows of each")] = 1,
+) -> schemas.Predictions:
+    """
+    What ``k`` invocations would cost the training, and the training them: for the places where the job runs, or for every place of the
+    table where a workload is named. Where the table does not know one of them, the conservative bound stands.
+    """
+    table = _table(gateway)
+    training, where = _training(gateway, caller.project, job)
+    model, declared = _model(gateway, caller.project, function)
+    places = where if where is not None else [(place.device, place.sharing_mode) for place in (table.places if table is not None else [])]
+    found = []
+    for device, sharing_mode in places:
+        place = table.place(device, sharing_mode) if table is not None else None
+        found.append(_prediction(place, device, sharing_mode, training, model, declared, k, rows))
+    return schemas.Predictions(version=table.version if table is not None else 0, predictions=found)
+
+
+def _prediction(
+    place: PlaceTable | None, device: str, sharing_mode: str, training: str, model: str, declared: float, k: int, rows: int
+) -> schemas.PlacePrediction:
+    batches = place.function_rows(*model.split("/")) if place is not None and model else []
+    if place is None or not batches or training not in place.trainings:
+        return schemas.PlacePrediction(
+            device=device, sharing_mode=sharing_mode, training=training, function=model, k=k, known=False, measured=False,
+            training_degradation=k * declared, training_degradation_upper=k * declared, function_degradation=k * declared,
+            function_degradation_upper=k * declared,
+        )  # fmt: skip
+    index = next((index for batch, index in batches if batch >= rows), batches[-1][1])
+    predicted = place.predict(place.trainings.index(training), index, k)
+    return schemas.PlacePrediction(
+        device=device, sharing_mode=sharing_mode, training=training, function=place.functions[index], k=k, known=True,
+        measured=predicted.measured, training_degradation=predicted.training, training_degradation_upper=predicted.training_upper,
+        function_degradation=predicted.function, function_degradation_upper=predicted.function_upper,
+    )  # fmt: skip
+
+
+def _table(gateway: Gateway) -> Table | None:
+    try:
+        return Tables(gateway.client(), gateway.settings.redis.prefix).current()
+    except BadTable as error:
+        raise Unavailable(f"The degradation table cannot be read: {error}") from error
+
+
+def _training(gateway: Gateway, project: str, job: str) -> tuple[str, list[tuple[str, str]] | None]:
+    """The workload, and the places where the job runs now (None: a workload was named, not a job)."""
+    if "/" in job:
+        return parse_training(job, "job"), None
+    known = gateway.store().get_job(project, job)
+    running = [
+        (report.device, report.sharing_mode)
+        for report in gateway.fleet().reports()
+        if any(one.id == job and one.state == JobState.RUNNING for one in report.jobs)
+    ]
+    if not running:
+        raise InvalidInput(f"job: {job} runs nowhere now", field="job")
+    return known.tags.get("workload", ""), sorted(set(running))
+
+
+def _model(gateway: Gateway, project: str, function: str) -> tuple[str, float]:
+    """The model's name ('' = nobody has profiled it) and what was declared of the function."""
+    if "/" in function:
+        return parse_model(function, "function"), CONSERVATIVE
+    profile = gateway.store().get_function(project, function).spec
+    return (profile.profile.model, profile.profile.degradation) if profile is not None else ("", CONSERVATIVE)
