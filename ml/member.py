@@ -84,7 +84,7 @@ class FunctionSubject:
 
     @property
     def module(self) -> torch.nn.Module:
-        return self._handler._module
+        return self._handler.module
 
 
 class Member:

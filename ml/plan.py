@@ -83,19 +83,26 @@ class Plan:
     def several(self, amount: int, k_max: int) -> Iterator[Run]:
         """Ladders of one function up to eight at a time, then two to ``k_max`` functions of few models beside a training."""
         yielded: set[Run] = set()
+        ladders = [pair for pair in LADDERS if set(pair) <= set(self._models)]
         for k in (2, 4, 8):
-            for training, function in LADDERS:
-                run = Run(members=(self._workload(training, "training", 1), *[self._workload(function, "function", 0)] * k))
+            for training, function in ladders:
+                run = self._together(training, [function] * k)
                 yielded.add(run)
                 yield run
+        trainings = [model for model in SEVERAL_TRAININGS if model in self._models] or list(self._models)
+        functions = [model for model in SEVERAL_FUNCTIONS if model in self._models] or list(self._models)
         generator = random.Random(self._seed)
-        while len(yielded) < amount:
+        # Of few models there may be fewer sets than are asked for.
+        for _ in range(100 * amount):
             k = 2 + len(yielded) % (k_max - 1)
-            names = generator.choice(SEVERAL_TRAININGS), *sorted(generator.choices(SEVERAL_FUNCTIONS, k=k))
-            run = Run(members=(self._workload(names[0], "training", 1), *(self._workload(name, "function", 0) for name in names[1:])))
+            run = self._together(generator.choice(trainings), sorted(generator.choices(functions, k=k)))
             if run not in yielded:
                 yielded.add(run)
                 yield run
+
+    def _together(self, training: str, functions: Sequence[str]) -> Run:
+        members = (self._workload(training, "training", 1), *(self._workload(name, "function", 0) for name in functions))
+        return Run(members=members)
 
     def runs(self, amounts: Amounts) -> list[Run]:
         """All of it, the kinds mixed in proportion."""
@@ -106,7 +113,7 @@ class Plan:
         kinds = {
             "pairs": pairs,
             "functions": _first(self.functions(), amounts.functions),
-            "several": _first(self.several(amounts.several, amounts.k_max), amounts.several) if amounts.several else [],
+            "several": _first(self.several(amounts.several, amounts.k_max), amounts.several),
             "repeats": repeats,
         }
         return _mixed(kinds)

@@ -103,9 +103,6 @@ class CpuPartition:
             driver=f"Linux {platform.release()}, torch {torch.__version__}",
             counter="cpu-time",
         )
-        others = sorted(os.sched_getaffinity(0) - set(cores))
-        if others:
-            os.sched_setaffinity(0, others)
 
     def start(self, argv: Sequence[str], role: rows.Role) -> "subprocess.Popen[str]":
         nice = self._nice if role == "function" else 0
@@ -419,12 +416,20 @@ def progress(done: int, total: int, seconds: float, left_s: float) -> str:
     return f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total} runs, {seconds / 60:.1f} min, {left_s / 60:.1f} min to go"
 
 
+def _cores(text: str) -> list[int]:
+    cores = [int(core) for core in text.split(",")]
+    missing = set(cores) - set(range(os.cpu_count() or 1))
+    if missing:
+        raise argparse.ArgumentTypeError(f"this machine has no core {', '.join(map(str, sorted(missing)))}")
+    return cores
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ml.profile", description="Measure workloads alone and together on this machine's device.")
     parser.add_argument("--out", type=Path, required=True, help="file of rows (JSON lines); goes on where it ends")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--index", type=int, default=0, help="GPU number")
-    parser.add_argument("--cores", default="0", help="CPU partition: its cores, by comma")
+    parser.add_argument("--cores", type=_cores, default="0", help="CPU partition: its cores, by comma")
     parser.add_argument("--function-nice", type=int, default=5, help="CPU partition: priority of functions below training, 0 to 19")
     parser.add_argument("--minutes", type=float, help="stop in time; the most informative runs come first")
     parser.add_argument("--window", type=float, default=12.0, help="seconds of a co-location")
@@ -446,11 +451,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
-    command = "python -m ml.profile " + shlex.join(arguments)
+    # The file's name alone: where it lay on that machine is nobody's business.
+    words = [options.out.name if word == str(options.out) else word for word in arguments]
+    command = "python -m ml.profile " + shlex.join(words)
     began = time.monotonic()
     device: Device
     if options.device == "cpu":
-        device = CpuPartition([int(core) for core in options.cores.split(",")], options.function_nice)
+        device = CpuPartition(options.cores, options.function_nice)
     else:
         device = CudaGpu(options.index)
 
@@ -463,10 +470,6 @@ def main(arguments: Sequence[str]) -> int:
         k_max=options.k_max,
     )  # fmt: skip
     runs = Plan(options.models.split(","), device.preset, batches).runs(amounts)
-    with suppress(PermissionError):
-        # One session for all members, so that a kernel which divides time between sessions first (autogroup) weighs each process by
-        # itself, as it does within a container. The leader of a process group cannot leave, and need not: its group has no others.
-        os.setsid()
     with ExitStack() as stack:
         try:
             campaign = Campaign(device, options.out, window_s=options.window, command=command)
@@ -492,5 +495,21 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def stand_aside(options: argparse.Namespace) -> None:
+    """
+    Keep this process from disturbing what it measures.
+
+    It leaves the partition's cores, and takes all members into one session, so that a kernel which divides time between sessions
+    first (autogroup) weighs each process by itself, as it does within a container. The leader of a process group cannot leave its
+    session, and need not.
+    """
+    with suppress(PermissionError):
+        os.setsid()
+    others = os.sched_getaffinity(0) - set(options.cores)
+    if options.device == "cpu" and others:
+        os.sched_setaffinity(0, others)
+
+
 if __name__ == "__main__":
+    stand_aside(parse(sys.argv[1:]))
     sys.exit(main(sys.argv[1:]))

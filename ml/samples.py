@@ -168,9 +168,11 @@ def noise_rmsle(measured: Samples) -> float:
     """
     logs = np.log1p(np.maximum(measured.target, 0.0))
     squares, freedom = 0.0, 0
-    # In the function-on-function direction a pair number holds both directions: they are told apart by the victim's features.
+    # In the function-on-function direction a pair number holds both directions: they are told apart by the victim's features. The two
+    # sides of a function beside itself were measured at once: that is no repeat.
     keys = [(int(p), v.tobytes()) for p, v in zip(measured.pair, measured.victim, strict=True)]
-    for key in set(keys):
+    once = {key for key, v, a in zip(keys, measured.victim, measured.aggressor, strict=True) if not np.array_equal(v, a)}
+    for key in once:
         values = logs[[k == key for k in keys]]
         if len(values) > 1:
             squares += float(((values - values.mean()) ** 2).sum())

@@ -227,6 +227,10 @@ class ModelFunction(Handler):
         self._module = self.card.assemble(self.preset, device=device, seed=self.seed).eval()
         self._device = torch.device(device)
 
+    @property
+    def module(self) -> nn.Module:
+        return self._module
+
     def predict(self, inputs: Arrays) -> Arrays:
         with torch.inference_mode():
             tensors = {name: torch.from_numpy(array).to(self._device) for name, array in self._checked(inputs).items()}

@@ -343,13 +343,12 @@ async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, inv
 
 
 @router.get("/invocations/{invocation}/executions", response_model_exclude_none=True)
-def get_executions(gateway: TheGateway, caller: ReadKey, invocation: str) -> schemas.Executions:
+async def get_executions(gateway: TheGateway, caller: ReadKey, invocation: str) -> schemas.Executions:
     """Its attempts, each with the degradation that was predicted and the one that was measured. From the history: a second behind."""
     _check_id(invocation)
-    reader = gateway.reader()
-    found = reader.executions(caller.project, invocation)
-    if not found:
-        reader.invocation(caller.project, invocation)
+    found = await run_in_threadpool(lambda: gateway.reader().executions(caller.project, invocation))
+    if not found and await _record(gateway, caller.project, invocation) is None:
+        await run_in_threadpool(_past, gateway, caller.project, invocation)
     return schemas.Executions(executions=[_execution(one) for one in found])
 
 

@@ -1,0 +1,64 @@
+"""The predictor in the running platform: published by the learn worker, read by the leader, held against what was measured."""
+
+import pytest
+
+from ml.rows import profiles, read
+from smore import local
+from smore.client import Degradation
+from tests.acceptance.conftest import ROOT, Platform
+from tests.eventually import eventually
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+
+WORKLOAD = "resnet50/cpu/training/8"
+
+
+@pytest.fixture(scope="module")
+def version(platform: Platform) -> int:
+    """A new platform makes a table of the rows that come with it, without being asked."""
+    return eventually(lambda: platform.client.predictor().version, 120, "a degradation table")
+
+
+def test_the_table_holds_where_the_rows_were_measured(platform: Platform, version: int) -> None:
+    found = platform.client.predictor()
+    committed = {profile.place.key for path in (ROOT / "ml/data").glob("*.jsonl") for profile in profiles(read(path))}
+    assert {(place.device, place.sharing_mode) for place in found.places} == committed
+    assert all(place.measured > 50 for place in found.places)
+    assert found.reason
+    (asked, *_) = platform.client.predictions(WORKLOAD, "bert/cpu", k=2)
+    assert asked.known
+    assert 0 <= asked.training_degradation <= asked.training_degradation_upper
+
+
+def test_an_execution_has_the_predicted_and_the_measured_degradation(platform: Platform, version: int) -> None:
+    platform.client.deploy(ROOT / "zoo/functions/bert.yaml")
+    argv = ["zoo.train", "--model", "resnet50", "--preset", "cpu", "--batch", "8", "--seconds", "600"]
+    job = platform.client.start_job("train", argv, workload=WORKLOAD)
+    eventually(lambda: any(one.iterations > 15 for report in platform.reports() for one in report.jobs), 60, "iterations")
+    (report,) = platform.reports()
+    here = (report.device, report.sharing_mode)
+    known = here in {(place.device, place.sharing_mode) for place in platform.client.predictor().places}
+    (expected,) = platform.client.predictions(job.id, "bert")
+    assert expected.known == known
+    example = {"input_ids": [[7] * 64], "attention_mask": [[1] * 64]}
+    ids = [platform.client.invoke("bert", example, deadline_ms=20_000).id for _ in range(5)]
+
+    def executions() -> list[Degradation] | None:
+        found = [one for id_ in ids for one in platform.client.executions(id_) if one.degradation is not None]
+        return [one.predicted for one in found if one.predicted is not None] if len(found) >= 4 else None
+
+    predicted = eventually(executions, 20, "the executions in the history")
+    assert all(one.known == known and one.training > 0 and one.function > 0 for one in predicted)
+    if known:
+        assert predicted[0].function == pytest.approx(expected.function_degradation, abs=1e-3)
+        assert predicted[0].training == pytest.approx(expected.training_degradation, abs=1e-3)
+    platform.client.stop_job(job.id)
+
+
+def test_a_learn_worker_that_is_killed_leaves_the_table_in_force(platform: Platform, version: int) -> None:
+    import os
+    import signal
+
+    os.kill(platform.pid("learn"), signal.SIGKILL)
+    assert platform.client.predictor().version == version
+    eventually(lambda: local.pid(platform.home, "learn"), 20, "another learn worker")

@@ -1,0 +1,66 @@
+"""The order of measurements: the whole space once, and every beginning balanced."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from ml.plan import Amounts, Plan, Run
+from ml.rows import Role
+from zoo.model import NAMES
+
+
+def batches(model: str, role: Role) -> Sequence[int]:
+    return (1, 2, 4, 8)
+
+
+PLAN = Plan(NAMES, "cpu", batches)
+
+
+def test_the_space_is_taken_once() -> None:
+    runs = list(PLAN.pairs())
+    assert len(runs) == len(set(runs)) == 1024
+    assert all(run.members[0].role == "training" and run.members[1].role == "function" for run in runs)
+
+
+@pytest.mark.parametrize("amount", [8, 64, 240])
+def test_every_beginning_is_balanced(amount: int) -> None:
+    runs = list(PLAN.pairs())[:amount]
+    for side in (0, 1):
+        models = Counter(run.members[side].model for run in runs)
+        assert set(models) == set(NAMES)
+        assert max(models.values()) - min(models.values()) <= 1
+    if amount >= 64:
+        combinations = Counter((run.members[0].batch, run.members[1].batch) for run in runs)
+        assert len(combinations) == 16
+        assert max(combinations.values()) - min(combinations.values()) <= 4
+
+
+def test_functions_beside_functions_are_every_pair_once() -> None:
+    runs = list(PLAN.functions())
+    assert len(runs) == 64
+    assert len({frozenset(run.members) for run in runs}) == 64
+
+
+def test_the_kinds_are_mixed_and_repeats_follow_their_first() -> None:
+    runs = PLAN.runs(Amounts())
+    assert len(runs) == len(set(runs)) == 240 + 64 + 60 + 20 * 4
+    half = runs[: len(runs) // 2]
+    assert sum(len(run.members) > 2 for run in half) == pytest.approx(30, abs=2)
+    assert sum(run.repeat > 0 for run in half) == pytest.approx(40, abs=2)
+    repeated = Counter(Run(members=run.members) for run in runs if run.repeat)
+    assert set(repeated.values()) == {4}
+    assert set(repeated) <= set(runs)
+
+
+def test_several_have_up_to_eight_functions_at_a_time() -> None:
+    sizes = Counter(len(run.members) - 1 for run in PLAN.runs(Amounts()) if len(run.members) > 2)
+    assert set(sizes) == {2, 3, 4, 8}
+    assert min(sizes[k] for k in (2, 3, 4)) >= 15
+
+
+def test_few_models_are_enough() -> None:
+    plan = Plan(["bert"], "cpu", batches)
+    runs = plan.runs(Amounts(pairs=16, functions=3, several=5, repeated=1, times=2))
+    assert {workload.model for run in runs for workload in run.members} == {"bert"}
+    assert sum(len(run.members) > 2 for run in runs) == 3  # two, three or four of the one function there is
