@@ -11,7 +11,7 @@ help: ## This list
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PY) || python3 -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,examples,dev]'
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,examples,report,dev]'
 	@touch $@
 
 install: $(STAMP) ## The .venv alone

@@ -50,12 +50,12 @@ class Subject(Protocol):
 
 class TrainingSubject:
     def __init__(self, model: str, preset: str, device: str) -> None:
-        self._options = {"model": model, "preset": preset, "device": device}
+        self._model, self._preset, self._device = model, preset, device
         self._card = card(model)
         self._number = 0
 
     def prepare(self, batch: int) -> None:
-        self._training = Training(self._card, Options(**self._options, batch=batch))
+        self._training = Training(self._card, Options(model=self._model, preset=self._preset, device=self._device, batch=batch))
 
     def run(self) -> object:
         self._number += 1
@@ -84,7 +84,8 @@ class FunctionSubject:
 
     @property
     def module(self) -> torch.nn.Module:
-        return self._handler.module
+        module: torch.nn.Module = self._handler.module
+        return module
 
 
 class Member:

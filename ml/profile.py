@@ -269,7 +269,8 @@ class Processes:
                     keys.append(key)
                     break
         for key, workload in zip(keys, members, strict=True):
-            self._found[key] = self._found.pop(key, None) or Process(self._device, workload)
+            # Popped and put back: the last used stand last.
+            self._found[key] = self._found.pop(key) if key in self._found else Process(self._device, workload)
             for old in [other for other in self._found if other not in keys][: max(0, len(self._found) - self._limit)]:
                 self._found.pop(old).end()
         return [self._found[key] for key in keys]
@@ -455,11 +456,7 @@ def main(arguments: Sequence[str]) -> int:
     words = [options.out.name if word == str(options.out) else word for word in arguments]
     command = "python -m ml.profile " + shlex.join(words)
     began = time.monotonic()
-    device: Device
-    if options.device == "cpu":
-        device = CpuPartition(options.cores, options.function_nice)
-    else:
-        device = CudaGpu(options.index)
+    device: Device = CpuPartition(options.cores, options.function_nice) if options.device == "cpu" else CudaGpu(options.index)
 
     def batches(model: str, role: rows.Role) -> Sequence[int]:
         preset = card(model).presets[device.preset]

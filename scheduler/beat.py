@@ -9,7 +9,7 @@ from smore.settings import settings
 def main() -> None:
     config = settings()
     configure(config, "beat")
-    app = make_app("beat", config, ["scheduler", "control"])
+    app = make_app("beat", config, ["scheduler", "control", "learn"])
     app.conf.beat_schedule = BEAT
     app.Beat(scheduler="celery.beat:Scheduler", max_interval=1, loglevel="WARNING", quiet=True).run()
 

@@ -1,13 +1,17 @@
 """The beat table. Beat imports this and nothing that decides."""
 
-from smore.celery_app import ASSIGN, RECORD, RETAIN
+from smore.celery_app import ASSIGN, RECORD, REPUBLISH, RETAIN, RETRAIN
 
 SCHEDULER_QUEUE = "scheduler"
 CONTROL_QUEUE = "control"
+LEARN_QUEUE = "learn"
 
 #: A message that waited longer is dropped: the next one is there already.
 BEAT = {
     "assign": {"task": ASSIGN, "schedule": 1.0, "options": {"queue": SCHEDULER_QUEUE, "expires": 1.0}},
     "record": {"task": RECORD, "schedule": 1.0, "options": {"queue": CONTROL_QUEUE, "expires": 1.0}},
     "retain": {"task": RETAIN, "schedule": 3600.0, "options": {"queue": CONTROL_QUEUE, "expires": 600.0}},
+    # Looks whether enough is new; mostly it is not.
+    "retrain": {"task": RETRAIN, "schedule": 600.0, "options": {"queue": LEARN_QUEUE, "expires": 600.0}},
+    "republish": {"task": REPUBLISH, "schedule": 10.0, "options": {"queue": LEARN_QUEUE, "expires": 10.0}},
 }

@@ -1,14 +1,14 @@
-"""``python -m scheduler.worker QUEUE NAME``: a Celery worker for ``scheduler`` (may lead) or ``control`` (history)."""
+"""``python -m scheduler.worker QUEUE NAME``: a Celery worker for ``scheduler`` (may lead), ``control`` (history) or ``learn``."""
 
 import sys
 
-from scheduler.schedule import CONTROL_QUEUE, SCHEDULER_QUEUE
+from scheduler.schedule import CONTROL_QUEUE, LEARN_QUEUE, SCHEDULER_QUEUE
 from smore.celery_app import make_app
 from smore.observability import configure
 from smore.settings import settings
 
-#: Threads of each queue's worker: the leader takes one and the others let its firings return at once.
-THREADS = {SCHEDULER_QUEUE: 2, CONTROL_QUEUE: 4}
+#: Threads of each queue's worker: the leader takes one and the others let its firings return at once; so does a fit.
+THREADS = {SCHEDULER_QUEUE: 2, CONTROL_QUEUE: 4, LEARN_QUEUE: 2}
 
 
 def main(queue: str, name: str) -> None:
@@ -19,6 +19,10 @@ def main(queue: str, name: str) -> None:
         from scheduler.assign import register_assign
 
         register_assign(app, config)
+    elif queue == LEARN_QUEUE:
+        from scheduler.learn import register_learn
+
+        register_learn(app, config)
     else:
         # Imported where it is used: the scheduler's processes have no use for SQLAlchemy's memory.
         from scheduler.record import register_record

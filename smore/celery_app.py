@@ -22,6 +22,9 @@ RUN = "worker.run"
 ASSIGN = "scheduler.assign"
 RECORD = "scheduler.record"
 RETAIN = "scheduler.retain"
+RETRAIN = "scheduler.retrain"
+ROLLBACK = "scheduler.rollback"
+REPUBLISH = "scheduler.republish"
 
 #: Above every task's hard limit; the same value wherever Celery takes one, because the shortest of all wins.
 VISIBILITY_TIMEOUT_S = 6 * 3600

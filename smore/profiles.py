@@ -9,13 +9,14 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
-from sqlalchemy import Engine, func, select, text, update
+from sqlalchemy import Engine, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from smore.db import PredictorRow, ProfileRow
@@ -29,6 +30,8 @@ LOCK = 5_303_002
 
 #: Rows that one statement inserts.
 _CHUNK = 500
+#: Published versions whose blobs are kept: as far back can be rolled.
+KEPT = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,10 @@ class Profiles:
             try:
                 yield mine
             finally:
-                # Closed, not given back to the pool: with it goes the lock.
+                with suppress(DBAPIError):
+                    # Said in so many words: a closed connection's lock goes when the server gets to it.
+                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": LOCK})
+                # Not given back to the pool: it has settings of its own.
                 connection.invalidate()
 
     # ---- rows -----------------------------------------------------------------------------------------------------------------------
@@ -113,6 +119,17 @@ class Profiles:
             found = connection.execute(select(ProfileRow.id, ProfileRow.document).order_by(ProfileRow.at, ProfileRow.id))
             return [(id_, document) for id_, document in found]
 
+    def added_since(self, moment: float) -> int:
+        """Rows that came after an epoch second."""
+        with self._engine.connect() as connection:
+            which = ProfileRow.recorded_at > datetime.fromtimestamp(moment, UTC)
+            return connection.execute(select(func.count()).where(which)).scalar_one()
+
+    def forget(self, ids: Sequence[str]) -> None:
+        """Delete rows."""
+        with self._engine.begin() as connection:
+            connection.execute(delete(ProfileRow).where(ProfileRow.id.in_(ids)))
+
     # ---- predictors -----------------------------------------------------------------------------------------------------------------
 
     def begin(self, manifest: Mapping[str, Any]) -> int:
@@ -147,6 +164,10 @@ class Profiles:
             leaving: dict[str, Any] = {"state": former} | ({"reason": former_reason} if former_reason is not None else {})
             session.execute(update(PredictorRow).where(PredictorRow.state == PredictorState.CHAMPION).values(leaving))
             row.state, row.reason, row.manifest, row.table, row.artifact = PredictorState.CHAMPION, reason, dict(manifest), table, artifact
+            session.flush()
+            kept = select(PredictorRow.version).where(PredictorRow.table.is_not(None)).order_by(PredictorRow.version.desc()).limit(KEPT)
+            old = PredictorRow.table.is_not(None) & PredictorRow.version.not_in(kept)
+            session.execute(update(PredictorRow).where(old).values(table=None, artifact=None))
             session.commit()
 
     def reject(self, version: int, *, reason: str, manifest: Mapping[str, Any]) -> None:
@@ -166,8 +187,8 @@ class Profiles:
         return self._first(select(*_COLUMNS).order_by(PredictorRow.version.desc()).limit(1))
 
     def before(self, version: int) -> Predictor | None:
-        """The newest champion of the time before ``version`` that was not rolled back."""
-        retired = PredictorRow.state == PredictorState.RETIRED
+        """The newest champion of the time before ``version`` that was not rolled back and can be published again."""
+        retired = (PredictorRow.state == PredictorState.RETIRED) & PredictorRow.table.is_not(None)
         return self._first(select(*_COLUMNS).where(retired, PredictorRow.version < version).order_by(PredictorRow.version.desc()).limit(1))
 
     def predictors(self, limit: int = 20) -> list[Predictor]:

@@ -164,4 +164,5 @@ def processes(layout: Layout) -> tuple[Process, ...]:
         Process(name="scheduler-1", command=module("scheduler.worker", "scheduler", "scheduler-1"), env=metrics(2), later=True),
         Process(name="beat", command=module("scheduler.beat"), stop_wait_s=5, later=True),
         Process(name="control", command=module("scheduler.worker", "control", "control"), env=metrics(3), later=True),
+        Process(name="learn", command=module("scheduler.worker", "learn", "learn"), env=metrics(4), later=True),
     )

@@ -30,6 +30,7 @@ def test_names_import_from_under_the_root(name: str) -> None:
         ("worker.app", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn"}),
         ("scheduler.beat", {"torch", "sqlalchemy", "numpy", "fastapi"}),
         ("scheduler.assign", {"torch", "sqlalchemy", "fastapi"}),
+        ("scheduler.learn", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn", "ml"}),
     ],
 )
 def test_processes_load_only_what_they_use(module: str, absent: set[str]) -> None:

@@ -97,10 +97,10 @@ LAYOUT = Layout(
 
 def test_table_of_processes() -> None:
     table = {process.name: process for process in processes(LAYOUT)}
-    assert list(table) == ["worker-cpu0", "worker-cpu1", "gateway", "scheduler-0", "scheduler-1", "beat", "control"]
+    assert list(table) == ["worker-cpu0", "worker-cpu1", "gateway", "scheduler-0", "scheduler-1", "beat", "control", "learn"]
     assert table["gateway"].listens == ("127.0.0.1", 8400)
     assert table["scheduler-1"].command[1:] == ("-m", "scheduler.worker", "scheduler", "scheduler-1")
-    assert [name for name, process in table.items() if process.later] == ["scheduler-1", "beat", "control"]
+    assert [name for name, process in table.items() if process.later] == ["scheduler-1", "beat", "control", "learn"]
     assert dict(table["worker-cpu1"].env) == {
         "SMORE_METRICS_PORT": "8411",
         "SMORE_WORKER__GPU": "cpu1",

@@ -1,0 +1,79 @@
+"""Measured rows as a profiling run would have written them, of a made-up device: what ``ml`` learns from in tests."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import product
+
+from ml.rows import FEATURES, Colocation, Member, Place, Role, Row, Solo, Timing, Workload
+
+PLACE = Place(device="CPU partition: 1 core of X", sharing_mode="time-slice", driver="d", counter="cpu-time")
+MODELS = ("resnet50", "bert", "vgg16", "deepfm")
+#: Epoch seconds of the first row; the next one comes a minute later.
+T0 = 1_790_000_000.0
+
+
+def training(model: str = "resnet50", batch: int = 8) -> Workload:
+    return Workload(model=model, preset="cpu", role="training", batch=batch)
+
+
+def function(model: str = "resnet50", batch: int = 1) -> Workload:
+    return Workload(model=model, preset="cpu", role="function", batch=batch)
+
+
+def alone_s(workload: Workload) -> float:
+    """Mean seconds of an iteration or a run."""
+    return 0.01 * (1 + MODELS.index(workload.model)) * workload.batch * (3 if workload.role == "training" else 1)
+
+
+def slowdown(victim: Workload, aggressor: Workload) -> float:
+    """The truth of the made-up device: a fraction that grows with the aggressor's time and falls with the victim's."""
+    return 0.3 * (alone_s(aggressor) / alone_s(victim)) ** 0.5
+
+
+def timing(mean_s: float, n: int = 200) -> Timing:
+    return Timing(n=n, mean=mean_s, p50=mean_s * 0.98, p95=mean_s * 1.1, p99=mean_s * 1.2)
+
+
+def solo(workload: Workload, at: float = T0, place: Place = PLACE, **features: float) -> Solo:
+    size = 1.0 + MODELS.index(workload.model)
+    known = {name: size * (2 + number) for number, name in enumerate(FEATURES)} | {"batch": float(workload.batch)}
+    known["flops"] = 1e9 * alone_s(workload)
+    return Solo(
+        place=place, workload=workload, features=known | features, timing=timing(alone_s(workload)), utilisation=0.6,
+        memory_utilisation=None, device_memory_bytes=None, input_wait_s=0.3 * alone_s(workload) if workload.role == "training" else 0.0,
+        cold_s={}, kernels={}, seconds=4.0, at=moment(at),
+    )  # fmt: skip
+
+
+def together(first: Workload, second: Workload, at: float, factor: float = 1.0, place: Place = PLACE) -> Colocation:
+    """Two workloads side by side; ``factor`` makes both of them slower than the truth."""
+    members = tuple(
+        Member(
+            workload=one, timing=timing(alone_s(one) * (1 + factor * slowdown(one, other))), control=timing(alone_s(one)),
+            solo=timing(alone_s(one)),
+        )
+        for one, other in ((first, second), (second, first))
+    )  # fmt: skip
+    return Colocation(place=place, members=members, utilisation=0.9, disturbance=0.0, seconds=8.0, at=moment(at))
+
+
+def solos(place: Place = PLACE, batches: Sequence[int] = (2, 8)) -> list[Row]:
+    roles: tuple[Role, ...] = ("training", "function")
+    return [
+        solo(Workload(model=model, preset="cpu", role=role, batch=batch), place=place)
+        for model, role, batch in product(MODELS, roles, batches)
+    ]
+
+
+def pairs(count: int, *, start: float = T0, skip: int = 0, factor: float = 1.0, place: Place = PLACE) -> Iterator[Colocation]:
+    """``count`` of the 64 pairs of a training and a function after the first ``skip``, a minute apart."""
+    space = [
+        (training(a, x), function(b, y)) for shift in range(4) for x, y in ((2, 2), (8, 8), (2, 8), (8, 2))
+        for a, b in ((MODELS[i], MODELS[(i + shift) % 4]) for i in range(4))
+    ]  # fmt: skip
+    for number, (first, second) in enumerate(space[skip : skip + count]):
+        yield together(first, second, start + 60.0 * number, factor, place)
+
+
+def moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat()
