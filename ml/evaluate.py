@@ -82,6 +82,11 @@ def _same(actual: Floats, predicted: Floats) -> None:
         raise ValueError("a degradation is not a number")
 
 
+def _ratio(first: float, second: float) -> float:
+    """``first`` over ``second``; NaN, a figure that is not known, where ``second`` is nothing."""
+    return first / second if second else float("nan")
+
+
 def log_mean(measured: Samples) -> float:
     """The degradation whose logarithm is the mean: the constant that a skill compares with."""
     return float(np.expm1(np.log1p(np.maximum(measured.target, 0.0)).mean()))
@@ -157,17 +162,17 @@ def at_twenty_percent(report: Report, measured: Samples, *, count: int, seed: in
     for name in RECIPES:
         for metric in ("rmsle", "mae", "skill"):
             report.put(f"{metric}.{key}.{name}", [part[name][metric] for part in found])
-    report.put(f"rmsle_ratio.{key}", [part["ours"]["rmsle"] / part["paper"]["rmsle"] for part in found])
+    report.put(f"rmsle_ratio.{key}", [_ratio(part["ours"]["rmsle"], part["paper"]["rmsle"]) for part in found])
     report.put(f"skill.{key}", [part["ours"]["skill"] for part in found])
     report.put(f"coverage.{key}", [part["ours"]["coverage"] for part in found])
-    report.put(f"forest_to_bagging.{key}", [part["paper"]["rmsle"] / part["bagging"]["rmsle"] for part in found])
-    report.put(f"bagging_to_linear.{key}", [part["bagging"]["rmsle"] / part["linear"]["rmsle"] for part in found])
+    report.put(f"forest_to_bagging.{key}", [_ratio(part["paper"]["rmsle"], part["bagging"]["rmsle"]) for part in found])
+    report.put(f"bagging_to_linear.{key}", [_ratio(part["bagging"]["rmsle"], part["linear"]["rmsle"]) for part in found])
 
 
 def floor(report: Report, measured: Samples) -> None:
     key = f"{measured.name}.{measured.direction}"
     report.put(f"floor.{key}", noise_rmsle(measured))
-    report.put(f"floor_ratio.{key}", report.value(f"rmsle.{key}.paper") / noise_rmsle(measured))
+    report.put(f"floor_ratio.{key}", _ratio(report.value(f"rmsle.{key}.paper"), noise_rmsle(measured)))
 
 
 def curve(report: Report, measured: Samples, *, count: int, seed: int) -> None:
@@ -214,8 +219,8 @@ def unseen(report: Report, measured: Samples, *, seed: int) -> None:
                     if name == "ours":
                         covered.extend(left.target <= predictor.upper(left, COVERAGE))
             if covered:
-                report.put(f"skill_{label}.{key}.{side}", 1 - errors["ours"] / bases)
-                report.put(f"paper_{label}.{key}.{side}", 1 - errors["paper"] / bases)
+                report.put(f"skill_{label}.{key}.{side}", 1 - _ratio(errors["ours"], bases))
+                report.put(f"paper_{label}.{key}.{side}", 1 - _ratio(errors["paper"], bases))
                 report.put(f"coverage_{label}.{key}.{side}", float(np.mean(covered)))
 
 
@@ -257,6 +262,9 @@ def tables(report: Report) -> Iterator[str]:
     yield "\nRanking of table V (forest <= bagging < linear)\n"
     for key in keys:
         first, second = report.value(f"forest_to_bagging.{key}"), report.value(f"bagging_to_linear.{key}")
+        if not np.isfinite([first, second]).all():
+            yield f"{key}: cannot be said, an error is zero"
+            continue
         word = "holds" if first <= 1 and second < 1 else "does not hold"
         yield f"{key}: {word} (forest/bagging {first:.3f}, bagging/linear {second:.3f})"
     for key in keys:
@@ -338,11 +346,15 @@ def main(arguments: Sequence[str]) -> int:
     count = 5 if options.quick else options.splits
     if count < 2:
         parser.error("an interval takes at least two splits")
-    sets = own = measured_sets(options.rows)
-    if options.data.is_dir():
-        sets = [*own, *outside.load(options.data)]
-    else:
-        print(f"{options.data} is not there: public measurements are left out", file=sys.stderr)
+    try:
+        sets = own = measured_sets(options.rows)
+        if options.data.is_dir():
+            sets = [*own, *outside.load(options.data)]
+        else:
+            print(f"{options.data} is not there: public measurements are left out", file=sys.stderr)
+    except (rows.BadRow, OSError, UnicodeDecodeError) as error:
+        print(f"ml.evaluate: {error}", file=sys.stderr)
+        return 2
     sets = [measured for measured in sets if measured.name.startswith(tuple(options.only))]
     if not sets:
         print("there is nothing to evaluate", file=sys.stderr)

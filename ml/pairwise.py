@@ -34,6 +34,7 @@ import hashlib
 import io
 import json
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -560,5 +561,5 @@ def load(folder: Path) -> Predictor:
         )
     except BadArtifact:
         raise
-    except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except (LookupError, TypeError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise BadArtifact(f"{folder.name}: not a stored predictor: {error}") from error
