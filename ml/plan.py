@@ -29,12 +29,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """How many of each kind; ``repeated`` pairs are measured ``times`` times in all."""
+    """How many of each kind; ``repeated`` pairs, and as many pairs of functions as said, are measured ``times`` times in all."""
 
     pairs: int = 240
     functions: int = 64
     several: int = 60
     repeated: int = 20
+    repeated_functions: int = 10
     times: int = 5
     k_max: int = 4
 
@@ -108,11 +109,12 @@ class Plan:
         """All of it, the kinds mixed in proportion."""
         pairs = _first(self.pairs(), amounts.pairs)
         # The repeated ones are spread over the whole list, and their repeats over the whole time.
-        chosen = pairs[:: max(1, len(pairs) // max(1, amounts.repeated))][: amounts.repeated]
+        functions = _first(self.functions(), amounts.functions)
+        chosen = [*_spread(pairs, amounts.repeated), *_spread(functions, amounts.repeated_functions)]
         repeats = [Run(members=run.members, repeat=number) for number in range(1, amounts.times) for run in chosen]
         kinds = {
             "pairs": pairs,
-            "functions": _first(self.functions(), amounts.functions),
+            "functions": functions,
             "several": _first(self.several(amounts.several, amounts.k_max), amounts.several),
             "repeats": repeats,
         }
@@ -121,6 +123,10 @@ class Plan:
 
 def _first(runs: Iterator[Run], amount: int) -> list[Run]:
     return [run for run, _ in zip(runs, range(amount), strict=False)]
+
+
+def _spread(runs: Sequence[Run], amount: int) -> Sequence[Run]:
+    return runs[:: max(1, len(runs) // max(1, amount))][:amount]
 
 
 def _mixed(kinds: Mapping[str, Sequence[Run]]) -> list[Run]:

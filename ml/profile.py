@@ -438,6 +438,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--functions", type=int, default=64, help="function x function")
     parser.add_argument("--several", type=int, default=60, help="with two or more functions")
     parser.add_argument("--repeated", type=int, default=20, help="pairs measured again and again")
+    parser.add_argument("--repeated-functions", type=int, default=10, help="pairs of functions measured again and again")
     parser.add_argument("--times", type=int, default=5, help="how often those are measured")
     parser.add_argument("--k-max", type=int, default=4, choices=range(2, 9), help="functions at a time")
     parser.add_argument("--models", default=",".join(MODELS), help="by comma")
@@ -463,8 +464,8 @@ def main(arguments: Sequence[str]) -> int:
         return preset.training_batches if role == "training" else preset.function_batches
 
     amounts = Amounts(
-        pairs=options.pairs, functions=options.functions, several=options.several, repeated=options.repeated, times=options.times,
-        k_max=options.k_max,
+        pairs=options.pairs, functions=options.functions, several=options.several, repeated=options.repeated,
+        repeated_functions=options.repeated_functions, times=options.times, k_max=options.k_max,
     )  # fmt: skip
     runs = Plan(options.models.split(","), device.preset, batches).runs(amounts)
     with ExitStack() as stack:

@@ -21,7 +21,7 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
     out = tmp_path / "rows.jsonl"
 
     def run(*words: str) -> list[rows.Row]:
-        few = ["--functions", "0", "--several", "0", "--repeated", "0", "--window", "1.5"]
+        few = ["--functions", "0", "--several", "0", "--repeated", "0", "--repeated-functions", "0", "--window", "1.5"]
         assert profile.main(["--out", str(out), "--device", "cpu", "--cores", CORE, "--models", "mobilenet", *few, *words]) == 0
         return rows.read(out)
 

@@ -44,10 +44,10 @@ def test_functions_beside_functions_are_every_pair_once() -> None:
 
 def test_the_kinds_are_mixed_and_repeats_follow_their_first() -> None:
     runs = PLAN.runs(Amounts())
-    assert len(runs) == len(set(runs)) == 240 + 64 + 60 + 20 * 4
+    assert len(runs) == len(set(runs)) == 240 + 64 + 60 + (20 + 10) * 4
     half = runs[: len(runs) // 2]
     assert sum(len(run.members) > 2 for run in half) == pytest.approx(30, abs=2)
-    assert sum(run.repeat > 0 for run in half) == pytest.approx(40, abs=2)
+    assert sum(run.repeat > 0 for run in half) == pytest.approx(60, abs=2)
     repeated = Counter(Run(members=run.members) for run in runs if run.repeat)
     assert set(repeated.values()) == {4}
     assert set(repeated) <= set(runs)
@@ -61,6 +61,6 @@ def test_several_have_up_to_eight_functions_at_a_time() -> None:
 
 def test_few_models_are_enough() -> None:
     plan = Plan(["bert"], "cpu", batches)
-    runs = plan.runs(Amounts(pairs=16, functions=3, several=5, repeated=1, times=2))
+    runs = plan.runs(Amounts(pairs=16, functions=3, several=5, repeated=1, repeated_functions=0, times=2))
     assert {workload.model for run in runs for workload in run.members} == {"bert"}
     assert sum(len(run.members) > 2 for run in runs) == 3  # two, three or four of the one function there is
