@@ -7,7 +7,6 @@ See ``ml/learning.py`` for the rules of judging.
 import io
 import json
 import math
-import random
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -20,8 +19,8 @@ import numpy as np
 
 from ml.evidence import Rows, hold_back, newest, pairs, points, samples_of
 from ml.live import PlaceKey
-from ml.rows import Profile, Workload, degradation
-from ml.samples import DIRECTIONS, METRICS, Direction, Floats, Samples
+from ml.rows import Profile, Workload
+from ml.samples import DIRECTIONS, Direction, Floats, Samples
 from smore.degradation import PlaceTable, Weight
 
 RECIPE: Final = "ours"
@@ -298,35 +297,8 @@ def _weights(profile: Profile, place: PlaceTable) -> list[Weight]:
     several = Profile(place=profile.place, solo=profile.solo, colocations=known)
     seen = multiway.evaluate(several, pair["training"], pair["function"], pair["functions"], epochs=EPOCHS, folds=5, seed=SEED)
     helps = {"training": seen.training, "function": seen.function, "functions": seen.function}
-    learned = _learn_weights(several, pair)
+    learned = multiway.learn(several, pair["training"], pair["function"], pair["functions"], epochs=EPOCHS, seed=SEED).published()
     return [one for one in learned if (errors := helps[one.kind]) is not None and errors.learned < errors.ones]
-
-
-def _learn_weights(several: Profile, pair: Mapping[Direction, Callable[[Workload, Workload], float]]) -> list[Weight]:
-    from ml.multiway import Neighbour, Rule, Weights, update_function, update_training
-
-    weights, rule, generator = Weights(), Rule(), random.Random(SEED)
-    rows = list(several.colocations)
-    for _ in range(EPOCHS):
-        generator.shuffle(rows)
-        for row in rows:
-            first = row.members[0]
-            training = first.workload if first.workload.role == "training" else None
-            functions = row.members[1:] if training is not None else row.members
-            if training is not None:
-                beside = [Neighbour(model=one.workload.model, degradation=pair["training"](training, one.workload)) for one in functions]
-                update_training(weights, training.model, beside, degradation(first, METRICS["training"]), rule)
-            for position, one in enumerate(functions):
-                by = None
-                if training is not None:
-                    by = Neighbour(model=training.model, degradation=pair["function"](one.workload, training))
-                others = [
-                    Neighbour(model=other.workload.model, degradation=pair["functions"](one.workload, other.workload))
-                    for number, other in enumerate(functions)
-                    if number != position
-                ]
-                update_function(weights, one.workload.model, by, others, degradation(one, METRICS["function"]), rule)
-    return weights.published()
 
 
 # ---- predictors in one blob --------------------------------------------------------------------------------------------------------------
