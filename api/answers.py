@@ -9,7 +9,7 @@ from starlette.responses import Response
 from api.errors import Ended, outcome
 from smore.domain.errors import CallerError, DeadlineExpired, IdempotencyMismatch, QueueFull, SloInfeasible
 from smore.domain.invocation import State
-from smore.queue import Admission, Reply
+from smore.queue import Admission, Gate, Reply
 from smore.stream import Result, decode_result
 
 JSON_TYPE = (b"content-type", b"application/json")
@@ -26,11 +26,11 @@ class Answer(Response):
         self.raw_headers = [*headers, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id.encode())]
 
 
-def settled(reply: Reply, request_id: str) -> Response:
-    """200 with the output. Raises :class:`Ended` for an ending without one."""
+def settled(reply: Reply, request_id: str, gate: Gate | None = None) -> Response:
+    """200 with the output. Raises :class:`Ended` for an ending without one; ``gate``: what it says now, of one that was too late."""
     result = decode_result(reply.result)
     if reply.state != State.SUCCEEDED:
-        raise _ended(reply, result)
+        raise _ended(reply, result, gate)
     timing = (b"server-timing", server_timing(reply, result))
     if result.form == "raw":
         headers = [_RAW_TYPE, timing, (b"smore-outputs", result.shapes.encode()), (b"smore-invocation", reply.id.encode())]
@@ -44,21 +44,30 @@ def accepted(id_: str, state: str, durability: str, request_id: str) -> Response
     return Answer(202, body, request_id, [JSON_TYPE, (b"location", b"/v1/invocations/" + id_.encode())])
 
 
-def _ended(reply: Reply, result: Result) -> Ended:
+def _ended(reply: Reply, result: Result, gate: Gate | None) -> Ended:
     status, code = outcome(reply.state, reply.cause)
     details: dict[str, object] = {"status": status, "code": code, "id": reply.id, "state": reply.state, "cause": reply.cause}
     if status in (429, 503):
         details["retry_after_s"] = 1
+    if gate is not None:
+        details |= earliest(gate.now_us, gate.needed_us)
     return Ended(result.message or None, **details)
 
 
-def item(reply: Reply) -> bytes:
+def item(reply: Reply, gate: Gate | None = None) -> bytes:
     """One of several, as JSON; ``status`` is what a call of its own would have been answered with."""
     result = decode_result(reply.result)
     if reply.state == State.SUCCEEDED:
         return b'{"id":"%b","state":"succeeded","status":200,"output":%b}' % (reply.id.encode(), result.body)
-    error = _ended(reply, result)
-    return orjson.dumps({key: error.details[key] for key in ("id", "state", "status", "code", "cause")} | {"detail": str(error)})
+    error = _ended(reply, result, gate)
+    return orjson.dumps({key: value for key, value in error.details.items() if key != "retry_after_s"} | {"detail": str(error)})
+
+
+def earliest(now_us: int, needed_us: int) -> dict[str, object]:
+    """The earliest deadline that would be accepted, from now and as an instant; nothing where it is not known."""
+    if not needed_us:
+        return {}
+    return {"earliest_deadline_ms": math.ceil(needed_us / 1000), "earliest_deadline_at": moment((now_us + needed_us) / 1e6)}
 
 
 def server_timing(reply: Reply, result: Result) -> bytes:
@@ -82,12 +91,8 @@ def refusal(admission: Admission, slo_us: int) -> CallerError:
             return QueueFull(f"Too much is waiting already ({admission.limit}).", limit=admission.limit, retry_after_s=1)
         case "infeasible":
             needed_us = admission.earliest_us - admission.now_us
-            return SloInfeasible(
-                earliest_deadline_ms=math.ceil(needed_us / 1000),
-                earliest_deadline_at=moment(admission.earliest_us / 1e6),
-                # When so much of what waits now will have been worked off.
-                retry_after_s=max(1, math.ceil((needed_us - slo_us) / 1e6)),
-            )
+            # When so much of what waits now will have been worked off.
+            return SloInfeasible(**earliest(admission.now_us, needed_us), retry_after_s=max(1, math.ceil((needed_us - slo_us) / 1e6)))
         case _:
             return DeadlineExpired()
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
@@ -9,6 +10,7 @@ import orjson
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from api.deps import Gateway
 from api.errors import Malformed, UnsupportedMediaType
@@ -27,6 +29,8 @@ MAX_WAIT_S = 60.0
 _LARGE_BODY = 512 << 10
 #: The longest deadline, as for a function's own.
 _MAX_DEADLINE_MS = 86_400_000.0
+#: The most rows that a dry run may name.
+_MAX_ROWS = 1 << 16
 
 _IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
@@ -71,10 +75,7 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
     headers: dict[bytes, bytes] = dict(scope["headers"])
     limits = gateway.settings.api
     raw = _is_raw(headers.get(b"content-type", b""))
-    deadline = headers.get(b"smore-deadline-ms")
-    if scope["query_string"]:
-        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        deadline = query["deadline_ms"].encode() if "deadline_ms" in query else deadline
+    deadline = _given_deadline(scope, headers)
     idempotency_key = headers.get(b"idempotency-key")
     if idempotency_key is not None and _IDEMPOTENCY_KEY.fullmatch(idempotency_key) is None:
         raise InvalidInput("Idempotency-Key: 1 to 255 visible ASCII characters are expected", field="Idempotency-Key")
@@ -105,6 +106,58 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
         request_hash=_digest(entry.key, shape, body) if idempotency_key is not None else "",
         request_id=scope["request_id"],
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a dry run asks for: ``size`` in bytes of the payload, 0 where only rows were named."""
+
+    rows: int
+    size: int
+    slo_us: int
+
+
+async def read_asked(request: Request, gateway: Gateway, entry: FunctionEntry, spec: FunctionSpec) -> Asked:
+    """
+    A dry run's POST: the body of an invocation with one input, or ``{"rows": n}`` in place of ``input``.
+
+    Raises InvalidInput that names the place, Malformed, PayloadTooLarge, UnsupportedMediaType.
+    """
+    scope = request.scope
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    limits = gateway.settings.api
+    raw = _is_raw(headers.get(b"content-type", b""))
+    body = await read_body(request, min(limits.max_body_bytes, spec.payload_bytes) if raw else limits.max_body_bytes)
+    in_body: object = None
+    if raw:
+        shape = headers.get(b"smore-shape")
+        payload = from_raw(body, shape.decode("latin-1") if shape is not None else None, spec)
+    elif len(body) > _LARGE_BODY:
+        payload, in_body = await run_in_threadpool(_parse_asked, body, spec)
+    else:
+        payload, in_body = _parse_asked(body, spec)
+    return Asked(rows=payload.rows, size=len(payload.body), slo_us=_slo_us(in_body, _given_deadline(scope, headers), entry, spec))
+
+
+def _parse_asked(body: bytes, spec: FunctionSpec) -> tuple[Payload, object]:
+    """(what would be sent, its ``deadline_ms``)."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Malformed(f"The body is not JSON: {error}") from error
+    if not isinstance(document, dict) or "rows" not in document:
+        payloads, several, in_body = _parse(body, spec, 1)
+        if several:
+            raise InvalidInput("inputs: a dry run is of one invocation, with input or rows", field="inputs")
+        return payloads[0], in_body
+    rows, in_body = document.pop("rows"), document.pop("deadline_ms", None)
+    most = _MAX_ROWS if spec.inputs is not None else 1
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= most:
+        raise InvalidInput(f"rows: a whole number from 1 to {most} is expected", field="rows")
+    if document:
+        name = next(iter(document))
+        raise InvalidInput(f"{name}: unknown field", field=name)
+    return Payload(body=b"", encoding=Encoding.JSON, rows=rows), in_body
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -167,6 +220,15 @@ def _parse(body: bytes, spec: FunctionSpec, max_inputs: int) -> tuple[list[Paylo
         name = next(iter(document))
         raise InvalidInput(f"{name}: unknown field", field=name)
     return payloads, several, in_body
+
+
+def _given_deadline(scope: Scope, headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The deadline in milliseconds as it stands in the query or a header, unread."""
+    if scope["query_string"]:
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        if "deadline_ms" in query:
+            return query["deadline_ms"].encode()
+    return headers.get(b"smore-deadline-ms")
 
 
 def _slo_us(in_body: object, given: bytes | None, entry: FunctionEntry, spec: FunctionSpec) -> int:

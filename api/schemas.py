@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from smore.domain.access import Scope
 from smore.domain.invocation import State
+from smore.domain.loss import DEFAULT_BUDGET
 
 #: Text that Postgres and an argv can hold.
 Text = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
@@ -53,6 +54,7 @@ class JobBody(_Body):
     ``argv``: an allowed entry point and its arguments; ``gpus``: default = the least loaded one.
 
     ``workload``: which profiled training it is, ``model/size/training/batch``; without it nobody can predict what slows it down.
+    ``budget``: the most that it may lose to functions, a fraction of its iteration time (0.01 to 1, default 0.1).
     """
 
     name: str
@@ -60,6 +62,7 @@ class JobBody(_Body):
     gpus: list[str] | None = Field(default=None, min_length=1, max_length=64)
     env: dict[Text, Text] = Field(default={}, max_length=64)
     workload: str | None = None
+    budget: float | None = None
 
 
 class KeyBody(_Body):
@@ -258,6 +261,9 @@ class Job(BaseModel):
     """
     A serverful job. Iteration times are means in seconds over the last window: ``solo_s`` while no function ran beside it, ``shared_s``
     while one did; of several GPU instances the slowest counts. ``degradation`` = shared / solo - 1, null = not known yet.
+
+    ``loss`` is what functions cost it by the last ``loss_windows`` closed windows, with its 95 % interval: a fraction like ``budget``, null
+    = not enough data; ``GET /v1/jobs/{id}/statement`` covers its whole life.
     """
 
     id: str
@@ -273,8 +279,42 @@ class Job(BaseModel):
     solo_s: float | None = None
     shared_s: float | None = None
     degradation: float | None = None
+    budget: float = DEFAULT_BUDGET
+    loss: float | None = None
+    loss_low: float | None = None
+    loss_high: float | None = None
+    loss_windows: int = 0
     memory_mib: float | None = None
     exit_code: int | None = None
+
+
+class Statement(BaseModel):
+    """
+    What a job gave and lost, from ``since`` to ``until``.
+
+    ``harvested_s``: seconds of its GPU instances in which functions ran beside it (a batch counts once), for ``invocations`` of them.
+    ``loss`` with its 95 % interval rests on ``windows`` closed windows, null = not enough data: then ``missing_windows`` more are needed,
+    which takes about ``missing_s`` (null = cannot be told yet). Of several GPU instances the one with the highest bound counts.
+    ``kept``: whether the bound is within ``budget``. ``summary`` says it in words.
+    """
+
+    id: str
+    name: str
+    state: str
+    budget: float
+    since: datetime | None = None
+    until: datetime | None = None
+    harvested_s: float = 0.0
+    harvested_since: datetime | None = None
+    invocations: int = 0
+    windows: int = 0
+    loss: float | None = None
+    loss_low: float | None = None
+    loss_high: float | None = None
+    kept: bool | None = None
+    missing_windows: int = 0
+    missing_s: float | None = None
+    summary: str
 
 
 class Key(BaseModel):

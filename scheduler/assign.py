@@ -53,7 +53,9 @@ def register_assign(app: Celery, config: Settings) -> None:
 def _lead(client: "redis.Redis", config: Settings, stop: threading.Event) -> None:
     # Imported by who leads: the standby has no use for numpy's memory.
     from scheduler.live import Leader
-    from scheduler.policy.core import Knobs, Spine
+    from scheduler.policy.core import Engine
+    from scheduler.policy.knobs import preset
 
-    knobs = Knobs(ageing_per_s=config.scheduler.ageing_per_s, seed=config.scheduler.seed)
-    Leader(client, config, stop, lambda: Spine(knobs=knobs)).lead()
+    knobs = preset(config.policy.name, seed=config.policy.seed, **config.policy.knobs)
+    shadow = preset(config.policy.shadow) if config.policy.shadow else None
+    Leader(client, config, stop, lambda: Engine(knobs, shadow)).lead()

@@ -20,8 +20,9 @@ from typing import Literal, cast
 import orjson
 import redis
 
-from scheduler.policy.core import Spine
-from scheduler.policy.decisions import Decision, Dispatch, End, Prewarm, Reasons
+from scheduler.policy.budget import JobLoss
+from scheduler.policy.core import Engine
+from scheduler.policy.decisions import Answer, Decision, Dispatch, End, Offload, Prewarm, Reasons, Throttle
 from scheduler.policy.events import (
     ClaimRefused,
     Event,
@@ -42,7 +43,8 @@ from smore import stream
 from smore.catalog import Catalog
 from smore.celery_app import RUN, gpu_queue, message
 from smore.degradation import BadTable, Tables
-from smore.queue import Claim, Ending, Held, Queue, Waiting
+from smore.domain.loss import Loss, Sample
+from smore.queue import ANSWER_TTL_S, Claim, Ending, Held, Queue, Waiting
 from smore.settings import Settings
 
 log = metrics.logger(__name__)
@@ -62,7 +64,7 @@ class Leader:
     Errors of the Redis connection end it too: the next firing of ``scheduler.assign`` starts afresh from a snapshot.
     """
 
-    def __init__(self, client: "redis.Redis", config: Settings, stop: threading.Event, policy: Callable[[], Spine]) -> None:
+    def __init__(self, client: "redis.Redis", config: Settings, stop: threading.Event, policy: Callable[[], Engine]) -> None:
         self._redis = client
         self._config = config
         self._stop = stop
@@ -84,6 +86,8 @@ class Leader:
         #: Functions whose feasibility the gate is told: function → newest revision.
         self._active: dict[str, int] = {}
         self._told: dict[str, float] = {}
+        #: Questions to be answered at the end of the round.
+        self._asked: list[stream.Asked] = []
 
     # ---- the loop -----------------------------------------------------------------------------------------------------------------------
 
@@ -129,6 +133,7 @@ class Leader:
             decisions = self._policy.decide(self._now(), events)
             metrics.DECISION_SECONDS.observe(time.perf_counter() - began)
             self._perform(decisions, began)
+            self._answer()
         log.info("stopping", token=self._token)
 
     def _now(self) -> float:
@@ -194,6 +199,7 @@ class Leader:
                 rows=waiting.rows,
                 gpu=held.gpu,
                 since_at=since,
+                deadline_at=waiting.deadline_us / 1e6,
             )
         )
 
@@ -253,6 +259,9 @@ class Leader:
                     self._reported(event.report.encode(), events)
                 case stream.CatalogChanged():
                     self._catalog_changed(event.function, events)
+                case stream.Asked():
+                    self._know(event.function, event.revision, events)
+                    self._asked.append(event)
                 case stream.Dispatched():
                     pass  # our own doing: it is in the arrays already
         return events
@@ -319,6 +328,8 @@ class Leader:
                 device=report.device,
                 sharing_mode=report.sharing_mode,
                 workloads=[job.workload for job in report.jobs if job.state == "running"],
+                closed=report.closed,
+                losses=[_loss(job) for job in report.jobs if job.state == "running"],
             )
         )
 
@@ -371,6 +382,17 @@ class Leader:
             metrics.QUEUE_DEPTH.labels(function).set(self._policy.waiting.count(function))
         self._queue.publish_feasible(feasible, priority)
 
+    def _answer(self) -> None:
+        """Tell gateways what would become of invocations that nobody has sent: after the round, so that nobody's placement waits for it."""
+        asked, self._asked = self._asked, []
+        for question in asked:
+            now = self._now()
+            if now - question.at_us / 1e6 > ANSWER_TTL_S:
+                continue
+            found = self._policy.ask(now, question.function, question.revision, question.rows, question.deadline_us / 1e6)
+            bounds = self._policy.feasible_s(now, question.function, question.revision)
+            self._queue.answer(question.id, _answer_json(now, found, bounds))
+
     # ---- out ----------------------------------------------------------------------------------------------------------------------------
 
     def _perform(self, decisions: Sequence[Decision], began: float) -> None:
@@ -381,6 +403,16 @@ class Leader:
             if isinstance(decision, Prewarm):
                 self._fleet.send(decision.gpu, wire.Prewarm(version=1, function=decision.function, revision=decision.revision))
                 metrics.DECISIONS.labels("prewarm", "wanted").inc()
+            elif isinstance(decision, Throttle):
+                self._fleet.send(decision.gpu, wire.Throttle(version=1, duty=decision.duty))
+                metrics.DECISIONS.labels("throttle", decision.step.value).inc()
+                log.warning(
+                    "degradation budget", gpu=decision.gpu, job=decision.job, step=decision.step.value, duty=decision.duty,
+                    factor=round(decision.factor, 3),
+                )  # fmt: skip
+            elif isinstance(decision, Offload):
+                self._fleet.send(decision.gpu, wire.Offload(version=1, function=decision.function, revision=decision.revision))
+                metrics.DECISIONS.labels("offload", "budget").inc()
         if endings:
             self._end(endings)
         if dispatches:
@@ -419,7 +451,7 @@ class Leader:
                     gpu=dispatch.gpu,
                     celery_list=f"{self._prefix}{queue}",
                     message=message(RUN, [dispatch.function, dispatch.revision, attempts], queue),
-                    decision=_reasons_json(dispatch.reasons),
+                    decision=_reasons_json(dispatch.reasons, schedule_us).decode(),
                     schedule_us=schedule_us,
                     attempts=dispatch.attempts,
                 )
@@ -455,6 +487,19 @@ def _arrival(waiting: Waiting) -> InvocationArrived:
     )
 
 
+def _loss(job: wire.JobReport) -> JobLoss:
+    known = None
+    if job.loss is not None and job.loss_low is not None and job.loss_high is not None:
+        known = Loss(mean=job.loss, low=job.loss_low, high=job.loss_high, windows=job.loss_windows)
+    return JobLoss(
+        id=job.id,
+        budget=job.budget,
+        recent=Sample(mean=job.recent_s, sd=job.recent_sd, n=job.recent_n) if job.recent_n else None,
+        closed=Sample(mean=job.closed_s, sd=job.closed_sd, n=job.closed_n) if job.closed_n else None,
+        loss=known,
+    )
+
+
 def _run(meta: str) -> tuple[float | None, int]:
     """(run seconds, rows) of a worker's execution record; (None, 0) where it was cold or did not run to the end."""
     if not meta:
@@ -466,7 +511,27 @@ def _run(meta: str) -> tuple[float | None, int]:
     return (execution.run_ms / 1000, execution.rows) if execution.run_ms and not execution.cold else (None, 0)
 
 
-def _reasons_json(reasons: Reasons) -> str:
+def _answer_json(now: float, found: Answer | None, bounds: tuple[float, float] | None) -> bytes:
+    """See smore.explain.Answer. Numbers that are not finite become null."""
+    if found is None:
+        return orjson.dumps({"version": 1, "known": False, "at": now})
+    return orjson.dumps(
+        {
+            "version": 1,
+            "at": now,
+            "gpu": found.row_gpu,
+            "cold": found.cold,
+            "start_at": found.start_at,
+            "finish_at": found.finish_at,
+            "earliest_deadline_at": found.earliest_deadline_at,
+            "finish_s": bounds[0] if bounds is not None else None,
+            "reasons": orjson.Fragment(_reasons_json(found.reasons, 0)),
+        }
+    )
+
+
+def _reasons_json(reasons: Reasons, schedule_us: int) -> bytes:
+    """See smore.explain.Reasons."""
     return orjson.dumps(
         {
             "v": 1,
@@ -474,6 +539,7 @@ def _reasons_json(reasons: Reasons) -> str:
             "table": reasons.table_version,
             "seed": reasons.seed,
             "priority": round(reasons.priority, 4),
+            "schedule_us": schedule_us,
             "candidates": [
                 {
                     "gpu": c.gpu,
@@ -492,5 +558,6 @@ def _reasons_json(reasons: Reasons) -> str:
                 for c in reasons.candidates
             ],
             "refused": {code.value: count for code, count in reasons.refused.items()},
+            "shadow": {"policy": reasons.shadow.policy, "gpu": reasons.shadow.gpu} if reasons.shadow is not None else None,
         }
-    ).decode()
+    )

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler.policy.degradation import K_MAX, Degradation, Floats
+from scheduler.policy.degradation import Degradation
+from scheduler.policy.kernel import K_MAX, Floats
 from smore import degradation as wire
 
 

@@ -557,6 +557,8 @@ def _list_jobs(output: Output) -> None:
         ("alone", lambda j: ms(j.solo_s)),
         ("shared", lambda j: ms(j.shared_s)),
         ("degradation", lambda j: percent(j.degradation)),
+        ("loss", lambda j: percent(j.loss)),
+        ("budget", lambda j: percent(j.budget)),
         ("command", lambda j: j.argv),
     ]
     show(found, columns, output)
@@ -580,10 +582,11 @@ def jobs_start(
     argv: Annotated[list[str], typer.Argument(help="After --: an allowed module and its arguments.")],
     gpu: Annotated[list[str] | None, typer.Option(help="GPU instance, once for each; without it the least loaded one.")] = None,
     workload: Annotated[str | None, typer.Option(help="Which profiled training it is: model/size/training/batch.")] = None,
+    budget: Annotated[float | None, typer.Option(help="What it may lose to functions at most, 0.01 to 1; without it 0.1.")] = None,
 ) -> None:
     """Start a training job, for example: smore jobs start night -- zoo.train --model resnet50."""
     with connected() as client:
-        print(client.start_job(name, argv, gpu, workload=workload).id)
+        print(client.start_job(name, argv, gpu, workload=workload, budget=budget).id)
 
 
 @jobs.command("show")
@@ -591,6 +594,17 @@ def jobs_show(id_: Id, output: OutputOption = Output.YAML) -> None:
     """Everything about one job."""
     with connected() as client:
         show_value(client.job(id_), output)
+
+
+@jobs.command("statement")
+def jobs_statement(id_: Id, output: OutputOption = Output.TABLE) -> None:
+    """What functions have got beside a job, and what it has lost to them."""
+    with connected() as client:
+        found = client.statement(id_)
+    if output is Output.TABLE:
+        print(found.summary)
+    else:
+        show_value(found, output)
 
 
 @jobs.command("stop")

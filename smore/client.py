@@ -243,7 +243,8 @@ class Job:
     """
     A serverful job. Mean iteration times, seconds: ``solo_s`` while no function ran beside it, ``shared_s`` while one did.
 
-    ``degradation`` = shared / solo - 1; None = not known yet.
+    ``degradation`` = shared / solo - 1; None = not known yet. ``loss`` with its 95 % interval is what functions cost it by its last closed
+    windows, a fraction like its ``budget``; None = not enough data.
     """
 
     id: str
@@ -258,8 +259,41 @@ class Job:
     solo_s: float | None = None
     shared_s: float | None = None
     degradation: float | None = None
+    budget: float = 0.1
+    loss: float | None = None
+    loss_low: float | None = None
+    loss_high: float | None = None
+    loss_windows: int = 0
     memory_mib: float | None = None
     exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """
+    What a job gave and lost. ``harvested_s``: device-seconds in which functions ran beside it, for ``invocations`` of them.
+
+    ``loss`` with its 95 % interval rests on ``windows`` closed windows; None = not enough data: ``missing_windows`` more are needed, which
+    takes about ``missing_s`` seconds. ``kept``: the bound ``loss_high`` is within the ``budget``.
+    """
+
+    id: str
+    name: str = ""
+    state: str = ""
+    budget: float = 0.1
+    since: datetime | None = None
+    until: datetime | None = None
+    harvested_s: float = 0.0
+    harvested_since: datetime | None = None
+    invocations: int = 0
+    windows: int = 0
+    loss: float | None = None
+    loss_low: float | None = None
+    loss_high: float | None = None
+    kept: bool | None = None
+    missing_windows: int = 0
+    missing_s: float | None = None
+    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -682,13 +716,21 @@ class Dialogue:
         yield from _post({}, "gpus", id_, "resume")
 
     def start_job(
-        self, name: str, argv: Sequence[str], gpus: Sequence[str] | None, env: Mapping[str, str] | None, workload: str | None
+        self,
+        name: str,
+        argv: Sequence[str],
+        gpus: Sequence[str] | None,
+        env: Mapping[str, str] | None,
+        workload: str | None,
+        budget: float | None,
     ) -> Flow[Job]:
         body: dict[str, object] = {"name": name, "argv": list(argv), "env": dict(env or {})}
         if gpus is not None:
             body["gpus"] = list(gpus)
         if workload is not None:
             body["workload"] = workload
+        if budget is not None:
+            body["budget"] = budget
         return _read((yield from _post(body, "jobs")), Job)
 
     def jobs(self) -> Flow[list[Job]]:
@@ -696,6 +738,9 @@ class Dialogue:
 
     def job(self, id_: str) -> Flow[Job]:
         return _read((yield from exchange(Call(method="GET", path=_path("jobs", id_)))), Job)
+
+    def statement(self, id_: str) -> Flow[Statement]:
+        return _read((yield from exchange(Call(method="GET", path=_path("jobs", id_, "statement")))), Statement)
 
     def stop_job(self, id_: str) -> Flow[None]:
         yield from _post({}, "jobs", id_, "stop")
@@ -975,19 +1020,25 @@ class Client:
         gpus: Sequence[str] | None = None,
         env: Mapping[str, str] | None = None,
         workload: str | None = None,
+        budget: float | None = None,
     ) -> Job:
         """
         Start a training command (``argv``: a module and its arguments) on GPU instances, by default on the least loaded one.
 
-        ``workload`` says which profiled training it is, such as ``resnet50/cpu/training/8``.
+        ``workload`` says which profiled training it is, such as ``resnet50/cpu/training/8``; ``budget`` what it may lose to functions at
+        most, 0.01 to 1. A budget that could not be told from noise is refused, and the answer says which is the smallest.
         """
-        return self._carry(self._dialogue.start_job(name, argv, gpus, env, workload))
+        return self._carry(self._dialogue.start_job(name, argv, gpus, env, workload, budget))
 
     def jobs(self) -> list[Job]:
         return self._carry(self._dialogue.jobs())
 
     def job(self, id_: str) -> Job:
         return self._carry(self._dialogue.job(id_))
+
+    def statement(self, id_: str) -> Statement:
+        """What functions have got beside a job, and what the job has lost to them, with 95 % confidence."""
+        return self._carry(self._dialogue.statement(id_))
 
     def stop_job(self, id_: str) -> None:
         self._carry(self._dialogue.stop_job(id_))
@@ -1157,14 +1208,18 @@ class AsyncClient:
         gpus: Sequence[str] | None = None,
         env: Mapping[str, str] | None = None,
         workload: str | None = None,
+        budget: float | None = None,
     ) -> Job:
-        return await self._carry(self._dialogue.start_job(name, argv, gpus, env, workload))
+        return await self._carry(self._dialogue.start_job(name, argv, gpus, env, workload, budget))
 
     async def jobs(self) -> list[Job]:
         return await self._carry(self._dialogue.jobs())
 
     async def job(self, id_: str) -> Job:
         return await self._carry(self._dialogue.job(id_))
+
+    async def statement(self, id_: str) -> Statement:
+        return await self._carry(self._dialogue.statement(id_))
 
     async def stop_job(self, id_: str) -> None:
         await self._carry(self._dialogue.stop_job(id_))

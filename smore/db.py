@@ -198,7 +198,10 @@ class PredictorRow(Base):
 
 
 class InvocationRow(Base):
-    """An id begins with the time of its making: the newest are last in every index. ``cause`` is open: a newer writer may know more."""
+    """
+    An id begins with the time of its making: the newest are last in every index. ``cause`` is open: a newer writer may know more.
+    ``gate_s``: what the gate held against the deadline when it arrived, seconds from then; null = nothing was known.
+    """
 
     __tablename__ = "invocations"
     __table_args__ = (
@@ -224,6 +227,7 @@ class InvocationRow(Base):
     rows: Mapped[int]
     key_id: Mapped[str]
     trace: Mapped[str]
+    gate_s: Mapped[float | None]
 
 
 class ExecutionRow(Base):
@@ -293,6 +297,30 @@ class JobWindowRow(Base):
     shared_count: Mapped[int]
     device: Mapped[str]
     sharing_mode: Mapped[str]
+
+
+class LossWindowRow(Base):
+    """
+    A closed window of a serverful job and what lay beside it (smore/domain/loss.py): the counterfactual of what functions cost it.
+
+    Times in seconds. It is kept for as long as the job runs, whatever the retention.
+    """
+
+    __tablename__ = "loss_windows"
+
+    job: Mapped[str] = mapped_column(primary_key=True)
+    #: A job on several GPU instances has windows on each.
+    gpu: Mapped[str] = mapped_column(primary_key=True)
+    start_at: Mapped[datetime] = mapped_column(primary_key=True)
+    end_at: Mapped[datetime]
+    project: Mapped[str]
+    before_s: Mapped[float]
+    before_n: Mapped[int]
+    closed_s: Mapped[float]
+    closed_n: Mapped[int]
+    closed_sd: Mapped[float]
+    after_s: Mapped[float]
+    after_n: Mapped[int]
 
 
 class GpuSampleRow(Base):

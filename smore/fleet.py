@@ -13,6 +13,8 @@ from typing import Any, cast
 import msgspec
 import redis
 
+from smore.domain.loss import DEFAULT_BUDGET, Window
+
 
 class WarmState(StrEnum):
     LOADING = "loading"
@@ -31,6 +33,8 @@ class WarmInstance(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     #: Seconds since it last ran.
     idle_s: float = 0.0
+    #: The longest of the revision's last runs here, seconds: for so long the gate cannot stop it. 0 = it has not run yet.
+    longest_s: float = 0.0
 
 
 class JobReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +43,11 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Iteration times in seconds: ``solo_s`` over iterations during which no function ran here, ``shared_s`` over the others, both over the
     last ``window_s``; counts say how much they rest on. ``state``: running, ended, lost.
+
+    What functions cost it (smore/domain/loss.py): ``windows`` are the closed windows finished a short while ago, each told several times
+    and known by its ``start``; ``loss`` with its 95 % interval is that of the last ``loss_windows`` windows, None = not enough data.
+    ``recent_*`` (mean, count, standard deviation, seconds) are the last iterations with the gate open, ``closed_*`` those of the last
+    closed windows: what the fast test compares. A count of 0 = none.
     """
 
     id: str
@@ -55,6 +64,19 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     #: The profiled workload that it is, '' = not said.
     workload: str = ""
+    #: The most that it may lose, a fraction.
+    budget: float = DEFAULT_BUDGET
+    windows: Sequence[Window] = ()
+    loss: float | None = None
+    loss_low: float | None = None
+    loss_high: float | None = None
+    loss_windows: int = 0
+    recent_s: float = 0.0
+    recent_n: int = 0
+    recent_sd: float = 0.0
+    closed_s: float = 0.0
+    closed_n: int = 0
+    closed_sd: float = 0.0
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +104,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     jobs: Sequence[JobReport] = ()
     #: Revisions this worker will not run again after repeated crashes: "function@revision".
     quarantined: Sequence[str] = ()
+    #: The part of the time in which functions may work beside a job, 0..1 (see :class:`Throttle`).
+    duty: float = 1.0
+    #: A closed window is at hand: nothing starts here before ``closed_until`` at the latest (epoch seconds, 0 = none is at hand).
+    closed: bool = False
+    closed_until: float = 0.0
 
 
 encode_report = msgspec.json.Encoder().encode
@@ -115,13 +142,24 @@ class StartJob(Command, frozen=True, tag="start_job"):
     argv: list[str]
     env: dict[str, str]
     workload: str = ""
+    budget: float = DEFAULT_BUDGET
 
 
 class StopJob(Command, frozen=True, tag="stop_job"):
     id: str
 
 
-AnyCommand = Cancel | Offload | Prewarm | StartJob | StopJob
+class Throttle(Command, frozen=True, tag="throttle"):
+    """
+    From now on functions may work for ``duty`` (0..1) of the time beside the jobs of the GPU instance; 1 = as they like, 0 = not at all.
+
+    It holds until the next one, or until the worker starts anew with 1; what runs goes on.
+    """
+
+    duty: float
+
+
+AnyCommand = Cancel | Offload | Prewarm | StartJob | StopJob | Throttle
 
 _decode_command = msgspec.msgpack.Decoder(AnyCommand).decode
 _encode = msgspec.msgpack.Encoder().encode

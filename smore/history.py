@@ -21,13 +21,15 @@ import msgspec
 import psycopg
 import redis
 from psycopg.rows import TupleRow
-from sqlalchemy import Engine, Select, select
+from sqlalchemy import Engine, Select, func, select
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from smore import fleet, stream
-from smore.db import Base, DecisionRow, ExecutionRow, GpuSampleRow, InvocationRow, JobWindowRow
+from smore.db import Base, DecisionRow, ExecutionRow, GpuSampleRow, InvocationRow, JobWindowRow, LossWindowRow, ProfileRow
 from smore.domain.errors import InvocationNotFound
 from smore.domain.invocation import State
+from smore.domain.loss import Window
 from smore.observability import RECORD_LAG, RECORD_SKIPPED, RECORDED, logger
 
 log = logger(__name__)
@@ -70,6 +72,7 @@ class _Invocation(msgspec.Struct, gc=False):
     rows: int = 0
     key_id: str = ""
     trace: str = ""
+    gate: int = 0
 
 
 class _Execution(msgspec.Struct, gc=False):
@@ -134,7 +137,22 @@ class _JobWindow(msgspec.Struct, gc=False):
     sharing_mode: str
 
 
-_Row: TypeAlias = _Invocation | _Execution | _Decision | _GpuSample | _JobWindow
+class _LossWindow(msgspec.Struct, gc=False):
+    job: str
+    gpu: str
+    start: int
+    end: int
+    project: str
+    before_s: float
+    before_n: int
+    closed_s: float
+    closed_n: int
+    closed_sd: float
+    after_s: float
+    after_n: int
+
+
+_Row: TypeAlias = _Invocation | _Execution | _Decision | _GpuSample | _JobWindow | _LossWindow
 
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\0": ""}
 _ESCAPED = re.compile(r"[\\\t\n\r\0]")
@@ -146,7 +164,7 @@ class _Stage:
 
     def __init__(self, row: type[_Row], *merges: str) -> None:
         self.name = f"stage{row.__name__.lower()}"
-        columns = ", ".join(f"{field.name} {_TYPES[field.type]}" for field in msgspec.structs.fields(row))
+        columns = ", ".join(f'"{field.name}" {_TYPES[field.type]}' for field in msgspec.structs.fields(row))
         self.create = f"CREATE TEMPORARY TABLE IF NOT EXISTS {self.name} ({columns}) ON COMMIT DELETE ROWS"
         self.copy = f"COPY {self.name} FROM STDIN"
         self.merges = [merge.replace("STAGE", self.name) for merge in merges]
@@ -180,9 +198,9 @@ _INVOCATIONS = _Stage(
     f"""
     WITH merged AS (
         INSERT INTO invocations AS i (id, project, function, revision, state, cause, attempt, starts, arrival_at, deadline_at, claimed_at,
-            started_at, finished_at, gpu, rows, key_id, trace)
+            started_at, finished_at, gpu, rows, key_id, trace, gate_s)
         SELECT id, project, function, revision, state, cause, attempt, starts, {_at("arrival")}, {_at("deadline")}, {_at("claimed")},
-            {_at("started")}, {_at("finished")}, gpu, rows, key_id, trace
+            {_at("started")}, {_at("finished")}, gpu, rows, key_id, trace, CASE WHEN gate > 0 THEN gate::float8 / 1e6 END
         FROM STAGE WHERE arrival > 0
         ON CONFLICT (id) DO UPDATE SET state = excluded.state, cause = excluded.cause, attempt = excluded.attempt,
             starts = greatest(excluded.starts, i.starts), claimed_at = coalesce(excluded.claimed_at, i.claimed_at),
@@ -254,7 +272,17 @@ _JOB_WINDOWS = _Stage(
     """,
 )
 
-_CREATE = "; ".join(stage.create for stage in (_INVOCATIONS, _EXECUTIONS, _DECISIONS, _GPU_SAMPLES, _JOB_WINDOWS))
+_LOSS_WINDOWS = _Stage(
+    _LossWindow,
+    # A window never changes, and comes with many reports.
+    f"""
+    INSERT INTO loss_windows (job, gpu, start_at, end_at, project, before_s, before_n, closed_s, closed_n, closed_sd, after_s, after_n)
+    SELECT job, gpu, {_at("start")}, {_at('"end"')}, project, before_s, before_n, closed_s, closed_n, closed_sd, after_s, after_n FROM STAGE
+    ON CONFLICT DO NOTHING
+    """,
+)
+
+_CREATE = "; ".join(stage.create for stage in (_INVOCATIONS, _EXECUTIONS, _DECISIONS, _GPU_SAMPLES, _JOB_WINDOWS, _LOSS_WINDOWS))
 
 
 # ---- what a batch of entries comes to ----------------------------------------------------------------------------------------------------
@@ -305,6 +333,7 @@ class _Fold:
         self.decisions: list[_Decision] = []
         self.gpu_samples: dict[tuple[str, int], _GpuSample] = {}
         self.job_windows: dict[tuple[str, str, int], _JobWindow] = {}
+        self.loss_windows: dict[tuple[str, str, int], _LossWindow] = {}
 
     def add(self, entry: str, raw: bytes) -> None:
         """Raises ValueError where the entry cannot be read."""
@@ -319,7 +348,7 @@ class _Fold:
                 self._returned(event)
             case stream.Reported() as event:
                 self._reported(event)
-            case stream.CatalogChanged():
+            case stream.CatalogChanged() | stream.Asked():
                 pass
 
     def stages(self) -> Sequence[tuple[_Stage, Collection[_Row]]]:
@@ -329,6 +358,7 @@ class _Fold:
             (_DECISIONS, self.decisions),
             (_GPU_SAMPLES, self.gpu_samples.values()),
             (_JOB_WINDOWS, self.job_windows.values()),
+            (_LOSS_WINDOWS, self.loss_windows.values()),
         )
 
     def _invocation(self, function: str, id_: str) -> _Invocation:
@@ -349,7 +379,7 @@ class _Fold:
         project, _, name = event.function.partition("/")
         self.invocations[event.id] = _Invocation(
             event.id, project, name, event.revision, "queued", "", 0, 0, event.arrival_us, event.deadline_us, 0, 0, 0, "", event.rows,
-            event.key_id, event.trace,
+            event.key_id, event.trace, event.gate_us,
         )  # fmt: skip
 
     def _dispatched(self, entry: str, event: stream.Dispatched) -> None:
@@ -375,9 +405,11 @@ class _Fold:
         project, _, name = event.function.partition("/")
         # The start of an earlier attempt stands in the record until the next one starts.
         started = event.started_us if event.started_us >= event.claimed_us else 0
+        known = self.invocations.get(event.id)
         self.invocations[event.id] = _Invocation(
             event.id, project, name, event.revision, event.state, event.cause, event.attempt, event.starts, event.arrival_us,
             event.deadline_us, event.claimed_us, started, event.finished_us, event.gpu, event.rows, event.key_id, event.trace,
+            known.gate if known is not None else 0,
         )  # fmt: skip
         if not event.gpu:
             return  # it ended while it waited
@@ -406,6 +438,12 @@ class _Fold:
                 job.id, window, job.project, report.gpu, job.iterations, job.window_s, job.solo_s, job.solo_count, job.shared_s,
                 job.shared_count, report.device, report.sharing_mode,
             )  # fmt: skip
+            for found in job.windows:
+                start = int(found.start * 1e6)
+                self.loss_windows[job.id, report.gpu, start] = _LossWindow(
+                    job.id, report.gpu, start, int(found.end * 1e6), job.project, found.before_s, found.before_n, found.closed_s,
+                    found.closed_n, found.closed_sd, found.after_s, found.after_n,
+                )  # fmt: skip
 
 
 def _predicted(decision: str, gpu: str) -> str:
@@ -577,6 +615,13 @@ def _retirements(before: datetime) -> Iterator[tuple[str, datetime | int]]:
         rows = f"SELECT ctid FROM {table} WHERE {column} < %(before)s LIMIT %(chunk)s"
         yield f"WITH old AS (DELETE FROM {table} WHERE ctid = ANY(ARRAY({rows})) RETURNING 1) SELECT count(*) FROM old", bound
 
+    # The statement of a job that still runs rests on all of its windows.
+    rows = (
+        "SELECT w.ctid FROM loss_windows AS w LEFT JOIN jobs AS j ON j.id = w.job WHERE w.end_at < %(before)s"
+        " AND (j.id IS NULL OR j.ended_at < %(before)s) LIMIT %(chunk)s"
+    )
+    yield f"WITH old AS (DELETE FROM loss_windows WHERE ctid = ANY(ARRAY({rows})) RETURNING 1) SELECT count(*) FROM old", before
+
 
 @contextmanager
 def _driver(engine: Engine) -> Iterator[Connection]:
@@ -593,7 +638,7 @@ def _driver(engine: Engine) -> Iterator[Connection]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastInvocation:
-    """An invocation as the stream told it, finished or not."""
+    """An invocation as the stream told it, finished or not. ``gate_s``: what the gate held against its deadline, from arrival."""
 
     id: str
     function: str
@@ -611,6 +656,7 @@ class PastInvocation:
     rows: int
     key_id: str
     trace: str
+    gate_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -672,6 +718,14 @@ class JobWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Harvest:
+    """What functions have got beside a job: seconds of device time (a batch counts once) and the invocations that they served."""
+
+    seconds: float
+    invocations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
     gpu: str
     at: float
@@ -722,6 +776,23 @@ class Reader:
         which = (ExecutionRow.invocation == id_, ExecutionRow.project == project)
         return self._all(Execution, ExecutionRow, lambda q: q.where(*which).order_by(ExecutionRow.attempt))
 
+    def decisions(self, project: str, id_: str) -> dict[int, PastDecision]:
+        """The decisions that dispatched an invocation, by attempt; those that are known."""
+        columns = [ExecutionRow.attempt, *(getattr(DecisionRow, field.name) for field in fields(PastDecision))]
+        query = select(*columns).join(DecisionRow, ExecutionRow.decision_id == DecisionRow.id)
+        query = query.where(ExecutionRow.invocation == id_, ExecutionRow.project == project)
+        with self._engine.connect() as connection:
+            return {
+                attempt: PastDecision(id=number, function=function, gpu=gpu, at=at.timestamp(), attempts=attempts, decision=decision)
+                for attempt, number, function, gpu, at, attempts, decision in connection.execute(query)
+            }
+
+    def windows_around(self, job: str, gpu: str, start: float, end: float) -> list[JobWindow]:
+        """What a job's iterations on a GPU instance took as last reported while something ran there, epoch seconds; at most one window."""
+        row = JobWindowRow
+        which = (row.job == job, row.gpu == gpu, row.at > _moment(start - JOB_WINDOW_S), row.at <= _moment(end))
+        return self._all(JobWindow, row, lambda q: q.where(*which).order_by(row.at.desc()).limit(1))
+
     def decision_for(self, id_: str, attempt: int) -> PastDecision | None:
         """The decision that dispatched an attempt, None where it is not known."""
         of_attempt = (ExecutionRow.invocation == id_, ExecutionRow.attempt == attempt)
@@ -732,6 +803,43 @@ class Reader:
 
     def job_windows(self, job: str) -> list[JobWindow]:
         return self._all(JobWindow, JobWindowRow, lambda q: q.where(JobWindowRow.job == job).order_by(JobWindowRow.at))
+
+    def loss_windows(self, job: str) -> dict[str, list[Window]]:
+        """The closed windows of a job by GPU instance, in their order."""
+        query = select(LossWindowRow).where(LossWindowRow.job == job).order_by(LossWindowRow.gpu, LossWindowRow.start_at)
+        found: dict[str, list[Window]] = {}
+        with Session(self._engine) as session:
+            for row in session.scalars(query):
+                window = Window(
+                    start=row.start_at.timestamp(), end=row.end_at.timestamp(), before_s=row.before_s, before_n=row.before_n,
+                    closed_s=row.closed_s, closed_n=row.closed_n, closed_sd=row.closed_sd, after_s=row.after_s, after_n=row.after_n,
+                )  # fmt: skip
+                found.setdefault(row.gpu, []).append(window)
+        return found
+
+    def harvest(self, job: str, gpus: Sequence[str], since: float) -> Harvest:
+        """What ran beside a job on its GPU instances since the epoch second ``since``, to the end or not; as far back as history goes."""
+        # Each member of a batch has a row with the time of the whole batch.
+        seconds = func.coalesce(func.sum(ExecutionRow.run_s / func.greatest(ExecutionRow.batch, 1)), 0.0)
+        which = (
+            ExecutionRow.finished_at >= datetime.fromtimestamp(since, UTC),
+            ExecutionRow.gpu.in_(gpus),
+            ExecutionRow.run_s.is_not(None),
+            ExecutionRow.jobs.contains([job]),
+        )
+        with self._engine.connect() as connection:
+            found = connection.execute(select(seconds, func.count()).where(*which)).one()
+        return Harvest(seconds=found[0] or 0.0, invocations=found[1])
+
+    def solo_timings(self, workload: str, place: tuple[str, str]) -> list[dict[str, float]]:
+        """Iteration times (n, mean, p50, p95, p99) of a profiled workload alone at a (device, sharing mode), newest first."""
+        names = ("model", "preset", "role", "batch")
+        document = ProfileRow.document
+        which = (ProfileRow.kind == "solo", ProfileRow.device == place[0], ProfileRow.sharing_mode == place[1])
+        same = [document["workload"][name].astext == part for name, part in zip(names, workload.split("/"), strict=True)]
+        query = select(document["timing"]).where(*which, *same).order_by(ProfileRow.at.desc())
+        with self._engine.connect() as connection:
+            return list(connection.scalars(query))
 
     def gpu_samples(self, gpu: str, since: float) -> list[GpuSample]:
         """From the epoch second ``since`` on."""
@@ -746,6 +854,10 @@ class Reader:
                 value(**{name: _plain(cell) for name, cell in one.items()})
                 for one in connection.execute(narrow(select(*columns))).mappings()
             ]
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
 
 
 def _plain(cell: Any) -> Any:

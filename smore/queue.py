@@ -30,8 +30,12 @@ from smore.stream import error_result
 
 Arg = bytes | str | int | float
 
+#: How long an answer of the leader's lies in Redis for the gateway that asked, and how long the leader takes a question for one that
+#: somebody still waits for.
+ANSWER_TTL_S = 5.0
+
 SCRIPTS = (
-    "enqueue", "claim", "start", "finish", "requeue", "reap", "release", "settle", "cancel", "keep", "sweep", "report", "lead", "snapshot",
+    "enqueue", "ask", "claim", "start", "finish", "requeue", "reap", "release", "settle", "cancel", "keep", "sweep", "report", "lead", "snapshot",
 )  # fmt: skip
 
 
@@ -88,6 +92,47 @@ class Admission:
     limit: str = ""
     earliest_us: int = 0
     now_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """
+    What would become of an invocation? ``deadline_us`` absolute, or ``slo_us`` from now; exactly one is not zero.
+
+    ``id`` is the question's own, '' = only the gate is asked, not the leader. ``size``: bytes of its payload.
+    """
+
+    id: str
+    function: str
+    revision: int = 0
+    rows: int = 1
+    slo_us: int = 0
+    deadline_us: int = 0
+    size: int = 0
+    max_pending: int = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """
+    What the gate says to a :class:`Question`. Times in microseconds.
+
+    ``needed_us``: the earliest feasible finish from now, 0 = not known; ``full``: the bound that one more would break, '' = none;
+    ``paused``: '', ``function`` or ``platform``. ``leader``: ``asked`` (its answer comes), ``many`` (too many questions within a second),
+    ``alone`` (nobody leads), ``gate`` (it was not to be asked).
+    """
+
+    now_us: int
+    deadline_us: int
+    needed_us: int
+    full: str
+    paused: Literal["", "function", "platform"]
+    leader: Literal["asked", "many", "alone", "gate"]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the gate would take it by its deadline."""
+        return self.deadline_us > self.now_us and self.now_us + self.needed_us <= self.deadline_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +234,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """An invocation as Redis holds it now."""
+    """An invocation as Redis holds it now. ``gate_us``: what the gate held against the deadline, from arrival; 0 = nothing was known."""
 
     id: str
     function: str
@@ -208,6 +253,7 @@ class Record:
     accept: Encoding
     trace: str
     schedule_us: int
+    gate_us: int
 
 
 def parse_replies(data: bytes) -> list[Reply]:
@@ -263,6 +309,21 @@ def _enqueue_args(request: Request, bounds: QueueSettings) -> list[Arg]:
     ]  # fmt: skip
 
 
+def _ask_args(question: Question, bounds: QueueSettings) -> list[Arg]:
+    return [
+        question.id, question.function, question.revision, question.rows, question.slo_us, question.deadline_us, question.size,
+        question.max_pending, bounds.max_pending, bounds.payload_bytes, bounds.result_bytes, bounds.events, bounds.keys, bounds.asks_per_s,
+    ]  # fmt: skip
+
+
+def _gate(raw: Sequence[bytes]) -> Gate:
+    full, paused, leader = (value.decode() for value in raw[3:6])
+    return Gate(
+        now_us=int(raw[0]), deadline_us=int(raw[1]), needed_us=int(raw[2]), full=full,
+        paused=cast("Literal['', 'function', 'platform']", paused), leader=cast("Literal['asked', 'many', 'alone', 'gate']", leader),
+    )  # fmt: skip
+
+
 def _admission(raw: Sequence[bytes]) -> Admission:
     match raw[0]:
         case b"ok":
@@ -279,7 +340,7 @@ def _admission(raw: Sequence[bytes]) -> Admission:
             return Admission(status="late", now_us=int(raw[1]))
 
 
-_RECORD_FIELDS = ("f", "rev", "st", "cause", "at", "starts", "gpu", "ar", "dl", "cl", "su", "fi", "rows", "acc", "tr", "sc")
+_RECORD_FIELDS = ("f", "rev", "st", "cause", "at", "starts", "gpu", "ar", "dl", "cl", "su", "fi", "rows", "acc", "tr", "sc", "nd")
 
 
 def _record(id_: str, raw: Sequence[bytes | None]) -> Record | None:
@@ -290,7 +351,7 @@ def _record(id_: str, raw: Sequence[bytes | None]) -> Record | None:
     return Record(
         id=id_, function=text[0], revision=number[1], state=text[2], cause=text[3], attempt=number[4], starts=number[5], gpu=text[6],
         arrival_us=number[7], deadline_us=number[8], claimed_us=number[9], started_us=number[10], finished_us=number[11], rows=number[12],
-        accept=Encoding(text[13]), trace=text[14], schedule_us=number[15],
+        accept=Encoding(text[13]), trace=text[14], schedule_us=number[15], gate_us=number[16],
     )  # fmt: skip
 
 
@@ -415,6 +476,14 @@ class Queue:
             args += [ending.function, ending.id, ending.action, ending.cause.value, error_result(ending.message)]
         answer = self._call("settle", *args)
         return None if answer and answer[0] == b"fenced" else [value == 1 for value in answer]
+
+    def answer(self, id_: str, answer: bytes) -> None:
+        """The leader's answer to a question, for the gateway that waits for it."""
+        key = f"{self.prefix}ask:{id_}"
+        pipe = self.redis.pipeline(transaction=True)
+        pipe.lpush(key, answer)
+        pipe.pexpire(key, int(ANSWER_TTL_S * 1000))
+        pipe.execute()
 
     def start(self, function: str, gpu: str, lease_s: float, attempts: Iterable[tuple[str, int]]) -> list[Begun | None]:
         """Begin a batch; None where an invocation is not this worker's (any more) or its deadline has passed."""
@@ -606,6 +675,19 @@ class AsyncQueue:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    async def ask(self, question: Question) -> Gate:
+        """Put a question to the gate and, where it has an id, to the leader: :meth:`answer` waits for that one."""
+        return _gate(await self._one("ask", *_ask_args(question, self.bounds)))
+
+    async def answer(self, id_: str, wait_s: float) -> bytes | None:
+        """What the leader answered (smore/explain.py: Answer), None where it did not within ``wait_s``."""
+        found = await cast(Awaitable[Any], self.redis.blpop([f"{self.prefix}ask:{id_}"], timeout=wait_s))
+        return None if found is None else cast(bytes, found[1])
+
+    async def before(self, function: str, id_: str) -> int | None:
+        """How many of its function wait with earlier deadlines, None where it does not wait."""
+        return cast("int | None", await self.redis.zrank(f"{self.prefix}q:{function}", id_))
 
     async def cancel(self, project: str, id_: str) -> tuple[str, str]:
         """``("absent", "")``, ``("ended", state)`` or ``("cancelled", state before)``."""

@@ -7,10 +7,12 @@ Every knob of the platform in one place, read from the environment.
 
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from smore.domain.loss import PROBE_MAX_S, PROBE_SHARE
 
 
 class RedisSettings(BaseModel):
@@ -56,21 +58,30 @@ class QueueSettings(BaseModel):
     idempotency_ttl_s: float = 3600.0
     #: Keys of all kinds in Redis (records, results, idempotency keys): what has no byte budget of its own is bounded by their number.
     keys: int = 1_500_000
+    #: Questions to the leader (dry runs, explanations of what waits) that are let through in a second, over all gateways.
+    asks_per_s: int = 20
     #: Dispatches that may be lost (worker died before user code began) before an invocation fails.
     max_lost: int = 5
 
 
-class SchedulerSettings(BaseModel):
-    policy: str = "spine"
+class PolicySettings(BaseModel):
+    """Which rule decides (scheduler/policy/knobs.py)."""
+
+    name: str = "smore-product"
+    #: Knobs that differ from the named setting, as a JSON object: ``{"tau_training": 0.05}``.
+    knobs: dict[str, Any] = {}
     seed: int = 0
+    #: Another named setting whose choice is recorded beside every decision; it does not act. "" = none.
+    shadow: str = ""
+
+
+class SchedulerSettings(BaseModel):
     #: The leader must renew within this, else the standby takes over.
     lease_s: float = 2.0
     #: How long the deciding loop sleeps when nothing happens.
     tick_s: float = 0.1
     #: A dispatched invocation that no worker started within this returns to the queue.
     dispatch_lease_s: float = 2.0
-    #: Added to the normalised priority per second of waiting (digest A20).
-    ageing_per_s: float = 0.5
 
 
 class WorkerSettings(BaseModel):
@@ -96,6 +107,13 @@ class WorkerSettings(BaseModel):
     lease_s: float = 2.0
     #: Keep one started runner without a model, so that a cold start pays neither imports nor the device context.
     standby: bool = True
+    #: Part of the time in which no function may run beside a job, in windows drawn at random: what its loss is measured against
+    #: (docs/budgets.md). For each job; 0 = its loss is not measured, and no budget can be proven. More than a tenth would leave no room
+    #: for chance between windows.
+    probe_share: float = Field(default=PROBE_SHARE, ge=0, le=0.1)
+    #: The longest such window, the wait for what runs included, seconds: how long an invocation may have to wait for it. A job whose
+    #: iterations need a longer one (seven of them) is not measured.
+    probe_max_s: float = Field(default=PROBE_MAX_S, gt=0, le=60)
 
 
 class Settings(BaseSettings):
@@ -117,6 +135,7 @@ class Settings(BaseSettings):
     postgres: PostgresSettings = PostgresSettings()
     api: ApiSettings = ApiSettings()
     queue: QueueSettings = QueueSettings()
+    policy: PolicySettings = PolicySettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     worker: WorkerSettings = WorkerSettings()
 

@@ -24,6 +24,8 @@ class Arrived(Entry, frozen=True, tag="a"):
     shape: str
     key_id: str
     trace: str
+    #: What the gate held against the deadline: the earliest feasible finish, from arrival; 0 = it knew of none.
+    gate_us: int = 0
 
 
 class Dispatched(Entry, frozen=True, tag="d"):
@@ -83,6 +85,17 @@ class CatalogChanged(Entry, frozen=True, tag="c"):
     at_us: int
 
 
+class Asked(Entry, frozen=True, tag="k"):
+    """A gateway asks the leader what would become of an invocation; the answer goes to a list of its own (smore/explain.py: Answer)."""
+
+    id: str
+    function: str
+    revision: int
+    rows: int
+    deadline_us: int
+    at_us: int
+
+
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
     """
     A worker's record of one batch, JSON in :attr:`Settled.meta`. Unknown keys are passed over.
@@ -106,7 +119,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     sharing_mode: str = ""
 
 
-Event = Arrived | Dispatched | Returned | Settled | Reported | CatalogChanged
+Event = Arrived | Dispatched | Returned | Settled | Reported | CatalogChanged | Asked
 
 decode = msgspec.msgpack.Decoder(Event).decode
 encode = msgspec.msgpack.Encoder().encode

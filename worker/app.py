@@ -26,6 +26,7 @@ from smore.settings import Settings, settings
 from worker.cgroup import ShareGroup
 from worker.device import Device, open_device
 from worker.execution import Executor
+from worker.gate import Gate, Prober
 from worker.heartbeat import Heartbeat
 from worker.jobs import Jobs
 from worker.pool import Pool
@@ -61,19 +62,23 @@ class Worker:
             gpu=own.gpu, device=device, zygote=lambda: self.zygote, standby=own.standby, others_mib=lambda: self.jobs.memory_mib(),
             changed=lambda: self.heartbeat.wake(),
         )  # fmt: skip
+        self.gate = Gate(self.pool.activity)
         self.jobs = Jobs(
             gpu=own.gpu, home=home, entrypoints=config.job_entrypoints, cores=device.cores, environment=device.environment,
-            activity=self.pool.activity, memory_of=device.process_memory_mib, started=self._join_group,
-            changed=lambda: self.heartbeat.wake(),
+            activity=self.pool.activity, gate=self.gate, seed=self.boot, probe_share=own.probe_share, probe_max_s=own.probe_max_s,
+            memory_of=device.process_memory_mib, started=self._join_group, changed=lambda: self.heartbeat.wake(),
         )  # fmt: skip
         self.executor = Executor(
             config=own, device=device, boot=self.boot, queue=self.queue, catalog=Catalog(client, config.redis.prefix), pool=self.pool,
-            jobs=self.jobs.running,
+            gate=self.gate, jobs=self.jobs.running,
         )  # fmt: skip
         self.heartbeat = Heartbeat(
-            config=config, boot=self.boot, client=client, device=device, pool=self.pool, executor=self.executor, jobs=self.jobs,
-            zygote_pid=lambda: self.zygote.pid,
+            config=config, boot=self.boot, client=client, device=device, pool=self.pool, executor=self.executor,
+            gate=self.gate, jobs=self.jobs, zygote_pid=lambda: self.zygote.pid,
         )  # fmt: skip
+        self.prober = Prober(
+            gate=self.gate, activity=self.pool.activity, jobs=self.jobs, longest_s=own.probe_max_s, changed=self.heartbeat.wake
+        )
 
     def _exited(self, runner: Runner) -> None:
         self.pool.exited(runner)
@@ -104,6 +109,7 @@ class Worker:
             log.info("started", gpu=self.config.worker.gpu, boot=self.boot, given_back=released)
             self.pool.start()
             self.heartbeat.start()
+            self.prober.start()
             return True
         return False
 
@@ -113,6 +119,7 @@ class Worker:
         self.heartbeat.wake()
 
     def close(self) -> None:
+        self.prober.stop()
         self.heartbeat.stop()
         self.pool.close()
         self.zygote.close()

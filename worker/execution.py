@@ -25,6 +25,7 @@ from smore.settings import WorkerSettings
 from smore.stream import Execution, Result, encode, encode_json, error_result
 from worker.device import Device
 from worker.frames import Answer, Item, Predicted
+from worker.gate import Gate
 from worker.pool import LoadFailed, Pool, Quarantined, Seat, Unservable
 from worker.processes import RunnerDied, RunnerFailed, RunnerTimeout
 
@@ -35,6 +36,10 @@ _OUTAGE: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
 PATIENCE_S: Final = 30.0
 #: How long a batch waits for a seat that others hold, beyond its own deadline too: Redis decides about deadlines, not this.
 SEAT_WAIT_S: Final = 10.0
+#: How long a batch waits at a shut gate before it is given back, at most: another GPU instance may take it.
+GATE_WAIT_S: Final = 1.0
+#: And at least: its deadline may be too near for anything else.
+GATE_LEAST_S: Final = 0.05
 #: SIGTERM to SIGKILL of a cancelled invocation's runner.
 CANCEL_S: Final = 1.0
 
@@ -82,6 +87,7 @@ class Executor:
         queue: Queue,
         catalog: Catalog,
         pool: Pool,
+        gate: Gate,
         jobs: Callable[[], Sequence[str]],
     ) -> None:
         self._config = config
@@ -90,6 +96,7 @@ class Executor:
         self._queue = queue
         self._catalog = catalog
         self._pool = pool
+        self._gate = gate
         self._jobs = jobs
         self._lock = threading.Lock()
         self._batches: set[Batch] = set()
@@ -175,13 +182,7 @@ class Executor:
             self._fail(batch, Cause.FUNCTION_DELETED, "The function is gone.")
             return
         try:
-            seat = self._pool.acquire(
-                batch.function,
-                batch.revision,
-                spec,
-                until=time.monotonic() + SEAT_WAIT_S,
-                wanted=lambda: not self.draining and bool(batch.mine()),
-            )
+            seat = self._seat(batch, spec)
         except Unservable as error:
             self._give_back(batch, Cause.WORKER_BUSY, str(error))
         except Quarantined as error:
@@ -190,6 +191,28 @@ class Executor:
             self._fail(batch, Cause.LOAD_FAILED, str(error))
         else:
             self._run(batch, seat, spec, trace)
+
+    def _seat(self, batch: Batch, spec: FunctionSpec) -> Seat:
+        """
+        A seat while the gate is open. Raises what :meth:`Pool.acquire` raises, Unservable too where the gate stays shut.
+
+        A load counts as the beginning of its run: once it has begun the run follows.
+        """
+
+        def wanted() -> bool:
+            return not self.draining and bool(batch.mine())
+
+        deadline_at = min(member.begun.deadline_us for member in batch.members) / 1e6
+        # Half of what is left: the other half is for another place.
+        until = time.monotonic() + min(GATE_WAIT_S, max(GATE_LEAST_S, (deadline_at - time.time()) / 2))
+        while True:
+            if not self._gate.wait(until - time.monotonic(), wanted):
+                raise Unservable("The gate is shut: training is protected here.")
+            seat = self._pool.acquire(batch.function, batch.revision, spec, until=time.monotonic() + SEAT_WAIT_S, wanted=wanted)
+            if seat.cold or self._gate.open():
+                return seat
+            # Shut while it waited for its seat. Nothing has run.
+            self._pool.release(seat)
 
     def _run(self, batch: Batch, seat: Seat, spec: FunctionSpec, trace: str) -> None:
         with self._lock:
@@ -223,6 +246,7 @@ class Executor:
             raise
         self._settling(batch)
         self._pool.release(seat)
+        self._pool.ran(seat, predicted.run_us / 1e6)
         self._pool.succeeded(seat)
         observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(predicted.run_us / 1e6)
         meta = encode_json(

@@ -11,12 +11,13 @@ import redis
 from smore import observability
 from smore.catalog import Catalog
 from smore.celery_app import gpu_queue
-from smore.fleet import AnyCommand, Cancel, Fleet, Offload, Prewarm, Report, StartJob, StopJob, encode_report
+from smore.fleet import AnyCommand, Cancel, Fleet, Offload, Prewarm, Report, StartJob, StopJob, Throttle, encode_report
 from smore.queue import Queue
 from smore.settings import Settings
 from worker import proc
 from worker.device import Device, Load
 from worker.execution import Executor
+from worker.gate import Gate
 from worker.jobs import Jobs
 from worker.pool import Pool
 
@@ -66,6 +67,7 @@ class Heartbeat:
         device: Device,
         pool: Pool,
         executor: Executor,
+        gate: Gate,
         jobs: Jobs,
         zygote_pid: Callable[[], int | None],
     ) -> None:
@@ -75,6 +77,7 @@ class Heartbeat:
         self._device = device
         self._pool = pool
         self._executor = executor
+        self._gate = gate
         self._jobs = jobs
         self._zygote_pid = zygote_pid
         prefix = config.redis.prefix
@@ -147,6 +150,7 @@ class Heartbeat:
     def _compose(self) -> Report:
         config = self._config.worker
         warm = self._pool.warm()
+        closed_until = self._gate.closed_until
         self._sample()
         return Report(
             gpu=config.gpu, boot=self._boot, at=time.time(), kind=config.kind, device=self._device.description,
@@ -157,7 +161,7 @@ class Heartbeat:
             memory_used_mib=round(self._pool.memory_used_mib() + self._jobs.memory_mib(), 1),
             utilisation=round(self._utilisation[0], 4), utilisation_counter=self._device.counter,
             function_utilisation=round(self._utilisation[1], 4), running=self._executor.batches(), warm=warm, jobs=self._jobs.reports(),
-            quarantined=self._pool.quarantined(),
+            quarantined=self._pool.quarantined(), duty=self._gate.duty, closed=closed_until is not None, closed_until=closed_until or 0.0,
         )  # fmt: skip
 
     def _sample(self) -> None:
@@ -207,7 +211,9 @@ class Heartbeat:
             case Cancel():
                 self._executor.cancel(command.function, command.id, command.attempt)
             case Offload():
-                self._pool.offload(command.function, command.revision)
+                # In a thread of its own: it waits for memory, and a throttle behind it may not.
+                key = (command.function, command.revision)
+                threading.Thread(target=self._pool.offload, args=key, name="offload", daemon=True).start()
             case Prewarm():
                 spec = self._catalog.revision(command.function, command.revision)
                 if spec is not None:
@@ -216,5 +222,16 @@ class Heartbeat:
                 self._jobs.start(command)
             case StopJob():
                 self._jobs.stop(command.id)
+            case Throttle():
+                self._throttle(command.duty)
             case _:
                 assert_never(command)
+
+    def _throttle(self, duty: float) -> None:
+        try:
+            self._gate.throttle(duty)
+        except ValueError as error:
+            log.warning("throttle passed over", error=str(error))
+            return
+        log.info("throttled", duty=duty)
+        self.wake()

@@ -23,12 +23,15 @@ import msgspec
 
 from smore import observability
 from smore.domain.job import JobState
+from smore.domain.loss import DEFAULT_BUDGET, Sample
 from smore.fleet import JobReport, StartJob
 from smore.track import TrackReader
 from worker import proc
 from worker.activity import Activity
 from worker.device import pinned
+from worker.gate import Due, Gate
 from worker.processes import MALLOC, ROOT, scrubbed
+from worker.windows import Closing, Windows
 
 log = observability.logger(__name__)
 
@@ -45,6 +48,9 @@ REFUSED: Final = 126
 _RESERVED: Final = ("SMORE_", "LD_", "PYTHON", "MALLOC_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
 
 
+_NOTHING: Final = Sample(mean=0.0, sd=0.0, n=0)
+
+
 class Record(msgspec.Struct, kw_only=True):
     """What is written down about a job. ``start`` in clock ticks since the boot ``boot``."""
 
@@ -59,6 +65,7 @@ class Record(msgspec.Struct, kw_only=True):
     #: Of the worker's GPU instance.
     gpu: str
     workload: str = ""
+    budget: float = DEFAULT_BUDGET
     state: JobState = JobState.RUNNING
     exit_code: int | None = None
     ended_at: float = 0.0
@@ -72,6 +79,7 @@ _decode = msgspec.json.Decoder(Record).decode
 class _Job:
     record: Record
     reader: TrackReader
+    windows: Windows
     #: None where it was adopted.
     child: "subprocess.Popen[bytes] | None" = None
     #: (end, duration, shared) of the iterations in the window.
@@ -93,6 +101,8 @@ class Jobs:
     The jobs of one GPU instance. ``tick`` is called with every heartbeat; every method is safe from any thread.
 
     ``memory_of`` gives the MiB of the device that a process holds; ``started`` is told the process number of every job, adopted ones too.
+    ``gate`` is told whether a job runs. ``probe_share`` and ``probe_max_s``: see :class:`~worker.windows.Windows`, whose times follow from
+    ``seed`` and the job's id.
     """
 
     def __init__(
@@ -104,6 +114,10 @@ class Jobs:
         cores: Sequence[int],
         environment: Mapping[str, str],
         activity: Activity,
+        gate: Gate,
+        seed: str,
+        probe_share: float,
+        probe_max_s: float,
         memory_of: Callable[[int], float | None],
         started: Callable[[int], None],
         changed: Callable[[], None],
@@ -115,6 +129,10 @@ class Jobs:
         self._cores = cores
         self._environment = environment
         self._activity = activity
+        self._gate = gate
+        self._seed = seed
+        self._probe_share = probe_share
+        self._probe_max_s = probe_max_s
         self._memory_of = memory_of
         self._started = started
         self._changed = changed
@@ -134,7 +152,7 @@ class Jobs:
                     continue
                 if record.gpu != self._gpu:
                     continue
-                job = self._jobs[record.id] = _Job(record, TrackReader(str(self._track(record.id))))
+                job = self._jobs[record.id] = self._job(record)
                 if not job.running:
                     continue
                 if _alive(record):
@@ -154,9 +172,9 @@ class Jobs:
                 return
             record = Record(
                 id=command.id, project=command.project, name=command.name, argv=command.argv, pid=0, start=0, boot=proc.boot_id(),
-                token=secrets.token_hex(16), gpu=self._gpu, workload=command.workload,
+                token=secrets.token_hex(16), gpu=self._gpu, workload=command.workload, budget=command.budget,
             )  # fmt: skip
-            job = self._jobs[command.id] = _Job(record, TrackReader(str(self._track(command.id))))
+            job = self._jobs[command.id] = self._job(record)
             if not command.argv or command.argv[0] not in self._entrypoints:
                 log.error("job refused: not an allowed entry point", job=command.id, argv=command.argv)
                 self._close(job, JobState.ENDED, REFUSED)
@@ -173,7 +191,13 @@ class Jobs:
             self._write(record)
             self._started(record.pid)
             log.info("job started", job=record.id, pid=record.pid, argv=record.argv)
+            self._gate.protect(True)
         self._changed()
+
+    def _job(self, record: Record) -> _Job:
+        seed = f"{self._seed}/{record.id}"
+        windows = Windows(seed=seed, share=self._probe_share, longest_s=self._probe_max_s, since=time.time())
+        return _Job(record, TrackReader(str(self._track(record.id))), windows)
 
     def _spawn(self, record: Record, env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         own = {name: value for name, value in env.items() if not name.startswith(_RESERVED)}
@@ -220,6 +244,7 @@ class Jobs:
                     self._measure(job, mono)
                 elif now - job.record.ended_at > REMEMBERED_S:
                     self._forget(job)
+            self._gate.protect(any(job.running for job in self._jobs.values()))
         if ended:
             self._changed()
 
@@ -258,9 +283,37 @@ class Jobs:
     def _read(self, job: _Job, now: float) -> None:
         for end, duration in job.reader.read_new():
             if end > now - WINDOW_S:
-                job.iterations.append((end, duration, self._activity.overlaps(end - duration, end)))
+                shared = self._activity.overlaps(end - duration, end)
+                job.iterations.append((end, duration, shared))
+                job.windows.add(end, duration, shared)
+        job.windows.settle(now)
         while job.iterations and job.iterations[0][0] <= now - WINDOW_S:
             job.iterations.popleft()
+
+    # ---- for the prober -----------------------------------------------------------------------------------------------------------------
+
+    def due(self) -> list[Due]:
+        now = time.time()
+        with self._lock:
+            found = []
+            for id_, job in self._jobs.items():
+                at = job.windows.due(now) if job.running else None
+                if at is not None:
+                    found.append(Due(job=id_, at=at, length_s=job.windows.length_s or 0.0, side_s=job.windows.side_s))
+            return found
+
+    def runs(self, id_: str) -> bool:
+        with self._lock:
+            return id_ in self._jobs and self._jobs[id_].running
+
+    def closed(self, id_: str, closing: Closing) -> None:
+        """The gate was shut for one job: for the others it is a disturbance."""
+        with self._lock:
+            for other, job in self._jobs.items():
+                if other == id_:
+                    job.windows.closed(closing)
+                else:
+                    job.windows.disturbed(closing)
 
     # ---- for reports --------------------------------------------------------------------------------------------------------------------
 
@@ -317,9 +370,14 @@ def _alive(record: Record) -> bool:
 def _report(job: _Job) -> JobReport:
     solo = [duration for _, duration, shared in job.iterations if not shared]
     shared = [duration for _, duration, shared in job.iterations if shared]
+    windows, loss = job.windows, job.windows.loss
+    recent, closed = windows.recent or _NOTHING, windows.reference or _NOTHING
     return JobReport(
         id=job.record.id, project=job.record.project, state=job.record.state.value, pid=job.record.pid, memory_mib=round(job.memory_mib, 1),
         iterations=job.reader.count, window_s=WINDOW_S, solo_s=sum(solo) / len(solo) if solo else 0.0, solo_count=len(solo),
         shared_s=sum(shared) / len(shared) if shared else 0.0, shared_count=len(shared),
-        exit_code=job.record.exit_code, workload=job.record.workload,
+        exit_code=job.record.exit_code, workload=job.record.workload, budget=job.record.budget, windows=windows.fresh(),
+        loss=loss.mean if loss else None, loss_low=loss.low if loss else None, loss_high=loss.high if loss else None,
+        loss_windows=windows.count, recent_s=recent.mean, recent_n=recent.n, recent_sd=recent.sd, closed_s=closed.mean,
+        closed_n=closed.n, closed_sd=closed.sd,
     )  # fmt: skip

@@ -8,6 +8,7 @@ All of it is guarded by one condition; what takes time (loads, unloads, kills) h
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
@@ -29,6 +30,8 @@ LOAD_S: Final = 120.0
 #: How often the memory of an instance that runs is measured anew: soon after its load at first, then after twice as long each time, up
 #: to this.
 _MEASURE_S: Final = 10.0
+#: Runs of a revision whose longest is reported.
+_RUNS: Final = 50
 #: How often the pool looks after itself when nothing wakes it.
 _ROUND_S: Final = 1.0
 
@@ -123,6 +126,8 @@ class Pool:
         self._instances: dict[Key, list[Instance]] = {}
         #: Memory that a revision was found to need, for its next load.
         self._known_mib: dict[Key, float] = {}
+        #: Seconds of a revision's last runs.
+        self._runs_s: dict[Key, deque[float]] = {}
         self._standby: Runner | None = None
         self._standby_mib = 0.0
         self._loading = 0
@@ -207,6 +212,11 @@ class Pool:
         observability.RUNNER_DEATHS.labels(instance.function, self._gpu, cause.value).inc()
         self._note_crash(instance, culprit)
 
+    def ran(self, seat: Seat, seconds: float) -> None:
+        """Note how long a run took, from its begin to its end: nothing could have stopped it meanwhile."""
+        with self._state:
+            self._runs_s.setdefault(seat.instance.key, deque(maxlen=_RUNS)).append(seconds)
+
     def succeeded(self, seat: Seat) -> None:
         self.quarantine.succeeded(seat.instance.key)
 
@@ -252,6 +262,7 @@ class Pool:
                     function=one.function, revision=one.revision, state=one.state, memory_mib=round(one.memory_mib, 1),
                     pid=one.runner.pid if one.runner is not None else 0,
                     idle_s=round(now - one.used_at, 3) if one.state is WarmState.IDLE else 0.0,
+                    longest_s=round(max(self._runs_s.get(one.key, ()), default=0.0), 6),
                 )
                 for one in self._all() if not one.leaving
             ]  # fmt: skip

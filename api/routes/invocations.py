@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
 
 import orjson
+import redis
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from prometheus_client import Counter, Histogram
@@ -24,7 +25,7 @@ from smore.domain.access import Scope
 from smore.domain.errors import CallerError, Conflict, InvocationNotFound
 from smore.domain.invocation import TERMINAL, State
 from smore.observability import E2E_SECONDS, INVOCATIONS, REFUSALS
-from smore.queue import Record, Reply
+from smore.queue import Gate, Question, Record, Reply
 from smore.stream import decode_result
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ async def _invoke_one(call: Call, wait_s: float, began: float) -> Response:
             return accepted(wanted.id, state, gateway.durability, call.request_id)
     _e2e(call.entry.key).observe(time.perf_counter() - began)
     _ends(call.entry.key, reply.state).inc()
-    return settled(reply, call.request_id)
+    return settled(reply, call.request_id, await _gate(gateway, call.entry.key, reply))
 
 
 async def _submit(call: Call) -> Response:
@@ -132,7 +133,7 @@ async def _invoke_several(call: Call) -> Response:
                 continue
             if reply is not None:
                 _ends(call.entry.key, reply.state).inc()
-                parts.append(item(reply))
+                parts.append(item(reply, await _gate(gateway, call.entry.key, reply)))
             else:
                 finished = False
                 parts.append(orjson.dumps({"id": id_, "state": state, "status": 202}))
@@ -146,6 +147,16 @@ async def _invoke_several(call: Call) -> Response:
     headers = [JSON_TYPE, *([(b"idempotency-replayed", b"true")] if known else [])]
     body = b'{"invocations":[%b],"durability":"%b"}' % (b",".join(parts), gateway.durability.encode())
     return Answer(200 if finished else 202, body, call.request_id, headers)
+
+
+async def _gate(gateway: Gateway, function: str, reply: Reply) -> Gate | None:
+    """What the gate says now of a function whose invocation was too late: its answer names a deadline that would be accepted."""
+    if reply.state != State.EXPIRED:
+        return None
+    try:
+        return await gateway.queue.ask(Question(id="", function=function, slo_us=1))
+    except (redis.ConnectionError, redis.TimeoutError):
+        return None
 
 
 def _refused(error: CallerError) -> bytes:
@@ -187,7 +198,7 @@ async def _replayed(call: Call, id_: str) -> Response:
         response = accepted(id_, known, call.gateway.durability, call.request_id)
     else:
         try:
-            response = settled(known, call.request_id)
+            response = settled(known, call.request_id, await _gate(call.gateway, call.entry.key, known))
         except Ended as error:
             response = explain(error, call.request_id)
     response.headers["Idempotency-Replayed"] = "true"
@@ -339,7 +350,7 @@ async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, inv
     request_id: str = request.scope["request_id"]
     if reply is None:
         return accepted(invocation, record.state, gateway.durability, request_id)
-    return settled(reply, request_id)
+    return settled(reply, request_id, await _gate(gateway, record.function, reply))
 
 
 @router.get("/invocations/{invocation}/executions", response_model_exclude_none=True)

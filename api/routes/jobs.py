@@ -3,7 +3,9 @@ Serverful jobs: asked for in Postgres, started by commands to GPU workers, seen 
 those).
 """
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query
@@ -11,16 +13,22 @@ from fastapi import APIRouter, Query
 from api import schemas
 from api.answers import moment
 from api.deps import Gateway, JobsKey, ReadKey, TheGateway
+from smore.domain import loss
 from smore.domain.errors import InvalidInput, Unavailable
 from smore.domain.function import parse_name
 from smore.domain.job import OVER, JobState, state_of
+from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss, Window
 from smore.domain.workload import parse_training
 from smore.fleet import JobReport, Report, StartJob, StopJob
 
 if TYPE_CHECKING:
+    from smore.history import Harvest
     from smore.store import Job
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+#: A profile of fewer iterations says nothing about their noise.
+_LEAST_TIMED = 8
 
 
 @router.post("", status_code=201)
@@ -40,12 +48,48 @@ def start_job(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> sc
         if gpu not in known or gpu in gpus[:position]:
             raise InvalidInput(f"gpus[{position}]: {gpu!r} is not the name of a GPU instance, or comes twice", field=f"gpus[{position}]")
     workload = parse_training(body.workload, "workload") if body.workload is not None else ""
-    tags = {"workload": workload} if workload else {}
+    if body.budget is not None:
+        places = {(report.device, report.sharing_mode) for report in reports if report.gpu in gpus}
+        _check_budget(gateway, body.budget, workload, sorted(places))
+    budget = body.budget if body.budget is not None else DEFAULT_BUDGET
+    tags: dict[str, object] = {"budget": budget} | ({"workload": workload} if workload else {})
     job = gateway.store().create_job(caller.project, body.name, body.argv, gpus, tags)
-    command = StartJob(version=1, id=job.id, project=caller.project, name=body.name, argv=body.argv, env=body.env, workload=workload)
+    command = StartJob(
+        version=1, id=job.id, project=caller.project, name=body.name, argv=body.argv, env=body.env, workload=workload, budget=budget
+    )
     for gpu in gpus:
         fleet.send(gpu, command)
     return _shown(job, [])
+
+
+def _check_budget(gateway: Gateway, budget: float, workload: str, places: Sequence[tuple[str, str]]) -> None:
+    """
+    Raises InvalidInput with the smallest supportable value: below it nobody could tell what is kept from noise.
+
+    What the noise is, a profile of the workload at these places says; of another workload only the static bound is known. Without an
+    explicit budget nothing is checked: then it is an aim and no demand.
+    """
+    smallest = LEAST_BUDGET
+    why = "the least that any job may ask for"
+    own = gateway.settings.worker
+    for place in places if workload else ():
+        for timing in gateway.reader().solo_timings(workload, place):
+            if timing["n"] < _LEAST_TIMED:
+                continue
+            noise = loss.noise_of(timing["p50"], timing["p95"])
+            found = loss.resolvable(noise=noise, iteration_s=timing["mean"], share=own.probe_share, longest_s=own.probe_max_s)
+            if found > smallest:
+                smallest = math.ceil(found * 1000) / 1000 if math.isfinite(found) else math.inf
+                why = f"iterations of {workload} take {timing['mean']:.3g} s and scatter by {noise:.1%}"
+            break
+    if math.isinf(smallest):
+        raise InvalidInput(
+            f"budget: none can be proven for this job: {why}, too slow for windows of {own.probe_max_s:g} s in"
+            f" {own.probe_share:.0%} of the time. Leave it out to start the job with the aim of {DEFAULT_BUDGET:g}.",
+            field="budget",
+        )  # fmt: skip
+    if not smallest <= budget <= 1:
+        raise InvalidInput(f"budget: {budget:g} is not from {smallest:g} to 1; {smallest:g} is {why}", field="budget", smallest=smallest)
 
 
 def _load(report: Report) -> tuple[int, float, str]:
@@ -68,6 +112,16 @@ def list_jobs(
 @router.get("/{job}")
 def get_job(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Job:
     return _shown(gateway.store().get_job(caller.project, job), _live(gateway).get(job, []))
+
+
+@router.get("/{job}/statement")
+def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Statement:
+    """What functions have got beside a job, and what the job has lost to them."""
+    known = gateway.store().get_job(caller.project, job)
+    reader = gateway.reader()
+    began = known.started_at or known.created_at
+    since = max(began, time.time() - gateway.settings.postgres.retention_days * 86400)
+    return _stated(known, reader.loss_windows(job), reader.harvest(job, known.gpus, since), since)
 
 
 @router.post("/{job}/stop", status_code=202)
@@ -95,12 +149,47 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
     # A job is as fast as its slowest rank.
     solo_s = max((report.solo_s for report in reports if report.solo_count), default=None)
     shared_s = max((report.shared_s for report in reports if report.shared_count), default=None)
+    known = all(report.loss_high is not None for report in reports)
+    worst = max(reports, key=lambda report: report.loss_high or 0.0, default=None) if known else None
     return schemas.Job(
         id=job.id, name=job.name, state=state_of(job.state, {report.state for report in reports}).value, argv=list(job.argv),
         gpus=list(job.gpus), workload=job.tags.get("workload"), created_at=moment(job.created_at),
         started_at=moment(job.started_at) if job.started_at is not None else None,
         ended_at=moment(job.ended_at) if job.ended_at is not None else None,
         iterations=min((report.iterations for report in reports), default=0), solo_s=solo_s, shared_s=shared_s,
-        degradation=shared_s / solo_s - 1 if solo_s and shared_s is not None else None,
+        degradation=shared_s / solo_s - 1 if solo_s and shared_s is not None else None, budget=job.tags.get("budget", DEFAULT_BUDGET),
+        loss=worst.loss if worst else None, loss_low=worst.loss_low if worst else None, loss_high=worst.loss_high if worst else None,
+        loss_windows=min((report.loss_windows for report in reports), default=0),
         memory_mib=sum(report.memory_mib for report in reports) if reports else None, exit_code=job.exit_code,
     )  # fmt: skip
+
+
+def _stated(job: "Job", windows: Mapping[str, Sequence[Window]], harvest: "Harvest", since: float) -> schemas.Statement:
+    budget = job.tags.get("budget", DEFAULT_BUDGET)
+    by_gpu = [windows.get(gpu, ()) for gpu in job.gpus]
+    fewest = min(by_gpu, key=len)
+    found = [loss.estimate(of) for of in by_gpu]
+    sure = [one for one in found if one is not None]
+    # A job is as fast as its slowest rank: while one is not known, nothing is.
+    worst = max(sure, key=lambda one: one.high) if len(sure) == len(found) else None
+    missing = loss.missing(len(fewest))
+    pace_s = (fewest[-1].start - fewest[0].start) / (len(fewest) - 1) if len(fewest) > 1 else None
+    missing_s = missing * pace_s if missing and pace_s is not None else None
+    return schemas.Statement(
+        id=job.id, name=job.name, state=job.state.value, budget=budget,
+        since=moment(job.started_at) if job.started_at is not None else None,
+        until=moment(job.ended_at if job.ended_at is not None else time.time()), harvested_s=round(harvest.seconds, 6),
+        harvested_since=moment(since), invocations=harvest.invocations, windows=len(fewest), loss=worst.mean if worst else None,
+        loss_low=worst.low if worst else None, loss_high=worst.high if worst else None, kept=worst.high <= budget if worst else None,
+        missing_windows=missing, missing_s=missing_s, summary=_summary(harvest.seconds, worst, budget, missing, missing_s),
+    )  # fmt: skip
+
+
+def _summary(harvested_s: float, worst: Loss | None, budget: float, missing: int, missing_s: float | None) -> str:
+    harvested = f"{harvested_s:.1f} device-seconds harvested; "
+    if worst is not None:
+        # Rounded up: a bound that is rounded down is none.
+        bound = math.ceil(max(0.0, worst.high) * 1000) / 10
+        return f"{harvested}training lost <= {bound:.1f} % with 95 % confidence (budget {budget * 100:.3g} %)"
+    soon = f", about {missing_s:.0f} s" if missing_s is not None else ""
+    return f"{harvested}what training lost: not enough data ({missing} of {loss.LEAST_WINDOWS} closed windows missing{soon})"

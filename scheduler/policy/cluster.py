@@ -1,149 +1,307 @@
 """
-The cluster as struct of arrays: one row per GPU instance, one column per revision.
+The cluster as packed arrays: GPU instances, revisions on them, what runs there, and what one more batch would mean.
 
 What a worker reports and what was dispatched but not yet reported are kept apart, so that nothing has to be guessed: resident instances
-come
-from the last report, outstanding batches from our own dispatches; an instance is idle when fewer batches are outstanding than instances are
-resident. Credits (free slots) are what the arrays say: one batch takes one.
+come from the last report, outstanding batches from our own dispatches; an instance is idle when fewer batches are outstanding than
+instances are resident. Credits (free slots) are what the arrays say: one batch takes one.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.policy.degradation import Degradations, Load
+from scheduler.policy import kernel
+from scheduler.policy.degradation import Kinds, Places, Table
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import GpuReported
+from scheduler.policy.kernel import Floats
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+#: Of a GPU instance whose training no table names.
+_NO_TRAINING: Final = -1
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Members of one dispatch that have not ended yet."""
+    """
+    Members of one dispatch that have not ended yet.
+
+    ``kind``: what it weighs on others; ``expected_end_at`` and ``slowdown`` (a fraction: what a measured run time is divided by to give the
+    time alone) as predicted when it was placed; ``charge_s``: training time that it was expected to cost.
+    """
 
     row: int
     column: int
+    kind: int
+    run_s: float
+    start_at: float
+    deadline_at: float
     expected_end_at: float
     members: dict[str, int]
-    load: Load
-    #: Its own degradation as it was predicted: what a measured run time is divided by to give the time alone.
     slowdown: float = 0.0
+    charge_s: float = 0.0
 
 
-@dataclass(slots=True)
+def _grown(array: Floats, axis: int, empty: Floats | float = 0.0) -> Floats:
+    """Twice as long along ``axis``, the new half ``empty``."""
+    more = np.empty_like(array)
+    more[...] = empty
+    return np.concatenate([array, more], axis=axis)
+
+
+_EMPTY_CELL: Final = np.array([0.0, 0.0, 0.0, np.inf, 0.0, kernel.COLD])[None, :, None]
+
+
 class Cluster:
-    """Arrays of length N (rows) or N × F. Memory in MiB, times in epoch seconds, shares 0..1."""
+    """
+    N GPU instances, F revisions, K kinds of batches, in arrays with room to grow; see ``kernel.py`` for their fields.
 
-    names: list[str] = field(default_factory=list)
-    rows: dict[str, int] = field(default_factory=dict)
-    alive: Bools = field(default_factory=lambda: np.zeros(0, bool))
-    paused: Bools = field(default_factory=lambda: np.zeros(0, bool))
-    slots: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    used: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    memory_total: Floats = field(default_factory=lambda: np.zeros(0))
-    #: Free now, and what idle instances would give back.
-    memory_free: Floats = field(default_factory=lambda: np.zeros(0))
-    utilisation: Floats = field(default_factory=lambda: np.zeros(0))
-    jobs: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    #: Memory that batches on their way to a load will take: not in a report yet (digest A26).
-    reserved: Floats = field(default_factory=lambda: np.zeros(0))
-    resident: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    loading: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    outstanding: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    #: Earliest expected end among the outstanding batches of a revision on a row; +inf without one.
-    free_at: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-    quarantined: Bools = field(default_factory=lambda: np.zeros((0, 0), bool))
-    demands: list[Demand] = field(default_factory=list)
-    #: Invocation → its batch, and the batches of each (row, column).
-    batches: dict[str, Batch] = field(default_factory=dict)
-    cells: dict[tuple[int, int], list[Batch]] = field(default_factory=dict)
-    reported_at: dict[str, float] = field(default_factory=dict)
-    degradations: Degradations = field(default_factory=Degradations)
-    #: Memory of the largest GPU instance ever seen, 0 before the first: what is away now may come back.
-    largest: float = 0.0
+    ``shares``: weights of the impact (digest A27: training, the batch, the others); ``cap_s``: seconds of budget that an account holds;
+    ``budget``: of a training that names none; ``memory_reserve``: share of the memory that stays free (A26).
+    """
+
+    def __init__(
+        self, *, shares: Sequence[float] = (1.0, 1.0, 1.0), cap_s: float = 10.0, budget: float = 0.1, memory_reserve: float = 0.0
+    ) -> None:
+        self.names: list[str] = []
+        self.index: dict[str, int] = {}
+        self.demands: list[Demand] = []
+        self.kinds = Kinds()
+        self.places = Places(self.kinds)
+        self.cap_s = cap_s
+        self.default_budget = budget
+        self.memory_reserve = memory_reserve
+        self.rows = np.zeros((kernel.ROW_FIELDS, 8))
+        self.cells = np.zeros((8, kernel.CELL_FIELDS, 8)) + _EMPTY_CELL
+        self.effects = np.zeros((8, kernel.EFFECT_FIELDS, 8))
+        self.running = np.zeros((8, 8, kernel.RUN_FIELDS))
+        #: What was weighed last [N]: kernel's codes, when the batch would end, and in which order rows were looked at.
+        self.code = np.zeros(8, np.int8)
+        self.finish = np.zeros(8)
+        self.looked = np.zeros(8, np.int64)
+        #: Invocation → its batch; the batches of each GPU instance in the order of ``running``, and of each (row, column).
+        self.batches: dict[str, Batch] = {}
+        self.cells_of: dict[tuple[int, int], list[Batch]] = {}
+        self.there: list[list[Batch]] = []
+        #: Rows with a resident instance of a revision, by column.
+        self.homes: list[set[int]] = []
+        self.reported_at: dict[str, float] = {}
+        #: Memory of the largest GPU instance ever seen, MiB, 0 before the first: what is away now may come back.
+        self.largest = 0.0
+        self._shares = np.array(shares, float)
+        self._place: list[tuple[str, str]] = []
+        self._known_places: set[tuple[str, str]] = set()
+        self._workloads: list[tuple[str, ...]] = []
+        self._training = np.zeros(8, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    # ---- views, for people and tests --------------------------------------------------------------------------------------------------
+
+    def fact(self, field_: int) -> Floats:
+        """One fact of every GPU instance [N], a view."""
+        return self.rows[field_, : len(self.names)]
+
+    def cell(self, field_: int) -> Floats:
+        """One fact of every revision on every GPU instance [N, F], a view."""
+        found: Floats = self.cells[: len(self.demands), field_, : len(self.names)].T
+        return found
+
+    def effect(self, kind: int, field_: int) -> Floats:
+        """One effect of another batch of a kind on every GPU instance [N], a view."""
+        return self.effects[kind, field_, : len(self.names)]
+
+    @property
+    def used(self) -> Floats:
+        return self.fact(kernel.USED)
+
+    @property
+    def slots(self) -> Floats:
+        return self.fact(kernel.SLOTS)
+
+    @property
+    def alive(self) -> Bools:
+        return self.fact(kernel.ALIVE) > 0
+
+    @property
+    def paused(self) -> Bools:
+        return self.fact(kernel.PAUSED) > 0
+
+    @property
+    def reserved(self) -> Floats:
+        return self.fact(kernel.RESERVED)
+
+    @property
+    def outstanding(self) -> Floats:
+        return self.cell(kernel.OUTSTANDING)
+
+    # ---- growing ----------------------------------------------------------------------------------------------------------------------
 
     def add_row(self, name: str) -> int:
-        row = self.rows.get(name)
+        row = self.index.get(name)
         if row is not None:
             return row
-        row = self.rows[name] = len(self.names)
+        row = self.index[name] = len(self.names)
+        if row == self.rows.shape[1]:
+            self.rows = _grown(self.rows, 1)
+            self.cells = _grown(self.cells, 2, _EMPTY_CELL)
+            self.effects = _grown(self.effects, 2)
+            self.running = _grown(self.running, 0)
+            self.code = np.zeros(2 * row, np.int8)
+            self.finish = np.zeros(2 * row)
+            self.looked = np.zeros(2 * row, np.int64)
+            self._training = np.concatenate([self._training, np.zeros(row, np.int64)])
         self.names.append(name)
-        self.degradations.add_row()
-        for array in ("alive", "paused", "slots", "used", "memory_total", "memory_free", "utilisation", "jobs", "reserved"):
-            values = getattr(self, array)
-            setattr(self, array, np.append(values, values.dtype.type(0)))
-        for array, empty in (("resident", 0), ("loading", 0), ("outstanding", 0), ("free_at", np.inf), ("quarantined", False)):
-            values = getattr(self, array)
-            line = np.full((1, values.shape[1]), empty, values.dtype)
-            setattr(self, array, np.vstack([values, line]))
+        self.there.append([])
+        self._place.append(("", ""))
+        self._workloads.append(())
+        self._training[row] = _NO_TRAINING
+        self.rows[kernel.FACTOR, row] = 1.0
+        self.rows[kernel.BUDGET, row] = self.rows[kernel.EARNS, row] = np.inf
+        self.refresh(row, 0.0)
         return row
 
     def add_column(self, demand: Demand) -> None:
         """``demand.column`` must be the number of columns so far."""
+        if len(self.demands) == len(self.cells):
+            self.cells = _grown(self.cells, 0, _EMPTY_CELL)
         self.demands.append(demand)
-        for array, empty in (("resident", 0), ("loading", 0), ("outstanding", 0), ("free_at", np.inf), ("quarantined", False)):
-            values = getattr(self, array)
-            line = np.full((len(self.names), 1), empty, values.dtype)
-            setattr(self, array, np.hstack([values, line]))
+        self.homes.append(set())
+
+    def kind(self, demand: Demand, rows: int) -> int:
+        """The kind of a batch of ``rows``: one for each size that is a power of two, made when it is first met."""
+        size = 1 << max(0, rows - 1).bit_length()
+        found = demand.kinds.get(size)
+        if found is None:
+            found = demand.kinds[size] = self.add_kind(demand.spec.profile.model, size, demand.degradation)
+        return found
+
+    def add_kind(self, model: str, rows: int, declared: float) -> int:
+        kind = self.kinds.add(model, rows, declared)
+        if kind == len(self.effects):
+            self.effects = _grown(self.effects, 0)
+        self.refresh_all(kind)
+        return kind
+
+    def respecify(self, demand: Demand) -> None:
+        """The catalog's word of a revision has changed."""
+        for row in range(len(self.names)):
+            self._tell(demand.column, row)
+        demand.kinds.clear()
+
+    def redeclare(self, demand: Demand) -> None:
+        """What is believed of a revision without a table has changed."""
+        kinds = list(demand.kinds.values())
+        if (self.kinds.declared[kinds] != demand.degradation).any():
+            self.kinds.declared[kinds] = demand.degradation
+            self.refresh_all()
+
+    # ---- what is where ------------------------------------------------------------------------------------------------------------------
+
+    def adopt(self, table: Table) -> None:
+        """A new version of the table: everything is joined with it."""
+        self.places.adopt(table)
+        for row in range(len(self.names)):
+            self._join(row)
+        self.refresh_all()
+
+    def averages(self, model: str) -> tuple[float, float] | None:
+        """See Places.averages, over the places of this cluster."""
+        return self.places.averages(model, sorted(self._known_places))
 
     def report(self, event: GpuReported, columns: dict[tuple[str, int], int]) -> bool:
-        """Take a worker's word; True where its device is news."""
+        """Take a worker's word; True where it is at a place where no GPU instance was before."""
         row = self.add_row(event.gpu)
-        self.alive[row] = True
-        self.slots[row] = event.slots
-        self.memory_total[row] = event.memory_total
-        self.memory_free[row] = event.memory_total - event.memory_used + event.memory_idle
-        self.utilisation[row] = event.utilisation
-        self.jobs[row] = event.jobs
-        self.resident[row] = 0
-        self.loading[row] = 0
-        for array, counts in ((self.resident, event.warm), (self.loading, event.loading)):
+        facts = self.rows[:, row]
+        facts[kernel.ALIVE] = 1.0
+        facts[kernel.SLOTS] = event.slots
+        facts[kernel.MEMORY_TOTAL] = event.memory_total
+        # Free now, and what idle instances would give back.
+        facts[kernel.MEMORY_FREE] = event.memory_total * (1.0 - self.memory_reserve) - event.memory_used + event.memory_idle
+        facts[kernel.UTILISATION] = event.utilisation
+        self._train(row, event)
+        cells = self.cells[:, :, row]
+        cells[:, kernel.RESIDENT] = cells[:, kernel.LOADING] = cells[:, kernel.QUARANTINED] = 0.0
+        for home in self.homes:
+            home.discard(row)
+        for field_, counts in ((kernel.RESIDENT, event.warm), (kernel.LOADING, event.loading)):
             for function, revision, count in counts:
                 column = columns.get((function, revision))
                 if column is not None:
-                    array[row, column] = count
+                    cells[column, field_] = count
+                    self.homes[column].add(row)
         for function, revision, memory_mib in event.sizes:
             column = columns.get((function, revision))
             if column is not None:
                 self.demands[column].observe_memory(memory_mib)
-        self._reserve(row)
-        news = self.degradations.report(row, event.device, event.sharing_mode, event.workloads or [""] * event.jobs)
-        self.quarantined[row] = False
         for name in event.quarantined:
             function, _, number = name.rpartition("@")
             column = columns.get((function, int(number)))
             if column is not None:
-                self.quarantined[row, column] = True
+                cells[column, kernel.QUARANTINED] = 1.0
+        for column in range(len(self.demands)):
+            if cells[column, kernel.RESIDENT] or cells[column, kernel.OUTSTANDING] or cells[column, kernel.STATE] != kernel.COLD:
+                self._tell(column, row)
+        self._reserve(row)
+        place, workloads = (event.device, event.sharing_mode), tuple(event.workloads or [""] * event.jobs)
+        news = place not in self._known_places
+        self._known_places.add(place)
+        if place != self._place[row] or workloads != self._workloads[row]:
+            self._place[row] = place
+            self._workloads[row] = workloads
+            self._join(row)
+        self._room(row)
+        self.refresh(row, event.at)
         self.reported_at[event.gpu] = event.at
         self.largest = max(self.largest, event.memory_total)
         return news
 
+    def _train(self, row: int, event: GpuReported) -> None:
+        """The training's side of a report: what functions may cost it from now on."""
+        facts = self.rows[:, row]
+        budget = min((job.budget for job in event.losses), default=self.default_budget) if event.jobs else np.inf
+        earns = budget / (1.0 + budget) if event.jobs else np.inf
+        if earns != facts[kernel.EARNS]:
+            # Another training, or none: what the last one had saved or owed is not this one's.
+            facts[kernel.BALANCE], facts[kernel.AT] = earns * self.cap_s, event.at
+        facts[kernel.JOBS], facts[kernel.BUDGET], facts[kernel.EARNS] = event.jobs, budget, earns
+        facts[kernel.SM_TRAINING] = max(0.0, event.utilisation - event.function_utilisation) if event.jobs else 0.0
+
     def lose(self, name: str) -> None:
         """A GPU instance has gone: nothing is resident. Its batches end when the queue gives them back."""
-        row = self.rows.get(name)
+        row = self.index.get(name)
         if row is not None:
-            self.alive[row] = False
-            self.resident[row] = 0
-            self.loading[row] = 0
+            self.rows[kernel.ALIVE, row] = 0.0
+            self.cells[:, kernel.RESIDENT, row] = self.cells[:, kernel.LOADING, row] = 0.0
+            kernel.gate(self.rows, row)
+            for home in self.homes:
+                home.discard(row)
             self.reported_at.pop(name, None)
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: Batch, now: float) -> None:
         """Take a slot for a batch."""
-        row, column = batch.row, batch.column
-        self.degradations.begin(row, batch.load)
+        row, column, there = batch.row, batch.column, self.there[batch.row]
+        position = len(there)
+        there.append(batch)
         for id_ in batch.members:
             self.batches[id_] = batch
-        self.cells.setdefault((row, column), []).append(batch)
-        self.used[row] += 1
-        self.outstanding[row, column] += 1
-        self._reserve(row)
-        self.free_at[row, column] = min(self.free_at[row, column], batch.expected_end_at)
+        self.cells_of.setdefault((row, column), []).append(batch)
+        if position == self.running.shape[1]:
+            self._room(row)
+        demand = self.demands[column]
+        kernel.take(
+            self.rows, self.cells, self.running, row, column, batch.kind, batch.run_s, max(now, batch.start_at), batch.deadline_at,
+            batch.expected_end_at, demand.memory_mib, demand.sm, float(demand.spec.max_warm),
+        )  # fmt: skip
+        self.refresh(row, now)
 
-    def end(self, id_: str, attempt: int) -> Batch | None:
+    def end(self, id_: str, attempt: int, now: float) -> Batch | None:
         """A member has ended or gone back to the queue; with the last one the slot is free. None: unknown, or another attempt."""
         batch = self.batches.get(id_)
         if batch is None or batch.members.get(id_) != attempt:
@@ -151,37 +309,100 @@ class Cluster:
         del self.batches[id_]
         del batch.members[id_]
         if not batch.members:
-            row, column = batch.row, batch.column
-            self.degradations.end(row, batch.load)
-            self.used[row] -= 1
-            self.outstanding[row, column] -= 1
-            self._reserve(row)
-            cell = self.cells[row, column]
+            row, column, there = batch.row, batch.column, self.there[batch.row]
+            position, last = there.index(batch), len(there) - 1
+            there[position] = there[last]
+            there.pop()
+            cell, demand = self.cells_of[row, column], self.demands[column]
             cell.remove(batch)
-            self.free_at[row, column] = min((other.expected_end_at for other in cell), default=np.inf)
+            free_at = min([other.expected_end_at for other in cell], default=inf)
+            kernel.give(
+                self.rows, self.cells, self.running, row, column, position, free_at, demand.memory_mib, demand.sm,
+                float(demand.spec.max_warm),
+            )  # fmt: skip
+            self.refresh(row, now)
         return batch
 
-    def join(self, coming: Batch) -> None:
+    def join(self, coming: Batch, now: float) -> None:
         """Take over a member that is under way already: those that are to end together were dispatched together."""
-        for batch in self.cells.get((coming.row, coming.column), ()):
+        for batch in self.cells_of.get((coming.row, coming.column), ()):
             if batch.expected_end_at == coming.expected_end_at:
                 batch.members.update(coming.members)
                 self.batches.update(dict.fromkeys(coming.members, batch))
                 return
-        self.begin(coming)
+        self.begin(coming, now)
+
+    def pause(self, row: int, paused: bool) -> None:
+        self.rows[kernel.PAUSED, row] = float(paused)
+        kernel.gate(self.rows, row)
+
+    def govern(self, row: int, factor: float, closed: bool, now: float) -> None:
+        """What predicted losses are multiplied by there, and whether nothing new may go beside the training."""
+        if factor != self.rows[kernel.FACTOR, row] or closed != bool(self.rows[kernel.CLOSED, row]):
+            self.rows[kernel.FACTOR, row], self.rows[kernel.CLOSED, row] = factor, float(closed)
+            self.refresh(row, now)
+
+    def spend(self, row: int, seconds: float, now: float) -> None:
+        """Take training time from the account of the training there; a debt is allowed."""
+        facts = self.rows[:, row]
+        facts[kernel.BALANCE] = kernel.balance(self.rows, row, now, self.cap_s) - seconds
+        facts[kernel.AT] = now
 
     def idle(self, column: int) -> Bools:
         """Rows with an instance that could run now: more are resident than are taken or still loading."""
-        busy = np.maximum(self.outstanding[:, column], self.loading[:, column])
-        return np.asarray(self.resident[:, column] > busy)
+        cell = self.cells[column, :, : len(self.names)]
+        return np.asarray(cell[kernel.RESIDENT] > np.maximum(cell[kernel.OUTSTANDING], cell[kernel.LOADING]))
+
+    def refresh(self, row: int, now: float) -> None:
+        """Count the effects on a GPU instance afresh."""
+        place, index = self.places.at(self._place[row])
+        kernel.refresh(
+            now, row, 0, len(self.kinds), self.rows, self.effects, self.running, place.pairs, place.between, place.weights,
+            place.training_model, place.model, index, self.kinds.declared, self._training[row], self._shares,
+        )  # fmt: skip
+
+    def refresh_all(self, begin: int = 0) -> None:
+        """Count the effects of the kinds from ``begin`` on afresh, everywhere."""
+        by_place: dict[tuple[str, str], list[int]] = {}
+        for row, key in enumerate(self._place):
+            by_place.setdefault(key, []).append(row)
+        for key, rows in by_place.items():
+            place, index = self.places.at(key)
+            kernel.refresh_all(
+                begin, len(self.kinds), np.array(rows), self.rows, self.effects, self.running, place.pairs,
+                place.between, place.weights, place.training_model, place.model, index, self.kinds.declared, self._training, self._shares,
+            )  # fmt: skip
+
+    def _join(self, row: int) -> None:
+        table, workloads = self.places.at(self._place[row])[0].table, self._workloads[row]
+        # A table holds for one training beside functions; of two of them it says nothing.
+        named = table is not None and len(workloads) == 1
+        self._training[row] = table.trainings.get(workloads[0], _NO_TRAINING) if table is not None and named else _NO_TRAINING
+
+    def _tell(self, column: int, row: int) -> None:
+        kernel.tell(self.cells, column, row, float(self.demands[column].spec.max_warm))
+
+    def _room(self, row: int) -> None:
+        """As many places as batches may be there."""
+        if max(len(self.there[row]), int(self.rows[kernel.SLOTS, row])) > self.running.shape[1]:
+            self.running = _grown(self.running, 1)
+            self._room(row)
 
     def _reserve(self, row: int) -> None:
-        coming = self.outstanding[row] - self.resident[row]
-        self.reserved[row] = sum(count * self.demands[column].memory_mib for column, count in enumerate(coming.tolist()) if count > 0)
+        """Count afresh the memory that batches on their way to a load will take, and SM in use (digest A26)."""
+        reserved, busy = 0.0, 0.0
+        for column in {batch.column for batch in self.there[row]}:
+            cell = self.cells[column, :, row]
+            coming = cell[kernel.OUTSTANDING] - cell[kernel.RESIDENT]
+            busy += cell[kernel.OUTSTANDING] * self.demands[column].sm
+            if coming > 0:
+                reserved += coming * self.demands[column].memory_mib
+        self.rows[kernel.RESERVED, row] = reserved
+        self.rows[kernel.SM, row] = max(self.rows[kernel.UTILISATION, row], self.rows[kernel.SM_TRAINING, row] + busy)
 
-    def rebuilt(self) -> tuple[Ints, Ints]:
+    def rebuilt(self) -> tuple[Floats, Floats]:
         """``used`` and ``outstanding`` computed afresh from the batches: what the incremental arrays must equal."""
-        used, outstanding = np.zeros_like(self.used), np.zeros_like(self.outstanding)
+        used, outstanding = np.zeros(len(self.names)), np.zeros((len(self.names), len(self.demands)))
         for batch in set(self.batches.values()):
             used[batch.row] += 1
             outstanding[batch.row, batch.column] += 1

@@ -1,15 +1,18 @@
-"""The one method every policy has, and the first policy behind it."""
+"""The one method every policy has, and the engine behind all of them: SMore's rule and, with other knobs, its baselines'."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, assert_never
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from math import ceil, gcd, inf, nan
+from random import Random
+from typing import Final, NamedTuple, Protocol, assert_never
 
 import numpy as np
 
-from scheduler.policy.cluster import Batch, Bools, Cluster, Floats
-from scheduler.policy.decisions import Candidate, Decision, Dispatch, End, Prewarm, Reasons, Refusal
-from scheduler.policy.degradation import Effect
+from scheduler.policy import kernel
+from scheduler.policy.budget import DUTY, Governor, Step
+from scheduler.policy.cluster import Batch, Cluster
+from scheduler.policy.decisions import Answer, Decision, Dispatch, End, Offload, Prewarm, Reasons, Shadow, Throttle
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import (
     ClaimRefused,
@@ -24,6 +27,8 @@ from scheduler.policy.events import (
     PausesChanged,
     TableUpdated,
 )
+from scheduler.policy.knobs import PRESETS, BudgetRule, Choice, Knobs, Order, SmRule
+from scheduler.policy.load import LoadSwitch
 from scheduler.policy.waiting import Lane, Waiting
 from smore.domain.invocation import Cause
 
@@ -41,98 +46,105 @@ class Policy(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
-    """Of the spine's policy. ``ageing_per_s``: added to the normalised priority per second of waiting (digest A20)."""
+class Weighed(NamedTuple):
+    """
+    What the kernel found for one batch: the best warm row and the best cold one (-1 = none), the earliest end and the row of least impact
+    among those that are refused for the deadline alone, how many rows were looked at, and whether as a sample.
+    """
 
-    ageing_per_s: float = 0.5
-    #: Candidates recorded with each decision.
-    recorded: int = 8
-    seed: int = 0
-
-
-@dataclass(slots=True)
-class Weighed:
-    """Every row as it was weighed for one batch. Arrays of length N; ``code`` is 0 or an index into :data:`CODES`."""
-
-    code: "np.ndarray[tuple[int], np.dtype[np.int8]]"
-    warm: Bools
-    delay: Floats
-    finish: Floats
-    effect: Effect
+    warm: int
+    cold: int
+    earliest: float
+    late: int
+    seen: int
+    sampled: bool
 
 
 #: Seconds over which a GPU worker averages a job's iterations (worker/jobs.py).
-ALONE_S = 60.0
+ALONE_S: Final = 60.0
 
-#: Order matters: a row is refused for the first that holds.
-CODES = (Refusal.GONE, Refusal.PAUSED, Refusal.QUARANTINED, Refusal.NO_SLOT, Refusal.BUSY, Refusal.MEMORY, Refusal.DEADLINE)
-_CODE = {refusal: position + 1 for position, refusal in enumerate(CODES)}
+_SM_RULES: Final = {SmRule.NONE: kernel.SM_NONE, SmRule.TOTAL: kernel.SM_TOTAL, SmRule.TRAINING: kernel.SM_TRAINING_ONLY}
+_BUDGET_RULES: Final = {
+    BudgetRule.NONE: kernel.BUDGET_NONE, BudgetRule.INSTANT: kernel.BUDGET_INSTANT, BudgetRule.ACCOUNT: kernel.BUDGET_ACCOUNT,
+}  # fmt: skip
+_NO_ROWS: Final = np.zeros(0, np.int64)
 
 
-@dataclass(slots=True)
-class Spine:
+class Engine:
     """
-    Admission by deadline and memory, warm first, least impact, batches of one revision, Eq. 5 order with ageing.
+    Admission by deadline, budget, SM and memory; warm or least impact first; batches of one revision; Eq. 5 order with ageing: as its
+    ``knobs`` say.
 
-    Starvation bound: a function whose head has waited ``1 / ageing_per_s`` seconds longer than any other's stands before it whatever their
-    priorities are, because normalised priorities differ by at most one. An invocation waits at most until its deadline: then it expires.
+    Starvation bound with ``ageing_per_s`` > 0: a function whose head has waited ``1 / ageing_per_s`` seconds longer than any other's stands
+    before it whatever their priorities are, because normalised priorities differ by at most one. An invocation waits at most until its
+    deadline: then it expires.
+
+    ``shadow`` decides beside it, on the same state, where it would have placed each batch; it does not act.
     """
 
-    knobs: Knobs = field(default_factory=Knobs)
-    cluster: Cluster = field(default_factory=Cluster)
-    waiting: Waiting = field(default_factory=Waiting)
-    name: str = "spine"
-    _columns: dict[tuple[str, int], int] = field(default_factory=dict)
-    _paused: frozenset[str] = frozenset()
-    #: (function, revision) → when its prewarm was last asked for, so that one is asked for once.
-    _prewarmed_at: dict[tuple[str, int], float] = field(default_factory=dict)
-    #: Row → the one column that has run there, and since when.
-    _alone: dict[int, tuple[int, float]] = field(default_factory=dict)
+    def __init__(self, knobs: Knobs = PRESETS["smore-product"], shadow: Knobs | None = None) -> None:
+        self.knobs = knobs
+        self.shadow = shadow
+        self.cluster = Cluster(shares=knobs.impact, cap_s=knobs.account_s, budget=knobs.tau_training, memory_reserve=knobs.memory_reserve)
+        self.waiting = Waiting()
+        self.load = LoadSwitch(high=knobs.load_hi, low=knobs.load_lo, hold_s=knobs.hold_s)
+        self.columns: dict[tuple[str, int], int] = {}
+        self._paused: frozenset[str] = frozenset()
+        #: (function, revision) → when its prewarm was last asked for, so that one is asked for once.
+        self._prewarmed_at: dict[tuple[str, int], float] = {}
+        #: Row → its budgets' closed loop.
+        self._governors: dict[int, Governor] = {}
+        #: Row → the one column that has run there, and since when.
+        self._alone: dict[int, tuple[int, float]] = {}
+        self._random = Random(knobs.seed)
+        self._ask = self._asked(knobs)
+        self._shadow_ask = self._asked(shadow) if shadow is not None else self._ask
+        self._shadow_random = Random(shadow.seed if shadow is not None else 0)
+        self._best = np.zeros(knobs.recorded, np.int64)
+        self._numbers = np.zeros((knobs.recorded, kernel.CANDIDATE_FIELDS))
+        self._counts = np.zeros(kernel.CODES, np.int64)
+
+    @staticmethod
+    def _asked(knobs: Knobs) -> kernel.Row:
+        """What a scan needs of the knobs; the rest is filled in for each batch."""
+        ask = np.zeros(kernel.ASK_FIELDS)
+        ask[kernel.A_GUARD], ask[kernel.A_SM_CAP], ask[kernel.A_TAU_FUNCTION] = knobs.guard, knobs.sm_cap, knobs.tau_function
+        ask[kernel.A_SM_RULE], ask[kernel.A_BUDGET_RULE] = _SM_RULES[knobs.sm_rule], _BUDGET_RULES[knobs.budget_rule]
+        ask[kernel.A_PROTECT], ask[kernel.A_ACCEPT], ask[kernel.A_BESIDE] = knobs.protect_inflight, knobs.accept, knobs.beside_training
+        ask[kernel.A_CHOICE] = kernel.LEAST_UTILISED if knobs.choice is Choice.LEAST_UTILISED else kernel.LEAST_IMPACT
+        ask[kernel.A_UPPER], ask[kernel.A_CAP_S] = knobs.use_upper, knobs.account_s
+        return ask
 
     # ---- events -------------------------------------------------------------------------------------------------------------------------
 
     def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
         decisions: list[Decision] = []
         for event in events:
-            self._apply(event, decisions)
-        self._expire(now, decisions)
-        self._place(now, decisions)
+            self._apply(now, event, decisions)
+        if len(self.waiting):
+            lanes = self._lanes()
+            self._expire(now, lanes, decisions)
+            self._place(now, lanes, decisions)
         return decisions
 
-    def _apply(self, event: Event, decisions: list[Decision]) -> None:
+    def _apply(self, now: float, event: Event, decisions: list[Decision]) -> None:
         match event:
             case InvocationArrived():
-                self._arrived(event, decisions)
+                self._arrived(now, event, decisions)
             case InvocationSettled():
-                batch = self.cluster.end(event.id, event.attempt)
+                batch = self.cluster.end(event.id, event.attempt, now)
                 if batch is None:
                     self.waiting.remove(event.id)  # ended while it waited: cancelled
                 elif event.run_s is not None and not batch.members:
-                    self.cluster.demands[batch.column].observe_run(event.batch_rows, event.run_s, batch.slowdown)
+                    self._observed(now, batch, event.batch_rows, event.run_s)
             case GpuReported():
-                self._reported(event)
+                self._reported(event, decisions)
             case ClaimRefused():
-                self.cluster.end(event.id, event.attempt + 1)
+                self.cluster.end(event.id, event.attempt + 1, now)
             case InvocationHeld():
-                column = self._columns.get((event.function, event.revision))
-                if column is not None and event.id not in self.cluster.batches:
-                    row = self.cluster.add_row(event.gpu)
-                    demand = self.cluster.demands[column]
-                    end_at = event.since_at + demand.load_s + demand.run_s(event.rows)
-                    members = {event.id: event.attempt}
-                    batch = Batch(row=row, column=column, expected_end_at=end_at, members=members, load=demand.load(event.rows))
-                    self.cluster.join(batch)
+                self._held(now, event)
             case FunctionKnown():
-                column = self._columns.get((event.function, event.revision))
-                if column is not None:
-                    self.cluster.demands[column].update(event.spec)
-                else:
-                    column = len(self.cluster.demands)
-                    self._columns[event.function, event.revision] = column
-                    demand = Demand(function=event.function, revision=event.revision, spec=event.spec, column=column)
-                    self.cluster.add_column(demand)
-                self._learn([self.cluster.demands[column]])
+                self._known(event)
             case FunctionRemoved():
                 for invocation in list(self.waiting.of_function(event.function)):
                     self.waiting.remove(invocation.id)
@@ -142,15 +154,16 @@ class Spine:
             case PausesChanged():
                 self._paused = event.paused
                 for row, name in enumerate(self.cluster.names):
-                    self.cluster.paused[row] = f"g:{name}" in event.paused
+                    self.cluster.pause(row, f"g:{name}" in event.paused)
             case TableUpdated():
-                self.cluster.degradations.adopt(event.table)
+                self.cluster.adopt(event.table)
                 self._learn(self.cluster.demands)
             case _:
                 assert_never(event)
 
-    def _arrived(self, event: InvocationArrived, decisions: list[Decision]) -> None:
-        self.cluster.end(event.id, event.attempt)  # came back: its former attempt's place is free
+    def _arrived(self, now: float, event: InvocationArrived, decisions: list[Decision]) -> None:
+        if event.attempt:
+            self.cluster.end(event.id, event.attempt, now)  # came back: its former attempt's place is free
         demand = self._demand(event.function, event.revision)
         if demand is None:
             decisions.append(_end(event, "fail", Cause.FUNCTION_DELETED, "The revision is not known any more."))
@@ -158,170 +171,301 @@ class Spine:
         if event.attempt == 0 and 0 < self.cluster.largest < demand.memory_mib:
             decisions.append(_end(event, "reject", Cause.INFEASIBLE, "It needs more memory than any GPU instance has."))
             return
+        self.load.arrived(now, demand.run_s(event.rows))
         self.waiting.add(event)
 
-    def _reported(self, event: GpuReported) -> None:
+    def _held(self, now: float, event: InvocationHeld) -> None:
+        column = self.columns.get((event.function, event.revision))
+        if column is None or event.id in self.cluster.batches:
+            return
+        row, demand = self.cluster.add_row(event.gpu), self.cluster.demands[column]
+        run_s = demand.run_s(event.rows)
+        self.cluster.join(
+            Batch(
+                row=row,
+                column=column,
+                kind=self.cluster.kind(demand, event.rows),
+                run_s=run_s,
+                start_at=event.since_at,
+                deadline_at=event.deadline_at,
+                expected_end_at=event.since_at + demand.load_s + run_s,
+                members={event.id: event.attempt},
+            ),
+            now,
+        )
+
+    def _known(self, event: FunctionKnown) -> None:
+        column = self.columns.get((event.function, event.revision))
+        if column is not None:
+            demand = self.cluster.demands[column]
+            demand.update(event.spec)
+            self.cluster.respecify(demand)
+        else:
+            column = len(self.cluster.demands)
+            self.columns[event.function, event.revision] = column
+            demand = Demand(function=event.function, revision=event.revision, spec=event.spec, column=column)
+            self.cluster.add_column(demand)
+        self._learn([demand])
+
+    def _observed(self, now: float, batch: Batch, rows: int, run_s: float) -> None:
+        """The last member of a warm batch has ended: its run time teaches, and what it really cost is what the account pays."""
+        demand = self.cluster.demands[batch.column]
+        demand.observe_run(rows, run_s, batch.slowdown)
+        if batch.charge_s:
+            expected = batch.run_s * (1.0 + batch.slowdown)
+            self.cluster.spend(batch.row, batch.charge_s * (run_s / expected - 1.0), now)
+
+    def _reported(self, event: GpuReported, decisions: list[Decision]) -> None:
         cluster = self.cluster
-        if cluster.report(event, self._columns):
+        if cluster.report(event, self.columns):
             self._learn(cluster.demands)
-        row = cluster.rows[event.gpu]
-        cluster.paused[row] = f"g:{event.gpu}" in self._paused
+        row = cluster.index[event.gpu]
+        if self.knobs.budget_rule is not BudgetRule.NONE:
+            self._govern(row, event, decisions)
+        governor = self._governors.get(row)
+        held = governor is not None and governor.step is not Step.OPEN
+        cluster.govern(row, governor.factor if governor is not None else 1.0, held or event.closed, event.at)
+        cluster.pause(row, f"g:{event.gpu}" in self._paused)
         column, since = self._alone.get(row, (-1, event.at))
         # The job's degradation is a mean over the last minute, so a function must have had that minute to itself; then a new minute begins.
         if event.jobs and column >= 0 and event.function_utilisation > 0 and event.at - since >= ALONE_S:
-            cluster.demands[column].observe_effect(event.function_utilisation, event.job_degradation)
+            demand = cluster.demands[column]
+            demand.observe_effect(event.function_utilisation, event.job_degradation)
+            cluster.redeclare(demand)
             self._alone[row] = (column, event.at)
+
+    def _govern(self, row: int, event: GpuReported, decisions: list[Decision]) -> None:
+        """Budgets are kept by what was measured too: see budget.py."""
+        governor = self._governors.setdefault(row, Governor())
+        job = governor.judge(event.at, event.losses)
+        if job is None:
+            return
+        step, gpu = governor.step, event.gpu
+        decisions.append(Throttle(gpu=gpu, step=step, duty=DUTY[step], job=job, factor=governor.factor))
+        if step is Step.OFFLOADED:
+            decisions += [Offload(function=function, revision=revision, gpu=gpu) for function, revision, _ in event.warm]
 
     def _learn(self, demands: Iterable[Demand]) -> None:
         """Eq. 5 rests on what was measured, where a table knows the function."""
         for demand in demands:
-            averages = self.cluster.degradations.averages(demand.spec.profile.model)
+            averages = self.cluster.averages(demand.spec.profile.model)
             if averages is not None:
                 demand.know(*averages)
+                self.cluster.redeclare(demand)
 
     def _demand(self, function: str, revision: int) -> Demand | None:
-        column = self._columns.get((function, revision))
+        column = self.columns.get((function, revision))
         return None if column is None else self.cluster.demands[column]
 
     # ---- admission ----------------------------------------------------------------------------------------------------------------------
 
-    def _expire(self, now: float, decisions: list[Decision]) -> None:
+    def _expire(self, now: float, lanes: Sequence[tuple[Lane, Demand]], decisions: list[Decision]) -> None:
         """
         Drop what cannot finish in time even warm and alone (digest A22).
 
         Heads are the earliest, so a lane is looked at until one holds.
         """
-        for function in self.waiting.functions():
-            for lane in self.waiting.lanes(function):
-                demand = self._demand(lane[0], lane[1])
-                while (head := self.waiting.head(lane)) is not None:
-                    best = now + (demand.best_s(head.rows) if demand is not None else 0.0)
-                    if best <= head.deadline_at:
-                        break
-                    self.waiting.take(lane, 1)
-                    if demand is not None and not self.cluster.outstanding[:, demand.column].any():
-                        demand.relax()
-                    message = "No GPU instance could finish it before its deadline."
-                    decisions.append(_end(head, "expire", Cause.DEADLINE_EXPIRED, message))
+        for lane, demand in lanes:
+            while (head := self.waiting.head(lane)) is not None:
+                if now + demand.best_s(head.rows) <= head.deadline_at:
+                    break
+                self.waiting.take(lane, 1)
+                if not self.cluster.cells[demand.column, kernel.OUTSTANDING].any():
+                    demand.relax()
+                message = "No GPU instance could finish it before its deadline."
+                decisions.append(_end(head, "expire", Cause.DEADLINE_EXPIRED, message))
+
+    def _lanes(self) -> list[tuple[Lane, Demand]]:
+        return [
+            (lane, self.cluster.demands[self.columns[lane[0], lane[1]]])
+            for function in self.waiting.functions()
+            for lane in self.waiting.lanes(function)
+        ]
 
     # ---- placement ----------------------------------------------------------------------------------------------------------------------
 
-    def _order(self, now: float) -> list[tuple[float, str]]:
-        """Functions with waiting work, by Eq. 5 normalised to 0..1 plus ageing, highest first; ties by name, so that replays agree."""
-        found: list[tuple[float, float, str]] = []
-        highest = 0.0
-        for function in self.waiting.functions():
-            if f"f:{function}" in self._paused:
-                continue
-            priority, oldest = 0.0, now
-            for lane in self.waiting.lanes(function):
-                head = self.waiting.head(lane)
-                demand = self._demand(lane[0], lane[1])
-                if head is not None and demand is not None:
-                    priority = max(priority, demand.priority)
-                    oldest = min(oldest, head.arrival_at)
-            highest = max(highest, priority)
-            found.append((priority, oldest, function))
-        scale = highest or 1.0
-        ordered = [(priority / scale + self.knobs.ageing_per_s * (now - oldest), function) for priority, oldest, function in found]
-        ordered.sort(key=lambda item: (-item[0], item[1]))
-        return ordered
-
-    def _place(self, now: float, decisions: list[Decision]) -> None:
-        """One round: every function in order, every lane until it takes no more; a lane that fails does not block the next (Fig. 6)."""
-        if not len(self.waiting) or "*" in self._paused:
+    def _place(self, now: float, lanes: Sequence[tuple[Lane, Demand]], decisions: list[Decision]) -> None:
+        """One round: every lane in order until it takes no more; a lane that fails does not block the next (Fig. 6)."""
+        if "*" in self._paused:
             return
-        free = self.cluster.alive & (self.cluster.used < self.cluster.slots)
-        if not free.any():
+        free, slots = kernel.slots(self.cluster.rows, len(self.cluster))
+        if not free:
             return
-        for priority, function in self._order(now):
-            for lane in self.waiting.lanes(function):
-                while self._place_one(now, lane, priority, decisions):
+        fast = self.load.fast(now, slots, len(self.waiting), len(self.cluster))
+        fast = fast and self.knobs.fast and len(self.cluster) >= self.knobs.fast_from
+        open_ = [(lane, demand) for lane, demand in lanes if self.waiting.head(lane) and f"f:{lane[0]}" not in self._paused]
+        if self.knobs.order is Order.PRIORITY:
+            for priority, lane in self._order(now, open_):
+                while self._place_one(now, lane, priority, fast, decisions):
                     pass
+            return
+        heap = [self._urgency(lane) for lane, _ in open_]
+        heapify(heap)
+        while heap:
+            *_, lane = heappop(heap)
+            if self._place_one(now, lane, 0.0, fast, decisions) and self.waiting.head(lane) is not None:
+                heappush(heap, self._urgency(lane))
 
-    def _place_one(self, now: float, lane: Lane, priority: float, decisions: list[Decision]) -> bool:
+    def _urgency(self, lane: Lane) -> tuple[float, float, str, Lane]:
+        head = self.waiting.head(lane)
+        assert head is not None
+        if self.knobs.order is Order.ARRIVAL:
+            return head.arrival_at, head.deadline_at, head.id, lane
+        return head.deadline_at, head.arrival_at, head.id, lane
+
+    def _order(self, now: float, lanes: Sequence[tuple[Lane, Demand]]) -> list[tuple[float, Lane]]:
+        """
+        Lanes by their function's Eq. 5, normalised to 0..1, plus ageing, highest first; ties by function, so that replays agree.
+
+        A function ages with its oldest head, and its own lanes keep their order (earliest deadline first).
+        """
+        oldest: dict[str, float] = {}
+        highest: dict[str, float] = {}
+        for lane, demand in lanes:
+            head = self.waiting.head(lane)
+            arrival_at = head.arrival_at if head is not None else now
+            oldest[lane[0]] = min(oldest.get(lane[0], now), arrival_at)
+            highest[lane[0]] = max(highest.get(lane[0], 0.0), demand.priority)
+        scale = max(highest.values(), default=0.0) or 1.0
+        ranks = {function: highest[function] / scale + self.knobs.ageing_per_s * (now - oldest[function]) for function in oldest}
+        return sorted(((ranks[lane[0]], lane) for lane, _ in lanes), key=lambda item: (-item[0], item[1][0]))
+
+    def _place_one(self, now: float, lane: Lane, priority: float, fast: bool, decisions: list[Decision]) -> bool:
         """Dispatch the largest batch of a lane that passes, or nothing."""
-        demand = self._demand(lane[0], lane[1])
-        if demand is None:
-            return False
+        cluster, demand = self.cluster, self.cluster.demands[self.columns[lane[0], lane[1]]]
         members = self.waiting.first(lane, demand.spec.max_batch)
         if not members:
             return False
-        size = len(members)
         while True:
-            rows = sum(member.rows for member in members[:size])
-            weighed = self._weigh(now, demand, rows, members[0].deadline_at)
-            row = self._choose(now, demand, weighed, members[0].deadline_at, rows)
-            if row is not None:
+            rows = sum(member.rows for member in members)
+            kind, deadline_at = cluster.kind(demand, rows), members[0].deadline_at
+            weighed = self.weigh(now, demand, kind, rows, deadline_at, fast)
+            row = self._choose(now, demand, kind, weighed, deadline_at, rows, self.knobs, self._random)
+            if row >= 0:
                 break
-            if size == 1 or not (weighed.code == _CODE[Refusal.DEADLINE]).any():
-                # A smaller batch only helps where the deadline was the reason.
-                self._want(now, demand, weighed, decisions)
-                return False
-            size = size // 2
-        batch = members[:size]
-        self.waiting.take(lane, size)
-        self.cluster.begin(
-            Batch(
-                row=row,
-                column=demand.column,
-                expected_end_at=float(weighed.finish[row]),
-                members={member.id: member.attempt + 1 for member in batch},
-                load=demand.load(rows),
-                slowdown=float(weighed.effect.own[row]),
-            )
+            if len(members) == 1:
+                later = self._later(lane, weighed, members[0])
+                if later is None:
+                    self._want(now, demand, weighed, decisions)
+                    return False
+                members = [later]
+            else:
+                # A smaller batch helps where the deadline or the budget was the reason; where neither was, one is tried all the same.
+                members = members[: len(members) // 2]
+        run_s, cold = demand.run_s(rows), bool(cluster.cells[demand.column, kernel.STATE, row] == kernel.COLD)
+        slowdown, expected_end_at = float(cluster.effects[kind, kernel.OWN, row]), float(cluster.finish[row])
+        reasons = self._reasons(demand, kind, weighed, row, run_s, priority)
+        if self.shadow is not None:
+            reasons = replace(reasons, shadow=self._shadowed(now, demand, kind, rows, deadline_at))
+        batch = Batch(
+            row=row,
+            column=demand.column,
+            kind=kind,
+            run_s=run_s,
+            start_at=now + (demand.load_s if cold else 0.0),
+            deadline_at=deadline_at,
+            expected_end_at=expected_end_at,
+            members={member.id: member.attempt + 1 for member in members},
+            slowdown=slowdown,
         )
-        if self._alone.get(row, (-1, now))[0] != demand.column:
-            self._alone[row] = (demand.column, now)
         decisions.append(
             Dispatch(
                 function=demand.function,
                 revision=demand.revision,
-                gpu=self.cluster.names[row],
-                attempts=[(member.id, member.attempt) for member in batch],
-                cold=not bool(weighed.warm[row]),
-                reasons=self._reasons(weighed, row, demand.run_s(rows), priority),
+                gpu=cluster.names[row],
+                attempts=[(member.id, member.attempt) for member in members],
+                cold=cold,
+                reasons=reasons,
             )
         )
+        if self.knobs.budget_rule is BudgetRule.ACCOUNT and cluster.rows[kernel.JOBS, row] > 0:
+            batch.charge_s = kernel.charge(cluster.rows, row, cluster.effects, kind, run_s)
+            cluster.spend(row, batch.charge_s, now)
+        self.waiting.take_these(members)
+        cluster.begin(batch, now)
+        if self._alone.get(row, (-1, now))[0] != demand.column:
+            self._alone[row] = (demand.column, now)
         return True
 
-    def _weigh(self, now: float, demand: Demand, rows: int, deadline_at: float) -> Weighed:
-        """Every GPU instance for a batch: may it run there now, when would it end, what would it cost (digest A26-A28)."""
-        cluster, column = self.cluster, demand.column
-        outstanding, resident = cluster.outstanding[:, column], cluster.resident[:, column]
-        warm = cluster.idle(column)
-        full = np.maximum(resident, outstanding) >= demand.spec.max_warm
-        delay = np.where(warm, 0.0, demand.load_s)
-        effect = cluster.degradations.effect(demand.load(rows))
-        finish = now + delay + demand.run_s(rows) * (1.0 + effect.own)
-        code = np.zeros(len(cluster.names), np.int8)
-        for refusal, holds in (
-            (Refusal.DEADLINE, finish > deadline_at),
-            (Refusal.MEMORY, ~warm & (cluster.memory_free - cluster.reserved < demand.memory_mib)),
-            (Refusal.BUSY, ~warm & full),
-            (Refusal.NO_SLOT, cluster.used >= cluster.slots),
-            (Refusal.QUARANTINED, cluster.quarantined[:, column]),
-            (Refusal.PAUSED, cluster.paused),
-            (Refusal.GONE, ~cluster.alive),
-        ):
-            code[holds] = _CODE[refusal]
-        return Weighed(code=code, warm=warm, delay=delay, finish=finish, effect=effect)
+    def _later(self, lane: Lane, weighed: Weighed, head: InvocationArrived) -> InvocationArrived | None:
+        """The first of a lane that would be in time where its head would not."""
+        if not head.deadline_at < weighed.earliest < np.inf:
+            return None
+        return self.waiting.due_after(lane, weighed.earliest)
 
-    def _choose(self, now: float, demand: Demand, weighed: Weighed, deadline_at: float, rows: int) -> int | None:
-        """The acceptable row of least impact, warm ones first; ties: more free memory, then the lower row."""
-        open_ = weighed.code == 0
-        warm = open_ & weighed.warm
-        if not warm.any():
-            if not open_.any() or self._better_to_wait(now, demand, deadline_at, rows):
-                return None
-            warm = open_
-        candidates = np.flatnonzero(warm)
-        keys = (candidates, -self.cluster.memory_free[candidates], weighed.effect.added[candidates])
-        return int(candidates[np.lexsort(keys)[0]])
+    def weigh(self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float, fast: bool) -> Weighed:
+        """Every GPU instance, or a sample: may the batch run there now, when would it end (digest A26-A28)."""
+        return self._weighed(now, demand, kind, rows, deadline_at, fast, self._ask)
+
+    def _weighed(self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float, fast: bool, ask: kernel.Row) -> Weighed:
+        cluster, column, n = self.cluster, demand.column, len(self.cluster)
+        ask[kernel.A_NOW], ask[kernel.A_DEADLINE] = now, deadline_at
+        ask[kernel.A_RUN_S], ask[kernel.A_LOAD_S] = demand.run_s(rows), demand.load_s
+        ask[kernel.A_MEMORY], ask[kernel.A_SM] = demand.memory_mib, demand.sm
+        homes, start, stride, d = _NO_ROWS, 0, 1, n
+        if fast:
+            d = min(n, max(self.knobs.d_least, ceil(self.knobs.d_share * n)))
+            start, stride = self._random.randrange(n), self._random.randrange(n) + 1
+            while gcd(stride, n) != 1:
+                stride += 1
+            if self.knobs.warm_first:
+                homes = np.array(sorted(cluster.homes[column])[:d], np.int64)
+        warm, cold, earliest, late, seen = kernel.weigh(
+            cluster.rows, cluster.cells, cluster.effects, n, column, kind, ask, cluster.code, cluster.finish,
+            fast, homes, start, stride, d, cluster.looked,
+        )  # fmt: skip
+        return Weighed(warm, cold, earliest, late, seen, fast)
+
+    def _choose(
+        self, now: float, demand: Demand, kind: int, weighed: Weighed, deadline_at: float, rows: int, knobs: Knobs, random: Random
+    ) -> int:
+        """The best acceptable row, -1 = none."""
+        if knobs.choice is Choice.RANDOM:
+            open_ = np.flatnonzero(self.cluster.code[: len(self.cluster)] == kernel.OPEN)
+            if not len(open_) or (weighed.warm < 0 and self._better_to_wait(now, demand, deadline_at, rows)):
+                return -1
+            return int(open_[random.randrange(len(open_))])
+        if weighed.warm >= 0:
+            if knobs.warm_first or weighed.cold < 0:
+                return weighed.warm
+            impact = self.cluster.effects[kind, kernel.IMPACT]
+            return weighed.warm if impact[weighed.warm] <= impact[weighed.cold] else weighed.cold
+        if weighed.cold < 0 or self._better_to_wait(now, demand, deadline_at, rows):
+            return -1
+        return weighed.cold
+
+    def _shadowed(self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float) -> Shadow:
+        assert self.shadow is not None
+        weighed = self._weighed(now, demand, kind, rows, deadline_at, False, self._shadow_ask)
+        row = self._choose(now, demand, kind, weighed, deadline_at, rows, self.shadow, self._shadow_random)
+        return Shadow(policy=self.shadow.name, gpu=self.cluster.names[row] if row >= 0 else None)
+
+    def ask(self, now: float, function: str, revision: int, rows: int, deadline_at: float) -> Answer | None:
+        """What would become of an invocation that came now, all GPU instances weighed; None for an unknown revision."""
+        demand = self._demand(function, revision)
+        if demand is None:
+            return None
+        cluster = self.cluster
+        kind, run_s = cluster.kind(demand, rows), demand.run_s(rows)
+        weighed = self._weighed(now, demand, kind, rows, deadline_at, False, self._ask)
+        row = self._choose(now, demand, kind, weighed, deadline_at, rows, self.knobs, Random(self.knobs.seed))
+        cold = row >= 0 and bool(cluster.cells[demand.column, kernel.STATE, row] == kernel.COLD)
+        finish_at = float(cluster.finish[row]) if row >= 0 else nan
+        open_ = cluster.finish[: len(cluster)][cluster.code[: len(cluster)] == kernel.OPEN]
+        earliest = min(weighed.earliest, float(open_.min(initial=inf)))
+        return Answer(
+            row_gpu=cluster.names[row] if row >= 0 else None,
+            cold=cold,
+            start_at=(now + (demand.load_s if cold else 0.0)) if row >= 0 else nan,
+            finish_at=finish_at,
+            earliest_deadline_at=earliest if earliest < inf else None,
+            reasons=self._reasons(demand, kind, weighed, row, run_s, demand.priority),
+        )
 
     def _better_to_wait(self, now: float, demand: Demand, deadline_at: float, rows: int) -> bool:
         """True where a busy instance will be free in time, and sooner than a new one could be loaded."""
-        free_at = float(self.cluster.free_at[:, demand.column][self.cluster.alive].min(initial=np.inf))
+        cluster = self.cluster
+        free_at = float(cluster.cells[demand.column, kernel.FREE_AT, : len(cluster)][cluster.alive].min(initial=np.inf))
         # One that is overdue by x is expected to take x more, so that nobody waits for ever for one that hangs.
         remaining = abs(free_at - now)
         return remaining < demand.load_s and now + remaining + demand.run_s(rows) <= deadline_at
@@ -332,47 +476,31 @@ class Spine:
 
         Without this, requests of a function whose deadline is shorter than its load would expire for ever with nobody loading it.
         """
-        cluster, column = self.cluster, demand.column
+        cluster, cell = self.cluster, self.cluster.cells[demand.column]
         key = (demand.function, demand.revision)
-        if cluster.resident[:, column].any() or cluster.outstanding[:, column].any():
+        if weighed.late < 0 or cell[kernel.RESIDENT].any() or cell[kernel.OUTSTANDING].any():
             return
         if now - self._prewarmed_at.get(key, -np.inf) < 2 * demand.load_s + 1.0:
             return
-        possible = np.flatnonzero(weighed.code == _CODE[Refusal.DEADLINE])
-        if possible.size:
-            row = int(possible[np.argmin(weighed.effect.added[possible])])
-            self._prewarmed_at[key] = now
-            decisions.append(Prewarm(function=demand.function, revision=demand.revision, gpu=cluster.names[row]))
+        self._prewarmed_at[key] = now
+        decisions.append(Prewarm(function=demand.function, revision=demand.revision, gpu=cluster.names[weighed.late]))
 
-    def _reasons(self, weighed: Weighed, chosen: int, run_s: float, priority: float) -> Reasons:
-        """The chosen row first, then the best of the others."""
-        counts = Counter(weighed.code.tolist())
-        others = np.arange(len(weighed.code)) != chosen
-        effect = weighed.effect
-        best = np.lexsort((effect.added, ~weighed.warm, weighed.code > 0, others))[: self.knobs.recorded]
+    def _reasons(self, demand: Demand, kind: int, weighed: Weighed, chosen: int, run_s: float, priority: float) -> Reasons:
+        cluster = self.cluster
+        kept = kernel.rank(
+            cluster.cells, cluster.effects, demand.column, kind, cluster.code, cluster.finish, cluster.looked, weighed.seen,
+            weighed.sampled, chosen, self._best, self._numbers, self._counts,
+        )  # fmt: skip
         return Reasons(
-            policy=self.name,
-            table_version=self.cluster.degradations.table.version,
+            policy=self.knobs.name,
+            table_version=cluster.places.table.version,
             seed=self.knobs.seed,
             priority=priority,
-            candidates=[
-                Candidate(
-                    gpu=self.cluster.names[row],
-                    warm=bool(weighed.warm[row]),
-                    start_delay_s=float(weighed.delay[row]),
-                    run_s=run_s,
-                    finish_at=float(weighed.finish[row]),
-                    impact=float(effect.added[row]),
-                    function_degradation=float(effect.own[row]),
-                    function_degradation_upper=float(effect.own_upper[row]),
-                    training_degradation=float(effect.training[row]),
-                    training_degradation_upper=float(effect.training_upper[row]),
-                    known=bool(effect.known[row]),
-                    refusal=CODES[weighed.code[row] - 1] if weighed.code[row] else None,
-                )
-                for row in best.tolist()
-            ],
-            refused={CODES[code - 1]: count for code, count in counts.items() if code},
+            run_s=run_s,
+            load_s=demand.load_s,
+            names=[cluster.names[row] for row in self._best[:kept].tolist()],
+            numbers=self._numbers[:kept].copy(),
+            counts=self._counts.tolist(),
         )
 
     # ---- what the gate may be told ------------------------------------------------------------------------------------------------------
@@ -388,9 +516,10 @@ class Spine:
         if demand is None:
             return None
         floor = demand.best_s(1)
-        cluster, column = self.cluster, demand.column
+        cluster = self.cluster
+        cell = cluster.cells[demand.column, :, : len(cluster)]
         alive = cluster.alive & ~cluster.paused
-        instances = int(np.maximum(cluster.resident, cluster.outstanding)[alive, column].sum())
+        instances = int(np.maximum(cell[kernel.RESIDENT], cell[kernel.OUTSTANDING])[alive].sum())
         waiting = self.waiting.count(function)
         if not instances:
             # A cold start counts only where the function's own deadline has room for it (see _want).
@@ -398,12 +527,8 @@ class Spine:
             return (cold if cold <= demand.spec.deadline_s else floor), floor
         batches = waiting // demand.spec.max_batch
         wait = batches * demand.run_s(demand.spec.max_batch) / instances
-        if waiting or not cluster.idle(column)[alive].any():
-            wait += (
-                max(0.0, float(cluster.free_at[alive, column].min(initial=np.inf)) - now)
-                if cluster.outstanding[alive, column].any()
-                else 0.0
-            )
+        if (waiting or not cluster.idle(demand.column)[alive].any()) and cell[kernel.OUTSTANDING][alive].any():
+            wait += max(0.0, float(cell[kernel.FREE_AT][alive].min(initial=np.inf)) - now)
         return wait + floor, floor
 
     def priority(self, function: str, revision: int) -> float:

@@ -3,7 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
+from scheduler.policy import kernel
+from scheduler.policy.budget import Step
+from scheduler.policy.kernel import Floats
 from smore.domain.invocation import Cause
 
 
@@ -16,11 +20,32 @@ class Refusal(StrEnum):
     QUARANTINED = "quarantined"
     BUSY = "busy"
     MEMORY = "memory"
+    SM = "sm"
+    BESIDE_TRAINING = "beside_training"
+    BUDGET = "budget"
+    DEGRADATION = "degradation"
+    OTHERS_DEADLINE = "others_deadline"
     DEADLINE = "deadline"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+#: The kernel's numbers in words.
+REFUSALS: Mapping[int, Refusal] = {
+    kernel.GONE: Refusal.GONE,
+    kernel.IS_PAUSED: Refusal.PAUSED,
+    kernel.NO_SLOT: Refusal.NO_SLOT,
+    kernel.IS_QUARANTINED: Refusal.QUARANTINED,
+    kernel.BUSY: Refusal.BUSY,
+    kernel.NO_MEMORY: Refusal.MEMORY,
+    kernel.NO_SM: Refusal.SM,
+    kernel.BESIDE_TRAINING: Refusal.BESIDE_TRAINING,
+    kernel.OVER_BUDGET: Refusal.BUDGET,
+    kernel.TOO_SLOW: Refusal.DEGRADATION,
+    kernel.BREAKS_OTHERS: Refusal.OTHERS_DEADLINE,
+    kernel.TOO_LATE: Refusal.DEADLINE,
+}
+
+
+class Candidate(NamedTuple):
     """
     One GPU instance as it was weighed. Seconds; ``impact`` is the scalar of digest A27.
 
@@ -43,15 +68,77 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shadow:
+    """Where another policy would have placed the same batch at the same moment; None = nowhere, so far."""
+
+    policy: str
+    gpu: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reasons:
-    """Why a decision came out as it did: the best eight, and how many were refused for what."""
+    """
+    Why a decision came out as it did: the best candidates, the chosen one first, and how many were refused for what.
+
+    ``numbers`` [C, kernel.CANDIDATE_FIELDS], ``counts`` [kernel codes] as the kernel left them: words are made where they are read.
+    """
 
     policy: str
     table_version: int
     seed: int
     priority: float
-    candidates: Sequence[Candidate]
-    refused: Mapping[Refusal, int]
+    run_s: float
+    load_s: float
+    names: Sequence[str]
+    numbers: Floats
+    counts: Sequence[int]
+    shadow: "Shadow | None" = None
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        found = []
+        for name, line in zip(self.names, self.numbers.tolist(), strict=True):
+            why, state, finish, impact, own, own_upper, training, training_upper, known = line
+            warm = state != kernel.COLD
+            found.append(
+                Candidate(
+                    name, warm, 0.0 if warm else self.load_s, self.run_s, finish, impact, own, own_upper, training, training_upper,
+                    known > 0, REFUSALS.get(int(why)),
+                )
+            )  # fmt: skip
+        return found
+
+    @property
+    def refused(self) -> dict[Refusal, int]:
+        return {REFUSALS[code]: count for code, count in enumerate(self.counts) if code and count}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Reasons):
+            return NotImplemented
+        mine, theirs = (
+            (one.policy, one.table_version, one.seed, one.priority, one.candidates, one.refused, one.shadow) for one in (self, other)
+        )  # fmt: skip
+        return mine == theirs
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """
+    What would become of an invocation that came now, with nothing placed.
+
+    ``row_gpu``: where it would go, None = nowhere so far; ``start_at`` and ``finish_at`` there (epoch seconds; nan where nowhere).
+    ``earliest_deadline_at``: the earliest deadline that would be accepted as things are, None where another reason than time stands
+    against it everywhere.
+    """
+
+    row_gpu: str | None
+    cold: bool
+    start_at: float
+    finish_at: float
+    earliest_deadline_at: float | None
+    reasons: Reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,4 +173,28 @@ class Prewarm:
     gpu: str
 
 
-Decision = Dispatch | End | Prewarm
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle:
+    """
+    A step of the closed loop of a budget: functions may work for ``duty`` of the time on a GPU instance, 1 = as they like.
+
+    ``job``: the training on whose account, '' = it has gone; ``factor``: what predicted losses are multiplied by from now on.
+    """
+
+    gpu: str
+    step: Step
+    duty: float
+    job: str
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """Unload a revision's idle instances from a GPU instance."""
+
+    function: str
+    revision: int
+    gpu: str
+
+
+Decision = Dispatch | End | Prewarm | Throttle | Offload

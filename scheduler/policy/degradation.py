@@ -1,9 +1,9 @@
 """
-Predicted degradation as the policy reads it: arrays, filled from a published table, and nothing else at the moment of a decision.
+Predicted degradation as the policy reads it: tables from outside, joined with what runs where.
 
-:class:`Degradations` joins the tables with the cluster: each GPU instance's training, each batch's function and all that runs there become
-indices, so that weighing every GPU instance is fancy indexing and sums over [N, F]. Eq. 3 and 4 (digest 2.6), k = |S|, one less where
-there is no training:
+Each GPU instance's training, each batch's function and all that runs there become indices into the table of its place, so that the effects
+of one more batch (``scheduler/policy/kernel.py``) are sums over arrays. Eq. 3 and 4 (digest 2.6), k = |S|, one less where there is no
+training:
 
     training_i(S) = sum over j in S of gamma[k, i, j] D_tr[i, j]
     function_j(i, S) = alpha[k, j, i] D_fn[j, i] + sum over w in S, w != j, of beta[k, j, w] D_ff[j, w]
@@ -16,13 +16,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-#: Functions at a time for which there are weights; more of them are weighed like so many (digest A12).
-K_MAX = 8
+from scheduler.policy.kernel import K_MAX, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,177 +75,87 @@ class NoTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """A batch as it weighs on others: the model that its function names, its rows, and what was declared of it."""
+class Place:
+    """One place's table as the kernel reads it (see kernel.refresh). ``index`` [K] is mutable: kinds come one by one."""
 
-    model: str
-    rows: int
-    declared: float
+    table: Degradation | None
+    pairs: Floats
+    between: Floats
+    weights: Floats
+    training_model: Ints
+    model: Ints
 
 
-@dataclass(slots=True, eq=False)
-class Effect:
-    """
-    What adding a batch would mean on each GPU instance: arrays of N fractions.
-
-    ``own``: slowdown of the batch; ``training``: of the training there by all functions, the batch included; ``added``: what the batch
-    adds to the training, to itself and to the functions that run there (digest A27). ``*_upper``: 90 % bounds. ``known``:
-    whether all of it came from a table.
-    """
-
-    own: Floats
-    own_upper: Floats
-    training: Floats
-    training_upper: Floats
-    added: Floats
-    known: NDArray[np.bool_]
+def _packed(table: Degradation | None) -> Place:
+    if table is None:
+        one = np.zeros(1, np.int64)
+        return Place(
+            table=None, pairs=np.zeros((4, 1, 1)), between=np.zeros((2, 1, 1)), weights=np.ones((3, K_MAX + 1, 1, 1)), training_model=one,
+            model=one,
+        )  # fmt: skip
+    return Place(
+        table=table,
+        pairs=np.ascontiguousarray([table.training, table.training_upper, table.function, table.function_upper]),
+        between=np.ascontiguousarray([table.functions, table.functions_upper]),
+        weights=np.ascontiguousarray([table.gamma, table.alpha, table.beta]),
+        training_model=np.ascontiguousarray(table.training_model),
+        model=np.ascontiguousarray(table.function_model),
+    )
 
 
 @dataclass(slots=True)
-class Degradations:
+class Kinds:
     """
-    The tables joined with the cluster. Owned by the policy's state.
+    Kinds of batches: a model at a size, and what was declared of it where no table knows it.
 
-    ``running`` [N, F] counts batches by function in the terms of their row's table, ``strange`` [N] those that no table knows, and
-    ``strange_cost`` [N] sums what was declared of them.
+    ``declared`` [>= K] in fractions. Owned by the cluster, which counts the effects of one more of each kind on every GPU instance.
     """
 
-    table: Table = field(default_factory=NoTable)
-    _places: dict[tuple[str, str], Degradation | None] = field(default_factory=dict)
-    _place_of: list[tuple[str, str]] = field(default_factory=list)
-    _workloads: list[tuple[str, ...]] = field(default_factory=list)
-    _training: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    _has_training: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
-    _loads: list[list[Load]] = field(default_factory=list)
-    _running: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-    _strange: Floats = field(default_factory=lambda: np.zeros(0))
-    _strange_cost: Floats = field(default_factory=lambda: np.zeros(0))
+    names: list[tuple[str, int]] = field(default_factory=list)
+    declared: Floats = field(default_factory=lambda: np.zeros(8))
 
-    # ---- what is where ------------------------------------------------------------------------------------------------------------------
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def add(self, model: str, rows: int, declared: float) -> int:
+        """A new kind. ``model`` '' = nobody has profiled it."""
+        if len(self.names) == len(self.declared):
+            self.declared = np.concatenate([self.declared, np.zeros(len(self.declared))])
+        self.names.append((model, rows))
+        self.declared[len(self.names) - 1] = declared
+        return len(self.names) - 1
+
+
+class Places:
+    """The places that GPU instances are at, by (device, sharing mode), each with the index of every kind in its table."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        self.table: Table = NoTable()
+        self._kinds = kinds
+        self._places: dict[tuple[str, str], Place] = {}
+        self._index: dict[tuple[str, str], Ints] = {}
 
     def adopt(self, table: Table) -> None:
-        """A new version: everything is joined with it."""
+        """A new version: what was joined with the old one is forgotten."""
         self.table = table
         self._places.clear()
-        for row in range(len(self._place_of)):
-            self._join(row)
+        self._index.clear()
 
-    def add_row(self) -> None:
-        self._place_of.append(("", ""))
-        self._workloads.append(())
-        self._loads.append([])
-        self._training = np.append(self._training, -1)
-        self._has_training = np.append(self._has_training, False)
-        self._strange = np.append(self._strange, 0.0)
-        self._strange_cost = np.append(self._strange_cost, 0.0)
-        self._running = np.vstack([self._running, np.zeros((1, self._running.shape[1]))])
+    def at(self, key: tuple[str, str]) -> tuple[Place, Ints]:
+        """(the place, index of each kind [>= K] there, -1 = not in its table)."""
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = _packed(self.table.at(*key))
+            self._index[key] = np.zeros(0, np.int64)
+        index = self._index[key]
+        if len(index) < len(self._kinds):
+            table, known = place.table, self._kinds.names[len(index) :]
+            more = [table.index(model, rows) if table is not None else -1 for model, rows in known]
+            index = self._index[key] = np.concatenate([index, np.array(more, np.int64)])
+        return place, index
 
-    def report(self, row: int, device: str, sharing_mode: str, workloads: Sequence[str]) -> bool:
-        """
-        What a GPU worker says of its device and of the trainings there, one word each ('' = it does not say which).
-
-        True where the device is news.
-        """
-        place, named, before = (device, sharing_mode), tuple(workloads), self._place_of[row]
-        if (place, named) != (before, self._workloads[row]):
-            self._place_of[row], self._workloads[row] = place, named
-            self._join(row)
-        return place != before
-
-    def averages(self, model: str) -> tuple[float, float] | None:
-        """(usage gain, degradation) of a function's smallest batch, mean over the cluster's places; None where no table knows it."""
-        tables = [table for place in set(self._place_of) if (table := self._at_place(place)) is not None]
+    def averages(self, model: str, keys: Sequence[tuple[str, str]]) -> tuple[float, float] | None:
+        """(usage gain, degradation) of a function's smallest batch, mean over ``keys``; None where no table knows it."""
+        tables = [table for key in keys if (table := self.at(key)[0].table) is not None]
         found = [(table.gain[index], table.cost[index]) for table in tables if (index := table.index(model, 1)) >= 0]
         return (float(np.mean([gain for gain, _ in found])), float(np.mean([cost for _, cost in found]))) if found else None
-
-    def begin(self, row: int, load: Load) -> None:
-        self._loads[row].append(load)
-        self._count(row, load, 1.0)
-
-    def end(self, row: int, load: Load) -> None:
-        self._loads[row].remove(load)
-        self._count(row, load, -1.0)
-
-    def _at(self, row: int) -> Degradation | None:
-        return self._at_place(self._place_of[row])
-
-    def _at_place(self, place: tuple[str, str]) -> Degradation | None:
-        if place not in self._places:
-            found = self._places[place] = self.table.at(*place)
-            missing = len(found.function_model) - self._running.shape[1] if found is not None else 0
-            if missing > 0:
-                self._running = np.hstack([self._running, np.zeros((len(self._running), missing))])
-        return self._places[place]
-
-    def _join(self, row: int) -> None:
-        found, workloads = self._at(row), self._workloads[row]
-        # A table holds for one training beside functions; of two of them it says nothing.
-        self._training[row] = found.trainings.get(workloads[0], -1) if found is not None and len(workloads) == 1 else -1
-        self._has_training[row] = bool(workloads)
-        self._strange[row] = self._strange_cost[row] = 0.0
-        self._running[row] = 0.0
-        for load in self._loads[row]:
-            self._count(row, load, 1.0)
-
-    def _count(self, row: int, load: Load, by: float) -> None:
-        found = self._at(row)
-        index = found.index(load.model, load.rows) if found is not None else -1
-        if found is None or index < 0:
-            self._strange[row] += by
-            self._strange_cost[row] += by * load.declared
-            return
-        self._running[row, index] += by
-
-    # ---- what a decision reads ----------------------------------------------------------------------------------------------------------
-
-    def effect(self, load: Load) -> Effect:
-        """Of adding ``load`` to each GPU instance as it is now."""
-        n = len(self._place_of)
-        found = Effect(
-            own=np.zeros(n), own_upper=np.zeros(n), training=np.zeros(n), training_upper=np.zeros(n), added=np.zeros(n),
-            known=np.zeros(n, bool),
-        )  # fmt: skip
-        for place in set(self._place_of):
-            rows = np.array([row for row, other in enumerate(self._place_of) if other == place])
-            self._weigh(rows, self._at(int(rows[0])), load, found)
-        return found
-
-    def _weigh(self, rows: Ints, table: Degradation | None, load: Load, found: Effect) -> None:
-        has, strange, base = self._has_training[rows], self._strange[rows], self._strange_cost[rows]
-        if table is None:
-            # Every function costs the others there, and suffers from each, what was declared of it.
-            found.own[rows] = found.own_upper[rows] = load.declared * (has + strange)
-            found.training[rows] = found.training_upper[rows] = has * (base + load.declared)
-            found.added[rows] = load.declared * (has + strange) + found.own[rows]
-            return
-        running, model = self._running[rows, : len(table.function_model)], table.function_model
-        count = running.sum(axis=1) + strange
-        # Two functions without a training are the pair that was measured: nothing is left for weights to mend.
-        k = np.clip(count + has, 1, K_MAX).astype(np.int64)
-        i, index = self._training[rows], table.index(load.model, load.rows)
-        victim, known = table.training_model[i], has & (i >= 0)
-        # Eq. 3. A training that the table does not know loses to each function what was declared of this one.
-        gamma = table.gamma[k[:, None], victim[:, None], model[None, :]]
-        adds = np.where(known, gamma[:, index] * table.training[i, index], load.declared) * has if index >= 0 else load.declared * has
-        adds_upper = np.where(known, gamma[:, index] * table.training_upper[i, index], load.declared) * has if index >= 0 else adds
-        others = np.where(known, (running * gamma * table.training[i]).sum(axis=1), running.sum(axis=1) * load.declared)
-        others_upper = np.where(known, (running * gamma * table.training_upper[i]).sum(axis=1), others)
-        found.training[rows] = has * (others + base) + adds
-        found.training_upper[rows] = has * (others_upper + base) + adds_upper
-        if index < 0:
-            found.own[rows] = found.own_upper[rows] = load.declared * (has + count)
-            found.added[rows] = adds + found.own[rows] + load.declared * count
-            return
-        # Eq. 4.
-        alpha = table.alpha[k, model[index], victim]
-        beta = table.beta[k[:, None], model[index], model[None, :]]
-        for own, by_training, by_functions in (
-            (found.own, table.function, table.functions),
-            (found.own_upper, table.function_upper, table.functions_upper),
-        ):
-            from_training = np.where(known, alpha * by_training[i, index], has * load.declared)
-            own[rows] = from_training + (running * beta * by_functions[index]).sum(axis=1) + strange * load.declared
-        # What it adds to the functions that run there already, each by its own row of the table.
-        to_others = (running * table.beta[k[:, None], model[None, :], model[index]] * table.functions[:, index]).sum(axis=1)
-        found.added[rows] = adds + found.own[rows] + to_others + strange * load.declared
-        found.known[rows] = (~has | known) & (strange == 0)

@@ -3,7 +3,6 @@
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from scheduler.policy.degradation import Load
 from smore.domain.function import FunctionSpec
 
 #: Weight of the declared (offline) averages against one online observation (digest A16).
@@ -27,6 +26,8 @@ class Demand:
     spec: FunctionSpec
     #: Column in the arrays of :class:`~scheduler.policy.cluster.Cluster`.
     column: int
+    #: Kinds of its batches (cluster.py), by size.
+    kinds: dict[int, int] = field(init=False, default_factory=dict)
     _sizes: list[int] = field(init=False)
     _run_s: list[float] = field(init=False)
     _best_s: list[float] = field(init=False)
@@ -81,9 +82,15 @@ class Demand:
         """The larger of what was declared and what was seen."""
         return max(self.spec.profile.memory_mib, self._memory_mib)
 
-    def load(self, rows: int) -> Load:
-        """What a batch of it weighs on others. Where no table knows it: the declared average blended with what was observed (A17)."""
-        return Load(model=self.spec.profile.model, rows=rows, declared=self._degradation)
+    @property
+    def degradation(self) -> float:
+        """Potential increase in degradation: the offline average blended with what was observed (A17)."""
+        return self._degradation
+
+    @property
+    def sm(self) -> float:
+        """Share of a GPU instance's SMs that a batch uses alone."""
+        return self.spec.profile.utilisation or self.spec.profile.usage_gain
 
     @property
     def priority(self) -> float:

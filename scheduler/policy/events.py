@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
+from scheduler.policy.budget import JobLoss
 from scheduler.policy.degradation import Table
 from smore.domain.function import FunctionSpec
 
@@ -49,6 +51,7 @@ class InvocationHeld:
     rows: int
     gpu: str
     since_at: float
+    deadline_at: float = inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,10 @@ class GpuReported:
     sharing_mode: str = ""
     #: Of each serverful job there, the profiled workload that it is, '' = it does not say.
     workloads: Sequence[str] = ()
+    #: What functions cost each serverful job there, where it says.
+    losses: Sequence[JobLoss] = ()
+    #: Nothing may start there for a moment: what the jobs lose is being measured.
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """What waits: per function lanes of invocations that may share a batch, each by deadline, then arrival, then id (digest A18)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -106,15 +106,27 @@ class Waiting:
             self.remove(entry[2])
             count -= 1
 
+    def take_these(self, invocations: Sequence[InvocationArrived]) -> None:
+        """Remove some. Their entries in the heap are passed over when they come up."""
+        for invocation in invocations:
+            self.remove(invocation.id)
+
+    def due_after(self, lane: Lane, moment: float) -> InvocationArrived | None:
+        """The first of a lane whose deadline is not before ``moment``."""
+        later = [entry for entry in self._lanes.get(lane, ()) if entry[0] >= moment and self._live(lane, entry)]
+        return self._known[min(later)[2]] if later else None
+
     def of_function(self, function: str) -> Iterator[InvocationArrived]:
         return (invocation for invocation in self._known.values() if invocation.function == function)
 
     def _head(self, lane: Lane) -> tuple[float, float, str] | None:
         heap = self._lanes.get(lane)
         while heap:
-            entry = heap[0]
-            known = self._known.get(entry[2])
-            if known is not None and (known.deadline_at, known.arrival_at) == entry[:2] and self.lane_of(known) == lane:
-                return entry
+            if self._live(lane, heap[0]):
+                return heap[0]
             heappop(heap)
         return None
+
+    def _live(self, lane: Lane, entry: tuple[float, float, str]) -> bool:
+        known = self._known.get(entry[2])
+        return known is not None and (known.deadline_at, known.arrival_at) == entry[:2] and self.lane_of(known) == lane

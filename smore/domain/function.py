@@ -50,7 +50,8 @@ class Profile:
     What is known of a function's demand: declared at first, then measured online.
 
     ``run_s`` maps rows in a batch to the warm run time in seconds; ``usage_gain`` and ``degradation`` are the averages of digest A16 and
-    A17 (fractions), whose quotient is the priority of Eq. 5. ``model`` names the profiled model that it is (smore/domain/workload.py),
+    A17 (fractions), whose quotient is the priority of Eq. 5; ``utilisation`` is the share of a GPU instance that it uses alone, 0 = not
+    said: then its usage gain is taken. ``model`` names the profiled model that it is (smore/domain/workload.py),
     '' = nobody has profiled it: then ``degradation`` is taken for what it costs and suffers, by default as much as half the device.
     """
 
@@ -59,6 +60,7 @@ class Profile:
     memory_mib: float = 256.0
     usage_gain: float = 0.2
     degradation: float = CONSERVATIVE
+    utilisation: float = 0.0
     model: str = ""
 
     def run_time_s(self, rows: int) -> float:

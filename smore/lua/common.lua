@@ -4,7 +4,7 @@
 -- Keys (one Redis primary, not Cluster, so that keys may be computed):
 --   P i:<project>:<id>   HASH   one invocation: f function key "<project>/<name>", rev, st state, at attempt, starts, lost, ma max attempts,
 --                               dl deadline, ar arrival, sc deciding took, cl claimed, su started, fi finished (all us), gpu, ch reply channel, enc, acc, rows,
---                               shp shape, al 1 = must run alone, sync, tr trace, key API key id, psz payload bytes, rsz result bytes, cause
+--                               shp shape, al 1 = must run alone, sync, nd what the gate held against the deadline (us from arrival), tr trace, key API key id, psz payload bytes, rsz result bytes, cause
 --   P p:<project>:<id>   STRING payload, gone when the invocation ends
 --   P r:<project>:<id>   STRING result record (opaque here)
 --   P q                  ZSET   functions with waiting invocations, by priority
@@ -16,6 +16,9 @@
 --   P bytes              HASH   payload, result: bytes held
 --   P count              HASH   waiting: invocations queued over all functions
 --   P ev                 STREAM events, one field e = msgpack array (smore/stream.py)
+--   P feasible           HASH   fk -> "<stamp>:<backlog us>:<floor us>", written by the leader
+--   P asks               STRING questions to the leader within the last second
+--   P ask:<id>           LIST   the leader's answer to one (smore/explain.py: Answer)
 --   P leader, P fence    STRING the leader's fencing token; the counter it comes from
 -- Times are integer microseconds of this server's clock; numbers are printed with %.0f because tostring cuts them.
 local P = ARGV[1]
@@ -60,6 +63,29 @@ local function attach(fk, id, deadline)
   waiting = waiting + redis.call('ZADD', P .. 'q:' .. fk, deadline, id)
   -- Queue.publish_feasible keeps the priority of a function that waits already.
   if redis.call('ZCARD', P .. 'q:' .. fk) == 1 then redis.call('ZADD', P .. 'q', redis.call('HGET', P .. 'prio', fk) or 0, fk) end
+end
+
+-- The earliest feasible finish from now in us, 0 = not known. The floor is the best case of an idle platform and always holds; the backlog is
+-- today's and holds while it is fresh.
+local function needed(fk, t)
+  local feasible = redis.call('HGET', P .. 'feasible', fk)
+  if not feasible then return 0 end
+  local stamp, backlog, floor = string.match(feasible, '(%d+):(%d+):(%d+)')
+  local need = tonumber(floor)
+  if t - tonumber(stamp) < 1000000 then need = math.max(need, tonumber(backlog)) end
+  return need
+end
+
+-- The bound that one more invocation with `size` bytes of payload would break, and its value; nil = none. `limits`: max pending of the function,
+-- max pending, max payload bytes, max result bytes, max events, max keys.
+local function full(fk, size, limits)
+  if redis.call('ZCARD', P .. 'q:' .. fk) >= tonumber(limits[1]) then return 'function', limits[1] end
+  if tonumber(redis.call('HGET', P .. 'count', 'waiting') or 0) >= tonumber(limits[2]) then return 'pending', limits[2] end
+  local bytes = redis.call('HMGET', P .. 'bytes', 'payload', 'result')
+  if tonumber(bytes[1] or 0) + size > tonumber(limits[3]) then return 'payload_bytes', limits[3] end
+  if tonumber(bytes[2] or 0) > tonumber(limits[4]) then return 'result_bytes', limits[4] end
+  if redis.call('XLEN', P .. 'ev') >= tonumber(limits[5]) then return 'events', limits[5] end
+  if redis.call('DBSIZE') >= tonumber(limits[6]) then return 'keys', limits[6] end
 end
 
 -- channel -> list of frames, each 10 digits (the length of the rest), the head, a line feed, the result.

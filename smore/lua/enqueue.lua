@@ -22,29 +22,17 @@ local deadline = tonumber(ARGV[6])
 if ARGV[5] ~= '0' then deadline = t + tonumber(ARGV[5]) end
 if deadline <= t then return { 'late', int(t) } end
 
--- "<stamp>:<backlog us>:<floor us>", published by the leader: the floor is the best case of an idle platform and always holds; the backlog is
--- today's and holds while it is fresh.
-local feasible = redis.call('HGET', P .. 'feasible', fk)
-if feasible then
-  local stamp, backlog, floor = string.match(feasible, '(%d+):(%d+):(%d+)')
-  local need = tonumber(floor)
-  if t - tonumber(stamp) < 1000000 then need = math.max(need, tonumber(backlog)) end
-  if t + need > deadline then return { 'infeasible', int(t + need), int(t) } end
-end
+local need = needed(fk, t)
+if t + need > deadline then return { 'infeasible', int(t + need), int(t) } end
 
 local payload = ARGV[25]
-if redis.call('ZCARD', P .. 'q:' .. fk) >= tonumber(ARGV[17]) then return { 'full', 'function', ARGV[17] } end
-if tonumber(redis.call('HGET', P .. 'count', 'waiting') or 0) >= tonumber(ARGV[18]) then return { 'full', 'pending', ARGV[18] } end
-local bytes = redis.call('HMGET', P .. 'bytes', 'payload', 'result')
-if tonumber(bytes[1] or 0) + #payload > tonumber(ARGV[19]) then return { 'full', 'payload_bytes', ARGV[19] } end
-if tonumber(bytes[2] or 0) > tonumber(ARGV[20]) then return { 'full', 'result_bytes', ARGV[20] } end
-if redis.call('XLEN', P .. 'ev') >= tonumber(ARGV[21]) then return { 'full', 'events', ARGV[21] } end
-if redis.call('DBSIZE') >= tonumber(ARGV[24]) then return { 'full', 'keys', ARGV[24] } end
+local what, limit = full(fk, #payload, { ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[24] })
+if what then return { 'full', what, limit } end
 
 -- Small hashes are scanned from the front: what is read and written most stands there.
 redis.call('HSET', key, 'st', 'queued', 'at', 0, 'gpu', '', 'starts', 0, 'dl', int(deadline), 'ar', int(t), 'cl', 0, 'su', 0, 'rev', ARGV[4],
   'rows', ARGV[10], 'sync', idem and 0 or ARGV[12], 'psz', #payload, 'ch', ARGV[7], 'key', ARGV[14], 'tr', ARGV[13], 'sc', 0, 'enc', ARGV[8], 'acc', ARGV[9],
-  'al', 0, 'f', fk, 'lost', 0, 'ma', ARGV[23], 'shp', ARGV[11], 'v', 1)
+  'al', 0, 'f', fk, 'lost', 0, 'ma', ARGV[23], 'shp', ARGV[11], 'nd', int(need), 'v', 1)
 redis.call('SET', P .. 'p:' .. project(fk) .. ':' .. id, payload)
 payload_bytes = #payload
 if idem then
@@ -53,5 +41,5 @@ if idem then
 end
 attach(fk, id, int(deadline))
 flush()
-emit({ 'a', 1, fk, tonumber(ARGV[4]), id, t, deadline, tonumber(ARGV[10]), ARGV[11], ARGV[14], ARGV[13] })
+emit({ 'a', 1, fk, tonumber(ARGV[4]), id, t, deadline, tonumber(ARGV[10]), ARGV[11], ARGV[14], ARGV[13], need })
 return { 'ok', int(t), int(deadline) }

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,18 @@ import httpx
 import pytest
 import redis
 import uvicorn
+from sqlalchemy.orm import Session
 
 from api.app import Application, create_app
+from smore import fleet
 from smore.catalog import Catalog, FunctionEntry, KeyEntry
+from smore.db import ExecutionRow, LossWindowRow
 from smore.degradation import Table, Tables, Weight
 from smore.domain.access import Scope, new_token, read_token
 from smore.domain.function import FunctionSpec, TensorSpec
-from smore.domain.invocation import Cause
+from smore.domain.invocation import Cause, State
+from smore.domain.job import JobState
+from smore.profiles import Profiles
 from smore.queue import Begun, Queue
 from smore.settings import RedisSettings, Settings
 from smore.store import Store
@@ -847,9 +853,111 @@ def test_a_job_may_say_which_workload_it_is(http: httpx.Client, store: Store, re
     body = {"name": "train", "argv": ["zoo.train"], "workload": "resnet50/cpu/training/8"}
     made = http.post("/v1/jobs", json=body).json()
     assert made["workload"] == "resnet50/cpu/training/8"
-    assert store.get_job("default", made["id"]).tags == {"workload": "resnet50/cpu/training/8"}
+    assert store.get_job("default", made["id"]).tags == {"workload": "resnet50/cpu/training/8", "budget": 0.1}
     for wrong in ("resnet50", "resnet50/cpu/function/8", "resnet50/cpu/training/0", ""):
         assert problem(http.post("/v1/jobs", json=body | {"workload": wrong}), 422, "invalid_spec")["field"] == "workload"
+
+
+def last_command(redis_client: "redis.Redis") -> Any:
+    ((_, fields),) = redis_client.xrevrange(f"smore:cmd:{GPU}", count=1)
+    return fleet._readable(fields[b"c"])
+
+
+def test_a_budget_that_cannot_be_told_from_noise_is_refused(
+    http: httpx.Client, store: Store, redis_client: "redis.Redis", engine: Any, platform: FakePlatform
+) -> None:
+    eventually(lambda: http.get("/v1/gpus").json()["gpus"])
+    body: dict[str, Any] = {"name": "train", "argv": ["zoo.train"]}
+    made = http.post("/v1/jobs", json=body | {"budget": 0.01}).json()
+    assert made["budget"] == 0.01
+    assert store.get_job("default", made["id"]).tags == {"budget": 0.01}
+    assert last_command(redis_client).budget == 0.01
+    for wrong in (0.0099, 0, -0.1, 1.1):
+        refused = problem(http.post("/v1/jobs", json=body | {"budget": wrong}), 422, "invalid_input")
+        assert (refused["field"], refused["smallest"]) == ("budget", 0.01)
+    problem(http.post("/v1/jobs", json=body | {"budget": "much"}), 422, "invalid_input")
+
+    (gpu,) = http.get("/v1/gpus").json()["gpus"]
+    place = {"device": gpu["device"], "sharing_mode": gpu["sharing_mode"]}
+    timings = {
+        "noisy": {"n": 50, "mean": 0.1, "p50": 0.1, "p95": 0.14}, "calm": {"n": 50, "mean": 0.1, "p50": 0.1, "p95": 0.101},
+        "slow": {"n": 50, "mean": 3.0, "p50": 3.0, "p95": 3.1}, "few": {"n": 3, "mean": 0.1, "p50": 0.1, "p95": 0.2},
+    }  # fmt: skip
+    rows = [
+        {"row": "solo", "workload": {"model": model, "preset": "s", "role": "training", "batch": 8}, "timing": timing, "place": place,
+         "at": "2026-11-21T10:00:00+00:00"}
+        for model, timing in timings.items()
+    ]  # fmt: skip
+    Profiles(engine).add(rows, "imported")
+    workloads = {model: body | {"workload": f"{model}/s/training/8"} for model in [*timings, "unknown"]}
+    for model in ("calm", "few", "unknown"):
+        assert http.post("/v1/jobs", json=workloads[model] | {"budget": 0.01}).status_code == 201, model
+    smallest = problem(http.post("/v1/jobs", json=workloads["noisy"] | {"budget": 0.01}), 422, "invalid_input")["smallest"]
+    assert 0.01 < smallest < 0.1
+    problem(http.post("/v1/jobs", json=workloads["noisy"] | {"budget": smallest - 0.001}), 422, "invalid_input")
+    assert http.post("/v1/jobs", json=workloads["noisy"] | {"budget": smallest}).status_code == 201
+    assert "too slow" in problem(http.post("/v1/jobs", json=workloads["slow"] | {"budget": 0.5}), 422, "invalid_input")["detail"]
+    assert http.post("/v1/jobs", json=workloads["slow"]).json()["budget"] == 0.1, "an aim, and no demand"
+
+
+def test_the_statement_of_a_job(http: httpx.Client, foreign: httpx.Client, store: Store, engine: Any, platform: FakePlatform) -> None:
+    job = store.create_job("default", "train", ["zoo.train"], [GPU], {"budget": 0.1})
+    store.update_job("default", job.id, JobState.RUNNING)
+    at = datetime.now(UTC)
+    early = http.get(f"/v1/jobs/{job.id}/statement").json()
+    assert (early["loss"], early["kept"], early["missing_windows"], early["missing_s"]) == (None, None, 8, None)
+    assert "not enough data (8 of 8 closed windows missing)" in early["summary"]
+
+    def window(number: int, open_s: float = 0.104) -> LossWindowRow:
+        return LossWindowRow(
+            job=job.id, gpu=GPU, start_at=at + timedelta(seconds=30 * number), end_at=at + timedelta(seconds=30 * number + 1),
+            project="default", before_s=open_s + 0.001 * (number % 2), before_n=6, closed_s=0.1, closed_n=6, closed_sd=0.002,
+            after_s=open_s - 0.001 * (number % 3), after_n=6,
+        )  # fmt: skip
+
+    def execution(number: int, **values: Any) -> ExecutionRow:
+        plain = {
+            "invocation": f"i{number}", "attempt": 1, "project": "other", "function": "f", "gpu": GPU, "state": State.SUCCEEDED,
+            "cause": "ok", "run_s": 1.5, "batch": 1, "jobs": [job.id], "finished_at": at + timedelta(seconds=1),
+        }  # fmt: skip
+        return ExecutionRow(**(plain | values))
+
+    with Session(engine) as session:
+        session.add_all([window(number) for number in range(5)])
+        session.add_all([execution(1), execution(2, batch=2), execution(3, batch=2), execution(4, jobs=["other"]), execution(5, gpu="x")])
+        session.add(execution(6, finished_at=at - timedelta(days=1)))
+        session.commit()
+    some = http.get(f"/v1/jobs/{job.id}/statement").json()
+    assert (some["windows"], some["missing_windows"], some["missing_s"]) == (5, 3, pytest.approx(90.0))
+    assert (some["harvested_s"], some["invocations"]) == (3.0, 3)
+    assert some["summary"] == (
+        "3.0 device-seconds harvested; what training lost: not enough data (3 of 8 closed windows missing, about 90 s)"
+    )
+
+    with Session(engine) as session:
+        session.add_all([window(number) for number in range(5, 40)])
+        session.commit()
+    full = http.get(f"/v1/jobs/{job.id}/statement").json()
+    assert (full["windows"], full["missing_windows"], full["kept"], full["budget"]) == (40, 0, True, 0.1)
+    assert full["loss"] == pytest.approx(0.04, abs=0.005)
+    assert full["loss_low"] < full["loss"] < full["loss_high"] < 0.05
+    assert full["summary"].startswith("3.0 device-seconds harvested; training lost <= 4.")
+    assert full["summary"].endswith("% with 95 % confidence (budget 10 %)")
+
+    # Of two GPU instances both must be known, and the slower one counts.
+    pair = store.create_job("default", "pair", ["zoo.train"], [GPU, "gpu1"], {"budget": 0.02})
+    with Session(engine) as session:
+        for gpu, open_s in ((GPU, 0.101), ("gpu1", 0.105)):
+            for number in range(10):
+                row = window(number, open_s)
+                row.job, row.gpu = pair.id, gpu
+                session.add(row)
+            session.commit()
+            found = http.get(f"/v1/jobs/{pair.id}/statement").json()
+            assert (found["loss"] is None) == (gpu == GPU)
+    assert (found["kept"], found["loss"]) == (False, pytest.approx(0.05, abs=0.005))
+    problem(foreign.get(f"/v1/jobs/{job.id}/statement"), 404, "not_found")
+    problem(http.get("/v1/jobs/none/statement"), 404, "not_found")
 
 
 def test_predictions(http: httpx.Client, store: Store, redis_client: "redis.Redis", config: Settings, platform: FakePlatform) -> None:

@@ -14,11 +14,15 @@ from smore import stream
 from smore.db import make_engine
 from smore.domain.errors import InvocationNotFound
 from smore.domain.invocation import Cause, State
+from smore.domain.job import JobState
+from smore.domain.loss import Window
 from smore.fleet import JobReport, Report, encode_report
-from smore.history import Reader, Recorder
+from smore.history import Harvest, Reader, Recorder
 from smore.observability import RECORD_SKIPPED
+from smore.profiles import Profiles
 from smore.queue import Claim, Outcome, Queue, Request, new_id
 from smore.settings import QueueSettings
+from smore.store import Store
 from smore.stream import Result, encode
 
 PREFIX = "smore:"
@@ -75,6 +79,13 @@ def life(id_: str) -> list[stream.Event]:
         dispatched(id_, 2, T0 + 4000),
         settled(id_, 2, T0 + 4000, T0 + 5000),
     ]
+
+
+def closed_window(start: float, closed_s: float = 0.1, open_s: float = 0.11) -> Window:
+    return Window(
+        start=start, end=start + 0.75, before_s=open_s, before_n=6, closed_s=closed_s, closed_n=6, closed_sd=0.003, after_s=open_s,
+        after_n=6,
+    )  # fmt: skip
 
 
 def skipped() -> float:
@@ -278,6 +289,73 @@ def test_reports_are_thinned_out(recorder: Recorder, reader: Reader, redis_clien
     assert len(reader.gpu_samples("cpu0", samples[15].at)) == 5
     windows = reader.job_windows("j1")
     assert [(window.iterations, window.solo_s, window.shared_count) for window in windows] == [(19, 0.1, 2), (39, 0.1, 2)]
+
+
+def told(job: str, windows: Sequence[Window], at: int = T0, gpu: str = "cpu0") -> stream.Reported:
+    """A heartbeat with closed windows in it."""
+    one = JobReport(id=job, project="default", state="running", pid=1, memory_mib=1.0, iterations=9, windows=windows)
+    report = Report(
+        gpu=gpu, boot="b", at=at / 1e6, kind="cpu", device="1", sharing_mode="time-slice", slots=2, memory_total_mib=1000.0,
+        memory_used_mib=10.0, utilisation=0.5, utilisation_counter="cpu-time", function_utilisation=0.0, running=1, jobs=[one],
+    )  # fmt: skip
+    return stream.Reported(1, gpu, at, encode_report(report).decode())
+
+
+def test_closed_windows_come_often_and_are_kept_once(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+    windows = [closed_window(1_790_000_000.125 + 30 * number, 0.1 + number / 100) for number in range(5)]
+    emit(redis_client, told("j1", windows[:2]), told("j1", windows[1:3]), told("j2", windows[:1]))
+    recorder.drain()
+    # The worker and the recorder have started anew meanwhile; the job goes on.
+    emit(redis_client, told("j1", windows[2:], T0 + 10_000_000), told("j1", windows[:1], gpu="cpu1"))
+    recorder.drain()
+
+    assert reader.loss_windows("j1") == {"cpu0": windows, "cpu1": windows[:1]}
+    assert reader.loss_windows("j2") == {"cpu0": windows[:1]}
+    assert reader.loss_windows("j3") == {}
+
+
+def test_what_was_harvested_beside_a_job(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+    emit(redis_client, *life("a"), *life("b"))  # beside j1, 12.5 ms each
+    both = json.dumps(json.loads(META) | {"batch": 2})
+    emit(redis_client, arrived("c"), settled("c", meta=both), arrived("d"), settled("d", meta=both))  # one batch
+    emit(redis_client, arrived("e"), settled("e", meta=json.dumps({"run_ms": 1e6, "batch": 1, "jobs": ["j2"]})))
+    emit(redis_client, arrived("f"), settled("f", meta=json.dumps({"batch": 1, "jobs": ["j1"]})))  # did not run to its end
+    recorder.drain()
+
+    assert reader.harvest("j1", ["cpu0"], 0.0) == Harvest(seconds=pytest.approx(0.0375), invocations=4)
+    assert reader.harvest("j1", ["cpu1"], 0.0) == Harvest(seconds=0.0, invocations=0)
+    assert reader.harvest("j1", ["cpu0"], T0 / 1e6 + 60) == Harvest(seconds=0.0, invocations=0)
+
+
+def test_the_windows_of_a_job_outlast_the_retention_while_it_runs(
+    recorder: Recorder, reader: Reader, store: Store, redis_client: "redis.Redis"
+) -> None:
+    running, ended = (store.create_job("default", name, ["zoo.train"], ["cpu0"]).id for name in ("running", "ended"))
+    windows = [closed_window(time.time() - days * 86_400) for days in (9, 1)]
+    emit(redis_client, *(told(job, windows, time.time_ns() // 1000) for job in (running, ended, "unknown")))
+    recorder.drain()
+
+    def kept() -> list[int]:
+        return [len(reader.loss_windows(job).get("cpu0", [])) for job in (running, ended, "unknown")]
+
+    assert (recorder.retain(5.0), kept()) == (1, [2, 2, 1])
+    store.update_job("default", ended, JobState.ENDED)
+    assert (recorder.retain(5.0), kept()) == (0, [2, 2, 1]), "it has only just ended"
+    recorder.retain(1e-9)
+    assert kept() == [2, 0, 0]
+
+
+def test_times_of_a_workload_alone(engine: Engine, reader: Reader) -> None:
+    place = ("a device", "time-slice")
+    document = {
+        "row": "solo", "workload": {"model": "bert", "preset": "cpu", "role": "training", "batch": 8}, "timing": {"n": 9, "mean": 0.1},
+        "place": {"device": place[0], "sharing_mode": place[1]}, "at": "2026-11-21T10:00:00+00:00",
+    }  # fmt: skip
+    newer = document | {"at": "2026-11-21T11:00:00+00:00", "timing": {"n": 9, "mean": 0.2}}
+    other = document | {"at": "2026-11-21T12:00:00+00:00", "place": {"device": "another", "sharing_mode": place[1]}}
+    Profiles(engine).add([document, newer, other], "imported")
+    assert [timing["mean"] for timing in reader.solo_timings("bert/cpu/training/8", place)] == [0.2, 0.1]
+    assert reader.solo_timings("bert/cpu/training/16", place) == []
 
 
 def test_pages_of_invocations(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from scheduler.live import Leader
-from scheduler.policy.core import Spine
+from scheduler.policy.core import Engine
 from smore.catalog import Catalog, FunctionEntry
 from smore.degradation import Table, Tables
 from smore.domain.function import FunctionSpec, Profile
@@ -45,7 +45,7 @@ def lead(redis_client: "redis.Redis", queue: Queue) -> Iterator[Callable[[], thr
 
         def loop() -> None:
             while not stop.is_set():
-                Leader(redis_client, CONFIG, stop, Spine).lead()
+                Leader(redis_client, CONFIG, stop, Engine).lead()
                 stop.wait(0.02)
 
         thread = threading.Thread(target=loop, daemon=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smore.fleet import JobReport, StartJob, StopJob
+from smore.fleet import JobReport, StartJob, StopJob, Throttle
 from tests.integration.worker_bench import Bench, RedisProcess, bench, eventually
 from worker import proc
 
@@ -38,7 +38,8 @@ def job(stage: Bench, id_: str = "j1") -> JobReport | None:
 
 
 def start_job(stage: Bench, *argv: str, id_: str = "j1") -> None:
-    command = StartJob(version=1, id=id_, project="p", name="t", argv=list(argv), env={"SMORE_TRACK": "/elsewhere", "LD_PRELOAD": "x"})
+    env = {"SMORE_TRACK": "/elsewhere", "LD_PRELOAD": "x"}
+    command = StartJob(version=1, id=id_, project="p", name="t", argv=list(argv), env=env, budget=0.05)
     stage.fleet.send("t0", command)
     stage.fleet.send("t0", command)
 
@@ -158,7 +159,7 @@ def test_a_job_outlives_its_worker_and_is_adopted(stage: Bench) -> None:
     assert proc.start_time(pid) is not None
     stage.start()
     eventually(lambda: (one := job(stage)) is not None and one.iterations > before, "it goes on and is reported")
-    assert (job(stage).state, job(stage).pid) == ("running", pid)
+    assert (job(stage).state, job(stage).pid, job(stage).budget) == ("running", pid, 0.05)
     # An orderly end leaves it alone too.
     assert stage.stop() == 0
     assert proc.start_time(pid) is not None
@@ -198,3 +199,61 @@ def test_a_share_is_a_control_group_where_one_may_be_made(tmp_path: Path, server
         eventually(lambda: job(stage).state == "ended", "the job has ended")
         assert stage.stop() == 0
         assert not Path(line.split("folder=")[1].split()[0]).exists()
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, server: RedisProcess) -> Iterator[Bench]:
+    """A worker that looks after a job closely: a tenth of the time is closed windows."""
+    with bench(tmp_path / "home", server, job_entrypoints='["zoo.train"]', probe_share="0.1") as one:
+        yield one
+
+
+def throttle(stage: Bench, duty: float) -> None:
+    stage.fleet.send("t0", Throttle(version=1, duty=duty))
+    eventually(lambda: (found := stage.report()) is not None and found.duty == duty, f"the gate stands at {duty}")
+
+
+def test_a_throttle_holds_back_what_has_not_started(guarded: Bench) -> None:
+    function = guarded.function("zoo.misbehave:Sleep")
+    guarded.call(function, {"s": 0.3})
+    eventually(lambda: 0.3 <= guarded.report().warm[0].longest_s < 5, "it is told for how long the run could not have been stopped")
+    throttle(guarded, 0.0)
+    assert guarded.call(function, {"s": 0})[0].state == "succeeded", "without a job nothing is held back"
+    start_job(guarded, *TRAIN)
+    eventually(lambda: (one := job(guarded)) is not None and one.solo_count > 5, "the job runs")
+    id_ = guarded.enqueue(function, b'{"s": 0}')
+    guarded.dispatch(function, [id_])
+    guarded.state(id_, "running")
+    record = guarded.state(id_, "queued")
+    assert (record.starts, record.attempt) == (0, 1), "given back, and its start does not count"
+    guarded.dispatch(function, [id_])
+    guarded.state(id_, "running")
+    throttle(guarded, 1.0)
+    assert guarded.ended(id_)[0].state == "succeeded"
+    guarded.fleet.send("t0", Throttle(version=1, duty=7.0))
+    throttle(guarded, 0.5)
+    assert "throttle passed over" in guarded.log()
+
+
+def test_closed_windows_come_and_are_reported(guarded: Bench) -> None:
+    """With functions at work without a pause, and nothing running in the windows."""
+    function = guarded.function("zoo.misbehave:Sleep")
+    guarded.call(function, {"s": 0})
+    start_job(guarded, *TRAIN)
+    closed, waiting = 0, ""
+    until = time.monotonic() + 60
+    while (one := job(guarded)) is None or not one.windows:
+        assert time.monotonic() < until, guarded.log()
+        report = guarded.report()
+        closed += report is not None and report.closed and report.closed_until > report.at
+        if not waiting or guarded.record(waiting).state in ("succeeded", "queued"):
+            waiting = waiting if waiting and guarded.record(waiting).state == "queued" else guarded.enqueue(function, b'{"s": 0.02}')
+            guarded.dispatch(function, [waiting])
+        time.sleep(0.005)
+    assert closed, "a window at hand is told"
+    for window in one.windows:
+        assert window.closed_n >= 5
+        assert (window.before_n, window.after_n) == (window.closed_n, window.closed_n)
+        assert 0 < window.end - window.start < 10
+    assert one.loss_windows == len(one.windows) and one.closed_n >= 5 and one.recent_n >= 20 and one.budget == 0.05
+    assert one.loss is None, "so few windows say nothing"

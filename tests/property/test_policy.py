@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.policy.core import Knobs, Spine
+from scheduler.policy.core import Engine
 from scheduler.policy.decisions import Dispatch, End
 from scheduler.policy.events import ClaimRefused, Event, FunctionKnown, GpuLost, GpuReported, InvocationArrived, InvocationSettled
+from scheduler.policy.knobs import preset
 from smore.domain.function import FunctionSpec, Profile
 
 FUNCTIONS = ("p/a", "p/b", "p/c")
@@ -51,7 +52,7 @@ class World:
     """The queue and the workers as a policy sees them: enough truth to know what must hold."""
 
     def __init__(self, seed: int) -> None:
-        self.policy = Spine(knobs=Knobs(seed=seed))
+        self.policy = Engine(preset("smore-product", seed=seed))
         self.now = 1000.0
         self.waiting: dict[str, InvocationArrived] = {}
         self.running: dict[str, tuple[int, str]] = {}
@@ -166,7 +167,7 @@ def test_starvation_bound(ageing: float, usage: float, service_s: float, burst: 
 
     So a function whose head has is next, whatever the priorities are (docs/architecture.md).
     """
-    policy = Spine(knobs=Knobs(ageing_per_s=ageing))
+    policy = Engine(preset("smore-product", ageing_per_s=ageing))
     gains = {"p/low": usage, "p/high": rival}
     known: list[Event] = [
         FunctionKnown(

@@ -1,6 +1,9 @@
 """What a job's reports say of it, over one GPU instance and several."""
 
+import dataclasses
+
 import pytest
+from msgspec.structs import replace
 
 from api.routes.jobs import _shown
 from smore.domain.job import JobState, state_of
@@ -40,6 +43,17 @@ def test_ranks_together() -> None:
     shown = _shown(JOB, [report(iterations=10), report(iterations=7)])
 
     assert (shown.iterations, shown.memory_mib) == (7, 200)
+
+
+def test_the_loss_is_that_of_the_rank_with_the_highest_bound_once_all_are_known() -> None:
+    ranks = [
+        replace(report(), loss=loss, loss_low=loss - 0.01, loss_high=high, loss_windows=windows)
+        for loss, high, windows in ((0.05, 0.06, 30), (0.04, 0.09, 9))
+    ]
+    shown = _shown(JOB, ranks)
+    assert (shown.loss, shown.loss_low, shown.loss_high, shown.loss_windows) == (0.04, pytest.approx(0.03), 0.09, 9)
+    assert _shown(JOB, [*ranks, report()]).loss is None
+    assert (shown.budget, _shown(dataclasses.replace(JOB, tags={"budget": 0.02}), ranks).budget) == (0.1, 0.02)
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,24 @@ def test_a_job_takes_its_command_as_it_stands(serve: Serve, capsys: pytest.Captu
     assert capsys.readouterr().out == "j1\n"
 
 
+def test_a_job_takes_a_budget(serve: Serve) -> None:
+    platform = serve()
+    platform.answers["POST /v1/jobs"] = (201, {"id": "j1"})
+    assert smore("jobs", "start", "night", "--budget", "0.03", "--", "zoo.train") == 0
+    assert platform.asked == [("POST /v1/jobs", {"name": "night", "argv": ["zoo.train"], "env": {}, "budget": 0.03})]
+
+
+def test_a_statement_is_said_in_words_or_whole(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    said = "3.0 device-seconds harvested; training lost <= 4.1 % with 95 % confidence (budget 10 %)"
+    platform.answers["GET /v1/jobs/j1/statement"] = (200, {"id": "j1", "loss": 0.035, "kept": True, "windows": 40, "summary": said})
+    assert smore("jobs", "statement", "j1") == 0
+    assert capsys.readouterr().out == f"{said}\n"
+    assert smore("jobs", "statement", "j1", "--output", "json") == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert (whole["loss"], whole["kept"], whole["windows"], whole["missing_s"]) == (0.035, True, 40, None)
+
+
 def test_a_new_key_is_printed(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     platform = serve()
     platform.answers["POST /v1/keys"] = (201, {"id": "k1", "name": "ci", "key": "sk_k1_secret"})

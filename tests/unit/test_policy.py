@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.policy.core import Knobs, Spine
+from scheduler.policy.core import Engine
 from scheduler.policy.decisions import Decision, Dispatch, End, Prewarm, Refusal
 from scheduler.policy.events import (
     ClaimRefused,
@@ -16,6 +16,7 @@ from scheduler.policy.events import (
     InvocationSettled,
     PausesChanged,
 )
+from scheduler.policy.knobs import preset
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import Cause
 
@@ -48,8 +49,8 @@ def dispatches(decisions: list[Decision]) -> list[tuple[str, str, list[str]]]:
     return [(d.function, d.gpu, [id_ for id_, _ in d.attempts]) for d in decisions if isinstance(d, Dispatch)]
 
 
-def run(*events: Event, policy: Spine | None = None, now: float = NOW) -> list[Decision]:
-    return (policy or Spine()).decide(now, events)
+def run(*events: Event, policy: Engine | None = None, now: float = NOW) -> list[Decision]:
+    return (policy or Engine()).decide(now, events)
 
 
 def test_warm_instance_comes_first() -> None:
@@ -77,7 +78,7 @@ def test_reasons_name_what_was_refused_and_why() -> None:
 
 def test_batches_what_waits_and_never_waits_for_company() -> None:
     """A lone request goes at once; what gathered behind it goes as one batch when the instance is free."""
-    policy = Spine()
+    policy = Engine()
     first = run(known("p/f", max_batch=8), gpu("a", warm={"p/f": 1}), arrived("p/f", "0"), policy=policy)
     second = policy.decide(NOW + 0.001, [arrived("p/f", str(i)) for i in range(1, 6)])
     third = policy.decide(NOW + 0.02, [InvocationSettled(id="0", attempt=1, run_s=0.01, batch_rows=1)])
@@ -91,7 +92,7 @@ def test_batch_shrinks_until_its_earliest_deadline_holds() -> None:
     """A batch that would break the earliest deadline in it is halved until it passes."""
     decisions = run(
         known("p/f", max_batch=8, run_s=0.010), gpu("a", warm={"p/f": 1}), *[arrived("p/f", str(i), within=0.015) for i in range(2)],
-        policy=Spine(),
+        policy=Engine(),
     )  # fmt: skip
 
     assert dispatches(decisions) == [("p/f", "a", ["0"])]
@@ -120,15 +121,15 @@ def test_priority_is_usage_gain_over_degradation() -> None:
 
 def test_ageing_overtakes_priority_within_its_bound() -> None:
     """A head that has waited 1/ageing_per_s longer than the others stands first whatever the priorities are."""
-    ageing = Knobs(ageing_per_s=0.5)
+    ageing = preset("smore-product", ageing_per_s=0.5)
     events = [
         known("p/low", usage=0.01, degradation=1.0), known("p/high", usage=1.0, degradation=0.01),
         gpu("a", slots=1, warm={"p/low": 1, "p/high": 1}),
         arrived("p/low", "1", at=NOW - 2.1, within=10), arrived("p/high", "2", at=NOW, within=10),
     ]  # fmt: skip
 
-    assert dispatches(run(*events, policy=Spine(knobs=ageing))) == [("p/low", "a", ["1"])]
-    assert dispatches(run(*events, policy=Spine(knobs=Knobs(ageing_per_s=0.0)))) == [("p/high", "a", ["2"])]
+    assert dispatches(run(*events, policy=Engine(ageing))) == [("p/low", "a", ["1"])]
+    assert dispatches(run(*events, policy=Engine(preset("smore-product", ageing_per_s=0.0)))) == [("p/high", "a", ["2"])]
 
 
 def test_fig_6_a_refused_function_does_not_block_the_next() -> None:
@@ -143,7 +144,7 @@ def test_fig_6_a_refused_function_does_not_block_the_next() -> None:
 
 
 def test_expires_what_cannot_finish_in_time() -> None:
-    policy = Spine()
+    policy = Engine()
     run(known("p/f", run_s=0.1), gpu("a", slots=0), arrived("p/f", "1", within=1.0), policy=policy)
 
     assert policy.decide(NOW + 0.85, []) == []
@@ -161,7 +162,7 @@ def test_rejects_what_no_gpu_instance_could_ever_hold() -> None:
 
 def test_loads_ahead_where_the_deadline_leaves_no_time_for_a_cold_start() -> None:
     """The first request of such a function expires, but somebody loads the model meanwhile; it is asked for once."""
-    policy = Spine()
+    policy = Engine()
     decisions = run(known("p/f", run_s=0.01, load_s=2.0), gpu("a"), arrived("p/f", "1", within=0.5), policy=policy)
 
     assert [Prewarm(function="p/f", revision=1, gpu="a")] == decisions
@@ -169,14 +170,14 @@ def test_loads_ahead_where_the_deadline_leaves_no_time_for_a_cold_start() -> Non
 
 
 def test_waits_for_a_busy_instance_rather_than_loading_a_second() -> None:
-    policy = Spine()
+    policy = Engine()
     run(known("p/f", max_warm=2, load_s=0.5), gpu("a", warm={"p/f": 1}), arrived("p/f", "1"), policy=policy)
 
     assert policy.decide(NOW + 0.001, [arrived("p/f", "2", at=NOW + 0.001)]) == []
 
 
 def test_refused_claim_frees_its_slot() -> None:
-    policy = Spine()
+    policy = Engine()
     (first,) = run(known("p/f"), gpu("a", slots=1, warm={"p/f": 1}), arrived("p/f", "1"), policy=policy)
     assert isinstance(first, Dispatch)
 
@@ -185,7 +186,7 @@ def test_refused_claim_frees_its_slot() -> None:
 
 
 def test_nothing_is_placed_on_what_is_lost_or_paused() -> None:
-    policy = Spine()
+    policy = Engine()
     assert run(known("p/f"), gpu("a"), GpuLost(gpu="a"), arrived("p/f", "1"), policy=policy) == []
     assert policy.decide(NOW, [gpu("a"), PausesChanged(paused=frozenset({"g:a"}))]) == []
     assert policy.decide(NOW, [PausesChanged(paused=frozenset({"f:p/f"}))]) == []
@@ -200,7 +201,7 @@ def test_quarantined_revision_goes_elsewhere() -> None:
 
 
 def test_removed_function_fails_what_waits() -> None:
-    policy = Spine()
+    policy = Engine()
     run(known("p/f"), arrived("p/f", "1"), policy=policy)
 
     (ending,) = policy.decide(NOW, [FunctionRemoved(function="p/f")])
@@ -210,7 +211,7 @@ def test_removed_function_fails_what_waits() -> None:
 
 def test_takes_over_what_runs_already() -> None:
     """A new leader counts what is held: a full GPU instance takes nothing until one of them ends."""
-    policy = Spine()
+    policy = Engine()
     held = InvocationHeld(function="p/f", revision=1, id="0", attempt=1, rows=1, gpu="a", since_at=NOW)
     assert run(known("p/f"), gpu("a", slots=1, warm={"p/f": 1}), held, arrived("p/f", "1"), policy=policy) == []
 
@@ -220,7 +221,7 @@ def test_takes_over_what_runs_already() -> None:
 
 def test_run_times_are_learned() -> None:
     """Measured batches move the estimate, so that a function slower than declared stops being promised what it cannot hold."""
-    policy = Spine()
+    policy = Engine()
     run(known("p/f", run_s=0.01), gpu("a", warm={"p/f": 1}), policy=policy)
     for n in range(60):
         policy.decide(NOW + n, [gpu("a", warm={"p/f": 1}), arrived("p/f", f"{n}", at=NOW + n)])
@@ -232,7 +233,7 @@ def test_run_times_are_learned() -> None:
 
 
 def test_gate_is_told_of_the_backlog() -> None:
-    policy = Spine()
+    policy = Engine()
     run(known("p/f", run_s=0.1, max_batch=1), gpu("a", warm={"p/f": 1}), policy=policy)
     policy.decide(NOW, [arrived("p/f", str(i)) for i in range(11)])
 

@@ -8,20 +8,91 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.policy.degradation import K_MAX, Degradations, Load, NoTable
+from scheduler.policy import kernel
+from scheduler.policy.cluster import Batch, Cluster
+from scheduler.policy.degradation import NoTable
+from scheduler.policy.degradation import Table as PolicyTable
+from scheduler.policy.demand import Demand
+from scheduler.policy.events import GpuReported
+from scheduler.policy.kernel import K_MAX, Floats
 from scheduler.tables import ArrayTable
 from smore.degradation import PlaceTable, Table, Weight
+from smore.domain.function import FunctionSpec
 from tests.tables import DEVICE, MODE, place
 
 
-def joined(table: PlaceTable | None, *rows: Sequence[str]) -> Degradations:
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    model: str
+    rows: int
+    declared: float
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Of one more batch on each GPU instance."""
+
+    own: Floats
+    own_upper: Floats
+    training: Floats
+    training_upper: Floats
+    added: Floats
+    known: Floats
+
+
+class Joined:
+    """A cluster without revisions, in which batches are begun and ended by what they are."""
+
+    def __init__(self, rows: Sequence[Sequence[str]]) -> None:
+        self.cluster = Cluster()
+        self._kinds: dict[Load, int] = {}
+        self._batches: dict[tuple[int, Load], list[str]] = {}
+        self._count = itertools.count()
+        spec = FunctionSpec(entrypoint="m:C", max_warm=100)
+        self.cluster.add_column(Demand(function="p/f", revision=1, spec=spec, column=0))
+        for number, workloads in enumerate(rows):
+            self.cluster.report(
+                GpuReported(
+                    gpu=f"g{number}", boot="b", at=0.0, slots=100, memory_total=1e6, memory_used=0.0, memory_idle=0.0, utilisation=0.0,
+                    function_utilisation=0.0, jobs=len(workloads), warm=[], device=DEVICE, sharing_mode=MODE, workloads=workloads,
+                ),
+                {},
+            )  # fmt: skip
+
+    def adopt(self, table: PolicyTable) -> None:
+        self.cluster.adopt(table)
+
+    def kind(self, of: Load) -> int:
+        if of not in self._kinds:
+            self._kinds[of] = self.cluster.add_kind(of.model, of.rows, of.declared)
+        return self._kinds[of]
+
+    def begin(self, row: int, of: Load) -> None:
+        id_ = str(next(self._count))
+        self._batches.setdefault((row, of), []).append(id_)
+        self.cluster.begin(
+            Batch(
+                row=row, column=0, kind=self.kind(of), run_s=1.0, start_at=0.0, deadline_at=1e9, expected_end_at=1.0, members={id_: 1},
+            ),
+            0.0,
+        )  # fmt: skip
+
+    def end(self, row: int, of: Load) -> None:
+        assert self.cluster.end(self._batches[row, of].pop(), 1, 0.0) is not None
+
+    def effect(self, of: Load) -> Effect:
+        kind = self.kind(of)
+        fields = (
+            kernel.OWN, kernel.OWN_UPPER, kernel.TRAINING, kernel.TRAINING_UPPER, kernel.IMPACT, kernel.KNOWN,
+        )  # fmt: skip
+        return Effect(*(self.cluster.effect(kind, field).copy() for field in fields))
+
+
+def joined(table: PlaceTable | None, *rows: Sequence[str]) -> Joined:
     """A cluster with a GPU instance for each list of trainings."""
-    made = Degradations()
+    made = Joined(rows)
     if table is not None:
         made.adopt(ArrayTable(Table(version=3, source="test", created_at=0.0, places=[table])))
-    for number, workloads in enumerate(rows):
-        made.add_row()
-        made.report(number, DEVICE, MODE, workloads)
     return made
 
 
@@ -100,7 +171,7 @@ def test_a_new_table_recounts_what_runs() -> None:
     there.begin(0, load(0, declared=0.9))
     assert there.effect(load(0, declared=0.9)).training[0] == pytest.approx(1.8)
     there.adopt(ArrayTable(Table(version=4, source="test", created_at=0.0, places=[place([[0.1]], [[0.3]], [[0.5]])])))
-    assert there.table.version == 4
+    assert there.cluster.places.table.version == 4
     assert there.effect(load(0)).training[0] == pytest.approx(0.2)
     there.end(0, load(0, declared=0.9))
     there.adopt(NoTable())

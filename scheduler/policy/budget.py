@@ -1,0 +1,115 @@
+"""
+A training's degradation budget, kept in a closed loop: predicted before (kernel.py), measured while (smore/domain/loss.py), corrected here.
+
+Where a report proves that a training loses more than its budget now (one-sided 95 %, over its last iterations), the next step of
+:data:`STEPS` is taken: no new placements, then less and less time for what runs, then nothing at all. It is judged again only once all
+the iterations that are compared are younger than the step. Where the training has recovered, functions come back one step at a time.
+
+Slower, and without a threshold, ``factor`` corrects the predictions themselves: what was predicted too low is multiplied up when a budget
+was broken, or when the causal estimate lies above it; what was predicted too high comes down while that estimate is surely below it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from smore.domain.loss import LEAST_RECENT, Loss, Sample, over_budget
+
+
+class Step(StrEnum):
+    """How far functions are kept from a training."""
+
+    OPEN = "open"
+    HELD = "held"
+    DUTY_75 = "duty_75"
+    DUTY_50 = "duty_50"
+    DUTY_25 = "duty_25"
+    OFFLOADED = "offloaded"
+
+
+STEPS: Final = tuple(Step)
+#: Part of the time in which functions may work, by step. The gate stops starts, never a run that is under way.
+DUTY: Final = {Step.OPEN: 1.0, Step.HELD: 1.0, Step.DUTY_75: 0.75, Step.DUTY_50: 0.5, Step.DUTY_25: 0.25, Step.OFFLOADED: 0.0}
+
+#: What predictions are multiplied by: bounds, after a broken budget, and with each new window.
+FACTOR_MIN: Final = 0.1
+FACTOR_MAX: Final = 10.0
+BROKEN: Final = 1.5
+UP: Final = 1.1
+DOWN: Final = 0.9
+#: Predictions come down only while the loss is surely below this share of the budget.
+ROOM: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLoss:
+    """What a report says of one training: its budget, its last iterations, the closed ones before them, and the causal estimate."""
+
+    id: str
+    budget: float
+    recent: Sample | None = None
+    closed: Sample | None = None
+    loss: Loss | None = None
+
+
+@dataclass(slots=True)
+class Governor:
+    """Of one GPU instance. ``factor`` multiplies predicted losses there."""
+
+    step: Step = Step.OPEN
+    factor: float = 1.0
+    #: Epoch second from which the compared iterations are all younger than the last step.
+    _settled_at: float = 0.0
+    #: Windows behind the estimate that was looked at last, by training.
+    _windows: tuple[tuple[str, int, float], ...] = ()
+
+    def judge(self, now: float, jobs: Sequence[JobLoss]) -> str | None:
+        """
+        Take a step where one is due, and correct ``factor``.
+
+        Returns the training for which a step was taken; None = none was. Without a training everything is open and as predicted.
+        """
+        if not jobs:
+            self.factor, self._windows = 1.0, ()
+            return self._go(now, Step.OPEN, 0.0, "") if self.step is not Step.OPEN else None
+        self._correct(jobs)
+        if now < self._settled_at:
+            return None
+        broken = [job for job in jobs if job.recent and job.closed and over_budget(job.recent, job.closed, job.budget)]
+        position = STEPS.index(self.step)
+        if broken:
+            self.factor = min(FACTOR_MAX, self.factor * BROKEN)
+            if position + 1 == len(STEPS):
+                return None
+            return self._go(now, STEPS[position + 1], _span(broken[0]), broken[0].id)
+        if position and all(_recovered(job) for job in jobs):
+            return self._go(now, STEPS[position - 1], max(_span(job) for job in jobs), jobs[0].id)
+        return None
+
+    def _go(self, now: float, step: Step, span_s: float, job: str) -> str:
+        self.step, self._settled_at = step, now + span_s
+        return job
+
+    def _correct(self, jobs: Sequence[JobLoss]) -> None:
+        seen = tuple((job.id, job.loss.windows, job.loss.mean) for job in jobs if job.loss is not None)
+        if seen == self._windows:
+            return
+        self._windows = seen
+        known = [(job.loss, job.budget) for job in jobs if job.loss is not None]
+        if any(loss.mean > budget for loss, budget in known):
+            self.factor = min(FACTOR_MAX, self.factor * UP)
+        elif len(known) == len(jobs) and all(loss.high < ROOM * budget for loss, budget in known):
+            self.factor = max(FACTOR_MIN, self.factor * DOWN)
+
+
+def _span(job: JobLoss) -> float:
+    """Seconds that the compared iterations take."""
+    return LEAST_RECENT * job.recent.mean if job.recent is not None else 0.0
+
+
+def _recovered(job: JobLoss) -> bool:
+    """Within its budget by the best estimate there is; a training that says nothing holds nobody back."""
+    if job.recent is None or job.closed is None or job.recent.n < LEAST_RECENT:
+        return True
+    return job.recent.mean / job.closed.mean - 1.0 <= job.budget

@@ -1,0 +1,460 @@
+"""
+The inner loops of a decision, compiled: what one more batch would mean on each GPU instance, and which of them may have it.
+
+State is a few packed arrays, so that a call hands over a handful of pointers. A GPU instance's effects are computed when something changes
+there (:func:`refresh`), for every kind of batch at once; a decision then only reads them (:func:`weigh`). With N GPU
+instances, F revisions, K kinds of batches and S slots:
+
+=========== ===================== ====================================================================
+``rows``    [ROW_FIELDS, N]       a GPU instance: memory in MiB, shares 0..1, times in epoch seconds
+``cells``   [F, CELL_FIELDS, N]   a revision there: counts, and when the first busy instance is free
+``effects`` [K, EFFECT_FIELDS, N] one more batch of a kind there: fractions (Eq. 3, Eq. 4), see Effect
+``running`` [N, S, RUN_FIELDS]    the batches there, in the first ``USED`` places
+=========== ===================== ====================================================================
+
+Compiled code is kept beside the module, so that only the first process of an installation waits for the compiler.
+"""
+
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int8]
+#: One fact along the GPU instances.
+Row = Floats
+
+_F = TypeVar("_F")
+
+
+def compiled(function: _F) -> _F:
+    """Typed, and compiled at the first call in an installation. No fastmath: NaN and infinity keep their meaning."""
+    make: Any = njit(cache=True, nogil=True, error_model="numpy")
+    return cast("_F", make(function))
+
+
+#: Functions at a time for which there are weights; more of them are weighed like so many (digest A12).
+K_MAX: Final = 8
+
+# Facts of a GPU instance. SM: what is in use by the larger of the counter and the profiles (A26); SM_TRAINING: the training's share alone.
+# BUDGET: the smallest degradation budget of its trainings; BALANCE, EARNS, AT: seconds of training time that functions may still cost,
+# what comes in for each second, and when it was counted; FACTOR: what a predicted loss is multiplied by (measured over predicted).
+# NOW_TRAINING: loss that is predicted for now; GATE: why no batch may go there, or OPEN.
+(
+    ALIVE, PAUSED, SLOTS, USED, MEMORY_TOTAL, MEMORY_FREE, RESERVED, UTILISATION, SM, SM_TRAINING, JOBS, CLOSED, BUDGET, BALANCE, EARNS, AT,
+    FACTOR, NOW_TRAINING, GATE,
+) = range(19)  # fmt: skip
+ROW_FIELDS: Final = 19
+
+RESIDENT, LOADING, OUTSTANDING, FREE_AT, QUARANTINED, STATE = range(6)
+CELL_FIELDS: Final = 6
+
+# Of adding a batch: OWN slowdown of it, TRAINING loss of the training by all functions then (both with 90 % bounds), IMPACT (A27), KNOWN
+# where all of it came from a table, HOLDS where every batch that runs there still meets its deadline (A28.3).
+OWN, OWN_UPPER, TRAINING, TRAINING_UPPER, IMPACT, KNOWN, HOLDS = range(7)
+EFFECT_FIELDS: Final = 7
+
+# A batch under way: seconds of its run that remain, counted in time alone, at the moment SINCE (before which it does not run); its
+# slowdown LOST.
+KIND, REMAINING, SINCE, LOST, DEADLINE = range(5)
+RUN_FIELDS: Final = 5
+
+# What is asked for, and the knobs that a scan needs.
+(
+    A_NOW, A_DEADLINE, A_RUN_S, A_LOAD_S, A_MEMORY, A_SM, A_GUARD, A_SM_CAP, A_SM_RULE, A_BUDGET_RULE, A_TAU_FUNCTION, A_PROTECT, A_ACCEPT,
+    A_BESIDE, A_CHOICE, A_UPPER, A_CAP_S,
+) = range(17)  # fmt: skip
+ASK_FIELDS: Final = 17
+
+#: A_SM_RULE: no test, all that is there, the training alone (EDF-util).
+SM_NONE, SM_TOTAL, SM_TRAINING_ONLY = 0.0, 1.0, 2.0
+#: A_BUDGET_RULE: no test, predicted loss within the budget at any moment (A28.1), within what the training's account holds.
+BUDGET_NONE, BUDGET_INSTANT, BUDGET_ACCOUNT = 0.0, 1.0, 2.0
+#: A_CHOICE: least impact (A27), least utilised (EDF-util).
+LEAST_IMPACT, LEAST_UTILISED = 0.0, 1.0
+
+# Why a row is refused, in the order of the tests; 0 = acceptable. ``decisions.Refusal`` gives them their words.
+(
+    OPEN, GONE, IS_PAUSED, NO_SLOT, IS_QUARANTINED, BUSY, NO_MEMORY, NO_SM, BESIDE_TRAINING, OVER_BUDGET, TOO_SLOW, BREAKS_OTHERS, TOO_LATE,
+) = range(13)  # fmt: skip
+CODES: Final = 13
+#: State of a cell without an idle instance where one could be loaded.
+COLD: Final = -1
+
+
+@compiled
+def gate(rows: Floats, row: int) -> None:
+    """Count afresh what refuses every batch on a row."""
+    why = OPEN
+    if rows[ALIVE, row] == 0.0:
+        why = GONE
+    elif rows[PAUSED, row] != 0.0:
+        why = IS_PAUSED
+    elif rows[CLOSED, row] != 0.0:
+        why = OVER_BUDGET
+    elif rows[USED, row] >= rows[SLOTS, row]:
+        why = NO_SLOT
+    rows[GATE, row] = why
+
+
+@compiled
+def _advance(running: Floats, row: int, used: int, now: float) -> None:
+    """Count the progress of what runs there up to ``now``."""
+    for s in range(used):
+        passed = now - running[row, s, SINCE]
+        if passed > 0.0:
+            running[row, s, REMAINING] = max(0.0, running[row, s, REMAINING] - passed / (1.0 + running[row, s, LOST]))
+            running[row, s, SINCE] = now
+
+
+@compiled
+def _lost(
+    weights: Floats, pairs: Floats, between: Floats, model: Ints, victim: int, training: int, known: bool, has: float, k: int,
+    indices: Ints, declared: Floats, s: int, used: int,
+) -> float:  # fmt: skip
+    """Slowdown of the batch in place ``s`` by the training and by all others there (Eq. 4)."""
+    own = indices[s]
+    if own < 0:
+        strange: float = declared[s] * (has + used - 1)
+        return strange
+    lost: float = weights[1, k, model[own], victim] * pairs[2, training, own] if known else has * declared[s]
+    for other in range(used):
+        if other != s:
+            if indices[other] >= 0:
+                lost += weights[2, k, model[own], model[indices[other]]] * between[0, own, indices[other]]
+            else:
+                lost += declared[s]
+    return lost
+
+
+@compiled
+def _breaks(running: Floats, row: int, s: int, lost: float) -> bool:
+    """Whether a batch that would meet its deadline misses it when it is slowed by ``lost`` from now on."""
+    since, remaining, deadline = running[row, s, SINCE], running[row, s, REMAINING], running[row, s, DEADLINE]
+    breaks: bool = since + remaining * (1.0 + lost) > deadline and since + remaining * (1.0 + running[row, s, LOST]) <= deadline
+    return breaks
+
+
+@compiled
+def refresh(
+    now: float, row: int, begin: int, kinds: int, rows: Floats, effects: Floats, running: Floats,
+    pairs: Floats, between: Floats, weights: Floats, training_model: Ints, model: Ints, index: Ints, declared: Floats,
+    training: int, shares: Floats,
+) -> None:  # fmt: skip
+    """
+    Count the effects of one more batch of each kind from ``begin`` on, below ``kinds``, on ``row`` as it is now.
+
+    ``pairs`` [4, J, F]: loss of a training by a function, its bound, slowdown of the function, its bound; ``between`` [2, F, F]: slowdown
+    of a function by another, its bound; ``weights`` [3, K_MAX + 1, M, M]: gamma, alpha, beta; ``training_model`` [J] and ``model`` [F]
+    number models; ``index`` [K]: kind → column of the table, -1 where it has none; ``training``: its row, -1 where it has none;
+    ``shares``: weights of the impact (training, the batch, the others).
+    """
+    used = int(rows[USED, row])
+    has = 1.0 if rows[JOBS, row] > 0 else 0.0
+    known = has > 0.0 and training >= 0
+    victim = training_model[training] if known else 0
+    # With one more there are used + 1; two functions without a training are the pair that was measured (weights stay one).
+    k = min(max(int(used + has), 1), K_MAX)
+    k_now = min(max(int(used - 1 + has), 1), K_MAX)
+    indices = np.empty(used, np.int64)
+    told = np.empty(used, np.float64)
+    strange, base = 0, 0.0
+    for s in range(used):
+        kind = int(running[row, s, KIND])
+        indices[s], told[s] = index[kind], declared[kind]
+        if indices[s] < 0:
+            strange += 1
+            base += told[s]
+    _advance(running, row, used, now)
+    others, others_upper, current = 0.0, 0.0, has * base
+    # What each would lose with one more there, that one left out.
+    then = np.empty(used, np.float64)
+    for s in range(used):
+        if indices[s] >= 0:
+            if known:
+                others += weights[0, k, victim, model[indices[s]]] * pairs[0, training, indices[s]]
+                others_upper += weights[0, k, victim, model[indices[s]]] * pairs[1, training, indices[s]]
+                current += weights[0, k_now, victim, model[indices[s]]] * pairs[0, training, indices[s]]
+            else:
+                current += has * told[s]
+        running[row, s, LOST] = _lost(weights, pairs, between, model, victim, training, known, has, k_now, indices, told, s, used)
+        then[s] = _lost(weights, pairs, between, model, victim, training, known, has, k, indices, told, s, used)
+    rows[NOW_TRAINING, row] = current
+    gate(rows, row)
+    for kind in range(begin, kinds):
+        own, said = index[kind], declared[kind]
+        if own >= 0 and known:
+            gamma = weights[0, k, victim, model[own]]
+            adds, adds_upper = gamma * pairs[0, training, own], gamma * pairs[1, training, own]
+        else:
+            adds = adds_upper = said * has
+        if known:
+            effects[kind, TRAINING, row] = others + base + adds
+            effects[kind, TRAINING_UPPER, row] = others_upper + base + adds_upper
+        else:
+            # A training that the table does not know loses to each function what was declared of this one.
+            effects[kind, TRAINING, row] = has * ((used - strange) * said + base) + adds
+            effects[kind, TRAINING_UPPER, row] = has * ((used - strange) * said + base) + adds_upper
+        holds = 1.0
+        if own < 0:
+            slowed = slowed_upper = said * (has + used)
+            to_others = said * used
+            for s in range(used):
+                if _breaks(running, row, s, then[s] + (told[s] if indices[s] < 0 else said)):
+                    holds = 0.0
+        else:
+            slowed = weights[1, k, model[own], victim] * pairs[2, training, own] if known else has * said
+            slowed_upper = weights[1, k, model[own], victim] * pairs[3, training, own] if known else has * said
+            slowed += strange * said
+            slowed_upper += strange * said
+            to_others = strange * said
+            for s in range(used):
+                if indices[s] >= 0:
+                    beta = weights[2, k, model[own], model[indices[s]]]
+                    slowed += beta * between[0, own, indices[s]]
+                    slowed_upper += beta * between[1, own, indices[s]]
+                    suffers = weights[2, k, model[indices[s]], model[own]] * between[0, indices[s], own]
+                    to_others += suffers
+                else:
+                    suffers = told[s]
+                if _breaks(running, row, s, then[s] + suffers):
+                    holds = 0.0
+        effects[kind, OWN, row], effects[kind, OWN_UPPER, row] = slowed, slowed_upper
+        effects[kind, IMPACT, row] = shares[0] * adds + shares[1] * slowed + shares[2] * to_others
+        effects[kind, KNOWN, row] = 1.0 if own >= 0 and strange == 0 and (known or has == 0.0) else 0.0
+        effects[kind, HOLDS, row] = holds
+
+
+@compiled
+def refresh_all(
+    begin: int, kinds: int, which: Ints, rows: Floats, effects: Floats, running: Floats,
+    pairs: Floats, between: Floats, weights: Floats, training_model: Ints, model: Ints, index: Ints, declared: Floats,
+    trainings: Ints, shares: Floats,
+) -> None:  # fmt: skip
+    """:func:`refresh` of the rows ``which`` of one place; what runs there has not gone on meanwhile."""
+    for row in which:
+        refresh(
+            0.0, row, begin, kinds, rows, effects, running, pairs, between, weights, training_model, model, index, declared,
+            trainings[row], shares,
+        )  # fmt: skip
+
+
+@compiled
+def slots(rows: Floats, n: int) -> tuple[float, float]:
+    """(free ones on rows that are open, all there are)."""
+    free, total = 0.0, 0.0
+    for row in range(n):
+        total += rows[SLOTS, row]
+        if rows[GATE, row] == OPEN:
+            free += rows[SLOTS, row] - rows[USED, row]
+    return free, total
+
+
+@compiled
+def tell(cells: Floats, column: int, row: int, most: float) -> None:
+    """Count a cell's state afresh: OPEN = an instance is idle, COLD = one could be loaded, of which ``most`` may be there."""
+    cell = cells[column]
+    outstanding, resident = cell[OUTSTANDING, row], cell[RESIDENT, row]
+    if cell[QUARANTINED, row] != 0.0:
+        state = IS_QUARANTINED
+    elif resident > max(outstanding, cell[LOADING, row]):
+        state = OPEN
+    elif max(resident, outstanding) >= most:
+        state = BUSY
+    else:
+        state = COLD
+    cell[STATE, row] = state
+
+
+@compiled
+def _coming(cells: Floats, column: int, row: int) -> float:
+    """Batches on their way to a load: their memory is not in a report yet (digest A26)."""
+    coming: float = max(0.0, cells[column, OUTSTANDING, row] - cells[column, RESIDENT, row])
+    return coming
+
+
+@compiled
+def take(
+    rows: Floats, cells: Floats, running: Floats, row: int, column: int, kind: int, run_s: float, since: float, deadline: float,
+    ends: float, memory: float, sm: float, most: float,
+) -> None:  # fmt: skip
+    """Give a batch the next slot of a row: what it will hold is reserved from now on."""
+    used, before = int(rows[USED, row]), _coming(cells, column, row)
+    running[row, used, KIND], running[row, used, REMAINING], running[row, used, SINCE] = kind, run_s, since
+    running[row, used, LOST], running[row, used, DEADLINE] = 0.0, deadline
+    rows[USED, row] = used + 1
+    cells[column, OUTSTANDING, row] += 1.0
+    cells[column, FREE_AT, row] = min(cells[column, FREE_AT, row], ends)
+    rows[RESERVED, row] += memory * (_coming(cells, column, row) - before)
+    rows[SM, row] += sm
+    tell(cells, column, row, most)
+
+
+@compiled
+def give(
+    rows: Floats,
+    cells: Floats,
+    running: Floats,
+    row: int,
+    column: int,
+    position: int,
+    free_at: float,
+    memory: float,
+    sm: float,
+    most: float,
+) -> None:
+    """Take the slot in ``position`` back; the last one moves there."""
+    last, before = int(rows[USED, row]) - 1, _coming(cells, column, row)
+    running[row, position] = running[row, last]
+    rows[USED, row] = last
+    cells[column, OUTSTANDING, row] -= 1.0
+    cells[column, FREE_AT, row] = free_at
+    # What is counted up and down ends at nothing, whatever was rounded.
+    rows[RESERVED, row] = max(0.0, rows[RESERVED, row] + memory * (_coming(cells, column, row) - before)) if last else 0.0
+    rows[SM, row] = max(rows[UTILISATION, row], rows[SM, row] - sm) if last else rows[UTILISATION, row]
+    tell(cells, column, row, most)
+
+
+@compiled
+def charge(rows: Floats, row: int, effects: Floats, kind: int, seconds: float) -> float:
+    """Training time in seconds that a batch of ``seconds`` alone costs there: its duration times the share that it takes."""
+    more = max(0.0, effects[kind, TRAINING, row] - rows[NOW_TRAINING, row]) * rows[FACTOR, row]
+    cost: float = seconds * (1.0 + effects[kind, OWN, row]) * more / (1.0 + more)
+    return cost
+
+
+@compiled
+def balance(rows: Floats, row: int, now: float, cap_s: float) -> float:
+    """What the training's account holds, after what has come in since: at most what comes in over ``cap_s``."""
+    held: float = min(rows[BALANCE, row] + rows[EARNS, row] * max(0.0, now - rows[AT, row]), rows[EARNS, row] * cap_s)
+    return held
+
+
+@compiled
+def weigh(
+    rows: Floats, cells: Floats, effects: Floats, n: int, column: int, kind: int, ask: Row, code: Codes, finish: Row,
+    first: bool, homes: Ints, start: int, stride: int, d: int, looked: Ints,
+) -> tuple[int, int, float, int, int]:  # fmt: skip
+    """
+    Weigh rows for one batch. Fills ``code`` (why not, or OPEN) and ``finish`` (when it would end) of those it looks at.
+
+    All ``n`` of them; or, where ``first``, at most ``d`` until one is acceptable: ``homes``, then ``start``, ``start + stride``, ... modulo
+    ``n``, named in ``looked``. With a stride that has no common factor with ``n`` no row comes twice and each is as likely as any other.
+
+    Returns the best warm row and the best cold one (-1 = none), the earliest end among rows that are refused for the deadline alone, the
+    row of least impact among those, and how many were looked at. Best: least impact (or least utilised), then more free memory, then the
+    lower row.
+    """
+    # Each fact by itself: a view costs nothing within the loop, where a call with so many arrays would.
+    gates, free, reserved, jobs = rows[GATE], rows[MEMORY_FREE], rows[RESERVED], rows[JOBS]
+    sm = rows[SM_TRAINING] if ask[A_SM_RULE] == SM_TRAINING_ONLY else rows[SM]
+    budget, held, earns, at, factor, before = rows[BUDGET], rows[BALANCE], rows[EARNS], rows[AT], rows[FACTOR], rows[NOW_TRAINING]
+    states, effect = cells[column, STATE], effects[kind]
+    own, training, holds, impact = effect[OWN], effect[TRAINING], effect[HOLDS], effect[IMPACT]
+    slowed = effect[OWN_UPPER] if ask[A_UPPER] > 0.0 else own
+    keys = rows[UTILISATION] if ask[A_CHOICE] == LEAST_UTILISED else impact
+    now, deadline, run_s, load_s, memory = ask[A_NOW], ask[A_DEADLINE], ask[A_RUN_S] * (1.0 + ask[A_GUARD]), ask[A_LOAD_S], ask[A_MEMORY]
+    # What is within its room: EDF-util asks for strictly less (A51).
+    sm_room = ask[A_SM_CAP] - ask[A_SM] if ask[A_SM_RULE] != SM_NONE else np.inf
+    strictly = ask[A_SM_RULE] == SM_TRAINING_ONLY
+    budgeted, tau, cap_s = ask[A_BUDGET_RULE], ask[A_TAU_FUNCTION], ask[A_CAP_S]
+    accept, protect, beside = ask[A_ACCEPT] > 0.0, ask[A_PROTECT] > 0.0, ask[A_BESIDE] > 0.0
+    best_warm, best_cold, late_row, seen = -1, -1, -1, 0
+    earliest, late_key, key_warm, key_cold = np.inf, np.inf, np.inf, np.inf
+    count = d if first else n
+    for step in range(count):
+        row = step
+        if first:
+            row = homes[step] if step < len(homes) else (start + (step - len(homes)) * stride) % n
+            looked[step] = row
+        seen += 1
+        state = states[row]
+        cold = state == COLD
+        ends = now + run_s * (1.0 + slowed[row])
+        if cold:
+            ends += load_s
+        why = OPEN
+        if gates[row] != OPEN:
+            why = int(gates[row])
+        elif state > 0.0:
+            why = int(state)
+        elif cold and free[row] - reserved[row] < memory:
+            why = NO_MEMORY
+        elif sm[row] > sm_room or (strictly and sm[row] == sm_room):
+            why = NO_SM
+        elif own[row] > tau:
+            why = TOO_SLOW
+        elif jobs[row] > 0.0:
+            if not beside:
+                why = BESIDE_TRAINING
+            elif budgeted == BUDGET_INSTANT:
+                if training[row] * factor[row] > budget[row]:
+                    why = OVER_BUDGET
+            elif budgeted == BUDGET_ACCOUNT:
+                cap = earns[row] * cap_s
+                more = max(0.0, training[row] - before[row]) * factor[row]
+                cost = ask[A_RUN_S] * (1.0 + own[row]) * more / (1.0 + more)
+                # What costs more than the account ever holds may go when it is full, and leaves a debt.
+                if min(held[row] + earns[row] * max(0.0, now - at[row]), cap) < min(cost, cap):
+                    why = OVER_BUDGET
+        if why == OPEN and protect and holds[row] == 0.0:
+            why = BREAKS_OTHERS
+        if why == OPEN and accept and ends > deadline:
+            why = TOO_LATE
+            earliest = min(earliest, ends)
+            if impact[row] < late_key:
+                late_row, late_key = row, impact[row]
+        code[row] = why
+        finish[row] = ends
+        if why == OPEN:
+            key = keys[row]
+            if cold:
+                if key < key_cold or (key == key_cold and free[row] > free[best_cold]):
+                    best_cold, key_cold = row, key
+            elif key < key_warm or (key == key_warm and free[row] > free[best_warm]):
+                best_warm, key_warm = row, key
+            if first:
+                break
+    return best_warm, best_cold, earliest, late_row, seen
+
+
+# Of a candidate that is kept with a decision.
+CANDIDATE_FIELDS: Final = 9
+
+
+@compiled
+def rank(
+    cells: Floats, effects: Floats, column: int, kind: int, code: Codes, finish: Row, looked: Ints, seen: int, first: bool, chosen: int,
+    best: Ints, out: Floats, counts: Ints,
+) -> int:  # fmt: skip
+    """
+    The best of the rows that were looked at, ``chosen`` (-1 = none) before the others, acceptable ones before refused ones, warm ones
+    before cold ones, then by impact: their numbers into ``best`` [C] and ``out`` [C, CANDIDATE_FIELDS]; ``counts`` by code. How many.
+    """
+    counts[:] = 0
+    limit, kept = len(best), 0
+    impact, states = effects[kind, IMPACT], cells[column, STATE]
+    keys = np.empty(limit)
+    for step in range(seen):
+        row = looked[step] if first else step
+        why = code[row]
+        counts[why] += 1
+        # Impacts are degradations, far below these steps.
+        key = -np.inf if row == chosen else impact[row] + (1e6 if states[row] == COLD else 0.0) + (1e9 if why != OPEN else 0.0)
+        if kept == limit and key >= keys[limit - 1]:
+            continue
+        position = kept if kept < limit else limit - 1
+        while position > 0 and keys[position - 1] > key:
+            keys[position], best[position] = keys[position - 1], best[position - 1]
+            position -= 1
+        keys[position], best[position] = key, row
+        kept = min(kept + 1, limit)
+    for place in range(kept):
+        row, effect = best[place], effects[kind]
+        out[place, 0], out[place, 1], out[place, 2], out[place, 3] = code[row], states[row], finish[row], impact[row]
+        out[place, 4], out[place, 5], out[place, 6] = effect[OWN, row], effect[OWN_UPPER, row], effect[TRAINING, row]
+        out[place, 7], out[place, 8] = effect[TRAINING_UPPER, row], effect[KNOWN, row]
+    return kept

@@ -1,0 +1,197 @@
+"""
+What can be set on a policy, and the named settings: SMore's own and the baselines that it is compared with (digest 2.14, section 3).
+
+All of them are one engine (``core.py``) with other knobs, so that they differ in nothing but what is named here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from math import inf, isfinite
+from typing import Any, Final
+
+
+class UnknownPolicy(ValueError):
+    """There is no policy or knob of that name, or its value is out of range."""
+
+
+class Order(StrEnum):
+    """Who is tried first in a round: the highest P (Eq. 5), the earliest deadline, or who has come first."""
+
+    PRIORITY = "priority"
+    DEADLINE = "deadline"
+    ARRIVAL = "arrival"
+
+
+class Choice(StrEnum):
+    """Which of the acceptable GPU instances: least predicted impact (A27), least utilised, or any."""
+
+    LEAST_IMPACT = "least-impact"
+    LEAST_UTILISED = "least-utilised"
+    RANDOM = "random"
+
+
+class SmRule(StrEnum):
+    """What the SM check counts: nothing, all that is in use (A26), or the training alone (EDF-util as the paper says it)."""
+
+    NONE = "none"
+    TOTAL = "total"
+    TRAINING = "training"
+
+
+class BudgetRule(StrEnum):
+    """
+    What a training's budget bounds: nothing; its predicted degradation at every moment (A28.1); or what it loses over time.
+
+    Of the last, an account: it earns ``budget / (1 + budget)`` seconds a second, every placed batch spends what it is predicted to cost.
+    """
+
+    NONE = "none"
+    INSTANT = "instant"
+    ACCOUNT = "account"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """
+    Frozen settings of a policy; the defaults are the preset ``smore``. Shares and degradations are fractions.
+
+    ====================  ==========================================================================  ===========  ============
+    knob                  meaning                                                                     range        paper
+    ====================  ==========================================================================  ===========  ============
+    order                 who is tried first                                                          Order        P(f), Eq. 5
+    choice                which acceptable GPU instance                                               Choice       Alg. 1
+    sm_rule, sm_cap       SM check, and the share that may be in use                                  > 0          "100 %"
+    memory_reserve        share of the memory that stays free                                         0..1         A26
+    budget_rule           what a training's budget bounds                                             BudgetRule   A28.1
+    tau_training          degradation budget of a training that names none                            >= 0         10 %
+    account_s             seconds of budget that an account can hold                                  > 0          none
+    tau_function          most predicted degradation of a function                                    > 0, inf     A28.4
+    accept                whether the predicted end must be before the deadline                       bool         A28.2
+    protect_inflight      whether running batches must still meet theirs                              bool         A28.3
+    guard                 share added to a predicted latency                                          >= 0         none
+    use_upper             predict latencies with the 90 % bound                                       bool         none
+    beside_training       whether functions may run beside a training at all                          bool         none
+    fast                  whether high load switches to first fit among a sample                      bool         sec. V
+    fast_from             GPU instances from which on that pays: a scan of fewer costs no more          >= 0         none
+    load_hi, load_lo      offered load at which that begins and ends                                  0..1         A23
+    hold_s                seconds that low load must last                                             >= 0         A23
+    d_least, d_share      sampled: the larger of a number and a share of the GPU instances            >= 1, 0..1   d, A24
+    warm_first            GPU instances with an idle warm instance come first                         bool         A24
+    impact                weights of training, function, functions there                              >= 0         A27
+    ageing_per_s          added to the normalised P per second of waiting                             >= 0         A20
+    recorded              candidates that are kept with a decision                                    >= 1         none
+    seed                  of the sample and of random choice                                          int          none
+    ====================  ==========================================================================  ===========  ============
+    """
+
+    name: str = "smore"
+    order: Order = Order.PRIORITY
+    choice: Choice = Choice.LEAST_IMPACT
+    sm_rule: SmRule = SmRule.TOTAL
+    sm_cap: float = 1.0
+    memory_reserve: float = 0.05
+    budget_rule: BudgetRule = BudgetRule.INSTANT
+    tau_training: float = 0.10
+    account_s: float = 10.0
+    tau_function: float = inf
+    accept: bool = True
+    protect_inflight: bool = True
+    guard: float = 0.0
+    use_upper: bool = False
+    beside_training: bool = True
+    fast: bool = True
+    fast_from: int = 0
+    load_hi: float = 0.7
+    load_lo: float = 0.5
+    hold_s: float = 2.0
+    d_least: int = 8
+    d_share: float = 0.1
+    warm_first: bool = False
+    impact: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    ageing_per_s: float = 0.0
+    recorded: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, good in (
+            ("sm_cap", self.sm_cap > 0),
+            ("memory_reserve", 0 <= self.memory_reserve < 1),
+            ("tau_training", self.tau_training >= 0),
+            ("account_s", self.account_s > 0),
+            ("tau_function", self.tau_function > 0),
+            ("guard", self.guard >= 0),
+            ("fast_from", self.fast_from >= 0),
+            ("load_hi", 0 < self.load_lo <= self.load_hi <= 1),
+            ("hold_s", self.hold_s >= 0),
+            ("d_least", self.d_least >= 1),
+            ("d_share", 0 <= self.d_share <= 1),
+            ("impact", len(self.impact) == 3 and all(weight >= 0 and isfinite(weight) for weight in self.impact)),
+            ("ageing_per_s", self.ageing_per_s >= 0),
+            ("recorded", self.recorded >= 1),
+        ):
+            if not good:
+                raise UnknownPolicy(f"{name}: {getattr(self, name)!r} is out of range")
+
+
+_SMORE: Final = Knobs()
+_PLAIN: Final = replace(
+    _SMORE, sm_rule=SmRule.NONE, budget_rule=BudgetRule.NONE, accept=False, protect_inflight=False, fast=False,
+)  # fmt: skip
+
+#: Named settings. A counter of busy time, which is all that a CPU partition and most GPUs have, reads 100 % where SMs are free, so the
+#: product does not refuse by it; it rests on predicted degradation.
+PRESETS: Final[Mapping[str, Knobs]] = {
+    knobs.name: knobs
+    for knobs in (
+        _SMORE,
+        replace(_SMORE, name="smore-literal"),
+        replace(_SMORE, name="smore-strict10", tau_function=0.10),
+        replace(_SMORE, name="smore-no-fast", fast=False),
+        replace(
+            _SMORE, name="smore-product", sm_rule=SmRule.NONE, budget_rule=BudgetRule.ACCOUNT, ageing_per_s=0.5, warm_first=True,
+            guard=0.05, memory_reserve=0.0, fast_from=512,
+        ),
+        replace(_SMORE, name="elasticflow", order=Order.DEADLINE, fast=False),
+        replace(_PLAIN, name="random", order=Order.ARRIVAL, choice=Choice.RANDOM),
+        replace(
+            _PLAIN, name="edf-util", order=Order.DEADLINE, choice=Choice.LEAST_UTILISED, sm_rule=SmRule.TRAINING, sm_cap=0.95,
+        ),
+        replace(
+            _PLAIN, name="edf-util-total", order=Order.DEADLINE, choice=Choice.LEAST_UTILISED, sm_rule=SmRule.TOTAL, sm_cap=0.95,
+        ),
+        replace(_PLAIN, name="fifo", order=Order.ARRIVAL),
+        replace(_PLAIN, name="exclusive", order=Order.ARRIVAL, beside_training=False),
+    )
+}  # fmt: skip
+
+
+def preset(name: str, **changed: Any) -> Knobs:
+    """A named setting with some knobs changed. Raises UnknownPolicy, which names what there is."""
+    if name not in PRESETS:
+        raise UnknownPolicy(f"{name!r} is not a policy; there are {', '.join(PRESETS)}")
+    return replace(PRESETS[name], **{knob: _value(knob, value) for knob, value in changed.items()})
+
+
+_WORDS: Final[Mapping[str, type[StrEnum]]] = {"order": Order, "choice": Choice, "sm_rule": SmRule, "budget_rule": BudgetRule}
+
+
+def _value(knob: str, value: Any) -> Any:
+    """A knob's value from what JSON can say. Raises UnknownPolicy, which names the knob."""
+    known = [field.name for field in fields(Knobs)]
+    if knob not in known:
+        raise UnknownPolicy(f"{knob!r} is not a knob; there are {', '.join(known)}")
+    kind = type(getattr(PRESETS["smore"], knob))
+    if knob in _WORDS and value in list(_WORDS[knob]):
+        return _WORDS[knob](value)
+    if knob == "impact" and isinstance(value, list | tuple) and all(_number(one) for one in value):
+        return tuple(map(float, value))
+    if kind is float and _number(value):
+        return float(value)
+    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)) and knob not in _WORDS:
+        return value
+    raise UnknownPolicy(f"{knob}: {value!r} cannot be its value")
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value

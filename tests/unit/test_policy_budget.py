@@ -1,0 +1,141 @@
+"""The closed loop of a budget: steps down and back, and the slower correction of predictions."""
+
+import pytest
+
+from scheduler.policy import kernel
+from scheduler.policy.budget import DUTY, FACTOR_MAX, FACTOR_MIN, STEPS, Governor, JobLoss, Step
+from scheduler.policy.core import Engine
+from scheduler.policy.decisions import Dispatch, Offload, Throttle
+from scheduler.policy.knobs import preset
+from smore.domain.loss import Loss, Sample
+from tests.unit.test_policy_engine import NOW, arrived, function, gpu, known
+
+CLOSED = Sample(mean=0.1, sd=0.002, n=30)
+
+
+def job(slower: float = 0.0, *, budget: float = 0.1, loss: Loss | None = None, n: int = 20) -> JobLoss:
+    """A training whose last iterations of 0.1 s are slower by that fraction."""
+    return JobLoss(id="j", budget=budget, recent=Sample(mean=0.1 * (1 + slower), sd=0.002, n=n), closed=CLOSED, loss=loss)
+
+
+def loss(mean: float, reach: float = 0.01, windows: int = 20) -> Loss:
+    return Loss(mean=mean, low=mean - reach, high=mean + reach, windows=windows)
+
+
+def test_steps_down_only_on_younger_iterations_and_back_one_by_one() -> None:
+    governor = Governor()
+    assert governor.judge(0.0, [job(0.05)]) is None
+    assert governor.judge(1.0, [job(0.3)]) == "j"
+    assert governor.step is Step.HELD
+    # Twenty iterations of 0.13 s are still those from before.
+    assert governor.judge(3.5, [job(0.3)]) is None
+    assert governor.judge(3.7, [job(0.3)]) == "j"
+    assert governor.step is Step.DUTY_75
+    assert governor.judge(7.0, [job(0.0)]) == "j"
+    assert governor.step is Step.HELD
+    assert governor.judge(7.5, [job(0.0)]) is None
+    assert governor.judge(9.1, [job(0.0)]) == "j"
+    assert governor.step is Step.OPEN
+
+
+def test_the_last_step_is_the_last() -> None:
+    governor, now, steps = Governor(), 0.0, []
+    for _ in range(10):
+        governor.judge(now, [job(0.5)])
+        steps.append(governor.step)
+        now += 10.0
+    assert steps[:5] == list(STEPS[1:])
+    assert set(steps[5:]) == {Step.OFFLOADED}
+    assert [DUTY[step] for step in STEPS] == [1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+
+
+def test_noise_takes_no_step() -> None:
+    """Slower than the budget by the mean, but not surely: and it does not come back either while it is."""
+    noisy = JobLoss(id="j", budget=0.1, recent=Sample(mean=0.113, sd=0.05, n=20), closed=Sample(mean=0.1, sd=0.05, n=20))
+    governor = Governor()
+    assert governor.judge(0.0, [noisy]) is None
+    governor.judge(1.0, [job(0.3)])
+    assert governor.judge(10.0, [noisy]) is None
+    assert governor.step is Step.HELD
+
+
+@pytest.mark.parametrize("silent", [JobLoss(id="j", budget=0.1), job(0.3, n=10)])
+def test_a_training_that_says_too_little_is_not_judged_and_holds_nobody_back(silent: JobLoss) -> None:
+    governor = Governor()
+    assert governor.judge(0.0, [silent]) is None
+    governor.judge(1.0, [job(0.3)])
+    assert governor.judge(10.0, [silent]) == "j"
+    assert governor.step is Step.OPEN
+
+
+def test_the_end_of_a_training_opens_everything() -> None:
+    governor = Governor()
+    governor.judge(1.0, [job(0.3)])
+    assert governor.judge(1.1, []) == ""
+    assert (governor.step, governor.factor) == (Step.OPEN, 1.0)
+    assert governor.judge(1.2, []) is None
+
+
+def test_predictions_are_corrected_by_each_new_estimate_once() -> None:
+    governor = Governor()
+    for _ in range(5):
+        governor.judge(0.0, [job(loss=loss(0.02))])
+    assert governor.factor == pytest.approx(0.9)
+    governor.judge(0.0, [job(loss=loss(0.02, windows=21))])
+    assert governor.factor == pytest.approx(0.81)
+    # Not surely below, nor above.
+    governor.judge(0.0, [job(loss=loss(0.085, windows=22))])
+    assert governor.factor == pytest.approx(0.81)
+    governor.judge(0.0, [job(loss=loss(0.12, windows=23))])
+    assert governor.factor == pytest.approx(0.891)
+
+
+def test_the_factor_has_bounds() -> None:
+    governor = Governor()
+    for windows in range(100):
+        governor.judge(0.0, [job(loss=loss(0.0, windows=windows))])
+    assert governor.factor == FACTOR_MIN
+    for number in range(100):
+        governor.judge(100.0 * number, [job(0.5, loss=loss(0.5, windows=1000 + number))])
+    assert governor.factor == FACTOR_MAX
+
+
+def test_one_of_two_trainings_is_enough_to_hold_back_and_both_must_recover() -> None:
+    governor = Governor()
+    assert governor.judge(0.0, [job(0.0), job(0.3)]) == "j"
+    assert governor.judge(10.0, [job(0.0), job(0.105, budget=0.1)]) is None
+    assert governor.judge(20.0, [job(0.0), job(0.05)]) == "j"
+
+
+def test_the_policy_holds_throttles_offloads_and_comes_back() -> None:
+    """From the report that proves it, in the same round; on the next GPU instance nothing changes."""
+    engine = Engine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.01]]), function(0), gpu("a", functions=1), gpu("b", functions=1, warm=0)])
+    log, now = [], NOW
+    for slower in (0.3, 0.3, 0.3, 0.3, 0.3, 0.0, 0.0, 0.0, 0.0, 0.0):
+        now += 10.0
+        log += [
+            (decision.step, decision.duty) if isinstance(decision, Throttle) else decision
+            for decision in engine.decide(now, [gpu("a", functions=1, at=now, losses=[job(slower)])])
+        ]
+    off = Offload(function="p/f0", revision=1, gpu="a")
+    down = [(step, DUTY[step]) for step in STEPS]
+    assert log == [*down[1:], off, *down[-2::-1]]
+
+
+def test_nothing_new_goes_beside_a_training_over_its_budget() -> None:
+    engine = Engine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.01]]), function(0), gpu("a", functions=1, losses=[job(0.0)])])
+    held = engine.decide(NOW + 1.0, [gpu("a", functions=1, at=NOW + 1.0, losses=[job(0.3)]), arrived(0, "1", at=NOW + 1.0)])
+    assert [type(decision) for decision in held] == [Throttle]
+    assert engine.cluster.rows[kernel.FACTOR, 0] == 1.5
+    back = engine.decide(NOW + 4.5, [gpu("a", functions=1, at=NOW + 4.5, losses=[job(0.0)])])
+    assert [type(decision) for decision in back] == [Throttle, Dispatch]
+
+
+def test_a_corrected_prediction_is_what_is_charged() -> None:
+    engine = Engine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1, losses=[job(loss=loss(0.12))])])
+    full = 0.1 / 1.1 * 10.0
+    engine.decide(NOW, [arrived(0, "1")])
+    assert kernel.balance(engine.cluster.rows, 0, NOW, 10.0) == pytest.approx(full - 0.1 * 0.55 / 1.55)

@@ -1,0 +1,229 @@
+"""The gate between runs: the throttle by a clock that the test turns, the closed windows of a prober without waiting."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from worker.activity import Activity
+from worker.gate import DEBT_S, Due, Gate, Prober
+from worker.windows import Closing
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Stage:
+    def __init__(self, duty: float = 1.0) -> None:
+        self.clock = Clock()
+        self.activity = Activity(self.clock)
+        self.gate = Gate(self.activity, self.clock)
+        self.gate.protect(True)
+        self.gate.throttle(duty)
+
+    def run(self, seconds: float) -> None:
+        self.activity.begin()
+        self.clock.now += seconds
+        self.activity.end()
+
+    def may_run(self) -> bool:
+        return self.gate.wait(0.0, lambda: True)
+
+    def busy(self, batch_s: float, during_s: float) -> float:
+        """Whoever wants to run always does: the part of the time in which something ran."""
+        end, before = self.clock.now + during_s, self.activity.busy_s()
+        while self.clock.now < end:
+            if self.may_run():
+                self.run(batch_s)
+            else:
+                self.clock.now += 0.001
+        return (self.activity.busy_s() - before) / during_s
+
+
+@pytest.mark.parametrize("duty", [0.75, 0.5, 0.25])
+@pytest.mark.parametrize("batch_s", [0.01, 0.2, 3.0])
+def test_functions_work_for_their_part_of_the_time(duty: float, batch_s: float) -> None:
+    assert Stage(duty).busy(batch_s, 200.0) == pytest.approx(duty, abs=0.03)
+
+
+def test_all_and_nothing() -> None:
+    assert Stage(1.0).busy(0.1, 10.0) == pytest.approx(1.0, abs=0.02)
+    assert Stage(0.0).busy(0.1, 10.0) == 0.0
+
+
+def test_what_was_not_used_is_no_right_to_a_burst() -> None:
+    stage = Stage(0.5)
+    stage.clock.now += 1000
+    assert stage.busy(0.01, 2.0) <= 0.5 + 0.3
+
+
+def test_a_very_long_run_does_not_shut_it_for_ever() -> None:
+    stage = Stage(0.5)
+    stage.run(1000)
+    stage.gate.protect(True)  # a heartbeat
+    stage.clock.now += DEBT_S / 0.5 + 0.01
+    assert stage.may_run()
+
+
+def test_runs_side_by_side_count_once() -> None:
+    stage = Stage(0.5)
+    stage.activity.begin()
+    stage.run(0.4)
+    stage.activity.end()
+    assert stage.may_run(), "0.1 s of the 0.5 s are left"
+
+
+def test_taking_a_seat_is_not_held_against_a_batch_that_has_waited() -> None:
+    stage = Stage(0.25)
+    stage.run(1.0)
+    while not stage.may_run():
+        stage.clock.now += 0.001
+    stage.run(0.01)  # as long as it takes to get a seat: the few tokens are gone
+    assert not stage.may_run()
+    assert stage.gate.open()
+    stage.gate.shut(200.0)
+    assert not stage.gate.open()
+
+
+def test_the_last_word_holds_at_once_and_what_is_no_duty_is_refused() -> None:
+    stage = Stage()
+    for duty, opened in ((0.0, False), (0.0, False), (0.25, True), (1.0, True)):
+        stage.gate.throttle(duty)
+        stage.clock.now += 0.1
+        assert (stage.may_run(), stage.gate.open(), stage.gate.duty) == (opened, opened, duty)
+    for wrong in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="duty"):
+            stage.gate.throttle(wrong)
+    assert stage.gate.duty == 1.0
+
+
+def test_without_a_job_nothing_is_shut() -> None:
+    stage = Stage(0.0)
+    stage.gate.shut(200.0)
+    assert (stage.gate.open(), stage.gate.closed_until) == (False, 200.0)
+    stage.gate.protect(False)
+    assert (stage.gate.open(), stage.gate.closed_until) == (True, None)
+    stage.gate.protect(True)
+    assert not stage.gate.open()
+
+
+def test_a_batch_waits_and_goes_when_it_opens_or_gives_up() -> None:
+    gate = Gate(Activity())
+    gate.protect(True)
+    gate.throttle(0.0)
+    assert not gate.wait(0.0, lambda: True)
+    assert not gate.wait(60.0, lambda: False), "nobody wants it any more"
+    answers: list[bool] = []
+    waiting = threading.Thread(target=lambda: answers.append(gate.wait(60.0, lambda: True)))
+    waiting.start()
+    gate.throttle(1.0)
+    waiting.join(10)
+    assert answers == [True]
+
+
+# ---- windows -----------------------------------------------------------------------------------------------------------------------------
+
+
+class FakeJobs:
+    def __init__(self, *due: Due) -> None:
+        self.wanted = list(due)
+        self.told: list[tuple[str, Closing]] = []
+
+    def due(self) -> Sequence[Due]:
+        return self.wanted
+
+    def runs(self, job: str) -> bool:
+        return any(one.job == job for one in self.wanted)
+
+    def closed(self, job: str, closing: Closing) -> None:
+        self.told.append((job, closing))
+        self.wanted = [one for one in self.wanted if one.job != job]
+
+
+class Ticking(threading.Event):
+    """An event whose waits take no time but on the clock."""
+
+    def __init__(self, clock: Clock, meanwhile: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self._clock, self._meanwhile = clock, meanwhile
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._clock.now += timeout or 0.0
+        self._meanwhile()
+        return self.is_set()
+
+
+def probe(stage: Stage, jobs: FakeJobs, meanwhile: Callable[[], None] = lambda: None, longest_s: float = 4.0) -> Prober:
+    return Prober(
+        gate=stage.gate, activity=stage.activity, jobs=jobs, longest_s=longest_s, changed=meanwhile, clock=stage.clock,
+        stopped=Ticking(stage.clock, meanwhile),
+    )  # fmt: skip
+
+
+def test_a_window_shuts_the_gate_for_its_length() -> None:
+    stage, jobs = Stage(), FakeJobs(Due(job="j", at=100.1, length_s=1.0, side_s=2.0))
+    seen: list[tuple[bool, float | None]] = []
+    prober = probe(stage, jobs, lambda: seen.append((stage.gate.open(), stage.gate.closed_until)))
+    prober._clear_at = 0.0
+    stage.clock.now = 100.0
+    assert prober.step() == pytest.approx(0.1)
+    stage.clock.now = 100.2
+    assert prober.step() == 0.0
+    ((job, closing),) = jobs.told
+    assert (job, closing.shut, closing.quiet, closing.opened) == ("j", 100.2, 100.2, pytest.approx(101.2))
+    assert seen[0] == (False, pytest.approx(104.2)), "told at once, with the time by which it is over"
+    assert seen[-1] == (True, None)
+    assert prober.step() == 1.0, "nothing is due"
+
+
+def test_a_run_that_does_not_end_in_time_voids_the_window() -> None:
+    stage, jobs = Stage(), FakeJobs(Due(job="j", at=0.0, length_s=0.98, side_s=2.0))
+    stage.activity.begin()
+    probe(stage, jobs, longest_s=1.0).step()
+    ((_, closing),) = jobs.told
+    assert closing.quiet is None
+    assert stage.gate.open()
+
+
+def test_a_window_waits_for_what_runs() -> None:
+    jobs = FakeJobs(Due(job="j", at=0.0, length_s=0.1, side_s=2.0))
+    activity = Activity()
+    gate = Gate(activity)
+    gate.protect(True)
+    activity.begin()
+    told = threading.Event()
+    prober = Prober(gate=gate, activity=activity, jobs=jobs, longest_s=20.0, changed=told.set)
+    step = threading.Thread(target=prober.step)
+    step.start()
+    assert told.wait(10)
+    assert not gate.open()
+    activity.end()
+    step.join(10)
+    ((_, closing),) = jobs.told
+    assert closing.quiet is not None
+    assert closing.shut <= closing.quiet <= closing.opened - 0.1
+
+
+def test_it_opens_when_the_job_ends() -> None:
+    stage, jobs = Stage(), FakeJobs(Due(job="j", at=0.0, length_s=3.0, side_s=2.0))
+    probe(stage, jobs, jobs.wanted.clear).step()
+    ((_, closing),) = jobs.told
+    assert closing.opened - closing.shut <= 0.25
+    assert stage.gate.open()
+
+
+def test_two_jobs_windows_keep_clear_of_each_other() -> None:
+    stage = Stage()
+    jobs = FakeJobs(Due(job="a", at=100.0, length_s=1.0, side_s=2.0), Due(job="b", at=100.5, length_s=0.5, side_s=1.0))
+    prober = probe(stage, jobs)
+    stage.clock.now = 102.5
+    while jobs.wanted:
+        stage.clock.now += prober.step()
+    (first, a), (second, b) = jobs.told
+    assert (first, second) == ("a", "b")
+    assert b.shut >= a.opened + (a.opened - a.shut) + 1.0 + 1.0, "a's distance and its side, then b's"
