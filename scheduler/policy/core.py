@@ -63,6 +63,10 @@ class Weighed(NamedTuple):
 #: Seconds over which a GPU worker averages a job's iterations (worker/jobs.py).
 ALONE_S: Final = 60.0
 
+#: How old a backlog must be to be judged by what was placed meanwhile, and the slowest rate that is told, seconds for one.
+BACKLOG_S: Final = 0.5
+LONGEST_WAIT_S: Final = 60.0
+
 _SM_RULES: Final = {SmRule.NONE: kernel.SM_NONE, SmRule.TOTAL: kernel.SM_TOTAL, SmRule.TRAINING: kernel.SM_TRAINING_ONLY}
 _BUDGET_RULES: Final = {
     BudgetRule.NONE: kernel.BUDGET_NONE, BudgetRule.INSTANT: kernel.BUDGET_INSTANT, BudgetRule.ACCOUNT: kernel.BUDGET_ACCOUNT,
@@ -382,6 +386,7 @@ class Engine:
             batch.charge_s = kernel.charge(cluster.rows, row, cluster.effects, kind, run_s)
             cluster.spend(row, batch.charge_s, now)
         self.waiting.take_these(members)
+        demand.placed.add(now, len(members))
         cluster.begin(batch, now)
         if self._alone.get(row, (-1, now))[0] != demand.column:
             self._alone[row] = (demand.column, now)
@@ -510,7 +515,8 @@ class Engine:
         (backlog, floor) in seconds from now: the earliest a new invocation of the revision could finish as things are, and on an idle
         platform.
 
-        None for an unknown revision. The backlog counts what waits before it at the batch throughput of the instances there are.
+        None for an unknown revision. The backlog counts what waits before it at the batch throughput of the instances there are; once it
+        has lasted for :data:`BACKLOG_S`, at the rate at which it was really placed, which budgets and other functions hold down.
         """
         demand = self._demand(function, revision)
         if demand is None:
@@ -527,6 +533,8 @@ class Engine:
             return (cold if cold <= demand.spec.deadline_s else floor), floor
         batches = waiting // demand.spec.max_batch
         wait = batches * demand.run_s(demand.spec.max_batch) / instances
+        if waiting and now - self.waiting.oldest(function, now) > BACKLOG_S:
+            wait = max(wait, waiting / max(demand.placed.at(now), 1.0 / LONGEST_WAIT_S))
         if (waiting or not cluster.idle(demand.column)[alive].any()) and cell[kernel.OUTSTANDING][alive].any():
             wait += max(0.0, float(cell[kernel.FREE_AT][alive].min(initial=np.inf)) - now)
         return wait + floor, floor

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from scheduler.policy.load import Rate
 from smore.domain.function import FunctionSpec
 
 #: Weight of the declared (offline) averages against one online observation (digest A16).
@@ -13,6 +14,8 @@ RUN_WEIGHT = 0.1
 BEST_WEIGHT = 0.05
 #: How far the moving average goes back to the best case when nothing was tried because of it.
 RELAXED = 0.25
+#: Of the rate at which a revision's invocations are placed.
+PLACED_HALF_LIFE_S = 2.0
 #: A denominator may not vanish (digest A19).
 EPSILON = 0.01
 
@@ -28,6 +31,8 @@ class Demand:
     column: int
     #: Kinds of its batches (cluster.py), by size.
     kinds: dict[int, int] = field(init=False, default_factory=dict)
+    #: Invocations that were placed.
+    placed: Rate = field(init=False, default_factory=lambda: Rate(half_life_s=PLACED_HALF_LIFE_S))
     _sizes: list[int] = field(init=False)
     _run_s: list[float] = field(init=False)
     _best_s: list[float] = field(init=False)

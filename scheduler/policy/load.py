@@ -1,10 +1,28 @@
-"""Whether load is high: then the first acceptable GPU instance of a sample is taken instead of the best of all (digest A23)."""
+"""How much comes, and whether that is much: then the first acceptable GPU instance of a sample is taken (digest A23)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import log
 from typing import Final
 
 #: Seconds after which an arrival counts half.
 HALF_LIFE_S: Final = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Rate:
+    """What comes per second, the last ``half_life_s`` seconds as heavily as all before."""
+
+    half_life_s: float = HALF_LIFE_S
+    _value: float = 0.0
+    _at: float = 0.0
+
+    def add(self, now: float, amount: float) -> None:
+        self._value = self.at(now) + amount * log(2.0) / self.half_life_s
+        self._at = max(now, self._at)
+
+    def at(self, now: float) -> float:
+        left: float = self._value * 0.5 ** (max(0.0, now - self._at) / self.half_life_s)
+        return left
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,21 +38,18 @@ class LoadSwitch:
     low: float
     hold_s: float
     is_high: bool = False
-    #: Seconds of work per second, as of ``_at``.
-    _work: float = 0.0
-    _at: float = 0.0
+    #: Seconds of work per second.
+    _work: Rate = field(default_factory=Rate)
     #: Since when load has been low; None = it is not.
     _low_since: float | None = None
 
     def arrived(self, now: float, seconds: float) -> None:
         """``seconds`` of work have come."""
-        self._decay(now)
-        self._work += seconds * 0.6931471805599453 / HALF_LIFE_S
+        self._work.add(now, seconds)
 
     def offered(self, now: float) -> float:
         """Seconds of work per second."""
-        self._decay(now)
-        return self._work
+        return self._work.at(now)
 
     def fast(self, now: float, slots: float, waiting: int, gpus: int) -> bool:
         """Whether to sample now."""
@@ -49,8 +64,3 @@ class LoadSwitch:
             elif now - self._low_since >= self.hold_s:
                 self.is_high, self._low_since = False, None
         return self.is_high
-
-    def _decay(self, now: float) -> None:
-        if now > self._at:
-            self._work *= 0.5 ** ((now - self._at) / HALF_LIFE_S)
-            self._at = now

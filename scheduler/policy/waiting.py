@@ -116,6 +116,11 @@ class Waiting:
         later = [entry for entry in self._lanes.get(lane, ()) if entry[0] >= moment and self._live(lane, entry)]
         return self._known[min(later)[2]] if later else None
 
+    def oldest(self, function: str, now: float) -> float:
+        """When the oldest head of a function's lanes arrived; ``now`` without any."""
+        heads = [head.arrival_at for lane in self.lanes(function) if (head := self.head(lane)) is not None]
+        return min(heads, default=now)
+
     def of_function(self, function: str) -> Iterator[InvocationArrived]:
         return (invocation for invocation in self._known.values() if invocation.function == function)
 

@@ -6,6 +6,7 @@ from scheduler.policy import kernel
 from scheduler.policy.budget import DUTY, FACTOR_MAX, FACTOR_MIN, STEPS, Governor, JobLoss, Step
 from scheduler.policy.core import Engine
 from scheduler.policy.decisions import Dispatch, Offload, Throttle
+from scheduler.policy.events import InvocationSettled
 from scheduler.policy.knobs import preset
 from smore.domain.loss import Loss, Sample
 from tests.unit.test_policy_engine import NOW, arrived, function, gpu, known
@@ -139,3 +140,23 @@ def test_a_corrected_prediction_is_what_is_charged() -> None:
     full = 0.1 / 1.1 * 10.0
     engine.decide(NOW, [arrived(0, "1")])
     assert kernel.balance(engine.cluster.rows, 0, NOW, 10.0) == pytest.approx(full - 0.1 * 0.55 / 1.55)
+
+
+def test_the_gate_is_told_what_a_budget_leaves() -> None:
+    """
+    Runs of 0.1 s that cost a training a third of that each: 10 a second by throughput, 2.7 a second by a budget of 10 %. What waits is
+    told at the rate at which it is really placed.
+    """
+    engine = Engine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_warm=1), gpu("a", functions=1, warm=1)])
+    now, count, running = NOW, 0, ""
+    while now < NOW + 60.0:
+        events = [arrived(0, f"{count}", at=now, within=20.0)] if count % 2 == 0 else []
+        if running:
+            events = [InvocationSettled(id=running, attempt=1, run_s=0.1, batch_rows=1), *events]
+        running = next((d.attempts[0][0] for d in engine.decide(now, events) if isinstance(d, Dispatch)), "")
+        now, count = now + 0.1, count + 1
+    waiting = engine.waiting.count("p/f0")
+    backlog, _ = engine.feasible_s(now, "p/f0", 1) or (0.0, 0.0)
+    assert waiting > 20
+    assert backlog == pytest.approx(waiting / 2.7, rel=0.25)
