@@ -230,6 +230,7 @@ def _profile(reader: _Reader, memory_mib: float) -> Profile:
         load_s=reader.number("load_ms", 1000.0, 0, 3.6e6) / 1000,
         memory_mib=memory_mib,
         usage_gain=reader.number("usage_gain", 0.2, 0, 1),
+        utilisation=reader.number("utilisation", 0.0, 0, 1),
         degradation=reader.number("degradation", CONSERVATIVE, 0, 100),
         model="" if model is None else parse_model(model, reader.path("model")),
     )
