@@ -1,0 +1,364 @@
+"""
+What the policy of a run believes: the pair-wise predictor trained on a sample of the truth, and the weights of Eq. 3 and 4.
+
+As on the platform: a share of all pairs of a training and a function is measured (A6; in windows of a minute, with noise), besides the
+square of functions at their smallest batch and a tenth of its other batches (A7); ``ml.pairwise`` predicts the rest; the weights learn from
+sets of several functions by A10's normalised rule. The truth's own formula is never used for what was not measured.
+
+``exact`` instead takes the truth's pair table, without noise or prediction.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml import pairwise
+from ml.rows import FEATURES
+from ml.samples import METRICS, SOLO, Direction, Samples
+from scheduler.policy.degradation import Degradation, Table
+from scheduler.policy.kernel import K_MAX
+from scheduler.simulation.truth import MODELS, BadTruth, Contention, Truth, Use, decode, encode
+from scheduler.simulation.world import Reader, World, workloads
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+Kind = Literal["sampled", "exact", "none"]
+
+#: Seconds of one measurement (digest 2.3).
+WINDOW_S: Final = 60.0
+#: Deviation of a P99 over that of a mean, for as many normal samples: sqrt(0.99 x 0.01) over the density at the quantile.
+_TAIL: Final = 3.73
+#: The bound of a measured cell, in deviations: 90 %.
+_Z90: Final = 1.2816
+ETA: Final = 0.1
+EPSILON: Final = 1e-3
+HIGHEST: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """
+    ``kind``: sampled, exact, or none (nothing is known: every degradation as declared). ``fraction`` of the pairs that are measured;
+    ``recipe`` of ``ml.pairwise``; ``updates`` of the weights, 0: they stay one.
+    """
+
+    kind: Kind = "sampled"
+    fraction: float = 0.2
+    recipe: str = "ours"
+    updates: int = 3000
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> "Belief":
+        """From a preset. Raises BadWorld, which names the field."""
+        reader = Reader(document, "predictor")
+        found = cls(
+            kind=reader.word("kind", "sampled", get_args(Kind)),  # type: ignore[arg-type]
+            fraction=reader.number("fraction", 0.2, 0.01, 1.0),
+            recipe=reader.word("recipe", "ours", tuple(pairwise.RECIPES)),
+            updates=reader.whole("updates", 3000, 0, 1_000_000),
+        )
+        reader.end()
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tables:
+    """A :class:`scheduler.policy.degradation.Table`. ``rmsle``: of the predicted cells against the truth, by direction."""
+
+    version: int
+    places: Mapping[tuple[str, str], Degradation]
+    rmsle: Mapping[str, float]
+
+    def at(self, device: str, sharing_mode: str) -> Degradation | None:
+        return self.places.get((device, sharing_mode))
+
+
+def table(world: World, belief: Belief, seed: int) -> Table | None:
+    """Of all places of a world; the same for the same seed. None for the belief ``none``."""
+    if belief.kind == "none":
+        return None
+    places: dict[tuple[str, str], Degradation] = {}
+    errors: dict[str, float] = {}
+    for sevenths in sorted({gpu.sevenths for gpu in world.gpus}):
+        gpu = next(gpu for gpu in world.gpus if gpu.sevenths == sevenths)
+        found, rmsle = _place(world, sevenths, belief, seed)
+        places[world.device(gpu), world.truth.sharing_mode] = found
+        errors |= {f"{direction}.{sevenths}": value for direction, value in rmsle.items()}
+    return Tables(version=1, places=places, rmsle=errors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Workloads of one role on a place. ``name`` without role and batch is the model's; ``uses`` as the place has them."""
+
+    role: str
+    names: list[tuple[str, int]]
+    uses: list[Use]
+    features: Floats
+    solo: Floats
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def model(self) -> Ints:
+        return np.array([MODELS.index(model) for model, _ in self.names], np.int64)
+
+
+def _side(truth: Truth, role: str, names: Sequence[tuple[str, int]], uses: list[Use]) -> _Side:
+    features = np.array([_features(truth, model, role, batch) for model, batch in names])
+    solo = np.full((len(names), len(SOLO)), np.nan)
+    for row, use in zip(solo, uses, strict=True):
+        # Where a device is shared by time, what a training leaves is a wait; on a GPU it is room beside it.
+        wait = use.seconds * (1.0 - use.u) if role == "training" and use.features else 0.0
+        known = {
+            "utilisation": use.u, "memory_utilisation": use.b, "busy_s": use.seconds - wait, "wait_s": wait,
+            "mean_s": use.seconds * truth.mean, "p50_s": use.seconds, "p99_s": use.seconds * truth.p99,
+        }  # fmt: skip
+        for name, value in known.items():
+            row[SOLO.index(name)] = value
+    return _Side(role, list(names), uses, features, solo)
+
+
+def _features(truth: Truth, model: str, role: str, batch: int) -> list[float]:
+    measured = truth.use(model, role, batch).features
+    if measured:
+        return list(measured)
+    known = workloads()[model]
+    affine = {name: known[role][name][0] + known[role][name][1] * batch for name in ("flops", "memory_bytes")}
+    return [float(batch if name == "batch" else affine.get(name, known.get(name))) for name in FEATURES]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """The truth of every pair: degradations without noise; of a training and of a function [J, F], of functions among themselves [F, F]."""
+
+    training: Floats
+    function: Floats
+    functions: Floats
+
+
+def _sides(truth: Truth, sevenths: int, extra: tuple[tuple[str, int], ...]) -> tuple[_Side, _Side, _Pairs]:
+    """All trainings that run on a slice, all functions, and the truth of every pair of them."""
+    trainings: list[tuple[str, int]] = []
+    places: list[Contention] = []
+    known = [model for model in MODELS if model in truth.demands["training"]]
+    for model in known:
+        for batch in truth.batches(model, "training"):
+            try:
+                places.append(truth.on(sevenths, (model, batch)))
+            except BadTruth:
+                continue
+            trainings.append((model, batch))
+    sizes = {model: set(truth.batches(model, "function")) for model in MODELS if model in truth.demands["function"]}
+    for model, batch in extra:
+        sizes[model].add(batch)
+    functions = [(model, batch) for model, batches in sizes.items() for batch in sorted(batches)]
+    bare = truth.on(sevenths, None)
+    kinds = [bare.kind(*name) for name in functions]
+    of_training, of_function = (np.zeros((len(trainings), len(functions))) for _ in range(2))
+    for i, place in enumerate(places):
+        for j, name in enumerate(functions):
+            slow, (own,) = place.slowdowns([place.kind(*name)])
+            of_training[i, j], of_function[i, j] = slow - 1.0, own - 1.0
+    among = np.array([[bare.slowdowns([one, other])[1][0] - 1.0 for other in kinds] for one in kinds])
+    victims = [place.training for place in places]
+    return (
+        _side(truth, "training", trainings, [use for use in victims if use is not None]),
+        _side(truth, "function", functions, [bare.alone(kind) for kind in kinds]),
+        _Pairs(of_training, of_function, among),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Measured and predicted pairs of a place: direction → (expected, upper); ``gain`` [F]; ``rmsle`` of what was predicted."""
+
+    trainings: _Side
+    functions: _Side
+    cells: Mapping[Direction, tuple[Floats, Floats]]
+    gain: Floats
+    rmsle: Mapping[str, float]
+
+
+@lru_cache(maxsize=4)
+def _known(
+    document: str, sevenths: int, extra: tuple[tuple[str, int], ...], kind: Kind, fraction: float, recipe: str, seed: int
+) -> _Known:  # fmt: skip
+    """Of a truth (as JSON), on a slice: the same for all configurations of a preset, so it is made once for them."""
+    truth = decode(json.loads(document))
+    trainings, functions, true = _sides(truth, sevenths, extra)
+    matrices: dict[Direction, Floats] = {"training": true.training, "function": true.function, "functions": true.functions}
+    if kind == "exact":
+        cells = {direction: (matrix, matrix) for direction, matrix in matrices.items()}
+        return _Known(trainings, functions, cells, _gain(trainings, functions, np.ones(true.training.shape, bool)), {})
+    random = np.random.default_rng([seed, 4])
+    masks = _sampled(trainings, functions, fraction, random)
+    found: dict[Direction, tuple[Floats, Floats]] = {}
+    errors: dict[str, float] = {}
+    for direction, matrix in matrices.items():
+        mask = masks["functions" if direction == "functions" else "pairs"]
+        noise = _noise(truth, trainings, functions, direction)
+        measured = np.maximum((1.0 + matrix) * np.exp(noise * random.standard_normal(matrix.shape)) - 1.0, 0.0)
+        expected, upper = _predicted(trainings, functions, direction, measured, mask, recipe, seed)
+        errors[direction] = _rmsle(expected[~mask], matrix[~mask])
+        # The next measurement differs by its own noise and that of the one that is known.
+        bound = np.expm1(np.log1p(measured) + _Z90 * math.sqrt(2.0) * noise)
+        found[direction] = np.where(mask, measured, expected), np.where(mask, bound, np.maximum(upper, expected))
+    return _Known(trainings, functions, found, _gain(trainings, functions, masks["pairs"]), errors)
+
+
+def _place(world: World, sevenths: int, belief: Belief, seed: int) -> tuple[Degradation, Mapping[str, float]]:
+    truth = world.truth
+    extra = tuple(sorted({(one.model, one.batch * size) for one in world.functions for size in {1, one.max_batch}}))
+    document = json.dumps(encode(truth), sort_keys=True)
+    known = _known(document, sevenths, extra, belief.kind, belief.fraction, belief.recipe, seed)
+    trainings, functions, cells = known.trainings, known.functions, known.cells
+    gamma, alpha, beta = _weights(world, sevenths, trainings, functions, cells, belief.updates, np.random.default_rng([seed, 5]))
+    batches: dict[str, list[tuple[int, int]]] = {}
+    for index, (model, batch) in enumerate(functions.names):
+        batches.setdefault(f"{model}/{truth.preset}", []).append((batch, index))
+    return Degradation(
+        trainings={f"{model}/{truth.preset}/training/{batch}": index for index, (model, batch) in enumerate(trainings.names)},
+        batches={name: sorted(found) for name, found in batches.items()},
+        training_model=trainings.model,
+        function_model=functions.model,
+        training=cells["training"][0],
+        training_upper=cells["training"][1],
+        function=cells["function"][0],
+        function_upper=cells["function"][1],
+        functions=cells["functions"][0],
+        functions_upper=cells["functions"][1],
+        gamma=gamma,
+        alpha=alpha,
+        beta=beta,
+        gain=known.gain,
+        cost=(cells["training"][0] + cells["function"][0]).mean(axis=0),
+    ), known.rmsle
+
+
+def _sampled(trainings: _Side, functions: _Side, fraction: float, random: np.random.Generator) -> Mapping[str, NDArray[np.bool_]]:
+    """Which cells are measured: a random share of training x function; functions by A7."""
+    shape = len(trainings), len(functions)
+    total = shape[0] * shape[1]
+    pairs = np.zeros(total, bool)
+    pairs[random.choice(total, max(2, round(fraction * total)), replace=False)] = True
+    smallest = np.array([batch == min(size for name, size in functions.names if name == model) for model, batch in functions.names])
+    among = smallest[:, None] & smallest[None, :]
+    rest = np.flatnonzero(~among.ravel())
+    tenth = np.zeros(among.size, bool)
+    tenth[random.choice(rest, round(0.1 * len(rest)), replace=False)] = True
+    return {"pairs": pairs.reshape(shape), "functions": among | tenth.reshape(among.shape)}
+
+
+def _noise(truth: Truth, trainings: _Side, functions: _Side, direction: Direction) -> Floats:
+    """Deviation of a measured slowdown in log space, by victim, broadcast to the direction's matrix [J or F, F]."""
+    side = trainings if direction == "training" else functions
+    runs = np.array([max(1.0, WINDOW_S / use.seconds) for use in side.uses])
+    deviation = truth.noise / np.sqrt(runs) * (1.0 if METRICS[direction] == "mean" else _TAIL)
+    if direction == "function":
+        return np.asarray(np.broadcast_to(deviation[None, :], (len(trainings), len(functions))))
+    return np.asarray(np.broadcast_to(deviation[:, None], (len(side), len(functions))))
+
+
+def _pairs(trainings: _Side, functions: _Side, direction: Direction, row: Ints, column: Ints, target: Floats) -> Samples:
+    rows = functions if direction == "functions" else trainings
+    (victims, victim), (aggressors, aggressor) = (rows, row), (functions, column)
+    if direction == "function":
+        (victims, victim), (aggressors, aggressor) = (functions, column), (trainings, row)
+    low, high = np.minimum(row, column), np.maximum(row, column)
+    return Samples(
+        name="truth",
+        direction=direction,
+        victim=victims.features[victim],
+        aggressor=aggressors.features[aggressor],
+        victim_solo=victims.solo[victim],
+        aggressor_solo=aggressors.solo[aggressor],
+        target=target,
+        victims=[victims.names[index][0] for index in victim],
+        aggressors=[aggressors.names[index][0] for index in aggressor],
+        pair=(low * len(functions) + high) if direction == "functions" else row * len(functions) + column,
+    )
+
+
+def _predicted(
+    trainings: _Side, functions: _Side, direction: Direction, measured: Floats, mask: NDArray[np.bool_], recipe: str, seed: int,
+) -> tuple[Floats, Floats]:  # fmt: skip
+    row, column = np.nonzero(mask)
+    fitted = pairwise.fit(_pairs(trainings, functions, direction, row, column, measured[mask]), seed, recipe=recipe)
+    row, column = (index.ravel() for index in np.indices(measured.shape))
+    every = _pairs(trainings, functions, direction, row, column, np.zeros(measured.size))
+    return fitted.predict(every).reshape(measured.shape), fitted.upper(every).reshape(measured.shape)
+
+
+def _rmsle(predicted: Floats, true: Floats) -> float:
+    return float(np.sqrt(np.mean((np.log1p(predicted) - np.log1p(true)) ** 2))) if predicted.size else 0.0
+
+
+def _gain(trainings: _Side, functions: _Side, measured: NDArray[np.bool_]) -> Floats:
+    """A16 [F]: measured, utilisation together less the training's; elsewhere the function's share of what the training leaves."""
+    of_training, of_function = (np.array([use.u for use in side.uses]) for side in (trainings, functions))
+    together = np.minimum(1.0, of_training[:, None] + of_function[None, :]) - np.minimum(1.0, of_training)[:, None]
+    left = of_function[None, :] * (1.0 - of_training[:, None])
+    return np.asarray(np.where(measured, together, left).mean(axis=0))
+
+
+def _weights(
+    world: World, sevenths: int, trainings: _Side, functions: _Side, cells: Mapping[Direction, tuple[Floats, Floats]], updates: int,
+    random: np.random.Generator,
+) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+    """
+    gamma, alpha and beta [K_MAX + 1, M, M] after ``updates`` observed sets of two to K_MAX of the world's functions beside its trainings.
+
+    The rule is A10's: eta e x / (eps + sum of x^2), within [0, 10]; k = 1 stays one (A11); what was never met at k is that of k - 1 (A12).
+    """
+    models = len(MODELS)
+    gamma, alpha, beta = (np.ones((K_MAX + 1, models, models)) for _ in range(3))
+    met = [np.zeros((K_MAX + 1, models, models), bool) for _ in range(3)]
+    here = sorted({gpu.training.pair for gpu in world.gpus if gpu.training is not None and gpu.sevenths == sevenths})
+    names = sorted({(function.model, function.batch) for function in world.functions})
+    if updates and here:
+        places = [world.truth.on(sevenths, pair) for pair in here]
+        rows = [trainings.names.index(pair) for pair in here]
+        columns = [functions.names.index(name) for name in names]
+        of_training, of_function, among = (cells[direction][0] for direction in METRICS)
+        for _ in range(updates):
+            which = int(random.integers(len(here)))
+            k = int(random.integers(2, K_MAX + 1))
+            chosen = random.integers(len(names), size=k).tolist()
+            place, i = places[which], rows[which]
+            slow, own = place.slowdowns([place.kind(*names[one]) for one in chosen])
+            noise = np.exp(world.truth.noise / math.sqrt(20.0) * random.standard_normal(k + 1))
+            members = [columns[one] for one in chosen]
+            model = functions.model[members]
+            victim = trainings.model[i]
+            x = np.bincount(model, of_training[i, members], models)
+            met[0][k, victim] |= x > 0
+            _learn(gamma[k, victim], x, slow * noise[0] - 1.0)
+            # One of the functions is looked at; all alike it would be the same set several times.
+            j = int(random.integers(k))
+            others = members[:j] + members[j + 1 :]
+            x = np.append(np.bincount(model[np.arange(k) != j], among[members[j], others], models), of_function[i, members[j]])
+            weights = np.append(beta[k, model[j]], alpha[k, model[j], victim])
+            met[2][k, model[j]] |= x[:-1] > 0
+            met[1][k, model[j], victim] = True
+            _learn(weights, x, own[j] * noise[1 + j] - 1.0)
+            beta[k, model[j]], alpha[k, model[j], victim] = weights[:-1], weights[-1]
+    for values, known in zip((gamma, alpha, beta), met, strict=True):
+        for k in range(2, K_MAX + 1):
+            values[k] = np.where(known[k], values[k], values[k - 1])
+    return gamma, alpha, beta
+
+
+def _learn(weights: Floats, x: NDArray[Any], actual: float) -> None:
+    """One step of the normalised rule, in place."""
+    error = actual - float(weights @ x)
+    weights += ETA * error * x / (EPSILON + float(x @ x))
+    np.clip(weights, 0.0, HIGHEST, out=weights)

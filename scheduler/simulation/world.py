@@ -1,0 +1,454 @@
+"""
+What a run is about: GPU instances with their trainings, functions, the monitor, failures; read from a document that is checked field by
+field.
+
+A world is data. Presets of worlds stand in ``presets/``; :func:`load` reads one, :func:`parse` any mapping of that form. Whatever cannot
+be is refused with :class:`BadWorld`, whose message and ``field`` name the place.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, cast
+
+import yaml
+
+from scheduler.simulation import truth as truths
+from scheduler.simulation.truth import CONTEXT_MIB, Truth, Use
+from smore.domain.errors import InvalidSpec
+from smore.domain.function import FunctionSpec, Profile
+from smore.domain.workload import CONSERVATIVE
+
+PRESETS: Final = Path(__file__).parent / "presets"
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_WORD = re.compile(r"([a-z0-9]+)/([1-9][0-9]{0,5})")
+
+
+class BadWorld(InvalidSpec):
+    """A world that cannot be: the message and ``field`` name which part of it."""
+
+
+def bad(path: str, message: str) -> BadWorld:
+    return BadWorld(f"{path}: {message}", field=path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A serverful job: a model and its batch."""
+
+    model: str
+    batch: int
+
+    @property
+    def pair(self) -> tuple[str, int]:
+        return self.model, self.batch
+
+    def __str__(self) -> str:
+        return f"{self.model}/{self.batch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """
+    A GPU instance. Memory in MiB; ``slots``: batches at a time (digest A58); ``sevenths`` of a device, 7 without MIG; ``budget`` of its
+    training's degradation, a fraction (None: the policy's default).
+    """
+
+    name: str
+    memory_mib: float = 24_576.0
+    slots: int = 8
+    training: Training | None = None
+    sevenths: int = 7
+    budget: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """
+    A function: one invocation is one batch of ``batch`` rows of a model (digest A32).
+
+    ``max_batch`` invocations may share a run, ``max_warm`` instances stand on one GPU instance. ``keep_alive_s`` -1: an idle instance is
+    never offloaded for its age. ``max_attempts`` 2: retried once (A61).
+    """
+
+    name: str
+    model: str
+    batch: int = 1
+    max_batch: int = 1
+    max_warm: int = 4
+    keep_alive_s: float = -1.0
+    max_attempts: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The GPU instance ``gpu`` is gone from ``at_s`` for ``seconds``; its job too. Instances must be loaded again."""
+
+    gpu: str
+    at_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """
+    Seconds throughout.
+
+    ``monitor_s``: interval of reports; a change of the warm set is reported after ``coalesce_s``; a report reaches the policy
+    ``monitor_delay_s`` late. ``monitor_noise``: relative deviation of a reported utilisation. ``job_window_s``: span over which a
+    training's degradation is measured. ``round_s``: how long the policy sleeps at most while something waits (digest A21). ``dispatch_s``:
+    from a decision to the start. ``closed_loop``: reports hold the iterations by which a policy keeps budgets. ``lost_s``: silence after
+    which a GPU instance counts as lost. ``keep_warm`` instances of every function stand on every GPU instance as long as they take no more
+    than ``warm_share`` of the memory that the training leaves (A35): the prewarmer, the same for every policy. ``deadline``: bounds of the
+    factor on a function's P99 alone, drawn with the trace (A30).
+    """
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    functions: tuple[Function, ...]
+    truth: Truth = field(default_factory=Truth)
+    monitor_s: float = 0.5
+    monitor_delay_s: float = 0.0
+    monitor_noise: float = 0.02
+    coalesce_s: float = 0.03
+    job_window_s: float = 10.0
+    round_s: float = 0.005
+    dispatch_s: float = 0.0
+    closed_loop: bool = False
+    lost_s: float = 2.0
+    retry_s: float = 0.01
+    keep_warm: int = 1
+    warm_share: float = 0.3
+    deadline: tuple[float, float] = (1.0, 4.0)
+    failures: tuple[Failure, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses a cluster that cannot be: BadWorld or BadTruth."""
+        if not self.gpus:
+            raise bad("gpus", "at least one GPU instance is expected")
+        if not self.functions:
+            raise bad("functions", "at least one function is expected")
+        for kind, names in (("gpus", [gpu.name for gpu in self.gpus]), ("functions", [function.name for function in self.functions])):
+            twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+            if twice is not None:
+                raise bad(kind, f"{twice!r} is there twice")
+        for position, gpu in enumerate(self.gpus):
+            path = f"gpus[{position}]"
+            if not 1 <= gpu.slots <= 62:
+                raise bad(f"{path}.slots", f"1..62 slots are expected, not {gpu.slots}")
+            if gpu.sevenths not in truths.SLICES:
+                raise bad(f"{path}.sevenths", f"one of {', '.join(map(str, truths.SLICES))} is expected, not {gpu.sevenths}")
+            if gpu.training is not None:
+                known(self.truth, gpu.training.model, "training", f"{path}.training")
+                if gpu.sevenths != 7:
+                    truths.slice_slowdown(gpu.training.model, gpu.sevenths)
+            free = gpu.memory_mib - self.training_mib(gpu)
+            if free < 0:
+                raise bad(
+                    f"{path}.memory_mib", f"the training {gpu.training} needs {self.training_mib(gpu):.0f} MiB of {gpu.memory_mib:.0f}"
+                )
+        largest = max(gpu.memory_mib - self.training_mib(gpu) for gpu in self.gpus)
+        for position, function in enumerate(self.functions):
+            known(self.truth, function.model, "function", f"functions[{position}].model")
+            if self.memory_mib(function) > largest:
+                need = self.memory_mib(function)
+                raise bad(
+                    f"functions[{position}]", f"{function.name} needs {need:.0f} MiB, no GPU instance has more than {largest:.0f} free"
+                )
+        there = {gpu.name for gpu in self.gpus}
+        for position, failure in enumerate(self.failures):
+            if failure.gpu not in there:
+                raise bad(f"failures[{position}].gpu", f"{failure.gpu!r} is none of the GPU instances")
+
+    # ---- what follows from the truth ----------------------------------------------------------------------------------------------------
+
+    def use(self, function: Function, rows: int) -> Use:
+        return self.truth.use(function.model, "function", rows)
+
+    def p99_s(self, function: Function, rows: int) -> float:
+        """P99 of a run alone on a whole device (digest A30)."""
+        return self.use(function, rows).seconds * self.truth.p99
+
+    def load_s(self, function: Function) -> float:
+        return self.truth.cold_s[function.model]
+
+    def memory_mib(self, function: Function) -> float:
+        """Of one instance: context, weights, and what a full run puts out."""
+        return memory_mib(self.truth, function.model, "function", function.batch * function.max_batch)
+
+    def training_mib(self, gpu: Gpu) -> float:
+        return memory_mib(self.truth, gpu.training.model, "training", gpu.training.batch) if gpu.training is not None else 0.0
+
+    def device(self, gpu: Gpu) -> str:
+        """What a report says of it: every size of slice is a place of its own (A55)."""
+        return self.truth.device if gpu.sevenths == 7 else f"{self.truth.device} {gpu.sevenths}/7"
+
+    def workload(self, training: Training) -> str:
+        return f"{training.model}/{self.truth.preset}/training/{training.batch}"
+
+    def spec(self, function: Function) -> FunctionSpec:
+        """What a developer would have registered: P99 alone for each size of a batch (digest A28), the rest as declared."""
+        sizes = sorted({min(1 << power, function.max_batch) for power in range(function.max_batch.bit_length() + 1)})
+        memory, batch = self.memory_mib(function), function.batch
+        return FunctionSpec(
+            entrypoint="simulated:Function",
+            deadline_s=self.deadline[1] * self.p99_s(function, batch),
+            memory_mib=memory,
+            max_batch=function.max_batch,
+            max_warm=function.max_warm,
+            keep_alive_s=function.keep_alive_s,
+            max_attempts=function.max_attempts,
+            max_pending=1_000_000,
+            profile=Profile(
+                run_s={size * batch: self.p99_s(function, size * batch) for size in sizes},
+                load_s=self.load_s(function),
+                memory_mib=memory,
+                usage_gain=self.use(function, batch).u,
+                degradation=CONSERVATIVE,
+                model=f"{function.model}/{self.truth.preset}",
+            ),
+        )
+
+
+def known(truth: Truth, model: str, role: str, path: str) -> None:
+    if model not in truth.demands[role]:
+        raise bad(path, f"{model!r} is not known; known are {', '.join(sorted(truth.demands[role]))}")
+
+
+@cache
+def workloads() -> Mapping[str, Any]:
+    """Table III of the eight models by role: FLOPs and memory are affine in the batch (``data/README.md``)."""
+    found: dict[str, Any] = json.loads((truths.DATA / "workloads.json").read_text())["models"]
+    return found
+
+
+#: An inference keeps so much of all that its layers put out at a time: each output is freed when the next layer has read it.
+INFERENCE_SHARE: Final = 0.1
+
+
+def memory_mib(truth: Truth, model: str, role: str, batch: int) -> float:
+    """Of a process: context, weights (with gradients and momentum where it trains) and what the layers put out."""
+    measured = truth.measured.get(f"{model}/{truth.preset}/{role}/{batch}")
+    if measured is not None and measured.memory_mib:
+        return measured.memory_mib
+    at_none, each = workloads()[model][role]["memory_bytes"]
+    return CONTEXT_MIB + float(at_none + each * batch * (INFERENCE_SHARE if role == "function" else 1.0)) / 2**20
+
+
+# ---- documents ---------------------------------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """A mapping that knows its path: every error names its field, and what nobody read is refused."""
+
+    def __init__(self, raw: object, path: str) -> None:
+        if not isinstance(raw, Mapping):
+            raise bad(path or "document", "a mapping is expected")
+        self._raw = dict(raw)
+        self._path = path
+
+    def path(self, key: str) -> str:
+        return f"{self._path}.{key}" if self._path else key
+
+    def has(self, key: str) -> bool:
+        return key in self._raw
+
+    def take(self, key: str, default: object = None) -> Any:
+        return self._raw.pop(key, default)
+
+    def number(self, key: str, default: float, low: float, high: float) -> float:
+        value = self._raw.pop(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise bad(self.path(key), f"a number in {low:g}..{high:g} is expected, not {value!r}")
+        return float(value)
+
+    def whole(self, key: str, default: int, low: int, high: int) -> int:
+        value = self.number(key, default, low, high)
+        if value != int(value):
+            raise bad(self.path(key), f"a whole number is expected, not {value!r}")
+        return int(value)
+
+    def word(self, key: str, default: str, among: Sequence[str] = ()) -> str:
+        value = self._raw.pop(key, default)
+        if not isinstance(value, str) or (among and value not in among):
+            wanted = f"one of {', '.join(among)}" if among else "a text"
+            raise bad(self.path(key), f"{wanted} is expected, not {value!r}")
+        return value
+
+    def items(self, key: str) -> list[tuple[str, Any]]:
+        value = self._raw.pop(key, [])
+        if not isinstance(value, list):
+            raise bad(self.path(key), "a list is expected")
+        return [(f"{self.path(key)}[{position}]", one) for position, one in enumerate(value)]
+
+    def end(self) -> None:
+        if self._raw:
+            name = self.path(str(next(iter(self._raw))))
+            raise bad(name, "unknown field")
+
+
+def training(raw: object, path: str) -> Training | None:
+    """``mobilenet/64``, or none."""
+    if raw is None or raw == "none":
+        return None
+    match = _WORD.fullmatch(raw) if isinstance(raw, str) else None
+    if match is None:
+        raise bad(path, f"{raw!r} is not of the form model/batch, such as mobilenet/64")
+    return Training(model=match[1], batch=int(match[2]))
+
+
+def _gpus(reader: Reader) -> list[Gpu]:
+    """Each entry makes ``count`` GPU instances; trainings are dealt out in turn."""
+    found: list[Gpu] = []
+    for path, raw in reader.items("gpus"):
+        entry = Reader(raw, path)
+        count = entry.whole("count", 1, 1, 100_000)
+        memory, slots = entry.number("memory_mib", 24_576, 1, 2**20), entry.whole("slots", 8, 1, 62)
+        sevenths, given = entry.whole("sevenths", 7, 1, 7), entry.take("trainings", [])
+        name = entry.word("name", "gpu")
+        budget = entry.number("budget", 0.1, 1e-4, 100) if entry.has("budget") else None
+        entry.end()
+        if not isinstance(given, list):
+            raise bad(f"{path}.trainings", "a list is expected")
+        trainings = [training(one, f"{path}.trainings[{position}]") for position, one in enumerate(given)] or [None]
+        for number in range(count):
+            one = trainings[number % len(trainings)]
+            found.append(Gpu(name=f"{name}{len(found)}", memory_mib=memory, slots=slots, training=one, sevenths=sevenths, budget=budget))
+    return found
+
+
+def _functions(reader: Reader) -> list[Function]:
+    found = []
+    for path, raw in reader.items("functions"):
+        entry = Reader(raw, path)
+        model = entry.word("model", "")
+        name = entry.word("name", model)
+        if _NAME.fullmatch(name) is None:
+            raise bad(f"{path}.name", f"{name!r} is not a name (a-z, 0-9, inner '-' and '.')")
+        found.append(
+            Function(
+                name=name,
+                model=model,
+                batch=entry.whole("batch", 1, 1, 1024),
+                max_batch=entry.whole("max_batch", 1, 1, 1024),
+                max_warm=entry.whole("max_warm", 4, 1, 62),
+                keep_alive_s=entry.number("keep_alive_s", -1, -1, 1e6),
+                max_attempts=entry.whole("max_attempts", 2, 1, 100),
+            )
+        )
+        entry.end()
+    return found
+
+
+def parse(raw: object, path: str = "", *, base: Truth | None = None) -> World:
+    """A world from its document. Raises BadWorld or :class:`scheduler.simulation.truth.BadTruth`, which name the field."""
+    reader = Reader(raw, path)
+    name = reader.word("name", "world")
+    ground = truths.load(reader.word("truth", "digest")) if base is None else base
+    if base is not None:
+        reader.take("truth")
+    device = reader.take("device")
+    if device is not None:
+        ground = replace(ground, device=str(device))
+    factors = reader.take("factors", {})
+    if not isinstance(factors, Mapping):
+        raise bad(reader.path("factors"), "a mapping from parameters to factors is expected")
+    ground = ground.scaled(cast("Mapping[str, float]", factors))
+    if not reader.take("interference", True):
+        ground = replace(ground, interference=False)
+    deadline = reader.take("deadline", [1.0, 4.0])
+    numbers = isinstance(deadline, list | tuple) and len(deadline) == 2 and all(isinstance(one, int | float) for one in deadline)
+    if not numbers or not 0 < deadline[0] <= deadline[1]:
+        raise bad(reader.path("deadline"), f"two factors 0 < low <= high are expected, not {deadline!r}")
+    gpus, functions = _gpus(reader), _functions(reader)
+    failures = []
+    for where, one in reader.items("failures"):
+        entry = Reader(one, where)
+        failures.append(
+            Failure(gpu=entry.word("gpu", ""), at_s=entry.number("at_s", 0, 0, 1e9), seconds=entry.number("seconds", 1, 0.001, 1e9))
+        )
+        entry.end()
+    world = World(
+        name=name,
+        gpus=tuple(gpus),
+        functions=tuple(functions),
+        truth=ground,
+        monitor_s=reader.number("monitor_s", 0.5, 0.001, 3600),
+        monitor_delay_s=reader.number("monitor_delay_s", 0, 0, 3600),
+        monitor_noise=reader.number("monitor_noise", 0.02, 0, 1),
+        coalesce_s=reader.number("coalesce_s", 0.03, 0, 3600),
+        job_window_s=reader.number("job_window_s", 10, 0.001, 1e6),
+        round_s=reader.number("round_s", 0.005, 1e-4, 3600),
+        dispatch_s=reader.number("dispatch_s", 0, 0, 10),
+        closed_loop=bool(reader.take("closed_loop", False)),
+        lost_s=reader.number("lost_s", 2, 0, 3600),
+        retry_s=reader.number("retry_s", 0.01, 1e-4, 3600),
+        keep_warm=reader.whole("keep_warm", 1, 0, 62),
+        warm_share=reader.number("warm_share", 0.3, 0, 1),
+        deadline=(float(deadline[0]), float(deadline[1])),
+        failures=tuple(failures),
+    )
+    reader.end()
+    return world
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """
+    A file of ``presets/``: worlds that are run alike and reported together, and what they are run with.
+
+    ``worlds``: by configuration. ``trace``: the document of the trace (``traces.py``). ``predictor``: table, sampled or none
+    (``predictor.py``). ``policies``: those compared by default.
+    """
+
+    name: str
+    about: str
+    worlds: Mapping[str, World]
+    trace: Mapping[str, Any]
+    predictor: Mapping[str, Any]
+    policies: tuple[str, ...]
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def load(name: str, *, factors: Mapping[str, float] | None = None, interference: bool = True) -> Preset:
+    """
+    A preset by name, or a file of that form by its path. Its truth with every parameter times its factor, or without interference.
+
+    Raises BadWorld for a name that does not exist.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else PRESETS / f"{name}.yaml"
+    if not path.is_file() or ("/" in name and path.parent == PRESETS):
+        raise bad("preset", f"{name!r} is not known; known are {', '.join(names())}")
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise bad(path.name, f"not YAML: {' '.join(str(error).split())}") from error
+    reader = Reader(raw, "")
+    about, shared = reader.word("about", ""), Reader(reader.take("world", {}), "world")
+    common = {key: shared.take(key) for key in list(shared._raw)}
+    configurations = reader.take("configurations") or {"": {}}
+    if not isinstance(configurations, Mapping):
+        raise bad("configurations", "a mapping from names to what differs is expected")
+    worlds = {}
+    for key, differs in configurations.items():
+        if not isinstance(differs, Mapping):
+            raise bad(f"configurations.{key}", "a mapping is expected")
+        document = common | dict(differs) | {"name": str(key) or path.stem}
+        if factors:
+            document["factors"] = dict(factors)
+        if not interference:
+            document["interference"] = False
+        worlds[str(key)] = parse(document, f"configurations.{key}" if key else "world")
+    trace, predictor, policies = reader.take("trace", {}), reader.take("predictor", {}), reader.take("policies", [])
+    for key, value, kind in (("trace", trace, Mapping), ("predictor", predictor, Mapping), ("policies", policies, list)):
+        if not isinstance(value, kind):
+            raise bad(key, f"a {'list' if kind is list else 'mapping'} is expected")
+    reader.end()
+    return Preset(name=path.stem, about=about, worlds=worlds, trace=trace, predictor=predictor, policies=tuple(map(str, policies)))

@@ -1,0 +1,138 @@
+"""Comparisons and the command line: what is paired, what comes out, how it fails."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scheduler.simulation import comparison, traces
+from scheduler.simulation.__main__ import main
+from scheduler.simulation.comparison import Cell, Plan
+from scheduler.simulation.simulator import Result
+
+PRESET = {
+    "about": "two GPUs",
+    "world": {"functions": [{"model": "bert"}, {"model": "deepfm"}, {"model": "vgg16"}]},
+    "configurations": {
+        "light": {"gpus": [{"count": 2, "trainings": ["mobilenet/64"]}]},
+        "heavy": {"gpus": [{"count": 2, "trainings": ["roberta/64"]}]},
+    },
+    "trace": {"kind": "poisson", "rate_per_min": 1800, "seconds": 2},
+    "predictor": {"kind": "exact", "updates": 100},
+    "policies": ["smore", "edf-util"],
+}
+
+
+@pytest.fixture
+def preset(tmp_path: Path) -> str:
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(PRESET, sort_keys=False))
+    return str(path)
+
+
+def last(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def test_compare_prints_figures_with_intervals(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["compare", "--preset", preset, "--seeds", "2", "--workers", "1"]
+    assert main(argv) == 0
+
+    printed = capsys.readouterr()
+    document = json.loads(printed.out.splitlines()[-1])
+    assert document["command"] == "python -m scheduler.simulation " + " ".join(argv)
+    figures, intervals = document["figures"], document["intervals"]
+    for metric in ("dsr", "gui", "sfd", "sld"):
+        for policy in ("smore", "edf_util"):
+            name = f"{metric}.{policy}"
+            assert intervals[name]["low"] <= figures[name] <= intervals[name]["high"]
+        sign = 1 if metric in ("dsr", "gui") else -1
+        expected = sign * (figures[f"{metric}.smore"] - figures[f"{metric}.edf_util"])
+        assert figures[f"advantage.{metric}.edf_util"] == pytest.approx(expected, abs=1e-5)
+        assert figures[f"not_worse.{metric}.edf_util"] in (0, 1)
+    assert set(document["configurations"]) == {"light", "heavy"}
+    assert "4/4 cells" in printed.err and "s left" in printed.err
+    assert "smore against edf-util" in printed.out
+
+
+def test_processes_do_not_change_figures(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for workers in ("1", "2"):
+        assert main(["compare", "--preset", preset, "--seeds", "2", "--policies", "edf-util,random", "--workers", workers, "--json"]) == 0
+        found.append(last(capsys))
+
+    assert found[0]["figures"] == found[1]["figures"]
+    assert found[0]["intervals"] == found[1]["intervals"]
+
+
+def test_worlds_are_drawn_around_the_truth_and_counted(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--preset", preset, "--seeds", "1", "--worlds", "2", "--workers", "1", "--json"]) == 0
+
+    figures = last(capsys)["figures"]
+    assert all(figures[f"holds.{metric}.edf_util"] in (0.0, 0.5, 1.0) for metric in ("dsr", "gui", "sfd", "sld"))
+    plan = Plan(preset=preset, policies=("smore",), seeds=(0,), worlds=2)
+    factors = plan.drawn(1)
+    assert factors != plan.drawn(2) and plan.drawn(0) == {}
+    assert all(0.7 <= factor <= 1.3 for factor in factors.values())
+    assert {"exponent", "growth", "u.training.vgg16", "b.function.bert"} <= set(factors)
+    assert len(factors) == 2 + 2 * 16
+    assert plan.load(1).worlds["light"].truth.training.exponent == pytest.approx(1.3 * factors["exponent"])
+
+
+def test_every_policy_of_a_cell_meets_the_same(preset: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    plan = Plan(preset=preset, policies=("smore", "edf-util"), seeds=(5,), out=out)
+
+    comparison.run_cell(plan, Cell(configuration="light", seed=5))
+
+    one, other = (Result.read(path) for path in sorted(out.glob("*.npz")))
+    assert (one.arrival_s == other.arrival_s).all() and (one.deadline_s == other.deadline_s).all()
+    assert {one.meta["policy"], other.meta["policy"]} == {"smore", "edf-util"}
+
+
+def test_run_and_trace_write_the_same_bytes_again(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = []
+    for number in range(2):
+        trace, rows = tmp_path / f"trace{number}.npz", tmp_path / f"rows{number}.npz"
+        assert main(["trace", "--preset", preset, "--seed", "4", "--out", str(trace)]) == 0
+        assert last(capsys)["figures"]["invocations"] == len(traces.read(trace))
+        assert main(["run", "--preset", preset, "--policy", "smore", "--seed", "4", "--configuration", "heavy", "--out", str(rows)]) == 0
+        assert last(capsys)["figures"]["sim_per_s"] > 0
+        written.append((trace.read_bytes(), rows.read_bytes()))
+
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["compare", "--preset", "fig99"], "preset: 'fig99' is not known"),
+        (["compare", "--policies", "smore,psychic"], "'psychic' is not a policy"),
+        (["compare", "--policies", "smore,smore"], "policies: at least one policy is expected, each once"),
+        (["compare", "--factors", "speed=2"], "speed: no parameter of the ground truth has this name"),
+        (["compare", "--factors", "u=much"], "factors.u: a number is expected"),
+        (["compare", "--trace", "rate_per_min=-5"], "trace.rate_per_min: a number in"),
+        (["compare", "--predictor", "kind=guess"], "predictor.kind: one of sampled, exact, none is expected"),
+        (["run", "--policy", "psychic"], "'psychic' is not a policy"),
+        (["run", "--policy", "smore", "--configuration", "dark"], "configuration: 'dark' is not known; known are light, heavy"),
+        (["run", "--policy", "smore", "--trace", "kind=azure", "--data", "/nowhere"], "No such file or directory"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(preset: str, more: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    extra = [] if "--preset" in more else ["--preset", preset]
+    workers = ["--workers", "1", "--seeds", "1"] if more[0] == "compare" else []
+
+    assert main([*more, *extra, *workers]) == 2
+
+    error = capsys.readouterr().err.strip()
+    assert why in error
+    assert "\n" not in error
+
+
+def test_fit_is_refused_without_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--rows", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "x.json")]) == 2
+    assert "none.jsonl" in capsys.readouterr().err

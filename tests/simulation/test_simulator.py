@@ -1,0 +1,378 @@
+"""Runs whose every time can be worked out by hand, and what must hold of every run."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scheduler.policy.budget import Step
+from scheduler.policy.decisions import Decision, End, Offload, Throttle
+from scheduler.policy.events import Event, GpuLost, InvocationArrived, InvocationSettled
+from scheduler.simulation import policies, traces
+from scheduler.simulation.simulator import EXPIRED, FAILED, SUCCEEDED, Inconsistent, Result, simulate
+from scheduler.simulation.traces import BadTrace, Trace
+from scheduler.simulation.truth import Truth
+from scheduler.simulation.world import Failure, Function, Gpu, Training, World
+from smore.domain.invocation import Cause
+from tests.simulation.policies import AtOnce, Reckless, dispatch
+
+PLAIN = replace(Truth(), noise=0.0, time_sharing=False)
+
+
+def world(*functions: str, training: Training | None = None, **changed: object) -> World:
+    fields: dict[str, object] = {
+        "name": "hand",
+        "gpus": (Gpu(name="gpu0", training=training),),
+        "functions": tuple(Function(name=name, model=name) for name in functions),
+        "truth": PLAIN,
+        "warm_share": 1.0,
+        "monitor_noise": 0.0,
+    }
+    return World(**(fields | changed))  # type: ignore[arg-type]
+
+
+def trace(*arrivals: tuple[float, str], functions: Sequence[str], deadline_s: float = 100.0, duration_s: float = 1.0) -> Trace:
+    n = len(arrivals)
+    return Trace(
+        name="hand", functions=tuple(functions), duration_s=duration_s, arrival_s=np.array([at for at, _ in arrivals]),
+        function=np.array([functions.index(name) for _, name in arrivals], np.int64), rows=np.zeros(n, np.int64),
+        factor=np.full(n, np.nan), deadline_s=np.full(n, deadline_s),
+    )  # fmt: skip
+
+
+def run(world_: World, trace_: Trace, policy: object | None = None) -> tuple[Result, AtOnce]:
+    chosen = policy or AtOnce()
+    return simulate(world_, trace_, lambda _: chosen, seed=0), chosen  # type: ignore[return-value, arg-type]
+
+
+# ---- processor sharing -------------------------------------------------------------------------------------------------------------------
+
+
+def test_one_alone_takes_its_time_alone() -> None:
+    result, _ = run(world("bert"), trace((0.25, "bert"), functions=["bert"]))
+
+    assert result.run_s.tolist() == pytest.approx([0.037])
+    assert result.end_s.tolist() == pytest.approx([0.287])
+    assert result.status.tolist() == [SUCCEEDED]
+
+
+def test_a_second_joins_half_way() -> None:
+    """Both have 18.5 ms of work in which they share; the second has the rest to itself."""
+    result, _ = run(world("bert", keep_warm=2), trace((0.1, "bert"), (0.1185, "bert"), functions=["bert"]))
+
+    slow = (1 + 0.2 * 0.35 * 0.35) * 1.4**1.3 * 1.01
+    together_until = 0.1185 + 0.0185 * slow
+    assert result.end_s.tolist() == pytest.approx([together_until, together_until + 0.0185])
+    assert not result.cold.any()
+
+
+def test_functions_of_two_speeds_beside_a_training() -> None:
+    result, _ = run(
+        world("vgg16", "deepfm", training=Training(model="resnet50", batch=64)),
+        trace((0.1, "vgg16"), (0.1, "deepfm"), functions=["vgg16", "deepfm"]),
+    )
+
+    total = 0.78 + 0.35 + 0.08
+    both = total**1.3 * 1.02
+    vgg, deepfm = (1 + 0.2 * 0.30 * (0.50 + 0.10)) * both, (1 + 0.2 * 0.10 * (0.50 + 0.30)) * both
+    first = 0.003 * vgg
+    alone = (1 + 0.2 * 0.10 * 0.50) * 1.01
+    left = 0.008 - first / deepfm
+    assert result.run_s.tolist() == pytest.approx([first, first + left * alone])
+
+
+def test_the_training_is_charged_for_the_time_it_shared() -> None:
+    result, _ = run(world("bert", training=Training(model="vgg16", batch=64)), trace((0.5, "bert"), functions=["bert"]))
+
+    training = (1 + 0.2 * 0.45 * 0.35) * 1.25**1.3 * 1.01
+    shared = float(result.run_s[0])
+    alive, slow, work, busy, function, loaded, executing, solo = result.gpus[0].tolist()
+    assert (alive, solo) == (1.0, 0.55)
+    assert slow == pytest.approx(1.0 + shared * (training - 1))
+    assert work == pytest.approx(1.0 - shared + shared / training)
+    assert busy == pytest.approx(0.55 * (1 - shared) + shared)
+    assert function == pytest.approx(shared * 0.70 / 1.25)
+    assert (loaded, executing) == (pytest.approx(1.0), pytest.approx(shared))
+
+
+# ---- warm, cold, memory, slots -----------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_warm_instance_it_waits_for_a_load() -> None:
+    result, policy = run(world("bert", keep_warm=0), trace((0.1, "bert"), functions=["bert"]))
+
+    assert result.start_s.tolist() == pytest.approx([0.1 + 2.6])
+    assert result.cold.tolist() == [True]
+    settled = [event for _, event in policy.heard if isinstance(event, InvocationSettled)]
+    assert settled == [InvocationSettled(id="000000000", attempt=1, run_s=None, batch_rows=1)]
+
+
+def test_a_load_is_reported_while_it_lasts_and_when_it_is_done() -> None:
+    _, policy = run(world("bert", keep_warm=0), trace((0.1, "bert"), functions=["bert"]))
+
+    changes = [(round(now, 3), list(report.warm), list(report.loading)) for now, report in policy.reports() if report.warm]
+    assert changes[0] == (0.13, [("bert", 1, 1)], [("bert", 1, 1)])
+    assert (2.73, [("bert", 1, 1)], []) in changes
+
+
+def test_idle_instances_make_room_least_recently_used_first() -> None:
+    """Memory for two instances: the third function drives out the one that was used longer ago."""
+    functions = ("vgg16", "deepvit", "resnet50")
+    memory = sum(world(*functions).memory_mib(Function(name=name, model=name)) for name in functions[:2]) + 1
+    small = world(*functions, gpus=(Gpu(name="gpu0", memory_mib=memory),))
+
+    _, policy = run(small, trace((0.1, "vgg16"), (0.2, "deepvit"), (0.3, "resnet50"), functions=functions))
+
+    last = policy.reports()[-1][1]
+    assert sorted(name for name, _, _ in last.warm) == ["deepvit", "resnet50"]
+    assert last.memory_used <= memory
+
+
+def test_what_finds_no_slot_comes_back_and_fails_after_its_attempts() -> None:
+    one = world("bert", gpus=(Gpu(name="gpu0", slots=1),))
+
+    result, policy = run(one, trace((0.1, "bert"), (0.1, "bert"), functions=["bert"]))
+
+    assert result.status.tolist() == [SUCCEEDED, FAILED]
+    assert result.attempts.tolist() == [1, 2]
+    assert result.meta["refused_dispatches"] == 2
+    back = [event for _, event in policy.heard if isinstance(event, InvocationArrived) and event.attempt]
+    assert [(event.id, event.attempt) for event in back] == [("000000001", 1)]
+
+
+def test_an_idle_instance_is_offloaded_after_its_time() -> None:
+    short = world("bert", keep_warm=0, functions=(Function(name="bert", model="bert", keep_alive_s=1.0),))
+
+    _, policy = run(short, trace((0.0, "bert"), (9.0, "bert"), functions=["bert"], duration_s=10.0))
+
+    assert any(not report.warm for now, report in policy.reports() if 4.0 < now < 9.0)
+
+
+def test_invocations_of_one_batch_run_together() -> None:
+    class Pairs(AtOnce):
+        def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+            arrived = [event for event in events if isinstance(event, InvocationArrived)]
+            return [dispatch("bert", "gpu0", [(event.id, 0) for event in arrived])] if arrived else []
+
+    batched = world("bert", functions=(Function(name="bert", model="bert", max_batch=8),))
+    result, _ = run(batched, trace((0.1, "bert"), (0.1, "bert"), functions=["bert"]), Pairs())
+
+    # Two rows: demand 0.7 x 2^0.4, and twice the work.
+    demand = 0.7 * 2**0.4
+    assert result.run_s.tolist() == pytest.approx([0.037 * 2 * 0.7 / demand] * 2)
+
+
+def test_dispatches_and_reports_can_be_late() -> None:
+    late = world("bert", dispatch_s=0.02, monitor_delay_s=0.1)
+
+    result, policy = run(late, trace((0.1, "bert"), functions=["bert"]))
+
+    assert result.start_s.tolist() == pytest.approx([0.12])
+    assert {round(now - report.at, 6) for now, report in policy.reports() if now} == {0.1}
+
+
+# ---- failures ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_ran_on_a_lost_gpu_instance_comes_back_and_runs_again() -> None:
+    lossy = world("segnet", failures=(Failure(gpu="gpu0", at_s=0.12, seconds=1.0),), lost_s=2.0)
+
+    result, policy = run(lossy, trace((0.1, "segnet"), functions=["segnet"], duration_s=4.0))
+
+    assert result.attempts.tolist() == [2]
+    assert result.start_s.tolist() == pytest.approx([2.12])
+    assert result.gpus[0, 0] == pytest.approx(3.0)
+    assert not [event for _, event in policy.heard if isinstance(event, GpuLost)]
+
+
+def test_a_long_loss_is_told_and_dispatches_into_it_are_lost_too() -> None:
+    lossy = world("segnet", failures=(Failure(gpu="gpu0", at_s=0.12, seconds=50.0),), lost_s=2.0)
+
+    result, policy = run(lossy, trace((0.1, "segnet"), (1.0, "segnet"), functions=["segnet"], duration_s=4.0))
+
+    assert next((now, event.gpu) for now, event in policy.heard if isinstance(event, GpuLost)) == (pytest.approx(2.12), "gpu0")
+    assert result.status.tolist() == [FAILED, FAILED]
+
+
+# ---- what a report says ------------------------------------------------------------------------------------------------------------------
+
+
+def test_reports_say_what_the_monitor_saw() -> None:
+    _, policy = run(world("bert", training=Training(model="vgg16", batch=64)), trace((0.6, "bert"), functions=["bert"]))
+
+    training = (1 + 0.2 * 0.45 * 0.35) * 1.25**1.3 * 1.01
+    first, second, third = (report for now, report in policy.reports() if now <= 1.0)
+    assert (first.utilisation, first.function_utilisation, first.job_degradation) == (0.55, 0.0, None)
+    assert (second.utilisation, second.job_degradation) == (pytest.approx(0.55), pytest.approx(0.0))
+    busy = 0.037 * training
+    assert third.utilisation == pytest.approx(0.55 + 2 * busy * 0.45)
+    assert third.job_degradation == pytest.approx(busy * (training - 1))
+    assert (third.jobs, third.workloads, third.device) == (1, ["vgg16/paper/training/64"], "simulated RTX 3090")
+
+
+# ---- what must hold of every run ---------------------------------------------------------------------------------------------------------
+
+
+def busy_world() -> World:
+    models = ("vgg16", "bert", "segnet", "deepfm")
+    return World(
+        name="busy",
+        gpus=(
+            Gpu(name="gpu0", memory_mib=8_192, slots=3, training=Training(model="mobilenet", batch=16)),
+            Gpu(name="gpu1", memory_mib=4_096, slots=2),
+            Gpu(name="gpu2", memory_mib=10_240, slots=4, sevenths=3, training=Training(model="roberta", batch=16)),
+        ),
+        functions=tuple(Function(name=model, model=model) for model in models),
+        failures=(Failure(gpu="gpu1", at_s=2.0, seconds=3.0), Failure(gpu="gpu0", at_s=5.0, seconds=1.0)),
+        lost_s=1.0,
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_invocation_ends_whatever_a_policy_does(seed: int) -> None:
+    """Losses, refusals, evictions and a policy without sense: nothing is lost or counted twice, memory and slots hold (else it raises)."""
+    place = busy_world()
+    generated = traces.generated("bursty", place, rate_per_s=60, seconds=8, seed=seed)
+
+    result = simulate(place, generated, lambda one: Reckless(one), seed=seed)
+
+    assert (result.status >= SUCCEEDED).all()
+    ran = result.status == SUCCEEDED
+    assert np.isfinite(result.run_s[ran]).all() and np.isnan(result.run_s[~ran]).all()
+    assert (result.dispatch_s[ran] >= result.arrival_s[ran]).all()
+    assert (result.start_s[ran] >= result.dispatch_s[ran]).all()
+    assert (result.end_s[ran] - result.start_s[ran]).tolist() == pytest.approx(result.run_s[ran].tolist())
+    assert result.attempts.max() <= 2
+    alive = result.gpus[:, 0]
+    assert alive.tolist() == pytest.approx([7.0, 5.0, 8.0])
+    assert (result.gpus[:, 3] <= alive + 1e-9).all()
+    assert (result.gpus[:, 6] <= result.gpus[:, 5] + 1e-9).all()
+
+
+def test_no_more_batches_run_than_slots_allow() -> None:
+    place = busy_world()
+    result = simulate(place, traces.generated("poisson", place, rate_per_s=80, seconds=6, seed=1), lambda one: Reckless(one), seed=1)
+
+    for index, gpu in enumerate(place.gpus):
+        here = (result.gpu == index) & (result.status == SUCCEEDED)
+        edges = sorted([(at, 1) for at in result.start_s[here]] + [(at, -1) for at in result.end_s[here]])
+        level = np.cumsum([step for _, step in edges])
+        assert level.max(initial=0) <= gpu.slots
+
+
+@pytest.mark.parametrize("name", ["reckless", "smore"])
+def test_same_seed_same_bytes(name: str) -> None:
+    place = busy_world()
+    generated = traces.generated("gamma", place, rate_per_s=40, seconds=4, seed=3)
+    make = (lambda seed: Reckless(seed)) if name == "reckless" else policies.factory(name)
+
+    one, other = (simulate(place, generated, make, seed=3, name=name).encode() for _ in range(2))
+
+    assert one == other
+    assert simulate(place, generated, make, seed=4, name=name).encode() != one
+
+
+def test_a_result_is_read_back(tmp_path: Path) -> None:
+    result, _ = run(world("bert"), trace((0.1, "bert"), functions=["bert"]))
+
+    result.write(tmp_path / "result.npz")
+    again = Result.read(tmp_path / "result.npz")
+
+    assert again.encode() == result.encode()
+    assert (again.functions, again.meta["policy"]) == (("bert",), "")
+
+
+def test_the_end_of_what_waits_is_the_policy_s() -> None:
+    class Refuses(AtOnce):
+        def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+            return [
+                End(function="bert", id=event.id, action="expire", cause=Cause.DEADLINE_EXPIRED, message="")
+                for event in events
+                if isinstance(event, InvocationArrived)
+            ]
+
+    result, _ = run(world("bert"), trace((0.1, "bert"), functions=["bert"]), Refuses())
+
+    assert result.status.tolist() == [EXPIRED]
+    assert result.attempts.tolist() == [0]
+
+
+class Silent:
+    def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+        return []
+
+
+class Twice:
+    def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+        return [dispatch("bert", "gpu0", [(event.id, 0)]) for event in events if isinstance(event, InvocationArrived) for _ in range(2)]
+
+
+@pytest.mark.parametrize(("policy", "why"), [(Silent, "left 1 invocations"), (Twice, "was dispatched as attempt 0: it is held")])
+def test_a_policy_that_contradicts_itself_is_found(policy: type[object], why: str) -> None:
+    with pytest.raises(Inconsistent, match=why):
+        run(world("bert"), trace((0.1, "bert"), functions=["bert"], deadline_s=1.0), policy())
+
+
+def test_a_trace_of_unknown_functions_is_refused() -> None:
+    with pytest.raises(BadTrace, match="'gpt' is none of the world's functions"):
+        run(world("bert"), trace((0.1, "gpt"), functions=["gpt"]))
+
+
+@pytest.mark.parametrize("seconds", [1.0, 600.0])
+def test_an_empty_trace_is_an_exclusive_run(seconds: float) -> None:
+    without = trace((0.1, "bert"), functions=["bert"], duration_s=seconds).none()
+    result, _ = run(world("bert", training=Training(model="vgg16", batch=64)), without)
+
+    assert (result.gpus[0, :5] / seconds).tolist() == pytest.approx([1.0, 1.0, 1.0, 0.55, 0.0])
+
+
+# ---- budgets in a closed loop ------------------------------------------------------------------------------------------------------------
+
+
+class Throttles(AtOnce):
+    """Sets the gate as it is told to: time → duty."""
+
+    def __init__(self, duties: dict[float, float]) -> None:
+        super().__init__()
+        self._duties = duties
+
+    def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+        due = [at for at in self._duties if at <= now]
+        steps: list[Decision] = [
+            Throttle(gpu="gpu0", step=Step.DUTY_25, duty=self._duties.pop(at), job="job-gpu0", factor=1.0) for at in due
+        ]
+        return steps + super().decide(now, events)
+
+
+def test_a_throttled_gate_lets_start_in_the_first_part_of_a_second() -> None:
+    arrivals = trace((0.1, "deepfm"), (1.1, "deepfm"), (1.5, "deepfm"), (2.3, "deepfm"), functions=["deepfm"], duration_s=6.0)
+
+    result, _ = run(world("deepfm"), arrivals, Throttles({0.5: 0.25, 2.0: 0.0, 4.5: 1.0}))
+
+    assert result.start_s.tolist() == pytest.approx([0.1, 1.1, 2.0, 4.5])
+
+
+def test_offloaded_instances_are_gone() -> None:
+    class Offloads(AtOnce):
+        def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+            return [Offload(function="deepfm", revision=1, gpu="gpu0")] if now == 0 else super().decide(now, events)
+
+    result, policy = run(world("deepfm", keep_warm=0), trace((0.4, "deepfm"), functions=["deepfm"]), Offloads())
+
+    assert result.cold.tolist() == [True]
+    assert policy.reports()[0][1].memory_used == 0
+
+
+def test_reports_of_a_closed_loop_hold_what_budgets_are_kept_by() -> None:
+    place = world(
+        "bert", closed_loop=True, job_window_s=4.0, gpus=(Gpu(name="gpu0", training=Training(model="vgg16", batch=64), budget=0.05),)
+    )
+    _, policy = run(place, trace((0.6, "bert"), functions=["bert"], duration_s=4.0))
+
+    (loss,) = policy.reports()[-1][1].losses
+    assert loss.recent is not None and loss.closed is not None
+    assert (loss.id, loss.budget) == ("job-gpu0", 0.05)
+    assert loss.closed.mean == pytest.approx(place.truth.use("vgg16", "training", 64).seconds)
+    assert loss.recent.mean / loss.closed.mean - 1 == pytest.approx(policy.reports()[-1][1].job_degradation)
