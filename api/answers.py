@@ -49,7 +49,7 @@ def _ended(reply: Reply, result: Result, gate: Gate | None) -> Ended:
     details: dict[str, object] = {"status": status, "code": code, "id": reply.id, "state": reply.state, "cause": reply.cause}
     if status in (429, 503):
         details["retry_after_s"] = 1
-    if gate is not None:
+    if gate is not None and reply.state == State.EXPIRED:
         details |= earliest(gate.now_us, gate.needed_us)
     return Ended(result.message or None, **details)
 

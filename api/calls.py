@@ -226,8 +226,9 @@ def _given_deadline(scope: Scope, headers: Mapping[bytes, bytes]) -> bytes | Non
     """The deadline in milliseconds as it stands in the query or a header, unread."""
     if scope["query_string"]:
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        if "deadline_ms" in query:
-            return query["deadline_ms"].encode()
+        deadline: str | None = query.get("deadline_ms")
+        if deadline is not None:
+            return deadline.encode()
     return headers.get(b"smore-deadline-ms")
 
 

@@ -174,6 +174,163 @@ class Executions(BaseModel):
     executions: list[Execution]
 
 
+class Candidate(BaseModel):
+    """
+    One GPU instance as it was weighed. Seconds; ``run_s`` alone; ``impact`` is what the policy puts in order; degradations as in
+    ``Degradation``, null = unknown. ``refusal``: why not, null = acceptable.
+    """
+
+    gpu: str
+    warm: bool
+    delay_s: float | None = None
+    run_s: float | None = None
+    finish_at: datetime | None = None
+    impact: float | None = None
+    function_degradation: float | None = None
+    function_degradation_upper: float | None = None
+    training_degradation: float | None = None
+    training_degradation_upper: float | None = None
+    known: bool = False
+    refusal: str | None = None
+
+
+class Shadow(BaseModel):
+    """Where a policy that only looks on would have gone; ``gpu`` null = nowhere."""
+
+    policy: str
+    gpu: str | None
+
+
+class Decision(BaseModel):
+    """
+    Why a decision came out as it did. ``candidates``: the best of them, the chosen one first; ``refused``: how many GPU instances were
+    refused, by code; ``table``: version of the degradation table, 0 = none.
+    """
+
+    at: datetime | None = None
+    policy: str
+    table: int
+    seed: int
+    priority: float | None = None
+    candidates: list[Candidate]
+    refused: dict[str, int]
+    shadow: Shadow | None = None
+
+
+class Phases(BaseModel):
+    """Milliseconds as in ``Server-Timing``, null = not (yet) known; ``loading``: the cold start by what was done."""
+
+    queue: float | None
+    schedule: float | None
+    dispatch: float | None
+    load: float | None
+    run: float | None
+    loading: dict[str, float] = {}
+
+
+class Side(BaseModel):
+    """
+    What was predicted of an attempt, or measured. ``slack_s``: from its finish to its deadline, negative = late. ``*_upper``: the bound
+    that holds for 90 %, of a prediction only; ``known``: the prediction came from the degradation table.
+    """
+
+    run_s: float | None = None
+    finish_at: datetime | None = None
+    slack_s: float | None = None
+    function_degradation: float | None = None
+    function_degradation_upper: float | None = None
+    training_degradation: float | None = None
+    training_degradation_upper: float | None = None
+    known: bool | None = None
+
+
+class Attempt(BaseModel):
+    """One attempt: its decision, where its time went, and what was predicted of it against what was measured."""
+
+    attempt: int
+    gpu: str
+    state: State
+    cause: str = ""
+    cold: bool | None = None
+    batch: int | None = None
+    rows: int | None = None
+    co_runners: list[str] = []
+    jobs: list[str] = []
+    phases_ms: Phases
+    predicted: Side | None = None
+    measured: Side
+    decision: Decision | None = None
+
+
+class GateKnew(BaseModel):
+    """
+    The gate held ``needed_ms`` (the earliest feasible finish) against ``allowed_ms`` (the deadline), both from arrival; ``now_ms`` is what
+    it would need of an invocation that came now. Null = not known.
+    """
+
+    allowed_ms: float
+    needed_ms: float | None = None
+    now_ms: float | None = None
+
+
+class Waits(BaseModel):
+    """
+    What one that waits waits for. ``before``: how many of its function have earlier deadlines; ``decision``: how GPU instances look to the
+    scheduler at this moment, null = it did not answer; ``detail`` says it in words.
+    """
+
+    before: int
+    paused: str = ""
+    decision: Decision | None = None
+    detail: str
+
+
+class Explanation(BaseModel):
+    """
+    Why an invocation went as it did. ``summary`` says it in words; ``complete`` false: the history does not know all of it yet, ask again.
+    """
+
+    id: str
+    function: str
+    revision: int
+    state: State
+    cause: str = ""
+    summary: str
+    rows: int
+    arrival_at: datetime
+    deadline_at: datetime
+    finished_at: datetime | None = None
+    slack_s: float | None = None
+    gate: GateKnew
+    waits: Waits | None = None
+    attempts: list[Attempt]
+    complete: bool
+
+
+class DryRun(BaseModel):
+    """
+    What would become of an invocation; nothing was placed.
+
+    ``outcome``: ``placed`` (at once, on ``gpu``), ``waits`` (taken, and placed when what ``decision.refused`` names has changed; then
+    ``finish_at`` counts what waits before it), ``refused`` (by the gate), ``late`` (taken, and would expire). ``feasible``: its deadline
+    can be met as things are. ``predicted``: of itself and of the training there. ``earliest_deadline_*``: the earliest deadline that would
+    be accepted, from now and as an instant, null = not known or not a matter of time.
+    """
+
+    outcome: Literal["placed", "waits", "late", "refused"]
+    feasible: bool
+    detail: str
+    gpu: str | None = None
+    cold: bool | None = None
+    start_at: datetime | None = None
+    finish_at: datetime | None = None
+    deadline_at: datetime
+    predicted: Degradation | None = None
+    earliest_deadline_ms: float | None = None
+    earliest_deadline_at: datetime | None = None
+    decision: Decision
+
+
 class PredictorPlace(BaseModel):
     """What the table holds of one device and sharing mode; ``measured`` of its training × function cells are measured rows."""
 

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from smore.client import Client, Gpu, Invocation
+    from smore.client import Attempt, Client, Decision, DryRun, Explanation, Gpu, Invocation
     from smore.local import Endpoints
 
 EXIT_FAILED: Final = 1
@@ -264,11 +264,17 @@ def invoke(
     given: Annotated[str, typer.Option("--input", "-i", help="JSON, @file with JSON, or - for standard input.")] = "{}",
     deadline_ms: Annotated[float | None, typer.Option(min=0, help="From now; instead of the function's own.")] = None,
     asynchronous: Annotated[bool, typer.Option("--async", help="Print the invocation's id and do not wait.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask what would become of it, and place nothing.")] = False,
+    rows: Annotated[int | None, typer.Option(min=1, help="With --dry-run: how many rows it would have, in place of an input.")] = None,
     output: Annotated[Output, typer.Option("-o", "--output", help="table: its output alone, as JSON; else all of it.")] = Output.TABLE,
 ) -> None:
     """Run a function."""
     value = read_input(given)
     with connected() as client:
+        if dry_run:
+            asked = client.dry_run(function, None if rows is not None else value, rows=rows, deadline_ms=deadline_ms)
+            _show_dry_run(asked, output)
+            return
         if asynchronous:
             print(client.submit(function, value, deadline_ms=deadline_ms))
             return
@@ -312,6 +318,119 @@ def cancel(id_: Id) -> None:
     """Cancel an invocation, waiting or running."""
     with connected() as client:
         print(client.cancel(id_).state)
+
+
+@app.command()
+def explain(
+    id_: Id,
+    output: OutputOption = Output.TABLE,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
+) -> None:
+    """Why an invocation went as it did: what was considered, predicted and measured, and where the time went."""
+    with connected() as client:
+        found = client.explain(id_)
+    if as_json or output is not Output.TABLE:
+        show_value(found, Output.JSON if as_json else output)
+        return
+    _show_explanation(found)
+
+
+def _show_explanation(found: "Explanation") -> None:
+    gate, left = found.gate, ("" if found.complete else " (the history does not know all of it yet)")
+    print(f"{found.id}  {found.function} revision {found.revision}  {found.state}{left}\n{found.summary}")
+    needed = "knew of nothing against it" if gate.needed_ms is None else f"expected {gate.needed_ms:.1f} ms at least"
+    now = "" if gate.now_ms is None else f"; of one that came now {gate.now_ms:.1f} ms"
+    print(f"The gate {needed}, {gate.allowed_ms:.1f} ms were allowed{now}.")
+    if found.waits is not None:
+        print(f"{found.waits.before} of its function have earlier deadlines. {found.waits.detail}")
+        if found.waits.decision is not None:
+            _show_decision(found.waits.decision)
+    for attempt in found.attempts:
+        _show_attempt(attempt)
+
+
+def _show_attempt(attempt: "Attempt") -> None:
+    start = "cold start" if attempt.cold else "warm" if attempt.cold is not None else "has not ended"
+    batch = f", batch of {attempt.batch}" if attempt.batch else ""
+    beside = f", beside {' '.join([*attempt.co_runners, *attempt.jobs])}" if attempt.co_runners or attempt.jobs else ""
+    print(f"\nAttempt {attempt.attempt} on {attempt.gpu}: {attempt.state} ({attempt.cause or '-'}), {start}{batch}{beside}")
+    phases = attempt.phases_ms
+    named = (
+        ("queue", phases.queue),
+        ("schedule", phases.schedule),
+        ("dispatch", phases.dispatch),
+        ("load", phases.load),
+        ("run", phases.run),
+    )
+    print("ms: " + ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in named))
+    if attempt.predicted is not None:
+        said, was = attempt.predicted, attempt.measured
+        lines: list[tuple[str, object, object, object]] = [
+            ("run", ms(said.run_s), None, ms(was.run_s)),
+            ("finish before deadline", ms(said.slack_s), None, ms(was.slack_s)),
+            (
+                "function slower by",
+                percent(said.function_degradation),
+                percent(said.function_degradation_upper),
+                percent(was.function_degradation),
+            ),
+            (
+                "training slower by",
+                percent(said.training_degradation),
+                percent(said.training_degradation_upper),
+                percent(was.training_degradation),
+            ),
+        ]
+        columns: list[Column[Any]] = [
+            ("", lambda line: line[0]),
+            ("predicted", lambda line: line[1]),
+            ("90 % bound", lambda line: line[2]),
+            ("measured", lambda line: line[3]),
+        ]
+        show(lines, columns, Output.TABLE)
+    if attempt.decision is not None:
+        _show_decision(attempt.decision)
+
+
+def _show_decision(decision: "Decision") -> None:
+    from smore.explain import REFUSED, refused_in_words
+
+    shadow = decision.shadow
+    beside = "" if shadow is None else f"; {shadow.policy} in its shadow: {shadow.gpu or 'nowhere'}"
+    priority = "" if decision.priority is None else f", priority {decision.priority:.4g}"
+    print(f"Decided by {decision.policy} (seed {decision.seed}, table {decision.table or 'none'}{priority}){beside}")
+    columns: list[Column[Any]] = [
+        ("gpu", lambda c: c.gpu),
+        ("warm", lambda c: c.warm),
+        ("finish", lambda c: None if c.finish_at is None else c.finish_at.astimezone().strftime("%H:%M:%S.%f")[:-3]),
+        ("alone", lambda c: ms(c.run_s)),
+        ("impact", lambda c: c.impact),
+        ("function", lambda c: percent(c.function_degradation)),
+        ("training", lambda c: percent(c.training_degradation)),
+        ("known", lambda c: c.known),
+        ("why not", lambda c: None if c.refusal is None else REFUSED.get(c.refusal, (c.refusal, ""))[0]),
+    ]
+    show(decision.candidates, columns, Output.TABLE)
+    if decision.refused:
+        print(f"Refused: {refused_in_words(decision.refused)}.")
+
+
+def _show_dry_run(found: "DryRun", output: Output) -> None:
+    if output is not Output.TABLE:
+        show_value(found, output)
+        return
+    print(f"{found.outcome}: {found.detail}")
+    if found.start_at is not None and found.finish_at is not None:
+        print(f"It would start at {moment(found.start_at)} and take {ms((found.finish_at - found.start_at).total_seconds())}.")
+    if found.predicted is not None:
+        own, training = found.predicted, found.predicted.training
+        print(
+            f"Slower by: the function {percent(own.function)} (90 % bound {percent(own.function_upper)}), "
+            f"the training there {percent(training)} (90 % bound {percent(own.training_upper)})."
+        )
+    if found.earliest_deadline_ms is not None:
+        print(f"The earliest deadline that would be accepted is {found.earliest_deadline_ms:.0f} ms.")
+    _show_decision(found.decision)
 
 
 @app.command()

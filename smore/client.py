@@ -328,6 +328,152 @@ class Execution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One GPU instance as a decision weighed it; seconds, fractions, None = unknown. ``refusal`` None = acceptable."""
+
+    gpu: str
+    warm: bool = False
+    delay_s: float | None = None
+    run_s: float | None = None
+    finish_at: datetime | None = None
+    impact: float | None = None
+    function_degradation: float | None = None
+    function_degradation_upper: float | None = None
+    training_degradation: float | None = None
+    training_degradation_upper: float | None = None
+    known: bool = False
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shadow:
+    """Where a policy that only looks on would have gone; ``gpu`` None = nowhere."""
+
+    policy: str
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The best candidates of a decision, the chosen one first, and how many GPU instances were refused, by code."""
+
+    at: datetime | None = None
+    policy: str = ""
+    table: int = 0
+    seed: int = 0
+    priority: float | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
+    shadow: Shadow | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """Milliseconds; ``loading``: a cold start by what was done."""
+
+    queue: float | None = None
+    schedule: float | None = None
+    dispatch: float | None = None
+    load: float | None = None
+    run: float | None = None
+    loading: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What was predicted of an attempt, or measured; ``slack_s``: from its finish to its deadline."""
+
+    run_s: float | None = None
+    finish_at: datetime | None = None
+    slack_s: float | None = None
+    function_degradation: float | None = None
+    function_degradation_upper: float | None = None
+    training_degradation: float | None = None
+    training_degradation_upper: float | None = None
+    known: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt of an invocation: its decision, where its time went, what was predicted and what was measured."""
+
+    attempt: int
+    gpu: str = ""
+    state: str = ""
+    cause: str = ""
+    cold: bool | None = None
+    batch: int | None = None
+    rows: int | None = None
+    co_runners: list[str] = field(default_factory=list)
+    jobs: list[str] = field(default_factory=list)
+    phases_ms: Phases = field(default_factory=Phases)
+    predicted: Side | None = None
+    measured: Side = field(default_factory=Side)
+    decision: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateKnew:
+    """The gate held ``needed_ms`` against ``allowed_ms``, both from arrival; ``now_ms`` is what it would need now. None = not known."""
+
+    allowed_ms: float = 0.0
+    needed_ms: float | None = None
+    now_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """What one that waits waits for; ``before``: how many of its function have earlier deadlines."""
+
+    before: int = 0
+    paused: str = ""
+    decision: Decision | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why an invocation went as it did; ``complete`` False: the history does not know all of it yet."""
+
+    id: str
+    function: str = ""
+    revision: int = 0
+    state: str = ""
+    cause: str = ""
+    summary: str = ""
+    rows: int = 1
+    arrival_at: datetime | None = None
+    deadline_at: datetime | None = None
+    finished_at: datetime | None = None
+    slack_s: float | None = None
+    gate: GateKnew = field(default_factory=GateKnew)
+    waits: Waits | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """
+    What would become of an invocation: ``placed`` at once, ``waits`` for what ``detail`` names, ``late`` (taken, and would expire) or
+    ``refused``. ``earliest_deadline_ms``: the earliest deadline that would be accepted, None = not known.
+    """
+
+    outcome: str
+    feasible: bool = False
+    detail: str = ""
+    gpu: str | None = None
+    cold: bool | None = None
+    start_at: datetime | None = None
+    finish_at: datetime | None = None
+    deadline_at: datetime | None = None
+    predicted: Degradation | None = None
+    earliest_deadline_ms: float | None = None
+    earliest_deadline_at: datetime | None = None
+    decision: Decision = field(default_factory=Decision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorPlace:
     """What the degradation table holds of one device and sharing mode."""
 
@@ -665,6 +811,17 @@ class Dialogue:
                 known = False
                 del self._declared[function]
 
+    def dry_run(self, function: str, value: object, *, rows: int | None, deadline_ms: float | None) -> Flow[DryRun]:
+        body: dict[str, object] = {"input": value}
+        if is_arrays(value):
+            assert isinstance(value, Mapping)
+            body = {"rows": len(next(iter(value.values())))}
+        elif rows is not None or value is None:
+            body = {"rows": rows or 1}
+        if deadline_ms is not None:
+            body["deadline_ms"] = deadline_ms
+        return _read((yield from _post(body, "functions", function, "invocations:dryRun")), DryRun)
+
     def _follow(self, id_: str, *, raw: bool) -> Flow[Invocation]:
         settled = yield from self._settled(id_)
         got = yield from self.result(id_, raw=raw)
@@ -750,6 +907,9 @@ class Dialogue:
     def executions(self, id_: str) -> Flow[list[Execution]]:
         return (yield from _list("executions", Execution, path=_path("invocations", id_, "executions")))
 
+    def explain(self, id_: str) -> Flow[Explanation]:
+        return _read((yield from exchange(Call(method="GET", path=_path("invocations", id_, "explain")))), Explanation)
+
     def predictor(self) -> Flow[Predictor]:
         return _read((yield from exchange(Call(method="GET", path=_path("predictor")))), Predictor)
 
@@ -797,7 +957,7 @@ class _Placed(msgspec.Struct):
 
 
 def _path(*parts: str) -> str:
-    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+    return "/v1/" + "/".join(quote(part, safe=":") for part in parts)
 
 
 def _json(
@@ -1047,6 +1207,18 @@ class Client:
         """The attempts of an invocation, with the degradation that was predicted and the one that was measured."""
         return self._carry(self._dialogue.executions(id_))
 
+    def explain(self, id_: str) -> Explanation:
+        """Why an invocation went as it did: what each decision considered, predicted against measured, and where the time went."""
+        return self._carry(self._dialogue.explain(id_))
+
+    def dry_run(self, function: str, value: object = None, *, rows: int | None = None, deadline_ms: float | None = None) -> DryRun:
+        """
+        What would become of an invocation of ``value``, or of one with so many ``rows``, by its deadline; nothing is placed.
+
+        Raises ApiError (429) where too many ask, (503) while no scheduler leads.
+        """
+        return self._carry(self._dialogue.dry_run(function, value, rows=rows, deadline_ms=deadline_ms))
+
     def predictor(self) -> Predictor:
         """The degradation table in force and what it rests on."""
         return self._carry(self._dialogue.predictor())
@@ -1226,6 +1398,12 @@ class AsyncClient:
 
     async def executions(self, id_: str) -> list[Execution]:
         return await self._carry(self._dialogue.executions(id_))
+
+    async def explain(self, id_: str) -> Explanation:
+        return await self._carry(self._dialogue.explain(id_))
+
+    async def dry_run(self, function: str, value: object = None, *, rows: int | None = None, deadline_ms: float | None = None) -> DryRun:
+        return await self._carry(self._dialogue.dry_run(function, value, rows=rows, deadline_ms=deadline_ms))
 
     async def predictor(self) -> Predictor:
         return await self._carry(self._dialogue.predictor())

@@ -57,8 +57,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     The leader's answer to a question (smore/stream.py: Asked). Nothing was placed.
 
     ``known`` false: it does not know the revision. ``gpu`` None = nowhere at this moment; ``start_at`` and ``finish_at`` (epoch seconds)
-    hold there. ``earliest_deadline_at``: the earliest deadline with which it would be placed now, None = time is not what stands against it.
-    ``finish_s``: seconds in which one that waits its turn could be done.
+    hold there. ``earliest_deadline_at``: the earliest deadline with which it would be placed now, None = time is not what stands against
+    it. ``finish_s``: seconds in which one that waits its turn could be done.
     """
 
     version: int = 1
@@ -129,7 +129,7 @@ def reasons(document: Mapping[str, Any] | None) -> Reasons | None:
 
 def refused_in_words(refused: Mapping[str, int]) -> str:
     """``{"busy": 2, "memory": 1}`` to ``2 GPU instances are busy with the function, 1 has too little memory``; '' for none."""
-    parts = []
+    parts: list[str] = []
     for code, count in sorted(refused.items(), key=lambda item: (-item[1], item[0])):
         one, several = REFUSED.get(code, (f"was refused ({code})", f"were refused ({code})"))
         noun = "" if parts else " GPU instance" if count == 1 else " GPU instances"

@@ -35,7 +35,8 @@ Arg = bytes | str | int | float
 ANSWER_TTL_S = 5.0
 
 SCRIPTS = (
-    "enqueue", "ask", "claim", "start", "finish", "requeue", "reap", "release", "settle", "cancel", "keep", "sweep", "report", "lead", "snapshot",
+    "enqueue", "ask", "claim", "start", "finish", "requeue", "reap", "release", "settle", "cancel", "keep", "sweep", "report", "lead",
+    "snapshot",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import redis
 from smore.domain.invocation import Cause, Encoding
 from smore.fleet import Report, encode_report
 from smore.queue import Begun, Claim, Ending, Outcome, Queue, Waiting
-from smore.stream import Result, encode, error_result
+from smore.stream import Asked, Result, decode, encode, error_result
 
 GPU = "test0"
 
@@ -47,6 +47,10 @@ class FakePlatform:
         self.held: set[str] = set()
         #: Functions whose invocations the leader rejects.
         self.rejected: set[str] = set()
+        #: The reasons that stand with every dispatch, JSON.
+        self.decision = "{}"
+        #: What every question gets for an answer, None = nothing.
+        self.answer: bytes | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self.error: BaseException | None = None
@@ -65,11 +69,13 @@ class FakePlatform:
         try:
             token = ""
             reported_at = 0.0
+            cursor = "0-0"
             while not self._stop.is_set():
                 token = self._queue.lead(token, 2.0)
                 if time.monotonic() - reported_at > 0.5:
                     reported_at = time.monotonic()
                     self._queue.report(GPU, encode_report(report()), ttl_s=3, lease_s=2, cursor="", running=[])
+                cursor = self._answer(cursor)
                 waiting = [one for one in self._queue.snapshot().waiting if one.function not in self.held]
                 for one in waiting:
                     self._run(token, one)
@@ -77,6 +83,17 @@ class FakePlatform:
                     self._stop.wait(0.002)
         except BaseException as error:  # noqa: BLE001 - the test is to fail with it
             self.error = error
+
+    def _answer(self, cursor: str) -> str:
+        """Answer what was asked since the entry ``cursor`` of the stream; the entry to go on from."""
+        if self.answer is None:
+            return cursor
+        entries = self._queue.events(cursor, 0.001)
+        for _, raw in entries:
+            asked = decode(raw)
+            if isinstance(asked, Asked):
+                self._queue.answer(asked.id, self.answer)
+        return entries[-1][0] if entries else cursor
 
     def _run(self, token: str, one: Waiting) -> None:
         if one.function in self.rejected:
@@ -86,7 +103,7 @@ class FakePlatform:
             )
             return
         claim = Claim(
-            function=one.function, gpu=GPU, celery_list=f"{self._queue.prefix}test", message=b"m", decision="{}", schedule_us=7,
+            function=one.function, gpu=GPU, celery_list=f"{self._queue.prefix}test", message=b"m", decision=self.decision, schedule_us=7,
             attempts=[(one.id, one.attempt)],
         )  # fmt: skip
         self._queue.claim(token, 5.0, [claim])

@@ -109,6 +109,7 @@ async def _invoke_several(call: Call) -> Response:
     refusals: list[CallerError] = []
     known: list[str] = []
     parts: list[bytes] = []
+    gate: Gate | None = None
     finished = True
     try:
         # In one turn of the event loop, and so in one round trip.
@@ -133,7 +134,8 @@ async def _invoke_several(call: Call) -> Response:
                 continue
             if reply is not None:
                 _ends(call.entry.key, reply.state).inc()
-                parts.append(item(reply, await _gate(gateway, call.entry.key, reply)))
+                gate = gate or await _gate(gateway, call.entry.key, reply)
+                parts.append(item(reply, gate))
             else:
                 finished = False
                 parts.append(orjson.dumps({"id": id_, "state": state, "status": 202}))
@@ -356,7 +358,7 @@ async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, inv
 @router.get("/invocations/{invocation}/executions", response_model_exclude_none=True)
 async def get_executions(gateway: TheGateway, caller: ReadKey, invocation: str) -> schemas.Executions:
     """Its attempts, each with the degradation that was predicted and the one that was measured. From the history: a second behind."""
-    _check_id(invocation)
+    check_id(invocation)
     found = await run_in_threadpool(lambda: gateway.reader().executions(caller.project, invocation))
     if not found and await _record(gateway, caller.project, invocation) is None:
         await run_in_threadpool(_past, gateway, caller.project, invocation)
@@ -381,7 +383,7 @@ def _execution(one: "Execution") -> schemas.Execution:
 @router.post("/invocations/{invocation}/cancel", response_model=schemas.Invocation, response_model_exclude_none=True)
 async def cancel(gateway: TheGateway, caller: InvokeKey, invocation: str) -> schemas.Invocation:
     """Cancel. What runs alone is stopped; what runs in a batch is discarded. 409 when it has ended otherwise."""
-    _check_id(invocation)
+    check_id(invocation)
     outcome, state = await gateway.queue.cancel(caller.project, invocation)
     if outcome == "absent":
         state = (await run_in_threadpool(_past, gateway, caller.project, invocation)).state.value
@@ -404,13 +406,13 @@ def list_invocations(
     return schemas.Invocations(invocations=[_from_past(one) for one in found], next_cursor=next_cursor)
 
 
-def _check_id(id_: str) -> None:
+def check_id(id_: str) -> None:
     if _ID.fullmatch(id_) is None:
         raise InvocationNotFound
 
 
 async def _record(gateway: Gateway, project: str, id_: str) -> Record | None:
-    _check_id(id_)
+    check_id(id_)
     return await gateway.queue.record(project, id_)
 
 

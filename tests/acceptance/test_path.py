@@ -140,6 +140,39 @@ def test_history_reaches_postgres(platform: Platform, http: httpx.Client) -> Non
     eventually(listed, 15, "the invocation in the history")
 
 
+def test_asked_before_and_explained_after(platform: Platform, http: httpx.Client) -> None:
+    """What the platform says would become of an invocation, and what it says became of it, are of one piece."""
+    platform.client.invoke("echo", 0)
+    eventually(lambda: platform.redis.hexists("smore:feasible", "default/echo"), what="what the gate is told")
+    asked = eventually(lambda: (found := platform.client.dry_run("echo", 1, deadline_ms=5000)).outcome == "placed" and found, 10, "room")
+    assert asked.feasible and asked.start_at is not None and asked.finish_at is not None and asked.deadline_at is not None
+    assert asked.finish_at <= asked.deadline_at
+    too_soon = platform.client.dry_run("echo", 1, deadline_ms=0.001)
+    assert (too_soon.outcome, too_soon.feasible) == ("refused", False)
+    assert too_soon.earliest_deadline_ms is not None and 0 < too_soon.earliest_deadline_ms < 5000
+
+    id_ = http.post("/v1/functions/echo/invocations", json={"input": 1, "deadline_ms": 5000}).json()["id"]
+    found = platform.client.explain(id_)
+    assert (found.state, found.complete, found.waits) == ("succeeded", True, None)
+    (attempt,) = found.attempts
+    assert (attempt.gpu, attempt.cold) == (asked.gpu, asked.cold)
+    assert attempt.decision is not None and attempt.decision.policy == asked.decision.policy
+    assert attempt.decision.candidates[0].gpu == attempt.gpu
+    assert attempt.predicted is not None and attempt.predicted.run_s is not None and attempt.measured.run_s is not None
+    assert found.slack_s is not None and found.slack_s > 0
+    phases = attempt.phases_ms
+    assert all(value is not None for value in (phases.queue, phases.schedule, phases.dispatch, phases.load, phases.run))
+    assert found.gate.needed_ms is not None and found.gate.needed_ms < found.gate.allowed_ms
+
+    platform.client.pause("echo")
+    assert platform.client.dry_run("echo", 1, deadline_ms=5000).outcome == "waits"
+    waiting = platform.client.submit("echo", 1, deadline_ms=60_000)
+    waits = platform.client.explain(waiting).waits
+    assert waits is not None and waits.detail == "The queue of its function is paused."
+    platform.client.resume("echo")
+    assert platform.client.invocation(waiting, wait_s=10).state == "succeeded"
+
+
 def test_a_job_trains_and_is_measured(platform: Platform, http: httpx.Client) -> None:
     argv = ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--batch", "16", "--input-wait", "0.4", "--seconds", "600"]
     job = platform.client.start_job("train", argv)

@@ -1,6 +1,7 @@
 """The gateway over a real Redis and Postgres, with a scripted leader and worker behind the real queue."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -21,9 +22,10 @@ import uvicorn
 from sqlalchemy.orm import Session
 
 from api.app import Application, create_app
+from api.routes import explain
 from smore import fleet
 from smore.catalog import Catalog, FunctionEntry, KeyEntry
-from smore.db import ExecutionRow, LossWindowRow
+from smore.db import ExecutionRow, JobWindowRow, LossWindowRow
 from smore.degradation import Table, Tables, Weight
 from smore.domain.access import Scope, new_token, read_token
 from smore.domain.function import FunctionSpec, TensorSpec
@@ -278,7 +280,8 @@ def test_a_wait_that_ends_becomes_202_and_is_kept(http: httpx.Client, platform: 
     assert polled.json()["output"] == 7
 
 
-def test_a_deadline_that_passes_is_504(http: httpx.Client, platform: FakePlatform, queue: Queue) -> None:
+def test_a_deadline_that_passes_is_504(http: httpx.Client, platform: FakePlatform, queue: Queue, redis_client: "redis.Redis") -> None:
+    redis_client.hset("smore:feasible", IMAGE, f"{int(time.time() * 1e6)}:3000:3000")
     running, finish = threading.Event(), threading.Event()
 
     def hold(begun: Begun) -> Result:
@@ -295,7 +298,9 @@ def test_a_deadline_that_passes_is_504(http: httpx.Client, platform: FakePlatfor
     finish.set()
 
     assert first().status_code == 200
-    problem(second(), 504, "deadline_expired")
+    # What the gate would take now.
+    assert problem(second(), 504, "deadline_expired")["earliest_deadline_ms"] == 3
+    assert problem(http.get(f"/v1/invocations/{waiting.id}/result"), 504, "deadline_expired")["earliest_deadline_ms"] == 3
 
 
 def test_cancel(http: httpx.Client, platform: FakePlatform) -> None:
@@ -648,6 +653,7 @@ def test_postgres_away(http: httpx.Client, gateway: Served) -> None:
     problem(response, 503, "unavailable")
     assert response.headers["retry-after"] == "1"
     problem(http.get("/v1/invocations"), 503, "unavailable")
+    problem(http.get(f"/v1/invocations/{'0' * 32}/explain"), 503, "unavailable")
 
 
 def test_sigterm_waits_for_callers(config: Settings, functions: None, platform: FakePlatform, catalog: Catalog) -> None:
@@ -982,6 +988,181 @@ def test_predictions(http: httpx.Client, store: Store, redis_client: "redis.Redi
     problem(http.get("/v1/predictions", params=ask | {"function": "Bert/"}), 422, "invalid_spec")
     redis_client.set(f"{config.redis.prefix}degradation:table", b"cut")
     problem(http.get("/v1/predictor"), 503, "unavailable")
+
+
+# --- explain and ask ----------------------------------------------------------------------------------------------------------------------
+
+REASONS = {
+    "v": 1, "policy": "smore-product", "table": 4, "seed": 7, "priority": 0.5, "schedule_us": 250,
+    "candidates": [
+        {
+            "gpu": GPU, "warm": True, "delay_s": 0.0, "run_s": 0.001, "finish_at": time.time() + 3600, "impact": 0.1,
+            "function_degradation": 0.2, "function_degradation_upper": 0.3, "training_degradation": 0.05,
+            "training_degradation_upper": 0.08, "known": True, "refusal": None,
+        },
+        {"gpu": "test1", "warm": False, "finish_at": None, "refusal": "memory"},
+    ],
+    "refused": {"memory": 1}, "shadow": {"policy": "edf-util", "gpu": None},
+}  # fmt: skip
+
+
+@pytest.fixture
+def recording(config: Settings, redis_client: "redis.Redis", engine: Any) -> Iterator[None]:
+    """The recorder, at work all the time."""
+    from smore.history import Recorder
+
+    stop, recorder = threading.Event(), Recorder(engine, redis_client, config.redis.prefix)
+
+    def drain() -> None:
+        while not stop.wait(0.05):
+            recorder.drain()
+
+    thread = threading.Thread(target=drain)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+def test_explain_what_ran(
+    http: httpx.Client, foreign: httpx.Client, platform: FakePlatform, recording: None, redis_client: "redis.Redis"
+) -> None:
+    platform.decision = json.dumps(REASONS)
+    redis_client.hset("smore:feasible", ECHO, f"{int(time.time() * 1e6)}:2000:1000")
+    id_ = http.post("/v1/functions/echo/invocations", json={"input": 1}).json()["id"]
+    found = http.get(f"/v1/invocations/{id_}/explain").json()
+
+    assert (found["state"], found["cause"], found["complete"]) == ("succeeded", "ok", True)
+    assert found["summary"].startswith(f"It succeeded on {GPU}, ")
+    assert found["gate"]["needed_ms"] == 2.0
+    assert found["gate"]["allowed_ms"] > found["gate"]["needed_ms"]
+    (attempt,) = found["attempts"]
+    assert (attempt["gpu"], attempt["batch"], attempt["phases_ms"]["schedule"]) == (GPU, 1, 0.25)
+    assert attempt["predicted"]["run_s"] == pytest.approx(0.0012)
+    assert (attempt["predicted"]["training_degradation"], attempt["predicted"]["training_degradation_upper"]) == (0.05, 0.08)
+    assert attempt["measured"]["finish_at"] == found["finished_at"]
+    assert attempt["measured"]["slack_s"] == pytest.approx(found["slack_s"])
+    decision = attempt["decision"]
+    assert (decision["policy"], decision["seed"], decision["table"], decision["refused"]) == ("smore-product", 7, 4, {"memory": 1})
+    assert [(one["gpu"], one.get("refusal")) for one in decision["candidates"]] == [(GPU, None), ("test1", "memory")]
+    assert decision["shadow"]["policy"] == "edf-util"
+
+    redis_client.delete(f"smore:i:default:{id_}", f"smore:r:default:{id_}")
+    later = http.get(f"/v1/invocations/{id_}/explain").json()
+    assert (later["attempts"], later["gate"]["needed_ms"], later["complete"]) == (found["attempts"], 2.0, True)
+    problem(foreign.get(f"/v1/invocations/{id_}/explain"), 404, "invocation_not_found")
+    problem(http.get(f"/v1/invocations/{'0' * 32}/explain"), 404, "invocation_not_found")
+    problem(http.get("/v1/invocations/none/explain"), 404, "invocation_not_found")
+
+
+def test_measured_training_stands_beside_the_predicted(http: httpx.Client, platform: FakePlatform, engine: Any) -> None:
+    """The job's last window that covers the run says what its training lost."""
+    platform.held.add(ECHO)
+    platform.answer = b"{}"
+    id_ = submit(http)
+    at = datetime.now(UTC)
+    with Session(engine) as session, session.begin():
+        session.add(
+            ExecutionRow(
+                invocation=id_, attempt=1, project="default", function="echo", gpu=GPU, decision_id=None, state=State.SUCCEEDED, cause="ok",
+                cold=True, load_s={"import": 0.25, "weights": 0.25}, run_s=0.1, batch=1, rows=1, co_runners=[], jobs=["j"], predicted=None,
+                device="d", sharing_mode="s", claimed_at=at, started_at=at, finished_at=at + timedelta(seconds=1),
+            )
+        )  # fmt: skip
+        for gpu, shared_s, before in ((GPU, 0.11, 3), (GPU, 0.2, 30), ("other", 0.3, 3)):
+            session.add(
+                JobWindowRow(
+                    job="j", at=at - timedelta(seconds=before), gpu=gpu, project="default", iterations=100, window_s=60, solo_s=0.1,
+                    solo_count=50, shared_s=shared_s, shared_count=50, device="d", sharing_mode="s",
+                )
+            )  # fmt: skip
+    (attempt,) = http.get(f"/v1/invocations/{id_}/explain").json()["attempts"]
+
+    assert attempt["measured"]["training_degradation"] == pytest.approx(0.1)
+    assert (attempt["phases_ms"]["load"], attempt["phases_ms"]["loading"]) == (500, {"import": 250, "weights": 250})
+    assert "predicted" not in attempt
+
+
+def test_explain_what_waits(http: httpx.Client, platform: FakePlatform, recording: None) -> None:
+    platform.held.add(ECHO)
+    first = submit(http, **{"Smore-Deadline-Ms": "50000"})
+    second = submit(http, **{"Smore-Deadline-Ms": "60000"})
+    platform.answer = json.dumps({"at": time.time(), "reasons": {**REASONS, "candidates": [], "refused": {"busy": 2}}}).encode()
+
+    found = http.get(f"/v1/invocations/{second}/explain").json()
+    assert (found["state"], found["summary"], found["attempts"], found["complete"]) == ("queued", "It waits.", [], True)
+    assert (found["waits"]["before"], found["waits"]["detail"]) == (1, "2 GPU instances are busy with the function.")
+    assert found["waits"]["decision"]["refused"] == {"busy": 2}
+    http.post("/v1/queues/echo/pause")
+    assert http.get(f"/v1/invocations/{first}/explain").json()["waits"]["detail"] == "The queue of its function is paused."
+    http.post(f"/v1/invocations/{first}/cancel")
+    cancelled = http.get(f"/v1/invocations/{first}/explain").json()
+    assert (cancelled["summary"], cancelled.get("waits"), cancelled["attempts"]) == ("It was cancelled: It was cancelled.", None, [])
+
+
+def test_explain_what_was_refused_after_the_gate(http: httpx.Client, platform: FakePlatform, recording: None) -> None:
+    platform.rejected.add(ECHO)
+    id_ = http.post("/v1/functions/echo/invocations", json={"input": 1}).json()["id"]
+    found = http.get(f"/v1/invocations/{id_}/explain").json()
+
+    assert (found["state"], found["cause"], found["attempts"]) == ("rejected", "infeasible", [])
+    assert found["summary"] == "It was rejected: The deadline cannot be met."
+
+
+def test_explain_without_a_recorder_says_that_it_is_not_complete(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain, "HISTORY_S", 0.2)
+    id_ = http.post("/v1/functions/echo/invocations", json={"input": 1}).json()["id"]
+    found = http.get(f"/v1/invocations/{id_}/explain").json()
+
+    assert (found["state"], found["attempts"], found["complete"]) == ("succeeded", [], False)
+
+
+DRY_RUN = "/v1/functions/echo/invocations:dryRun"
+
+
+def test_a_dry_run_asks_and_places_nothing(http: httpx.Client, platform: FakePlatform, queue: Queue, catalog: Catalog) -> None:
+    platform.held.add(ECHO)
+    now = time.time()
+    answer = {"at": now, "gpu": GPU, "cold": False, "start_at": now, "finish_at": now + 0.1, "earliest_deadline_at": now + 0.1}
+    platform.answer = json.dumps({**answer, "finish_s": 0.1, "reasons": REASONS}).encode()
+
+    found = http.post(DRY_RUN, json={"input": {"x": 1}, "deadline_ms": 5000}).json()
+    assert (found["outcome"], found["feasible"], found["gpu"], found["cold"]) == ("placed", True, GPU, False)
+    assert found["predicted"] == {"function": 0.2, "function_upper": 0.3, "training": 0.05, "training_upper": 0.08, "known": True}
+    assert 0 < found["earliest_deadline_ms"] <= 100
+    assert found["decision"]["candidates"][1]["refusal"] == "memory"
+    assert queue.snapshot().waiting == []
+
+    image = http.post("/v1/functions/image/invocations:dryRun?deadline_ms=1000", json={"rows": 8})
+    assert image.status_code == 200, image.text
+    body = struct.pack("<6f", 1, 2, 3, 4, 5, 6)
+    raw = http.post("/v1/functions/image/invocations:dryRun", content=body, headers={"Content-Type": "application/octet-stream"})
+    assert raw.status_code == 200, raw.text
+
+    for wrong, field in (({"rows": 2}, "rows"), ({"rows": 1, "x": 1}, "x"), ({"inputs": [1]}, "inputs"), ({}, "input")):
+        assert problem(http.post(DRY_RUN, json=wrong), 422, "invalid_input")["field"] == field
+    assert problem(http.post(DRY_RUN, json={"rows": 1, "deadline_ms": -1}), 422, "invalid_input")["field"] == "deadline_ms"
+    problem(http.post("/v1/functions/nobody/invocations:dryRun", json={"rows": 1}), 404, "function_not_found")
+    problem(http.post("/v1/functions/never-ready/invocations:dryRun", json={"rows": 1}), 409, "not_ready")
+    reader = add_key(catalog, Scope.READ)
+    eventually(lambda: http.get("/v1/functions", headers={"Authorization": f"Bearer {reader}"}).status_code == 200)
+    problem(http.post(DRY_RUN, json={"rows": 1}, headers={"Authorization": f"Bearer {reader}"}), 403, "forbidden")
+
+
+def test_a_dry_run_is_bounded_and_ends_without_an_answer(
+    http: httpx.Client, platform: FakePlatform, redis_client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain, "ANSWER_S", 0.2)
+    response = http.post(DRY_RUN, json={"rows": 1})
+    problem(response, 503, "unavailable")
+    assert response.headers["retry-after"] == "1"
+
+    platform.answer = b'{"known":false}'
+    problem(http.post(DRY_RUN, json={"rows": 1}), 409, "not_ready")
+    redis_client.set("smore:asks", 1000, px=5000)
+    response = http.post(DRY_RUN, json={"rows": 1})
+    assert problem(response, 429, "queue_full")["limit"] == "asks"
+    assert response.headers["retry-after"] == "1"
 
 
 def test_history_serves_what_redis_has_dropped(

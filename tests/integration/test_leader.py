@@ -1,13 +1,16 @@
 """The live leader on a real Redis: it places, hands over, is fenced, and gives back what got lost."""
 
+import asyncio
 import base64
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import redis
+import redis.asyncio
 
 from scheduler.live import Leader
 from scheduler.policy.core import Engine
@@ -15,10 +18,11 @@ from smore.catalog import Catalog, FunctionEntry
 from smore.degradation import Table, Tables
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import Cause
+from smore.explain import Answer, decode_answer
 from smore.fleet import Fleet, Report, WarmInstance, WarmState, encode_report
-from smore.queue import Claim, Outcome, Queue, Request, new_id
+from smore.queue import AsyncQueue, Claim, Gate, Outcome, Question, Queue, Request, new_id
 from smore.settings import QueueSettings, SchedulerSettings, Settings
-from smore.stream import Dispatched, Result, decode, encode
+from smore.stream import Asked, Dispatched, Result, decode, encode
 from tests.eventually import eventually
 from tests.tables import place
 
@@ -206,6 +210,71 @@ def test_pause_and_resume(redis_client: "redis.Redis", queue: Queue, lead: Calla
 
     fleet.resume("f:default/echo")
     assert [[id_, 1]] == message(redis_client, queue)
+
+
+def ask(config: Settings, question: Question) -> tuple[Gate, Answer | None]:
+    """As a gateway does."""
+
+    async def put() -> tuple[Gate, Answer | None]:
+        assert config.redis.url is not None
+        async with redis.asyncio.from_url(config.redis.url) as client:
+            queue = AsyncQueue(client, PREFIX, config.queue)
+            gate = await queue.ask(question)
+            raw = await queue.answer(question.id, 5) if gate.leader == "asked" else None
+            await queue.close()
+            return gate, None if raw is None else decode_answer(raw)
+
+    return asyncio.run(put())
+
+
+def test_a_question_is_answered_and_places_nothing(
+    config: Settings, redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
+) -> None:
+    question = Question(id=new_id(), function="default/echo", revision=1, rows=3, slo_us=5_000_000)
+    assert ask(config, question)[0].leader == "alone"
+    lead()
+    eventually(lambda: redis_client.get(f"{PREFIX}leader"))
+    gate, answer = ask(config, question)
+    assert answer is not None
+    assert (answer.gpu, answer.reasons.candidates, answer.reasons.refused) == (None, [], {})
+
+    heartbeat(queue)
+    eventually(lambda: redis_client.hget(f"{PREFIX}feasible", "default/echo"), what="what the gate is told")
+    gate, answer = ask(config, replace(question, id=new_id()))
+    assert answer is not None
+    assert (gate.feasible, answer.gpu, answer.cold, answer.reasons.policy) == (True, "cpu0", False, "smore-product")
+    assert answer.finish_at is not None
+    assert answer.at < answer.finish_at <= gate.deadline_us / 1e6
+    assert (answer.reasons.candidates[0].gpu, answer.reasons.candidates[0].refusal) == ("cpu0", None)
+    assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
+    assert redis_client.pttl(f"{PREFIX}asks") <= 1000
+
+    gate, answer = ask(config, replace(question, id=new_id(), revision=7))
+    assert answer is not None and not answer.known
+    gate, answer = ask(config, replace(question, id=new_id(), slo_us=100))
+    assert answer is not None and answer.earliest_deadline_at is not None
+    assert (gate.feasible, answer.gpu, answer.reasons.refused) == (False, None, {"deadline": 1})
+    assert answer.earliest_deadline_at > gate.deadline_us / 1e6
+
+
+def test_questions_are_bounded(config: Settings, redis_client: "redis.Redis", queue: Queue) -> None:
+    """Over all who ask: no more within a second reach the stream, and so the leader."""
+    assert queue.lead("", 10)
+    few = config.model_copy(update={"queue": QueueSettings(asks_per_s=3, max_pending=0)})
+    question = Question(id="q", function="default/echo", revision=1, slo_us=1000)
+
+    async def put() -> list[Gate]:
+        assert config.redis.url is not None
+        async with redis.asyncio.from_url(config.redis.url) as client:
+            asking = AsyncQueue(client, PREFIX, few.queue)
+            found = [await asking.ask(question) for _ in range(5)]
+            await asking.close()
+            return found
+
+    found = asyncio.run(put())
+    assert [gate.leader for gate in found] == ["asked"] * 3 + ["many"] * 2
+    assert found[0].full == "pending"
+    assert sum(isinstance(decode(raw), Asked) for _, raw in queue.events("0-0", 0.01)) == 3
 
 
 def test_expired_and_deleted_are_ended(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:

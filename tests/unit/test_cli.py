@@ -142,6 +142,71 @@ class TestInvocations:
         assert "crashed" in capsys.readouterr().out
 
 
+DECISION = {
+    "policy": "smore-product", "table": 3, "seed": 0, "priority": 0.5, "refused": {"memory": 2}, "shadow": {"policy": "edf-util"},
+    "candidates": [
+        {"gpu": "cpu0", "warm": True, "run_s": 0.01, "finish_at": "2026-01-01T00:00:01Z", "function_degradation": 0.1, "known": True},
+        {"gpu": "cpu1", "warm": False, "refusal": "memory"},
+    ],
+}  # fmt: skip
+EXPLAINED = {
+    "id": "i1", "function": "f", "revision": 2, "state": "succeeded", "summary": "It succeeded on cpu0.", "complete": False,
+    "gate": {"allowed_ms": 500, "needed_ms": 12.5},
+    "attempts": [
+        {
+            "attempt": 1, "gpu": "cpu0", "state": "succeeded", "cause": "ok", "cold": True, "batch": 3, "jobs": ["j1"],
+            "phases_ms": {"queue": 1, "schedule": 0.5, "dispatch": 1, "load": 20, "run": 11},
+            "predicted": {"run_s": 0.011, "slack_s": 0.4, "training_degradation": 0.05, "training_degradation_upper": 0.08},
+            "measured": {"run_s": 0.0115, "slack_s": 0.39, "training_degradation": 0.07},
+            "decision": DECISION,
+        }
+    ],
+}  # fmt: skip
+
+
+class TestExplain:
+    def test_what_ran(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        serve().answers["GET /v1/invocations/i1/explain"] = (200, EXPLAINED)
+        assert smore("explain", "i1") == 0
+        said = capsys.readouterr().out
+        for part in (
+            "does not know all of it yet", "It succeeded on cpu0.", "The gate expected 12.5 ms at least, 500.0 ms were allowed.",
+            "Attempt 1 on cpu0: succeeded (ok), cold start, batch of 3, beside j1", "load 20.0, run 11.0", "11.5 ms", "8.0 %",
+            "Decided by smore-product (seed 0, table 3, priority 0.5); edf-util in its shadow: nowhere", "has too little memory",
+            "Refused: 2 GPU instances have too little memory.",
+        ):  # fmt: skip
+            assert part in said
+
+    def test_what_waits(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        waits = {"before": 2, "detail": "There is no GPU instance.", "decision": {"policy": "p"}}
+        found = {"id": "i1", "state": "queued", "summary": "It waits.", "gate": {"allowed_ms": 5, "now_ms": 7}, "waits": waits}
+        serve().answers["GET /v1/invocations/i1/explain"] = (200, found)
+        assert smore("explain", "i1") == 0
+        said = capsys.readouterr().out
+        assert "2 of its function have earlier deadlines. There is no GPU instance." in said
+        assert "knew of nothing against it, 5.0 ms were allowed; of one that came now 7.0 ms." in said
+
+    def test_json(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        serve().answers["GET /v1/invocations/i1/explain"] = (200, EXPLAINED)
+        assert smore("explain", "i1", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["attempts"][0]["decision"]["refused"] == {"memory": 2}
+
+    def test_dry_run(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        platform = serve()
+        found = {
+            "outcome": "placed", "feasible": True, "detail": "It would run on cpu0.", "gpu": "cpu0", "decision": DECISION,
+            "start_at": "2026-01-01T00:00:01Z", "finish_at": "2026-01-01T00:00:01.5Z", "earliest_deadline_ms": 40,
+            "predicted": {"function": 0.1, "function_upper": 0.2, "training": 0.03, "training_upper": 0.05},
+        }  # fmt: skip
+        platform.answers["POST /v1/functions/f/invocations:dryRun"] = (200, found)
+        assert smore("invoke", "f", "-i", "[1]", "--dry-run", "--deadline-ms", "50") == 0
+        assert smore("invoke", "f", "--dry-run", "--rows", "8", "-o", "json") == 0
+        assert [body for _, body in platform.asked] == [{"input": [1], "deadline_ms": 50}, {"rows": 8}]
+        said = capsys.readouterr().out
+        for part in ("placed: It would run on cpu0.", "500.0 ms", "training there 3.0 % (90 % bound 5.0 %)", "is 40 ms", '"gpu": "cpu0"'):
+            assert part in said
+
+
 class TestLists:
     def test_a_table_json_and_yaml_of_the_same(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
         for output, read in (("json", json.loads), ("yaml", yaml.safe_load)):

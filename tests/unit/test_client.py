@@ -253,6 +253,16 @@ class TestDeploy:
             drive(c.Dialogue().deploy(tmp_path / "f.yaml"), [])
 
 
+def test_a_dry_run_sends_the_input_or_its_rows() -> None:
+    given = [({"x": 1}, None), (None, None), (None, 4), ({"x": np.zeros((3, 2), np.float32)}, None)]
+    for (value, rows), sent in zip(given, [{"input": {"x": 1}}, {"rows": 1}, {"rows": 4}, {"rows": 3}], strict=True):
+        flow = c.Dialogue().dry_run("f", value, rows=rows, deadline_ms=20)
+        found, (step,) = drive(flow, [answer({"outcome": "waits", "decision": {"refused": {"busy": 1}}, "new": 1})])
+        assert (call(step).method, call(step).path) == ("POST", "/v1/functions/f/invocations:dryRun")
+        assert json.loads(call(step).content) == {**sent, "deadline_ms": 20}
+        assert (found.outcome, found.decision.refused) == ("waits", {"busy": 1})
+
+
 def test_pages() -> None:
     flow = c.Dialogue().invocations(function="f", state=None, limit=2, cursor="c1")
     page, (step,) = drive(flow, [answer({"invocations": [{"id": "1", "state": "failed"}], "next_cursor": "c2"})])

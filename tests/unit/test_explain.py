@@ -1,0 +1,149 @@
+"""Reasons in numbers and in words: every code has them, what is missing is left out, and old decisions are still read."""
+
+import pytest
+
+from api.routes.explain import _dry_run
+from scheduler.policy.decisions import Refusal
+from smore.domain.invocation import Cause, State
+from smore.explain import (
+    CAUSES,
+    HOPELESS,
+    REFUSED,
+    Answer,
+    Candidate,
+    Reasons,
+    beside,
+    decode_answer,
+    hopeless,
+    in_words,
+    phases_ms,
+    reasons,
+    refused_in_words,
+    why_not_now,
+)
+from smore.queue import Gate
+
+
+def test_every_code_has_words() -> None:
+    assert set(REFUSED) == set(Refusal)
+    assert set(CAUSES) == set(Cause)
+    assert set(REFUSED) >= HOPELESS
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        ({}, ""),
+        ({"busy": 1}, "1 GPU instance is busy with the function"),
+        ({"memory": 1, "busy": 2}, "2 GPU instances are busy with the function, 1 has too little memory"),
+        ({"novel": 2}, "2 GPU instances were refused (novel)"),
+    ],
+)
+def test_refusals(refused: dict[str, int], said: str) -> None:
+    assert refused_in_words(refused) == said
+
+
+def test_why_nothing_is_placed_now() -> None:
+    busy = Reasons(refused={"busy": 2})
+    assert why_not_now(busy) == "2 GPU instances are busy with the function."
+    assert why_not_now(busy, "function") == "The queue of its function is paused."
+    assert why_not_now(Reasons()) == "There is no GPU instance."
+    deferred = Reasons(candidates=[Candidate(gpu="a")], refused={"deadline": 1})
+    assert "sooner than another could be loaded" in why_not_now(deferred)
+    assert [hopeless(one) for one in (busy, deferred, Reasons(refused={"deadline": 2, "gone": 1}), Reasons())] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        ("It succeeded on g, 20.0 ms before its deadline.", {"state": State.SUCCEEDED, "cause": "ok", "gpu": "g", "slack_s": 0.02}),
+        ("It succeeded on g at attempt 2, 3.0 s after its deadline.", {"state": "succeeded", "gpu": "g", "attempt": 2, "slack_s": -3}),
+        ("It failed on g: the process of the function died.", {"state": "failed", "cause": "crashed", "gpu": "g"}),
+        ("It failed on g: odd.", {"state": "failed", "cause": "handler_error", "gpu": "g", "message": "odd."}),
+        ("It expired: no GPU instance could finish it before its deadline.", {"state": "expired", "cause": "deadline_expired"}),
+        ("It was rejected: a newer reason.", {"state": "rejected", "cause": "a newer reason"}),
+        ("It waits.", {"state": "queued", "cause": ""}),
+        ("It waits again after attempt 1.", {"state": "queued", "cause": "", "attempt": 1}),
+        ("It was sent to g and has not begun.", {"state": "dispatched", "cause": "", "gpu": "g", "attempt": 1}),
+        ("It runs on g.", {"state": "running", "cause": "", "gpu": "g", "attempt": 1}),
+    ],
+)  # fmt: skip
+def test_states_in_words(said: str, facts: dict[str, object]) -> None:
+    assert in_words(**{"cause": "ok", **facts}) == said  # type: ignore[arg-type]
+
+
+def test_phases_of_a_cold_attempt_add_up() -> None:
+    found = phases_ms(
+        since=10.0, claimed=10.1, started=10.15, finished=11.0, schedule_us=200, load_s={"import": 0.3, "weights": 0.4}, run_s=0.1
+    )
+    assert found == pytest.approx({"queue": 99.8, "schedule": 0.2, "dispatch": 50, "load": 700, "run": 100})
+
+
+def test_phases_that_have_not_come_are_unknown() -> None:
+    assert set(phases_ms(since=1.0, claimed=None, started=None, finished=None).values()) == {None}
+    # Most of the load was over before this attempt began to wait for it.
+    assert phases_ms(since=1.0, claimed=1.0, started=1.0, finished=1.5, load_s={"all": 9.0}, run_s=0.1)["load"] == pytest.approx(400)
+    assert phases_ms(since=1.0, claimed=1.1, started=None, finished=None)["queue"] == pytest.approx(100)
+
+
+def test_the_trainings_beside_it() -> None:
+    assert beside([]) is None
+    assert beside([(0.1, 19, 0.2, 100)]) is None
+    assert beside([(0.1, 20, 0.12, 20), (0.1, 30, 0.11, 30), (0.0, 50, 0.2, 50)]) == pytest.approx(0.2)
+
+
+def test_what_is_not_finite_or_older_is_still_read() -> None:
+    old = reasons({"v": 1, "policy": "spine", "candidates": [{"gpu": "a", "finish_at": None, "new": 1}], "refused": {}})
+    assert old is not None
+    assert (old.policy, old.candidates[0].finish_at, old.shadow) == ("spine", None, None)
+    assert reasons({}) is None
+    assert reasons({"candidates": 3}) is None
+    assert decode_answer(b'{"known":false,"start_at":null,"version":2}').known is False
+
+
+def gate(**fields: object) -> Gate:
+    known: dict[str, object] = {
+        "now_us": 1_000_000, "deadline_us": 1_500_000, "needed_us": 100_000, "full": "", "paused": "", "leader": "asked",
+    }  # fmt: skip
+    return Gate(**{**known, **fields})  # type: ignore[arg-type]
+
+
+PLACED = Answer(
+    at=1.0, gpu="a", cold=True, start_at=1.2, finish_at=1.4, earliest_deadline_at=1.4, finish_s=0.1,
+    reasons=Reasons(policy="p", candidates=[Candidate(gpu="a", training_degradation=0.1, training_degradation_upper=0.2)]),
+)  # fmt: skip
+BUSY = Answer(at=1.0, finish_s=0.3, reasons=Reasons(policy="p", refused={"busy": 2}))
+LATE = Answer(at=1.0, earliest_deadline_at=3.0, reasons=Reasons(policy="p", refused={"deadline": 2}))
+
+
+class TestDryRun:
+    def test_placed(self) -> None:
+        found = _dry_run(gate(), PLACED)
+        assert (found.outcome, found.feasible, found.gpu, found.cold) == ("placed", True, "a", True)
+        assert found.detail == "It would run on a after a cold start and end 100.0 ms before its deadline."
+        assert found.predicted is not None
+        assert (found.predicted.training, found.predicted.training_upper) == (0.1, 0.2)
+        assert found.earliest_deadline_ms == pytest.approx(400)
+
+    def test_waits(self) -> None:
+        found = _dry_run(gate(), BUSY)
+        assert (found.outcome, found.feasible, found.gpu) == ("waits", True, None)
+        assert found.finish_at is not None
+        assert found.finish_at.timestamp() == pytest.approx(1.3)
+        paused = _dry_run(gate(paused="platform"), PLACED)
+        assert (paused.outcome, paused.feasible, paused.finish_at) == ("waits", False, None)
+        assert paused.detail == "The whole platform is paused."
+
+    def test_would_expire(self) -> None:
+        """Time stands against it on every GPU instance: the deadline that would do is later than the gate's."""
+        found = _dry_run(gate(), LATE)
+        assert (found.outcome, found.feasible, found.earliest_deadline_ms) == ("late", False, 2000)
+        nowhere = _dry_run(gate(), Answer(at=1.0, reasons=Reasons(refused={"quarantined": 1})))
+        assert (nowhere.outcome, nowhere.earliest_deadline_ms) == ("late", None)
+
+    def test_refused_by_the_gate(self) -> None:
+        found = _dry_run(gate(needed_us=800_000), BUSY)
+        assert (found.outcome, found.feasible, found.gpu, found.earliest_deadline_ms) == ("refused", False, None, 800)
+        assert found.detail == "The gate would refuse it: it could be done in 800.0 ms at the earliest."
+        full = _dry_run(gate(full="pending"), PLACED)
+        assert (full.outcome, full.earliest_deadline_ms) == ("refused", None)
