@@ -295,12 +295,14 @@ class Leader:
         counts: Counter[tuple[str, int]] = Counter()
         loading: Counter[tuple[str, int]] = Counter()
         sizes: dict[tuple[str, int], float] = {}
+        stretches: dict[tuple[str, int], float] = {}
         idle_mib = 0.0
         for instance in report.warm:
             self._know(instance.function, instance.revision, events)
             key = (instance.function, instance.revision)
             counts[key] += 1
             sizes[key] = max(instance.memory_mib, sizes.get(key, 0.0))
+            stretches[key] = max(instance.longest_s, stretches.get(key, 0.0))
             if instance.state is wire.WarmState.IDLE:
                 idle_mib += instance.memory_mib
             elif instance.state is wire.WarmState.LOADING:
@@ -329,6 +331,7 @@ class Leader:
                 sharing_mode=report.sharing_mode,
                 workloads=[job.workload for job in report.jobs if job.state == "running"],
                 closed=report.closed,
+                stretches=[(function, revision, seconds) for (function, revision), seconds in stretches.items()],
                 losses=[_loss(job) for job in report.jobs if job.state == "running"],
             )
         )

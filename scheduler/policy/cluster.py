@@ -240,6 +240,10 @@ class Cluster:
             column = columns.get((function, revision))
             if column is not None:
                 self.demands[column].observe_memory(memory_mib)
+        for function, revision, seconds in event.stretches:
+            column = columns.get((function, revision))
+            if column is not None:
+                self.demands[column].stretches[row] = seconds
         for name in event.quarantined:
             function, _, number = name.rpartition("@")
             column = columns.get((function, int(number)))

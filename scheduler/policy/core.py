@@ -406,7 +406,7 @@ class Engine:
         cluster, column, n = self.cluster, demand.column, len(self.cluster)
         ask[kernel.A_NOW], ask[kernel.A_DEADLINE] = now, deadline_at
         ask[kernel.A_RUN_S], ask[kernel.A_LOAD_S] = demand.run_s(rows), demand.load_s
-        ask[kernel.A_MEMORY], ask[kernel.A_SM] = demand.memory_mib, demand.sm
+        ask[kernel.A_MEMORY], ask[kernel.A_SM], ask[kernel.A_STRETCH] = demand.memory_mib, demand.sm, demand.stretch_s
         homes, start, stride, d = _NO_ROWS, 0, 1, n
         if fast:
             d = min(n, max(self.knobs.d_least, ceil(self.knobs.d_share * n)))

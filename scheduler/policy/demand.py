@@ -31,6 +31,8 @@ class Demand:
     column: int
     #: Kinds of its batches (cluster.py), by size.
     kinds: dict[int, int] = field(init=False, default_factory=dict)
+    #: The longest of its last runs on each GPU instance, seconds, by row.
+    stretches: dict[int, float] = field(init=False, default_factory=dict)
     #: Invocations that were placed.
     placed: Rate = field(init=False, default_factory=lambda: Rate(half_life_s=PLACED_HALF_LIFE_S))
     _sizes: list[int] = field(init=False)
@@ -91,6 +93,11 @@ class Demand:
     def degradation(self) -> float:
         """Potential increase in degradation: the offline average blended with what was observed (A17)."""
         return self._degradation
+
+    @property
+    def stretch_s(self) -> float:
+        """For how long a run may go on that cannot be stopped."""
+        return max(self.stretches.values(), default=0.0)
 
     @property
     def sm(self) -> float:

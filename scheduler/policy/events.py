@@ -104,6 +104,8 @@ class GpuReported:
     workloads: Sequence[str] = ()
     #: What functions cost each serverful job there, where it says.
     losses: Sequence[JobLoss] = ()
+    #: The longest of each (function, revision)'s last runs there, seconds: a run under way cannot be stopped.
+    stretches: Sequence[tuple[str, int, float]] = ()
     #: Nothing may start there for a moment: what the jobs lose is being measured.
     closed: bool = False
 

@@ -65,9 +65,9 @@ RUN_FIELDS: Final = 5
 # What is asked for, and the knobs that a scan needs.
 (
     A_NOW, A_DEADLINE, A_RUN_S, A_LOAD_S, A_MEMORY, A_SM, A_GUARD, A_SM_CAP, A_SM_RULE, A_BUDGET_RULE, A_TAU_FUNCTION, A_PROTECT, A_ACCEPT,
-    A_BESIDE, A_CHOICE, A_UPPER, A_CAP_S,
-) = range(17)  # fmt: skip
-ASK_FIELDS: Final = 17
+    A_BESIDE, A_CHOICE, A_UPPER, A_CAP_S, A_STRETCH,
+) = range(18)  # fmt: skip
+ASK_FIELDS: Final = 18
 
 #: A_SM_RULE: no test, all that is there, the training alone (EDF-util).
 SM_NONE, SM_TOTAL, SM_TRAINING_ONLY = 0.0, 1.0, 2.0
@@ -396,7 +396,8 @@ def weigh(
             elif budgeted == BUDGET_ACCOUNT:
                 cap = earns[row] * cap_s
                 more = max(0.0, training[row] - before[row]) * factor[row]
-                cost = ask[A_RUN_S] * (1.0 + own[row]) * more / (1.0 + more)
+                # No run can be stopped, so the account must stand the longest that was seen.
+                cost = max(ask[A_RUN_S] * (1.0 + own[row]), ask[A_STRETCH]) * more / (1.0 + more)
                 # What costs more than the account ever holds may go when it is full, and leaves a debt.
                 if min(held[row] + earns[row] * max(0.0, now - at[row]), cap) < min(cost, cap):
                     why = OVER_BUDGET

@@ -160,3 +160,15 @@ def test_the_gate_is_told_what_a_budget_leaves() -> None:
     backlog, _ = engine.feasible_s(now, "p/f0", 1) or (0.0, 0.0)
     assert waiting > 20
     assert backlog == pytest.approx(waiting / 2.7, rel=0.25)
+
+
+def test_the_longest_run_that_was_seen_must_fit_an_account() -> None:
+    """10 ms expected, but one of the last runs took 4 s: with less than that saved nothing starts, because nothing could stop it."""
+    engine = Engine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.01), gpu("a", functions=1, stretches=[("p/f0", 1, 4.0)])])
+    first = engine.decide(NOW, [arrived(0, "1")])
+    assert [type(decision) for decision in first] == [Dispatch]
+    engine.cluster.spend(0, 0.5, NOW)
+    assert engine.decide(NOW, [arrived(0, "2")]) == []
+    engine.decide(NOW, [gpu("a", functions=1, stretches=[("p/f0", 1, 0.02)])])
+    assert [type(decision) for decision in engine.decide(NOW, [arrived(0, "3")])] == [Dispatch]
