@@ -30,6 +30,7 @@ from scheduler.policy.events import (
 from scheduler.policy.knobs import PRESETS, BudgetRule, Choice, Knobs, Order, SmRule
 from scheduler.policy.load import LoadSwitch
 from scheduler.policy.waiting import Lane, Waiting
+from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
 
 
@@ -543,6 +544,19 @@ class Engine:
         """Eq. 5 of the revision that takes a function's traffic; 0 for an unknown one."""
         demand = self._demand(function, revision)
         return 0.0 if demand is None else demand.priority
+
+
+def prepare() -> None:
+    """Compile the kernel, or load what was compiled before: some seconds in a fresh installation, and nobody should wait for them."""
+    engine = Engine()
+    spec = FunctionSpec(entrypoint="none:None")
+    report = GpuReported(
+        gpu="none", boot="", at=0.0, slots=1, memory_total=1e6, memory_used=0.0, memory_idle=0.0, utilisation=0.0, function_utilisation=0.0,
+        jobs=1, warm=[("none", 1, 1)],
+    )  # fmt: skip
+    arrival = InvocationArrived(function="none", revision=1, id="", attempt=0, arrival_at=0.0, deadline_at=60.0)
+    engine.decide(0.0, [FunctionKnown(function="none", revision=1, spec=spec), report, GpuLost(gpu="none"), report, arrival])
+    engine.decide(1.0, [InvocationSettled(id="", attempt=1)])
 
 
 def _end(invocation: InvocationArrived, action: str, cause: Cause, message: str) -> End:

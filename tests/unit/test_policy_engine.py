@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.policy import kernel
 from scheduler.policy.budget import JobLoss
-from scheduler.policy.core import Engine
+from scheduler.policy.core import Engine, prepare
 from scheduler.policy.decisions import Decision, Dispatch, Refusal
 from scheduler.policy.events import Event, FunctionKnown, GpuReported, InvocationArrived, InvocationSettled, TableUpdated
 from scheduler.policy.knobs import PRESETS, Knobs, Order, UnknownPolicy, preset
@@ -417,3 +417,10 @@ def test_a_shadow_decides_and_does_not_act() -> None:
     told = [decision.reasons.shadow for decision in shadowed if isinstance(decision, Dispatch)]
     assert {(one.policy, one.gpu) for one in told if one is not None} == {("edf-util", "b")}
     assert all(decision.reasons.shadow is None for decision in plain if isinstance(decision, Dispatch))
+
+
+def test_prepare_compiles_all_that_a_decision_calls() -> None:
+    """And for one set of types each: another one would be compiled while a leader decides."""
+    prepare()
+    found = {name: len(one.signatures) for name, one in vars(kernel).items() if hasattr(one, "signatures") and not name.startswith("_")}
+    assert set(found.values()) == {1}, found
