@@ -11,7 +11,7 @@ import numpy as np
 
 from scheduler.policy import kernel
 from scheduler.policy.budget import DUTY, Governor, Step
-from scheduler.policy.cluster import Batch, Cluster
+from scheduler.policy.cluster import Batch, Bools, Cluster
 from scheduler.policy.decisions import Answer, Decision, Dispatch, End, Offload, Prewarm, Reasons, Shadow, Throttle
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import (
@@ -27,6 +27,7 @@ from scheduler.policy.events import (
     PausesChanged,
     TableUpdated,
 )
+from scheduler.policy.kernel import Floats
 from scheduler.policy.knobs import PRESETS, BudgetRule, Choice, Knobs, Order, SmRule
 from scheduler.policy.load import LoadSwitch
 from scheduler.policy.waiting import Lane, Waiting
@@ -97,6 +98,9 @@ class Engine:
         self._paused: frozenset[str] = frozenset()
         #: (function, revision) → when its prewarm was last asked for, so that one is asked for once.
         self._prewarmed_at: dict[tuple[str, int], float] = {}
+        #: Training time that all which waits will cost on each GPU instance, and when that was counted.
+        self._queued = np.zeros(0)
+        self._queued_at = -1.0
         #: Row → its budgets' closed loop.
         self._governors: dict[int, Governor] = {}
         #: Row → the one column that has run there, and since when.
@@ -536,9 +540,36 @@ class Engine:
         wait = batches * demand.run_s(demand.spec.max_batch) / instances
         if waiting and now - self.waiting.oldest(function, now) > BACKLOG_S:
             wait = max(wait, waiting / max(demand.placed.at(now), 1.0 / LONGEST_WAIT_S))
+        wait = max(wait, self._unpaid_s(now, demand, alive))
         if (waiting or not cluster.idle(demand.column)[alive].any()) and cell[kernel.OUTSTANDING][alive].any():
             wait += max(0.0, float(cell[kernel.FREE_AT][alive].min(initial=np.inf)) - now)
         return wait + floor, floor
+
+    def _unpaid_s(self, now: float, demand: Demand, alive: Bools) -> float:
+        """Seconds until an account somewhere can pay for all that waits, a fair share of it each, and for one more batch of a revision."""
+        cluster, n = self.cluster, len(self.cluster)
+        jobs = cluster.fact(kernel.JOBS) > 0
+        if self.knobs.budget_rule is not BudgetRule.ACCOUNT or not alive.any() or (alive & ~jobs).any():
+            return 0.0
+        if self._queued_at != now:
+            self._queued_at, self._queued = now, np.zeros(n)
+            for lane, waiting in self._lanes():
+                count = self.waiting.length(lane)
+                batch = min(count, waiting.spec.max_batch)
+                self._queued += self._charges(waiting, batch) * -(-count // batch) / int(alive.sum())
+        earns = cluster.fact(kernel.EARNS)
+        held = np.minimum(
+            cluster.fact(kernel.BALANCE) + earns * np.maximum(0.0, now - cluster.fact(kernel.AT)), earns * cluster.cap_s
+        )  # fmt: skip
+        own = np.minimum(self._charges(demand, 1), earns * cluster.cap_s)
+        return float((np.maximum(0.0, self._queued + own - held) / earns)[alive].min())
+
+    def _charges(self, demand: Demand, rows: int) -> Floats:
+        """Training time that a batch would cost on each GPU instance [N], seconds."""
+        cluster, kind = self.cluster, self.cluster.kind(demand, rows)
+        more = np.maximum(0.0, cluster.effect(kind, kernel.TRAINING) - cluster.fact(kernel.NOW_TRAINING)) * cluster.fact(kernel.FACTOR)
+        charges: Floats = demand.run_s(rows) * (1.0 + cluster.effect(kind, kernel.OWN)) * more / (1.0 + more)
+        return charges
 
     def priority(self, function: str, revision: int) -> float:
         """Eq. 5 of the revision that takes a function's traffic; 0 for an unknown one."""

@@ -116,6 +116,10 @@ class Waiting:
         later = [entry for entry in self._lanes.get(lane, ()) if entry[0] >= moment and self._live(lane, entry)]
         return self._known[min(later)[2]] if later else None
 
+    def length(self, lane: Lane) -> int:
+        """How many wait in a lane."""
+        return sum(self._live(lane, entry) for entry in self._lanes.get(lane, ()))
+
     def oldest(self, function: str, now: float) -> float:
         """When the oldest head of a function's lanes arrived; ``now`` without any."""
         heads = [head.arrival_at for lane in self.lanes(function) if (head := self.head(lane)) is not None]

@@ -172,3 +172,24 @@ def test_the_longest_run_that_was_seen_must_fit_an_account() -> None:
     assert engine.decide(NOW, [arrived(0, "2")]) == []
     engine.decide(NOW, [gpu("a", functions=1, stretches=[("p/f0", 1, 0.02)])])
     assert [type(decision) for decision in engine.decide(NOW, [arrived(0, "3")])] == [Dispatch]
+
+
+def test_the_gate_is_told_when_an_account_can_pay() -> None:
+    """
+    One run costs 0.0333 s of a training that earns 0.0909 s a second: with an empty account the next is 0.37 s away, and what waits
+    comes before it. A GPU instance without a training asks for nothing.
+    """
+    engine = Engine(preset("smore-product"))
+    cost, earns = 0.1 * 0.5 / 1.5, 0.1 / 1.1
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1)])
+    assert engine.feasible_s(NOW, "p/f0", 1) == (pytest.approx(0.1), pytest.approx(0.1))
+    engine.cluster.spend(0, 10 * earns, NOW)
+    assert engine.feasible_s(NOW, "p/f0", 1) == (pytest.approx(cost / earns + 0.1), pytest.approx(0.1))
+    engine.decide(NOW, [arrived(0, str(number)) for number in range(4)])
+    assert engine.waiting.count("p/f0") == 4
+    told = engine.feasible_s(NOW + 0.1, "p/f0", 1)
+    assert told == (pytest.approx(5 * cost / earns, abs=0.01), pytest.approx(0.1))
+    engine.decide(NOW + 0.2, [gpu("b", None, functions=1)])
+    told = engine.feasible_s(NOW + 0.2, "p/f0", 1)
+    assert told is not None
+    assert told[0] < 0.25
