@@ -6,5 +6,6 @@ COPY pyproject.toml constraints.txt README.md ./
 COPY smore/__init__.py smore/__init__.py
 RUN pip install -c constraints.txt -e '.[examples]'
 COPY . .
+RUN python -m scheduler.policy
 RUN useradd --system --create-home smore && mkdir /data && chown smore /data
 USER smore

@@ -12,6 +12,7 @@ help: ## This list
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PY) || python3 -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,examples,report,dev]'
+	$(PY) -m scheduler.policy
 	@touch $@
 
 install: $(STAMP) ## The .venv alone
