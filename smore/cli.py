@@ -555,7 +555,7 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the pictures and re
 
 
 def learn(*words: str) -> None:
-    """Run one of ``ml``'s programs, which lie in the checkout or image, with this machine's platform in its environment."""
+    """Run a program that lies in the checkout or image, as those of ``ml`` do, with this machine's platform in its environment."""
     import subprocess
 
     from smore import local
@@ -659,6 +659,24 @@ def predictor_retrain() -> None:
 def predictor_rollback() -> None:
     """Put the version before in force again, as a new version."""
     learn("ml.learning", "rollback")
+
+
+# --- what would be ----------------------------------------------------------------------------------------------------------------------
+
+#: The program behind says itself what it takes.
+PASSED_ON: Final = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+@app.command(context_settings=PASSED_ON)
+def compare(context: typer.Context) -> None:
+    """Policies on a simulated cluster, with intervals and a page of figures: smore compare --preset fig14 --seeds 10 --out page."""
+    learn("scheduler.simulation", "compare", *context.args)
+
+
+@app.command(context_settings=PASSED_ON)
+def replay(context: typer.Context) -> None:
+    """What another policy would have done with what really came: smore replay --since 24h --policy edf-util --gpus +1."""
+    learn("scheduler.replay", *context.args)
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------------------------

@@ -21,13 +21,25 @@ import msgspec
 import psycopg
 import redis
 from psycopg.rows import TupleRow
-from sqlalchemy import Engine, Select, func, select
+from sqlalchemy import Engine, RowMapping, Select, func, select, tuple_
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from smore import fleet, stream
-from smore.db import Base, DecisionRow, ExecutionRow, GpuSampleRow, InvocationRow, JobWindowRow, LossWindowRow, ProfileRow
+from smore.db import (
+    Base,
+    DecisionRow,
+    ExecutionRow,
+    GpuSampleRow,
+    InvocationRow,
+    JobRow,
+    JobWindowRow,
+    LossWindowRow,
+    ProfileRow,
+    RevisionRow,
+)
 from smore.domain.errors import InvocationNotFound
+from smore.domain.function import FunctionSpec, spec_from_dict
 from smore.domain.invocation import State
 from smore.domain.loss import Window
 from smore.observability import RECORD_LAG, RECORD_SKIPPED, RECORDED, logger
@@ -737,6 +749,63 @@ class GpuSample:
     counter: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """
+    An invocation that has ended, with its last attempt: what a replay needs. ``function`` is ``<project>/<name>``; epoch seconds.
+
+    ``attempt`` 0 = never dispatched. ``run_s`` is that of the whole batch of ``batch`` invocations with ``batch_rows`` rows (None: not run
+    to the end), ``slowdown`` the degradation that the decision expected of it; ``load_s`` a cold start, all phases. ``wait_s``: from the
+    dispatch to the start.
+    """
+
+    id: str
+    function: str
+    revision: int
+    state: State
+    attempt: int
+    arrival_at: float
+    deadline_at: float
+    finished_at: float
+    rows: int
+    gpu: str
+    run_s: float | None
+    batch: int | None
+    batch_rows: int | None
+    cold: bool | None
+    load_s: float | None
+    slowdown: float
+    wait_s: float | None
+
+    @property
+    def met(self) -> bool:
+        return self.state is State.SUCCEEDED and self.finished_at <= self.deadline_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """A GPU instance over a span: means of its samples, and what it was at the last one."""
+
+    gpu: str
+    device: str
+    sharing_mode: str
+    memory_total_mib: float
+    utilisation: float
+    function_utilisation: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobUse:
+    """A serverful job on a GPU instance over a span: mean seconds of an iteration alone, and of any (None: there was none)."""
+
+    job: str
+    gpu: str
+    windows: int
+    solo_s: float | None
+    mean_s: float | None
+
+
 _Value = TypeVar("_Value", PastInvocation, Execution, PastDecision, JobWindow, GpuSample)
 
 
@@ -846,6 +915,90 @@ class Reader:
         which = (GpuSampleRow.gpu == gpu, GpuSampleRow.at >= datetime.fromtimestamp(since, UTC))
         return self._all(GpuSample, GpuSampleRow, lambda q: q.where(*which).order_by(GpuSampleRow.at))
 
+    # -- what a replay reads: all projects ---------------------------------------------------------------------------------------------
+
+    def served(self, since: float, until: float, most: int) -> tuple[list[Served], int]:
+        """
+        Invocations that arrived in [since, until) and have ended, in order of arrival, and how many there were; the newest ``most``.
+
+        Cancelled ones are left out, and counted with neither.
+        """
+        row, run = InvocationRow, ExecutionRow
+        ended = (State.SUCCEEDED, State.FAILED, State.REJECTED, State.EXPIRED)
+        which = (
+            row.arrival_at >= _moment(since), row.arrival_at < _moment(until), row.state.in_(ended), row.finished_at.is_not(None)
+        )  # fmt: skip
+        columns = (
+            row.id, row.project, row.function, row.revision, row.state, row.attempt, row.arrival_at, row.deadline_at, row.finished_at,
+            row.rows, row.gpu, run.run_s, run.batch, run.rows.label("batch_rows"), run.cold, run.load_s, run.predicted, run.claimed_at,
+            run.started_at,
+        )  # fmt: skip
+        query = select(*columns).outerjoin(run, (run.invocation == row.id) & (run.attempt == row.attempt))
+        query = query.where(*which).order_by(row.arrival_at.desc(), row.id.desc()).limit(most)
+        with self._engine.connect() as connection:
+            count = connection.execute(select(func.count()).select_from(row).where(*which)).scalar_one()
+            found = [_served(one) for one in connection.execution_options(yield_per=_PAGE).execute(query).mappings()]
+        found.reverse()
+        return found, count
+
+    def gpu_use(self, since: float, until: float) -> list[GpuUse]:
+        """Of every GPU instance that reported in [since, until), by name."""
+        row = GpuSampleRow
+        which = (row.at >= _moment(since), row.at < _moment(until))
+        means = (func.avg(row.utilisation), func.avg(row.function_utilisation), func.count(), func.max(row.at))
+        query = select(row.gpu, *means).where(*which).group_by(row.gpu).order_by(row.gpu)
+        with self._engine.connect() as connection:
+            found = connection.execute(query).all()
+            newest = tuple_(row.gpu, row.at).in_([(gpu, last) for gpu, *_, last in found])
+            columns = (row.gpu, row.device, row.sharing_mode, row.memory_total_mib)
+            last = {one.gpu: one for one in connection.execute(select(*columns).where(newest))}
+        return [
+            GpuUse(
+                gpu=gpu, device=last[gpu].device, sharing_mode=last[gpu].sharing_mode, memory_total_mib=last[gpu].memory_total_mib,
+                utilisation=float(busy), function_utilisation=float(part), samples=samples,
+            )
+            for gpu, busy, part, samples, _ in found
+        ]  # fmt: skip
+
+    def job_use(self, since: float, until: float) -> list[JobUse]:
+        """Of every job on every GPU instance in [since, until), those of most windows first."""
+        row = JobWindowRow
+
+        # Numbers of iterations weigh: a window without any has 0 seconds.
+        alone, beside = func.sum(row.solo_count), func.sum(row.shared_count)
+        spent = func.sum(row.solo_s * row.solo_count), func.sum(row.shared_s * row.shared_count)
+        columns = (func.count(), spent[0] / func.nullif(alone, 0), (spent[0] + spent[1]) / func.nullif(alone + beside, 0))
+        query = select(row.job, row.gpu, *columns).where(row.at >= _moment(since), row.at < _moment(until))
+        query = query.group_by(row.job, row.gpu).order_by(func.count().desc(), row.job, row.gpu)
+        with self._engine.connect() as connection:
+            return [
+                JobUse(job=job, gpu=gpu, windows=windows, solo_s=_float(solo), mean_s=_float(mean))
+                for job, gpu, windows, solo, mean in connection.execute(query)
+            ]
+
+    def policies(self, since: float, until: float) -> dict[str, int]:
+        """How many dispatches each policy decided in [since, until), the busiest first; '' where a decision does not say."""
+        name = func.coalesce(DecisionRow.decision["policy"].astext, "")
+        query = select(name, func.count()).where(DecisionRow.at >= _moment(since), DecisionRow.at < _moment(until)).group_by(name)
+        with self._engine.connect() as connection:
+            return {str(policy): int(n) for policy, n in connection.execute(query.order_by(func.count().desc(), name))}
+
+    def specs(self, revisions: Collection[tuple[str, int]]) -> dict[tuple[str, int], FunctionSpec]:
+        """The catalog's word on (``<project>/<name>``, revision), with what their canaries found; those it knows."""
+        wanted = [(*function.split("/", 1), number) for function, number in revisions]
+        row = RevisionRow
+        query = select(row.project, row.function, row.number, row.spec)
+        query = query.where(tuple_(row.project, row.function, row.number).in_(wanted))
+        with self._engine.connect() as connection:
+            return {
+                (f"{project}/{function}", number): spec_from_dict(spec) for project, function, number, spec in connection.execute(query)
+            }
+
+    def job_tags(self, jobs: Collection[str]) -> dict[str, dict[str, Any]]:
+        """What was said of jobs when they were started (``workload``, ``budget``), by id."""
+        with self._engine.connect() as connection:
+            return {str(job): dict(tags) for job, tags in connection.execute(select(JobRow.id, JobRow.tags).where(JobRow.id.in_(jobs)))}
+
     def _all(self, value: type[_Value], row: type[Base], narrow: Callable[[Select[Any]], Select[Any]]) -> list[_Value]:
         """Values whose fields are the columns of the same name, times as epoch seconds."""
         columns = [getattr(row, field.name) for field in fields(value)]
@@ -854,6 +1007,33 @@ class Reader:
                 value(**{name: _plain(cell) for name, cell in one.items()})
                 for one in connection.execute(narrow(select(*columns))).mappings()
             ]
+
+
+def _served(row: RowMapping) -> Served:
+    started, claimed, load = row["started_at"], row["claimed_at"], row["load_s"]
+    return Served(
+        id=row["id"],
+        function=f"{row['project']}/{row['function']}",
+        revision=row["revision"],
+        state=State(row["state"]),
+        attempt=row["attempt"],
+        arrival_at=row["arrival_at"].timestamp(),
+        deadline_at=row["deadline_at"].timestamp(),
+        finished_at=row["finished_at"].timestamp(),
+        rows=row["rows"],
+        gpu=row["gpu"] or "",
+        run_s=row["run_s"],
+        batch=row["batch"],
+        batch_rows=row["batch_rows"],
+        cold=row["cold"],
+        load_s=sum(load.values()) if load else None,
+        slowdown=float((row["predicted"] or {}).get("function_degradation") or 0.0),
+        wait_s=(started - claimed).total_seconds() if started is not None and claimed is not None else None,
+    )
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _moment(at: float) -> datetime:

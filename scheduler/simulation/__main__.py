@@ -1,5 +1,5 @@
 """
-``python -m scheduler.simulation fit|trace|run|compare``.
+``python -m scheduler.simulation fit|trace|run|compare|report``.
 
 Tables go to standard output, and the last line there is one JSON object; progress goes to standard error. What cannot be used is one line
 on standard error and the exit status 2.
@@ -9,6 +9,7 @@ import argparse
 import json
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scheduler.simulation import comparison, fit, metrics, policies, traces
+from scheduler.simulation import comparison, fit, metrics, policies, report, section, traces
 from scheduler.simulation.comparison import Plan, Progress, quiet
 from scheduler.simulation.metrics import FIGURE_14
 from scheduler.simulation.predictor import Belief, table
@@ -85,14 +86,25 @@ def parser() -> argparse.ArgumentParser:
     shared(comparing)
     changed(comparing)
     comparing.add_argument(
-        "--policies", default="", help="names with commas between, the first is the one that is judged; default: the preset's"
+        "--policies",
+        default="",
+        help="names with commas between, the first is judged; knobs after colons, edf-util:sm_cap=0.9; default: the preset's",
     )
     comparing.add_argument("--seeds", type=_positive, default=10, help="seeds 0 to n - 1")
-    comparing.add_argument("--worlds", type=int, default=0, help="changed worlds, every demand and exponent x U(0.7, 1.3)")
+    comparing.add_argument(
+        "--worlds", type=int, default=0, help="changed worlds, every demand and exponent x U(0.7, 1.3), and one without interference"
+    )
     comparing.add_argument("--world-seeds", type=_positive, default=1, help="seeds in each changed world")
     comparing.add_argument("--workers", type=_positive, default=os.cpu_count() or 1, help="processes, by default one for each core")
-    comparing.add_argument("--out", type=Path, help="folder for the raw rows of every run")
+    comparing.add_argument("--out", type=Path, help="folder for the raw rows of every run, tables and a page with pictures")
     comparing.add_argument("--json", action="store_true", help="only the JSON line")
+
+    reporting = commands.add_parser("report", help="one page of several comparisons, and of what was measured")
+    reporting.add_argument("folders", type=Path, nargs="+", help="each made by compare --out")
+    reporting.add_argument("--out", type=Path, required=True, help="folder for the page and its pictures")
+    for command in (comparing, reporting):
+        command.add_argument("--decision", type=Path, help="output of python -m bench.decision --json, for figure 17")
+        command.add_argument("--measured", type=Path, help="figures <metric>.<policy> of a live comparison, in a panel of its own")
     return main
 
 
@@ -112,12 +124,21 @@ def _world(options: argparse.Namespace) -> tuple[Any, World]:
     return preset, preset.worlds[name]
 
 
+def _command(argv: Sequence[str]) -> str:
+    return "python -m scheduler.simulation " + " ".join(argv)
+
+
+def _name(figure: str) -> str:
+    """Names of figures have dots between their parts; other marks, which policies' names may have, are replaced."""
+    return re.sub(r"[^\w.]", "_", figure)
+
+
 #: Parts of the JSON line that hold figures by name.
-_NAMED = ("figures", "intervals")
+_NAMED = ("figures", "intervals", "claims")
 
 
 def _last(argv: Sequence[str], document: Mapping[str, Any]) -> None:
-    """JSON has no NaN: what is none is null."""
+    """The JSON line. There is no NaN in it: what is none is null."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -126,12 +147,13 @@ def _last(argv: Sequence[str], document: Mapping[str, Any]) -> None:
             return float(f"{value:.6g}") if math.isfinite(value) else None
         return value
 
-    command = "python -m scheduler.simulation " + " ".join(argv)
-    # Names of figures have dots between their parts and no hyphens.
-    document = {
-        key: {name.replace("-", "_"): one for name, one in part.items()} if key in _NAMED else part for key, part in document.items()
-    }
-    print(json.dumps({"command": command} | clean(document), separators=(",", ":")))
+    def named(part: Mapping[str, Any]) -> dict[str, Any]:
+        return {_name(name): one for name, one in part.items()}
+
+    known = {key: named(part) if key in _NAMED else part for key, part in document.items()}
+    if "configurations" in known:
+        known["configurations"] = {key: named(part) for key, part in known["configurations"].items()}
+    print(json.dumps({"command": _command(argv)} | clean(known), separators=(",", ":")))
 
 
 def _fit(options: argparse.Namespace, argv: Sequence[str]) -> None:
@@ -172,6 +194,42 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> None:
     _last(argv, {"figures": found | speed})
 
 
+def _pictures() -> Any:
+    """The module that draws. Raises BadReport, in one line, where matplotlib is not installed."""
+    try:
+        from scheduler.simulation import pictures
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        raise section.BadReport("matplotlib is not installed; the extra 'report' holds it: pip install -e '.[report]'") from error
+    return pictures
+
+
+def _measured(options: argparse.Namespace) -> tuple[section.Measured | None, section.Measured | None]:
+    decision = section.read_measured(options.decision, ("full_us_", "sampled_us_")) if options.decision is not None else None
+    wanted = [f"{metric}." for metric in FIGURE_14]
+    live = section.read_measured(options.measured, wanted) if options.measured is not None else None
+    return decision, live
+
+
+def _write_page(out: Path, folders: Sequence[Path], found: tuple[section.Measured | None, section.Measured | None]) -> Path:
+    pictures = _pictures()
+    sections = [section.read(folder) for folder in folders]
+    return report.write(
+        out,
+        sections,
+        lambda one: pictures.styled(pictures.draw(one)),
+        pictures.styled(pictures.draw_measured(*found)),
+        [one for one in found if one is not None],
+    )
+
+
+def _report(options: argparse.Namespace, argv: Sequence[str]) -> None:
+    page = _write_page(options.out, options.folders, _measured(options))
+    print(page)
+    _last(argv, {"figures": {"sections": len(options.folders)}})
+
+
 def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
     preset = load(options.preset)
     chosen = tuple(filter(None, options.policies.split(","))) or preset.policies
@@ -184,29 +242,44 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
         world_seeds=min(options.world_seeds, options.seeds), factors=_factors(options.factors), interference=not options.no_interference,
         predictor=options.predictor, trace=options.trace, data=options.data, out=options.out,
     )  # fmt: skip
+    measured = _measured(options)
     if options.out is not None:
+        # Known before hours of runs: what they are drawn with.
+        _pictures()
         options.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     rows = comparison.rows(plan, options.workers, Progress())
     found = comparison.comparison(plan, rows)
-    intervals = found.intervals()
+    intervals, judged = found.intervals(), found.judged()
     if not options.json:
         _show(plan, found, intervals)
-    figures = {name: one.mean for name, one in intervals.items() if not name.startswith("advantage.")}
-    advantages = {name: one for name, one in intervals.items() if name.startswith("advantage.")}
+    if options.out is not None:
+        section.write(options.out, plan, found, rows, command=_command(argv), revision=report.revision())
+        page = _write_page(options.out, [options.out], measured)
+        if not options.json:
+            print(page)
+    figures = {name: one.mean for name, one in intervals.items()}
+    for one in judged:
+        figures |= {
+            f"not_worse.{one.claim.name}": int(metrics.not_worse(one.advantage)),
+            f"holds.{one.claim.name}": one.holds,
+        }
+        if plan.worlds:
+            figures |= {f"worlds.{one.claim.name}": one.worlds, f"calm.{one.claim.name}": one.calm}
     _last(
         argv,
         {
-            "figures": figures
-            | {name: one.mean for name, one in advantages.items()}
-            | {name.replace("advantage.", "not_worse."): int(metrics.not_worse(one)) for name, one in advantages.items()}
-            | {f"holds.{name}": share for name, share in found.holds.items()},
+            "figures": figures,
             "intervals": {name: {"low": one.low, "high": one.high} for name, one in intervals.items()},
+            "claims": {one.claim.name: f"{one.claim}: {one.verdict}" + (f"; {one.remark}" if one.remark else "") for one in judged},
             "configurations": {
-                key: {f"{metric}.{policy}".replace("-", "_"): by[policy][metric] for policy in chosen for metric in FIGURE_14}
+                key: {
+                    f"{metric}.{policy}": metrics.interval(list(by[policy][metric])).mean for policy in chosen for metric in FIGURE_14
+                }
                 for key, by in found.configurations.items()
             },
-            "seeds": options.seeds, "worlds": plan.worlds, "seconds": time.monotonic() - began,
+            "seeds": options.seeds, "worlds": plan.worlds, "revision": report.revision(),
+            "device": next(iter(preset.worlds.values())).truth.device, "seconds": time.monotonic() - began,
         },
     )  # fmt: skip
 
@@ -219,32 +292,39 @@ def _show(plan: Plan, found: comparison.Comparison, intervals: Mapping[str, metr
     print(
         f"{plan.preset}: {len(plan.seeds)} seeds, {len(found.configurations)} configurations; percent, +- half a 95 % interval over seeds"
     )
-    print(f"{'':16}" + "".join(f"{name:>15}" for name in _SHOWN))
+    wide = max(16, *(len(policy) + 2 for policy in found.policies))
+    print(f"{'':{wide}}" + "".join(f"{name:>15}" for name in _SHOWN))
     for policy in found.policies:
         cells = []
         for name in _SHOWN:
             one = intervals[f"{name}.{policy}"]
             half = (one.high - one.low) / 2
             cells.append(f"{100 * one.mean:8.2f}" + (f" ±{100 * half:5.2f}" if math.isfinite(half) else " " * 7))
-        print(f"{policy:16}" + "".join(cells))
-    first, *others = found.policies
-    for other in others:
-        print(f"{first} against {other}, points of advantage, paired by seed:")
-        for metric in FIGURE_14:
-            one = intervals[f"advantage.{metric}.{other}"]
-            word = "not worse" if metrics.not_worse(one) else "WORSE"
-            held = f", holds in {100 * found.holds[f'{metric}.{other}']:.0f} % of {plan.worlds} worlds" if found.holds else ""
-            print(f"  {metric}: {100 * one.mean:+.2f} [{100 * one.low:+.2f}, {100 * one.high:+.2f}] {word}{held}")
-    functions = [name.split(".")[1] for name in next(iter(found.values.values())) if name.startswith("admission.")]
+        print(f"{policy:{wide}}" + "".join(cells))
+    if found.bound:
+        print(f"{'offline bound':{wide}}{100 * intervals[f'dsr.{comparison.BOUND}'].mean:8.2f}")
+    judged = found.judged()
+    if judged:
+        print(f"{found.policies[0]} against the others, points of advantage, paired by seed, 95 % interval:")
+    for claimed in judged:
+        advantage = claimed.advantage
+        numbers = f"{100 * advantage.mean:+.2f} [{100 * advantage.low:+.2f}, {100 * advantage.high:+.2f}]"
+        worlds = (
+            f"; sign in {100 * claimed.worlds:.0f} % of {plan.worlds} worlds, {100 * claimed.calm:+.2f} without interference"
+            if plan.worlds
+            else ""
+        )
+        print(f"  {claimed.verdict:15} {claimed.claim}: {numbers}{worlds}")
+    functions = [name.removeprefix("admission.") for name in next(iter(found.values.values())) if name.startswith("admission.")]
     print("admission by function: " + ", ".join(functions))
     for policy in found.policies:
-        print(f"{policy:16}" + "".join(f"{100 * intervals[f'admission.{name}.{policy}'].mean:8.1f}" for name in functions))
+        print(f"{policy:{wide}}" + "".join(f"{100 * intervals[f'admission.{name}.{policy}'].mean:8.1f}" for name in functions))
 
 
 def main(argv: Sequence[str]) -> int:
     options = parser().parse_args(argv)
     try:
-        {"fit": _fit, "trace": _trace, "run": _run, "compare": _compare}[options.do](options, argv)
+        {"fit": _fit, "trace": _trace, "run": _run, "compare": _compare, "report": _report}[options.do](options, argv)
     except (SmoreError, Inconsistent, OSError, ValueError) as error:
         print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

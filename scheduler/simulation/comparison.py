@@ -1,11 +1,14 @@
 """
 Policies x configurations x seeds, in parallel processes, paired: every policy meets the same trace, the same noise and the same table.
 
-A *cell* is one configuration with one seed (and, at +-30 %, one world): all policies run in it, after the exclusive run. Cells are
-independent, so the figures do not depend on how many processes there are.
+A *cell* is one configuration with one seed and one world: all policies run in it, after the exclusive run. World 0 is the preset's own; in
+worlds 1, 2, … every demand and exponent is drawn, and in :data:`CALM` nothing interferes. Cells are independent, so the figures do not
+depend on how many processes there are.
 """
 
+import csv
 import gc
+import math
 import multiprocessing
 import os
 import sys
@@ -18,7 +21,9 @@ from typing import Final
 
 import numpy as np
 
-from scheduler.simulation import metrics, policies, traces
+from scheduler.simulation import claims, metrics, policies, traces
+from scheduler.simulation.bound import small, upper_bound
+from scheduler.simulation.claims import Judged
 from scheduler.simulation.metrics import FIGURE_14, Interval
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.simulator import Result, simulate
@@ -26,14 +31,21 @@ from scheduler.simulation.world import Preset, World, load
 
 #: Bounds of the factor on every demand and exponent of a changed world.
 SPREAD: Final = (0.7, 1.3)
+#: The world without interference.
+CALM: Final = -1
+#: What a small case is held against (bound.py): it is no policy.
+BOUND: Final = "upper-bound"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """
-    What to compare. ``worlds`` > 0: besides the preset's own truth so many with every demand and exponent drawn x U(0.7, 1.3), each with
-    the first ``world_seeds`` seeds. ``factors`` and ``interference`` change the truth of all runs. ``data``: folder of outside data.
-    ``out``: where every result is written, None: nowhere. ``trace`` overrides fields of the preset's trace.
+    What to compare.
+
+    ``worlds`` > 0: besides the preset's own truth so many with every demand and exponent drawn x U(0.7, 1.3), and one without
+    interference, each with the first ``world_seeds`` seeds. ``factors`` and ``interference`` change the truth of all runs. ``data``: folder
+    of outside data. ``out``: where the raw rows of every run of the preset's own world are written, None: nowhere. ``trace`` overrides
+    fields of the preset's trace.
     """
 
     preset: str
@@ -49,11 +61,11 @@ class Plan:
     out: Path | None = None
 
     def load(self, world: int = 0) -> Preset:
-        return load(self.preset, factors=dict(self.factors) | self.drawn(world), interference=self.interference)
+        return load(self.preset, factors=dict(self.factors) | self.drawn(world), interference=self.interference and world != CALM)
 
     def drawn(self, world: int) -> dict[str, float]:
-        """The factors of world 1, 2, …; world 0 is the preset's own."""
-        if not world:
+        """The factors of world 1, 2, …; the others have none."""
+        if world <= 0:
             return {}
         names = varied(next(iter(load(self.preset).worlds.values())))
         factors = np.random.default_rng([world, 6]).uniform(*SPREAD, len(names))
@@ -62,7 +74,7 @@ class Plan:
     def cells(self) -> list["Cell"]:
         configurations = list(self.load().worlds)
         found = [Cell(configuration=name, seed=seed) for seed in self.seeds for name in configurations]
-        for world in range(1, self.worlds + 1):
+        for world in (CALM, *range(1, self.worlds + 1)) if self.worlds else ():
             found += [
                 Cell(configuration=name, seed=seed, world=world) for seed in self.seeds[: self.world_seeds] for name in configurations
             ]
@@ -93,13 +105,19 @@ def run_cell(plan: Plan, cell: Cell) -> tuple[Cell, Row, int]:
     belief = table(world, Belief.of(dict(preset.predictor) | dict(plan.predictor)), cell.seed)
     exclusive = simulate(world, trace.none(), policies.factory(plan.policies[0]), seed=cell.seed, name="exclusive run")
     found: dict[str, Mapping[str, float]] = {}
+    if small(world, trace):
+        found[BOUND] = {"dsr": upper_bound(world, trace, cell.seed) / len(trace)}
     for name in plan.policies:
         result = quiet(partial(simulate, world, trace, policies.factory(name), seed=cell.seed, table=belief, name=name))
         found[name] = metrics.figures(result, exclusive)
-        if plan.out is not None:
-            parts = [plan.preset, cell.configuration, f"world{cell.world}" if cell.world else "", f"seed{cell.seed}", name]
-            result.write(plan.out / ("-".join(part.replace("/", "_") for part in parts if part) + ".npz"))
+        if plan.out is not None and not cell.world:
+            result.write(plan.out / raw_name(cell, name))
     return cell, found, len(trace) * len(plan.policies)
+
+
+def raw_name(cell: Cell, policy: str) -> str:
+    """Of the file with the raw rows of one run."""
+    return "-".join(filter(None, (cell.configuration, f"seed{cell.seed}", policy.replace("/", "_")))) + ".npz"
 
 
 def quiet(work: Callable[[], Result]) -> Result:
@@ -145,56 +163,80 @@ def _each(plan: Plan, cells: Sequence[Cell], workers: int) -> Iterator[tuple[Cel
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """
-    ``values``: policy → metric → one value per seed, the mean over configurations. ``configurations``: name → policy → metric → mean over
-    seeds. ``holds``: metric.policy → share of the changed worlds in which the first policy is better or equal; empty without worlds.
+    ``values``: policy → metric → one value per seed, the mean over configurations; ``bound`` per seed, empty where the case is not small.
+    ``configurations``: name → policy → metric → one value per seed. ``worlds``: of each changed world claim → mean advantage of the first
+    policy, positive = better; ``calm`` without interference. Both are empty without worlds.
     """
 
     policies: tuple[str, ...]
     values: Mapping[str, Mapping[str, Sequence[float]]]
-    configurations: Mapping[str, Mapping[str, Mapping[str, float]]]
-    holds: Mapping[str, float]
+    bound: Sequence[float]
+    configurations: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
+    worlds: Sequence[Mapping[str, float]]
+    calm: Mapping[str, float]
 
     def intervals(self) -> dict[str, Interval]:
         """``<metric>.<policy>``, and ``advantage.<metric>.<policy>`` of the first policy over each other one, paired by seed."""
         found = {
             f"{metric}.{policy}": metrics.interval(list(values)) for policy, by in self.values.items() for metric, values in by.items()
         }
-        first, *others = self.policies
-        for other in others:
-            for metric in FIGURE_14:
-                paired = metrics.advantage(metric, self.values[first][metric], self.values[other][metric])
-                found[f"advantage.{metric}.{other}"] = paired
+        if self.bound:
+            found[f"dsr.{BOUND}"] = metrics.interval(self.bound)
+        for claim in claims.claims(self.policies):
+            ours, theirs = (self.values[policy][claim.metric] for policy in (claim.first, claim.other))
+            found[f"advantage.{claim.name}"] = metrics.advantage(claim.metric, ours, theirs)
         return found
+
+    def judged(self) -> list[Judged]:
+        """Every claim of figure 14."""
+        intervals = self.intervals()
+        advantages = {claim.name: intervals[f"advantage.{claim.name}"] for claim in claims.claims(self.policies)}
+        return claims.judge(self.policies, advantages, self.worlds, self.calm)
 
 
 def comparison(plan: Plan, found: Mapping[Cell, Row]) -> Comparison:
     own = {cell: row for cell, row in found.items() if not cell.world}
-    names = list(next(iter(own.values()))[plan.policies[0]])
-    values = {
-        policy: {
-            metric: [_mean([row[policy][metric] for cell, row in own.items() if cell.seed == seed]) for seed in plan.seeds]
-            for metric in names
-        }
-        for policy in plan.policies
-    }
-    configurations = {
-        key: {
-            policy: {metric: _mean([row[policy][metric] for cell, row in own.items() if cell.configuration == key]) for metric in names}
-            for policy in plan.policies
-        }
-        for key in dict.fromkeys(cell.configuration for cell in own)
-    }
-    holds: dict[str, float] = {}
-    first, *others = plan.policies
-    for metric, more in FIGURE_14.items() if plan.worlds else ():
-        for other in others:
-            kept = 0
-            for world in range(1, plan.worlds + 1):
-                here = [row for cell, row in found.items() if cell.world == world]
-                difference = _mean([row[first][metric] for row in here]) - _mean([row[other][metric] for row in here])
-                kept += difference >= 0 if more else difference <= 0
-            holds[f"{metric}.{other}"] = kept / plan.worlds
-    return Comparison(policies=plan.policies, values=values, configurations=configurations, holds=holds)
+    first = next(iter(own.values()))
+    names = list(first[plan.policies[0]])
+
+    def by_seed(policy: str, metric: str, configuration: str | None = None) -> list[float]:
+        return [
+            _mean([row[policy][metric] for cell, row in own.items() if cell.seed == seed and configuration in (None, cell.configuration)])
+            for seed in plan.seeds
+        ]
+
+    def advantages(world: int) -> dict[str, float]:
+        here = [row for cell, row in found.items() if cell.world == world]
+        differences = {}
+        for claim in claims.claims(plan.policies):
+            ours, theirs = (_mean([row[policy][claim.metric] for row in here]) for policy in (claim.first, claim.other))
+            differences[claim.name] = ours - theirs if FIGURE_14[claim.metric] else theirs - ours
+        return differences
+
+    return Comparison(
+        policies=plan.policies,
+        values={policy: {metric: by_seed(policy, metric) for metric in names} for policy in plan.policies},
+        bound=by_seed(BOUND, "dsr") if all(BOUND in row for row in own.values()) else [],
+        configurations={
+            key: {policy: {metric: by_seed(policy, metric, key) for metric in names} for policy in plan.policies}
+            for key in dict.fromkeys(cell.configuration for cell in own)
+        },
+        worlds=[advantages(world) for world in range(1, plan.worlds + 1)],
+        calm=advantages(CALM) if plan.worlds else {},
+    )
+
+
+def write_rows(found: Mapping[Cell, Row], path: Path) -> None:
+    """One line for each run: world, seed, configuration, policy, then its figures; nothing where there is none."""
+    names = list(dict.fromkeys(metric for row in found.values() for by in row.values() for metric in by))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["world", "seed", "configuration", "policy", *names])
+        for cell, row in found.items():
+            world = "calm" if cell.world == CALM else cell.world
+            for policy, by in row.items():
+                cells = [repr(by[name]) if name in by and math.isfinite(by[name]) else "" for name in names]
+                writer.writerow([world, cell.seed, cell.configuration, policy, *cells])
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.simulation.simulator import EXPIRED, FAILED, GPU_COLUMNS, REJECTED, SUCCEEDED, Result
-from scheduler.simulation.truth import Z99
+from scheduler.simulation.truth import mean_over_alone
 
 Floats = NDArray[np.float64]
 
@@ -55,8 +55,7 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
     found["sfd"] = float((result.gpus[training, _SLOW] / result.gpus[training, _ALIVE] - 1.0).mean()) if training.any() else math.nan
     found["train_loss"] = float((1.0 - result.gpus[training, _WORK] / result.gpus[training, _ALIVE]).mean()) if training.any() else math.nan
     slow = result.run_s[done] / result.alone_s[done]
-    mean_alone = math.exp(0.5 * (math.log(result.p99) / Z99) ** 2)
-    found["sld"] = float((slow / mean_alone - 1.0).mean()) if done.any() else math.nan
+    found["sld"] = float((slow / mean_over_alone(result.p99) - 1.0).mean()) if done.any() else math.nan
     found["sld_p99"] = float((slow / result.p99 - 1.0).mean()) if done.any() else math.nan
     loaded = float(result.gpus[:, _LOADED].sum())
     found["waste"] = 1.0 - float(result.gpus[:, _EXECUTING].sum()) / loaded if loaded else math.nan

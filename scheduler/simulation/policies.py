@@ -1,14 +1,35 @@
 """The policies that a run may name: each made anew for a run from its seed."""
 
 from collections.abc import Callable
+from typing import Any
 
 from scheduler.policy.core import Engine, Policy
-from scheduler.policy.knobs import preset
+from scheduler.policy.knobs import UnknownPolicy, preset
 
 Factory = Callable[[int], Policy]
 
 
 def factory(name: str) -> Factory:
-    """Of a named setting. Raises UnknownPolicy, which names those that there are."""
-    preset(name)
-    return lambda seed: Engine(preset(name, seed=seed))
+    """
+    Of a named setting, with knobs that differ after colons: ``edf-util:sm_cap=0.9``, a number, true, false or a word.
+
+    Raises UnknownPolicy, which names the settings or knobs that there are.
+    """
+    setting, *changed = name.split(":")
+    knobs = dict(map(_knob, changed))
+    preset(setting, **knobs)
+    return lambda seed: Engine(preset(setting, **({"seed": seed} | knobs)))
+
+
+def _knob(text: str) -> tuple[str, Any]:
+    knob, sign, value = text.partition("=")
+    if not sign:
+        raise UnknownPolicy(f"{text!r} is not of the form knob=value")
+    if value in ("true", "false"):
+        return knob, value == "true"
+    for kind in (int, float):
+        try:
+            return knob, kind(value)
+        except ValueError:
+            continue
+    return knob, value

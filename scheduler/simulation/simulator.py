@@ -222,21 +222,14 @@ class _Simulation:
         n, functions = len(trace), len(world.functions)
         index = trace.index_in(self._names)
         self._function: list[int] = index[trace.function].tolist()
-        batches = np.array([function.batch for function in world.functions])
-        self._rows: list[int] = np.where(trace.rows > 0, trace.rows, batches[index[trace.function]]).tolist()
+        self._rows: list[int] = trace.rows_in(world).tolist()
         self._arrival: list[float] = trace.arrival_s.tolist()
-        sizes: dict[tuple[int, int], tuple[float, float]] = {}
-        for key in set(zip(self._function, self._rows, strict=True)):
-            function = world.functions[key[0]]
-            sizes[key] = world.use(function, key[1]).seconds, world.p99_s(function, key[1])
-        found = np.array([sizes[key] for key in zip(self._function, self._rows, strict=True)]).reshape(n, 2)
-        self._alone: list[float] = found[:, 0].tolist()
-        relative = np.where(np.isnan(trace.factor), trace.deadline_s, trace.factor * found[:, 1])
-        self._deadline: list[float] = (trace.arrival_s + relative).tolist()
+        sizes = {key: world.use(world.functions[key[0]], key[1]).seconds for key in set(zip(self._function, self._rows, strict=True))}
+        self._alone = [sizes[key] for key in zip(self._function, self._rows, strict=True)]
+        self._deadline: list[float] = trace.deadlines_in(world).tolist()
         self._duration = trace.duration_s
         # Noise goes with the invocation, so that every policy meets the same.
-        noise = np.random.default_rng([seed, 1])
-        self._noise: list[float] = np.exp(world.truth.noise * noise.standard_normal(n)).tolist()
+        self._noise: list[float] = world.noise(n, seed).tolist()
         self._monitor = np.random.default_rng([seed, 2])
         self._noises: list[float] = []
         self._ids = [f"{number:09d}" for number in range(n)]
@@ -256,12 +249,13 @@ class _Simulation:
         self._need = [world.memory_mib(function) for function in world.functions]
         self._load_s = [world.load_s(function) for function in world.functions]
         # GPU instances that are alike share what was computed of their states.
-        alike = {
-            (gpu.sevenths, gpu.training): world.truth.on(gpu.sevenths, gpu.training.pair if gpu.training is not None else None)
-            for gpu in world.gpus
-        }
+        alike: dict[tuple[object, ...], Contention] = {}
+        for gpu in world.gpus:
+            key = world.alike(gpu)
+            if key not in alike:
+                alike[key] = world.contention(gpu)
         self._gpus = [
-            _Gpu(position, gpu, alike[gpu.sevenths, gpu.training], functions, gpu.memory_mib - world.training_mib(gpu))
+            _Gpu(position, gpu, alike[world.alike(gpu)], functions, gpu.memory_mib - world.training_mib(gpu))
             for position, gpu in enumerate(world.gpus)
         ]
         self._by_name = {gpu.name: state for gpu, state in zip(world.gpus, self._gpus, strict=True)}
@@ -701,7 +695,7 @@ class _Simulation:
             loading=[(names[index], REVISION, count) for index, count in enumerate(gpu.loading) if count],
             job_degradation=degradation,
             device=world.device(spec),
-            sharing_mode=world.truth.sharing_mode,
+            sharing_mode=world.sharing_mode(spec),
             workloads=[world.workload(spec.training)] if spec.training is not None else [],
             losses=self._losses(gpu, whole, last[1] - window[0][1]),
         )

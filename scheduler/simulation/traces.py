@@ -102,6 +102,20 @@ class Trace:
             raise BadTrace(f"function: {missing!r} is none of the world's functions ({', '.join(names)})", field="function")
         return np.array([column[name] for name in self.functions], np.int64)
 
+    def rows_in(self, world: World) -> Ints:
+        """[n], with the function's own batch where none was given."""
+        own = np.array([function.batch for function in world.functions])
+        return np.where(self.rows > 0, self.rows, own[self.index_in([function.name for function in world.functions])[self.function]])
+
+    def deadlines_in(self, world: World) -> Floats:
+        """[n], on the trace's clock."""
+        index = self.index_in([function.name for function in world.functions])[self.function]
+        keys = np.stack([index, self.rows_in(world)], axis=1)
+        sizes, which = np.unique(keys, axis=0, return_inverse=True)
+        p99 = np.array([world.p99_s(world.functions[function], rows) for function, rows in sizes.tolist()])
+        relative = np.where(np.isnan(self.factor), self.deadline_s, self.factor * p99[which.reshape(-1)] if len(self) else self.factor)
+        return np.asarray(self.arrival_s + relative)
+
     def none(self) -> "Trace":
         """The same span without a single arrival: what an exclusive run is."""
         empty, whole = np.zeros(0), np.zeros(0, np.int64)

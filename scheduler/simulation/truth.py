@@ -270,6 +270,11 @@ class Truth:
         return Contention(self, slice_, training)
 
 
+def mean_over_alone(p99: float) -> float:
+    """Mean of a run alone over its time without noise, from its P99 over that (both of a lognormal)."""
+    return math.exp(0.5 * (math.log(p99) / Z99) ** 2)
+
+
 def slice_slowdown(model: str, slice_: int) -> float:
     """Of a training on a slice against the whole device (digest 11.5). Raises BadTruth where it does not fit."""
     if slice_ == 7:

@@ -14,10 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from scheduler.simulation import truth as truths
-from scheduler.simulation.truth import CONTEXT_MIB, Truth, Use
+from scheduler.simulation.truth import CONTEXT_MIB, Contention, Truth, Use
 from smore.domain.errors import InvalidSpec
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.workload import CONSERVATIVE
@@ -142,10 +144,7 @@ class World:
                 raise bad(f"{path}.slots", f"1..62 slots are expected, not {gpu.slots}")
             if gpu.sevenths not in truths.SLICES:
                 raise bad(f"{path}.sevenths", f"one of {', '.join(map(str, truths.SLICES))} is expected, not {gpu.sevenths}")
-            if gpu.training is not None:
-                known(self.truth, gpu.training.model, "training", f"{path}.training")
-                if gpu.sevenths != 7:
-                    truths.slice_slowdown(gpu.training.model, gpu.sevenths)
+            self.check_training(gpu, path)
             free = gpu.memory_mib - self.training_mib(gpu)
             if free < 0:
                 raise bad(
@@ -153,7 +152,7 @@ class World:
                 )
         largest = max(gpu.memory_mib - self.training_mib(gpu) for gpu in self.gpus)
         for position, function in enumerate(self.functions):
-            known(self.truth, function.model, "function", f"functions[{position}].model")
+            self.check_function(function, f"functions[{position}]")
             if self.memory_mib(function) > largest:
                 need = self.memory_mib(function)
                 raise bad(
@@ -164,7 +163,28 @@ class World:
             if failure.gpu not in there:
                 raise bad(f"failures[{position}].gpu", f"{failure.gpu!r} is none of the GPU instances")
 
+    def check_training(self, gpu: Gpu, path: str) -> None:
+        """Raises BadWorld or BadTruth for a training that the truth does not know, or that does not run on such a slice."""
+        if gpu.training is not None:
+            known(self.truth, gpu.training.model, "training", f"{path}.training")
+            if gpu.sevenths != 7:
+                truths.slice_slowdown(gpu.training.model, gpu.sevenths)
+
+    def check_function(self, function: Function, path: str) -> None:
+        known(self.truth, function.model, "function", f"{path}.model")
+
     # ---- what follows from the truth ----------------------------------------------------------------------------------------------------
+
+    def contention(self, gpu: Gpu) -> Contention:
+        return self.truth.on(gpu.sevenths, gpu.training.pair if gpu.training is not None else None)
+
+    def alike(self, gpu: Gpu) -> tuple[object, ...]:
+        """GPU instances with the same key have the same contention."""
+        return gpu.sevenths, gpu.training
+
+    def noise(self, n: int, seed: int) -> NDArray[np.float64]:
+        """[n], by which the run time of each invocation of a run differs from its time alone."""
+        return np.exp(self.truth.noise * np.random.default_rng([seed, 1]).standard_normal(n))
 
     def use(self, function: Function, rows: int) -> Use:
         return self.truth.use(function.model, "function", rows)
@@ -186,6 +206,9 @@ class World:
     def device(self, gpu: Gpu) -> str:
         """What a report says of it: every size of slice is a place of its own (A55)."""
         return self.truth.device if gpu.sevenths == 7 else f"{self.truth.device} {gpu.sevenths}/7"
+
+    def sharing_mode(self, gpu: Gpu) -> str:  # noqa: ARG002 - one truth has one sharing mode
+        return self.truth.sharing_mode
 
     def workload(self, training: Training) -> str:
         return f"{training.model}/{self.truth.preset}/training/{training.batch}"

@@ -9,7 +9,7 @@ import yaml
 
 from scheduler.simulation import comparison, traces
 from scheduler.simulation.__main__ import main
-from scheduler.simulation.comparison import Cell, Plan
+from scheduler.simulation.comparison import CALM, Cell, Plan
 from scheduler.simulation.simulator import Result
 
 PRESET = {
@@ -55,7 +55,7 @@ def test_compare_prints_figures_with_intervals(preset: str, capsys: pytest.Captu
         assert figures[f"not_worse.{metric}.edf_util"] in (0, 1)
     assert set(document["configurations"]) == {"light", "heavy"}
     assert "4/4 cells" in printed.err and "s left" in printed.err
-    assert "smore against edf-util" in printed.out
+    assert "smore against the others" in printed.out and "of smore no worse than edf-util's" in printed.out
 
 
 def test_processes_do_not_change_figures(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,14 +71,23 @@ def test_processes_do_not_change_figures(preset: str, capsys: pytest.CaptureFixt
 def test_worlds_are_drawn_around_the_truth_and_counted(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--preset", preset, "--seeds", "1", "--worlds", "2", "--workers", "1", "--json"]) == 0
 
-    figures = last(capsys)["figures"]
-    assert all(figures[f"holds.{metric}.edf_util"] in (0.0, 0.5, 1.0) for metric in ("dsr", "gui", "sfd", "sld"))
+    document = last(capsys)
+    figures = document["figures"]
+    for metric in ("dsr", "gui", "sfd", "sld"):
+        assert figures[f"worlds.{metric}.edf_util"] in (0.0, 0.5, 1.0)
+        # One seed says nothing.
+        assert figures[f"holds.{metric}.edf_util"] is None
+        assert "cannot be said" in document["claims"][f"{metric}.edf_util"]
+    # Where nothing interferes no training is slowed down by anybody.
+    assert figures["calm.sfd.edf_util"] == 0.0
     plan = Plan(preset=preset, policies=("smore",), seeds=(0,), worlds=2)
     factors = plan.drawn(1)
     assert factors != plan.drawn(2) and plan.drawn(0) == {}
     assert all(0.7 <= factor <= 1.3 for factor in factors.values())
     assert {"exponent", "growth", "u.training.vgg16", "b.function.bert"} <= set(factors)
     assert len(factors) == 2 + 2 * 16
+    assert plan.drawn(CALM) == {} and not plan.load(CALM).worlds["light"].truth.interference
+    assert [cell.world for cell in plan.cells()] == [0, 0, CALM, CALM, 1, 1, 2, 2]
     assert plan.load(1).worlds["light"].truth.training.exponent == pytest.approx(1.3 * factors["exponent"])
 
 
@@ -112,6 +121,9 @@ def test_run_and_trace_write_the_same_bytes_again(preset: str, tmp_path: Path, c
     [
         (["compare", "--preset", "fig99"], "preset: 'fig99' is not known"),
         (["compare", "--policies", "smore,psychic"], "'psychic' is not a policy"),
+        (["compare", "--policies", "smore:psychic=1"], "'psychic' is not a knob"),
+        (["compare", "--policies", "edf-util:sm_cap=-1"], "sm_cap: -1.0 is out of range"),
+        (["compare", "--policies", "edf-util:sm_cap"], "'sm_cap' is not of the form knob=value"),
         (["compare", "--policies", "smore,smore"], "policies: at least one policy is expected, each once"),
         (["compare", "--factors", "speed=2"], "speed: no parameter of the ground truth has this name"),
         (["compare", "--factors", "u=much"], "factors.u: a number is expected"),
@@ -131,6 +143,50 @@ def test_bad_input_is_one_line_and_status_2(preset: str, more: list[str], why: s
     error = capsys.readouterr().err.strip()
     assert why in error
     assert "\n" not in error
+
+
+HEADER = "function,revision,arrival_at,deadline_at,rows"
+CLUSTER = {"gpus": [{"count": 1, "memory_mib": 1000, "trainings": ["roberta/64"]}]}
+
+
+@pytest.mark.parametrize(
+    ("trace", "cluster", "why"),
+    [
+        ("bert,1,10.0,12.0,1\nbert,1,ten,12.0,1", None, "history.csv:3: arrival_at: a number is expected, not 'ten'"),
+        ("bert,1,10.0,9.0,1", None, "history.csv:2: deadline_at: 9 is not after the arrival at 10"),
+        ("bert,1,10.0,-3,1", None, "history.csv:2: deadline_at: a number of at least 0 is expected, not '-3'"),
+        ("bert,1,10.0,12.0", None, "history.csv:2: row: 5 columns are expected, not 4"),
+        ("yolo,1,10.0,12.0,1", None, "history.csv:2: function: 'yolo' is not known"),
+        ("bert,1,10.0,12.0,1", CLUSTER, "gpus[0].memory_mib: the training roberta/64 needs"),
+        ("bert,1,10.0,12.0,1", {"gpus": []}, "gpus: at least one GPU instance is expected"),
+        ("bert,1,10.0,12.0,1", {"gpus": [{"sevenths": 5}]}, "gpus[0].sevenths: one of 1, 2, 3, 4, 7 is expected, not 5"),
+        ("bert,1,10.0,12.0,1", {"gpus": [{"count": 1}], "round_s": -1}, "round_s: a number in"),
+    ],
+)
+def test_a_bad_trace_or_cluster_is_told_by_line_and_field(
+    tmp_path: Path, trace: str, cluster: dict[str, Any] | None, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "history.csv").write_text(f"{HEADER}\n{trace}\n")
+    document = PRESET | {"trace": {"kind": "history", "path": str(tmp_path / "history.csv")}}
+    if cluster is not None:
+        document["configurations"] = {"odd": cluster}
+    (tmp_path / "odd.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+
+    assert main(["compare", "--preset", str(tmp_path / "odd.yaml"), "--seeds", "1", "--workers", "1"]) == 2
+
+    error = capsys.readouterr().err.strip().splitlines()
+    assert len(error) == 1
+    assert why in error[0]
+
+
+def test_knobs_of_a_policy_are_set_after_its_name(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A threshold that admits nothing is another policy under its own name."""
+    policies = "edf-util,edf-util:sm_cap=0.01"
+    assert main(["compare", "--preset", preset, "--seeds", "1", "--policies", policies, "--workers", "1", "--json"]) == 0
+
+    figures = last(capsys)["figures"]
+    assert figures["admission.edf_util"] > 0.5
+    assert figures["admission.edf_util_sm_cap_0.01"] == 0.0
 
 
 def test_fit_is_refused_without_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
