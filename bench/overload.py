@@ -1,0 +1,905 @@
+"""
+Five times more than fits: ``python -m bench.overload --json``.
+
+A platform of its own on CPU partitions of one core each, a real training on each of the first two, three functions of the zoo with
+deadlines of some hundred milliseconds, and an open-loop client in a process of its own, Poisson arrivals. The platform's processes and the
+client share the partitions' cores.
+
+1. *Solo*: with nothing else on the platform, what one invocation of each function takes on a GPU instance (median of the workers' runs).
+2. *Fixed rates*, the policy's budget rule off: short looks at rising rates find the capacity (the best rate of deadline-met completions);
+   then the trainings' losses are measured at parts of it, and at some rates between the highest that keeps the budget and the lowest that
+   does not. The *reference rate* is that of the best fixed rate: the highest harvest among those whose every training loses no more than
+   its budget.
+3. *The policy*, as the product has it, at multiples of the reference rate, the last one the overload (5).
+
+At each point, over ``--seconds`` after a warm-up in which what the budgets' accounts had saved is spent. Latency runs from the instant a
+request was due until its client has the answer. A request is *refused* when it is answered 429; *admitted* are all others, also those that
+expired or got no answer. *Harvest* is the sum over the invocations that met their deadline of their solo device-seconds, per second. A
+training's *loss* is estimated from the closed windows of that point alone (docs/budgets.md), for which the load goes on where they are
+too few; so that there are enough of them, a tenth of
+the time is closed (``SMORE_WORKER__PROBE_SHARE=0.1``; the product's default is 0.03). Nothing is learned meanwhile: the learn worker ends
+once its first degradation table is there.
+
+Figures (95 % intervals as ``_low`` and ``_high``: Wilson for shares, means over blocks of 5 s for rates, Student's t over windows for
+losses):
+
+* ``dsr_admitted``: part of the admitted that met their deadline, at the overload; ``dsr_admitted_platform``: the same by the platform's
+  clock, arrival at the gate to the result in Redis.
+* ``goodput_ratio``: deadline-met completions per second at the overload, over the best at any lower rate.
+* ``harvest_ratio``: harvest at the overload over that of the best fixed rate.
+* ``worst_job_loss`` at the overload, and ``budget``; ``worst_job_loss_all``: over all points under the policy.
+* ``retry_after_share``: refusals that named a time to come back. ``reference_rate``, ``capacity_rate``: per second.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+import numpy as np
+import redis
+import uvloop
+from numpy.typing import NDArray
+
+from bench import load, report
+from smore import local, stream
+from smore.client import ApiError, Client, ClientError
+from smore.degradation import Tables
+from smore.domain.loss import DEFAULT_BUDGET, LEAST_WINDOWS, Loss, Window, estimate, student
+from smore.fleet import Report, decode_report, stream_entries
+from smore.settings import Settings
+
+#: Multiples of the reference rate under the policy, the last is the overload; and of the capacity without a budget, before refinement.
+MULTIPLES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
+FIXED: Final = (0.1, 0.2, 0.4)
+REFINED: Final = 2
+#: Before a point is measured: longer than what a full account lets through beyond what it earns.
+WARMUP_S: Final = 8.0
+#: The search for the capacity: where it begins (per second), how it rises, how long it looks, and the part met at which it ends.
+FIRST_RATE: Final = 10.0
+RISE: Final = 1.6
+LOOK_S: Final = 10.0
+ENOUGH: Final = 0.7
+BLOCK_S: Final = 5.0
+#: Runs of each function alone.
+SOLO_RUNS: Final = 40
+PATIENCE_S: Final = 120.0
+#: After the window: requests under way are answered within their deadline.
+DRAIN_S: Final = 5.0
+#: A connection that was idle for longer is not used again: the gateway may be closing it.
+STALE_S: Final = 2.0
+#: More at a time are not opened; the request counts as admitted and lost.
+MOST_CONNECTIONS: Final = 2000
+PROBE_SHARE: Final = 0.1
+#: How often a load goes on because windows are missing.
+MOST_MORE: Final = 3
+#: What is declared of a function in the paper's size; the canary and the runs correct it.
+PAPER_PROFILE: Final = {"run_ms": {1: 10, 8: 20}, "load_ms": 3000, "usage_gain": 0.1, "degradation": 0.1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A function under load: a model of the zoo and the deadline that it gets here, seconds."""
+
+    model: str
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A training beside it, at a batch that was profiled."""
+
+    model: str
+    batch: int
+    preset: str = "cpu"
+
+    @property
+    def workload(self) -> str:
+        return f"{self.model}/{self.preset}/training/{self.batch}"
+
+
+#: Small inputs, so that a refusal costs the gateway little; short iterations, so that windows are short.
+FUNCTIONS: Final = (Served(model="deepfm", deadline_s=0.3), Served(model="roberta", deadline_s=0.5), Served(model="bert", deadline_s=0.8))
+TRAININGS: Final = (Trained(model="resnet50", batch=2), Trained(model="vgg16", batch=2))
+
+
+# ---- the client --------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """
+    What a client sends: ``requests`` (one for each function, each as likely), for ``seconds``.
+
+    Open loop at ``rate`` per second, or closed loop over ``connections`` where there is no rate.
+    """
+
+    host: str
+    port: int
+    requests: Sequence[bytes]
+    seconds: float
+    rate: float | None = None
+    connections: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """
+    A client's requests, one place each.
+
+    The function, when it was due (epoch seconds), seconds until its answer (inf: none came), its status (0: none), whether a refusal
+    named a time to come back, and the run time on the GPU instance, seconds (NaN: not told).
+    """
+
+    function: NDArray[np.int64]
+    due: NDArray[np.float64]
+    latency: NDArray[np.float64]
+    status: NDArray[np.int64]
+    back: NDArray[np.bool_]
+    run: NDArray[np.float64]
+
+
+class _Line(asyncio.Protocol):
+    """A connection with at most one request under way."""
+
+    def __init__(self, drive: "_Drive") -> None:
+        self._drive = drive
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._number = -1
+        self.idle_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, not a check: uvloop's transports do not derive from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def send(self, number: int, request: bytes) -> None:
+        assert self._transport is not None
+        self._number = number
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        answer = load.read_answer(self._buffer)
+        if answer is None or len(self._buffer) < answer.size:
+            return
+        head = bytes(self._buffer[: self._buffer.find(b"\r\n\r\n")]).lower()
+        self._buffer.clear()
+        number, self._number = self._number, -1
+        self._drive.answered(self, number, answer, head)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._transport = None
+        self._drive.gone(self)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class _Drive:
+    """One run of a client."""
+
+    def __init__(self, what: Load) -> None:
+        self._what = what
+        self._rng = np.random.default_rng(what.seed)
+        self._function: list[int] = []
+        self._due: list[float] = []
+        self._latency: list[float] = []
+        self._status: list[int] = []
+        self._back: list[bool] = []
+        self._run: list[float] = []
+        self._idle: list[_Line] = []
+        self._open = self._under_way = 0
+        self._until = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> Sent:
+        began = time.time()
+        self._until = began + self._what.seconds
+        if self._what.rate is None:
+            await asyncio.gather(*(self._send(self._note(time.time())) for _ in range(self._what.connections)))
+            await asyncio.sleep(self._until - time.time())
+        else:
+            due = began + self._rng.exponential(1 / self._what.rate)
+            while due < self._until:
+                await asyncio.sleep(due - time.time())
+                task = asyncio.create_task(self._send(self._note(due)))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                due += self._rng.exponential(1 / self._what.rate)
+        patient = time.time() + DRAIN_S
+        while self._under_way and time.time() < patient:
+            await asyncio.sleep(0.02)
+        for line in self._idle:
+            line.close()
+        return Sent(
+            function=np.array(self._function, np.int64), due=np.array(self._due), latency=np.array(self._latency),
+            status=np.array(self._status, np.int64), back=np.array(self._back, bool), run=np.array(self._run),
+        )  # fmt: skip
+
+    def _note(self, due: float) -> int:
+        """Another request, under way from now on; its number."""
+        self._under_way += 1
+        self._function.append(int(self._rng.integers(len(self._what.requests))))
+        self._due.append(due)
+        self._latency.append(math.inf)
+        self._status.append(0)
+        self._back.append(False)
+        self._run.append(math.nan)
+        return len(self._due) - 1
+
+    async def _send(self, number: int) -> None:
+        while self._idle and time.time() - self._idle[-1].idle_at > STALE_S:
+            self._idle.pop().close()
+        if not self._idle:
+            if self._open == MOST_CONNECTIONS:
+                return
+            self._open += 1
+            try:
+                _, line = await asyncio.get_running_loop().create_connection(lambda: _Line(self), self._what.host, self._what.port)
+            except OSError:
+                self._open -= 1
+                return
+            line.idle_at = time.time()
+            self._idle.append(line)
+        self._idle.pop().send(number, self._what.requests[self._function[number]])
+
+    def answered(self, line: _Line, number: int, answer: load.Answer, head: bytes) -> None:
+        now = time.time()
+        self._under_way -= 1
+        self._latency[number], self._status[number] = now - self._due[number], answer.status
+        self._back[number] = b"\r\nretry-after:" in head
+        _, found, after = head.partition(b"run;dur=")
+        if found:
+            self._run[number] = float(after.split(b"\r", 1)[0].split(b",", 1)[0]) / 1e3
+        line.idle_at = now
+        self._idle.append(line)
+        if self._what.rate is None:
+            # Who was refused comes back when told to.
+            _, _, after = head.partition(b"\r\nretry-after:")
+            pause_s = float(after.split(b"\r", 1)[0]) if self._back[number] else 0.0
+            asyncio.get_running_loop().call_later(pause_s, self._again)
+
+    def _again(self) -> None:
+        """A closed loop's next request."""
+        if time.time() < self._until:
+            task = asyncio.create_task(self._send(self._note(time.time())))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def gone(self, line: _Line) -> None:
+        self._open -= 1
+        if line in self._idle:
+            self._idle.remove(line)
+
+
+def drive(what: Load) -> Sent:
+    """In a process of its own, so that its CPU time is not this one's. The requests travel on stdin: they hold keys."""
+    spec = asdict(what) | {"requests": [one.decode("latin-1") for one in what.requests]}
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.overload", "--client"], cwd=report.ROOT, input=json.dumps(spec), stdout=subprocess.PIPE, text=True,
+        check=True, timeout=what.seconds + DRAIN_S + 60,
+    )  # fmt: skip
+    columns = json.loads(done.stdout)
+    return Sent(
+        function=np.array(columns["function"], np.int64), due=np.array(columns["due"]), status=np.array(columns["status"], np.int64),
+        latency=np.array(columns["latency"], float), back=np.array(columns["back"], bool), run=np.array(columns["run"], float),
+    )  # fmt: skip
+
+
+def _client() -> None:
+    """``--client``: a :class:`Load` on stdin, a :class:`Sent` on stdout; Python's JSON knows inf and NaN."""
+    spec = json.load(sys.stdin)
+    spec["requests"] = [one.encode("latin-1") for one in spec["requests"]]
+    sent = uvloop.run(_Drive(Load(**spec)).run())
+    answer = json.dumps({name: getattr(sent, name).tolist() for name in ("function", "due", "latency", "status", "back", "run")}).encode()
+    # Not print: without a buffer (PYTHONUNBUFFERED) it loses what one write does not take.
+    with os.fdopen(os.dup(1), "wb") as out:
+        out.write(answer)
+
+
+# ---- what the platform says --------------------------------------------------------------------------------------------------------------
+
+
+class Witness(threading.Thread):
+    """Reads the event stream beside the platform: how invocations ended, and the closed windows of the trainings."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        super().__init__(daemon=True, name="witness")
+        self._url, self._prefix = url, prefix
+        self._stopped = threading.Event()
+        self.settled: list[stream.Settled] = []
+        #: Job → its windows by their start.
+        self.windows: dict[str, dict[float, Window]] = {}
+        #: GPU instance → (epoch seconds, its report), since :meth:`forget`.
+        self.reports: dict[str, list[tuple[float, Report]]] = {}
+
+    def run(self) -> None:
+        client = redis.from_url(self._url, socket_timeout=10)
+        cursor = "$"
+        while not self._stopped.is_set():
+            try:
+                answer = client.xread({f"{self._prefix}ev": cursor}, count=2000, block=500)
+            except redis.RedisError:
+                self._stopped.wait(0.1)
+                continue
+            for entry, fields in stream_entries(answer):
+                cursor = entry
+                event = stream.decode(fields[b"e"])
+                if isinstance(event, stream.Settled):
+                    self.settled.append(event)
+                elif isinstance(event, stream.Reported):
+                    self._reported(decode_report(event.report))
+            # Whole batches: this process has the partitions' cores too.
+            self._stopped.wait(0.2)
+
+    def _reported(self, one: Report) -> None:
+        self.reports.setdefault(one.gpu, []).append((one.at, one))
+        for job in one.jobs:
+            known = self.windows.setdefault(job.id, {})
+            known.update({window.start: window for window in job.windows})
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(5)
+
+    def within(self, job: str, begin: float, end: float) -> list[Window]:
+        """The windows of a training within a time."""
+        return [window for window in self.windows.get(job, {}).values() if begin <= window.start and window.end <= end]
+
+
+# ---- the platform ------------------------------------------------------------------------------------------------------------------------
+
+
+def one_core_partitions() -> list[local.Partition]:
+    """One for each core that this process may use."""
+    cores = sorted(os.sched_getaffinity(0))
+    return [local.Partition(gpu=f"cpu{place}", kind="cpu", device=str(core)) for place, core in enumerate(cores)]
+
+
+class Rig:
+    """
+    A platform in a temporary home, with functions and trainings, for one ``with``.
+
+    ``preset``: size of the functions; ``environment``: settings of the platform's processes, beyond those of every rig. Raises
+    RuntimeError where something does not come up.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        partitions: Sequence[local.Partition],
+        *,
+        functions: Sequence[Served] = FUNCTIONS,
+        preset: str = "cpu",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.home, self.functions = home, functions
+        self._partitions, self._preset = partitions, preset
+        self._environment = dict(environment or {})
+        self._before: dict[str, str] = {}
+        #: Name of a training → its id.
+        self.jobs: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        self._before = dict(os.environ)
+        os.environ.update({"SMORE_API__PORT": str(self.port), "SMORE_WORKER__PROBE_SHARE": f"{PROBE_SHARE:g}", **self._environment})
+        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        try:
+            self.end = local.up(self.home, config=Settings(platform_cores=cores), partitions=self._partitions)
+            self.client = Client(self.end.gateway_url, (self.home / "key").read_text().strip())
+            self.prefix = Settings().redis.prefix
+            self.redis = redis.from_url(self.end.redis_url, socket_timeout=10)
+            self.witness = Witness(self.end.redis_url, self.prefix)
+            self.witness.start()
+        except BaseException:
+            self._down()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.stop_training()
+            self.witness.stop()
+            self.client.close()
+            self.redis.close()
+        finally:
+            self._down()
+
+    def _down(self) -> None:
+        local.down(self.home)
+        os.environ.clear()
+        os.environ.update(self._before)
+
+    def patiently(self, what: str, met: Callable[[], Any]) -> Any:
+        """The first truthy value. Raises RuntimeError when none comes in time."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                value = met()
+            except (ClientError, redis.RedisError):
+                value = None
+            if value:
+                return value
+            if time.monotonic() > until:
+                raise RuntimeError(f"{what}: not within {PATIENCE_S:.0f} s; logs are in {self.home / 'logs'}")
+            time.sleep(0.2)
+
+    def prepare(self, *, table: bool = True) -> None:
+        """Functions deployed and serving, the degradation table published (where ``table``), and nothing learned any more."""
+        for one in self.functions:
+            self.patiently(f"{one.model} deployed", partial(self._deploy, one))
+        for one in self.functions:
+            self.patiently(f"{one.model} active", partial(self._active, one.model))
+        if table:
+            tables = Tables(self.redis, self.prefix)
+            self.patiently("a degradation table", tables.version)
+        # A fit in the middle of a measurement would take a core's time.
+        local.stop(self.home, "learn")
+
+    def _deploy(self, one: Served) -> object:
+        document = self.document(one)
+        try:
+            return self.client.deploy(document)
+        except ApiError as error:
+            if error.status < 500 and error.status not in (409, 429):
+                raise RuntimeError(f"{one.model} cannot be deployed: {error}") from error
+            return None
+
+    def _active(self, name: str) -> bool:
+        return self.client.function(name).revision > 0
+
+    def document(self, one: Served) -> dict[str, Any]:
+        """The zoo's function.yaml with the deadline here; of the paper's sizes, with what is different about them."""
+        import yaml
+
+        document: dict[str, Any] = yaml.safe_load((report.ROOT / "zoo" / "functions" / f"{one.model}.yaml").read_text())
+        spec = document["spec"]
+        spec["slo"] = {"deadline": f"{one.deadline_s * 1e3:g}ms"}
+        spec["scaling"] |= {"keep_alive": -1}
+        spec["limits"] |= {"max_pending": 10_000}
+        if self._preset == "paper":
+            from zoo.model import card
+
+            shapes = [
+                {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+                for tensor in card(one.model).presets["paper"].inputs
+            ]
+            spec |= {"entrypoint": f"zoo.{one.model}:PaperFunction", "inputs": shapes, "resources": {"gpu_memory": "2GiB"}}
+            spec["profile"] = PAPER_PROFILE | {"model": f"{one.model}/paper"}
+        return document
+
+    def request(self, one: Served, *, deadline_s: float | None = None) -> bytes:
+        """One invocation, ready to send; the same input each time, of the tensors that the function takes."""
+        rng = np.random.default_rng(0)
+        inputs: dict[str, Any] = {}
+        for tensor in self.document(one)["spec"]["inputs"]:
+            shape = [1, *(size if size > 0 else 1 for size in tensor["shape"][1:])]
+            floats = tensor["datatype"].startswith("FP")
+            inputs[tensor["name"]] = (np.round(rng.normal(scale=0.1, size=shape), 3) if floats else rng.integers(1, 2, size=shape)).tolist()
+        body: dict[str, Any] = {"input": inputs}
+        if deadline_s is not None:
+            body["deadline_ms"] = deadline_s * 1e3
+        return load.request_bytes(
+            host=f"127.0.0.1:{self.port}", path=f"/v1/functions/{one.model}/invocations", body=json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {self.client.key}"},
+        )  # fmt: skip
+
+    def drive(self, seconds: float, *, rate: float | None = None, connections: int = 1, seed: int = 0, only: Served | None = None) -> Sent:
+        """Load it; ``only``: one function, and with time enough for anything."""
+        requests = [self.request(one) for one in self.functions] if only is None else [self.request(only, deadline_s=20.0)]
+        return drive(
+            Load(host="127.0.0.1", port=self.port, requests=requests, seconds=seconds, rate=rate, connections=connections, seed=seed)
+        )
+
+    def solo(self) -> dict[str, float]:
+        """
+        Seconds that one warm invocation of each function takes on a GPU instance: the median of the workers' run times.
+
+        Also leaves every function warm on every GPU instance.
+        """
+        found = {}
+        for one in self.functions:
+            self.client.warm(one.model)
+            self.patiently(f"{one.model} warm", partial(self._warm, one.model))
+            runs: list[float] = []
+            while len(runs) < SOLO_RUNS:
+                sent = self.drive(1.0, connections=1, only=one)
+                good = sent.run[(sent.status == 200) & np.isfinite(sent.run)]
+                if not len(good):
+                    raise RuntimeError(f"{one.model} gives no good answer: {Counter(sent.status.tolist())}")
+                runs += good[1:].tolist()
+            found[one.model] = statistics.median(runs)
+        return found
+
+    def _warm(self, name: str) -> bool:
+        """Everywhere."""
+        return all(
+            any(warm.function.rpartition("/")[2] == name and warm.state != "loading" for warm in gpu.warm) for gpu in self.client.gpus()
+        )
+
+    def train(self, trainings: Sequence[Trained], *, budget: float | None, lasting_s: float) -> None:
+        """Start one on each of the first GPU instances and wait until the control has a reference: a closed window of each."""
+        device = "cpu" if self._partitions[0].kind == "cpu" else "cuda"
+        for training, partition in zip(trainings, self._partitions, strict=False):
+            name = f"train-{training.model}"
+            argv = [
+                "zoo.train", "--model", training.model, "--preset", training.preset, "--batch", str(training.batch), "--device", device,
+                "--seconds", f"{lasting_s:.0f}",
+            ]  # fmt: skip
+            self.jobs[name] = self.client.start_job(name, argv, [partition.gpu], workload=training.workload, budget=budget).id
+        for name, job in self.jobs.items():
+            self.patiently(f"the first closed window of {name}", partial(self.witness.windows.get, job))
+
+    def stop_training(self) -> None:
+        for job in self.jobs.values():
+            self.patiently("the end of a training", partial(self._ended, job))
+        self.jobs.clear()
+
+    def _ended(self, job: str) -> bool:
+        if self.client.job(job).state in ("ended", "lost"):
+            return True
+        self.client.stop_job(job)
+        return False
+
+
+# ---- one point ---------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """
+    What came of one rate (per second) from ``began`` (epoch seconds) on.
+
+    ``statuses``: all requests by answer, 0 = none. ``met``: answered well within the deadline, by the client; ``met_platform`` of
+    ``ended_platform`` by the platform's clock. ``functions``: met, admitted, refused of each. ``goodput``: met per second; ``harvest``:
+    device-seconds per second; ``busy``: the same of all runs, as slow as they were and batches counted once. ``losses`` by training, None =
+    not enough ``windows``.
+    """
+
+    began: float
+    rate: float
+    seconds: float
+    submitted: int
+    admitted: int
+    refused: int
+    named_a_time: int
+    met: int
+    ended_platform: int
+    met_platform: int
+    expired: int
+    statuses: Mapping[int, int]
+    goodput: Estimate
+    harvest: Estimate
+    busy: float
+    batch: float
+    p50_ms: float
+    p95_ms: float
+    functions: Mapping[str, Mapping[str, int]]
+    losses: Mapping[str, Loss | None]
+    windows: Mapping[str, int]
+
+    @property
+    def worst(self) -> Loss | None:
+        """The largest loss; None while one is not known."""
+        known = [loss for loss in self.losses.values() if loss is not None]
+        return max(known, key=lambda loss: loss.mean) if known and len(known) == len(self.losses) else None
+
+
+def wilson(good: int, of: int) -> Estimate:
+    """A share with its interval (Wilson 1927); NaN of none."""
+    if not of:
+        return Estimate(value=math.nan, low=math.nan, high=math.nan)
+    z, share = 1.96, good / of
+    middle, reach = share + z * z / (2 * of), z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
+    return Estimate(value=share, low=(middle - reach) / (1 + z * z / of), high=(middle + reach) / (1 + z * z / of))
+
+
+def per_second(at: NDArray[np.float64], amount: NDArray[np.float64], begin: float, seconds: float) -> Estimate:
+    """Sum of ``amount`` per second from ``begin`` on; the interval from the scatter of blocks (they are taken for independent)."""
+    blocks = max(2, round(seconds / BLOCK_S))
+    sums, _ = np.histogram(at, bins=blocks, range=(begin, begin + seconds), weights=amount)
+    rates = sums / (seconds / blocks)
+    mean = float(rates.mean())
+    reach = student(0.975, blocks - 1) * float(rates.std(ddof=1)) / math.sqrt(blocks)
+    return Estimate(value=mean, low=max(0.0, mean - reach), high=mean + reach)
+
+
+def ratio(one: Estimate, other: Estimate) -> Estimate:
+    """``one`` over ``other``, both known independently: their relative half widths add in squares."""
+    value = one.value / other.value
+    spread = math.hypot((one.high - one.value) / one.value, (other.high - other.value) / other.value)
+    return Estimate(value=value, low=value * math.exp(-spread), high=value * math.exp(spread))
+
+
+def measure(
+    rig: Rig,
+    solo: Mapping[str, float],
+    *,
+    seconds: float,
+    rate: float | None = None,
+    connections: int = 1,
+    seed: int = 0,
+    losses: bool = True,
+) -> Point:
+    """Load it and sum up; the client's warm-up is not counted. Without ``losses`` nobody waits for closed windows."""
+    sent = rig.drive(WARMUP_S + seconds, rate=rate, connections=connections, seed=seed)
+    begin = float(sent.due[0]) + WARMUP_S if len(sent.due) else time.time()
+
+    def go_on(more_s: float) -> None:
+        rig.drive(more_s, rate=rate, connections=connections, seed=seed + 1000)
+
+    windows = enough_windows(rig, (begin, begin + seconds), go_on, MOST_MORE if losses else 0)
+    inside = (sent.due >= begin) & (sent.due < begin + seconds)
+    function, due, latency, status = sent.function[inside], sent.due[inside], sent.latency[inside], sent.status[inside]
+    deadlines = np.array([one.deadline_s for one in rig.functions])
+    alone = np.array([solo[one.model] for one in rig.functions])
+    met = (status == 200) & (latency <= deadlines[function])
+    refused = status == 429
+    ended = [one for one in rig.witness.settled if begin <= one.arrival_us / 1e6 < begin + seconds]
+    runs = {
+        (one.started_us, one.gpu, execution.pid): execution
+        for one in ended
+        if one.meta and (execution := stream.decode_execution(one.meta)).run_ms is not None
+    }
+    good = latency[status == 200]
+    p50, p95 = np.percentile(good, (50, 95)) * 1e3 if len(good) else (math.nan, math.nan)
+    point = Point(
+        began=begin,
+        rate=rate if rate is not None else len(due) / seconds,
+        seconds=seconds,
+        submitted=len(due),
+        admitted=int((~refused).sum()),
+        refused=int(refused.sum()),
+        named_a_time=int((refused & sent.back[inside]).sum()),
+        met=int(met.sum()),
+        ended_platform=len(ended),
+        met_platform=sum(one.state == "succeeded" and one.finished_us <= one.deadline_us for one in ended),
+        expired=sum(one.state == "expired" for one in ended),
+        statuses=dict(sorted(Counter(status.tolist()).items())),
+        goodput=per_second(due[met], np.ones(int(met.sum())), begin, seconds),
+        harvest=per_second(due[met], alone[function[met]], begin, seconds),
+        busy=sum(one.run_ms or 0.0 for one in runs.values()) / 1e3 / seconds,
+        batch=statistics.fmean([one.batch for one in runs.values()]) if runs else math.nan,
+        p50_ms=float(p50),
+        p95_ms=float(p95),
+        functions={
+            one.model: {
+                "met": int(met[function == number].sum()),
+                "admitted": int((~refused[function == number]).sum()),
+                "refused": int(refused[function == number].sum()),
+            }
+            for number, one in enumerate(rig.functions)
+        },
+        losses={name: estimate(within) for name, within in windows.items()},
+        windows={name: len(within) for name, within in windows.items()},
+    )
+    report.progress(shown(point))
+    return point
+
+
+def enough_windows(rig: Rig, first: tuple[float, float], go_on: Callable[[float], None], at_most: int) -> dict[str, list[Window]]:
+    """
+    The closed windows of each training within ``first`` (epoch seconds).
+
+    Where they are too few for an estimate, the load is told to ``go_on`` for half as long again, ``at_most`` so many times; that counts
+    for nothing else.
+    """
+    spans = [first]
+    while True:
+        # The last windows are finished a while after what they look at.
+        time.sleep(3.0)
+        found = {name: [one for span in spans for one in rig.witness.within(job, *span)] for name, job in rig.jobs.items()}
+        if len(spans) > at_most or all(len(windows) >= LEAST_WINDOWS for windows in found.values()):
+            return found
+        began, more = time.time(), (first[1] - first[0]) / 2
+        go_on(more)
+        spans.append((began, began + more))
+
+
+def shown(point: Point) -> str:
+    """A point in a line."""
+    losses = ", ".join(f"{name} {_lost(loss, point.windows[name])}" for name, loss in point.losses.items())
+    functions = ", ".join(f"{name} {one['met']}/{one['admitted']}+{one['refused']}" for name, one in point.functions.items())
+    dsr = point.met / point.admitted if point.admitted else math.nan
+    platform = point.met_platform / point.ended_platform if point.ended_platform else math.nan
+    return (
+        f"  {point.rate:7.1f}/s  admitted {point.admitted:5d}  refused {point.refused:5d}  dsr {dsr:.3f} (platform {platform:.3f})"
+        f"  goodput {point.goodput.value:6.1f}/s  harvest {point.harvest.value:.3f}  busy {point.busy:.3f}  batch {point.batch:.1f}"
+        f"  p50 {point.p50_ms:.0f} p95 {point.p95_ms:.0f} ms  {dict(point.statuses)}  {functions}  {losses}"
+    )
+
+
+def _lost(loss: Loss | None, windows: int) -> str:
+    return f"? ({windows})" if loss is None else f"{loss.mean:+.3f} ({loss.low:+.3f}..{loss.high:+.3f}, {windows})"
+
+
+# ---- all of it ---------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    seconds: float
+    budget: float
+    reference: float | None
+    multiples: tuple[float, ...]
+    fixed: tuple[float, ...]
+    refined: int
+    seed: int
+
+
+def run(options: Options) -> tuple[dict[str, float], dict[str, object]]:
+    """The figures, and the points and conditions behind them."""
+    with tempfile.TemporaryDirectory(prefix="smore-overload-") as folder:
+        home, partitions = Path(folder), one_core_partitions()
+        lasting_s = 600 + (len(options.multiples) + len(options.fixed) + options.refined) * (options.seconds + 30)
+        with Rig(home, partitions, environment={"SMORE_POLICY__KNOBS": '{"budget_rule": "none"}'}) as rig:
+            rig.prepare()
+            solo = rig.solo()
+            report.progress("solo: " + ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in solo.items()))
+            rig.train(TRAININGS, budget=options.budget, lasting_s=lasting_s)
+            report.progress("the budget rule off, rising rates:")
+            most = capacity(rig, solo, options.seed)
+            report.progress(f"capacity {most:.1f}/s; fixed rates:")
+            fixed = sweep(lambda rate, seed: measure(rig, solo, seconds=options.seconds, rate=rate, seed=seed), most, options)
+        best = best_fixed(fixed, options.budget)
+        reference = options.reference or (best.rate if best is not None else most)
+        report.progress(f"reference rate {reference:.1f}/s; under the policy:")
+        with Rig(home, partitions) as rig:
+            rig.prepare()
+            rig.solo()
+            rig.train(TRAININGS, budget=options.budget, lasting_s=lasting_s)
+            policy = [
+                measure(rig, solo, seconds=options.seconds, rate=multiple * reference, seed=options.seed + number)
+                for number, multiple in enumerate(options.multiples, 1)
+            ]
+            said = {name: asdict(rig.client.statement(job)) for name, job in rig.jobs.items()}
+    return figures(policy, fixed, reference, options.budget) | {"capacity_rate": most}, {
+        "solo_s": solo,
+        "options": asdict(options),
+        "functions": [asdict(one) for one in FUNCTIONS],
+        "trainings": [one.workload for one in TRAININGS],
+        "policy": [row(point) for point in policy],
+        "fixed": [row(point) for point in fixed],
+        "statements": {name: one["summary"] for name, one in said.items()},
+    }
+
+
+def capacity(rig: Rig, solo: Mapping[str, float], seed: int) -> float:
+    """The best rate of deadline-met completions that rising rates find, per second."""
+    best, rate = 0.0, FIRST_RATE
+    while True:
+        point = measure(rig, solo, seconds=LOOK_S, rate=rate, seed=seed, losses=False)
+        best = max(best, point.goodput.value)
+        if point.met < ENOUGH * point.submitted:
+            return best
+        rate *= RISE
+
+
+def best_fixed(fixed: Sequence[Point], budget: float) -> Point | None:
+    """The one with the highest harvest among those that keep the budget."""
+    return max((point for point in fixed if keeps(point, budget)), key=lambda point: point.harvest.value, default=None)
+
+
+def sweep(measured: Callable[[float, int], Point], most: float, options: Options) -> list[Point]:
+    """Fixed rates, then some more between the highest within the budget and the lowest above it; by rate."""
+    found = [measured(multiple * most, options.seed + 100 + number) for number, multiple in enumerate(options.fixed)]
+    for number in range(options.refined):
+        within = max((point.rate for point in found if keeps(point, options.budget)), default=0.0)
+        above = [point.rate for point in found if not keeps(point, options.budget) and point.rate > within]
+        if not above:
+            break
+        found.append(measured((within + min(above)) / 2, options.seed + 200 + number))
+    return sorted(found, key=lambda point: point.rate)
+
+
+def keeps(point: Point, budget: float) -> bool:
+    """By the best estimate there is; a loss that is not known keeps nothing."""
+    return point.worst is not None and point.worst.mean <= budget
+
+
+def figures(policy: Sequence[Point], fixed: Sequence[Point], reference: float, budget: float) -> dict[str, float]:
+    """As the module's docstring names them, as far as they are known."""
+    over, lower = policy[-1], policy[:-1]
+    found: dict[str, float] = {"reference_rate": reference, "overload_rate": over.rate, "budget": budget}
+
+    def put(name: str, value: Estimate) -> None:
+        for ending, one in (("", value.value), ("_low", value.low), ("_high", value.high)):
+            if math.isfinite(one):
+                found[name + ending] = one
+
+    put("dsr_admitted", wilson(over.met, over.admitted))
+    put("dsr_admitted_platform", wilson(over.met_platform, over.ended_platform))
+    put("goodput", over.goodput)
+    put("harvest", over.harvest)
+    if lower:
+        put("goodput_ratio", ratio(over.goodput, max((point.goodput for point in lower), key=lambda one: one.value)))
+    best = best_fixed(fixed, budget)
+    if best is not None:
+        found["best_fixed_rate"], found["best_fixed_harvest"] = best.rate, best.harvest.value
+        put("harvest_ratio", ratio(over.harvest, best.harvest))
+    if over.worst is not None:
+        put("worst_job_loss", Estimate(value=over.worst.mean, low=over.worst.low, high=over.worst.high))
+    found["worst_job_loss_all"] = max((point.worst.mean for point in policy if point.worst is not None), default=0.0)
+    if over.refused:
+        found["retry_after_share"] = over.named_a_time / over.refused
+    return found
+
+
+def row(point: Point) -> dict[str, object]:
+    """A point for JSON."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, dict):
+            return {str(name): plain(one) for name, one in value.items()}
+        return (report.rounded(value) if math.isfinite(value) else None) if isinstance(value, float) else value
+
+    return cast("dict[str, object]", plain(asdict(point)))
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(one) for one in text.split(",") if one)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.overload", description="Five times more than fits; see the module's docstring.")
+    parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each point; where a loss needs more, the load goes on for it")
+    parser.add_argument("--budget", type=float, default=DEFAULT_BUDGET, help="of each training, a fraction")
+    parser.add_argument("--reference", type=float, help="requests per second that are taken for the capacity (default: measured)")
+    parser.add_argument("--multiples", type=_numbers, default=MULTIPLES, help="of it under the policy, the overload last")
+    parser.add_argument("--fixed", type=_numbers, default=FIXED, help="of it without the budget rule")
+    parser.add_argument("--refined", type=int, default=REFINED, help="further fixed rates, by bisection")
+    parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
+    parser.add_argument("--client", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    if asked.client:
+        _client()
+        return
+    if asked.seconds < 2 * BLOCK_S or not asked.multiples or min(*asked.multiples, *asked.fixed, asked.reference or 1.0) <= 0:
+        parser.error(f"--seconds must be at least {2 * BLOCK_S:g}, rates and their multiples above 0")
+    # A terminated run still ends the processes that it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    options = Options(
+        seconds=asked.seconds, budget=asked.budget, reference=asked.reference, multiples=asked.multiples, fixed=asked.fixed,
+        refined=asked.refined, seed=asked.seed,
+    )  # fmt: skip
+    found, extra = run(options)
+    if asked.json:
+        report.emit("bench.overload", found, **extra)
+    else:
+        for name, value in sorted(found.items()):
+            print(f"{name:28}{report.rounded(value):>12g}")
+
+
+if __name__ == "__main__":
+    main()
