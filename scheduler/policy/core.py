@@ -538,7 +538,7 @@ class Engine:
             return (cold if cold <= demand.spec.deadline_s else floor), floor
         batches = waiting // demand.spec.max_batch
         wait = batches * demand.run_s(demand.spec.max_batch) / instances
-        if waiting and now - self.waiting.oldest(function, now) > BACKLOG_S:
+        if waiting and now - self.waiting.oldest(function, now) > min(BACKLOG_S, demand.spec.deadline_s / 4):
             wait = max(wait, waiting / max(demand.placed.at(now), 1.0 / LONGEST_WAIT_S))
         wait = max(wait, self._unpaid_s(now, demand, alive))
         if (waiting or not cluster.idle(demand.column)[alive].any()) and cell[kernel.OUTSTANDING][alive].any():
