@@ -139,7 +139,8 @@ _PLAIN: Final = replace(
     _SMORE, sm_rule=SmRule.NONE, budget_rule=BudgetRule.NONE, accept=False, protect_inflight=False, fast=False,
 )  # fmt: skip
 
-#: Named settings. A counter of busy time, which is all that a CPU partition and most GPUs have, reads 100 % where SMs are free, so the
+#: Named settings. ``smore-literal`` differs from ``smore`` only in the weights' update and the prewarmer, neither of which is decided here
+#: (digest 2.14). A counter of busy time, which is all that a CPU partition and most GPUs have, reads 100 % where SMs are free, so the
 #: product does not refuse by it; it rests on predicted degradation.
 PRESETS: Final[Mapping[str, Knobs]] = {
     knobs.name: knobs
