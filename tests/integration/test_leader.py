@@ -127,10 +127,17 @@ def test_standby_takes_over(redis_client: "redis.Redis", queue: Queue, lead: Cal
 
 
 def test_a_new_degradation_table_is_taken_up_and_a_bad_one_is_not(
-    redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
+    redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a restart; what cannot be read leaves the last good table in force."""
     tables = Tables(redis_client, PREFIX)
+    looked, current = list[int](), Tables.current
+
+    def spied(self: Tables) -> Table | None:
+        looked.append(self.version())
+        return current(self)
+
+    monkeypatch.setattr(Tables, "current", spied)
 
     def publish(version: int) -> None:
         tables.publish(Table(version=version, source="test", created_at=0.0, places=[place([[0.1]], [[0.3]], [[0.5]], device="d")]))
@@ -149,7 +156,7 @@ def test_a_new_degradation_table_is_taken_up_and_a_bad_one_is_not(
     eventually(lambda: version_of_a_decision() == 2, 5, "the new table")
     redis_client.set(f"{PREFIX}degradation:table", b"cut")
     redis_client.set(f"{PREFIX}degradation:version", 3)
-    time.sleep(1.0)
+    eventually(lambda: 3 in looked, 5, "a look at the bad table")
     assert version_of_a_decision() == 2
     publish(4)
     eventually(lambda: version_of_a_decision() == 4, 5, "the table after the bad one")
