@@ -1,0 +1,55 @@
+"""What every prewarming rule is told and what it answers: one interface for all of them (digest 4.4)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """
+    At least ``instances`` instances should be loaded, at work or not, from ``from_at`` until before ``until_at`` (epoch seconds; inf = for
+    ever). Whoever acts begins to load a cold start earlier than ``from_at``; what is more than is held and idle may go at once.
+    """
+
+    from_at: float
+    until_at: float
+    instances: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Forecast:
+    """
+    Arrivals of one function in the minutes that begin at ``from_at`` + 60 k.
+
+    ``mean`` [H]: expected arrivals in each; ``any`` [H]: chance of at least one, 0..1. NaN: nothing can be said. ``source``: the
+    forecaster whose numbers these are, the one that was best in this function's backtest.
+    """
+
+    from_at: float
+    mean: NDArray[np.float64]
+    any: NDArray[np.float64]
+    source: str = ""
+
+
+class WarmPolicy(Protocol):
+    """
+    The rule of one function. Each method answers with the holds from now on, which replace all that were said before; None = they stay.
+
+    Times are epoch seconds and never decrease from call to call; a clock that jumps is straightened by the caller.
+    """
+
+    def arrived(self, at: float) -> Sequence[Hold] | None:
+        """A request came."""
+        ...
+
+    def idle(self, at: float, instances: int) -> Sequence[Hold] | None:
+        """An instance has ended its work and has none: ``instances`` are loaded and idle now, this one included."""
+        ...
+
+    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
+        """A minute begins. ``count`` arrivals came in the one before, None = nobody counted. ``forecast`` is None where there is none."""
+        ...
