@@ -21,7 +21,7 @@ import orjson
 import redis
 
 from scheduler.policy.budget import JobLoss
-from scheduler.policy.core import Engine
+from scheduler.policy.core import Engine, Feasible
 from scheduler.policy.decisions import Answer, Decision, Dispatch, End, Offload, Prewarm, Reasons, Throttle
 from scheduler.policy.events import (
     ClaimRefused,
@@ -376,9 +376,10 @@ class Leader:
         feasible: dict[str, str] = {}
         priority: dict[str, float] = {}
         for function, revision in self._active.items():
-            bounds = self._policy.feasible_s(now, function, revision)
+            bounds = self._policy.feasible(now, function, revision)
             if bounds is not None:
-                feasible[function] = f"{stamp}:{int(bounds[0] * 1e6)}:{int(bounds[1] * 1e6)}"
+                times = (bounds.backlog_s, bounds.floor_s, bounds.each_s)
+                feasible[function] = ":".join(map(str, (stamp, *(int(seconds * 1e6) for seconds in times), bounds.counted)))
             value = round(self._policy.priority(function, revision), 4)
             if self._told.get(function) != value:
                 self._told[function] = priority[function] = value
@@ -393,7 +394,7 @@ class Leader:
             if now - question.at_us / 1e6 > ANSWER_TTL_S:
                 continue
             found = self._policy.ask(now, question.function, question.revision, question.rows, question.deadline_us / 1e6)
-            bounds = self._policy.feasible_s(now, question.function, question.revision)
+            bounds = self._policy.feasible(now, question.function, question.revision)
             self._queue.answer(question.id, _answer_json(now, found, bounds))
 
     # ---- out ----------------------------------------------------------------------------------------------------------------------------
@@ -514,7 +515,7 @@ def _run(meta: str) -> tuple[float | None, int]:
     return (execution.run_ms / 1000, execution.rows) if execution.run_ms and not execution.cold else (None, 0)
 
 
-def _answer_json(now: float, found: Answer | None, bounds: tuple[float, float] | None) -> bytes:
+def _answer_json(now: float, found: Answer | None, bounds: Feasible | None) -> bytes:
     """See smore.explain.Answer. Numbers that are not finite become null."""
     if found is None:
         return orjson.dumps({"version": 1, "known": False, "at": now})
@@ -527,7 +528,7 @@ def _answer_json(now: float, found: Answer | None, bounds: tuple[float, float] |
             "start_at": found.start_at,
             "finish_at": found.finish_at,
             "earliest_deadline_at": found.earliest_deadline_at,
-            "finish_s": bounds[0] if bounds is not None else None,
+            "finish_s": bounds.backlog_s if bounds is not None else None,
             "reasons": orjson.Fragment(_reasons_json(found.reasons, 0)),
         }
     )

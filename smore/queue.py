@@ -550,7 +550,10 @@ class Queue:
         return _record(id_, cast("list[bytes | None]", raw))
 
     def publish_feasible(self, feasible: Mapping[str, str], priority: Mapping[str, float]) -> None:
-        """``feasible``: function → ``stamp:backlog:floor`` (µs, lua/enqueue.lua); ``priority``: function → P, where it changed."""
+        """
+        ``feasible``: function → ``stamp:backlog:floor:each:counted`` (µs and a number, lua/common.lua); ``priority``: function → P, where
+        it changed.
+        """
         pipe = self.redis.pipeline(transaction=False)
         if feasible:
             pipe.hset(f"{self.prefix}feasible", items=[text for pair in feasible.items() for text in pair])

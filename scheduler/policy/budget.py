@@ -6,7 +6,8 @@ next step of :data:`STEPS` is taken: no new placements, then less and less time 
 once all the iterations that are compared are younger than the step. Where the training has recovered, functions come back step by step.
 
 The test looks at every report and at iterations that resemble their neighbours, so it errs more often than one time in twenty, and it
-blames functions for whatever slows a machine down. It is a brake, not a measure: what a training loses over time is kept by ``factor``,
+blames functions for whatever slows a machine down; so it is passed over where functions were at work for too little of the time to have
+cost as much (:data:`WORST`). It is a brake, not a measure: what a training loses over time is kept by ``factor``,
 which corrects the predictions themselves by the causal estimate alone: up while that lies above the budget, down while it is surely below.
 """
 
@@ -35,6 +36,11 @@ DUTY: Final = {Step.OPEN: 1.0, Step.HELD: 1.0, Step.DUTY_75: 0.75, Step.DUTY_50:
 
 #: Times the budget: a loss that is surely above it takes a step.
 ALARM: Final = 2.0
+#: A training is taken to run at no less than a third of its speed beside a function, so that functions which are at work for a share u of
+#: the time cost it no more than this times u.
+WORST: Final = 2.0
+#: Weight of the newest report in that share: what the compared iterations have seen, some seconds.
+BUSY_WEIGHT: Final = 0.15
 #: What predictions are multiplied by: bounds, and with each new window.
 FACTOR_MIN: Final = 0.1
 FACTOR_MAX: Final = 10.0
@@ -61,14 +67,16 @@ class Governor:
 
     step: Step = Step.OPEN
     factor: float = 1.0
+    #: Share of the time in which functions were at work lately.
+    busy: float = 0.0
     #: Epoch second from which the compared iterations are all younger than the last step.
     _settled_at: float = 0.0
     #: Windows behind the estimate that was looked at last, by training.
     _windows: tuple[tuple[str, int, float], ...] = ()
 
-    def judge(self, now: float, jobs: Sequence[JobLoss]) -> str | None:
+    def judge(self, now: float, jobs: Sequence[JobLoss], busy: float) -> str | None:
         """
-        Take a step where one is due, and correct ``factor``.
+        Take a step where one is due, and correct ``factor``. ``busy``: share of the time since the last report in which functions worked.
 
         Returns the training for which a step was taken; None = none was. Without a training everything is open and as predicted.
         """
@@ -76,9 +84,15 @@ class Governor:
             self.factor, self._windows = 1.0, ()
             return self._go(now, Step.OPEN, 0.0, "") if self.step is not Step.OPEN else None
         self._correct(jobs)
+        self.busy += BUSY_WEIGHT * (busy - self.busy)
         if now < self._settled_at:
             return None
-        broken = [job for job in jobs if job.recent and job.closed and over_budget(job.recent, job.closed, ALARM * job.budget)]
+        broken = [
+            job
+            for job in jobs
+            if job.recent and job.closed and WORST * self.busy >= ALARM * job.budget
+            and over_budget(job.recent, job.closed, ALARM * job.budget)
+        ]  # fmt: skip
         position = STEPS.index(self.step)
         if broken:
             if position + 1 == len(STEPS):

@@ -1,11 +1,11 @@
 """The one method every policy has, and the engine behind all of them: SMore's rule and, with other knobs, its baselines'."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import ceil, gcd, inf, nan
 from random import Random
-from typing import Final, NamedTuple, Protocol, assert_never
+from typing import Final, NamedTuple, Protocol, assert_never, runtime_checkable
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from scheduler.policy.events import (
     PausesChanged,
     TableUpdated,
 )
-from scheduler.policy.kernel import Floats
 from scheduler.policy.knobs import PRESETS, BudgetRule, Choice, Knobs, Order, SmRule
 from scheduler.policy.load import LoadSwitch
 from scheduler.policy.waiting import Lane, Waiting
@@ -45,6 +44,28 @@ class Policy(Protocol):
         ``now`` in epoch seconds. Decisions are in the order in which they must be carried out; the policy counts them as done (a claim that
         fails comes back as :class:`ClaimRefused`).
         """
+        ...
+
+
+class Feasible(NamedTuple):
+    """
+    When a new invocation of a function could end, seconds from now: ``backlog_s`` as things are, ``floor_s`` on an idle platform.
+
+    ``each_s``: how much later for each further invocation of the function that waits beside the ``counted`` ones.
+    """
+
+    backlog_s: float
+    floor_s: float
+    each_s: float
+    counted: int
+
+
+@runtime_checkable
+class Admitting(Policy, Protocol):
+    """A policy that can also say beforehand when something could end, so that a gate may refuse it."""
+
+    def feasible(self, now: float, function: str, revision: int) -> Feasible | None:
+        """For a new invocation at ``now``; None for an unknown revision."""
         ...
 
 
@@ -68,6 +89,15 @@ ALONE_S: Final = 60.0
 #: How old a backlog must be to be judged by what was placed meanwhile, and the slowest rate that is told, seconds for one.
 BACKLOG_S: Final = 0.5
 LONGEST_WAIT_S: Final = 60.0
+#: A predicted wait is told so many times as long: the queue stays short, and what closes a GPU instance for a moment makes nothing late.
+CAUTION: Final = 1.5
+#: How long a GPU instance is taken to stay closed before it was seen how long it does, and the weight of the newest time seen.
+CLOSED_S: Final = 1.0
+CLOSED_WEIGHT: Final = 0.2
+#: No function's share of the run time is smaller than this part of the largest, whatever its P is.
+LEAST_SHARE: Final = 0.25
+#: A function that had something placed so lately takes part in the division of what a budget leaves.
+ACTIVE_S: Final = 1.0
 
 _SM_RULES: Final = {SmRule.NONE: kernel.SM_NONE, SmRule.TOTAL: kernel.SM_TOTAL, SmRule.TRAINING: kernel.SM_TRAINING_ONLY}
 _BUDGET_RULES: Final = {
@@ -76,14 +106,30 @@ _BUDGET_RULES: Final = {
 _NO_ROWS: Final = np.zeros(0, np.int64)
 
 
+@dataclass(slots=True, kw_only=True)
+class _Supply:
+    """
+    What all open trainings' accounts together hold and earn, seconds and seconds a second (inf: some GPU instance asks for no budget, 0:
+    none is open); ``starts_s``: until the first can pay anything; ``rivals``: function → demand, what one invocation costs, what waits.
+    """
+
+    at: float = -1.0
+    earns: float = inf
+    saved: float = 0.0
+    starts_s: float = 0.0
+    rows: Bools = field(default_factory=lambda: np.zeros(0, bool))
+    rivals: dict[str, tuple[Demand, float, float]] = field(default_factory=dict)
+
+
 class Engine:
     """
     Admission by deadline, budget, SM and memory; warm or least impact first; batches of one revision; Eq. 5 order with ageing: as its
     ``knobs`` say.
 
-    Starvation bound with ``ageing_per_s`` > 0: a function whose head has waited ``1 / ageing_per_s`` seconds longer than any other's stands
-    before it whatever their priorities are, because normalised priorities differ by at most one. An invocation waits at most until its
-    deadline: then it expires.
+    Starvation bounds. By shares (start-time fair queueing over seconds of run time, weights by Eq. 5): while a function waits, no other one
+    gets more than its weight over the waiting one's times what the latter got, and one batch. By P with ``ageing_per_s`` > 0: a function
+    whose head has waited ``1 / ageing_per_s`` seconds longer than any other's stands before it whatever their priorities are, because
+    normalised priorities differ by at most one. An invocation waits at most until its deadline: then it expires.
 
     ``shadow`` decides beside it, on the same state, where it would have placed each batch; it does not act.
     """
@@ -98,9 +144,18 @@ class Engine:
         self._paused: frozenset[str] = frozenset()
         #: (function, revision) → when its prewarm was last asked for, so that one is asked for once.
         self._prewarmed_at: dict[tuple[str, int], float] = {}
-        #: Training time that all which waits will cost on each GPU instance, and when that was counted.
-        self._queued = np.zeros(0)
-        self._queued_at = -1.0
+        #: Function → the run time that it has had, divided by its weight, seconds; and that of the function that was placed last.
+        self._tags: dict[str, float] = {}
+        self._tag = 0.0
+        #: The largest P of all functions; None = to be counted.
+        self._largest: float | None = None
+        #: What waits and what may still be spent, counted once for each moment.
+        self._supply = _Supply()
+        #: Row → since when it is closed, and how long closings there last.
+        self._closed_at: dict[int, float] = {}
+        self._closed_s: dict[int, float] = {}
+        #: Row → the start of its worker that reported last.
+        self._boots: dict[int, str] = {}
         #: Row → its budgets' closed loop.
         self._governors: dict[int, Governor] = {}
         #: Row → the one column that has run there, and since when.
@@ -121,7 +176,7 @@ class Engine:
         ask[kernel.A_SM_RULE], ask[kernel.A_BUDGET_RULE] = _SM_RULES[knobs.sm_rule], _BUDGET_RULES[knobs.budget_rule]
         ask[kernel.A_PROTECT], ask[kernel.A_ACCEPT], ask[kernel.A_BESIDE] = knobs.protect_inflight, knobs.accept, knobs.beside_training
         ask[kernel.A_CHOICE] = kernel.LEAST_UTILISED if knobs.choice is Choice.LEAST_UTILISED else kernel.LEAST_IMPACT
-        ask[kernel.A_UPPER], ask[kernel.A_CAP_S] = knobs.use_upper, knobs.account_s
+        ask[kernel.A_UPPER], ask[kernel.A_CAP_S], ask[kernel.A_DEBT_S] = knobs.use_upper, knobs.account_s, knobs.debt_s
         return ask
 
     # ---- events -------------------------------------------------------------------------------------------------------------------------
@@ -181,6 +236,9 @@ class Engine:
             decisions.append(_end(event, "reject", Cause.INFEASIBLE, "It needs more memory than any GPU instance has."))
             return
         self.load.arrived(now, demand.run_s(event.rows))
+        if not self.waiting.count(event.function):
+            # Who had nothing waiting has no claim on what was given meanwhile.
+            self._tags[event.function] = max(self._tag, self._tags.get(event.function, 0.0))
         self.waiting.add(event)
 
     def _held(self, now: float, event: InvocationHeld) -> None:
@@ -232,8 +290,13 @@ class Engine:
         if self.knobs.budget_rule is not BudgetRule.NONE:
             self._govern(row, event, decisions)
         governor = self._governors.get(row)
-        held = governor is not None and governor.step is not Step.OPEN
-        cluster.govern(row, governor.factor if governor is not None else 1.0, held or event.closed, event.at)
+        closed = event.closed or (governor is not None and governor.step is not Step.OPEN)
+        if closed:
+            self._closed_at.setdefault(row, event.at)
+        elif row in self._closed_at:
+            usual = self._closed_s.get(row, CLOSED_S)
+            self._closed_s[row] = usual + CLOSED_WEIGHT * (event.at - self._closed_at.pop(row) - usual)
+        cluster.govern(row, governor.factor if governor is not None else 1.0, closed, event.at)
         cluster.pause(row, f"g:{event.gpu}" in self._paused)
         column, since = self._alone.get(row, (-1, event.at))
         # The job's degradation is a mean over the last minute, so a function must have had that minute to itself; then a new minute begins.
@@ -241,12 +304,18 @@ class Engine:
             demand = cluster.demands[column]
             demand.observe_effect(event.function_utilisation, event.job_degradation)
             cluster.redeclare(demand)
+            self._largest = None
             self._alone[row] = (column, event.at)
 
     def _govern(self, row: int, event: GpuReported, decisions: list[Decision]) -> None:
         """Budgets are kept by what was measured too: see budget.py."""
         governor = self._governors.setdefault(row, Governor())
-        job = governor.judge(event.at, event.losses)
+        if self._boots.get(row, event.boot) != event.boot and governor.step is not Step.OPEN:
+            # A worker that starts anew lets everything in.
+            whose = event.losses[0].id if event.losses else ""
+            decisions.append(Throttle(gpu=event.gpu, step=governor.step, duty=DUTY[governor.step], job=whose, factor=governor.factor))
+        self._boots[row] = event.boot
+        job = governor.judge(event.at, event.losses, event.function_utilisation)
         if job is None:
             return
         step, gpu = governor.step, event.gpu
@@ -256,6 +325,7 @@ class Engine:
 
     def _learn(self, demands: Iterable[Demand]) -> None:
         """Eq. 5 rests on what was measured, where a table knows the function."""
+        self._largest = None
         for demand in demands:
             averages = self.cluster.averages(demand.spec.profile.model)
             if averages is not None:
@@ -311,16 +381,22 @@ class Engine:
         heap = [self._urgency(lane) for lane, _ in open_]
         heapify(heap)
         while heap:
-            *_, lane = heappop(heap)
-            if self._place_one(now, lane, 0.0, fast, decisions) and self.waiting.head(lane) is not None:
+            key = heappop(heap)
+            lane = key[-1]
+            if self._urgency(lane) != key:
+                heappush(heap, self._urgency(lane))  # another lane of its function has had something meanwhile
+            elif self._place_one(now, lane, 0.0, fast, decisions) and self.waiting.head(lane) is not None:
                 heappush(heap, self._urgency(lane))
 
-    def _urgency(self, lane: Lane) -> tuple[float, float, str, Lane]:
+    def _urgency(self, lane: Lane) -> tuple[float, float, float, str, Lane]:
         head = self.waiting.head(lane)
         assert head is not None
         if self.knobs.order is Order.ARRIVAL:
-            return head.arrival_at, head.deadline_at, head.id, lane
-        return head.deadline_at, head.arrival_at, head.id, lane
+            return head.arrival_at, head.deadline_at, 0.0, head.id, lane
+        if self.knobs.order is Order.SHARES:
+            priority = self.cluster.demands[self.columns[lane[0], lane[1]]].priority
+            return self._tags[lane[0]], -priority, head.deadline_at, head.id, lane
+        return head.deadline_at, head.arrival_at, 0.0, head.id, lane
 
     def _order(self, now: float, lanes: Sequence[tuple[Lane, Demand]]) -> list[tuple[float, Lane]]:
         """
@@ -392,6 +468,8 @@ class Engine:
             cluster.spend(row, batch.charge_s, now)
         self.waiting.take_these(members)
         demand.placed.add(now, len(members))
+        self._tag = self._tags[demand.function]
+        self._tags[demand.function] += run_s / self._weight(demand)
         cluster.begin(batch, now)
         if self._alone.get(row, (-1, now))[0] != demand.column:
             self._alone[row] = (demand.column, now)
@@ -515,19 +593,17 @@ class Engine:
 
     # ---- what the gate may be told ------------------------------------------------------------------------------------------------------
 
-    def feasible_s(self, now: float, function: str, revision: int) -> tuple[float, float] | None:
+    def feasible(self, now: float, function: str, revision: int) -> Feasible | None:
         """
-        (backlog, floor) in seconds from now: the earliest a new invocation of the revision could finish as things are, and on an idle
-        platform.
+        When a new invocation of the revision could end; None for an unknown one.
 
-        None for an unknown revision. The backlog counts what waits before it at the batch throughput of the instances there are; once it
-        has lasted for :data:`BACKLOG_S`, at the rate at which it was really placed, which budgets and other functions hold down.
+        The backlog counts what waits before it at the batch throughput of the instances there are, and what the trainings' accounts allow
+        at the function's share; once it has lasted for :data:`BACKLOG_S`, no less than at the rate at which it was really placed.
         """
         demand = self._demand(function, revision)
         if demand is None:
             return None
-        floor = demand.best_s(1)
-        cluster = self.cluster
+        cluster, floor = self.cluster, demand.best_s(1)
         cell = cluster.cells[demand.column, :, : len(cluster)]
         alive = cluster.alive & ~cluster.paused
         instances = int(np.maximum(cell[kernel.RESIDENT], cell[kernel.OUTSTANDING])[alive].sum())
@@ -535,41 +611,92 @@ class Engine:
         if not instances:
             # A cold start counts only where the function's own deadline has room for it (see _want).
             cold = demand.load_s + floor
-            return (cold if cold <= demand.spec.deadline_s else floor), floor
-        batches = waiting // demand.spec.max_batch
-        wait = batches * demand.run_s(demand.spec.max_batch) / instances
+            return Feasible(cold if cold <= demand.spec.deadline_s else floor, floor, 0.0, waiting)
+        most = demand.spec.max_batch
+        batch_s = demand.run_s(most) / instances
+        wait, each = (waiting // most) * batch_s, batch_s / most
         if waiting and now - self.waiting.oldest(function, now) > min(BACKLOG_S, demand.spec.deadline_s / 4):
-            wait = max(wait, waiting / max(demand.placed.at(now), 1.0 / LONGEST_WAIT_S))
-        wait = max(wait, self._unpaid_s(now, demand, alive))
-        if (waiting or not cluster.idle(demand.column)[alive].any()) and cell[kernel.OUTSTANDING][alive].any():
+            placed = 1.0 / max(demand.placed.at(now), 1.0 / LONGEST_WAIT_S)
+            wait, each = max(wait, waiting * placed), max(each, placed)
+        unpaid, unpaid_each = self._unpaid(now, demand, waiting)
+        wait, each = max(wait, CAUTION * unpaid), max(each, CAUTION * unpaid_each)
+        under_way = cell[kernel.OUTSTANDING][alive].any()
+        if (waiting or not cluster.idle(demand.column)[alive].any()) and under_way:
             wait += max(0.0, float(cell[kernel.FREE_AT][alive].min(initial=np.inf)) - now)
-        return wait + floor, floor
+        # Of what nobody tries nothing is learned: with nothing before it, its run counts as in the best case.
+        run_s = demand.run_s(min(most, waiting + 1)) if waiting or under_way else floor
+        return Feasible(wait + run_s, floor, each, waiting)
 
-    def _unpaid_s(self, now: float, demand: Demand, alive: Bools) -> float:
-        """Seconds until an account somewhere can pay for all that waits, a fair share of it each, and for one more batch of a revision."""
-        cluster, n = self.cluster, len(self.cluster)
-        jobs = cluster.fact(kernel.JOBS) > 0
-        if self.knobs.budget_rule is not BudgetRule.ACCOUNT or not alive.any() or (alive & ~jobs).any():
-            return 0.0
-        if self._queued_at != now:
-            self._queued_at, self._queued = now, np.zeros(n)
-            for lane, waiting in self._lanes():
-                count = self.waiting.length(lane)
-                batch = min(count, waiting.spec.max_batch)
-                self._queued += self._charges(waiting, batch) * -(-count // batch) / int(alive.sum())
+    def _unpaid(self, now: float, demand: Demand, waiting: int) -> tuple[float, float]:
+        """
+        Seconds until the trainings' accounts allow one more invocation, at its function's share of them, and for each that waits beside.
+
+        Work of others counts as far as their shares go, what they have waiting and what they go on sending.
+        """
+        if self.knobs.budget_rule is not BudgetRule.ACCOUNT:
+            return 0.0, 0.0
+        supply = self._count(now)
+        if supply.earns == inf:
+            return 0.0, 0.0
+        if not supply.earns:
+            return supply.starts_s, 0.0
+        cost, weight = self._cost(demand), self._weight(demand)
+        # Run time per weight that the function will have had with this one, and what each other one may have had by then.
+        mine_s = (waiting + 1) * demand.run_s(demand.spec.max_batch) / demand.spec.max_batch / weight
+        own, slope = waiting * cost, cost
+        others: list[tuple[float, float, float]] = []
+        for function, (rival, rival_cost, backlog) in supply.rivals.items():
+            if function != demand.function:
+                per_s = rival_cost * rival.spec.max_batch / rival.run_s(rival.spec.max_batch)
+                share = mine_s * self._weight(rival) * per_s
+                others.append((share, backlog, rival_cost * rival.placed.at(now)))
+                slope += share / (waiting + 1)
+        longest = (own + sum(share for share, _, _ in others) - supply.saved) / supply.earns
+        ahead = own + sum(min(share, backlog + max(0.0, longest) * rate) for share, backlog, rate in others)
+        return max(supply.starts_s, (ahead - supply.saved) / supply.earns), slope / supply.earns
+
+    def _count(self, now: float) -> "_Supply":
+        """The open accounts and what waits for them, all functions together."""
+        if self._supply.at == now:
+            return self._supply
+        cluster = self.cluster
+        alive = cluster.alive & ~cluster.paused
+        jobs, closed = cluster.fact(kernel.JOBS) > 0, cluster.fact(kernel.CLOSED) > 0
+        supply = self._supply = _Supply(at=now)
+        if not alive.any() or (alive & ~jobs & ~closed).any():
+            return supply
         earns = cluster.fact(kernel.EARNS)
         held = np.minimum(
             cluster.fact(kernel.BALANCE) + earns * np.maximum(0.0, now - cluster.fact(kernel.AT)), earns * cluster.cap_s
         )  # fmt: skip
-        own = np.minimum(self._charges(demand, 1), earns * cluster.cap_s)
-        return float((np.maximum(0.0, self._queued + own - held) / earns)[alive].min())
+        owed_s = np.maximum(0.0, -held) / earns
+        for row in np.flatnonzero(alive & closed).tolist():
+            # One that is overdue by x is expected to take x more.
+            owed_s[row] = max(owed_s[row], abs(self._closed_at.get(row, now) + self._closed_s.get(row, CLOSED_S) - now))
+        supply.starts_s = float(owed_s[alive].min())
+        supply.earns = float(earns[alive & ~closed].sum())
+        supply.saved = float(held[alive & ~closed].sum())
+        supply.rows = alive
+        for demand in cluster.demands:
+            waiting = self.waiting.count(demand.function)
+            if waiting or now - demand.placed.last_at < ACTIVE_S:
+                cost = self._cost(demand)
+                supply.rivals[demand.function] = (demand, cost, waiting * cost)
+        return supply
 
-    def _charges(self, demand: Demand, rows: int) -> Floats:
-        """Training time that a batch would cost on each GPU instance [N], seconds."""
-        cluster, kind = self.cluster, self.cluster.kind(demand, rows)
+    def _cost(self, demand: Demand) -> float:
+        """Training time that one invocation costs in a full batch, where it costs least, seconds."""
+        cluster, most = self.cluster, demand.spec.max_batch
+        kind = cluster.kind(demand, most)
         more = np.maximum(0.0, cluster.effect(kind, kernel.TRAINING) - cluster.fact(kernel.NOW_TRAINING)) * cluster.fact(kernel.FACTOR)
-        charges: Floats = demand.run_s(rows) * (1.0 + cluster.effect(kind, kernel.OWN)) * more / (1.0 + more)
-        return charges
+        costs = demand.run_s(most) * (1.0 + cluster.effect(kind, kernel.OWN)) * more / (1.0 + more) / most
+        return float(costs[self._supply.rows].min(initial=inf))
+
+    def _weight(self, demand: Demand) -> float:
+        """A function's share of the run time: Eq. 5 over the largest, :data:`LEAST_SHARE` to 1."""
+        if self._largest is None:
+            self._largest = max((known.priority for known in self.cluster.demands), default=0.0)
+        return max(LEAST_SHARE, demand.priority / self._largest) if self._largest > 0 else 1.0
 
     def priority(self, function: str, revision: int) -> float:
         """Eq. 5 of the revision that takes a function's traffic; 0 for an unknown one."""

@@ -65,9 +65,9 @@ RUN_FIELDS: Final = 5
 # What is asked for, and the knobs that a scan needs.
 (
     A_NOW, A_DEADLINE, A_RUN_S, A_LOAD_S, A_MEMORY, A_SM, A_GUARD, A_SM_CAP, A_SM_RULE, A_BUDGET_RULE, A_TAU_FUNCTION, A_PROTECT, A_ACCEPT,
-    A_BESIDE, A_CHOICE, A_UPPER, A_CAP_S, A_STRETCH,
-) = range(18)  # fmt: skip
-ASK_FIELDS: Final = 18
+    A_BESIDE, A_CHOICE, A_UPPER, A_CAP_S, A_DEBT_S, A_STRETCH,
+) = range(19)  # fmt: skip
+ASK_FIELDS: Final = 19
 
 #: A_SM_RULE: no test, all that is there, the training alone (EDF-util).
 SM_NONE, SM_TOTAL, SM_TRAINING_ONLY = 0.0, 1.0, 2.0
@@ -360,7 +360,7 @@ def weigh(
     # What is within its room: EDF-util asks for strictly less (A51).
     sm_room = ask[A_SM_CAP] - ask[A_SM] if ask[A_SM_RULE] != SM_NONE else np.inf
     strictly = ask[A_SM_RULE] == SM_TRAINING_ONLY
-    budgeted, tau, cap_s = ask[A_BUDGET_RULE], ask[A_TAU_FUNCTION], ask[A_CAP_S]
+    budgeted, tau, cap_s, debt_s = ask[A_BUDGET_RULE], ask[A_TAU_FUNCTION], ask[A_CAP_S], ask[A_DEBT_S]
     accept, protect, beside = ask[A_ACCEPT] > 0.0, ask[A_PROTECT] > 0.0, ask[A_BESIDE] > 0.0
     best_warm, best_cold, late_row, seen = -1, -1, -1, 0
     earliest, late_key, key_warm, key_cold = np.inf, np.inf, np.inf, np.inf
@@ -398,8 +398,9 @@ def weigh(
                 more = max(0.0, training[row] - before[row]) * factor[row]
                 # No run can be stopped, so the account must stand the longest that was seen.
                 cost = max(ask[A_RUN_S] * (1.0 + own[row]), ask[A_STRETCH]) * more / (1.0 + more)
-                # What costs more than the account ever holds may go when it is full, and leaves a debt.
-                if min(held[row] + earns[row] * max(0.0, now - at[row]), cap) < min(cost, cap):
+                # A batch may leave a small debt, which is paid back before the next may go, so that batches form; what costs more than
+                # the account ever holds may go when it is full, and leaves a larger one.
+                if min(held[row] + earns[row] * max(0.0, now - at[row]), cap) < min(max(0.0, cost - earns[row] * debt_s), cap):
                     why = OVER_BUDGET
         if why == OPEN and protect and holds[row] == 0.0:
             why = BREAKS_OTHERS

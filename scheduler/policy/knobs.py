@@ -16,9 +16,13 @@ class UnknownPolicy(ValueError):
 
 
 class Order(StrEnum):
-    """Who is tried first in a round: the highest P (Eq. 5), the earliest deadline, or who has come first."""
+    """
+    Who is tried first in a round: the highest P (Eq. 5); whose function has had the least of the run time, weighted by P; the earliest
+    deadline; or who has come first.
+    """
 
     PRIORITY = "priority"
+    SHARES = "shares"
     DEADLINE = "deadline"
     ARRIVAL = "arrival"
 
@@ -66,6 +70,7 @@ class Knobs:
     budget_rule           what a training's budget bounds                                             BudgetRule   A28.1
     tau_training          degradation budget of a training that names none                            >= 0         10 %
     account_s             seconds of budget that an account can hold                                  > 0          none
+    debt_s                seconds of budget that a batch may leave it owing                           >= 0         none
     tau_function          most predicted degradation of a function                                    > 0, inf     A28.4
     accept                whether the predicted end must be before the deadline                       bool         A28.2
     protect_inflight      whether running batches must still meet theirs                              bool         A28.3
@@ -79,7 +84,7 @@ class Knobs:
     d_least, d_share      sampled: the larger of a number and a share of the GPU instances            >= 1, 0..1   d, A24
     warm_first            GPU instances with an idle warm instance come first                         bool         A24
     impact                weights of training, function, functions there                              >= 0         A27
-    ageing_per_s          added to the normalised P per second of waiting                             >= 0         A20
+    ageing_per_s          added to the normalised P per second of waiting, where P is the order       >= 0         A20
     recorded              candidates that are kept with a decision                                    >= 1         none
     seed                  of the sample and of random choice                                          int          none
     ====================  ==========================================================================  ===========  ============
@@ -94,6 +99,7 @@ class Knobs:
     budget_rule: BudgetRule = BudgetRule.INSTANT
     tau_training: float = 0.10
     account_s: float = 10.0
+    debt_s: float = 0.0
     tau_function: float = inf
     accept: bool = True
     protect_inflight: bool = True
@@ -119,6 +125,7 @@ class Knobs:
             ("memory_reserve", 0 <= self.memory_reserve < 1),
             ("tau_training", self.tau_training >= 0),
             ("account_s", self.account_s > 0),
+            ("debt_s", self.debt_s >= 0),
             ("tau_function", self.tau_function > 0),
             ("guard", self.guard >= 0),
             ("fast_from", self.fast_from >= 0),
@@ -150,8 +157,8 @@ PRESETS: Final[Mapping[str, Knobs]] = {
         replace(_SMORE, name="smore-strict10", tau_function=0.10),
         replace(_SMORE, name="smore-no-fast", fast=False),
         replace(
-            _SMORE, name="smore-product", sm_rule=SmRule.NONE, budget_rule=BudgetRule.ACCOUNT, ageing_per_s=0.5, warm_first=True,
-            guard=0.05, memory_reserve=0.0, fast_from=512,
+            _SMORE, name="smore-product", order=Order.SHARES, sm_rule=SmRule.NONE, budget_rule=BudgetRule.ACCOUNT, account_s=2.0,
+            debt_s=0.25, warm_first=True, guard=0.05, memory_reserve=0.0, fast_from=512,
         ),
         replace(_SMORE, name="elasticflow", order=Order.DEADLINE, fast=False),
         replace(_PLAIN, name="random", order=Order.ARRIVAL, choice=Choice.RANDOM),

@@ -20,6 +20,11 @@ class Rate:
         self._value = self.at(now) + amount * log(2.0) / self.half_life_s
         self._at = max(now, self._at)
 
+    @property
+    def last_at(self) -> float:
+        """When something last came, 0 = never."""
+        return self._at
+
     def at(self, now: float) -> float:
         left: float = self._value * 0.5 ** (max(0.0, now - self._at) / self.half_life_s)
         return left

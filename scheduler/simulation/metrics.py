@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.simulation.simulator import EXPIRED, FAILED, GPU_COLUMNS, REJECTED, SUCCEEDED, Result
+from scheduler.simulation.simulator import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, REJECTED, SUCCEEDED, Result
 from scheduler.simulation.truth import mean_over_alone
 
 Floats = NDArray[np.float64]
@@ -27,11 +27,12 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
     """
     Of one run, against the run of the same trainings without functions (``exclusive``).
 
-    ``dsr`` deadline met over submitted, ``dsr_admitted`` over dispatched, ``admission`` dispatched over submitted, also
-    ``admission.<function>``; ``gui`` mean utilisation less the exclusive one, ``gui_relative`` as a share of that; ``sfd`` mean over
-    trainings of the time average of their slowdown, less one (digest 12.3), ``train_loss`` the part of their iterations that did not
-    happen; ``sld`` mean over dispatched of run time over the mean alone, less one, ``sld_p99`` over the P99 alone; ``cold`` (R_cs) cold
-    starts over dispatched; ``waste`` (R_rw) instance time loaded and not executing over loaded; ``expired``, ``rejected``, ``failed`` over
+    ``dsr`` deadline met over submitted, ``dsr_admitted`` over dispatched, ``dsr_accepted`` over what the gate let in, ``refused`` by the
+    gate over submitted, ``admission`` dispatched over submitted, also ``admission.<function>``; ``gui`` mean utilisation less the exclusive
+    one, ``gui_relative`` as a share of that; ``sfd`` mean over trainings of the time average of their slowdown, less one (digest 12.3),
+    ``train_loss`` the part of their iterations that did not happen; ``sld`` mean over dispatched of run time over the mean alone, less one,
+    ``sld_p99`` over the P99 alone; ``cold`` (R_cs) cold starts over dispatched; ``waste`` (R_rw) instance time loaded and not executing
+    over loaded; ``expired``, ``rejected``, ``failed`` over
     submitted; ``harvest`` solo seconds of deadline-met invocations per second and GPU instance. NaN where there is nothing to divide by.
     """
     n = len(result.status)
@@ -41,6 +42,8 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
     found = {
         "dsr": _share(met, n),
         "dsr_admitted": _share(met, int(sent.sum())),
+        "dsr_accepted": _share(met, int((result.status != REFUSED).sum())),
+        "refused": _share(result.status == REFUSED, n),
         "admission": _share(sent, n),
         "expired": _share(result.status == EXPIRED, n),
         "rejected": _share(result.status == REJECTED, n),

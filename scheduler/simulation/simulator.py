@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.policy.budget import JobLoss
-from scheduler.policy.core import Policy
+from scheduler.policy.core import Admitting, Feasible, Policy
 from scheduler.policy.decisions import Decision, Dispatch, End, Offload, Prewarm, Throttle
 from scheduler.policy.degradation import Table
 from scheduler.policy.events import Event, FunctionKnown, GpuLost, GpuReported, InvocationArrived, InvocationSettled, TableUpdated
@@ -35,17 +35,17 @@ from scheduler.simulation.archive import archive
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.truth import Contention
 from scheduler.simulation.world import Gpu, World
-from smore.domain.loss import DEFAULT_BUDGET, Sample
+from smore.domain.loss import DEFAULT_BUDGET, Sample, window_s
 
 Floats = NDArray[np.float64]
 
-#: Status of an invocation. Every one ends in one of the four last.
-WAITING, HELD, SUCCEEDED, EXPIRED, REJECTED, FAILED = range(6)
-STATUS: Final = ("waiting", "held", "succeeded", "expired", "rejected", "failed")
+#: Status of an invocation. Every one ends in one of the five last; refused: the gate did not let it in.
+WAITING, HELD, SUCCEEDED, EXPIRED, REJECTED, FAILED, REFUSED = range(7)
+STATUS: Final = ("waiting", "held", "succeeded", "expired", "rejected", "failed", "refused")
 _ENDS: Final = {"expire": EXPIRED, "reject": REJECTED, "fail": FAILED}
 
 #: Kinds of entries in the heap.
-_COMPLETE, _LOADED, _REPORT, _DELIVER, _START, _RETURN, _FAIL, _TOLD, _RECOVER, _MEASURED = range(10)
+_COMPLETE, _LOADED, _REPORT, _DELIVER, _START, _RETURN, _FAIL, _TOLD, _RECOVER, _WINDOW, _TELL, _MEASURED = range(12)
 
 #: Solo seconds of work below which a batch counts as done: rounding of the clock.
 _DONE: Final = 1e-10
@@ -89,9 +89,9 @@ class _Gpu:
     """A GPU instance as it is. ``*_s`` are integrals over time: see :class:`Result`."""
 
     __slots__ = (
-        "alive", "alive_s", "at", "boot", "busy_s", "code", "contention", "count", "duty", "executing_s", "free_mib", "function_s",
-        "idle", "index", "instances", "lanes", "loaded_s", "loading", "loads", "report_due", "running", "shut", "slow_s", "spec", "state",
-        "used", "version", "window", "work_s",
+        "alive", "alive_s", "at", "boot", "busy_s", "closed", "code", "contention", "count", "duty", "executing_s", "free_mib",
+        "function_s", "idle", "index", "instances", "lanes", "loaded_s", "loading", "loads", "report_due", "running", "shut", "slow_s",
+        "spec", "state", "used", "version", "window", "work_s",
     )  # fmt: skip
 
     def __init__(self, index: int, spec: Gpu, contention: Contention, functions: int, free_mib: float) -> None:
@@ -110,8 +110,10 @@ class _Gpu:
         #: (time, slow_s, alive_s, busy_s, function_s) at past reports.
         self.window: deque[tuple[float, float, float, float, float]] = deque([(0.0, 0.0, 0.0, 0.0, 0.0)])
         self.report_due = False
-        #: Part of the time in which batches may start, and those that wait for a gate that is shut for good.
+        #: Part of the time in which batches may start, whether they may not because a window is closed, and those that wait for a gate that
+        #: is shut for good.
         self.duty = 1.0
+        self.closed = False
         self.shut: list[_Batch] = []
         #: (function, rows) → (kind, code, seconds alone).
         self.lanes: dict[tuple[int, int], tuple[int, int, float]] = {}
@@ -262,6 +264,10 @@ class _Simulation:
         self._lost: list[list[_Batch]] = [[] for _ in world.gpus]
         self._measured: list[tuple[float, ...]] = []
         self._table = table
+        #: Function → what the gate was told, and how many wait there.
+        self._feasible: list[Feasible | None] = [None] * functions
+        self._queued = [0] * functions
+        self._windows = np.random.default_rng([seed, 3])
 
     # ---- the loop -----------------------------------------------------------------------------------------------------------------------
 
@@ -279,6 +285,11 @@ class _Simulation:
         for failure in world.failures:
             gpu = self._by_name[failure.gpu]
             self._push(failure.at_s, _FAIL, gpu.index, failure.seconds)
+        for gpu in self._gpus:
+            if world.probe_share and gpu.contention.training is not None:
+                self._push(self._gap_s(gpu), _WINDOW, gpu.index, True)
+        if world.gate_s and isinstance(self._policy, Admitting):
+            self._push(0.0, _TELL, 0, None)
         self._push(self._duration, _MEASURED, 0, None)
         # Never comes: the heap is never empty.
         self._push(math.inf, _MEASURED, 0, None)
@@ -336,6 +347,10 @@ class _Simulation:
             self._fail(gpu, now, payload)
         elif kind == _TOLD:
             self._told(gpu, now)
+        elif kind == _WINDOW:
+            self._window(gpu, payload, now)
+        elif kind == _TELL:
+            self._tell(now)
         elif kind == _RECOVER:
             if payload != gpu.boot or gpu.alive:
                 return
@@ -370,6 +385,7 @@ class _Simulation:
                         f"{id_} was dispatched as attempt {attempt}: it is {STATUS[self._status[number]]} as {self._attempt[number]}"
                     )
                 self._status[number] = HELD
+                self._queued[self._function[number]] -= 1
                 self._attempt[number] = attempt + 1
                 self._dispatched[number] = now
                 members.append(number)
@@ -385,6 +401,7 @@ class _Simulation:
             if self._status[number] != WAITING:
                 raise Inconsistent(f"{decision.id} was ended while it was {STATUS[self._status[number]]}")
             self._waiting -= 1
+            self._queued[self._function[number]] -= 1
             self._end(number, _ENDS[decision.action], now)
         elif isinstance(decision, Prewarm):
             gpu = self._by_name[decision.gpu]
@@ -394,9 +411,7 @@ class _Simulation:
         elif isinstance(decision, Throttle):
             gpu = self._by_name[decision.gpu]
             gpu.duty = decision.duty
-            shut, gpu.shut = gpu.shut, []
-            for batch in shut:
-                self._accept(gpu, batch, now)
+            self._let_in(gpu, now)
         elif isinstance(decision, Offload):
             gpu, function = self._by_name[decision.gpu], self._column[decision.function]
             gpu.advance(now)
@@ -426,9 +441,9 @@ class _Simulation:
             self._lost[gpu.index].append(batch)
             return
         phase = now % GATE_S
-        if gpu.duty < 1.0 and phase >= gpu.duty * GATE_S:
+        if gpu.closed or (gpu.duty < 1.0 and phase >= gpu.duty * GATE_S):
             # The gate stops starts, never a run.
-            if gpu.duty > 0.0:
+            if gpu.duty > 0.0 and not gpu.closed:
                 self._push(now + GATE_S - phase, _START, gpu.index, batch)
             else:
                 gpu.shut.append(batch)
@@ -458,6 +473,12 @@ class _Simulation:
         else:
             self._refuse(batch, now)
 
+    def _let_in(self, gpu: _Gpu, now: float) -> None:
+        """What waits for the gate comes again."""
+        shut, gpu.shut = gpu.shut, []
+        for batch in shut:
+            self._accept(gpu, batch, now)
+
     def _begin(self, gpu: _Gpu, batch: _Batch, now: float) -> None:
         batch.start = now
         for number in batch.members:
@@ -480,6 +501,7 @@ class _Simulation:
             else:
                 self._status[number] = WAITING
                 self._waiting += 1
+                self._queued[function] += 1
                 self._events.append(self._arrived(number))
 
     # ---- GPU instances ------------------------------------------------------------------------------------------------------------------
@@ -697,6 +719,7 @@ class _Simulation:
             device=world.device(spec),
             sharing_mode=world.sharing_mode(spec),
             workloads=[world.workload(spec.training)] if spec.training is not None else [],
+            closed=gpu.closed,
             losses=self._losses(gpu, whole, last[1] - window[0][1]),
         )
 
@@ -721,6 +744,41 @@ class _Simulation:
 
         return [replace(job, recent=sample(training.seconds * slow_s / seconds), closed=sample(training.seconds))]
 
+    # ---- windows and the gate -----------------------------------------------------------------------------------------------------------
+
+    def _gap_s(self, gpu: _Gpu) -> float:
+        """Open time until the next window: exponential, so that no period is met."""
+        share = self._world.probe_share
+        return float(self._windows.exponential(self._window_s(gpu) * (1.0 - share) / share))
+
+    def _window_s(self, gpu: _Gpu) -> float:
+        assert gpu.contention.training is not None
+        return window_s(gpu.contention.training.seconds)
+
+    def _window(self, gpu: _Gpu, closed: bool, now: float) -> None:
+        """A window begins or ends."""
+        gpu.closed = closed
+        self._push(now + (self._window_s(gpu) if closed else self._gap_s(gpu)), _WINDOW, gpu.index, not closed)
+        self._wake(gpu, now)
+        if not closed:
+            self._let_in(gpu, now)
+
+    def _tell(self, now: float) -> None:
+        """The gate is told of every function when a new invocation could end."""
+        assert isinstance(self._policy, Admitting)
+        self._feasible = [self._policy.feasible(now, name, REVISION) for name in self._names]
+        if self._open or now < self._duration:
+            self._push(now + self._world.gate_s, _TELL, 0, None)
+
+    def _refused_at(self, number: int) -> bool:
+        """Whether the gate refuses an invocation that comes now, as smore/lua/common.lua does."""
+        function = self._function[number]
+        told = self._feasible[function]
+        if told is None:
+            return False
+        backlog_s = told.backlog_s + told.each_s * (self._queued[function] - told.counted)
+        return self._arrival[number] + max(told.floor_s, backlog_s) > self._deadline[number]
+
     # ---- invocations --------------------------------------------------------------------------------------------------------------------
 
     def _arrived(self, number: int) -> InvocationArrived:
@@ -735,7 +793,11 @@ class _Simulation:
         )
 
     def _arrive(self, number: int) -> None:
+        if self._refused_at(number):
+            self._end(number, REFUSED, self._arrival[number])
+            return
         self._waiting += 1
+        self._queued[self._function[number]] += 1
         self._events.append(self._arrived(number))
 
     def _end(self, number: int, status: int, now: float) -> None:

@@ -103,7 +103,10 @@ class World:
     ``monitor_s``: interval of reports; a change of the warm set is reported after ``coalesce_s``; a report reaches the policy
     ``monitor_delay_s`` late. ``monitor_noise``: relative deviation of a reported utilisation. ``job_window_s``: span over which a
     training's degradation is measured. ``round_s``: how long the policy sleeps at most while something waits (digest A21). ``dispatch_s``:
-    from a decision to the start. ``closed_loop``: reports hold the iterations by which a policy keeps budgets. ``lost_s``: silence after
+    from a decision to the start. ``gate_s``: how often the policy says when a new invocation could end; what comes is refused where that is
+    too late (0: nothing is). ``probe_share``: part of the time in which a GPU instance is closed, at random moments and for as long as its
+    training's loss takes to measure (smore/domain/loss.py). ``closed_loop``: reports hold the iterations by which a policy keeps budgets.
+    ``lost_s``: silence after
     which a GPU instance counts as lost. ``keep_warm`` instances of every function stand on every GPU instance as long as they take no more
     than ``warm_share`` of the memory that the training leaves (A35): the prewarmer, the same for every policy. ``deadline``: bounds of the
     factor on a function's P99 alone, drawn with the trace (A30).
@@ -120,6 +123,8 @@ class World:
     job_window_s: float = 10.0
     round_s: float = 0.005
     dispatch_s: float = 0.0
+    gate_s: float = 0.0
+    probe_share: float = 0.0
     closed_loop: bool = False
     lost_s: float = 2.0
     retry_s: float = 0.01
@@ -407,6 +412,8 @@ def parse(raw: object, path: str = "", *, base: Truth | None = None) -> World:
         job_window_s=reader.number("job_window_s", 10, 0.001, 1e6),
         round_s=reader.number("round_s", 0.005, 1e-4, 3600),
         dispatch_s=reader.number("dispatch_s", 0, 0, 10),
+        gate_s=reader.number("gate_s", 0, 0, 3600),
+        probe_share=reader.number("probe_share", 0, 0, 0.5),
         closed_loop=bool(reader.take("closed_loop", False)),
         lost_s=reader.number("lost_s", 2, 0, 3600),
         retry_s=reader.number("retry_s", 0.01, 1e-4, 3600),

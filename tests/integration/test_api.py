@@ -281,7 +281,7 @@ def test_a_wait_that_ends_becomes_202_and_is_kept(http: httpx.Client, platform: 
 
 
 def test_a_deadline_that_passes_is_504(http: httpx.Client, platform: FakePlatform, queue: Queue, redis_client: "redis.Redis") -> None:
-    redis_client.hset("smore:feasible", IMAGE, f"{int(time.time() * 1e6)}:3000:3000")
+    redis_client.hset("smore:feasible", IMAGE, f"{int(time.time() * 1e6)}:3000:3000:0:0")
     running, finish = threading.Event(), threading.Event()
 
     def hold(begun: Begun) -> Result:
@@ -488,14 +488,14 @@ def test_a_full_queue_is_429(http: httpx.Client, platform: FakePlatform) -> None
 
 
 def test_an_infeasible_deadline_is_429_and_names_one_that_would_do(http: httpx.Client, redis_client: "redis.Redis") -> None:
-    redis_client.hset("smore:feasible", ECHO, "0:0:2500000")
+    redis_client.hset("smore:feasible", ECHO, "0:0:2500000:0:0")
     response = http.post("/v1/functions/echo/invocations", json={"input": 1, "deadline_ms": 400})
 
     body = problem(response, 429, "slo_infeasible")
     assert body["earliest_deadline_ms"] == 2500
     assert body["earliest_deadline_at"].endswith("+00:00")
     assert response.headers["retry-after"] == "3"
-    redis_client.hset("smore:feasible", ECHO, "0:0:1000")
+    redis_client.hset("smore:feasible", ECHO, "0:0:1000:0:0")
     assert http.post("/v1/functions/echo/invocations", json={"input": 1, "deadline_ms": 2500}).status_code == 200
 
 
@@ -1028,7 +1028,7 @@ def test_explain_what_ran(
     http: httpx.Client, foreign: httpx.Client, platform: FakePlatform, recording: None, redis_client: "redis.Redis"
 ) -> None:
     platform.decision = json.dumps(REASONS)
-    redis_client.hset("smore:feasible", ECHO, f"{int(time.time() * 1e6)}:2000:1000")
+    redis_client.hset("smore:feasible", ECHO, f"{int(time.time() * 1e6)}:2000:1000:0:0")
     id_ = http.post("/v1/functions/echo/invocations", json={"input": 1}).json()["id"]
     found = http.get(f"/v1/invocations/{id_}/explain").json()
 

@@ -395,14 +395,14 @@ def test_results_have_a_bound_that_ending_never_meets(client: "redis.Redis") -> 
 def test_what_cannot_be_met_is_refused_with_what_could(queue: Queue, client: "redis.Redis") -> None:
     now_us = queue.enqueue(request()).arrival_us
     # Stamped ahead, so that it is fresh however long this test takes.
-    queue.publish_feasible({F: f"{now_us + 3_600_000_000}:30000000:20000"}, {})
+    queue.publish_feasible({F: f"{now_us + 3_600_000_000}:30000000:20000:0:0"}, {})
     refused = queue.enqueue(request(slo_us=29_999_999))
     assert refused.status == "infeasible"
     assert refused.earliest_us == refused.now_us + 30_000_000
     assert queue.enqueue(request(slo_us=30_000_000)).status == "ok", "the bound itself is met"
     assert queue.enqueue(request(function="default/other", slo_us=1_000_000)).status == "ok", "another function's backlog"
     # A second later nobody knows today's backlog: the floor alone counts.
-    queue.publish_feasible({F: f"{now_us - 1_000_001}:30000000:20000"}, {})
+    queue.publish_feasible({F: f"{now_us - 1_000_001}:30000000:20000:0:0"}, {})
     assert queue.enqueue(request(slo_us=20_000)).status == "ok"
     refused = queue.enqueue(request(slo_us=19_999))
     assert (refused.status, refused.earliest_us - refused.now_us) == ("infeasible", 20_000)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.policy.core import Engine
+from scheduler.policy.core import LEAST_SHARE, Engine
 from scheduler.policy.decisions import Dispatch, End
 from scheduler.policy.events import ClaimRefused, Event, FunctionKnown, GpuLost, GpuReported, InvocationArrived, InvocationSettled
 from scheduler.policy.knobs import preset
@@ -167,7 +167,7 @@ def test_starvation_bound(ageing: float, usage: float, service_s: float, burst: 
 
     So a function whose head has is next, whatever the priorities are (docs/architecture.md).
     """
-    policy = Engine(preset("smore-product", ageing_per_s=ageing))
+    policy = Engine(preset("smore-product", order="priority", ageing_per_s=ageing))
     gains = {"p/low": usage, "p/high": rival}
     known: list[Event] = [
         FunctionKnown(
@@ -200,3 +200,48 @@ def test_starvation_bound(ageing: float, usage: float, service_s: float, burst: 
         now += service_s
         served += 1
         events = [InvocationSettled(id=id_, attempt=1, run_s=service_s, batch_rows=1)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    usage=st.floats(min_value=0.05, max_value=1.0),
+    low_s=st.floats(min_value=0.005, max_value=0.5),
+    high_s=st.floats(min_value=0.005, max_value=0.5),
+    burst=st.integers(min_value=1, max_value=4),
+)
+def test_shares_bound_starvation(usage: float, low_s: float, high_s: float, burst: int) -> None:
+    """
+    One slot, two functions that always have something waiting: what each has had of the run time, over its weight, never differs by more
+    than one batch of each (start-time fair queueing).
+    """
+    policy = Engine(preset("smore-product"))
+    runs, gains = {"p/low": low_s, "p/high": high_s}, {"p/low": usage, "p/high": 1.0}
+    weights = {name: max(LEAST_SHARE, gain / 1.0) for name, gain in gains.items()}
+    now, number = 1000.0, 0
+    events: list[Event] = [
+        FunctionKnown(
+            function=name, revision=1,
+            spec=FunctionSpec(entrypoint="m:C", profile=Profile(run_s={1: runs[name]}, usage_gain=gain, degradation=1.0, load_s=0.1)),
+        )
+        for name, gain in gains.items()
+    ]  # fmt: skip
+    events.append(
+        GpuReported(
+            gpu="g", boot="b", at=now, slots=1, memory_total=MEMORY, memory_used=0.0, memory_idle=0.0, utilisation=0.0,
+            function_utilisation=0.0, jobs=0, warm=[(name, 1, 1) for name in gains],
+        )
+    )  # fmt: skip
+    had = dict.fromkeys(gains, 0.0)
+    for _ in range(200):
+        for name in gains:
+            for _ in range(burst):
+                number += 1
+                events.append(
+                    InvocationArrived(function=name, revision=1, id=str(number), attempt=0, arrival_at=now, deadline_at=now + 1e6)
+                )
+        (dispatch,) = (decision for decision in policy.decide(now, events) if isinstance(decision, Dispatch))
+        name = dispatch.function
+        had[name] += runs[name] / weights[name]
+        assert abs(had["p/low"] - had["p/high"]) <= sum(runs[each] / weights[each] for each in gains) + 1e-6
+        now += runs[name]
+        events = [InvocationSettled(id=dispatch.attempts[0][0], attempt=1, run_s=runs[name], batch_rows=1)]

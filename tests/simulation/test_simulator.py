@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from scheduler.policy.budget import Step
+from scheduler.policy.core import Feasible
 from scheduler.policy.decisions import Decision, End, Offload, Throttle
 from scheduler.policy.events import Event, GpuLost, InvocationArrived, InvocationSettled
 from scheduler.simulation import policies, traces
-from scheduler.simulation.simulator import EXPIRED, FAILED, SUCCEEDED, Inconsistent, Result, simulate
+from scheduler.simulation.simulator import EXPIRED, FAILED, REFUSED, SUCCEEDED, Inconsistent, Result, simulate
 from scheduler.simulation.traces import BadTrace, Trace
 from scheduler.simulation.truth import Truth
 from scheduler.simulation.world import Failure, Function, Gpu, Training, World
@@ -376,3 +377,36 @@ def test_reports_of_a_closed_loop_hold_what_budgets_are_kept_by() -> None:
     assert (loss.id, loss.budget) == ("job-gpu0", 0.05)
     assert loss.closed.mean == pytest.approx(place.truth.use("vgg16", "training", 64).seconds)
     assert loss.recent.mean / loss.closed.mean - 1 == pytest.approx(policy.reports()[-1][1].job_degradation)
+
+
+def test_the_gate_refuses_what_would_end_too_late() -> None:
+    """Two wait already when the gate is told, a third has come since: 0.3 s and 0.1 s more, against a deadline 0.35 s away."""
+
+    class Full(AtOnce):
+        def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+            self.heard += [(now, event) for event in events]
+            waiting = [event for now, event in self.heard if isinstance(event, InvocationArrived)]
+            return [dispatch("bert", "gpu0", [(event.id, 0)]) for event in waiting] if now == 2.0 else []
+
+        def feasible(self, now: float, function: str, revision: int) -> Feasible:
+            waiting = sum(isinstance(event, InvocationArrived) for _, event in self.heard)
+            return Feasible(0.1 * (waiting + 1), 0.01, 0.1, waiting)
+
+    arrivals = trace(*((0.2, "bert"),) * 2, *((1.05, "bert"),) * 3, functions=["bert"])
+    given = replace(arrivals, deadline_s=np.array([50.0, 50.0, 0.35, 0.35, 50.0]))
+    result, _ = run(world("bert", gate_s=1.0, round_s=0.5), given, Full())
+
+    assert (result.status == REFUSED).tolist() == [False, False, False, True, False]
+
+
+def test_closed_windows_start_nothing_and_are_told() -> None:
+    training = Training(model="mobilenet", batch=64)
+    place = world("deepfm", gpus=(Gpu(name="gpu0", training=training),), probe_share=0.3, monitor_s=0.05)
+    arrivals = [(1.0 * number, "deepfm") for number in range(100)]
+    result, policy = run(place, trace(*arrivals, functions=["deepfm"], deadline_s=1e6, duration_s=100.0))
+
+    told = [(now, report.closed) for now, report in policy.reports()]
+    assert 0.15 < np.mean([closed for now, closed in told if now < 100.0]) < 0.45
+    assert (result.status == SUCCEEDED).all()
+    late = result.start_s > result.dispatch_s + 1e-9
+    assert 0.15 < late.mean() < 0.45

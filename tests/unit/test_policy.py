@@ -121,7 +121,7 @@ def test_priority_is_usage_gain_over_degradation() -> None:
 
 def test_ageing_overtakes_priority_within_its_bound() -> None:
     """A head that has waited 1/ageing_per_s longer than the others stands first whatever the priorities are."""
-    ageing = preset("smore-product", ageing_per_s=0.5)
+    ageing = preset("smore-product", order="priority", ageing_per_s=0.5)
     events = [
         known("p/low", usage=0.01, degradation=1.0), known("p/high", usage=1.0, degradation=0.01),
         gpu("a", slots=1, warm={"p/low": 1, "p/high": 1}),
@@ -129,7 +129,7 @@ def test_ageing_overtakes_priority_within_its_bound() -> None:
     ]  # fmt: skip
 
     assert dispatches(run(*events, policy=Engine(ageing))) == [("p/low", "a", ["1"])]
-    assert dispatches(run(*events, policy=Engine(preset("smore-product", ageing_per_s=0.0)))) == [("p/high", "a", ["2"])]
+    assert dispatches(run(*events, policy=Engine(preset("smore-product", order="priority")))) == [("p/high", "a", ["2"])]
 
 
 def test_fig_6_a_refused_function_does_not_block_the_next() -> None:
@@ -227,9 +227,9 @@ def test_run_times_are_learned() -> None:
         policy.decide(NOW + n, [gpu("a", warm={"p/f": 1}), arrived("p/f", f"{n}", at=NOW + n)])
         policy.decide(NOW + n + 0.1, [InvocationSettled(id=f"{n}", attempt=1, run_s=0.1, batch_rows=1)])
 
-    backlog, floor = policy.feasible_s(NOW + 100, "p/f", 1) or (0.0, 0.0)
-    assert pytest.approx(0.1, rel=0.05) == floor
-    assert backlog == floor
+    told = policy.feasible(NOW + 100, "p/f", 1)
+    assert told is not None
+    assert (told.backlog_s, told.floor_s) == (pytest.approx(0.1, rel=0.05), told.backlog_s)
 
 
 def test_gate_is_told_of_the_backlog() -> None:
@@ -237,6 +237,7 @@ def test_gate_is_told_of_the_backlog() -> None:
     run(known("p/f", run_s=0.1, max_batch=1), gpu("a", warm={"p/f": 1}), policy=policy)
     policy.decide(NOW, [arrived("p/f", str(i)) for i in range(11)])
 
-    backlog, floor = policy.feasible_s(NOW, "p/f", 1) or (0.0, 0.0)
-    assert pytest.approx(0.1) == floor
-    assert 1.0 <= backlog <= 1.4
+    told = policy.feasible(NOW, "p/f", 1)
+    assert told is not None
+    assert (told.floor_s, told.each_s, told.counted) == (pytest.approx(0.1), pytest.approx(0.1), 10)
+    assert 1.0 <= told.backlog_s <= 1.4

@@ -4,14 +4,18 @@ import pytest
 
 from scheduler.policy import kernel
 from scheduler.policy.budget import DUTY, FACTOR_MAX, FACTOR_MIN, STEPS, Governor, JobLoss, Step
-from scheduler.policy.core import Engine
+from scheduler.policy.core import CAUTION, Engine
 from scheduler.policy.decisions import Dispatch, Offload, Throttle
-from scheduler.policy.events import InvocationSettled
+from scheduler.policy.events import Event, InvocationSettled
 from scheduler.policy.knobs import preset
 from smore.domain.loss import Loss, Sample
 from tests.unit.test_policy_engine import NOW, arrived, function, gpu, known
 
 CLOSED = Sample(mean=0.1, sd=0.002, n=30)
+#: Functions at work all the time.
+BUSY = 1.0
+#: What an account of 10 % holds when it is full, seconds.
+FULL = 0.1 / 1.1 * 2.0
 
 
 def job(slower: float = 0.0, *, budget: float = 0.1, loss: Loss | None = None, n: int = 20) -> JobLoss:
@@ -25,24 +29,24 @@ def loss(mean: float, reach: float = 0.01, windows: int = 20) -> Loss:
 
 def test_steps_down_only_on_younger_iterations_and_back_one_by_one() -> None:
     governor = Governor()
-    assert governor.judge(0.0, [job(0.05)]) is None
-    assert governor.judge(1.0, [job(0.3)]) == "j"
+    assert governor.judge(0.0, [job(0.05)], BUSY) is None
+    assert governor.judge(1.0, [job(0.3)], BUSY) == "j"
     assert governor.step is Step.HELD
     # Twenty iterations of 0.13 s are still those from before.
-    assert governor.judge(3.5, [job(0.3)]) is None
-    assert governor.judge(3.7, [job(0.3)]) == "j"
+    assert governor.judge(3.5, [job(0.3)], BUSY) is None
+    assert governor.judge(3.7, [job(0.3)], BUSY) == "j"
     assert governor.step is Step.DUTY_75
-    assert governor.judge(7.0, [job(0.0)]) == "j"
+    assert governor.judge(7.0, [job(0.0)], BUSY) == "j"
     assert governor.step is Step.HELD
-    assert governor.judge(7.5, [job(0.0)]) is None
-    assert governor.judge(9.1, [job(0.0)]) == "j"
+    assert governor.judge(7.5, [job(0.0)], BUSY) is None
+    assert governor.judge(9.1, [job(0.0)], BUSY) == "j"
     assert governor.step is Step.OPEN
 
 
 def test_the_last_step_is_the_last() -> None:
     governor, now, steps = Governor(), 0.0, []
     for _ in range(10):
-        governor.judge(now, [job(0.5)])
+        governor.judge(now, [job(0.5)], BUSY)
         steps.append(governor.step)
         now += 10.0
     assert steps[:5] == list(STEPS[1:])
@@ -54,59 +58,69 @@ def test_noise_takes_no_step() -> None:
     """Slower than twice the budget by the mean, but not surely; or surely, but not twice. It does not come back either while it is."""
     noisy = JobLoss(id="j", budget=0.1, recent=Sample(mean=0.123, sd=0.05, n=20), closed=Sample(mean=0.1, sd=0.05, n=20))
     governor = Governor()
-    assert governor.judge(0.0, [noisy]) is None
-    assert governor.judge(0.0, [job(0.15)]) is None
-    governor.judge(1.0, [job(0.3)])
-    assert governor.judge(10.0, [noisy]) is None
+    assert governor.judge(0.0, [noisy], BUSY) is None
+    assert governor.judge(0.0, [job(0.15)], BUSY) is None
+    governor.judge(1.0, [job(0.3)], BUSY)
+    assert governor.judge(10.0, [noisy], BUSY) is None
     assert governor.step is Step.HELD
+
+
+def test_functions_are_not_blamed_for_what_they_cannot_have_cost() -> None:
+    """At work for a twentieth of the time they can have cost a tenth of it; the training loses three."""
+    governor = Governor()
+    for second in range(60):
+        assert governor.judge(float(second), [job(0.3)], 0.05) is None
+    for second in range(60, 70):
+        governor.judge(float(second), [job(0.3)], 0.5)
+    assert governor.step is not Step.OPEN
 
 
 @pytest.mark.parametrize("silent", [JobLoss(id="j", budget=0.1), job(0.3, n=10)])
 def test_a_training_that_says_too_little_is_not_judged_and_holds_nobody_back(silent: JobLoss) -> None:
     governor = Governor()
-    assert governor.judge(0.0, [silent]) is None
-    governor.judge(1.0, [job(0.3)])
-    assert governor.judge(10.0, [silent]) == "j"
+    assert governor.judge(0.0, [silent], BUSY) is None
+    governor.judge(1.0, [job(0.3)], BUSY)
+    assert governor.judge(10.0, [silent], BUSY) == "j"
     assert governor.step is Step.OPEN
 
 
 def test_the_end_of_a_training_opens_everything() -> None:
     governor = Governor()
-    governor.judge(1.0, [job(0.3)])
-    assert governor.judge(1.1, []) == ""
+    governor.judge(1.0, [job(0.3)], BUSY)
+    assert governor.judge(1.1, [], BUSY) == ""
     assert (governor.step, governor.factor) == (Step.OPEN, 1.0)
-    assert governor.judge(1.2, []) is None
+    assert governor.judge(1.2, [], BUSY) is None
 
 
 def test_predictions_are_corrected_by_each_new_estimate_once() -> None:
     governor = Governor()
     for _ in range(5):
-        governor.judge(0.0, [job(loss=loss(0.02))])
+        governor.judge(0.0, [job(loss=loss(0.02))], BUSY)
     assert governor.factor == pytest.approx(0.9)
-    governor.judge(0.0, [job(loss=loss(0.02, windows=21))])
+    governor.judge(0.0, [job(loss=loss(0.02, windows=21))], BUSY)
     assert governor.factor == pytest.approx(0.81)
     # Not surely below, nor above.
-    governor.judge(0.0, [job(loss=loss(0.085, windows=22))])
+    governor.judge(0.0, [job(loss=loss(0.085, windows=22))], BUSY)
     assert governor.factor == pytest.approx(0.81)
-    governor.judge(0.0, [job(loss=loss(0.12, windows=23))])
+    governor.judge(0.0, [job(loss=loss(0.12, windows=23))], BUSY)
     assert governor.factor == pytest.approx(0.891)
 
 
 def test_the_factor_has_bounds() -> None:
     governor = Governor()
     for windows in range(100):
-        governor.judge(0.0, [job(loss=loss(0.0, windows=windows))])
+        governor.judge(0.0, [job(loss=loss(0.0, windows=windows))], BUSY)
     assert governor.factor == FACTOR_MIN
     for number in range(100):
-        governor.judge(100.0 * number, [job(0.5, loss=loss(0.5, windows=1000 + number))])
+        governor.judge(100.0 * number, [job(0.5, loss=loss(0.5, windows=1000 + number))], BUSY)
     assert governor.factor == FACTOR_MAX
 
 
 def test_one_of_two_trainings_is_enough_to_hold_back_and_both_must_recover() -> None:
     governor = Governor()
-    assert governor.judge(0.0, [job(0.0), job(0.3)]) == "j"
-    assert governor.judge(10.0, [job(0.0), job(0.105, budget=0.1)]) is None
-    assert governor.judge(20.0, [job(0.0), job(0.05)]) == "j"
+    assert governor.judge(0.0, [job(0.0), job(0.3)], BUSY) == "j"
+    assert governor.judge(10.0, [job(0.0), job(0.105, budget=0.1)], BUSY) is None
+    assert governor.judge(20.0, [job(0.0), job(0.05)], BUSY) == "j"
 
 
 def test_the_policy_holds_throttles_offloads_and_comes_back() -> None:
@@ -118,7 +132,7 @@ def test_the_policy_holds_throttles_offloads_and_comes_back() -> None:
         now += 10.0
         log += [
             (decision.step, decision.duty) if isinstance(decision, Throttle) else decision
-            for decision in engine.decide(now, [gpu("a", functions=1, at=now, losses=[job(slower)])])
+            for decision in engine.decide(now, [gpu("a", functions=1, at=now, losses=[job(slower)], function_utilisation=BUSY)])
         ]
     off = Offload(function="p/f0", revision=1, gpu="a")
     down = [(step, DUTY[step]) for step in STEPS]
@@ -128,7 +142,8 @@ def test_the_policy_holds_throttles_offloads_and_comes_back() -> None:
 def test_nothing_new_goes_beside_a_training_over_its_budget() -> None:
     engine = Engine(preset("smore-product"))
     engine.decide(NOW, [known([[0.01]]), function(0), gpu("a", functions=1, losses=[job(0.0)])])
-    held = engine.decide(NOW + 1.0, [gpu("a", functions=1, at=NOW + 1.0, losses=[job(0.3)]), arrived(0, "1", at=NOW + 1.0)])
+    slowed = gpu("a", functions=1, at=NOW + 1.0, losses=[job(0.3)], function_utilisation=BUSY)
+    held = engine.decide(NOW + 1.0, [slowed, arrived(0, "1", at=NOW + 1.0)])
     assert [type(decision) for decision in held] == [Throttle]
     assert engine.cluster.rows[kernel.FACTOR, 0] == 1.0
     back = engine.decide(NOW + 4.5, [gpu("a", functions=1, at=NOW + 4.5, losses=[job(0.0)])])
@@ -138,9 +153,8 @@ def test_nothing_new_goes_beside_a_training_over_its_budget() -> None:
 def test_a_corrected_prediction_is_what_is_charged() -> None:
     engine = Engine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1, losses=[job(loss=loss(0.12))])])
-    full = 0.1 / 1.1 * 10.0
     engine.decide(NOW, [arrived(0, "1")])
-    assert kernel.balance(engine.cluster.rows, 0, NOW, 10.0) == pytest.approx(full - 0.1 * 0.55 / 1.55)
+    assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(FULL - 0.1 * 0.55 / 1.55)
 
 
 def test_the_gate_is_told_what_a_budget_leaves() -> None:
@@ -149,18 +163,22 @@ def test_the_gate_is_told_what_a_budget_leaves() -> None:
     told at the rate at which it is really placed.
     """
     engine = Engine(preset("smore-product"))
-    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_warm=1), gpu("a", functions=1, warm=1)])
-    now, count, running = NOW, 0, ""
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_warm=1, max_batch=1), gpu("a", functions=1, warm=1)])
+    now, count, running, done = NOW, 0, "", 0
     while now < NOW + 60.0:
-        events = [arrived(0, f"{count}", at=now, within=20.0)] if count % 2 == 0 else []
+        events: list[Event] = [arrived(0, f"{count}", at=now, within=20.0)] if count % 2 == 0 else []
         if running:
             events = [InvocationSettled(id=running, attempt=1, run_s=0.1, batch_rows=1), *events]
+            done += 1
         running = next((d.attempts[0][0] for d in engine.decide(now, events) if isinstance(d, Dispatch)), "")
         now, count = now + 0.1, count + 1
     waiting = engine.waiting.count("p/f0")
-    backlog, _ = engine.feasible_s(now, "p/f0", 1) or (0.0, 0.0)
+    told = engine.feasible(now, "p/f0", 1)
     assert waiting > 20
-    assert backlog == pytest.approx(waiting / 2.7, rel=0.25)
+    assert done / 60.0 == pytest.approx(2.7, rel=0.1)
+    assert told is not None
+    assert told.backlog_s == pytest.approx(CAUTION * waiting / 2.7, rel=0.25)
+    assert (told.each_s, told.counted) == (pytest.approx(CAUTION / 2.7, rel=0.05), waiting)
 
 
 def test_the_longest_run_that_was_seen_must_fit_an_account() -> None:
@@ -169,28 +187,83 @@ def test_the_longest_run_that_was_seen_must_fit_an_account() -> None:
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.01), gpu("a", functions=1, stretches=[("p/f0", 1, 4.0)])])
     first = engine.decide(NOW, [arrived(0, "1")])
     assert [type(decision) for decision in first] == [Dispatch]
-    engine.cluster.spend(0, 0.5, NOW)
+    engine.cluster.spend(0, 0.1, NOW)
     assert engine.decide(NOW, [arrived(0, "2")]) == []
     engine.decide(NOW, [gpu("a", functions=1, stretches=[("p/f0", 1, 0.02)])])
     assert [type(decision) for decision in engine.decide(NOW, [arrived(0, "3")])] == [Dispatch]
 
 
+def test_batches_form_while_a_debt_is_paid_back() -> None:
+    """One costs 3.3 ms, and a batch may leave a debt of 22.7 ms: an account at nothing takes six at once, then none for 0.22 s."""
+    engine = Engine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.01, max_batch=8), gpu("a", functions=1)])
+    engine.cluster.spend(0, FULL, NOW)
+    first = engine.decide(NOW, [arrived(0, str(number)) for number in range(6)])
+    assert [len(decision.attempts) for decision in first if isinstance(decision, Dispatch)] == [6]
+    assert engine.decide(NOW + 0.2, [arrived(0, str(number)) for number in range(6, 9)]) == []
+    later = engine.decide(NOW + 0.23, [])
+    assert [len(decision.attempts) for decision in later if isinstance(decision, Dispatch)] == [3]
+
+
 def test_the_gate_is_told_when_an_account_can_pay() -> None:
     """
-    One run costs 0.0333 s of a training that earns 0.0909 s a second: with an empty account the next is 0.37 s away, and what waits
-    comes before it. A GPU instance without a training asks for nothing.
+    One run costs 0.0333 s of a training that earns 0.0909 s a second: with nothing saved and four waiting, a fifth is four times 0.37 s
+    away, and as much for each that comes beside it. A GPU instance without a training asks for nothing.
     """
-    engine = Engine(preset("smore-product"))
+    engine = Engine(preset("smore-product", debt_s=0.0))
     cost, earns = 0.1 * 0.5 / 1.5, 0.1 / 1.1
-    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1)])
-    assert engine.feasible_s(NOW, "p/f0", 1) == (pytest.approx(0.1), pytest.approx(0.1))
-    engine.cluster.spend(0, 10 * earns, NOW)
-    assert engine.feasible_s(NOW, "p/f0", 1) == (pytest.approx(cost / earns + 0.1), pytest.approx(0.1))
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=1), gpu("a", functions=1)])
+    assert engine.feasible(NOW, "p/f0", 1) == (pytest.approx(0.1), pytest.approx(0.1), pytest.approx(CAUTION * cost / earns), 0)
+    engine.cluster.spend(0, FULL, NOW)
     engine.decide(NOW, [arrived(0, str(number)) for number in range(4)])
     assert engine.waiting.count("p/f0") == 4
-    told = engine.feasible_s(NOW + 0.1, "p/f0", 1)
-    assert told == (pytest.approx(5 * cost / earns, abs=0.01), pytest.approx(0.1))
-    engine.decide(NOW + 0.2, [gpu("b", None, functions=1)])
-    told = engine.feasible_s(NOW + 0.2, "p/f0", 1)
+    told = engine.feasible(NOW + 1e-6, "p/f0", 1)
     assert told is not None
-    assert told[0] < 0.25
+    assert (told.backlog_s, told.floor_s) == (pytest.approx(CAUTION * 4 * cost / earns + 0.1, rel=1e-3), pytest.approx(0.1))
+    assert (told.each_s, told.counted) == (pytest.approx(CAUTION * cost / earns), 4)
+    engine.decide(NOW + 0.2, [gpu("b", None, functions=1)])
+    told = engine.feasible(NOW + 0.2, "p/f0", 1)
+    assert told is not None
+    assert told.backlog_s < 0.25
+
+
+def test_the_gate_divides_what_a_budget_leaves_among_the_functions_that_want_it() -> None:
+    """Two functions of one P and one cost: with ten of the one waiting, the other waits for its half, not for all ten."""
+    engine = Engine(preset("smore-product", debt_s=0.0))
+    cost, earns = 0.1 * 0.5 / 1.5, 0.1 / 1.1
+    functions = [function(number, run_s=0.1, max_batch=1) for number in range(2)]
+    engine.decide(NOW, [known([[0.5, 0.5]]), *functions, gpu("a", functions=2)])
+    engine.cluster.spend(0, FULL, NOW)
+    engine.decide(NOW, [arrived(0, str(number), within=60.0) for number in range(10)])
+    one, other = engine.feasible(NOW, "p/f0", 1), engine.feasible(NOW, "p/f1", 1)
+    assert one is not None and other is not None
+    assert one.backlog_s == pytest.approx(CAUTION * 10 * cost / earns + 0.1)
+    assert other.backlog_s == pytest.approx(CAUTION * 1 * cost / earns + 0.1)
+    assert other.each_s == pytest.approx(CAUTION * 2 * cost / earns)
+
+
+def test_a_closed_gpu_instance_counts_when_it_opens() -> None:
+    """It is taken to stay closed for a second, and then for as long as it did before."""
+    engine = Engine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=1), gpu("a", functions=1, closed=True)])
+    told = engine.feasible(NOW + 0.25, "p/f0", 1)
+    assert told is not None
+    assert told.backlog_s == pytest.approx(CAUTION * 0.75 + 0.1)
+    for second in range(1, 20):
+        now = NOW + 10.0 * second
+        engine.decide(now + 0.2, [gpu("a", functions=1, at=now + 0.2)])
+        engine.decide(now + 10.0, [gpu("a", functions=1, at=now + 10.0, closed=True)])
+    told = engine.feasible(NOW + 200.0, "p/f0", 1)
+    assert told is not None
+    assert told.backlog_s == pytest.approx(CAUTION * 0.2 + 0.1, rel=0.5)
+
+
+def test_a_worker_that_starts_anew_is_told_again() -> None:
+    engine = Engine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.01]]), function(0), gpu("a", functions=1)])
+    slowed = [gpu("a", functions=1, at=NOW + second, losses=[job(0.3)], function_utilisation=BUSY) for second in (1.0, 10.0)]
+    first, second = (engine.decide(report.at, [report]) for report in slowed)
+    assert [type(decision) for decision in (*first, *second)] == [Throttle, Throttle]
+    (again,) = engine.decide(NOW + 10.5, [gpu("a", functions=1, at=NOW + 10.5, losses=[job(0.3)], boot="another")])
+    assert isinstance(again, Throttle)
+    assert (again.step, again.duty) == (Step.DUTY_75, 0.75)

@@ -107,7 +107,7 @@ def test_a_jobs_own_budget_counts() -> None:
 def test_an_account_is_spent_and_earns() -> None:
     """
     A function that costs half of the training while it runs, 0.1 s at a time: more than the budget at any moment, a tenth of the time on
-    average. Ten seconds of a 10 % budget are 0.909 s; each run costs 0.1 x 0.5 / 1.5 = 0.0333 s.
+    average. Two seconds of a 10 % budget are 0.182 s; each run costs 0.1 x 0.5 / 1.5 = 0.0333 s.
     """
     engine = Engine(preset("smore-product", guard=0.0))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1)])
@@ -118,16 +118,16 @@ def test_an_account_is_spent_and_earns() -> None:
             engine.decide(now + 0.1, [InvocationSettled(id=id_, attempt=1, run_s=0.1, batch_rows=1)])
         now, count = now + 0.1, count + 1
     cost, budget = 0.1 * 0.5 / 1.5, 0.1 / 1.1
-    assert done * cost == pytest.approx(budget * (100.0 + 10.0), rel=0.02)
+    assert done * cost == pytest.approx(budget * (100.0 + 2.0), rel=0.02)
 
 
 def test_what_it_really_took_is_what_the_account_pays() -> None:
     engine = Engine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1), arrived(0, "1")])
-    full = 0.1 / 1.1 * 10.0
-    assert kernel.balance(engine.cluster.rows, 0, NOW, 10.0) == pytest.approx(full - 0.1 * 0.5 / 1.5)
+    full = 0.1 / 1.1 * 2.0
+    assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(full - 0.1 * 0.5 / 1.5)
     engine.decide(NOW, [InvocationSettled(id="1", attempt=1, run_s=0.3, batch_rows=1)])
-    assert kernel.balance(engine.cluster.rows, 0, NOW, 10.0) == pytest.approx(full - 3 * 0.1 * 0.5 / 1.5)
+    assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(full - 3 * 0.1 * 0.5 / 1.5)
 
 
 def test_what_costs_more_than_an_account_holds_may_go_when_it_is_full() -> None:
@@ -143,9 +143,9 @@ def test_what_costs_more_than_an_account_holds_may_go_when_it_is_full() -> None:
 def test_another_training_begins_with_an_account_of_its_own() -> None:
     engine = Engine(preset("smore-product"))
     engine.decide(NOW, [known([[1.0]]), function(0, run_s=10.0), gpu("a", functions=1), arrived(0, "1", within=60.0)])
-    assert kernel.balance(engine.cluster.rows, 0, NOW, 10.0) < 0
+    assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) < 0
     engine.decide(NOW + 1.0, [gpu("a", None, functions=1, at=NOW + 1.0), gpu("a", functions=1, at=NOW + 2.0)])
-    assert kernel.balance(engine.cluster.rows, 0, NOW + 2.0, 10.0) == pytest.approx(0.1 / 1.1 * 10.0)
+    assert kernel.balance(engine.cluster.rows, 0, NOW + 2.0, 2.0) == pytest.approx(0.1 / 1.1 * 2.0)
 
 
 def test_without_a_training_no_budget_is_asked() -> None:
