@@ -445,6 +445,21 @@ class Job(BaseModel):
     exit_code: int | None = None
 
 
+class BudgetStep(BaseModel):
+    """
+    A step of the closed loop that keeps a job's budget: functions may work for ``duty`` of the time on ``gpu`` from ``at`` on.
+
+    ``step``: open, held (nothing new is placed there), duty_75, duty_50, duty_25, offloaded. ``factor``: what predicted losses are
+    multiplied by there.
+    """
+
+    at: datetime
+    gpu: str
+    step: str
+    duty: float
+    factor: float
+
+
 class Statement(BaseModel):
     """
     What a job gave and lost, from ``since`` to ``until``.
@@ -452,7 +467,8 @@ class Statement(BaseModel):
     ``harvested_s``: seconds of its GPU instances in which functions ran beside it (a batch counts once), for ``invocations`` of them.
     ``loss`` with its 95 % interval rests on ``windows`` closed windows, null = not enough data: then ``missing_windows`` more are needed,
     which takes about ``missing_s`` (null = cannot be told yet). Of several GPU instances the one with the highest bound counts.
-    ``kept``: whether the bound is within ``budget``. ``summary`` says it in words.
+    ``kept``: whether the bound is within ``budget``. ``steps``: the last hundred of the closed loop, the newest first. ``summary`` says it
+    in words.
     """
 
     id: str
@@ -471,6 +487,7 @@ class Statement(BaseModel):
     kept: bool | None = None
     missing_windows: int = 0
     missing_s: float | None = None
+    steps: list[BudgetStep] = []
     summary: str
 
 

@@ -262,7 +262,7 @@ class Leader:
                 case stream.Asked():
                     self._know(event.function, event.revision, events)
                     self._asked.append(event)
-                case stream.Dispatched():
+                case stream.Dispatched() | stream.Stepped():
                     pass  # our own doing: it is in the arrays already
         return events
 
@@ -408,7 +408,7 @@ class Leader:
                 self._fleet.send(decision.gpu, wire.Prewarm(version=1, function=decision.function, revision=decision.revision))
                 metrics.DECISIONS.labels("prewarm", "wanted").inc()
             elif isinstance(decision, Throttle):
-                self._fleet.send(decision.gpu, wire.Throttle(version=1, duty=decision.duty))
+                self._fleet.step(decision.gpu, decision.job, self._now(), decision.step.value, decision.duty, decision.factor)
                 metrics.DECISIONS.labels("throttle", decision.step.value).inc()
                 log.warning(
                     "degradation budget", gpu=decision.gpu, job=decision.job, step=decision.step.value, duty=decision.duty,

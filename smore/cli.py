@@ -740,6 +740,8 @@ def jobs_statement(id_: Id, output: OutputOption = Output.TABLE) -> None:
         found = client.statement(id_)
     if output is Output.TABLE:
         print(found.summary)
+        for step in found.steps[:10]:
+            print(f"{moment(step.at)}  {step.gpu}  {step.step}  (duty {step.duty:.0%}, predictions x {step.factor:.2f})")
     else:
         show_value(found, output)
 

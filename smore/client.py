@@ -269,12 +269,23 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetStep:
+    """A step of the closed loop of a job's budget: functions may work for ``duty`` of the time on ``gpu`` from ``at`` on."""
+
+    at: datetime
+    gpu: str = ""
+    step: str = ""
+    duty: float = 1.0
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """
     What a job gave and lost. ``harvested_s``: device-seconds in which functions ran beside it, for ``invocations`` of them.
 
     ``loss`` with its 95 % interval rests on ``windows`` closed windows; None = not enough data: ``missing_windows`` more are needed, which
-    takes about ``missing_s`` seconds. ``kept``: the bound ``loss_high`` is within the ``budget``.
+    takes about ``missing_s`` seconds. ``kept``: the bound ``loss_high`` is within the ``budget``. ``steps``: the newest first.
     """
 
     id: str
@@ -293,6 +304,7 @@ class Statement:
     kept: bool | None = None
     missing_windows: int = 0
     missing_s: float | None = None
+    steps: list[BudgetStep] = field(default_factory=list)
     summary: str = ""
 
 

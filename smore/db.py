@@ -323,6 +323,21 @@ class LossWindowRow(Base):
     after_n: Mapped[int]
 
 
+class BudgetStepRow(Base):
+    """A step of the closed loop of a training's budget (scheduler/policy/budget.py); ``id``: its entry of the stream as a number."""
+
+    __tablename__ = "budget_steps"
+    __table_args__ = (Index(None, "job", "id"),)
+
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    job: Mapped[str]
+    gpu: Mapped[str]
+    at: Mapped[datetime]
+    step: Mapped[str]
+    duty: Mapped[float]
+    factor: Mapped[float]
+
+
 class GpuSampleRow(Base):
     """A GPU instance in the second from ``at``; utilisations 0..1, by ``counter``."""
 

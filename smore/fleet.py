@@ -183,6 +183,13 @@ class Fleet:
     def send(self, gpu: str, command: AnyCommand) -> None:
         self._redis.xadd(f"{self._prefix}cmd:{gpu}", {"c": _encode(command)}, maxlen=1000, approximate=True)
 
+    def step(self, gpu: str, job: str, at: float, step: str, duty: float, factor: float) -> None:
+        """Tell a GPU worker the duty of a step of the closed loop of a budget, and note the step on the stream. ``at`` in epoch seconds."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.xadd(f"{self._prefix}cmd:{gpu}", {"c": _encode(Throttle(version=1, duty=duty))}, maxlen=1000, approximate=True)
+        pipe.xadd(f"{self._prefix}ev", {"e": _encode(["b", 1, gpu, job, int(at * 1e6), step, duty, factor])})
+        pipe.execute()
+
     def cursor(self, gpu: str) -> str:
         """Where a GPU worker that starts goes on in its command stream."""
         raw = cast("bytes | None", self._redis.hget(f"{self._prefix}cmdpos", gpu))

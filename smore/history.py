@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session
 from smore import fleet, stream
 from smore.db import (
     Base,
+    BudgetStepRow,
     DecisionRow,
     ExecutionRow,
     GpuSampleRow,
@@ -164,7 +165,17 @@ class _LossWindow(msgspec.Struct, gc=False):
     after_n: int
 
 
-_Row: TypeAlias = _Invocation | _Execution | _Decision | _GpuSample | _JobWindow | _LossWindow
+class _BudgetStep(msgspec.Struct, gc=False):
+    id: int
+    job: str
+    gpu: str
+    at: int
+    step: str
+    duty: float
+    factor: float
+
+
+_Row: TypeAlias = _Invocation | _Execution | _Decision | _GpuSample | _JobWindow | _LossWindow | _BudgetStep
 
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\0": ""}
 _ESCAPED = re.compile(r"[\\\t\n\r\0]")
@@ -294,7 +305,16 @@ _LOSS_WINDOWS = _Stage(
     """,
 )
 
-_CREATE = "; ".join(stage.create for stage in (_INVOCATIONS, _EXECUTIONS, _DECISIONS, _GPU_SAMPLES, _JOB_WINDOWS, _LOSS_WINDOWS))
+_BUDGET_STEPS = _Stage(
+    _BudgetStep,
+    f"""
+    INSERT INTO budget_steps (id, job, gpu, at, step, duty, factor)
+    SELECT id, job, gpu, {_at("at")}, step, duty, factor FROM STAGE ON CONFLICT DO NOTHING
+    """,
+)
+
+_STAGES = (_INVOCATIONS, _EXECUTIONS, _DECISIONS, _GPU_SAMPLES, _JOB_WINDOWS, _LOSS_WINDOWS, _BUDGET_STEPS)
+_CREATE = "; ".join(stage.create for stage in _STAGES)
 
 
 # ---- what a batch of entries comes to ----------------------------------------------------------------------------------------------------
@@ -346,6 +366,7 @@ class _Fold:
         self.gpu_samples: dict[tuple[str, int], _GpuSample] = {}
         self.job_windows: dict[tuple[str, str, int], _JobWindow] = {}
         self.loss_windows: dict[tuple[str, str, int], _LossWindow] = {}
+        self.budget_steps: list[_BudgetStep] = []
 
     def add(self, entry: str, raw: bytes) -> None:
         """Raises ValueError where the entry cannot be read."""
@@ -360,6 +381,9 @@ class _Fold:
                 self._returned(event)
             case stream.Reported() as event:
                 self._reported(event)
+            case stream.Stepped() as event:
+                number = stream_number(entry)
+                self.budget_steps.append(_BudgetStep(number, event.job, event.gpu, event.at_us, event.step, event.duty, event.factor))
             case stream.CatalogChanged() | stream.Asked():
                 pass
 
@@ -371,6 +395,7 @@ class _Fold:
             (_GPU_SAMPLES, self.gpu_samples.values()),
             (_JOB_WINDOWS, self.job_windows.values()),
             (_LOSS_WINDOWS, self.loss_windows.values()),
+            (_BUDGET_STEPS, self.budget_steps),
         )
 
     def _invocation(self, function: str, id_: str) -> _Invocation:
@@ -622,6 +647,7 @@ def _retirements(before: datetime) -> Iterator[tuple[str, datetime | int]]:
         ("decisions", "id", stream_number(f"{int(before.timestamp() * 1000)}-0")),
         ("gpu_samples", "at", before),
         ("job_windows", "at", before),
+        ("budget_steps", "at", before),
         ("arrivals_minute", "minute", before),
     ):
         rows = f"SELECT ctid FROM {table} WHERE {column} < %(before)s LIMIT %(chunk)s"
@@ -730,6 +756,17 @@ class JobWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetStep:
+    """See :class:`smore.db.BudgetStepRow`; ``at`` in epoch seconds."""
+
+    gpu: str
+    at: float
+    step: str
+    duty: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Harvest:
     """What functions have got beside a job: seconds of device time (a batch counts once) and the invocations that they served."""
 
@@ -806,7 +843,7 @@ class JobUse:
     mean_s: float | None
 
 
-_Value = TypeVar("_Value", PastInvocation, Execution, PastDecision, JobWindow, GpuSample)
+_Value = TypeVar("_Value", BudgetStep, PastInvocation, Execution, PastDecision, JobWindow, GpuSample)
 
 
 class Reader:
@@ -885,6 +922,12 @@ class Reader:
                 )  # fmt: skip
                 found.setdefault(row.gpu, []).append(window)
         return found
+
+    def budget_steps(self, job: str, limit: int) -> list[BudgetStep]:
+        """The last ``limit`` steps of the closed loop that were taken for a job, the newest first."""
+        return self._all(
+            BudgetStep, BudgetStepRow, lambda q: q.where(BudgetStepRow.job == job).order_by(BudgetStepRow.id.desc()).limit(limit)
+        )
 
     def harvest(self, job: str, gpus: Sequence[str], since: float) -> Harvest:
         """What ran beside a job on its GPU instances since the epoch second ``since``, to the end or not; as far back as history goes."""

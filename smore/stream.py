@@ -85,6 +85,18 @@ class CatalogChanged(Entry, frozen=True, tag="c"):
     at_us: int
 
 
+class Stepped(Entry, frozen=True, tag="b"):
+    """A step of the closed loop of a training's budget (scheduler/policy/budget.py). ``job`` '' = the training has gone."""
+
+    gpu: str
+    job: str
+    at_us: int
+    step: str
+    duty: float
+    #: What predicted losses are multiplied by there from now on.
+    factor: float
+
+
 class Asked(Entry, frozen=True, tag="k"):
     """A gateway asks the leader what would become of an invocation; the answer goes to a list of its own (smore/explain.py: Answer)."""
 
@@ -119,7 +131,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     sharing_mode: str = ""
 
 
-Event = Arrived | Dispatched | Returned | Settled | Reported | CatalogChanged | Asked
+Event = Arrived | Dispatched | Returned | Settled | Reported | CatalogChanged | Stepped | Asked
 
 decode = msgspec.msgpack.Decoder(Event).decode
 encode = msgspec.msgpack.Encoder().encode

@@ -22,8 +22,11 @@ from smore.domain.workload import parse_training
 from smore.fleet import JobReport, Report, StartJob, StopJob
 
 if TYPE_CHECKING:
-    from smore.history import Harvest
+    from smore.history import BudgetStep, Harvest
     from smore.store import Job
+
+#: Of the closed loop, in a statement.
+STEPS = 100
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -121,7 +124,7 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Sta
     reader = gateway.reader()
     began = known.started_at or known.created_at
     since = max(began, time.time() - gateway.settings.postgres.retention_days * 86400)
-    return _stated(known, reader.loss_windows(job), reader.harvest(job, known.gpus, since), since)
+    return _stated(known, reader.loss_windows(job), reader.harvest(job, known.gpus, since), since, reader.budget_steps(job, STEPS))
 
 
 @router.post("/{job}/stop", status_code=202)
@@ -164,7 +167,9 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
     )  # fmt: skip
 
 
-def _stated(job: "Job", windows: Mapping[str, Sequence[Window]], harvest: "Harvest", since: float) -> schemas.Statement:
+def _stated(
+    job: "Job", windows: Mapping[str, Sequence[Window]], harvest: "Harvest", since: float, steps: Sequence["BudgetStep"]
+) -> schemas.Statement:
     budget = job.tags.get("budget", DEFAULT_BUDGET)
     by_gpu = [windows.get(gpu, ()) for gpu in job.gpus]
     fewest = min(by_gpu, key=len)
@@ -181,7 +186,9 @@ def _stated(job: "Job", windows: Mapping[str, Sequence[Window]], harvest: "Harve
         until=moment(job.ended_at if job.ended_at is not None else time.time()), harvested_s=round(harvest.seconds, 6),
         harvested_since=moment(since), invocations=harvest.invocations, windows=len(fewest), loss=worst.mean if worst else None,
         loss_low=worst.low if worst else None, loss_high=worst.high if worst else None, kept=worst.high <= budget if worst else None,
-        missing_windows=missing, missing_s=missing_s, summary=_summary(harvest.seconds, worst, budget, missing, missing_s),
+        missing_windows=missing, missing_s=missing_s,
+        steps=[schemas.BudgetStep(at=moment(one.at), gpu=one.gpu, step=one.step, duty=one.duty, factor=one.factor) for one in steps],
+        summary=_summary(harvest.seconds, worst, budget, missing, missing_s),
     )  # fmt: skip
 
 

@@ -291,6 +291,10 @@ def test_reports_are_thinned_out(recorder: Recorder, reader: Reader, redis_clien
     assert [(window.iterations, window.solo_s, window.shared_count) for window in windows] == [(19, 0.1, 2), (39, 0.1, 2)]
 
 
+#: Job, microseconds after T0, step, duty.
+STEPS_TAKEN = (("j1", 0, "held", 1.0), ("j2", 1, "held", 1.0), ("j1", 2, "duty_75", 0.75))
+
+
 def told(job: str, windows: Sequence[Window], at: int = T0, gpu: str = "cpu0") -> stream.Reported:
     """A heartbeat with closed windows in it."""
     one = JobReport(id=job, project="default", state="running", pid=1, memory_mib=1.0, iterations=9, windows=windows)
@@ -312,6 +316,15 @@ def test_closed_windows_come_often_and_are_kept_once(recorder: Recorder, reader:
     assert reader.loss_windows("j1") == {"cpu0": windows, "cpu1": windows[:1]}
     assert reader.loss_windows("j2") == {"cpu0": windows[:1]}
     assert reader.loss_windows("j3") == {}
+
+
+def test_steps_of_a_budget(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+    emit(redis_client, *(stream.Stepped(1, "cpu0", job, T0 + at, step, duty, 1.5) for job, at, step, duty in STEPS_TAKEN))
+    recorder.drain()
+    assert [(step.step, step.duty, step.at) for step in reader.budget_steps("j1", 10)] == [
+        ("duty_75", 0.75, (T0 + 2) / 1e6), ("held", 1.0, T0 / 1e6),
+    ]  # fmt: skip
+    assert [step.step for step in reader.budget_steps("j1", 1)] == ["duty_75"]
 
 
 def test_what_was_harvested_beside_a_job(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:

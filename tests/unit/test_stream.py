@@ -13,7 +13,7 @@ from smore.queue import Reply, parse_replies
 
 @pytest.mark.parametrize("kind", get_args(stream.Event))
 def test_every_event_has_a_tag_of_its_own_and_goes_through(kind: type[stream.Entry]) -> None:
-    samples: dict[object, Any] = {str: "text", int: 1_795_250_080_380_382, list[tuple[str, int]]: [("a" * 32, 3)]}
+    samples: dict[object, Any] = {str: "text", int: 1_795_250_080_380_382, float: 0.75, list[tuple[str, int]]: [("a" * 32, 3)]}
     hints = {field.name: samples[field.type] for field in msgspec.structs.fields(kind)}
     event = kind(**{**hints, "version": stream.VERSION})
     raw = msgspec.msgpack.decode(stream.encode(event))
