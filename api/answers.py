@@ -7,12 +7,14 @@ import orjson
 from starlette.responses import Response
 
 from api.errors import Ended, outcome
-from smore.domain.errors import CallerError, DeadlineExpired, IdempotencyMismatch, QueueFull, SloInfeasible
+from smore.domain.errors import CallerError, DeadlineExpired, IdempotencyMismatch, LimitReached, QueueFull, SloInfeasible
 from smore.domain.invocation import State
 from smore.queue import Admission, Gate, Reply
 from smore.stream import Result, decode_result
 
 JSON_TYPE = (b"content-type", b"application/json")
+#: What the gate calls a limit → the field that sets it (smore/domain/limits.py).
+_LIMITS = {"rate": "rate_per_s", "depth": "depth", "concurrency": "concurrency"}
 _RAW_TYPE = (b"content-type", b"application/octet-stream")
 
 
@@ -89,6 +91,12 @@ def refusal(admission: Admission, slo_us: int) -> CallerError:
             return IdempotencyMismatch(id=admission.known_id)
         case "full":
             return QueueFull(f"Too much is waiting already ({admission.limit}).", limit=admission.limit, retry_after_s=1)
+        case "limited":
+            field = _LIMITS[admission.limit]
+            return LimitReached(
+                f"The project has reached its limit {field} ({admission.bound:g}).", field=field, limit=admission.bound,
+                retry_after_s=max(1, math.ceil(admission.after_us / 1e6)),
+            )  # fmt: skip
         case "infeasible":
             needed_us = admission.earliest_us - admission.now_us
             # When so much of what waits now will have been worked off.

@@ -19,6 +19,7 @@ from smore.catalog import FunctionEntry, KeyEntry
 from smore.domain.errors import InvalidInput, PayloadTooLarge
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Encoding
+from smore.domain.limits import Limits
 from smore.queue import Request as Wanted
 from smore.queue import new_id
 
@@ -54,6 +55,7 @@ class Call:
     idempotency_key: str
     request_hash: str
     request_id: str
+    limits: Limits
 
     def wanted(self, position: int) -> Wanted:
         """The input at ``position`` as a request to the queue, under a new id."""
@@ -65,15 +67,15 @@ class Call:
             channel=self.gateway.waiters.channel if told else "", encoding=payload.encoding, accept=self.accept, rows=payload.rows,
             shape=payload.shape, sync=told, trace=self.trace, key_id=self.key.id,
             idempotency_key=self.idempotency_key + suffix if self.idempotency_key else "", request_hash=self.request_hash,
-            max_pending=spec.max_pending, max_attempts=spec.max_attempts,
+            max_pending=spec.max_pending, max_attempts=spec.max_attempts, limits=self.limits,
         )  # fmt: skip
 
 
 async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: FunctionEntry, spec: FunctionSpec) -> Call:
-    """Raises InvalidInput that names the place, Malformed, PayloadTooLarge, UnsupportedMediaType."""
+    """Raises InvalidInput that names the place, Malformed, PayloadTooLarge, UnsupportedMediaType, Draining, LimitReached."""
     scope = request.scope
     headers: dict[bytes, bytes] = dict(scope["headers"])
-    limits = gateway.settings.api
+    limits, of_project = gateway.settings.api, gateway.admit(entry, spec)
     raw = _is_raw(headers.get(b"content-type", b""))
     deadline = _given_deadline(scope, headers)
     idempotency_key = headers.get(b"idempotency-key")
@@ -105,6 +107,7 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
         idempotency_key=idempotency_key.decode() if idempotency_key is not None else "",
         request_hash=_digest(entry.key, shape, body) if idempotency_key is not None else "",
         request_id=scope["request_id"],
+        limits=of_project,
     )
 
 

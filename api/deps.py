@@ -7,9 +7,9 @@ The hot path needs Redis alone. What needs SQLAlchemy is imported by the first r
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, cast
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import redis
 import redis.asyncio
@@ -21,14 +21,16 @@ from api.errors import NotReady
 from api.waiters import Waiters
 from smore.catalog import AsyncCatalog, Catalog, FunctionEntry, KeyEntry
 from smore.domain.access import Scope
-from smore.domain.errors import FunctionNotFound, Unavailable
+from smore.domain.errors import Draining, FunctionNotFound, LimitReached, Unavailable
 from smore.domain.function import FunctionSpec
+from smore.domain.limits import NO_LIMITS, Limits
 from smore.fleet import Fleet
 from smore.observability import logger
 from smore.queue import AsyncQueue, connect
 from smore.settings import Settings
 
 if TYPE_CHECKING:
+    from smore.audit import Audit, Change
     from smore.history import Reader
     from smore.profiles import Profiles
     from smore.store import Store
@@ -37,6 +39,8 @@ log = logger("api")
 
 #: How long a start waits for Redis before it serves refusals.
 START_PATIENCE_S = 5.0
+#: When to ask again where a person has to act first.
+DRAINING_S = 5
 #: Connections of this process to Redis, the subscription aside; more requests at once wait for one.
 _CONNECTIONS = 64
 
@@ -63,6 +67,7 @@ class Gateway:
         self._store: Store | None = None
         self._reader: Reader | None = None
         self._profiles: Profiles | None = None
+        self._audit: Audit | None = None
 
     async def start(self) -> None:
         if self.settings.platform_cores:
@@ -108,6 +113,20 @@ class Gateway:
             raise NotReady
         return entry, spec
 
+    def admit(self, entry: FunctionEntry, spec: FunctionSpec) -> Limits:
+        """What the project of a function may use. Raises Draining, LimitReached where the function alone is more than may be warm."""
+        for target in self.catalog.paused:
+            if target == "-*" or target == f"-f:{entry.key}":
+                raise Draining(retry_after_s=DRAINING_S)
+        limits = self.catalog.limits.get(entry.project, NO_LIMITS)
+        most = limits.warm_memory_mib
+        if most is not None and spec.profile.memory_mib > most:
+            raise LimitReached(
+                f"The function needs {spec.profile.memory_mib:g} MiB and its project may keep {most:g} MiB warm.", field="warm_memory_mib",
+                limit=most, retry_after_s=DRAINING_S,
+            )  # fmt: skip
+        return limits
+
     # ---- doors that block: for worker threads ------------------------------------------------------------------------------------------
 
     def client(self) -> "redis.Redis":
@@ -135,6 +154,11 @@ class Gateway:
         assert self._profiles is not None
         return self._profiles
 
+    def audit(self) -> "Audit":
+        self._open()
+        assert self._audit is not None
+        return self._audit
+
     def _open(self) -> None:
         client = self.client()
         with self._lock:
@@ -142,6 +166,7 @@ class Gateway:
                 return
             if self.settings.postgres.url is None:
                 raise Unavailable
+            from smore.audit import Audit
             from smore.db import make_engine
             from smore.history import Reader
             from smore.profiles import Profiles
@@ -150,6 +175,7 @@ class Gateway:
             engine = make_engine(self.settings.postgres.url, "gateway")
             self._reader = Reader(engine)
             self._profiles = Profiles(engine)
+            self._audit = Audit(engine)
             self._store = Store(engine, Catalog(client, self.settings.redis.prefix))
 
 
@@ -181,6 +207,33 @@ async def _operator(caller: "AdminKey") -> KeyEntry:
     return caller
 
 
+class Trail:
+    """Records what the present request changes (smore/audit.py). For worker threads: :meth:`change` speaks to Postgres."""
+
+    def __init__(self, gateway: Gateway, route: str, request_id: str) -> None:
+        self._gateway = gateway
+        self._route = route
+        self._request_id = request_id
+
+    def change(
+        self, caller: KeyEntry, target: str, before: Mapping[str, Any] | None = None, *, project: str | None = None
+    ) -> "AbstractContextManager[Change]":
+        """``with trail.change(caller, "function/echo", before) as change: …; change.after = …``. Raises what Postgres being away raises."""
+        audit = self._gateway.audit()
+        from smore.audit import Change
+
+        project = caller.project if project is None else project
+        return audit.recorded(
+            Change(project=project, key_id=caller.id, route=self._route, target=target, request_id=self._request_id, before=before)
+        )
+
+
+async def _trail(request: Request) -> Trail:
+    gateway: Gateway = request.app.state.gateway
+    return Trail(gateway, f"{request.method} {request.scope['route'].path}", request.scope["request_id"])
+
+
+TheTrail = Annotated[Trail, Depends(_trail)]
 TheGateway = Annotated[Gateway, Depends(_gateway)]
 InvokeKey = Annotated[KeyEntry, Depends(_caller(Scope.INVOKE))]
 ReadKey = Annotated[KeyEntry, Depends(_caller(Scope.READ))]

@@ -80,8 +80,10 @@ STATUS: Mapping[str, int] = {
     "idempotency_mismatch": 422,
     "canary_failed": 422,
     "queue_full": 429,
+    "limit_reached": 429,
     "slo_infeasible": 429,
     "internal": 500,
+    "draining": 503,
     "unavailable": 503,
 }
 

@@ -43,6 +43,46 @@ class SloBody(_Body):
     deadline_ms: float | None = Field(ge=1, le=86_400_000, allow_inf_nan=False)
 
 
+class BudgetBody(_Body):
+    """``budget``: the most that the job may lose to functions, a fraction of its iteration time (0.01 to 1)."""
+
+    budget: float = Field(ge=0, le=1, allow_inf_nan=False)
+
+
+#: Seconds; null = until it is taken back.
+For = Annotated[float | None, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
+
+
+class BoostBody(_Body):
+    """``factor``: what the function's priority is multiplied by; ``for_s``: seconds, null = until it is taken back."""
+
+    factor: float = Field(ge=0.001, le=1000, allow_inf_nan=False)
+    for_s: For = None
+
+
+class PinBody(_Body):
+    """``gpus``: the only GPU instances that the function may go to, those that are away now too; ``for_s`` as for a boost."""
+
+    gpus: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(min_length=1, max_length=64)
+    for_s: For = None
+
+
+class LimitsBody(_Body):
+    """In place of what was set before; null = no limit. See ``Limits``."""
+
+    rate_per_s: float | None = Field(default=None, allow_inf_nan=False)
+    burst: int | None = None
+    depth: int | None = None
+    concurrency: int | None = None
+    warm_memory_mib: float | None = Field(default=None, allow_inf_nan=False)
+
+
+class StrangerBody(_Body):
+    """A process that nobody registered, as ``GET /v1/gpus`` lists it."""
+
+    pid: int = Field(ge=1, le=2**31 - 1)
+
+
 class PlaceBody(_Body):
     """One GPU instance, or none for all."""
 
@@ -385,6 +425,12 @@ class Queue(BaseModel):
     oldest_wait_s: float
     priority: float
     paused: bool
+    #: Takes nothing new; what waits is served.
+    draining: bool
+    boost: float = 1.0
+    boost_until: datetime | None = None
+    pinned_to: list[str] = []
+    pinned_until: datetime | None = None
 
 
 class Warm(BaseModel):
@@ -395,8 +441,20 @@ class Warm(BaseModel):
     idle_s: float
 
 
+class Stranger(BaseModel):
+    """A process that computes there and that nobody registered: until it is ``allowed`` nothing is placed beside it."""
+
+    pid: int
+    name: str
+    memory_mib: float
+    allowed: bool
+
+
 class Gpu(BaseModel):
-    """A GPU instance as of its last report; ``warm``: of the caller's project."""
+    """
+    A GPU instance as of its last report; ``warm``: of the caller's project. ``strangers`` null = it cannot tell who computes on it, which
+    is so of CPU partitions.
+    """
 
     id: str
     kind: str
@@ -410,8 +468,12 @@ class Gpu(BaseModel):
     memory_used_mib: float
     memory_total_mib: float
     paused: bool
+    #: Takes nothing more and unloads what idles; ``drained``: nothing runs and nothing is loaded there any more.
+    draining: bool
+    drained: bool
     reported_at: datetime
     warm: list[Warm]
+    strangers: list[Stranger] | None = None
 
 
 class Job(BaseModel):
@@ -503,9 +565,60 @@ class Key(BaseModel):
     key: str | None = None
 
 
+class Limits(BaseModel):
+    """
+    What a project may use, null = no limit: invocations accepted a second over time (``rate_per_s``) and at once (``burst``, default 1),
+    that wait (``depth``), that wait or run (``concurrency``), and memory of all its warm instances (``warm_memory_mib``).
+    """
+
+    rate_per_s: float | None = None
+    burst: int | None = None
+    depth: int | None = None
+    concurrency: int | None = None
+    warm_memory_mib: float | None = None
+
+
+class Use(BaseModel):
+    """What a project uses now: invocations that wait, that wait or run, and memory of its warm instances."""
+
+    depth: int
+    concurrency: int
+    warm_memory_mib: float
+
+
 class Project(BaseModel):
     name: str
     created_at: datetime
+    limits: Limits
+    use: Use | None = None
+
+
+class Purged(BaseModel):
+    cancelled: int
+
+
+class AuditEntry(BaseModel):
+    """
+    One change. ``route``: method and path template; ``target``: what was changed; ``before`` and ``after``: the part that changed, null =
+    it was not there.
+    """
+
+    id: int
+    at: datetime
+    project: str
+    key_id: str
+    route: str
+    target: str
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    request_id: str
+
+
+class AuditPage(BaseModel):
+    """The newest first; ``next_cursor`` asks for the next page, null = this is the last."""
+
+    entries: list[AuditEntry]
+    next_cursor: int | None = None
 
 
 class Functions(BaseModel):

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Literal, cast
 
 import orjson
@@ -34,7 +35,10 @@ from scheduler.policy.events import (
     InvocationHeld,
     InvocationSettled,
     PausesChanged,
+    Steer,
+    SteeringChanged,
     TableUpdated,
+    WarmLimits,
 )
 from scheduler.tables import ArrayTable
 from smore import fleet as wire
@@ -83,6 +87,8 @@ class Leader:
         #: Redis' clock minus ours, seconds.
         self._skew = 0.0
         self._known: set[tuple[str, int]] = set()
+        #: Processes beside which functions may run though nobody registered them.
+        self._allowed: frozenset[str] = frozenset()
         #: Functions whose feasibility the gate is told: function → newest revision.
         self._active: dict[str, int] = {}
         self._told: dict[str, float] = {}
@@ -156,7 +162,7 @@ class Leader:
         snapshot = self._queue.snapshot()
         self._cursor = snapshot.last_event
         self._table_seen = 0
-        events: list[Event] = [PausesChanged(paused=snapshot.paused), *self._new_table()]
+        events: list[Event] = [*self._ruled(), *self._new_table()]
         for function, entry in self._catalog.functions().items():
             if entry.revision:
                 self._active[function] = entry.revision
@@ -185,6 +191,19 @@ class Leader:
             return []
         log.info("degradation table", version=table.version, source=table.source, places=len(table.places))
         return [TableUpdated(table=ArrayTable(table))]
+
+    def _ruled(self) -> list[Event]:
+        """What people have set: pauses and drains, boosts and pins, limits, processes that are allowed."""
+        self._allowed = self._fleet.allowed()
+        steers = [
+            Steer(
+                function=steer.function, boost=steer.boost, boost_until=inf if steer.boost_until is None else steer.boost_until,
+                gpus=frozenset(steer.gpus), pin_until=inf if steer.pin_until is None else steer.pin_until,
+            )
+            for steer in self._fleet.steering(self._now()).values()
+        ]  # fmt: skip
+        mib = {name: limits.warm_memory_mib for name, limits in self._catalog.limits().items() if limits.warm_memory_mib is not None}
+        return [PausesChanged(paused=self._fleet.paused()), SteeringChanged(steers=steers), WarmLimits(mib=mib)]
 
     def _held(self, held: Held, events: list[Event]) -> None:
         waiting = held.waiting
@@ -268,7 +287,7 @@ class Leader:
 
     def _catalog_changed(self, function: str, events: list[Event]) -> None:
         if not function:
-            events.append(PausesChanged(paused=self._fleet.paused()))
+            events += self._ruled()
             return
         # An activated revision's spec holds what its canary measured.
         self._catalog.forget(function)
@@ -333,6 +352,7 @@ class Leader:
                 closed=report.closed,
                 stretches=[(function, revision, seconds) for (function, revision), seconds in stretches.items()],
                 losses=[_loss(job) for job in report.jobs if job.state == "running"],
+                strangers=sum(f"{report.gpu}|{one.pid}|{one.start}" not in self._allowed for one in report.strangers or ()),
             )
         )
 
@@ -416,7 +436,7 @@ class Leader:
                 )  # fmt: skip
             elif isinstance(decision, Offload):
                 self._fleet.send(decision.gpu, wire.Offload(version=1, function=decision.function, revision=decision.revision))
-                metrics.DECISIONS.labels("offload", "budget").inc()
+                metrics.DECISIONS.labels("offload", "wanted").inc()
         if endings:
             self._end(endings)
         if dispatches:

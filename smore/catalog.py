@@ -13,6 +13,7 @@ import redis
 import redis.asyncio
 
 from smore.domain.function import FunctionSpec, spec_from_dict
+from smore.domain.limits import NO_LIMITS, Limits
 
 
 class FunctionEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,13 +39,27 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
     scopes: list[str]
 
 
+class ProjectEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What a project may use."""
+
+    name: str
+    limits: Limits = NO_LIMITS
+
+
 _decode_function = msgspec.json.Decoder(FunctionEntry).decode
+_decode_project = msgspec.json.Decoder(ProjectEntry).decode
 _decode_key = msgspec.json.Decoder(KeyEntry).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def _names(prefix: str) -> tuple[str, str, str, str]:
-    return f"{prefix}catalog:functions", f"{prefix}catalog:revisions", f"{prefix}catalog:keys", f"{prefix}catalog"
+def _names(prefix: str) -> tuple[str, str, str, str, str]:
+    return (
+        f"{prefix}catalog:functions",
+        f"{prefix}catalog:revisions",
+        f"{prefix}catalog:keys",
+        f"{prefix}catalog:projects",
+        f"{prefix}catalog",
+    )
 
 
 class Catalog:
@@ -53,7 +68,7 @@ class Catalog:
     def __init__(self, client: "redis.Redis", prefix: str) -> None:
         self._redis = client
         self._prefix = prefix
-        self._functions, self._revisions, self._keys, self._channel = _names(prefix)
+        self._functions, self._revisions, self._keys, self._projects, self._channel = _names(prefix)
         self._known: dict[tuple[str, int], FunctionSpec] = {}
 
     def revision(self, function: str, revision: int) -> FunctionSpec | None:
@@ -86,19 +101,37 @@ class Catalog:
         self._redis.hdel(self._keys, id_)
         self._redis.publish(self._channel, f"k:{id_}")
 
+    def put_project(self, entry: ProjectEntry) -> None:
+        """One without limits need not be there."""
+        if entry.limits == NO_LIMITS:
+            self._redis.hdel(self._projects, entry.name)
+        else:
+            self._redis.hset(self._projects, entry.name, _encode(entry))
+        self._announce(f"p:{entry.name}", "")
+
+    def limits(self) -> dict[str, Limits]:
+        """By project; one that is not named has none."""
+        raw = cast("dict[bytes, bytes]", self._redis.hgetall(self._projects))
+        return {name.decode(): _decode_project(value).limits for name, value in raw.items()}
+
     def forget(self, function: str) -> None:
         """Read its revisions anew: one that becomes active gets the inputs and times that its canary found."""
         for known in [known for known in self._known if known[0] == function]:
             del self._known[known]
 
     def replace(
-        self, functions: Iterable[FunctionEntry], revisions: Mapping[tuple[str, int], FunctionSpec], keys: Iterable[KeyEntry]
+        self,
+        functions: Iterable[FunctionEntry],
+        revisions: Mapping[tuple[str, int], FunctionSpec],
+        keys: Iterable[KeyEntry],
+        projects: Iterable[ProjectEntry],
     ) -> int:
         """Make the mirror equal to this, and announce what differed. Returns how many entries did."""
         wanted = {
             self._revisions: {f"{function}@{revision}": _encode(spec.to_dict()) for (function, revision), spec in revisions.items()},
             self._functions: {entry.key: _encode(entry) for entry in functions},
             self._keys: {entry.id: _encode(entry) for entry in keys},
+            self._projects: {entry.name: _encode(entry) for entry in projects},
         }
         self._known.clear()
         changed = 0
@@ -114,6 +147,8 @@ class Catalog:
             for field in sorted(put.keys() | gone):
                 if name == self._keys:
                     self._redis.publish(self._channel, f"k:{field}")
+                elif name == self._projects:
+                    self._announce(f"p:{field}", "")
                 else:
                     function = field.partition("@")[0]
                     self._announce(f"f:{function}", function)
@@ -133,22 +168,30 @@ class AsyncCatalog:
 
     def __init__(self, client: "redis.asyncio.Redis", prefix: str) -> None:
         self._redis = client
-        self._functions, self._revisions, self._keys, self.channel = _names(prefix)
+        self._paused = f"{prefix}paused"
+        self._functions, self._revisions, self._keys, self._projects, self.channel = _names(prefix)
         self.functions: dict[str, FunctionEntry] = {}
         self.keys: dict[str, KeyEntry] = {}
+        self.limits: dict[str, Limits] = {}
+        #: What is paused and drained (smore/fleet.py).
+        self.paused: frozenset[str] = frozenset()
         self._specs: dict[tuple[str, int], FunctionSpec] = {}
 
     async def load(self) -> None:
-        """Read all functions and keys; called at start, after a reconnect and when the channel names a change."""
+        """Read all functions, keys and limits; called at start, after a reconnect and when the channel names a change."""
         pipe = self._redis.pipeline(transaction=False)
         pipe.hgetall(self._functions)
         pipe.hgetall(self._keys)
-        functions, keys = await pipe.execute()
+        pipe.hgetall(self._projects)
+        pipe.smembers(self._paused)
+        functions, keys, projects, paused = await pipe.execute()
         self.functions = {key.decode(): _decode_function(value) for key, value in functions.items()}
         self.keys = {key.decode(): _decode_key(value) for key, value in keys.items()}
+        self.limits = {name.decode(): _decode_project(value).limits for name, value in projects.items()}
+        self.paused = frozenset(member.decode() for member in paused)
 
     async def changed(self, message: str) -> None:
-        """Apply one announcement: ``f:<function>`` or ``k:<key id>``."""
+        """Apply one announcement: ``f:<function>``, ``k:<key id>``, ``p:<project>`` (its limits) or ``s:`` (what is paused)."""
         kind, _, name = message.partition(":")
         if kind == "f":
             # A revision that becomes active gets the inputs and times that its canary found.
@@ -159,6 +202,14 @@ class AsyncCatalog:
                 self.functions.pop(name, None)
             else:
                 self.functions[name] = _decode_function(raw)
+        elif kind == "p":
+            raw = cast("bytes | None", await self._redis.hget(self._projects, name))
+            if raw is None:
+                self.limits.pop(name, None)
+            else:
+                self.limits[name] = _decode_project(raw).limits
+        elif kind == "s":
+            self.paused = frozenset(member.decode() for member in cast("set[bytes]", await self._redis.smembers(self._paused)))
         else:
             raw = cast("bytes | None", await self._redis.hget(self._keys, name))
             if raw is None:

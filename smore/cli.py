@@ -17,13 +17,27 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
-if TYPE_CHECKING:
-    from smore.client import Attempt, Client, Decision, DryRun, Explanation, Gpu, Invocation
-    from smore.local import Endpoints
+from smore import cli_admin
+from smore.terminal import (
+    EXIT_FAILED as EXIT_FAILED,
+    EXIT_UNREACHABLE as EXIT_UNREACHABLE,
+    EXIT_USAGE as EXIT_USAGE,
+    Column,
+    Id,
+    Output,
+    OutputOption,
+    connected,
+    fail,
+    moment,
+    ms,
+    percent,
+    show,
+    show_value,
+)
 
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_UNREACHABLE: Final = 3
+if TYPE_CHECKING:
+    from smore.client import Attempt, Decision, DryRun, Explanation, Gpu, Invocation
+    from smore.local import Endpoints
 
 #: Seconds between two looks at a log that is followed.
 FOLLOW_S: Final = 0.2
@@ -51,97 +65,7 @@ app.add_typer(gpus, name="gpus")
 app.add_typer(jobs, name="jobs")
 app.add_typer(queues, name="queues")
 app.add_typer(keys, name="keys")
-
-
-class Output(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
-
-
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to show it.")]
-Id = Annotated[str, typer.Argument(metavar="ID")]
-T = TypeVar("T")
-#: A table's column: its header, and a row's cell.
-Column = tuple[str, Callable[[T], object]]
-
-
-def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
-    """Say on stderr what is wrong and end."""
-    print(f"smore: {message}", file=sys.stderr)
-    raise typer.Exit(code)
-
-
-@contextmanager
-def connected() -> Iterator["Client"]:
-    """A client; what it raises becomes a line on stderr and an exit code."""
-    from smore.client import ApiError, Client, Unreachable
-
-    try:
-        with Client() as client:
-            yield client
-    except Unreachable as error:
-        fail(f"{error}\nIs the platform up? `smore up` starts it on this machine.", EXIT_UNREACHABLE)
-    except ApiError as error:
-        known = {name: value for name, value in error.body.items() if name not in ("type", "title", "status", "detail", "code")}
-        fail(f"{error}{f' {json.dumps(known)}' if known else ''}")
-
-
-def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output) -> None:
-    """Rows of a list, as a table for people or whole for programs."""
-    if output is not Output.TABLE:
-        show_value(list(rows), output)
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*(header for header, _ in columns), box=box.SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
-        table.add_row(*(cell(get(row)) for _, get in columns))
-    # Into a pipe a line is as long as it is: there is no screen to fit.
-    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
-
-
-def show_value(value: object, output: Output) -> None:
-    """One value whole; JSON unless YAML was asked for."""
-    import msgspec
-
-    plain = msgspec.to_builtins(value, enc_hook=lambda other: other.tolist())
-    if output is Output.YAML:
-        import yaml
-
-        print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), end="")
-    else:
-        print(json.dumps(plain, indent=2, ensure_ascii=False))
-
-
-def cell(value: object) -> str:
-    """How a table shows a value; nothing known is a dash."""
-    match value:
-        case None | "" | []:
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case float():
-            return f"{value:.4g}"
-        case list():
-            return " ".join(str(item) for item in value)
-        case _:
-            return str(value)
-
-
-def percent(value: float | None) -> str | None:
-    return None if value is None else f"{value * 100:.1f} %"
-
-
-def ms(seconds: float | None) -> str | None:
-    return None if seconds is None else f"{seconds * 1e3:.1f} ms"
-
-
-def moment(value: datetime | None) -> str | None:
-    """An instant in local time."""
-    return None if value is None else value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+cli_admin.add_to(app, queues=queues, gpus=gpus)
 
 
 def read_input(text: str) -> Any:
@@ -223,15 +147,6 @@ def functions_rollback(name: str, revision: int) -> None:
     """Give the traffic to an earlier revision."""
     with connected() as client:
         print(f"{name} revision {client.rollback(name, revision).revision}")
-
-
-@functions.command("slo")
-def functions_slo(
-    name: str, deadline_ms: Annotated[float | None, typer.Argument(help="Without it the revision's own again.")] = None
-) -> None:
-    """Set the deadline of a function, over the one of its revision."""
-    with connected() as client:
-        client.set_slo(name, deadline_ms)
 
 
 @functions.command("delete")
@@ -468,6 +383,9 @@ def _list_queues(output: Output) -> None:
         ("oldest", lambda q: f"{q.oldest_wait_s:.2f} s"),
         ("priority", lambda q: q.priority),
         ("paused", lambda q: q.paused),
+        ("draining", lambda q: q.draining),
+        ("boost", lambda q: None if q.boost == 1.0 else q.boost),
+        ("pinned to", lambda q: q.pinned_to),
     ]
     show(found, columns, output)
 
@@ -515,6 +433,8 @@ def _list_gpus(output: Output) -> None:
         ("running", lambda g: f"{g.running}/{g.slots}"),
         ("warm", lambda g: [f"{w.function}:{w.state}" for w in g.warm]),
         ("paused", lambda g: g.paused),
+        ("draining", lambda g: "drained" if g.drained else g.draining),
+        ("strangers", lambda g: [f"{s.pid}:{'allowed' if s.allowed else 'protected'}" for s in g.strangers or ()]),
     ]
     show(found, columns, output)
 

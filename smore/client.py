@@ -205,6 +205,11 @@ class Queue:
     oldest_wait_s: float = 0.0
     priority: float = 0.0
     paused: bool = False
+    draining: bool = False
+    boost: float = 1.0
+    boost_until: datetime | None = None
+    pinned_to: list[str] = field(default_factory=list)
+    pinned_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +224,21 @@ class Warm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stranger:
+    """A process that computes on a GPU instance and that nobody registered; nothing is placed beside it until it is ``allowed``."""
+
+    pid: int
+    name: str = ""
+    memory_mib: float = 0.0
+    allowed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU instance as of its last report; utilisations are 0..1 over the last heartbeat, by the counter named."""
+    """
+    A GPU instance as of its last report; utilisations are 0..1 over the last heartbeat, by the counter named. ``strangers`` None = it
+    cannot tell who computes on it.
+    """
 
     id: str
     kind: str = ""
@@ -234,8 +252,11 @@ class Gpu:
     memory_used_mib: float = 0.0
     memory_total_mib: float = 0.0
     paused: bool = False
+    draining: bool = False
+    drained: bool = False
     reported_at: datetime | None = None
     warm: list[Warm] = field(default_factory=list)
+    strangers: list[Stranger] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -540,9 +561,24 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a project may use, or uses: see docs/admin.md. None = no limit."""
+
+    rate_per_s: float | None = None
+    burst: int | None = None
+    depth: int | None = None
+    concurrency: int | None = None
+    warm_memory_mib: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
+    """``use``: invocations that wait (``depth``), that wait or run (``concurrency``), and memory of warm instances."""
+
     name: str
     created_at: datetime | None = None
+    limits: Limits = Limits()
+    use: Limits | None = None
 
 
 # --- bodies ---------------------------------------------------------------------------------------------------------------------------
@@ -979,6 +1015,10 @@ def _json(
     return Call(method=method, path=path, headers=all_headers, content=encode_json(body), timeout_s=timeout_s)
 
 
+#: For smore/admin.py.
+path_of, request_json, read_answer = _path, _json, _read
+
+
 def _post(body: object, *parts: str) -> Flow[Answer]:
     return (yield from exchange(_json("POST", _path(*parts), body)))
 
@@ -1070,6 +1110,10 @@ class Client:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def carry(self, flow: Flow[T]) -> T:
+        """Carry out a flow of smore/admin.py."""
+        return self._carry(flow)
 
     def _carry(self, flow: Flow[T]) -> T:
         got: Answer | Broken | None = None
@@ -1284,6 +1328,10 @@ class AsyncClient:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
+
+    async def carry(self, flow: Flow[T]) -> T:
+        """Carry out a flow of smore/admin.py."""
+        return await self._carry(flow)
 
     async def _carry(self, flow: Flow[T]) -> T:
         got: Answer | Broken | None = None

@@ -1,9 +1,11 @@
 """
 Postgres: the tables, and how a process gets to them.
 
-Three parts. The **catalog** (projects, api_keys, functions, revisions, jobs) is the truth about what exists; ``smore/store.py`` is its
-only writer. **What was learned** (profile_rows, predictors) is ``smore/profiles.py``'s. The **history** (all the others) is the past as the
-event stream told it; ``smore/history.py`` is its only writer. It has no foreign keys: it is written in bulk, and no row waits for another.
+Four parts. The **catalog** (projects, api_keys, functions, revisions, jobs) is the truth about what exists; ``smore/store.py`` is its
+only writer. The **audit** says who changed what; ``smore/audit.py`` writes it, once. **What was learned** (profile_rows, predictors) is
+``smore/profiles.py``'s. The **history** (all the others) is the past as the event stream told it; ``smore/history.py`` is its only writer.
+It has no foreign keys: it is written in bulk, and no row waits for another.
+
 ``migrations/`` makes the tables; a test holds them equal to these.
 """
 
@@ -86,6 +88,8 @@ class ProjectRow(Base):
 
     name: Mapped[str] = mapped_column(primary_key=True)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    #: See smore/domain/limits.py; what is not named is not limited.
+    limits: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
 
 
 class ApiKeyRow(Base):
@@ -149,6 +153,28 @@ class JobRow(Base):
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     exit_code: Mapped[int | None]
+
+
+class AuditRow(Base):
+    """
+    One change that somebody made: written once, by ``smore/audit.py``. The database refuses to update or delete it (migration 0006).
+
+    ``project``: of what was changed, not of the key. ``before`` and ``after``: the part that changed, null = it was not there.
+    """
+
+    __tablename__ = "audit"
+    __table_args__ = (Index(None, "project", "id"),)
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+    project: Mapped[str]
+    key_id: Mapped[str]
+    #: Method and path template, for instance ``PUT /v1/functions/{function}/slo``.
+    route: Mapped[str]
+    target: Mapped[str]
+    before: Mapped[dict[str, Any] | None]
+    after: Mapped[dict[str, Any] | None]
+    request_id: Mapped[str]
 
 
 # What was learned

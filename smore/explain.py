@@ -89,6 +89,8 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "degradation": ("would slow the function too much", "would slow the function too much"),
     "others_deadline": ("would make others miss their deadlines", "would make others miss their deadlines"),
     "deadline": ("would finish it too late", "would finish it too late"),
+    "protected": ("is used by a process that nobody registered", "are used by processes that nobody registered"),
+    "pinned": ("is not one of those that the function is pinned to", "are not among those that the function is pinned to"),
 }
 
 #: What time or the end of something else does not change: refused for these alone, it is not worth waiting.

@@ -79,6 +79,41 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     closed_sd: float = 0.0
 
 
+class Stranger(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that computes on a GPU instance and belongs to no function and no job. ``start``: clock ticks since boot, 0 = not seen."""
+
+    pid: int
+    start: int
+    memory_mib: float
+    name: str = ""
+
+
+class Steer(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What people want of a function for a time: its priority times ``boost``, only the GPU instances ``gpus`` (empty = all). Until: epoch
+    seconds, None = until it is changed.
+    """
+
+    function: str
+    boost: float = 1.0
+    boost_until: float | None = None
+    gpus: tuple[str, ...] = ()
+    pin_until: float | None = None
+
+    def left(self, at: float) -> "Steer":
+        """The same without what is over at an instant."""
+        boosted = self.boost_until is None or at < self.boost_until
+        pinned = self.pin_until is None or at < self.pin_until
+        return Steer(
+            function=self.function, boost=self.boost if boosted else 1.0, boost_until=self.boost_until if boosted else None,
+            gpus=self.gpus if pinned else (), pin_until=self.pin_until if pinned else None,
+        )  # fmt: skip
+
+
+encode_steer = msgspec.json.Encoder().encode
+decode_steer = msgspec.json.Decoder(Steer).decode
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What a GPU worker says every heartbeat."""
 
@@ -109,6 +144,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     #: A closed window is at hand: nothing starts here before ``closed_until`` at the latest (epoch seconds, 0 = none is at hand).
     closed: bool = False
     closed_until: float = 0.0
+    #: None = this device cannot list who computes on it (CPU partitions).
+    strangers: Sequence[Stranger] | None = None
 
 
 encode_report = msgspec.json.Encoder().encode
@@ -149,6 +186,13 @@ class StopJob(Command, frozen=True, tag="stop_job"):
     id: str
 
 
+class SetBudget(Command, frozen=True, tag="set_budget"):
+    """The most that a job may lose from now on, a fraction."""
+
+    id: str
+    budget: float
+
+
 class Throttle(Command, frozen=True, tag="throttle"):
     """
     From now on functions may work for ``duty`` (0..1) of the time beside the jobs of the GPU instance; 1 = as they like, 0 = not at all.
@@ -159,7 +203,7 @@ class Throttle(Command, frozen=True, tag="throttle"):
     duty: float
 
 
-AnyCommand = Cancel | Offload | Prewarm | StartJob | StopJob | Throttle
+AnyCommand = Cancel | Offload | Prewarm | SetBudget | StartJob | StopJob | Throttle
 
 _decode_command = msgspec.msgpack.Decoder(AnyCommand).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -201,7 +245,12 @@ class Fleet:
         return [(entry, _readable(fields[b"c"])) for entry, fields in stream_entries(answer)]
 
     def pause(self, target: str) -> None:
-        """``*`` (all), ``f:<project>/<function>`` or ``g:<gpu>``: dispatch stops, enqueueing goes on, deadlines run."""
+        """
+        ``*`` (all), ``f:<project>/<function>`` or ``g:<gpu>``: dispatch stops, enqueueing goes on, deadlines run.
+
+        With a ``-`` before it a target is drained. The gates of ``-*`` and ``-f:…`` are closed, what waits there is served; ``-g:…`` takes
+        no more dispatches and unloads what idles.
+        """
         self._redis.sadd(f"{self._prefix}paused", target)
         self._announce_pause()
 
@@ -212,8 +261,37 @@ class Fleet:
     def paused(self) -> frozenset[str]:
         return frozenset(member.decode() for member in cast("set[bytes]", self._redis.smembers(f"{self._prefix}paused")))
 
+    def steer(self, steer: Steer) -> None:
+        """Boost or pin a function; one that has neither is let go."""
+        key = f"{self._prefix}steering"
+        if steer.boost == 1.0 and not steer.gpus:
+            self._redis.hdel(key, steer.function)
+        else:
+            self._redis.hset(key, steer.function, encode_steer(steer))
+        self._announce_pause()
+
+    def steering(self, at: float) -> dict[str, Steer]:
+        """By function, what holds at an instant (epoch seconds)."""
+        raw = cast("dict[bytes, bytes]", self._redis.hgetall(f"{self._prefix}steering"))
+        found = [decode_steer(value).left(at) for value in raw.values()]
+        return {steer.function: steer for steer in found if steer.boost != 1.0 or steer.gpus}
+
+    def allow(self, gpu: str, stranger: Stranger) -> None:
+        """Functions may run beside this process, though nobody registered it."""
+        self._redis.sadd(f"{self._prefix}allowed", f"{gpu}|{stranger.pid}|{stranger.start}")
+        self._announce_pause()
+
+    def forbid(self, gpu: str, stranger: Stranger) -> None:
+        self._redis.srem(f"{self._prefix}allowed", f"{gpu}|{stranger.pid}|{stranger.start}")
+        self._announce_pause()
+
+    def allowed(self) -> frozenset[str]:
+        """``<gpu>|<pid>|<start>`` of each."""
+        return frozenset(member.decode() for member in cast("set[bytes]", self._redis.smembers(f"{self._prefix}allowed")))
+
     def _announce_pause(self) -> None:
-        """The leader re-reads the set when it sees a catalog change of no function."""
+        """The leader re-reads all of this when it sees a catalog change of no function, gateways what is drained."""
+        self._redis.publish(f"{self._prefix}catalog", "s:")
         self._redis.xadd(f"{self._prefix}ev", {"e": _encode(["c", 1, "", 0])})
 
 

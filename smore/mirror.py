@@ -10,8 +10,9 @@ from typing import TypeAlias
 import psycopg
 from psycopg.rows import TupleRow, class_row
 
-from smore.catalog import Catalog, FunctionEntry, KeyEntry
+from smore.catalog import Catalog, FunctionEntry, KeyEntry, ProjectEntry
 from smore.domain.function import spec_from_dict
+from smore.domain.limits import Limits
 
 Connection: TypeAlias = "psycopg.Connection[TupleRow]"
 
@@ -20,6 +21,7 @@ LOCK = 5_303_002
 
 _LOCK = "SELECT pg_advisory_xact_lock(%s)"
 _FUNCTIONS = "SELECT project, name, revision, deadline_s FROM functions WHERE deleted_at IS NULL"
+_PROJECTS = "SELECT name, limits FROM projects WHERE limits <> '{}'::jsonb"
 _KEYS = "SELECT id, project, digest, scopes FROM api_keys WHERE revoked_at IS NULL"
 
 
@@ -35,7 +37,8 @@ def refresh(connection: Connection, catalog: Catalog) -> int:
             functions = cursor.execute(_FUNCTIONS).fetchall()
         with connection.cursor(row_factory=class_row(KeyEntry)) as cursor:
             keys = cursor.execute(_KEYS).fetchall()
-        return catalog.replace(functions, {(key, number): spec_from_dict(spec) for key, number, spec in revisions}, keys)
+        projects = [ProjectEntry(name=name, limits=Limits(**limits)) for name, limits in connection.execute(_PROJECTS).fetchall()]
+        return catalog.replace(functions, {(key, number): spec_from_dict(spec) for key, number, spec in revisions}, keys, projects)
 
 
 def refresh_function(connection: Connection, catalog: Catalog, project: str, name: str, revision: int = 0) -> None:
@@ -65,3 +68,10 @@ def refresh_key(connection: Connection, catalog: Catalog, id_: str) -> None:
             catalog.remove_key(id_)
         else:
             catalog.put_key(entry)
+
+
+def refresh_project(connection: Connection, catalog: Catalog, name: str) -> None:
+    with connection.transaction():
+        connection.execute(_LOCK, (LOCK,))
+        row = connection.execute("SELECT limits FROM projects WHERE name = %s", (name,)).fetchone()
+        catalog.put_project(ProjectEntry(name=name, limits=Limits(**row[0]) if row is not None else Limits()))

@@ -25,6 +25,7 @@ import redis.asyncio
 from redis.exceptions import NoScriptError
 
 from smore.domain.invocation import TRANSITIONS, Cause, Encoding
+from smore.domain.limits import NO_LIMITS, Limits
 from smore.settings import QueueSettings, Settings
 from smore.stream import error_result
 
@@ -33,6 +34,9 @@ Arg = bytes | str | int | float
 #: How long an answer of the leader's lies in Redis for the gateway that asked, and how long the leader takes a question for one that
 #: somebody still waits for.
 ANSWER_TTL_S = 5.0
+
+#: Invocations that are cancelled in one round trip.
+_PURGED_AT_ONCE = 200
 
 SCRIPTS = (
     "enqueue", "ask", "claim", "start", "finish", "requeue", "reap", "release", "settle", "cancel", "keep", "sweep", "report", "lead",
@@ -74,6 +78,7 @@ class Request:
     request_hash: str = ""
     max_pending: int = 1000
     max_attempts: int = 3
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +87,18 @@ class Admission:
     The gate's answer.
 
     ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``), ``replay`` or ``mismatch`` (``known_id`` came with the same
-    Idempotency-Key), ``full`` (``limit`` names the bound), ``infeasible`` (``earliest_us``, the earliest deadline that would be accepted,
-    and ``now_us``), ``late``.
+    Idempotency-Key), ``full`` (``limit`` names the bound), ``limited`` (``limit`` names the one of its project, ``bound`` is its value,
+    ``after_us`` says when to try again), ``infeasible`` (``earliest_us``, the earliest deadline that would be accepted, and ``now_us``),
+    ``late``.
     """
 
-    status: Literal["ok", "replay", "mismatch", "full", "infeasible", "late"]
+    status: Literal["ok", "replay", "mismatch", "full", "limited", "infeasible", "late"]
     arrival_us: int = 0
     deadline_us: int = 0
     known_id: str = ""
     limit: str = ""
+    bound: float = 0.0
+    after_us: int = 0
     earliest_us: int = 0
     now_us: int = 0
 
@@ -301,12 +309,16 @@ class _Scripts:
         self.sha = {name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() for name, text in self.source.items()}
 
 
+def _limit_args(limits: Limits) -> list[Arg]:
+    return ["" if value is None else value for value in (limits.rate_per_s, limits.burst or 1, limits.depth, limits.concurrency)]
+
+
 def _enqueue_args(request: Request, bounds: QueueSettings) -> list[Arg]:
     return [
         request.id, request.function, request.revision, request.slo_us, request.deadline_us, request.channel, request.encoding.value,
         request.accept.value, request.rows, request.shape, int(request.sync), request.trace, request.key_id, request.idempotency_key,
         request.request_hash, request.max_pending, bounds.max_pending, bounds.payload_bytes, bounds.result_bytes, bounds.events,
-        int(bounds.idempotency_ttl_s), request.max_attempts, bounds.keys, request.payload,
+        int(bounds.idempotency_ttl_s), request.max_attempts, bounds.keys, request.payload, *_limit_args(request.limits),
     ]  # fmt: skip
 
 
@@ -335,6 +347,8 @@ def _admission(raw: Sequence[bytes]) -> Admission:
             return Admission(status="mismatch", known_id=raw[1].decode())
         case b"full":
             return Admission(status="full", limit=raw[1].decode())
+        case b"limited":
+            return Admission(status="limited", limit=raw[1].decode(), bound=float(raw[2]), after_us=int(raw[3]))
         case b"infeasible":
             return Admission(status="infeasible", earliest_us=int(raw[1]), now_us=int(raw[2]))
         case _:
@@ -514,6 +528,15 @@ class Queue:
         pairs = [value for pair in attempts for value in pair]
         answer = self._call("requeue", function, cause.value, int(refund), int(alone), error_result(message), *pairs)
         return [int(value) for value in answer]
+
+    def purge(self, project: str, name: str) -> int:
+        """Cancel what waits for a function; what runs goes on. How many."""
+        ids = cast("list[bytes]", self.redis.zrange(f"{self.prefix}q:{project}/{name}", 0, -1))
+        blob, gone = error_result("Its queue was purged."), 0
+        for start in range(0, len(ids), _PURGED_AT_ONCE):
+            answers = self._calls([("cancel", (project, id_, blob, 1)) for id_ in ids[start : start + _PURGED_AT_ONCE]])
+            gone += sum(answer[0] == b"cancelled" for answer in answers)
+        return gone
 
     def reap(self, token: str, at_most: int = 500) -> int:
         """Return what ran out of lease. How many, -1 when fenced off."""
@@ -695,7 +718,7 @@ class AsyncQueue:
 
     async def cancel(self, project: str, id_: str) -> tuple[str, str]:
         """``("absent", "")``, ``("ended", state)`` or ``("cancelled", state before)``."""
-        answer = await self._one("cancel", project, id_, error_result("It was cancelled."))
+        answer = await self._one("cancel", project, id_, error_result("It was cancelled."), 0)
         return answer[0].decode(), answer[1].decode() if len(answer) > 1 else ""
 
     async def keep(self, project: str, id_: str) -> str:

@@ -23,6 +23,7 @@ from smore.domain.access import Scope, new_token, read_token
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict
 from smore.domain.job import OVER, JobState
+from smore.domain.limits import Limits
 from smore.queue import new_id
 
 
@@ -30,6 +31,7 @@ from smore.queue import new_id
 class Project:
     name: str
     created_at: float
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,19 @@ class Store:
     def list_projects(self) -> list[Project]:
         with Session(self._engine) as session:
             return [_project(row) for row in session.scalars(select(ProjectRow).order_by(ProjectRow.name))]
+
+    def get_project(self, name: str) -> Project:
+        """Raises NotFound."""
+        with Session(self._engine) as session:
+            return _project(_require_project(session, name))
+
+    def set_limits(self, name: str, limits: Limits) -> None:
+        """What a project may use from now on, in place of what was set before. Raises NotFound."""
+        with Session(self._engine) as session:
+            _require_project(session, name).limits = limits.to_dict()
+            session.commit()
+        with self._engine.connect() as connection:
+            mirror.refresh_project(cast(mirror.Connection, connection.connection.driver_connection), self._catalog, name)
 
     def create_key(self, project: str, name: str, scopes: Collection[Scope]) -> tuple[KeyEntry, str]:
         """The new key and its token, which is kept nowhere. Raises NotFound without the project, InvalidSpec without a scope."""
@@ -299,6 +314,16 @@ class Store:
             session.commit()
             return _job(row)
 
+    def set_budget(self, project: str, id_: str, budget: float) -> Job:
+        """The most that a job may lose from now on, a fraction. Raises NotFound, Conflict for one that is over."""
+        with Session(self._engine) as session:
+            row = _job_row(session, project, id_)
+            if row.state in OVER:
+                raise Conflict(f"The job {id_} is over.")
+            row.tags = {**row.tags, "budget": budget}
+            session.commit()
+            return _job(row)
+
     def get_job(self, project: str, id_: str) -> Job:
         """Raises NotFound."""
         with Session(self._engine) as session:
@@ -335,9 +360,11 @@ class Store:
             mirror.refresh_key(cast(mirror.Connection, connection.connection.driver_connection), self._catalog, id_)
 
 
-def _require_project(session: Session, name: str) -> None:
-    if session.get(ProjectRow, name) is None:
+def _require_project(session: Session, name: str) -> ProjectRow:
+    row = session.get(ProjectRow, name)
+    if row is None:
         raise NotFound(f"There is no project {name}.")
+    return row
 
 
 def _function_row(session: Session, project: str, name: str) -> FunctionRow:
@@ -390,7 +417,7 @@ def _text(log: str) -> str:
 
 
 def _project(row: ProjectRow) -> Project:
-    return Project(name=row.name, created_at=row.created_at.timestamp())
+    return Project(name=row.name, created_at=row.created_at.timestamp(), limits=Limits(**row.limits))
 
 
 def _api_key(row: ApiKeyRow) -> ApiKey:

@@ -11,7 +11,7 @@ import redis
 from smore import observability
 from smore.catalog import Catalog
 from smore.celery_app import gpu_queue
-from smore.fleet import AnyCommand, Cancel, Fleet, Offload, Prewarm, Report, StartJob, StopJob, Throttle, encode_report
+from smore.fleet import AnyCommand, Cancel, Fleet, Offload, Prewarm, Report, SetBudget, StartJob, StopJob, Throttle, encode_report
 from smore.queue import Queue
 from smore.settings import Settings
 from worker import proc
@@ -222,6 +222,8 @@ class Heartbeat:
                 self._jobs.start(command)
             case StopJob():
                 self._jobs.stop(command.id)
+            case SetBudget():
+                self._jobs.set_budget(command.id, command.budget)
             case Throttle():
                 self._throttle(command.duty)
             case _:

@@ -222,6 +222,14 @@ class Jobs:
                 job.kill_at = time.monotonic() + STOP_S
                 self._signal(job, signal.SIGTERM)
 
+    def set_budget(self, id_: str, budget: float) -> None:
+        with self._lock:
+            job = self._jobs.get(id_)
+            if job is not None and job.running:
+                job.record.budget = budget
+                self._write(job.record)
+        self._changed()
+
     def _signal(self, job: _Job, number: int) -> None:
         # A child that has not been waited for keeps its number; an adopted process is looked at first.
         if job.child is not None or _alive(job.record):

@@ -1,6 +1,6 @@
 """Functions: deploying a revision (its first run decides), rollback, deadline, warm instances."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -10,17 +10,20 @@ from pydantic import ValidationError
 from api import schemas
 from api.answers import moment
 from api.calls import read_body
-from api.deps import AdminKey, DeployKey, Gateway, ReadKey, TheGateway
+from api.deps import AdminKey, DeployKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
 from api.errors import CanaryFailed, Malformed, UnsupportedMediaType
-from smore.catalog import FunctionEntry
+from smore.catalog import FunctionEntry, KeyEntry
 from smore.domain.errors import FunctionNotFound, InvalidSpec, NotFound, QueueFull, SmoreError, Unavailable
 from smore.domain.function import FunctionSpec, parse_name, parse_spec
 from smore.domain.invocation import Encoding, State
-from smore.fleet import AnyCommand, Offload, Prewarm
+from smore.fleet import Offload, Prewarm
 from smore.observability import logger
 from smore.queue import Request as Wanted
 from smore.queue import new_id
 from smore.stream import decode_result
+
+if TYPE_CHECKING:
+    from smore.store import Store
 
 log = logger("api.functions")
 router = APIRouter(prefix="/v1/functions", tags=["functions"])
@@ -45,7 +48,9 @@ _DEPLOY_BODY = {
 
 
 @router.put("/{function}", response_model=schemas.Deployed, openapi_extra=_DEPLOY_BODY, responses={201: {"model": schemas.Deployed}})
-async def deploy(gateway: TheGateway, caller: DeployKey, request: Request, response: Response, function: str) -> schemas.Deployed:
+async def deploy(
+    gateway: TheGateway, caller: DeployKey, trail: TheTrail, request: Request, response: Response, function: str
+) -> schemas.Deployed:  # fmt: skip
     """
     Register a revision and run its handler's example through the ordinary queue. It takes the traffic when that run succeeds (201); when
     it fails (422 `canary_failed`, with the log) the function stays as it was. The spec that runs already is not run again (200).
@@ -64,12 +69,19 @@ async def deploy(gateway: TheGateway, caller: DeployKey, request: Request, respo
         except SmoreError as error:
             await run_in_threadpool(store.fail_revision, caller.project, function, revision, str(error))
             raise
-        await run_in_threadpool(store.activate, caller.project, function, revision, measured)
+        await run_in_threadpool(_activate, store, trail, caller, function, revision, measured)
         response.status_code = 201
     now = await run_in_threadpool(store.get_function, caller.project, function)
     log.info("deployed", function=f"{caller.project}/{function}", revision=revision, created=created, key=caller.id)
     shown = _shown(FunctionEntry(project=caller.project, name=function, revision=now.revision, deadline_s=now.deadline_s), now.spec)
     return schemas.Deployed(**shown.model_dump(), created=created, measured=measured)
+
+
+def _activate(store: "Store", trail: Trail, caller: KeyEntry, function: str, revision: int, measured: dict[str, Any]) -> None:
+    before = store.get_function(caller.project, function).revision
+    with trail.change(caller, f"function/{function}", {"revision": before}) as change:
+        store.activate(caller.project, function, revision, measured)
+        change.after = {"revision": revision}
 
 
 def _document(content_type: str, body: bytes) -> schemas.FunctionBody:
@@ -187,26 +199,34 @@ def _stored(gateway: Gateway, project: str, name: str) -> schemas.Function:
 
 
 @router.post("/{function}/rollback")
-def rollback(gateway: TheGateway, caller: DeployKey, function: str, body: schemas.RollbackBody) -> schemas.Function:
+def rollback(gateway: TheGateway, caller: DeployKey, trail: TheTrail, function: str, body: schemas.RollbackBody) -> schemas.Function:
     """Give the traffic to a revision whose first run succeeded once."""
-    gateway.store().rollback(caller.project, function, body.revision)
+    before = gateway.store().get_function(caller.project, function).revision
+    with trail.change(caller, f"function/{function}", {"revision": before}) as change:
+        gateway.store().rollback(caller.project, function, body.revision)
+        change.after = {"revision": body.revision}
     return _stored(gateway, caller.project, function)
 
 
 @router.put("/{function}/slo")
-def set_slo(gateway: TheGateway, caller: AdminKey, function: str, body: schemas.SloBody) -> schemas.Function:
+def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.SloBody) -> schemas.Function:
     """Override the deadline of all revisions; null ends that."""
-    gateway.store().set_deadline(caller.project, function, None if body.deadline_ms is None else body.deadline_ms / 1000)
+    before = gateway.store().get_function(caller.project, function).deadline_s
+    with trail.change(caller, f"function/{function}", {"deadline_ms": None if before is None else before * 1000}) as change:
+        gateway.store().set_deadline(caller.project, function, None if body.deadline_ms is None else body.deadline_ms / 1000)
+        change.after = {"deadline_ms": body.deadline_ms}
     return _stored(gateway, caller.project, function)
 
 
 @router.delete("/{function}", status_code=204)
-def delete_function(gateway: TheGateway, caller: DeployKey, function: str) -> None:
+def delete_function(gateway: TheGateway, caller: DeployKey, trail: TheTrail, function: str) -> None:
     """What waits fails with `function_deleted`; what runs ends."""
-    gateway.store().delete_function(caller.project, function)
+    before = gateway.store().get_function(caller.project, function).revision
+    with trail.change(caller, f"function/{function}", {"revision": before}):
+        gateway.store().delete_function(caller.project, function)
 
 
-def _tell(gateway: Gateway, command: AnyCommand, gpu: str | None) -> schemas.Placed:
+def _tell(gateway: Gateway, trail: Trail, caller: KeyEntry, command: Prewarm | Offload, gpu: str | None) -> schemas.Placed:
     fleet = gateway.fleet()
     gpus = [report.gpu for report in fleet.reports()]
     if gpu is not None:
@@ -215,20 +235,25 @@ def _tell(gateway: Gateway, command: AnyCommand, gpu: str | None) -> schemas.Pla
         gpus = [gpu]
     if not gpus:
         raise Unavailable
-    for one in gpus:
-        fleet.send(one, command)
+    with trail.change(caller, f"function/{command.function.partition('/')[2]}") as change:
+        for one in gpus:
+            fleet.send(one, command)
+        change.after = {"revision": command.revision, "gpus": gpus}
     return schemas.Placed(gpus=gpus)
 
 
 @router.post("/{function}/warm", status_code=202)
-async def warm(gateway: TheGateway, caller: AdminKey, function: str, body: schemas.PlaceBody) -> schemas.Placed:
+async def warm(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.PlaceBody) -> schemas.Placed:
     """Load the function before it is called, on one GPU instance or all."""
-    entry, _ = await gateway.function(caller.project, function)
-    return await run_in_threadpool(_tell, gateway, Prewarm(version=1, function=entry.key, revision=entry.revision), body.gpu)
+    entry, spec = await gateway.function(caller.project, function)
+    gateway.admit(entry, spec)
+    command = Prewarm(version=1, function=entry.key, revision=entry.revision)
+    return await run_in_threadpool(_tell, gateway, trail, caller, command, body.gpu)
 
 
 @router.post("/{function}/offload", status_code=202)
-async def offload(gateway: TheGateway, caller: AdminKey, function: str, body: schemas.PlaceBody) -> schemas.Placed:
+async def offload(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.PlaceBody) -> schemas.Placed:
     """End its idle warm instances, on one GPU instance or all."""
     entry, _ = await gateway.function(caller.project, function)
-    return await run_in_threadpool(_tell, gateway, Offload(version=1, function=entry.key, revision=entry.revision), body.gpu)
+    command = Offload(version=1, function=entry.key, revision=entry.revision)
+    return await run_in_threadpool(_tell, gateway, trail, caller, command, body.gpu)

@@ -1,10 +1,12 @@
-"""GPU instances as they last reported, and pausing one."""
+"""GPU instances as they last reported; pausing and draining one, and allowing a process that computes there."""
 
 from fastapi import APIRouter
 
 from api import schemas
 from api.answers import moment
-from api.deps import Gateway, OperatorKey, ReadKey, TheGateway
+from api.deps import Gateway, OperatorKey, ReadKey, TheGateway, TheTrail
+from api.routes.queues import ruled
+from smore.catalog import KeyEntry
 from smore.domain.errors import NotFound
 
 router = APIRouter(prefix="/v1/gpus", tags=["gpus"])
@@ -14,7 +16,7 @@ router = APIRouter(prefix="/v1/gpus", tags=["gpus"])
 def list_gpus(gateway: TheGateway, caller: ReadKey) -> schemas.Gpus:
     """By name. Their load is everybody's; of warm instances only those of the caller's project are shown."""
     fleet = gateway.fleet()
-    paused = fleet.paused()
+    paused, allowed = fleet.paused(), fleet.allowed()
     gpus = []
     for report in fleet.reports():
         warm = [
@@ -35,25 +37,63 @@ def list_gpus(gateway: TheGateway, caller: ReadKey) -> schemas.Gpus:
                 utilisation_counter=report.utilisation_counter, memory_used_mib=report.memory_used_mib,
                 memory_total_mib=report.memory_total_mib, paused="*" in paused or f"g:{report.gpu}" in paused,
                 reported_at=moment(report.at), warm=warm,
+                draining=f"-g:{report.gpu}" in paused,
+                drained=f"-g:{report.gpu}" in paused and not report.running and not report.warm,
+                strangers=None if report.strangers is None else [
+                    schemas.Stranger(
+                        pid=one.pid, name=one.name, memory_mib=one.memory_mib, allowed=f"{report.gpu}|{one.pid}|{one.start}" in allowed
+                    )
+                    for one in report.strangers
+                ],
             )
         )  # fmt: skip
     return schemas.Gpus(gpus=gpus)
 
 
 @router.post("/{gpu}/pause", status_code=204)
-def pause(gateway: TheGateway, _caller: OperatorKey, gpu: str) -> None:
+def pause(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -> None:
     """No more dispatches there; what runs goes on."""
-    gateway.fleet().pause(f"g:{_known(gateway, gpu)}")
+    ruled(gateway, trail, caller, f"gpu/{_known(gateway, gpu)}", f"g:{gpu}", on=("paused",))
+
+
+@router.post("/{gpu}/drain", status_code=202)
+def drain(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -> None:
+    """No more dispatches there; what runs goes on, and what idles is unloaded. `drained` in the list says when nothing is left."""
+    ruled(gateway, trail, caller, f"gpu/{_known(gateway, gpu)}", f"g:{gpu}", on=("draining",))
 
 
 @router.post("/{gpu}/resume", status_code=204)
-def resume(gateway: TheGateway, _caller: OperatorKey, gpu: str) -> None:
-    gateway.fleet().resume(f"g:{_known(gateway, gpu)}")
+def resume(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -> None:
+    """End a pause and a drain."""
+    ruled(gateway, trail, caller, f"gpu/{_known(gateway, gpu)}", f"g:{gpu}", on=())
+
+
+@router.post("/{gpu}/allow", status_code=204)
+def allow(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str, body: schemas.StrangerBody) -> None:
+    """Functions may run beside a process that nobody registered, until it ends."""
+    _permit(gateway, caller, trail, gpu, body.pid, True)
+
+
+@router.post("/{gpu}/protect", status_code=204)
+def protect(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str, body: schemas.StrangerBody) -> None:
+    """Take that back."""
+    _permit(gateway, caller, trail, gpu, body.pid, False)
+
+
+def _permit(gateway: Gateway, caller: KeyEntry, trail: TheTrail, gpu: str, pid: int, allowed: bool) -> None:
+    fleet = gateway.fleet()
+    stranger = next((one for report in fleet.reports() if report.gpu == gpu for one in report.strangers or () if one.pid == pid), None)
+    if stranger is None:
+        raise NotFound(f"Nobody unregistered computes on {gpu} with the process number {pid}.")
+    before = f"{gpu}|{stranger.pid}|{stranger.start}" in fleet.allowed()
+    with trail.change(caller, f"gpu/{gpu}/process/{pid}", {"allowed": before}) as change:
+        (fleet.allow if allowed else fleet.forbid)(gpu, stranger)
+        change.after = {"allowed": allowed, "name": stranger.name}
 
 
 def _known(gateway: Gateway, gpu: str) -> str:
     """One that is paused may be resumed though its worker is away."""
     fleet = gateway.fleet()
-    if f"g:{gpu}" not in fleet.paused() and all(report.gpu != gpu for report in fleet.reports()):
+    if not {f"g:{gpu}", f"-g:{gpu}"} & fleet.paused() and all(report.gpu != gpu for report in fleet.reports()):
         raise NotFound(f"There is no GPU instance {gpu}.")
     return gpu

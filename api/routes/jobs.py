@@ -12,14 +12,14 @@ from fastapi import APIRouter, Query
 
 from api import schemas
 from api.answers import moment
-from api.deps import Gateway, JobsKey, ReadKey, TheGateway
+from api.deps import AdminKey, Gateway, JobsKey, ReadKey, TheGateway, TheTrail
 from smore.domain import loss
 from smore.domain.errors import InvalidInput, Unavailable
 from smore.domain.function import parse_name
 from smore.domain.job import OVER, JobState, state_of
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss, Window
 from smore.domain.workload import parse_training
-from smore.fleet import JobReport, Report, StartJob, StopJob
+from smore.fleet import JobReport, Report, SetBudget, StartJob, StopJob
 
 if TYPE_CHECKING:
     from smore.history import BudgetStep, Harvest
@@ -35,7 +35,7 @@ _LEAST_TIMED = 8
 
 
 @router.post("", status_code=201)
-def start_job(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> schemas.Job:
+def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schemas.JobBody) -> schemas.Job:
     """Start a training process on the GPU instances named, or on the least loaded one."""
     parse_name(body.name)
     allowed = gateway.settings.job_entrypoints
@@ -56,12 +56,14 @@ def start_job(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> sc
         _check_budget(gateway, body.budget, workload, sorted(places))
     budget = body.budget if body.budget is not None else DEFAULT_BUDGET
     tags: dict[str, object] = {"budget": budget} | ({"workload": workload} if workload else {})
-    job = gateway.store().create_job(caller.project, body.name, body.argv, gpus, tags)
-    command = StartJob(
-        version=1, id=job.id, project=caller.project, name=body.name, argv=body.argv, env=body.env, workload=workload, budget=budget
-    )
-    for gpu in gpus:
-        fleet.send(gpu, command)
+    with trail.change(caller, f"job/{body.name}") as change:
+        job = gateway.store().create_job(caller.project, body.name, body.argv, gpus, tags)
+        command = StartJob(
+            version=1, id=job.id, project=caller.project, name=body.name, argv=body.argv, env=body.env, workload=workload, budget=budget
+        )
+        for gpu in gpus:
+            fleet.send(gpu, command)
+        change.target, change.after = f"job/{job.id}", {"name": body.name, "argv": body.argv, "gpus": gpus, "budget": budget}
     return _shown(job, [])
 
 
@@ -128,15 +130,33 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Sta
 
 
 @router.post("/{job}/stop", status_code=202)
-def stop_job(gateway: TheGateway, caller: JobsKey, job: str) -> schemas.Job:
+def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) -> schemas.Job:
     """Ask it to end (SIGTERM, then SIGKILL). One that has ended stays so."""
     store = gateway.store()
     known = store.get_job(caller.project, job)
     if known.state in OVER:
         return _shown(known, [])
-    for gpu in known.gpus:
-        gateway.fleet().send(gpu, StopJob(version=1, id=job))
-    return _shown(store.update_job(caller.project, job, JobState.STOPPING), [])
+    with trail.change(caller, f"job/{job}", {"state": known.state.value}) as change:
+        for gpu in known.gpus:
+            gateway.fleet().send(gpu, StopJob(version=1, id=job))
+        stopping = store.update_job(caller.project, job, JobState.STOPPING)
+        change.after = {"state": stopping.state.value}
+    return _shown(stopping, [])
+
+
+@router.put("/{job}/slo")
+def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, body: schemas.BudgetBody) -> schemas.Job:
+    """Change a job's degradation budget, from its workers' next report on; what its account has saved or owes is not carried over."""
+    store = gateway.store()
+    known = store.get_job(caller.project, job)
+    places = {(report.device, report.sharing_mode) for report in gateway.fleet().reports() if report.gpu in known.gpus}
+    _check_budget(gateway, body.budget, known.tags.get("workload", ""), sorted(places))
+    with trail.change(caller, f"job/{job}", {"budget": known.tags.get("budget", DEFAULT_BUDGET)}) as change:
+        changed = store.set_budget(caller.project, job, body.budget)
+        for gpu in known.gpus:
+            gateway.fleet().send(gpu, SetBudget(version=1, id=job, budget=body.budget))
+        change.after = {"budget": body.budget}
+    return _shown(changed, _live(gateway).get(job, []))
 
 
 def _live(gateway: Gateway) -> dict[str, list[JobReport]]:

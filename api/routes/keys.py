@@ -5,19 +5,21 @@ from fastapi import APIRouter
 from api import schemas
 from api.access import require_operator
 from api.answers import moment
-from api.deps import AdminKey, TheGateway
+from api.deps import AdminKey, TheGateway, TheTrail
 from smore.domain.access import Scope
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
 
 
 @router.post("", status_code=201)
-def create_key(gateway: TheGateway, caller: AdminKey, body: schemas.KeyBody) -> schemas.Key:
+def create_key(gateway: TheGateway, caller: AdminKey, trail: TheTrail, body: schemas.KeyBody) -> schemas.Key:
     """A new key; its secret is in this answer and nowhere else. `deploy` and `jobs` equal a shell on the workers."""
     project = caller.project if body.project is None else body.project
     if project != caller.project:
         require_operator(caller)
-    entry, token = gateway.store().create_key(project, body.name, body.scopes)
+    with trail.change(caller, f"key/{body.name}", project=project) as change:
+        entry, token = gateway.store().create_key(project, body.name, body.scopes)
+        change.target, change.after = f"key/{entry.id}", {"name": body.name, "scopes": entry.scopes}
     return schemas.Key(id=entry.id, name=body.name, project=project, scopes=body.scopes, key=token)
 
 
@@ -40,6 +42,8 @@ def list_keys(gateway: TheGateway, caller: AdminKey) -> schemas.Keys:
 
 
 @router.delete("/{key}", status_code=204)
-def revoke_key(gateway: TheGateway, caller: AdminKey, key: str) -> None:
+def revoke_key(gateway: TheGateway, caller: AdminKey, trail: TheTrail, key: str) -> None:
     """At once, at every gateway."""
-    gateway.store().revoke_key(caller.project, key)
+    with trail.change(caller, f"key/{key}", {"revoked": False}) as change:
+        gateway.store().revoke_key(caller.project, key)
+        change.after = {"revoked": True}

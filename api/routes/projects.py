@@ -1,21 +1,67 @@
-"""Projects: who sees what. Only administrators of the project ``default`` get here."""
+"""Projects: who sees what, and what they may use. Only administrators of the project ``default`` get here."""
+
+from typing import TYPE_CHECKING, cast
 
 from fastapi import APIRouter
 
 from api import schemas
 from api.answers import moment
-from api.deps import OperatorKey, TheGateway
+from api.deps import OperatorKey, TheGateway, TheTrail
+from smore.domain.limits import parse_limits
+
+if TYPE_CHECKING:
+    from smore.store import Project
 
 router = APIRouter(prefix="/v1/projects", tags=["projects"])
 
 
 @router.get("")
 def list_projects(gateway: TheGateway, _caller: OperatorKey) -> schemas.Projects:
-    found = gateway.store().list_projects()
-    return schemas.Projects(projects=[schemas.Project(name=one.name, created_at=moment(one.created_at)) for one in found])
+    """By name, with what they use now."""
+    warm: dict[str, float] = {}
+    for report in gateway.fleet().reports():
+        for one in report.warm:
+            project = one.function.partition("/")[0]
+            warm[project] = warm.get(project, 0.0) + one.memory_mib
+    counted = cast("dict[bytes, bytes]", gateway.client().hgetall(f"{gateway.settings.redis.prefix}projects"))
+    use = {name.decode(): int(value) for name, value in counted.items()}
+    return schemas.Projects(
+        projects=[
+            _shown(
+                one,
+                schemas.Use(
+                    depth=use.get(f"{one.name}:waiting", 0),
+                    concurrency=use.get(f"{one.name}:open", 0),
+                    warm_memory_mib=round(warm.get(one.name, 0.0), 1),
+                ),
+            )
+            for one in gateway.store().list_projects()
+        ]
+    )
+
+
+def _shown(project: "Project", use: schemas.Use | None = None) -> schemas.Project:
+    limits = schemas.Limits(**project.limits.to_dict())
+    return schemas.Project(name=project.name, created_at=moment(project.created_at), limits=limits, use=use)
 
 
 @router.post("", status_code=201)
-def create_project(gateway: TheGateway, _caller: OperatorKey, body: schemas.ProjectBody) -> schemas.Project:
-    made = gateway.store().create_project(body.name)
-    return schemas.Project(name=made.name, created_at=moment(made.created_at))
+def create_project(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, body: schemas.ProjectBody) -> schemas.Project:
+    with trail.change(caller, f"project/{body.name}", project=body.name) as change:
+        made = gateway.store().create_project(body.name)
+        change.after = {}
+    return _shown(made)
+
+
+@router.put("/{project}/limits")
+def set_limits(
+    gateway: TheGateway, caller: OperatorKey, trail: TheTrail, project: str, body: schemas.LimitsBody
+) -> schemas.Project:  # fmt: skip
+    """Set all limits of a project; they hold at every gateway from the next invocation on."""
+    limits = parse_limits(body.model_dump())
+    store = gateway.store()
+    before = store.get_project(project).limits.to_dict()
+    with trail.change(caller, f"project/{project}", before, project=project) as change:
+        store.set_limits(project, limits)
+        change.after = limits.to_dict()
+    return _shown(store.get_project(project))

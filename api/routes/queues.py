@@ -1,18 +1,32 @@
-"""Queues: what waits for each function, and pausing its dispatch (enqueueing goes on, deadlines run)."""
+"""
+Queues: what waits for each function, and what people do about it.
+
+Pausing stops dispatch (enqueueing goes on, deadlines run), draining closes the gate (what waits is served), purging cancels what waits. A
+boost multiplies a function's priority, a pin keeps it to some GPU instances: both are the operators', for they are at others' cost.
+"""
 
 import time
-from typing import cast
+from collections.abc import Collection
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from api import schemas
-from api.deps import AdminKey, Gateway, OperatorKey, ReadKey, TheGateway
+from api.access import require_operator
+from api.answers import moment
+from api.deps import AdminKey, Gateway, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
+from smore.catalog import KeyEntry
 from smore.domain.errors import FunctionNotFound
+from smore.fleet import Steer
+from smore.queue import Queue
 
 router = APIRouter(prefix="/v1/queues", tags=["queues"])
 
 #: Waiting invocations looked at for the oldest: with one SLO for all, the nearest deadline is the oldest arrival.
 _LOOKED_AT = 100
+
+#: Whose function; another than the caller's own only for administrators of the project ``default``.
+OfProject = Annotated[str | None, Query(max_length=128)]
 
 
 @router.get("")
@@ -26,46 +40,149 @@ def list_queues(gateway: TheGateway, caller: ReadKey) -> schemas.Queues:
         pipe.zrange(f"{prefix}q:{entry.key}", 0, _LOOKED_AT - 1)
         pipe.hget(f"{prefix}prio", entry.key)
     answers = pipe.execute()
-    paused = gateway.fleet().paused()
-    now_ms = time.time() * 1000
+    fleet = gateway.fleet()
+    now = time.time()
+    paused, steering = fleet.paused(), fleet.steering(now)
     queues = []
     for position, entry in enumerate(entries):
         depth, ids, priority = answers[3 * position : 3 * position + 3]
         # An id begins with the milliseconds of its making (smore.queue.new_id).
-        oldest_ms = min((int(id_[:12], 16) for id_ in cast("list[bytes]", ids)), default=now_ms)
+        oldest_ms = min((int(id_[:12], 16) for id_ in cast("list[bytes]", ids)), default=now * 1000)
+        steer = steering.get(entry.key, Steer(function=entry.key))
         queues.append(
             schemas.Queue(
-                function=entry.name, depth=depth, oldest_wait_s=max(0.0, now_ms - oldest_ms) / 1000, priority=float(priority or 0.0),
-                paused="*" in paused or f"f:{entry.key}" in paused,
+                function=entry.name, depth=depth, oldest_wait_s=max(0.0, now - oldest_ms / 1000), priority=float(priority or 0.0),
+                paused="*" in paused or f"f:{entry.key}" in paused, draining="-*" in paused or f"-f:{entry.key}" in paused,
+                boost=steer.boost, boost_until=moment(steer.boost_until) if steer.boost_until is not None else None,
+                pinned_to=list(steer.gpus), pinned_until=moment(steer.pin_until) if steer.pin_until is not None else None,
             )
         )  # fmt: skip
     return schemas.Queues(queues=queues)
 
 
+# --- pause, drain -----------------------------------------------------------------------------------------------------------------------
+
+
+def ruled(
+    gateway: Gateway, trail: Trail, caller: KeyEntry, what: str, target: str, *, on: Collection[str], project: str | None = None
+) -> None:
+    """Pause (``paused``), drain (``draining``) or resume (neither) a target of :meth:`smore.fleet.Fleet.pause`, and record it."""
+    fleet = gateway.fleet()
+    names = {"paused": target, "draining": f"-{target}"}
+    held = fleet.paused()
+    before = {name: of in held for name, of in names.items()}
+    # A pause leaves a drain as it is, and the other way round; only resuming ends both.
+    after = {name: (name in on or was) if on else False for name, was in before.items()}
+    with trail.change(caller, what, before, project=project) as change:
+        for name, of in names.items():
+            if after[name] and not before[name]:
+                fleet.pause(of)
+            elif before[name] and not after[name]:
+                fleet.resume(of)
+        change.after = after
+
+
 @router.post("/pause", status_code=204)
-def pause_all(gateway: TheGateway, _caller: OperatorKey) -> None:
+def pause_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> None:
     """Stop dispatch of everything, in all projects."""
-    gateway.fleet().pause("*")
+    ruled(gateway, trail, caller, "platform", "*", on=("paused",))
+
+
+@router.post("/drain", status_code=202)
+def drain_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> None:
+    """Take nothing new in any project (503 `draining`); what waits is served."""
+    ruled(gateway, trail, caller, "platform", "*", on=("draining",))
 
 
 @router.post("/resume", status_code=204)
-def resume_all(gateway: TheGateway, _caller: OperatorKey) -> None:
-    """End that; functions and GPU instances that were paused by name stay so."""
-    gateway.fleet().resume("*")
+def resume_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> None:
+    """End both; functions and GPU instances that were paused or drained by name stay so."""
+    ruled(gateway, trail, caller, "platform", "*", on=())
 
 
 @router.post("/{function}/pause", status_code=204)
-def pause(gateway: TheGateway, caller: AdminKey, function: str) -> None:
-    gateway.fleet().pause(_target(gateway, caller.project, function))
+def pause(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
+    key = _key(gateway, caller, function, project)
+    ruled(gateway, trail, caller, f"function/{function}", f"f:{key}", on=("paused",), project=key.partition("/")[0])
+
+
+@router.post("/{function}/drain", status_code=202)
+def drain(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
+    """Take nothing new for the function (503 `draining`); what waits is served."""
+    key = _key(gateway, caller, function, project)
+    ruled(gateway, trail, caller, f"function/{function}", f"f:{key}", on=("draining",), project=key.partition("/")[0])
 
 
 @router.post("/{function}/resume", status_code=204)
-def resume(gateway: TheGateway, caller: AdminKey, function: str) -> None:
-    gateway.fleet().resume(_target(gateway, caller.project, function))
+def resume(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
+    """End a pause and a drain."""
+    key = _key(gateway, caller, function, project)
+    ruled(gateway, trail, caller, f"function/{function}", f"f:{key}", on=(), project=key.partition("/")[0])
 
 
-def _target(gateway: Gateway, project: str, function: str) -> str:
-    key = f"{project}/{function}"
+def _key(gateway: Gateway, caller: KeyEntry, function: str, project: str | None) -> str:
+    if project not in (None, caller.project):
+        require_operator(caller)
+    key = f"{project or caller.project}/{function}"
     if key not in gateway.catalog.functions:
         raise FunctionNotFound
-    return f"f:{key}"
+    return key
+
+
+# --- purge ------------------------------------------------------------------------------------------------------------------------------
+
+
+@router.post("/{function}/purge")
+def purge(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> schemas.Purged:
+    """Cancel all that waits for the function; what runs goes on."""
+    home, _, name = _key(gateway, caller, function, project).partition("/")
+    queue = Queue(gateway.client(), gateway.settings.redis.prefix, gateway.settings.queue)
+    with trail.change(caller, f"function/{function}", project=home) as change:
+        gone = queue.purge(home, name)
+        change.before, change.after = {"waiting": gone}, {"waiting": 0}
+    return schemas.Purged(cancelled=gone)
+
+
+# --- boost, pin -------------------------------------------------------------------------------------------------------------------------
+
+
+def _steered(gateway: Gateway, trail: Trail, caller: KeyEntry, key: str, **changed: Any) -> None:
+    fleet = gateway.fleet()
+    now = fleet.steering(time.time()).get(key, Steer(function=key))
+    fields = {name: getattr(now, name) for name in ("boost", "boost_until", "gpus", "pin_until")}
+    home, _, function = key.partition("/")
+    with trail.change(caller, f"function/{function}", {name: fields[name] for name in changed}, project=home) as change:
+        fleet.steer(Steer(function=key, **(fields | changed)))
+        change.after = changed
+
+
+def _until(for_s: float | None) -> float | None:
+    return None if for_s is None else time.time() + for_s
+
+
+@router.put("/{function}/boost", status_code=204)
+def boost(
+    gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, body: schemas.BoostBody, project: OfProject = None
+) -> None:  # fmt: skip
+    """Multiply the function's priority, for a time or until it is taken back. An order by deadline or arrival knows no priority."""
+    key = _key(gateway, caller, function, project)
+    _steered(gateway, trail, caller, key, boost=body.factor, boost_until=_until(body.for_s))
+
+
+@router.delete("/{function}/boost", status_code=204)
+def unboost(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
+    _steered(gateway, trail, caller, _key(gateway, caller, function, project), boost=1.0, boost_until=None)
+
+
+@router.put("/{function}/pin", status_code=204)
+def pin(
+    gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, body: schemas.PinBody, project: OfProject = None
+) -> None:  # fmt: skip
+    """Keep the function to these GPU instances, for a time or until it is taken back. What runs elsewhere goes on."""
+    key = _key(gateway, caller, function, project)
+    _steered(gateway, trail, caller, key, gpus=tuple(sorted(set(body.gpus))), pin_until=_until(body.for_s))
+
+
+@router.delete("/{function}/pin", status_code=204)
+def unpin(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
+    _steered(gateway, trail, caller, _key(gateway, caller, function, project), gpus=(), pin_until=None)

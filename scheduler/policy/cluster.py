@@ -6,7 +6,7 @@ come from the last report, outstanding batches from our own dispatches; an insta
 instances are resident. Credits (free slots) are what the arrays say: one batch takes one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -54,7 +54,7 @@ def _grown(array: Floats, axis: int, empty: Floats | float = 0.0) -> Floats:
     return np.concatenate([array, more], axis=axis)
 
 
-_EMPTY_CELL: Final = np.array([0.0, 0.0, 0.0, np.inf, 0.0, kernel.COLD])[None, :, None]
+_EMPTY_CELL: Final = np.array([0.0, 0.0, 0.0, np.inf, 0.0, kernel.COLD, 0.0])[None, :, None]
 
 
 class Cluster:
@@ -132,6 +132,10 @@ class Cluster:
     @property
     def paused(self) -> Bools:
         return self.fact(kernel.PAUSED) > 0
+
+    @property
+    def protected(self) -> Bools:
+        return self.fact(kernel.PROTECTED) > 0
 
     @property
     def reserved(self) -> Floats:
@@ -225,6 +229,7 @@ class Cluster:
         # Free now, and what idle instances would give back.
         facts[kernel.MEMORY_FREE] = event.memory_total * (1.0 - self.memory_reserve) - event.memory_used + event.memory_idle
         facts[kernel.UTILISATION] = event.utilisation
+        facts[kernel.PROTECTED] = float(event.strangers > 0)
         self._train(row, event)
         cells = self.cells[:, :, row]
         cells[:, kernel.RESIDENT] = cells[:, kernel.LOADING] = cells[:, kernel.QUARANTINED] = 0.0
@@ -339,6 +344,14 @@ class Cluster:
     def pause(self, row: int, paused: bool) -> None:
         self.rows[kernel.PAUSED, row] = float(paused)
         kernel.gate(self.rows, row)
+
+    def pin(self, column: int, gpus: Collection[str]) -> None:
+        """Let a revision go to these GPU instances only; none named = to all."""
+        away = np.array([bool(gpus) and name not in gpus for name in self.names], float)
+        cell = self.cells[column, kernel.AWAY]
+        for row in np.flatnonzero(cell[: len(away)] != away).tolist():
+            cell[row] = away[row]
+            self._tell(column, row)
 
     def govern(self, row: int, factor: float, closed: bool, now: float) -> None:
         """What predicted losses are multiplied by there, and whether nothing new may go beside the training."""

@@ -25,10 +25,13 @@ from scheduler.policy.events import (
     InvocationHeld,
     InvocationSettled,
     PausesChanged,
+    SteeringChanged,
     TableUpdated,
+    WarmLimits,
 )
 from scheduler.policy.knobs import PRESETS, BudgetRule, Choice, Knobs, Order, SmRule
 from scheduler.policy.load import LoadSwitch
+from scheduler.policy.steering import Steering
 from scheduler.policy.waiting import Lane, Waiting
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
@@ -142,6 +145,7 @@ class Engine:
         self.load = LoadSwitch(high=knobs.load_hi, low=knobs.load_lo, hold_s=knobs.hold_s)
         self.columns: dict[tuple[str, int], int] = {}
         self._paused: frozenset[str] = frozenset()
+        self._steering = Steering(self.cluster)
         #: (function, revision) → when its prewarm was last asked for, so that one is asked for once.
         self._prewarmed_at: dict[tuple[str, int], float] = {}
         #: Function → the run time that it has had, divided by its weight, seconds; and that of the function that was placed last.
@@ -185,6 +189,7 @@ class Engine:
         decisions: list[Decision] = []
         for event in events:
             self._apply(now, event, decisions)
+        self._steering.refresh(now)
         if len(self.waiting):
             lanes = self._lanes()
             self._expire(now, lanes, decisions)
@@ -218,7 +223,11 @@ class Engine:
             case PausesChanged():
                 self._paused = event.paused
                 for row, name in enumerate(self.cluster.names):
-                    self.cluster.pause(row, f"g:{name}" in event.paused)
+                    self.cluster.pause(row, self._closed(name))
+            case SteeringChanged():
+                self._steering.change(event.steers)
+            case WarmLimits():
+                self._steering.limit(event.mib)
             case TableUpdated():
                 self.cluster.adopt(event.table)
                 self._learn(self.cluster.demands)
@@ -234,6 +243,9 @@ class Engine:
             return
         if event.attempt == 0 and 0 < self.cluster.largest < demand.memory_mib:
             decisions.append(_end(event, "reject", Cause.INFEASIBLE, "It needs more memory than any GPU instance has."))
+            return
+        if event.attempt == 0 and not self._steering.fits(demand):
+            decisions.append(_end(event, "reject", Cause.INFEASIBLE, "It needs more memory than its project may keep warm."))
             return
         self.load.arrived(now, demand.run_s(event.rows))
         if not self.waiting.count(event.function):
@@ -297,7 +309,10 @@ class Engine:
             usual = self._closed_s.get(row, CLOSED_S)
             self._closed_s[row] = usual + CLOSED_WEIGHT * (event.at - self._closed_at.pop(row) - usual)
         cluster.govern(row, governor.factor if governor is not None else 1.0, closed, event.at)
-        cluster.pause(row, f"g:{event.gpu}" in self._paused)
+        cluster.pause(row, self._closed(event.gpu))
+        if f"-g:{event.gpu}" in self._paused:
+            # Drained: the worker ends what idles, so that each report brings fewer.
+            decisions += [Offload(function=function, revision=revision, gpu=event.gpu) for function, revision, _ in event.warm]
         column, since = self._alone.get(row, (-1, event.at))
         # The job's degradation is a mean over the last minute, so a function must have had that minute to itself; then a new minute begins.
         if event.jobs and column >= 0 and event.function_utilisation > 0 and event.at - since >= ALONE_S:
@@ -306,6 +321,9 @@ class Engine:
             cluster.redeclare(demand)
             self._largest = None
             self._alone[row] = (column, event.at)
+
+    def _closed(self, gpu: str) -> bool:
+        return f"g:{gpu}" in self._paused or f"-g:{gpu}" in self._paused
 
     def _govern(self, row: int, event: GpuReported, decisions: list[Decision]) -> None:
         """Budgets are kept by what was measured too: see budget.py."""
@@ -410,7 +428,7 @@ class Engine:
             head = self.waiting.head(lane)
             arrival_at = head.arrival_at if head is not None else now
             oldest[lane[0]] = min(oldest.get(lane[0], now), arrival_at)
-            highest[lane[0]] = max(highest.get(lane[0], 0.0), demand.priority)
+            highest[lane[0]] = max(highest.get(lane[0], 0.0), demand.priority * self._steering.boost(lane[0]))
         scale = max(highest.values(), default=0.0) or 1.0
         ranks = {function: highest[function] / scale + self.knobs.ageing_per_s * (now - oldest[function]) for function in oldest}
         return sorted(((ranks[lane[0]], lane) for lane, _ in lanes), key=lambda item: (-item[0], item[1][0]))
@@ -431,7 +449,10 @@ class Engine:
             if len(members) == 1:
                 later = self._later(lane, weighed, members[0])
                 if later is None:
-                    self._want(now, demand, weighed, decisions)
+                    if weighed.cold >= 0 and not self._steering.may_load(demand):
+                        decisions += self._steering.room(now, demand)
+                    else:
+                        self._want(now, demand, weighed, decisions)
                     return False
                 members = [later]
             else:
@@ -508,17 +529,20 @@ class Engine:
         self, now: float, demand: Demand, kind: int, weighed: Weighed, deadline_at: float, rows: int, knobs: Knobs, random: Random
     ) -> int:
         """The best acceptable row, -1 = none."""
+        may_load = self._steering.may_load(demand)
         if knobs.choice is Choice.RANDOM:
             open_ = np.flatnonzero(self.cluster.code[: len(self.cluster)] == kernel.OPEN)
+            if not may_load:
+                open_ = open_[self.cluster.cells[demand.column, kernel.STATE, open_] != kernel.COLD]
             if not len(open_) or (weighed.warm < 0 and self._better_to_wait(now, demand, deadline_at, rows)):
                 return -1
             return int(open_[random.randrange(len(open_))])
         if weighed.warm >= 0:
-            if knobs.warm_first or weighed.cold < 0:
+            if knobs.warm_first or weighed.cold < 0 or not may_load:
                 return weighed.warm
             impact = self.cluster.effects[kind, kernel.IMPACT]
             return weighed.warm if impact[weighed.warm] <= impact[weighed.cold] else weighed.cold
-        if weighed.cold < 0 or self._better_to_wait(now, demand, deadline_at, rows):
+        if weighed.cold < 0 or not may_load or self._better_to_wait(now, demand, deadline_at, rows):
             return -1
         return weighed.cold
 
@@ -566,7 +590,7 @@ class Engine:
         """
         cluster, cell = self.cluster, self.cluster.cells[demand.column]
         key = (demand.function, demand.revision)
-        if weighed.late < 0 or cell[kernel.RESIDENT].any() or cell[kernel.OUTSTANDING].any():
+        if weighed.late < 0 or not self._steering.may_load(demand) or cell[kernel.RESIDENT].any() or cell[kernel.OUTSTANDING].any():
             return
         if now - self._prewarmed_at.get(key, -np.inf) < 2 * demand.load_s + 1.0:
             return
@@ -605,7 +629,7 @@ class Engine:
             return None
         cluster, floor = self.cluster, demand.best_s(1)
         cell = cluster.cells[demand.column, :, : len(cluster)]
-        alive = cluster.alive & ~cluster.paused
+        alive = cluster.alive & ~cluster.paused & ~cluster.protected
         instances = int(np.maximum(cell[kernel.RESIDENT], cell[kernel.OUTSTANDING])[alive].sum())
         waiting = self.waiting.count(function)
         if not instances:
@@ -660,7 +684,7 @@ class Engine:
         if self._supply.at == now:
             return self._supply
         cluster = self.cluster
-        alive = cluster.alive & ~cluster.paused
+        alive = cluster.alive & ~cluster.paused & ~cluster.protected
         jobs, closed = cluster.fact(kernel.JOBS) > 0, cluster.fact(kernel.CLOSED) > 0
         supply = self._supply = _Supply(at=now)
         if not alive.any() or (alive & ~jobs & ~closed).any():
@@ -693,10 +717,11 @@ class Engine:
         return float(costs[self._supply.rows].min(initial=inf))
 
     def _weight(self, demand: Demand) -> float:
-        """A function's share of the run time: Eq. 5 over the largest, :data:`LEAST_SHARE` to 1."""
+        """A function's share of the run time: Eq. 5 over the largest, :data:`LEAST_SHARE` to 1, times what an administrator gave it."""
         if self._largest is None:
             self._largest = max((known.priority for known in self.cluster.demands), default=0.0)
-        return max(LEAST_SHARE, demand.priority / self._largest) if self._largest > 0 else 1.0
+        share = max(LEAST_SHARE, demand.priority / self._largest) if self._largest > 0 else 1.0
+        return share * self._steering.boost(demand.function)
 
     def priority(self, function: str, revision: int) -> float:
         """Eq. 5 of the revision that takes a function's traffic; 0 for an unknown one."""

@@ -26,6 +26,8 @@ class Refusal(StrEnum):
     DEGRADATION = "degradation"
     OTHERS_DEADLINE = "others_deadline"
     DEADLINE = "deadline"
+    PROTECTED = "protected"
+    PINNED = "pinned"
 
 
 #: The kernel's numbers in words.
@@ -42,6 +44,8 @@ REFUSALS: Mapping[int, Refusal] = {
     kernel.TOO_SLOW: Refusal.DEGRADATION,
     kernel.BREAKS_OTHERS: Refusal.OTHERS_DEADLINE,
     kernel.TOO_LATE: Refusal.DEADLINE,
+    kernel.IS_PROTECTED: Refusal.PROTECTED,
+    kernel.IS_ELSEWHERE: Refusal.PINNED,
 }
 
 

@@ -1,6 +1,6 @@
 """What has happened, as the policy hears it. Times are epoch seconds, UTC."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -108,6 +108,8 @@ class GpuReported:
     stretches: Sequence[tuple[str, int, float]] = ()
     #: Nothing may start there for a moment: what the jobs lose is being measured.
     closed: bool = False
+    #: Processes that compute there, were registered by nobody and allowed by nobody: nothing is placed beside them.
+    strangers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +121,41 @@ class GpuLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PausesChanged:
-    """The whole set: ``*``, ``f:<function>``, ``g:<gpu>``."""
+    """
+    The whole set: ``*``, ``f:<function>``, ``g:<gpu>`` are paused. With a ``-`` before it a target is drained: a GPU instance takes nothing
+    more and gives back what idles there; a function's or the platform's gate is closed and what waits is served, which is no matter of
+    placement.
+    """
 
     paused: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steer:
+    """
+    What people want of a function: P (Eq. 5) is multiplied by ``boost`` until ``boost_until``; it goes to ``gpus`` alone (none named = to
+    all) until ``pin_until``.
+    """
+
+    function: str
+    boost: float = 1.0
+    boost_until: float = inf
+    gpus: frozenset[str] = frozenset()
+    pin_until: float = inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteeringChanged:
+    """All of it: what is not named any more is over."""
+
+    steers: Sequence[Steer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmLimits:
+    """Memory that all warm instances of a project may hold together, MiB, by project; one that is not named has no limit."""
+
+    mib: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,5 +175,7 @@ Event = (
     | GpuReported
     | GpuLost
     | PausesChanged
+    | SteeringChanged
+    | WarmLimits
     | TableUpdated
 )

@@ -42,15 +42,16 @@ K_MAX: Final = 8
 # Facts of a GPU instance. SM: what is in use by the larger of the counter and the profiles (A26); SM_TRAINING: the training's share alone.
 # BUDGET: the smallest degradation budget of its trainings; BALANCE, EARNS, AT: seconds of training time that functions may still cost,
 # what comes in for each second, and when it was counted; FACTOR: what a predicted loss is multiplied by (measured over predicted).
-# NOW_TRAINING: loss that is predicted for now; GATE: why no batch may go there, or OPEN.
+# NOW_TRAINING: loss that is predicted for now; GATE: why no batch may go there, or OPEN; PROTECTED: strangers compute there.
 (
     ALIVE, PAUSED, SLOTS, USED, MEMORY_TOTAL, MEMORY_FREE, RESERVED, UTILISATION, SM, SM_TRAINING, JOBS, CLOSED, BUDGET, BALANCE, EARNS, AT,
-    FACTOR, NOW_TRAINING, GATE,
-) = range(19)  # fmt: skip
-ROW_FIELDS: Final = 19
+    FACTOR, NOW_TRAINING, GATE, PROTECTED,
+) = range(20)  # fmt: skip
+ROW_FIELDS: Final = 20
 
-RESIDENT, LOADING, OUTSTANDING, FREE_AT, QUARANTINED, STATE = range(6)
-CELL_FIELDS: Final = 6
+# AWAY: the function is pinned to other GPU instances.
+RESIDENT, LOADING, OUTSTANDING, FREE_AT, QUARANTINED, STATE, AWAY = range(7)
+CELL_FIELDS: Final = 7
 
 # Of adding a batch: OWN slowdown of it, TRAINING loss of the training by all functions then (both with 90 % bounds), IMPACT (A27), KNOWN
 # where all of it came from a table, HOLDS where every batch that runs there still meets its deadline (A28.3).
@@ -76,11 +77,12 @@ BUDGET_NONE, BUDGET_INSTANT, BUDGET_ACCOUNT = 0.0, 1.0, 2.0
 #: A_CHOICE: least impact (A27), least utilised (EDF-util).
 LEAST_IMPACT, LEAST_UTILISED = 0.0, 1.0
 
-# Why a row is refused, in the order of the tests; 0 = acceptable. ``decisions.Refusal`` gives them their words.
+# Why a row is refused; 0 = acceptable. ``decisions.Refusal`` gives them their words.
 (
     OPEN, GONE, IS_PAUSED, NO_SLOT, IS_QUARANTINED, BUSY, NO_MEMORY, NO_SM, BESIDE_TRAINING, OVER_BUDGET, TOO_SLOW, BREAKS_OTHERS, TOO_LATE,
-) = range(13)  # fmt: skip
-CODES: Final = 13
+    IS_PROTECTED, IS_ELSEWHERE,
+) = range(15)  # fmt: skip
+CODES: Final = 15
 #: State of a cell without an idle instance where one could be loaded.
 COLD: Final = -1
 
@@ -93,6 +95,8 @@ def gate(rows: Floats, row: int) -> None:
         why = GONE
     elif rows[PAUSED, row] != 0.0:
         why = IS_PAUSED
+    elif rows[PROTECTED, row] != 0.0:
+        why = IS_PROTECTED
     elif rows[CLOSED, row] != 0.0:
         why = OVER_BUDGET
     elif rows[USED, row] >= rows[SLOTS, row]:
@@ -260,6 +264,8 @@ def tell(cells: Floats, column: int, row: int, most: float) -> None:
     outstanding, resident = cell[OUTSTANDING, row], cell[RESIDENT, row]
     if cell[QUARANTINED, row] != 0.0:
         state = IS_QUARANTINED
+    elif cell[AWAY, row] != 0.0:
+        state = IS_ELSEWHERE
     elif resident > max(outstanding, cell[LOADING, row]):
         state = OPEN
     elif max(resident, outstanding) >= most:

@@ -109,6 +109,18 @@ class QueueFull(CallerError):
     code = "queue_full"
 
 
+class LimitReached(CallerError):
+    """The project has used what it may."""
+
+    code = "limit_reached"
+
+
+class Draining(CallerError):
+    """It is being drained: nothing new is taken."""
+
+    code = "draining"
+
+
 class Unavailable(PlatformError):
     """A part of the platform is away; try again."""
 

@@ -15,6 +15,8 @@
 --   P done               ZSET   "<fk>|<id>" by the time their record may be dropped
 --   P bytes              HASH   payload, result: bytes held
 --   P count              HASH   waiting: invocations queued over all functions
+--   P projects           HASH   <project>:waiting invocations queued, <project>:open accepted and not ended
+--   P rate               HASH   project -> when its next invocation would be due at its rate (us)
 --   P ev                 STREAM events, one field e = msgpack array (smore/stream.py)
 --   P feasible           HASH   fk -> "<stamp>:<backlog us>:<floor us>", written by the leader
 --   P asks               STRING questions to the leader within the last second
@@ -47,11 +49,20 @@ end
 
 -- Changes of the counters, written once by flush(), with which every script that writes ends.
 local waiting, payload_bytes, result_bytes = 0, 0, 0
+-- The same by field of P projects.
+local of_project = {}
+
+local function count(fk, what, change)
+  local field = project(fk) .. ':' .. what
+  of_project[field] = (of_project[field] or 0) + change
+end
 
 -- Take an invocation off wherever it waits or runs.
 local function detach(fk, id, st, gpu)
   if st == 'queued' then
-    waiting = waiting - redis.call('ZREM', P .. 'q:' .. fk, id)
+    local gone = redis.call('ZREM', P .. 'q:' .. fk, id)
+    waiting = waiting - gone
+    count(fk, 'waiting', -gone)
     if redis.call('EXISTS', P .. 'q:' .. fk) == 0 then redis.call('ZREM', P .. 'q', fk) end
   else
     redis.call('ZREM', P .. 'leases', fk .. '|' .. id)
@@ -60,7 +71,9 @@ local function detach(fk, id, st, gpu)
 end
 
 local function attach(fk, id, deadline)
-  waiting = waiting + redis.call('ZADD', P .. 'q:' .. fk, deadline, id)
+  local new = redis.call('ZADD', P .. 'q:' .. fk, deadline, id)
+  waiting = waiting + new
+  count(fk, 'waiting', new)
   -- Queue.publish_feasible keeps the priority of a function that waits already.
   if redis.call('ZCARD', P .. 'q:' .. fk) == 1 then redis.call('ZADD', P .. 'q', redis.call('HGET', P .. 'prio', fk) or 0, fk) end
 end
@@ -90,6 +103,26 @@ local function full(fk, size, limits)
   if redis.call('DBSIZE') >= tonumber(limits[6]) then return 'keys', limits[6] end
 end
 
+-- The limit of its project that one more invocation would break, its value and how long until it could be taken, us; nil = none. `limits`: rate a
+-- second, burst, depth, concurrency, '' = none. Taken by the rate counts at once: nothing may refuse after it.
+local function limited(fk, t, limits)
+  local home = project(fk)
+  if limits[3] ~= '' and tonumber(redis.call('HGET', P .. 'projects', home .. ':waiting') or 0) >= tonumber(limits[3]) then
+    return 'depth', limits[3], 1000000
+  end
+  if limits[4] ~= '' and tonumber(redis.call('HGET', P .. 'projects', home .. ':open') or 0) >= tonumber(limits[4]) then
+    return 'concurrency', limits[4], 1000000
+  end
+  if limits[1] ~= '' then
+    -- The generic cell rate algorithm: `due` runs ahead of now by at most the burst.
+    local every = 1000000 / tonumber(limits[1])
+    local due = math.max(t, tonumber(redis.call('HGET', P .. 'rate', home) or 0))
+    local early = due - t - (tonumber(limits[2]) - 1) * every
+    if early > 0 then return 'rate', limits[1], early end
+    redis.call('HSET', P .. 'rate', home, int(due + every))
+  end
+end
+
 -- channel -> list of frames, each 10 digits (the length of the rest), the head, a line feed, the result.
 local replies = {}
 
@@ -111,6 +144,10 @@ end
 
 local function flush()
   add('count', 'waiting', waiting)
+  for field, change in pairs(of_project) do
+    -- What an older version accepted was not counted.
+    if change ~= 0 and redis.call('HINCRBY', P .. 'projects', field, change) < 0 then redis.call('HSET', P .. 'projects', field, 0) end
+  end
   add('bytes', 'payload', payload_bytes)
   add('bytes', 'result', result_bytes)
   for channel, list in pairs(replies) do redis.call('PUBLISH', channel, table.concat(list)) end
@@ -126,6 +163,7 @@ end
 local function settle(fk, id, key, r, state, cause, t, blob, meta)
   local now, home = int(t), project(fk)
   detach(fk, id, r[1], r[3])
+  count(fk, 'open', -1)
   redis.call('DEL', P .. 'p:' .. home .. ':' .. id)
   redis.call('SET', P .. 'r:' .. home .. ':' .. id, blob)
   redis.call('HSET', key, 'st', state, 'cause', cause, 'fi', now, 'rsz', #blob)

@@ -2,7 +2,8 @@
 --  2 id  3 fk  4 revision  5 slo_us (deadline = now + slo; 0 = use 6)  6 deadline_us  7 reply channel  8 encoding  9 accept  10 rows  11 shape
 --  12 sync 0|1 (told to a caller who waits, and not asked for again by key)  13 trace  14 key id  15 idempotency key ('' = none)  16 request hash  17 max pending of the function  18 max pending
 --  19 max payload bytes  20 max result bytes  21 max events  22 idempotency ttl s  23 max attempts  24 max keys  25 payload
--- Returns {'ok', arrival, deadline} | {'replay', id} | {'mismatch', id} | {'full', what, limit} | {'infeasible', earliest, now} | {'late', now}
+--  26..29 limits of the project: rate a second, burst, depth, concurrency ('' = none)
+-- Returns {'ok', arrival, deadline} | {'replay', id} | {'mismatch', id} | {'full', what, limit} | {'limited', what, limit, us} | {'infeasible', earliest, now} | {'late', now}
 local id, fk = ARGV[2], ARGV[3]
 local t = us()
 local key = record_key(fk, id)
@@ -28,6 +29,8 @@ if t + need > deadline then return { 'infeasible', int(t + need), int(t) } end
 local payload = ARGV[25]
 local what, limit = full(fk, #payload, { ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[24] })
 if what then return { 'full', what, limit } end
+local field, most, after = limited(fk, t, { unpack(ARGV, 26, 29) })
+if field then return { 'limited', field, most, int(after) } end
 
 -- Small hashes are scanned from the front: what is read and written most stands there.
 redis.call('HSET', key, 'st', 'queued', 'at', 0, 'gpu', '', 'starts', 0, 'dl', int(deadline), 'ar', int(t), 'cl', 0, 'su', 0, 'rev', ARGV[4],
@@ -40,6 +43,7 @@ if idem then
   redis.call('EXPIRE', idem, ARGV[22])
 end
 attach(fk, id, int(deadline))
+count(fk, 'open', 1)
 flush()
 emit({ 'a', 1, fk, tonumber(ARGV[4]), id, t, deadline, tonumber(ARGV[10]), ARGV[11], ARGV[14], ARGV[13], need })
 return { 'ok', int(t), int(deadline) }

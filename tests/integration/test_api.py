@@ -516,7 +516,8 @@ def test_without_a_key_or_its_scope(gateway: Served, catalog: Catalog) -> None:
 # --- who sees what ------------------------------------------------------------------------------------------------------------------------
 
 PATCHES = {
-    "revision": 1, "deadline_ms": 5, "name": "x", "argv": ["zoo.train"], "scopes": ["read"],
+    "revision": 1, "deadline_ms": 5, "name": "x", "argv": ["zoo.train"], "scopes": ["read"], "factor": 2, "gpus": ["test0"],
+    "budget": 0.1, "pid": 1, "steps": [],
     "apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": "echo"}, "spec": {"entrypoint": "a:B", "inputs": "nonsense"},
 }  # fmt: skip
 
@@ -527,7 +528,7 @@ def test_a_foreign_projects_key_sees_nothing(http: httpx.Client, foreign: httpx.
     store.register("default", "echo", SPECS[ECHO])
     job = store.create_job("default", "train", ["zoo.train"], [GPU])
     entry, _ = store.create_key("default", "mine", [Scope.READ])
-    things = {"function": "echo", "invocation": id_, "job": job.id, "key": entry.id, "gpu": GPU}
+    things = {"function": "echo", "invocation": id_, "job": job.id, "key": entry.id, "gpu": GPU, "project": "default"}
     document = http.get("/openapi.json").json()
     tried = 0
     for path, operations in document["paths"].items():

@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 
 from scheduler.policy.core import LEAST_SHARE, Engine
 from scheduler.policy.decisions import Dispatch, End
-from scheduler.policy.events import ClaimRefused, Event, FunctionKnown, GpuLost, GpuReported, InvocationArrived, InvocationSettled
+from scheduler.policy.events import (
+    ClaimRefused,
+    Event,
+    FunctionKnown,
+    GpuLost,
+    GpuReported,
+    InvocationArrived,
+    InvocationSettled,
+    Steer,
+    SteeringChanged,
+    WarmLimits,
+)
 from scheduler.policy.knobs import preset
 from smore.domain.function import FunctionSpec, Profile
 
@@ -19,7 +30,7 @@ MEMORY = 1000.0
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["arrive", "arrive", "arrive", "settle", "return", "refuse", "report", "lose", "wait"]),
+        st.sampled_from(["arrive", "arrive", "arrive", "settle", "return", "refuse", "report", "lose", "wait", "steer", "limit"]),
         st.integers(0, 1000),
         st.floats(0.001, 3.0),
     ),
@@ -58,6 +69,7 @@ class World:
         self.running: dict[str, tuple[int, str]] = {}
         self.ended: Counter[str] = Counter()
         self.submitted = 0
+        self.pins: dict[str, Steer] = {}
         self.log: list[object] = []
         self.feed([*specs(), *[report(name, self.now, {}) for name in GPUS]])
 
@@ -65,6 +77,8 @@ class World:
         for decision in self.policy.decide(self.now, events):
             self.log.append(decision)
             if isinstance(decision, Dispatch):
+                pin = self.pins.get(decision.function)
+                assert pin is None or self.now >= pin.pin_until or decision.gpu in pin.gpus
                 for id_, attempt in decision.attempts:
                     invocation = self.waiting.pop(id_)  # KeyError: dispatched twice, or never arrived
                     assert attempt == invocation.attempt
@@ -106,6 +120,15 @@ class World:
             self.feed([])
         elif action == "report":
             self.feed([report(GPUS[number % 3], self.now, {FUNCTIONS[number % 2]: number % 3})])
+        elif action == "steer":
+            self.pins = {
+                FUNCTIONS[number % 3]: Steer(
+                    function=FUNCTIONS[number % 3], boost=1.0 + number, gpus=frozenset({GPUS[number % 2]}), pin_until=self.now + span
+                )
+            }
+            self.feed([SteeringChanged(steers=list(self.pins.values()))])
+        elif action == "limit":
+            self.feed([WarmLimits(mib={"p": 300.0 * (number % 4)})])
         elif action == "lose":
             self.feed([GpuLost(gpu=GPUS[number % 3])])
         elif self.running:

@@ -421,6 +421,7 @@ class QueueMachine(RuleBasedStateMachine):
         pipe.zrange(f"{P}done", 0, -1)
         pipe.hgetall(f"{P}bytes")
         pipe.hgetall(f"{P}count")
+        pipe.hgetall(f"{P}projects")
         for one in known:
             pipe.hmget(f"{P}i:{one.project}:{one.id}", "st", "at", "starts", "gpu", "su")
             pipe.exists(f"{P}p:{one.project}:{one.id}")
@@ -440,6 +441,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert held_bytes.get(b"payload", 0) == sum(len(one.payload) for one in known if one.state not in OVER)
         assert held_bytes.get(b"result", 0) == sum(len(one.result) for one in known if one.state in OVER and not one.swept)
         assert int(next(answers).get(b"waiting", 0)) == sum(one.state == "queued" for one in known)
+        counted = {field.decode(): int(value) for field, value in next(answers).items() if int(value)}
+        wanted = Counter(f"{one.project}:open" for one in known if one.state not in OVER)
+        assert counted == wanted + Counter(f"{one.project}:waiting" for one in known if one.state == "queued")
         for one in known:
             state, attempt, starts, gpu, started = next(answers)
             payload, result = next(answers), next(answers)

@@ -1,0 +1,59 @@
+"""Who changed what."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api import schemas
+from api.access import OPERATORS
+from api.answers import moment
+from api.deps import AdminKey, TheGateway
+from smore.domain.errors import Forbidden
+
+router = APIRouter(prefix="/v1/audit", tags=["audit"])
+
+Text = Annotated[str | None, Query(max_length=256, pattern=r"^[^\x00]*$")]
+
+
+@router.get("")
+def list_audit(
+    gateway: TheGateway,
+    caller: AdminKey,
+    project: Text = None,
+    key: Text = None,
+    route: Text = None,
+    target: Text = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
+) -> schemas.AuditPage:
+    """
+    Changes, the newest first. ``route``: any part of it; the other words as they stand; ``until`` itself is not included.
+
+    Administrators of the project ``default`` see all projects, others their own.
+    """
+    if caller.project != OPERATORS:
+        if project not in (None, caller.project):
+            raise Forbidden(f"Only administrators of the project {OPERATORS} see other projects.")
+        project = caller.project
+    audit = gateway.audit()
+    from smore.audit import Wanted
+
+    wanted = Wanted(
+        project=project, key_id=key, route=route, target=target, since=since.timestamp() if since is not None else None,
+        until=until.timestamp() if until is not None else None,
+    )  # fmt: skip
+    found, next_cursor = audit.read(wanted, limit=limit, cursor=cursor)
+    return schemas.AuditPage(
+        entries=[
+            schemas.AuditEntry(
+                id=one.id, at=moment(one.at), project=one.project, key_id=one.key_id, route=one.route, target=one.target,
+                before=dict(one.before) if one.before is not None else None, after=dict(one.after) if one.after is not None else None,
+                request_id=one.request_id,
+            )
+            for one in found
+        ],
+        next_cursor=next_cursor,
+    )  # fmt: skip

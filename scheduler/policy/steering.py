@@ -1,0 +1,116 @@
+"""
+What people have set by hand and for a time: boosts, pins, and how much memory a project may keep warm.
+
+Part of the pure rule: it is told by events, and time is what ``decide`` is given, so that a replay of the same events ends the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Final
+
+import numpy as np
+
+from scheduler.policy import kernel
+from scheduler.policy.cluster import Cluster
+from scheduler.policy.decisions import Offload
+from scheduler.policy.demand import Demand
+from scheduler.policy.events import Steer
+
+#: A worker ends an idle instance and reports it within this; until then nobody asks again.
+ROOM_S: Final = 1.0
+
+
+class Steering:
+    """
+    Boosts leave the starvation bound as it is: they change P before it is normalised, and normalised priorities differ by at most one.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._steers: dict[str, Steer] = {}
+        self._limits: Mapping[str, float] = {}
+        #: What the pins were last applied to: (GPU instances, revisions).
+        self._applied = (0, 0)
+        #: When the next of them is over.
+        self._due = inf
+        #: (row, column) → when its idle instances were last told to go.
+        self._told: dict[tuple[int, int], float] = {}
+
+    def change(self, steers: Sequence[Steer]) -> None:
+        """From now on these hold, and no others."""
+        self._steers = {steer.function: steer for steer in steers}
+        self._applied, self._due = (-1, -1), -inf
+
+    def limit(self, mib: Mapping[str, float]) -> None:
+        self._limits = mib
+
+    def refresh(self, now: float) -> None:
+        """End what is over, and hold what is new (a GPU instance, a revision) against the pins. Nearly free where nothing has changed."""
+        cluster = self._cluster
+        there = (len(cluster), len(cluster.demands))
+        if there == self._applied and now < self._due:
+            return
+        left = [_left(steer, now) for steer in self._steers.values()]
+        self._steers = {steer.function: steer for steer in left if steer.boost != 1.0 or steer.gpus}
+        self._due = min((end for steer in self._steers.values() for end in (steer.boost_until, steer.pin_until)), default=inf)
+        self._applied = there
+        for demand in cluster.demands:
+            pinned = self._steers.get(demand.function)
+            cluster.pin(demand.column, pinned.gpus if pinned is not None else ())
+
+    def boost(self, function: str) -> float:
+        """What a function's P is multiplied by."""
+        steer = self._steers.get(function)
+        return steer.boost if steer is not None else 1.0
+
+    # ---- memory that a project may keep warm ---------------------------------------------------------------------------------------------
+
+    def fits(self, demand: Demand) -> bool:
+        """Whether one instance could ever be loaded."""
+        return not self._limits or demand.memory_mib <= self._limits.get(_project(demand), inf)
+
+    def may_load(self, demand: Demand) -> bool:
+        """Whether another instance may be loaded now."""
+        limit = self._limits.get(_project(demand)) if self._limits else None
+        return limit is None or self._held_mib(_project(demand)) + demand.memory_mib <= limit
+
+    def room(self, now: float, demand: Demand) -> list[Offload]:
+        """
+        Let idle instances of the project go, so that this revision can be loaded: one at a time, the lowest column and row first.
+
+        Its own go only from where it may not run.
+        """
+        cluster = self._cluster
+        for other in cluster.demands:
+            if _project(other) != _project(demand):
+                continue
+            away = cluster.cells[other.column, kernel.AWAY, : len(cluster)] != 0.0
+            for row in np.flatnonzero(cluster.idle(other.column) & ((other.column != demand.column) | away)).tolist():
+                if now - self._told.get((row, other.column), -inf) >= ROOM_S:
+                    self._told[row, other.column] = now
+                    return [Offload(function=other.function, revision=other.revision, gpu=cluster.names[row])]
+        return []
+
+    def _held_mib(self, project: str) -> float:
+        """By all of its instances, those on their way to a load too."""
+        cluster = self._cluster
+        held = 0.0
+        for demand in cluster.demands:
+            if _project(demand) == project:
+                cell = cluster.cells[demand.column, :, : len(cluster)]
+                count = np.maximum(cell[kernel.RESIDENT], cell[kernel.OUTSTANDING])[cluster.alive].sum()
+                held += float(count) * demand.memory_mib
+        return held
+
+
+def _left(steer: Steer, now: float) -> Steer:
+    """The same without what is over."""
+    boosted, pinned = now < steer.boost_until, now < steer.pin_until
+    return Steer(
+        function=steer.function, boost=steer.boost if boosted else 1.0, boost_until=steer.boost_until if boosted else inf,
+        gpus=steer.gpus if pinned else frozenset(), pin_until=steer.pin_until if pinned else inf,
+    )  # fmt: skip
+
+
+def _project(demand: Demand) -> str:
+    return demand.function.partition("/")[0]

@@ -1,0 +1,121 @@
+"""
+What administrators ask of the platform: flows for both clients, ``client.carry(admin.boost("echo", 4, for_s=600))``.
+
+``project``: another project's function, for administrators of the project ``default``; None = that of the key.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from smore.client import Answer, Call, Flow, Job, Limits, Project, exchange, path_of, read_answer, request_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One change; ``before`` and ``after`` are the part that changed, None = it was not there."""
+
+    id: int
+    at: datetime
+    project: str
+    key_id: str
+    route: str
+    target: str
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditPage:
+    """The newest first; ``next_cursor`` asks for the next page, None = the last one."""
+
+    entries: list[AuditEntry]
+    next_cursor: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Purged:
+    cancelled: int
+
+
+def _send(method: str, body: object, *parts: str, **query: str | None) -> Flow[Answer]:
+    path = path_of(*parts)
+    asked = {name: value for name, value in query.items() if value is not None}
+    if asked:
+        path = f"{path}?{urlencode(asked)}"
+    if body is None:
+        return (yield from exchange(Call(method=method, path=path)))
+    return (yield from exchange(request_json(method, path, body)))
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------------------------
+
+
+def drain(function: str | None, *, project: str | None = None) -> Flow[None]:
+    """Take nothing new for a function, or for anything (None); what waits is served."""
+    yield from _send("POST", {}, *_queue(function), "drain", project=project)
+
+
+def resume(function: str | None, *, project: str | None = None) -> Flow[None]:
+    """End a drain and a pause."""
+    yield from _send("POST", {}, *_queue(function), "resume", project=project)
+
+
+def _queue(function: str | None) -> tuple[str, ...]:
+    return ("queues",) if function is None else ("queues", function)
+
+
+def purge(function: str, *, project: str | None = None) -> Flow[int]:
+    """Cancel what waits. How many."""
+    return read_answer((yield from _send("POST", {}, "queues", function, "purge", project=project)), _Purged).cancelled
+
+
+def boost(function: str, factor: float | None, *, for_s: float | None = None, project: str | None = None) -> Flow[None]:
+    """Multiply a function's priority, for seconds or until it is taken back (None)."""
+    if factor is None:
+        yield from _send("DELETE", None, "queues", function, "boost", project=project)
+    else:
+        yield from _send("PUT", {"factor": factor, "for_s": for_s}, "queues", function, "boost", project=project)
+
+
+def pin(function: str, gpus: Sequence[str], *, for_s: float | None = None, project: str | None = None) -> Flow[None]:
+    """Keep a function to these GPU instances, for seconds or until it is taken back (none named)."""
+    if gpus:
+        yield from _send("PUT", {"gpus": list(gpus), "for_s": for_s}, "queues", function, "pin", project=project)
+    else:
+        yield from _send("DELETE", None, "queues", function, "pin", project=project)
+
+
+# --- GPU instances ----------------------------------------------------------------------------------------------------------------------
+
+
+def drain_gpu(gpu: str) -> Flow[None]:
+    """Place nothing more there and unload what idles; :class:`smore.client.Gpu` says when it is ``drained``."""
+    yield from _send("POST", {}, "gpus", gpu, "drain")
+
+
+def allow(gpu: str, pid: int, allowed: bool) -> Flow[None]:
+    """Let functions run beside a process that nobody registered, or not."""
+    yield from _send("POST", {"pid": pid}, "gpus", gpu, "allow" if allowed else "protect")
+
+
+# --- jobs, projects, trail --------------------------------------------------------------------------------------------------------------
+
+
+def set_budget(job: str, budget: float) -> Flow[Job]:
+    """Change what a job may lose at most, a fraction."""
+    return read_answer((yield from _send("PUT", {"budget": budget}, "jobs", job, "slo")), Job)
+
+
+def set_limits(project: str, limits: Limits) -> Flow[Project]:
+    """Set all limits of a project."""
+    return read_answer((yield from _send("PUT", limits, "projects", project, "limits")), Project)
+
+
+def audit(wanted: Mapping[str, str | None], *, limit: int = 100, cursor: int | None = None) -> Flow[AuditPage]:
+    """``wanted``: project, key, route (a part of it), target, since, until (RFC 3339)."""
+    asked = {**wanted, "limit": str(limit), "cursor": None if cursor is None else str(cursor)}
+    return read_answer((yield from _send("GET", None, "audit", **asked)), AuditPage)

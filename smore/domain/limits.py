@@ -1,0 +1,52 @@
+"""What a project may use: bounds that its keys share, checked at the gate."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+from smore.domain.errors import InvalidSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """
+    None = no limit.
+
+    ``rate_per_s``: invocations accepted a second, over time; ``burst``: how many of them at once (None = 1); ``depth``: invocations that
+    wait; ``concurrency``: invocations that wait or run; ``warm_memory_mib``: memory of all warm instances together, MiB.
+    """
+
+    rate_per_s: float | None = None
+    burst: int | None = None
+    depth: int | None = None
+    concurrency: int | None = None
+    warm_memory_mib: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Without what is not limited."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+NO_LIMITS: Final = Limits()
+
+_LEAST: Final = {"rate_per_s": 0.001, "burst": 1, "depth": 0, "concurrency": 0, "warm_memory_mib": 0.0}
+_MOST: Final = 1e9
+
+
+def parse_limits(raw: Mapping[str, Any]) -> Limits:
+    """Raises InvalidSpec that names the field."""
+    known = {field.name: field.type for field in fields(Limits)}
+    for name, value in raw.items():
+        if name not in known:
+            raise InvalidSpec(f"{name}: there is no such limit; there are {', '.join(known)}", field=name)
+        if value is None:
+            continue
+        whole = name in ("burst", "depth", "concurrency")
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
+            raise InvalidSpec(f"{name}: a {'whole ' if whole else ''}number is expected", field=name)
+        if not _LEAST[name] <= value <= _MOST:
+            raise InvalidSpec(f"{name}: {value:g} is not from {_LEAST[name]:g} to {_MOST:g}", field=name)
+    if raw.get("burst") is not None and raw.get("rate_per_s") is None:
+        raise InvalidSpec("burst: it needs a rate_per_s", field="burst")
+    return Limits(**raw)
