@@ -5,10 +5,9 @@ What administrators ask of the platform: flows for both clients, ``client.carry(
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlencode
 
 from smore.client import Answer, Call, Flow, Job, Limits, Project, exchange, path_of, read_answer, request_json
 
@@ -42,13 +41,9 @@ class _Purged:
 
 
 def _send(method: str, body: object, *parts: str, **query: str | None) -> Flow[Answer]:
-    path = path_of(*parts)
-    asked = {name: value for name, value in query.items() if value is not None}
-    if asked:
-        path = f"{path}?{urlencode(asked)}"
-    if body is None:
-        return (yield from exchange(Call(method=method, path=path)))
-    return (yield from exchange(request_json(method, path, body)))
+    asked = tuple((name, value) for name, value in query.items() if value is not None)
+    call = Call(method=method, path=path_of(*parts)) if body is None else request_json(method, path_of(*parts), body)
+    return (yield from exchange(replace(call, query=asked)))
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ Celery is the lane, not the queue: a GPU queue ``gpu.<id>`` holds only what may 
 """
 
 import base64
+import os
+import socket
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -73,6 +75,8 @@ def make_app(name: str, config: Settings, queues: Sequence[str]) -> Celery:
         "global_keyprefix": config.redis.prefix,
         "health_check_interval": 25,
         "socket_keepalive": True,
+        # For `CLIENT LIST`, where smore/doctor.py counts the beats.
+        "client_name": f"smore-{name}:{socket.gethostname()}:{os.getpid()}",
     }
     app.conf.update(
         task_queues=[CeleryQueue(queue, routing_key=queue) for queue in queues],

@@ -8,20 +8,23 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime
-from enum import StrEnum
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from smore import cli_admin
 from smore.terminal import (
     EXIT_FAILED as EXIT_FAILED,
+)
+from smore.terminal import (
     EXIT_UNREACHABLE as EXIT_UNREACHABLE,
+)
+from smore.terminal import (
     EXIT_USAGE as EXIT_USAGE,
+)
+from smore.terminal import (
     Column,
     Id,
     Output,

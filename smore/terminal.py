@@ -17,6 +17,7 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
 
+
 class Output(StrEnum):
     TABLE = "table"
     JSON = "json"

@@ -1,0 +1,428 @@
+"""
+What is known to go wrong with an installation, looked for in the running one: a verdict and, where it is not well, a remedy for each.
+
+The doctor only reads. What it cannot see from here it says (``unknown``), which is no failure: a managed Redis keeps its configuration to
+itself, and the kernel of another host is looked at there.
+"""
+
+import os
+import re
+import resource
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+from typing import Final, cast
+
+import psutil
+import redis
+
+from smore.fleet import Fleet, Report
+from smore.settings import Settings
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """``fix``: what to do about it, '' = nothing."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """
+    What is examined. ``redis_url`` and ``postgres_url`` None = the platform does not run here and no setting names them. ``root``: where
+    the kernel's files are; ``processes``: pids of the platform's own on this machine, by name.
+    """
+
+    config: Settings
+    redis_url: str | None
+    postgres_url: str | None
+    processes: Mapping[str, int]
+    root: Path = Path("/")
+
+    def kernel(self, path: str) -> str | None:
+        """A file of the kernel, None where there is none."""
+        try:
+            return (self.root / path).read_text().strip()
+        except OSError:
+            return None
+
+
+def site(config: Settings | None = None) -> Site:
+    """The installation that a command of this shell speaks to."""
+    from smore import local
+
+    config = config or Settings()
+    reached = local.endpoints(config.home)
+    return Site(
+        config=config,
+        redis_url=reached.redis_url if reached is not None else config.redis.url,
+        postgres_url=reached.postgres_url if reached is not None else config.postgres.url,
+        processes={one.name: one.pid for one in local.status(config.home) if one.pid is not None},
+    )
+
+
+def examine(place: Site) -> list[Finding]:
+    """All checks, in the order in which one stands on another."""
+    found: list[Finding] = []
+    client: redis.Redis | None = None
+    if place.redis_url is None:
+        found.append(_broken("Redis", "not configured", "`smore up` starts one, or SMORE_REDIS__URL names it"))
+    else:
+        client = redis.Redis.from_url(place.redis_url, socket_connect_timeout=3, socket_timeout=5)
+        try:
+            client.ping()
+        except (redis.RedisError, OSError) as error:
+            found.append(_broken("Redis", str(error), "start it (`smore up`), or correct SMORE_REDIS__URL"))
+            client.close()
+            client = None
+    if client is not None:
+        with client:
+            for check in _OF_REDIS:
+                found += _carefully(check, place, client)
+    for other in _OF_PLACE:
+        found += _carefully(other, place)
+    return found
+
+
+def _carefully(check: Callable[..., Iterator[Finding]], *arguments: object) -> list[Finding]:
+    """A check that cannot be made is a finding too."""
+    found: list[Finding] = []
+    try:
+        found += check(*arguments)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other checks go on
+        found.append(Finding(name=check.__name__.strip("_").replace("_", " "), verdict=Verdict.UNKNOWN, found=str(error)))
+    return found
+
+
+def _ok(name: str, found: str) -> Finding:
+    return Finding(name=name, verdict=Verdict.OK, found=found)
+
+
+def _warning(name: str, found: str, fix: str) -> Finding:
+    return Finding(name=name, verdict=Verdict.WARNING, found=found, fix=fix)
+
+
+def _broken(name: str, found: str, fix: str) -> Finding:
+    return Finding(name=name, verdict=Verdict.BROKEN, found=found, fix=fix)
+
+
+def _unknown(name: str, found: str) -> Finding:
+    return Finding(name=name, verdict=Verdict.UNKNOWN, found=found)
+
+
+# --- Redis ------------------------------------------------------------------------------------------------------------------------------
+
+#: MiB of Redis' memory that may be in use before somebody should look.
+_FULL: Final = 0.8
+#: Seconds that a report may be old, and lie in the future, before clocks are said to differ: a heartbeat and what waits on the way.
+_SKEW_S: Final = 0.5
+#: Entries of the event stream that the recorder may be behind.
+_LAG: Final = 50_000
+
+
+def _redis_server(_place: Site, client: "redis.Redis") -> Iterator[Finding]:
+    info = client.info()
+    name, version = str(info.get("server_name", "redis")), str(info.get("valkey_version") or info.get("redis_version"))
+    major = int(version.partition(".")[0])
+    said = f"{name} {version}"
+    if major < 6:
+        yield _broken("Redis version", said, "use Valkey 8 or Redis 7.2")
+    elif major < 7:
+        yield _warning("Redis version", said, "it serves one machine; install Valkey 8 or Redis 7.2 before more hosts join")
+    else:
+        yield _ok("Redis version", said)
+    if info.get("role") != "master":
+        yield _broken("Redis role", str(info.get("role")), "SMORE_REDIS__URL must name the primary: a replica takes no writes")
+    if info.get("aof_last_write_status", "ok") != "ok" or info.get("aof_last_bgrewrite_status", "ok") != "ok":
+        yield _broken("append-only file", "the last write failed", "look at Redis' log and at the free space where its files are")
+    most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    bounds = f"{used >> 20} of {f'{most >> 20} MiB' if most else 'any amount'}"
+    if not most:
+        yield _warning("Redis memory", bounds, "set maxmemory, so that it refuses before the kernel kills it")
+    elif used > _FULL * most:
+        yield _warning("Redis memory", bounds, "raise maxmemory, or lower SMORE_QUEUE__PAYLOAD_BYTES and SMORE_QUEUE__RESULT_BYTES")
+    else:
+        yield _ok("Redis memory", bounds)
+
+
+def _redis_settings(place: Site, client: "redis.Redis") -> Iterator[Finding]:
+    try:
+        told = cast("dict[str, str]", client.config_get("append*")) | cast("dict[str, str]", client.config_get("maxmemory-policy"))
+    except redis.ResponseError:
+        yield _unknown(
+            "Redis settings", "this server does not tell: check appendonly, appendfsync and maxmemory-policy where it is managed"
+        )
+        return
+    sync = told.get("appendfsync", "")
+    if told.get("appendonly") != "yes":
+        yield _broken("Redis persistence", "appendonly no", "set appendonly yes: what waits is lost when Redis ends")
+    elif sync == "no" or (place.config.redis.durability == "strict" and sync != "always"):
+        yield _broken("Redis persistence", f"appendfsync {sync}", f"set appendfsync {'everysec' if sync == 'no' else 'always'}")
+    else:
+        yield _ok("Redis persistence", f"appendonly yes, appendfsync {sync}")
+    policy = told.get("maxmemory-policy", "")
+    if policy != "noeviction":
+        yield _broken("maxmemory-policy", policy, "set maxmemory-policy noeviction: it would throw queued invocations away")
+    else:
+        yield _ok("maxmemory-policy", policy)
+
+
+def _visibility_timeout(place: Site, client: "redis.Redis") -> Iterator[Finding]:
+    from smore.catalog import Catalog
+    from smore.celery_app import VISIBILITY_TIMEOUT_S
+
+    catalog = Catalog(client, place.config.redis.prefix)
+    longest, whose = 0.0, ""
+    for name, entry in catalog.functions().items():
+        spec = catalog.revision(name, entry.revision) if entry.revision else None
+        if spec is not None and spec.timeout_s > longest:
+            longest, whose = spec.timeout_s, name
+    if longest >= VISIBILITY_TIMEOUT_S:
+        # No message of a GPU queue is acknowledged, so none comes twice; but nothing of Celery's should outlive its own clock.
+        yield _warning(
+            "visibility timeout", f"{VISIBILITY_TIMEOUT_S} s, but {whose} may run for {longest:g} s", f"give {whose} a shorter timeout"
+        )
+    else:
+        yield _ok("visibility timeout", f"{VISIBILITY_TIMEOUT_S} s; the longest run allowed is {longest:g} s")
+
+
+def _clocks(place: Site, client: "redis.Redis") -> Iterator[Finding]:
+    fix = "run an NTP client (chrony, systemd-timesyncd) on every host"
+    before = time.time()
+    answer = client.time()
+    skew = answer[0] + answer[1] / 1e6 - (before + time.time()) / 2
+    if abs(skew) > _SKEW_S:
+        yield _warning("clocks", f"this machine's is {-skew:+.2f} s from that of Redis", fix)
+    else:
+        yield _ok("clocks", f"this machine's is within {abs(skew) * 1000:.0f} ms of that of Redis")
+    now = time.time() + skew
+    for report in _reports(place, client):
+        age = now - report.at
+        if age < -_SKEW_S or age > 4 * place.config.worker.heartbeat_s + _SKEW_S:
+            yield _warning(f"clock of {report.gpu}", f"its last report is {age:+.2f} s old", fix)
+
+
+def _beats(_place: Site, client: "redis.Redis") -> Iterator[Finding]:
+    try:
+        clients = client.client_list()
+    except redis.ResponseError:
+        yield _unknown("beat", "this server does not list its clients")
+        return
+    beats = sorted({name for one in clients if (name := one.get("name", "")).startswith("smore-beat:")})
+    if len(beats) > 1:
+        yield _warning("beat", f"{len(beats)}: {', '.join(beats)}", "stop all but one: every task is fired once for each")
+    elif not beats:
+        yield _warning(
+            "beat", "none is connected", "start `python -m scheduler.beat`: nobody replaces a leader that dies, nothing is recorded"
+        )
+    else:
+        yield _ok("beat", beats[0])
+
+
+def _leader(place: Site, client: "redis.Redis") -> Iterator[Finding]:
+    prefix = place.config.redis.prefix
+    process = cast("bytes | None", client.get(f"{prefix}leader:process"))
+    if client.exists(f"{prefix}leader"):
+        yield _ok("leader", process.decode() if process else "there is one")
+    else:
+        yield _broken("leader", "nobody leads", "look at the logs of scheduler-0 and scheduler-1: nothing is dispatched meanwhile")
+    behind = client.xlen(f"{prefix}ev")
+    if behind > _LAG:
+        yield _warning("history", f"{behind} events are not recorded yet", "look at the log of control, and whether Postgres keeps up")
+    else:
+        yield _ok("history", f"{behind} events on the stream")
+
+
+def _gpu_instances(place: Site, client: "redis.Redis") -> Iterator[Finding]:
+    reports = _reports(place, client)
+    if not reports:
+        yield _broken("GPU instances", "none reports", "look at the logs of the workers (`smore logs worker-…`)")
+        return
+    allowed = Fleet(client, place.config.redis.prefix).allowed()
+    yield _ok("GPU instances", ", ".join(report.gpu for report in reports))
+    for report in reports:
+        if report.quarantined:
+            fix = "look at the log of the function, and deploy a revision that works"
+            yield _warning(f"quarantine on {report.gpu}", ", ".join(report.quarantined), fix)
+        strange = [one for one in report.strangers or () if f"{report.gpu}|{one.pid}|{one.start}" not in allowed]
+        if strange:
+            who = ", ".join(f"{one.pid} ({one.name or 'unknown'})" for one in strange)
+            yield _warning(
+                f"strangers on {report.gpu}",
+                who,
+                f"`smore jobs attach` them, or `smore gpus allow {report.gpu} PID`: it is not used meanwhile",
+            )
+        if report.kind == "cuda" and report.sharing_mode.startswith("mps"):
+            pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control"  # noqa: S108 - where NVIDIA puts it
+            if not pipe.exists():
+                yield _warning("MPS daemon", f"no {pipe} on this machine", "`nvidia-cuda-mps-control -d` on the host of the GPU")
+
+
+def _reports(place: Site, client: "redis.Redis") -> list[Report]:
+    return Fleet(client, place.config.redis.prefix).reports()
+
+
+_OF_REDIS: Final = (_redis_server, _redis_settings, _visibility_timeout, _clocks, _beats, _leader, _gpu_instances)
+
+
+# --- Postgres, this machine -------------------------------------------------------------------------------------------------------------
+
+_DISK_WARNING: Final = 2 << 30
+_DISK_BROKEN: Final = 256 << 20
+#: Descriptors of a gateway: ten thousand callers and then some.
+_DESCRIPTORS: Final = 16_384
+_BACKLOG: Final = 2048
+_OLDEST_POSTGRES: Final = 14
+#: What the platform was built against, at least.
+_PACKAGES: Final = {"celery": "5.6", "kombu": "5.6", "redis": "5.2", "sqlalchemy": "2.0"}
+
+
+def _postgres(place: Site) -> Iterator[Finding]:
+    if place.postgres_url is None:
+        yield _broken("Postgres", "not configured", "`smore up` starts one, or SMORE_POSTGRES__URL names it")
+        return
+    import psycopg
+
+    from migrations import head
+
+    dsn = place.postgres_url.replace("postgresql+psycopg://", "postgresql://", 1)
+    try:
+        connection = psycopg.connect(dsn, connect_timeout=3, application_name="smore-doctor")
+    except psycopg.OperationalError as error:
+        said = str(error).strip().partition("\n")[0]
+        yield _broken("Postgres", said, "start it (`smore up`), or correct SMORE_POSTGRES__URL; invocations go on, admin writes answer 503")
+        return
+    with connection:
+        major = connection.info.server_version // 10_000
+        if major < _OLDEST_POSTGRES:
+            yield _broken("Postgres", f"version {major}", f"use {_OLDEST_POSTGRES} or newer")
+        else:
+            yield _ok("Postgres", f"version {major}")
+        try:
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        except psycopg.errors.UndefinedTable:
+            row = None
+            connection.rollback()
+        at = row[0] if row else "none"
+        if at != head():
+            yield _broken("migrations", f"at {at}, head is {head()}", "`make migrate` (python -m migrations), then restart the platform")
+        else:
+            yield _ok("migrations", f"at head ({at})")
+        triggers = connection.execute(
+            "SELECT count(*) FROM pg_trigger WHERE tgrelid = to_regclass('audit') AND tgenabled <> 'D' AND NOT tgisinternal"
+        ).fetchone()
+        if at == head() and (triggers is None or triggers[0] < 2):
+            yield _broken("audit", "its triggers are gone or disabled", "ALTER TABLE audit ENABLE TRIGGER USER, and find out who did it")
+
+
+def _versions(_place: Site) -> Iterator[Finding]:
+    old = [
+        f"{name} {metadata.version(name)} < {least}"
+        for name, least in _PACKAGES.items()
+        if _number(metadata.version(name)) < _number(least)
+    ]
+    if old:
+        yield _broken("packages", ", ".join(old), "`make install`")
+    else:
+        yield _ok("packages", ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES))
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def _descriptors(place: Site) -> Iterator[Finding]:
+    pid = place.processes.get("gateway")
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if pid is not None:
+        with suppress(psutil.Error):
+            soft = psutil.Process(pid).rlimit(psutil.RLIMIT_NOFILE)[0]
+    whose = "of the gateway" if pid is not None else "of this shell"
+    if 0 <= soft < _DESCRIPTORS:
+        yield _warning("open files", f"{soft} {whose}", f"`ulimit -n {4 * _DESCRIPTORS}` before `smore up`, or LimitNOFILE= in its unit")
+    else:
+        yield _ok("open files", f"{'any number' if soft < 0 else soft} {whose}")
+
+
+def _kernel(place: Site) -> Iterator[Finding]:
+    pages = place.kernel("sys/kernel/mm/transparent_hugepage/enabled")
+    if pages is None:
+        yield _unknown("huge pages", "this kernel does not say")
+    elif "[always]" in pages:
+        fix = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: forks of Redis stall and take more memory"
+        yield _warning("huge pages", "always", fix)
+    else:
+        yield _ok("huge pages", pages)
+    overcommit = place.kernel("proc/sys/vm/overcommit_memory")
+    if overcommit is None:
+        yield _unknown("overcommit", "this kernel does not say")
+    elif overcommit == "1":
+        yield _ok("overcommit", "1")
+    else:
+        yield _warning(
+            "overcommit", overcommit, "sysctl vm.overcommit_memory=1: a rewrite of the append-only file may fail for want of memory"
+        )
+    backlog = place.kernel("proc/sys/net/core/somaxconn")
+    if backlog is not None and int(backlog) < _BACKLOG:
+        yield _warning("listen backlog", backlog, f"sysctl net.core.somaxconn={2 * _BACKLOG}: bursts of connections are refused")
+
+
+def _disk(place: Site) -> Iterator[Finding]:
+    home = place.config.home
+    free = shutil.disk_usage(home if home.exists() else Path.cwd()).free
+    said = f"{free >> 20} MiB free at {home}"
+    if free < _DISK_BROKEN:
+        yield _broken("disk", said, "make room: Redis and Postgres stop writing when it is full")
+    elif free < _DISK_WARNING:
+        yield _warning("disk", said, "make room")
+    else:
+        yield _ok("disk", said)
+
+
+def _key(place: Site) -> Iterator[Finding]:
+    file = place.config.home / "key"
+    if file.exists():
+        mode = file.stat().st_mode & 0o777
+        if mode & 0o077:
+            yield _broken(
+                "key file", f"mode {mode:o}", f"chmod 600 {file}, then make another key and revoke this one: others could read it"
+            )
+        else:
+            yield _ok("key file", f"mode {mode:o}")
+
+
+def _nvml(_place: Site) -> Iterator[Finding]:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        if Path("/dev/nvidiactl").exists():
+            yield _broken("NVML", str(error), "the device files are there and the library does not answer: reload the driver")
+        else:
+            yield _ok("NVML", "no NVIDIA driver: CPU partitions stand in for GPUs")
+        return
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        yield _ok("NVML", f"driver {driver.decode() if isinstance(driver, bytes) else driver}, {pynvml.nvmlDeviceGetCount()} GPUs")
+    finally:
+        pynvml.nvmlShutdown()
+
+
+_OF_PLACE: Final = (_postgres, _versions, _descriptors, _kernel, _disk, _key, _nvml)

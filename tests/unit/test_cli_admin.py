@@ -1,0 +1,107 @@
+"""The administrators' commands: what they ask of the platform, and how the doctor ends."""
+
+import json
+from typing import Any
+
+import pytest
+
+from smore import cli, cli_admin, doctor
+from smore.doctor import Finding, Site, Verdict
+from smore.settings import Settings
+from tests.unit.test_cli import Serve, serve, smore
+
+__all__ = ["serve"]
+
+Q = "/v1/queues"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked", "body"),
+    [
+        (("drain", "f"), f"POST {Q}/f/drain", {}),
+        (("drain", "f", "--end"), f"POST {Q}/f/resume", {}),
+        (("drain", "--all"), f"POST {Q}/drain", {}),
+        (("drain", "--all", "--end"), f"POST {Q}/resume", {}),
+        (("drain", "--gpu", "g"), "POST /v1/gpus/g/drain", {}),
+        (("drain", "--gpu", "g", "--end"), "POST /v1/gpus/g/resume", {}),
+        (("boost", "f", "4", "--for", "30m"), f"PUT {Q}/f/boost", {"factor": 4.0, "for_s": 1800.0}),
+        (("boost", "f", "--end"), f"DELETE {Q}/f/boost", {}),
+        (("pin", "f", "a", "b"), f"PUT {Q}/f/pin", {"gpus": ["a", "b"], "for_s": None}),
+        (("pin", "f", "--end", "--project", "p"), f"DELETE {Q}/f/pin", {"project": "p"}),
+        (("purge", "f"), f"POST {Q}/f/purge", {}),
+        (("gpus", "allow", "g", "7"), "POST /v1/gpus/g/allow", {"pid": 7}),
+        (("gpus", "protect", "g", "7"), "POST /v1/gpus/g/protect", {"pid": 7}),
+        (("slo", "job", "j", "0.05"), "PUT /v1/jobs/j/slo", {"budget": 0.05}),
+        (("slo", "function", "f", "250"), "PUT /v1/functions/f/slo", {"deadline_ms": 250.0}),
+        (
+            ("projects", "limit", "p", "--rate", "5", "--depth", "9"),
+            "PUT /v1/projects/p/limits",
+            {"rate_per_s": 5.0, "burst": None, "depth": 9, "concurrency": None, "warm_memory_mib": None},
+        ),
+        (("projects", "create", "p"), "POST /v1/projects", {"name": "p"}),
+    ],
+)  # fmt: skip
+def test_commands_ask_for_what_they_say(serve: Serve, arguments: tuple[str, ...], asked: str, body: dict[str, Any]) -> None:
+    platform = serve()
+    platform.answers[asked] = (200, {"id": "j", "name": "p", "cancelled": 3})
+    assert smore(*arguments) == 0
+    assert platform.asked == [(asked, body)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("drain",), ("drain", "f", "--all"), ("boost", "f"), ("boost", "f", "2", "--end"), ("pin", "f"), ("boost", "f", "2", "--for", "soon")],
+)
+def test_wrong_usage_asks_nothing(serve: Serve, arguments: tuple[str, ...]) -> None:
+    platform = serve()
+    assert smore(*arguments) == cli.EXIT_USAGE
+    assert platform.asked == []
+
+
+@pytest.mark.parametrize(("text", "expected"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("1d", 86400)])
+def test_times(text: str, expected: float) -> None:
+    assert cli_admin.seconds(text) == expected
+
+
+def test_the_trail_is_shown_with_how_to_go_on(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    entry = {
+        "id": 5, "at": "2026-01-02T03:04:05Z", "project": "default", "key_id": "abc", "route": "PUT /v1/x", "target": "function/f",
+        "before": {"revision": 1}, "after": None, "request_id": "r",
+    }  # fmt: skip
+    platform.answers["GET /v1/audit"] = (200, {"entries": [entry], "next_cursor": 5})
+    assert smore("audit", "--route", "slo", "--limit", "1") == 0
+    said = capsys.readouterr().out
+    assert "function/f" in said
+    assert "revision=1" in said
+    assert "--cursor 5" in said
+    assert platform.asked == [("GET /v1/audit", {"route": "slo", "limit": "1"})]
+
+
+def test_targets_and_projects_are_listed(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    platform.answers["GET /v1/functions"] = (200, {"functions": [{"name": "echo", "deadline_ms": 250}]})
+    platform.answers["GET /v1/jobs"] = (200, {"jobs": [{"id": "j1", "name": "night", "state": "running", "budget": 0.05}]})
+    limits = {"depth": 9}
+    platform.answers["GET /v1/projects"] = (200, {"projects": [{"name": "p", "limits": limits, "use": {"depth": 2}}]})
+    assert smore("slo") == 0
+    assert smore("projects") == 0
+    said = capsys.readouterr().out
+    assert "250 ms" in said
+    assert "5.0 %" in said
+    assert "2 of 9" in said
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"), [(Verdict.OK, 0), (Verdict.WARNING, 0), (Verdict.UNKNOWN, 0), (Verdict.BROKEN, cli.EXIT_FAILED)]
+)
+def test_the_doctor_ends_with_one_where_something_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verdict: Verdict, code: int
+) -> None:
+    place = Site(config=Settings(), redis_url=None, postgres_url=None, processes={})
+    monkeypatch.setattr(doctor, "site", lambda: place)
+    monkeypatch.setattr(doctor, "examine", lambda _place: [Finding(name="disk", verdict=verdict, found="3 MiB", fix="make room")])
+    assert smore("doctor") == code
+    assert "make room" in capsys.readouterr().out
+    assert smore("doctor", "-o", "json") == code
+    assert json.loads(capsys.readouterr().out)[0]["verdict"] == verdict.value
