@@ -412,7 +412,7 @@ class Engine:
         if self.knobs.order is Order.ARRIVAL:
             return head.arrival_at, head.deadline_at, 0.0, head.id, lane
         if self.knobs.order is Order.SHARES:
-            priority = self.cluster.demands[self.columns[lane[0], lane[1]]].priority
+            priority = self.cluster.demands[self.columns[lane[0], lane[1]]].priority * self._steering.boost(lane[0])
             return self._tags[lane[0]], -priority, head.deadline_at, head.id, lane
         return head.deadline_at, head.arrival_at, 0.0, head.id, lane
 
