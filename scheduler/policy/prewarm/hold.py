@@ -1,5 +1,6 @@
 """What every prewarming rule is told and what it answers: one interface for all of them (digest 4.4)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,6 +35,22 @@ class Forecast:
     any: NDArray[np.float64]
     source: str = ""
 
+    def expected(self, at: float) -> float:
+        """Arrivals in the minute that ``at`` lies in; NaN where that is outside, or where the number is none (infinite, negative)."""
+        return _at(self, self.mean, at, math.inf)
+
+    def chance(self, at: float) -> float:
+        """Of at least one arrival in the minute that ``at`` lies in, 0..1; NaN as in :meth:`expected`."""
+        return _at(self, self.any, at, 1.0)
+
+
+def _at(forecast: Forecast, values: NDArray[np.float64], at: float, most: float) -> float:
+    minute = math.floor((at - forecast.from_at) / 60.0 + 1e-9)
+    if not 0 <= minute < len(values):
+        return math.nan
+    value = float(values[minute])
+    return value if 0.0 <= value <= most and value < math.inf else math.nan
+
 
 class WarmPolicy(Protocol):
     """
@@ -46,8 +63,8 @@ class WarmPolicy(Protocol):
         """A request came."""
         ...
 
-    def idle(self, at: float, instances: int) -> Sequence[Hold] | None:
-        """An instance has ended its work and has none: ``instances`` are loaded and idle now, this one included."""
+    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
+        """An instance has ended its work and has none: ``instances`` are loaded and idle now, this one included; ``busy`` are at work."""
         ...
 
     def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:

@@ -1,0 +1,69 @@
+"""The paper's rule: as many instances as the next minute's predicted requests need, closed when as many have come (section VI-B)."""
+
+import math
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
+
+from scheduler.policy.prewarm.fixed import KeepAlive
+from scheduler.policy.prewarm.hold import Forecast, Hold
+
+MINUTE_S: Final = 60.0
+Instances: TypeAlias = Literal["little", "literal"]
+
+
+def rounded(mean: float) -> int:
+    """Half up, not below 0 (A38)."""
+    return max(0, math.floor(mean + 0.5))
+
+
+def instances_for(requests: int, run_s: float, *, burst: float = 1.5, how: Instances = "little") -> int:
+    """How many instances a minute with that many requests needs (A39): Little's law with a margin, or one for each request a second."""
+    if requests <= 0:
+        return 0
+    rate = requests / MINUTE_S
+    return max(1, math.ceil(rate * run_s * burst)) if how == "little" else math.ceil(rate)
+
+
+class Counted:
+    """
+    Holds from the beginning of a minute on what its ``rqnum`` (Eq. 8, ``Forecast.mean``) needs; ``rqnum`` requests later everything idle
+    goes (A41), unless less than a cold start is left of the minute and the next one has requests too (A42; ``guard``).
+
+    ``run_s``, ``load_s``: a warm run, a cold start. Where there is no forecast, or NaN, it is a keep-alive of ``keep_s``.
+    """
+
+    def __init__(
+        self, *, run_s: float, load_s: float, burst: float = 1.5, how: Instances = "little", guard: bool = True, keep_s: float = 60.0
+    ) -> None:  # fmt: skip
+        self._run_s, self._load_s, self._burst, self._guard = run_s, load_s, burst, guard
+        self._how: Instances = how
+        self._keep = KeepAlive(seconds=keep_s)
+        self._requests: int | None = None
+        self._next = 0
+        self._seen = 0
+        self._until = -math.inf
+
+    def arrived(self, at: float) -> Sequence[Hold] | None:
+        if self._requests is None or at >= self._until:
+            return None
+        self._seen += 1
+        if self._seen < max(1, self._requests):
+            return None
+        if self._guard and self._next > 0 and self._until - at < self._load_s:
+            return None
+        return ()
+
+    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
+        kept = self._keep.idle(at, instances, busy)
+        return kept if self._requests is None else None
+
+    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
+        ahead = [] if forecast is None else [forecast.expected(at), forecast.expected(at + MINUTE_S)]
+        self._seen, self._until = 0, at + MINUTE_S
+        if not ahead or math.isnan(ahead[0]):
+            self._requests = None
+            return None
+        self._requests = rounded(ahead[0])
+        self._next = 0 if math.isnan(ahead[1]) else rounded(ahead[1])
+        wanted = instances_for(self._requests, self._run_s, burst=self._burst, how=self._how)
+        return (Hold(from_at=at, until_at=self._until, instances=wanted),) if wanted else ()
