@@ -3,10 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+#: The source of a forecast that says: the function's own gaps foresee more than any forecaster; a rule goes by those.
+OWN: Final = "gaps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

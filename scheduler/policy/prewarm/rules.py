@@ -5,7 +5,9 @@ from typing import Any, Final
 
 from scheduler.policy.prewarm.counted import Counted
 from scheduler.policy.prewarm.fixed import Always, KeepAlive, Never, Told
+from scheduler.policy.prewarm.histogram import hhp, lsth
 from scheduler.policy.prewarm.hold import WarmPolicy
+from scheduler.policy.prewarm.priced import Priced
 
 #: ``ls-lstm`` is the rule of the paper: which forecaster stands behind its numbers is the caller's affair.
 RULES: Final[Mapping[str, Callable[..., WarmPolicy]]] = {
@@ -13,7 +15,10 @@ RULES: Final[Mapping[str, Callable[..., WarmPolicy]]] = {
     "always": Always,
     "keep-alive": KeepAlive,
     "oracle": Told,
+    "hhp": hhp,
+    "lsth": lsth,
     "ls-lstm": Counted,
+    "priced": Priced,
 }
 
 
