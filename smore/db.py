@@ -261,7 +261,8 @@ class ExecutionRow(Base):
     One attempt on a GPU instance. ``state``: dispatched, running, how it ended, or queued = it was given back (``cause`` says why).
 
     ``load_s``: seconds by phase of a cold start; ``batch``: invocations that ran together; ``co_runners``: functions, ``jobs``: serverful
-    jobs on the GPU instance meanwhile; ``predicted``: what the decision expected of this GPU instance.
+    jobs on the GPU instance meanwhile; ``predicted``: what the decision expected of this GPU instance. ``unforeseen``: of a cold start,
+    why no instance stood ready (scheduler/policy/prewarm/keeper.py: Unforeseen).
     """
 
     __tablename__ = "executions"
@@ -285,6 +286,7 @@ class ExecutionRow(Base):
     predicted: Mapped[dict[str, Any] | None]
     device: Mapped[str | None]
     sharing_mode: Mapped[str | None]
+    unforeseen: Mapped[str | None]
     claimed_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -391,6 +393,63 @@ class ArrivalsMinuteRow(Base):
     function: Mapped[str] = mapped_column(primary_key=True)
     minute: Mapped[datetime] = mapped_column(primary_key=True)
     n: Mapped[int]
+
+
+class CountedMinuteRow(Base):
+    """
+    A minute in which the platform was up: bit s of ``seconds`` = something was on the stream in its second s.
+
+    A function without a row in ``arrivals_minute`` had no arrivals in a minute that stands here; of one that does not nobody knows.
+    """
+
+    __tablename__ = "counted_minutes"
+
+    minute: Mapped[datetime] = mapped_column(primary_key=True)
+    seconds: Mapped[int] = mapped_column(BigInteger)
+
+
+class InstanceRow(Base):
+    """
+    The life of a resident model (smore/stream.py: Warmed). ``id``: its worker's boot and a number; times in seconds.
+
+    ``prewarmed``: loaded before a request asked for it; ``outcome``: open, hit, late, wasted or failed, and ``cold`` where a request
+    waited for it from the beginning; ``why``: what ended it, '' = it lives. ``saved``: runs that found it only because it was held.
+    """
+
+    __tablename__ = "instances"
+    __table_args__ = (Index(None, "project", "function", "asked_at"), Index(None, "asked_at", postgresql_using="brin"))
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    gpu: Mapped[str]
+    boot: Mapped[str]
+    project: Mapped[str]
+    function: Mapped[str]
+    revision: Mapped[int]
+    prewarmed: Mapped[bool]
+    outcome: Mapped[str]
+    why: Mapped[str] = mapped_column(server_default="")
+    asked_at: Mapped[datetime]
+    ready_at: Mapped[datetime | None]
+    used_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    told_at: Mapped[datetime]
+    load_s: Mapped[float]
+    busy_s: Mapped[float]
+    idle_s: Mapped[float]
+    uses: Mapped[int]
+    saved: Mapped[int]
+    memory_mib: Mapped[float]
+
+
+class ForecasterRow(Base):
+    """A fitted forecaster of arrivals. ``model``: its bytes; ``manifest``: what it was fitted on and how it fared."""
+
+    __tablename__ = "forecasters"
+
+    version: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    manifest: Mapped[dict[str, Any]]
+    model: Mapped[bytes]
 
 
 class StreamCursorRow(Base):

@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 import redis
 
+from smore import stream
 from smore.domain.loss import DEFAULT_BUDGET, Window
 
 
@@ -163,11 +164,28 @@ class Cancel(Command, frozen=True, tag="cancel"):
 
 
 class Offload(Command, frozen=True, tag="offload"):
+    """Unload idle instances until ``keep`` are left, and hold no more of them than that."""
+
     function: str
     revision: int
+    keep: int = 0
 
 
 class Prewarm(Command, frozen=True, tag="prewarm"):
+    """
+    Load what is missing of ``instances`` now, and let so many stand idle for longer than their keep-alive, before ``until`` (epoch
+    seconds; 0 = the keep-alive alone). It replaces what was said of the revision before.
+    """
+
+    function: str
+    revision: int
+    instances: int = 1
+    until: float = 0.0
+
+
+class Respecify(Command, frozen=True, tag="respecify"):
+    """The catalog says something else of a revision: read it anew."""
+
     function: str
     revision: int
 
@@ -203,7 +221,7 @@ class Throttle(Command, frozen=True, tag="throttle"):
     duty: float
 
 
-AnyCommand = Cancel | Offload | Prewarm | SetBudget | StartJob | StopJob | Throttle
+AnyCommand = Cancel | Offload | Prewarm | Respecify | SetBudget | StartJob | StopJob | Throttle
 
 _decode_command = msgspec.msgpack.Decoder(AnyCommand).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -232,6 +250,13 @@ class Fleet:
         pipe = self._redis.pipeline(transaction=False)
         pipe.xadd(f"{self._prefix}cmd:{gpu}", {"c": _encode(Throttle(version=1, duty=duty))}, maxlen=1000, approximate=True)
         pipe.xadd(f"{self._prefix}ev", {"e": _encode(["b", 1, gpu, job, int(at * 1e6), step, duty, factor])})
+        pipe.execute()
+
+    def tell(self, events: Iterable[stream.Warmed]) -> None:
+        """Put what became of instances on the event stream, all of it or nothing."""
+        pipe = self._redis.pipeline(transaction=True)
+        for event in events:
+            pipe.xadd(f"{self._prefix}ev", {"e": stream.encode(event)})
         pipe.execute()
 
     def cursor(self, gpu: str) -> str:

@@ -110,6 +110,7 @@ class _Execution(msgspec.Struct, gc=False):
     finished: int = 0
     device: str = ""
     sharing_mode: str = ""
+    unforeseen: str = ""
 
 
 class _Decision(msgspec.Struct, gc=False):
@@ -120,6 +121,40 @@ class _Decision(msgspec.Struct, gc=False):
     at: int
     attempts: str
     decision: str
+
+
+class _Minute(msgspec.Struct, gc=False):
+    minute: int
+    seconds: int
+
+
+class _Instance(msgspec.Struct, gc=False):
+    id: str
+    gpu: str
+    boot: str
+    project: str
+    function: str
+    revision: int
+    prewarmed: str
+    outcome: str
+    why: str
+    asked: int
+    ready: int
+    used: int
+    ended: int
+    told: int
+    load_s: float
+    busy_s: float
+    idle_s: float
+    uses: int
+    saved: int
+    memory_mib: float
+
+
+class _Boot(msgspec.Struct, gc=False):
+    gpu: str
+    boot: str
+    at: int
 
 
 class _GpuSample(msgspec.Struct, gc=False):
@@ -175,7 +210,7 @@ class _BudgetStep(msgspec.Struct, gc=False):
     factor: float
 
 
-_Row: TypeAlias = _Invocation | _Execution | _Decision | _GpuSample | _JobWindow | _LossWindow | _BudgetStep
+_Row: TypeAlias = _Invocation | _Execution | _Decision | _GpuSample | _JobWindow | _LossWindow | _BudgetStep | _Minute | _Instance | _Boot
 
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\0": ""}
 _ESCAPED = re.compile(r"[\\\t\n\r\0]")
@@ -244,21 +279,26 @@ _INVOCATIONS = _Stage(
     """,
 )
 
+#: Why a cold start was not foreseen that the leader took for a warm one: it met an instance that was still loading.
+LATE = "late"
+
 _EXECUTIONS = _Stage(
     _Execution,
     # Alphabetically, too, running comes after dispatched.
     f"""
     INSERT INTO executions AS e (invocation, attempt, project, function, gpu, decision_id, state, cause, cold, load_s, run_s, batch, rows,
-        co_runners, jobs, predicted, device, sharing_mode, claimed_at, started_at, finished_at)
+        co_runners, jobs, predicted, device, sharing_mode, unforeseen, claimed_at, started_at, finished_at)
     SELECT invocation, attempt, project, function, gpu, nullif(decision_id, 0), state, cause, nullif(cold, '')::boolean,
         nullif(load_s, '')::jsonb, nullif(run_s, 0), nullif(batch, 0), nullif(rows, 0), nullif(co_runners, '')::jsonb,
         nullif(jobs, '')::jsonb, nullif(predicted, '')::jsonb, nullif(device, ''), nullif(sharing_mode, ''),
-        {_at("claimed")}, {_at("started")}, {_at("finished")}
+        nullif(unforeseen, ''), {_at("claimed")}, {_at("started")}, {_at("finished")}
     FROM STAGE
     ON CONFLICT (invocation, attempt) DO UPDATE SET decision_id = coalesce(e.decision_id, excluded.decision_id), state = excluded.state,
         cause = excluded.cause, cold = excluded.cold, load_s = excluded.load_s, run_s = excluded.run_s,
         batch = coalesce(excluded.batch, e.batch), rows = excluded.rows, co_runners = excluded.co_runners, jobs = excluded.jobs,
         device = excluded.device, sharing_mode = excluded.sharing_mode,
+        unforeseen = CASE WHEN excluded.cold IS FALSE THEN NULL
+            ELSE coalesce(e.unforeseen, excluded.unforeseen, CASE WHEN excluded.cold THEN '{LATE}' END) END,
         predicted = coalesce(e.predicted, excluded.predicted), claimed_at = coalesce(e.claimed_at, excluded.claimed_at),
         started_at = coalesce(e.started_at, excluded.started_at), finished_at = excluded.finished_at
     WHERE e.finished_at IS NULL AND (excluded.finished_at IS NOT NULL OR excluded.state > e.state)
@@ -313,7 +353,45 @@ _BUDGET_STEPS = _Stage(
     """,
 )
 
-_STAGES = (_INVOCATIONS, _EXECUTIONS, _DECISIONS, _GPU_SAMPLES, _JOB_WINDOWS, _LOSS_WINDOWS, _BUDGET_STEPS)
+_MINUTES = _Stage(
+    _Minute,
+    # Bits, so that reading entries again changes nothing.
+    f"""
+    INSERT INTO counted_minutes AS m (minute, seconds) SELECT {_at("minute")}, seconds FROM STAGE
+    ON CONFLICT (minute) DO UPDATE SET seconds = m.seconds | excluded.seconds
+    """,
+)
+
+_INSTANCES = _Stage(
+    _Instance,
+    f"""
+    INSERT INTO instances AS i (id, gpu, boot, project, function, revision, prewarmed, outcome, why, asked_at, ready_at, used_at, ended_at,
+        told_at, load_s, busy_s, idle_s, uses, saved, memory_mib)
+    SELECT id, gpu, boot, project, function, revision, prewarmed::boolean, outcome, why, {_at("asked")}, {_at("ready")}, {_at("used")},
+        {_at("ended")}, {_at("told")}, load_s, busy_s, idle_s, uses, saved, memory_mib
+    FROM STAGE
+    ON CONFLICT (id) DO UPDATE SET outcome = excluded.outcome, why = excluded.why, ready_at = excluded.ready_at, used_at = excluded.used_at,
+        ended_at = excluded.ended_at, told_at = excluded.told_at, load_s = excluded.load_s, busy_s = excluded.busy_s,
+        idle_s = excluded.idle_s, uses = excluded.uses, saved = excluded.saved, memory_mib = excluded.memory_mib
+    WHERE i.ended_at IS NULL AND excluded.told_at >= i.told_at
+    """,
+)
+
+#: An instance whose worker is gone has ended when it was last heard of; one that nothing has used was for nothing.
+_LOST = """
+    UPDATE instances AS i SET ended_at = greatest(i.told_at, i.asked_at), why = 'worker_lost',
+        outcome = CASE WHEN i.outcome <> 'open' THEN i.outcome WHEN i.ready_at IS NULL THEN 'failed' ELSE 'wasted' END
+"""
+
+_BOOTS = _Stage(
+    _Boot,
+    # A worker that has started anew has none of what its former self had.
+    f"{_LOST} FROM STAGE AS s WHERE i.ended_at IS NULL AND i.gpu = s.gpu AND i.boot <> s.boot AND i.told_at < {_at('s.at')}",
+)
+
+_STAGES = (
+    _INVOCATIONS, _EXECUTIONS, _DECISIONS, _GPU_SAMPLES, _JOB_WINDOWS, _LOSS_WINDOWS, _BUDGET_STEPS, _MINUTES, _INSTANCES, _BOOTS,
+)  # fmt: skip
 _CREATE = "; ".join(stage.create for stage in _STAGES)
 
 
@@ -338,6 +416,7 @@ class _Candidate(msgspec.Struct, frozen=True):
 
 class _Reasons(msgspec.Struct, frozen=True):
     candidates: list[_Candidate] = []
+    unforeseen: str = ""
 
 
 _decode_reasons = msgspec.json.Decoder(_Reasons).decode
@@ -367,10 +446,15 @@ class _Fold:
         self.job_windows: dict[tuple[str, str, int], _JobWindow] = {}
         self.loss_windows: dict[tuple[str, str, int], _LossWindow] = {}
         self.budget_steps: list[_BudgetStep] = []
+        self.minutes: dict[int, _Minute] = {}
+        self.instances: dict[str, _Instance] = {}
+        self.boots: dict[str, _Boot] = {}
 
     def add(self, entry: str, raw: bytes) -> None:
         """Raises ValueError where the entry cannot be read."""
-        match stream.decode(raw):
+        event = stream.decode(raw)
+        self._counted(entry)
+        match event:
             case stream.Arrived() as event:
                 self._arrived(event)
             case stream.Dispatched() as event:
@@ -384,6 +468,8 @@ class _Fold:
             case stream.Stepped() as event:
                 number = stream_number(entry)
                 self.budget_steps.append(_BudgetStep(number, event.job, event.gpu, event.at_us, event.step, event.duty, event.factor))
+            case stream.Warmed() as event:
+                self._warmed(event)
             case stream.CatalogChanged() | stream.Asked():
                 pass
 
@@ -396,7 +482,19 @@ class _Fold:
             (_JOB_WINDOWS, self.job_windows.values()),
             (_LOSS_WINDOWS, self.loss_windows.values()),
             (_BUDGET_STEPS, self.budget_steps),
+            (_MINUTES, self.minutes.values()),
+            (_INSTANCES, self.instances.values()),
+            (_BOOTS, self.boots.values()),
         )
+
+    def _counted(self, entry: str) -> None:
+        """The platform was up in the second of an entry: what did not arrive then did not come."""
+        second = int(entry.partition("-")[0]) // 1000
+        minute = second // 60
+        row = self.minutes.get(minute)
+        if row is None:
+            row = self.minutes[minute] = _Minute(minute * 60_000_000, 0)
+        row.seconds |= 1 << second % 60
 
     def _invocation(self, function: str, id_: str) -> _Invocation:
         row = self.invocations.get(id_)
@@ -423,13 +521,22 @@ class _Fold:
         project, _, name = event.function.partition("/")
         number = stream_number(entry)
         self.decisions.append(_Decision(number, project, name, event.gpu, event.at_us, _json(event.attempts), event.decision))
-        predicted, batch = _predicted(event.decision, event.gpu), len(event.attempts)
+        (predicted, unforeseen), batch = _predicted(event.decision, event.gpu), len(event.attempts)
         for id_, attempt in event.attempts:
             row = self._invocation(event.function, id_)
             row.state, row.cause, row.attempt, row.gpu, row.claimed, row.started = "dispatched", "", attempt, event.gpu, event.at_us, 0
             self.executions[id_, attempt] = _Execution(
-                id_, attempt, project, name, event.gpu, number, "dispatched", "", "", "", 0.0, batch, 0, "", "", predicted, event.at_us
-            )
+                id_, attempt, project, name, event.gpu, number, "dispatched", "", "", "", 0.0, batch, 0, "", "", predicted, event.at_us,
+                unforeseen=unforeseen,
+            )  # fmt: skip
+
+    def _warmed(self, event: stream.Warmed) -> None:
+        project, _, name = event.function.partition("/")
+        self.instances[event.id] = _Instance(
+            event.id, event.gpu, event.boot, project, name, event.revision, str(bool(event.prewarmed)), event.outcome, event.why,
+            event.asked_us, event.ready_us, event.used_us, event.ended_us, event.at_us, event.load_us / 1e6, event.busy_us / 1e6,
+            event.idle_us / 1e6, event.uses, event.saved, event.memory_kib / 1024,
+        )  # fmt: skip
 
     def _returned(self, event: stream.Returned) -> None:
         row = self._invocation(event.function, event.id)
@@ -457,6 +564,7 @@ class _Fold:
         if event.meta:
             run = _run(event.meta)
             row.cold, row.run_s, row.rows = str(run.cold), (run.run_ms or 0.0) / 1000, run.rows
+            row.unforeseen = (row.unforeseen or LATE) if run.cold and row.decision_id else row.unforeseen if run.cold else ""
             row.batch = run.batch or row.batch
             row.load_s = _json({phase: milliseconds / 1000 for phase, milliseconds in run.load_ms.items()}) if run.load_ms else ""
             row.co_runners, row.jobs = _json(run.co), _json(run.jobs)
@@ -470,6 +578,7 @@ class _Fold:
             report.running, report.utilisation_counter, report.device, report.sharing_mode,
         )  # fmt: skip
         window = event.at_us // (JOB_WINDOW_S * 1_000_000) * (JOB_WINDOW_S * 1_000_000)
+        self.boots[report.gpu] = _Boot(report.gpu, report.boot, event.at_us)
         for job in report.jobs:
             self.job_windows[job.id, report.gpu, window] = _JobWindow(
                 job.id, window, job.project, report.gpu, job.iterations, job.window_s, job.solo_s, job.solo_count, job.shared_s,
@@ -483,12 +592,13 @@ class _Fold:
                 )  # fmt: skip
 
 
-def _predicted(decision: str, gpu: str) -> str:
+def _predicted(decision: str, gpu: str) -> tuple[str, str]:
+    """What the decision expected of the GPU instance, and why it is a cold start."""
     try:
         reasons = _decode_reasons(decision)
     except ValueError:
-        return ""
-    return next((_json(candidate) for candidate in reasons.candidates if candidate.gpu == gpu), "")
+        return "", ""
+    return next((_json(candidate) for candidate in reasons.candidates if candidate.gpu == gpu), ""), reasons.unforeseen
 
 
 def _run(meta: str) -> stream.Execution:
@@ -649,6 +759,8 @@ def _retirements(before: datetime) -> Iterator[tuple[str, datetime | int]]:
         ("job_windows", "at", before),
         ("budget_steps", "at", before),
         ("arrivals_minute", "minute", before),
+        ("counted_minutes", "minute", before),
+        ("instances", "asked_at", before),
     ):
         rows = f"SELECT ctid FROM {table} WHERE {column} < %(before)s LIMIT %(chunk)s"
         yield f"WITH old AS (DELETE FROM {table} WHERE ctid = ANY(ARRAY({rows})) RETURNING 1) SELECT count(*) FROM old", bound

@@ -75,6 +75,29 @@ class PolicySettings(BaseModel):
     shadow: str = ""
 
 
+class PrewarmSettings(BaseModel):
+    """When instances stand ready, and who says so (docs/prewarming-live.md)."""
+
+    #: False = nobody but ``min_warm`` holds an instance, whatever functions ask for.
+    on: bool = True
+    #: The rule of functions with ``prewarm: auto`` (scheduler/policy/prewarm); ``paper`` is LS-LSTM as the paper has it.
+    rule: str = "ours"
+    #: Knobs of that rule, as a JSON object.
+    knobs: dict[str, Any] = {}
+    #: Share of a GPU instance's free memory that idle instances may hold for the prewarmer to add another (digest A35).
+    share: float = Field(default=0.3, ge=0, le=1)
+    #: Seconds that a load begins earlier than its cold start takes (digest A40).
+    lead_s: float = Field(default=1.0, ge=0, le=60)
+    #: A forecast older than this counts for nothing, seconds: the function goes on with its keep-alive.
+    stale_s: float = Field(default=240.0, gt=0)
+    #: Minutes that must have been counted before anything is forecast.
+    least_minutes: int = Field(default=60, ge=10)
+    #: Minutes that are forecast.
+    horizon: int = Field(default=15, ge=3, le=120)
+    #: How long a fitted forecaster is used, seconds, before it is fitted anew.
+    refit_s: float = Field(default=3600.0, gt=0)
+
+
 class SchedulerSettings(BaseModel):
     #: The leader must renew within this, else the standby takes over.
     lease_s: float = 2.0
@@ -136,6 +159,7 @@ class Settings(BaseSettings):
     api: ApiSettings = ApiSettings()
     queue: QueueSettings = QueueSettings()
     policy: PolicySettings = PolicySettings()
+    prewarm: PrewarmSettings = PrewarmSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     worker: WorkerSettings = WorkerSettings()
 

@@ -108,6 +108,36 @@ class Asked(Entry, frozen=True, tag="k"):
     at_us: int
 
 
+class Warmed(Entry, frozen=True, tag="w"):
+    """
+    A GPU worker tells of a resident model: when it is ready, first used, ended, and every minute between.
+
+    ``id``: of this life, the worker's ``boot`` and a number. ``prewarmed`` 1: it was loaded ahead. ``outcome`` and ``why``: see
+    worker/life.py; '' = it lives. ``load_us``, ``busy_us``, ``idle_us``: so far. ``uses``: runs; ``saved``: those that found it only
+    because it was loaded ahead or held for longer than its keep-alive. 0 = did not happen.
+    """
+
+    function: str
+    revision: int
+    gpu: str
+    boot: str
+    id: str
+    prewarmed: int
+    outcome: str
+    why: str
+    at_us: int
+    asked_us: int
+    ready_us: int
+    used_us: int
+    ended_us: int
+    load_us: int
+    busy_us: int
+    idle_us: int
+    uses: int
+    saved: int
+    memory_kib: int
+
+
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
     """
     A worker's record of one batch, JSON in :attr:`Settled.meta`. Unknown keys are passed over.
@@ -131,7 +161,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     sharing_mode: str = ""
 
 
-Event = Arrived | Dispatched | Returned | Settled | Reported | CatalogChanged | Stepped | Asked
+Event = Arrived | Dispatched | Returned | Settled | Reported | CatalogChanged | Stepped | Asked | Warmed
 
 decode = msgspec.msgpack.Decoder(Event).decode
 encode = msgspec.msgpack.Encoder().encode

@@ -60,7 +60,7 @@ class Worker:
         )  # fmt: skip
         self.pool = Pool(
             gpu=own.gpu, device=device, zygote=lambda: self.zygote, standby=own.standby, others_mib=lambda: self.jobs.memory_mib(),
-            changed=lambda: self.heartbeat.wake(),
+            changed=lambda: self.heartbeat.wake(), boot=self.boot,
         )  # fmt: skip
         self.gate = Gate(self.pool.activity)
         self.jobs = Jobs(

@@ -94,7 +94,7 @@ class Executor:
         self._device = device
         self._boot = boot
         self._queue = queue
-        self._catalog = catalog
+        self.catalog = catalog
         self._pool = pool
         self._gate = gate
         self._jobs = jobs
@@ -177,7 +177,7 @@ class Executor:
                     self._batches.discard(batch)
 
     def _serve(self, batch: Batch, trace: str) -> None:
-        spec = self._patiently(lambda: self._catalog.revision(batch.function, batch.revision))
+        spec = self._patiently(lambda: self.catalog.revision(batch.function, batch.revision))
         if spec is None:
             self._fail(batch, Cause.FUNCTION_DELETED, "The function is gone.")
             return

@@ -11,7 +11,20 @@ import redis
 from smore import observability
 from smore.catalog import Catalog
 from smore.celery_app import gpu_queue
-from smore.fleet import AnyCommand, Cancel, Fleet, Offload, Prewarm, Report, SetBudget, StartJob, StopJob, Throttle, encode_report
+from smore.fleet import (
+    AnyCommand,
+    Cancel,
+    Fleet,
+    Offload,
+    Prewarm,
+    Report,
+    Respecify,
+    SetBudget,
+    StartJob,
+    StopJob,
+    Throttle,
+    encode_report,
+)
 from smore.queue import Queue
 from smore.settings import Settings
 from worker import proc
@@ -146,6 +159,10 @@ class Heartbeat:
             log.info("Redis is back")
             self._silent = False
         self._executor.lose(lost)
+        lives = self._pool.lives()
+        if lives:
+            self._fleet.tell(lives)
+            self._pool.told(lives)
 
     def _compose(self) -> Report:
         config = self._config.worker
@@ -212,12 +229,15 @@ class Heartbeat:
                 self._executor.cancel(command.function, command.id, command.attempt)
             case Offload():
                 # In a thread of its own: it waits for memory, and a throttle behind it may not.
-                key = (command.function, command.revision)
-                threading.Thread(target=self._pool.offload, args=key, name="offload", daemon=True).start()
+                args = (command.function, command.revision, command.keep)
+                threading.Thread(target=self._pool.offload, args=args, name="offload", daemon=True).start()
             case Prewarm():
                 spec = self._catalog.revision(command.function, command.revision)
                 if spec is not None:
-                    self._pool.prewarm(command.function, command.revision, spec)
+                    hold_s = max(0.0, command.until - time.time())
+                    self._pool.prewarm(command.function, command.revision, spec, command.instances, hold_s)
+            case Respecify():
+                self._respecify(command.function, command.revision)
             case StartJob():
                 self._jobs.start(command)
             case StopJob():
@@ -228,6 +248,14 @@ class Heartbeat:
                 self._throttle(command.duty)
             case _:
                 assert_never(command)
+
+    def _respecify(self, function: str, revision: int) -> None:
+        """For the batches that come, too."""
+        for catalog in (self._catalog, self._executor.catalog):
+            catalog.forget(function)
+        spec = self._catalog.revision(function, revision)
+        if spec is not None:
+            self._pool.respecify(function, revision, spec)
 
     def _throttle(self, duty: float) -> None:
         try:

@@ -2,24 +2,27 @@
 The warm pool: the resident models of this GPU instance, within its memory.
 
 An instance is one runner process with one revision loaded. It is loading, idle or busy; idle ones are let go of when somebody needs their
-memory (least recently used first) or when their keep-alive is over. One standby runner without a model waits for the next cold start.
+memory (least recently used first) or when their keep-alive is over. What the leader has asked to hold stays until the time that it
+named, and is let go of for others' batches only after all that nobody holds. One standby runner without a model waits for the next cold
+start. What becomes of each instance is told (:class:`~worker.life.Life`).
 All of it is guarded by one condition; what takes time (loads, unloads, kills) happens outside it, in the thread that needs it.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
-from smore import observability
+from smore import observability, stream
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
 from smore.fleet import WarmInstance, WarmState
 from worker.activity import Activity
 from worker.device import Device
 from worker.frames import Load
+from worker.life import Life, Lives, Why
 from worker.processes import NoRunner, Runner, RunnerDied, RunnerFailed, RunnerTimeout, Zygote
 from worker.quarantine import Key, Quarantine
 
@@ -56,6 +59,7 @@ class Instance:
     revision: int
     spec: FunctionSpec
     memory_mib: float
+    life: Life
     state: WarmState = WarmState.LOADING
     runner: Runner | None = None
     #: Milliseconds by phase.
@@ -107,6 +111,7 @@ class Pool:
         standby: bool,
         others_mib: Callable[[], float],
         changed: Callable[[], None],
+        boot: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.activity = Activity()
@@ -128,6 +133,9 @@ class Pool:
         self._known_mib: dict[Key, float] = {}
         #: Seconds of a revision's last runs.
         self._runs_s: dict[Key, deque[float]] = {}
+        #: How many instances of a revision the leader has asked to hold, and until when (of this pool's clock).
+        self._holds: dict[Key, tuple[int, float]] = {}
+        self._lives = Lives(boot)
         self._standby: Runner | None = None
         self._standby_mib = 0.0
         self._loading = 0
@@ -160,6 +168,7 @@ class Pool:
                 idle = next((one for one in mine if one.state is WarmState.IDLE), None)
                 if idle is not None:
                     idle.state = WarmState.BUSY
+                    idle.life.begin(self._clock(), idle.spec.keep_alive_s)
                     self.activity.begin()
                     waited_us = int((self._clock() - began) * 1e6) if awaited is not None else 0
                     return Seat(instance=idle, cold=awaited is not None, load_us=waited_us)
@@ -168,10 +177,12 @@ class Pool:
                 if len(mine) < spec.max_warm:
                     victims = self._make_room(function, revision, spec)
                     if victims is not None:
-                        instance = self._add(function, revision, spec)
+                        instance = self._add(function, revision, spec, prewarmed=False)
                         break
                 else:
                     awaited = next((one for one in mine if one.state is WarmState.LOADING), awaited)
+                    if awaited is not None:
+                        awaited.life.await_()
                 left = until - self._clock()
                 if left <= 0:
                     raise Unservable("Every instance is busy and there is no room for another.")
@@ -191,6 +202,7 @@ class Pool:
         self.activity.end()
         with self._state:
             instance.used_at = self._clock()
+            instance.life.rest(instance.used_at)
             if healthy and not instance.leaving and not self._closed and not seat.runner.ended.is_set():
                 instance.state = WarmState.IDLE
                 self._state.notify_all()
@@ -199,7 +211,7 @@ class Pool:
                 return
             instance.leaving = True
         seat.runner.end()
-        self._drop(instance)
+        self._drop(instance, Why.CRASHED)
 
     def doom(self, seat: Seat) -> None:
         """Give this instance to nobody after its present holder."""
@@ -222,18 +234,31 @@ class Pool:
 
     # ---- for commands -------------------------------------------------------------------------------------------------------------------
 
-    def prewarm(self, function: str, revision: int, spec: FunctionSpec) -> None:
-        """Load an instance where there is none; returns at once."""
+    def prewarm(self, function: str, revision: int, spec: FunctionSpec, instances: int = 1, hold_s: float = 0.0) -> None:
+        """
+        Load what is missing of ``instances``, at most ``max_warm``, and hold so many for ``hold_s``; returns at once.
+
+        Room is made of idle instances that nobody holds. Where there is none the rest is not loaded.
+        """
+        key = (function, revision)
+        begun = []
         with self._state:
-            present = any(not one.leaving for one in self._instances.get((function, revision), ()))
-            if present or self._closed or self.quarantine.holds((function, revision), self._clock()):
+            if self._closed or self.quarantine.holds(key, self._clock()):
                 return
-            victims = self._try_room(function, revision, spec)
-            if victims is None:
-                log.info("no room to prewarm", function=function, revision=revision)
-                return
-            instance = self._add(function, revision, spec)
-        threading.Thread(target=self._prewarm, args=(instance, victims), name="prewarm", daemon=True).start()
+            if hold_s > 0:
+                self._holds[key] = (instances, self._clock() + hold_s)
+            else:
+                self._holds.pop(key, None)
+            present = sum(not one.leaving for one in self._instances.get(key, ()))
+            for _ in range(min(instances, spec.max_warm) - present):
+                victims = self._try_room(function, revision, spec, spare_only=True)
+                if victims is None:
+                    log.info("no room to prewarm", function=function, revision=revision)
+                    break
+                begun.append((self._add(function, revision, spec, prewarmed=True), victims))
+            self._rounds.notify()
+        for instance, victims in begun:
+            threading.Thread(target=self._prewarm, args=(instance, victims), name="prewarm", daemon=True).start()
 
     def _prewarm(self, instance: Instance, victims: list[Instance]) -> None:
         self.activity.begin()
@@ -244,13 +269,33 @@ class Pool:
         finally:
             self.activity.end()
 
-    def offload(self, function: str, revision: int) -> None:
-        """Unload the idle instances of a revision; returns when their memory is back."""
+    def offload(self, function: str, revision: int, keep: int = 0) -> None:
+        """
+        Unload idle instances of a revision, least recently used first, until ``keep`` are left; returns when their memory is back.
+
+        One that is being loaded for nobody goes as soon as it has come.
+        """
+        key = (function, revision)
         with self._state:
-            going = [one for one in self._instances.get((function, revision), ()) if one.state is WarmState.IDLE and not one.leaving]
-            for one in going:
+            held, until = self._holds.get(key, (0, 0.0))
+            if keep and held:
+                self._holds[key] = (min(held, keep), until)
+            else:
+                self._holds.pop(key, None)
+            present = [one for one in self._instances.get(key, ()) if not one.leaving]
+            surplus = max(0, len(present) - keep)
+            unwanted = [one for one in present if one.state is WarmState.LOADING and one.life.unwanted]
+            going = sorted((one for one in present if one.state is WarmState.IDLE), key=lambda one: one.used_at)[:surplus]
+            for one in [*going, *unwanted[: surplus - len(going)]]:
                 one.leaving = True
-        self._unload(going)
+        self._unload(going, Why.OFFLOAD)
+
+    def respecify(self, function: str, revision: int, spec: FunctionSpec) -> None:
+        """The revision's knobs have changed."""
+        with self._state:
+            for one in self._instances.get((function, revision), ()):
+                one.spec = spec
+            self._rounds.notify()
 
     # ---- for reports --------------------------------------------------------------------------------------------------------------------
 
@@ -266,6 +311,19 @@ class Pool:
                 )
                 for one in self._all() if not one.leaving
             ]  # fmt: skip
+
+    def lives(self) -> list[stream.Warmed]:
+        """
+        What is to be told of instances, again and again until :meth:`told` takes it: those that came, were first used or ended, and
+        each a while after it was last told of.
+        """
+        with self._state:
+            return self._lives.due(self._gpu, self._clock(), ((one.life, one.memory_mib) for one in self._all()))
+
+    def told(self, events: Sequence[stream.Warmed]) -> None:
+        """These have reached the stream."""
+        with self._state:
+            self._lives.told(events, self._clock())
 
     def memory_used_mib(self) -> float:
         """Of all instances and the standby runner."""
@@ -299,12 +357,34 @@ class Pool:
             raise LoadFailed(f"It needs {need:.0f} MiB and this GPU instance has {self._device.memory_total_mib:.0f} MiB.")
         return self._try_room(function, revision, spec)
 
-    def _try_room(self, function: str, revision: int, spec: FunctionSpec) -> list[Instance] | None:
-        """The idle instances that must go, least recently used first; they leave from now on. None where busy ones fill the memory."""
+    def _spare(self) -> list[Instance]:
+        """Idle instances that nobody holds, least recently used first. What is busy or loading counts towards what is held first."""
+        found = []
+        for key, several in self._instances.items():
+            idle = sorted((one for one in several if one.state is WarmState.IDLE and not one.leaving), key=lambda one: one.used_at)
+            others = sum(one.state is not WarmState.IDLE and not one.leaving for one in several)
+            found += idle[: max(0, len(idle) + others - self._held(key))]
+        return sorted(found, key=lambda one: one.used_at)
+
+    def _held(self, key: Key) -> int:
+        instances, until = self._holds.get(key, (0, 0.0))
+        return instances if self._clock() < until else 0
+
+    def _evictable(self) -> list[Instance]:
+        """Idle instances in the order in which they go when their memory is needed: what nobody holds first."""
+        spare = self._spare()
+        held = [one for one in self._all() if one.state is WarmState.IDLE and not one.leaving and one not in spare]
+        return spare + sorted(held, key=lambda one: one.used_at)
+
+    def _try_room(self, function: str, revision: int, spec: FunctionSpec, *, spare_only: bool = False) -> list[Instance] | None:
+        """
+        The idle instances that must go, those that nobody holds first (``spare_only``: no others), least recently used first; they leave
+        from now on. None where what stays fills the memory.
+        """
         used = self._standby_mib + self._others_mib() + sum(one.memory_mib for one in self._all())
         excess = used + self._need_mib(function, revision, spec) - self._device.memory_total_mib
         going = []
-        for one in sorted((one for one in self._all() if one.state is WarmState.IDLE and not one.leaving), key=lambda one: one.used_at):
+        for one in self._spare() if spare_only else self._evictable():
             if excess <= 0:
                 break
             going.append(one)
@@ -319,8 +399,9 @@ class Pool:
     def _need_mib(self, function: str, revision: int, spec: FunctionSpec) -> float:
         return self._known_mib.get((function, revision), spec.memory_mib)
 
-    def _add(self, function: str, revision: int, spec: FunctionSpec) -> Instance:
-        instance = Instance(function, revision, spec, self._need_mib(function, revision, spec), used_at=self._clock())
+    def _add(self, function: str, revision: int, spec: FunctionSpec, *, prewarmed: bool) -> Instance:
+        life = self._lives.begin(function, revision, prewarmed=prewarmed, now=self._clock())
+        instance = Instance(function, revision, spec, self._need_mib(function, revision, spec), life, used_at=self._clock())
         self._instances.setdefault(instance.key, []).append(instance)
         self._loading += 1
         self._changed()
@@ -331,7 +412,7 @@ class Pool:
     def _fill(self, instance: Instance, victims: list[Instance], then: WarmState) -> None:
         """Load. Raises LoadFailed, Unservable; then the instance is gone."""
         try:
-            self._unload(victims)
+            self._unload(victims, Why.EVICTED)
             runner = instance.runner = self._take_runner()
             request = Load(
                 entrypoint=instance.spec.entrypoint,
@@ -359,16 +440,21 @@ class Pool:
             instance.phases = loaded.phases
             instance.memory_mib = max(loaded.memory_mib, instance.memory_mib)
             instance.used_at = instance.loaded_at = self._clock()
+            died = runner.ended.is_set()
             # A runner may have died the moment it was ready: then nobody gets it.
-            if then is WarmState.IDLE and runner.ended.is_set():
+            if then is WarmState.IDLE and died:
                 instance.leaving = True
             instance.state = then
+            instance.life.ready(instance.loaded_at, used=then is WarmState.BUSY)
             self._loading -= 1
             self._changed()
             self._state.notify_all()
             self._rounds.notify()
         if instance.leaving and then is WarmState.IDLE:
-            self._drop(instance)
+            # Dead, or offloaded while it was loading.
+            if not died:
+                runner.unload()
+            self._drop(instance, Why.CRASHED if died else Why.OFFLOAD)
 
     def _lose(self, instance: Instance, failure: LoadFailed | Unservable) -> NoReturn:
         """A load has failed: end its process, tell those who wait for it, raise."""
@@ -377,7 +463,7 @@ class Pool:
         with self._state:
             self._loading -= 1
             instance.failure = failure
-        self._drop(instance)
+        self._drop(instance, Why.FAILED)
         raise failure
 
     def _note_crash(self, instance: Instance, culprit: str) -> None:
@@ -396,17 +482,18 @@ class Pool:
             return runner
         return self._zygote().fork()
 
-    def _unload(self, going: Iterable[Instance]) -> None:
+    def _unload(self, going: Iterable[Instance], why: Why) -> None:
         for one in going:
             assert one.runner is not None
             one.runner.unload()
-            self._drop(one)
+            self._drop(one, why)
 
-    def _drop(self, instance: Instance) -> None:
+    def _drop(self, instance: Instance, why: Why) -> None:
         with self._state:
             several = self._instances.get(instance.key, [])
             if instance in several:
                 several.remove(instance)
+                self._lives.end(instance.life, self._clock(), why, instance.memory_mib)
             if not several:
                 self._instances.pop(instance.key, None)
             self._changed()
@@ -424,7 +511,7 @@ class Pool:
         if idle is not None:
             log.warning("idle runner ended", function=idle.function, revision=idle.revision, pid=runner.pid, status=runner.status)
             observability.RUNNER_DEATHS.labels(idle.function, self._gpu, Cause.CRASHED.value).inc()
-            self._drop(idle)
+            self._drop(idle, Why.CRASHED)
 
     # ---- the keeper ---------------------------------------------------------------------------------------------------------------------
 
@@ -433,10 +520,11 @@ class Pool:
             with self._state:
                 if self._closed:
                     return
-                going = self._expired() + self._overflow()
+                expired, overflow = self._expired(), self._overflow()
                 measure = self._to_measure()
                 wants_standby = self._wants_standby and self._standby is None and not self._loading
-            self._unload(going)
+            self._unload(expired, Why.KEEP_ALIVE)
+            self._unload(overflow, Why.EVICTED)
             for one in measure:
                 self._measure(one)
             if wants_standby:
@@ -448,17 +536,14 @@ class Pool:
 
     def _next_round_s(self) -> float:
         now = self._clock()
-        idle = (one for one in self._all() if one.state is WarmState.IDLE and one.spec.keep_alive_s >= 0)
-        ends = [one.used_at + one.spec.keep_alive_s - now for one in idle]
+        ends = [one.used_at + one.spec.keep_alive_s - now for one in self._spare() if one.spec.keep_alive_s >= 0]
+        ends += [until - now for _, until in self._holds.values()]
         return max(0.005, min([_ROUND_S, *ends]))
 
     def _expired(self) -> list[Instance]:
         now = self._clock()
-        going = [
-            one
-            for one in self._all()
-            if one.state is WarmState.IDLE and not one.leaving and 0 <= one.spec.keep_alive_s <= now - one.used_at
-        ]
+        self._holds = {key: hold for key, hold in self._holds.items() if now < hold[1]}
+        going = [one for one in self._spare() if 0 <= one.spec.keep_alive_s <= now - one.used_at]
         for one in going:
             one.leaving = True
         return going
@@ -467,7 +552,7 @@ class Pool:
         """Instances have grown, or a job has come: idle ones make room."""
         excess = self._standby_mib + self._others_mib() + sum(one.memory_mib for one in self._all()) - self._device.memory_total_mib
         going = []
-        for one in sorted((one for one in self._all() if one.state is WarmState.IDLE and not one.leaving), key=lambda one: one.used_at):
+        for one in self._evictable():
             if excess <= 0:
                 break
             excess -= one.memory_mib
@@ -516,9 +601,7 @@ class Pool:
             self._rounds.notify()
         if self._keeper is not None:
             self._keeper.join(10)
-        for one in going:
-            assert one.runner is not None
-            one.runner.unload()
+        self._unload(going, Why.CLOSED)
 
 
 def _measurable(instance: Instance, now: float) -> bool:

@@ -7,9 +7,9 @@ wrong.
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from smore.domain.errors import InvalidSpec
 from smore.domain.workload import CONSERVATIVE, parse_model
@@ -72,6 +72,17 @@ class Profile:
         return self.run_s[largest] * rows / largest
 
 
+class Prewarming(StrEnum):
+    """
+    Who decides when idle instances stand ready: the platform's rule, nobody (idle instances go by their keep-alive alone), or LS-LSTM as
+    the paper has it.
+    """
+
+    AUTO = "auto"
+    OFF = "off"
+    PAPER = "paper"
+
+
 class RevisionState(StrEnum):
     """Only a revision that has been ``active`` (its canary passed) can take the traffic."""
 
@@ -82,7 +93,11 @@ class RevisionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSpec:
-    """One revision's description. ``inputs`` None = JSON values (see smore/handler.py). Units are in the names."""
+    """
+    One revision's description. ``inputs`` None = JSON values (see smore/handler.py). Units are in the names.
+
+    ``min_warm`` instances stand ready somewhere at any time; there are at most ``max_warm`` on each GPU instance.
+    """
 
     entrypoint: str
     inputs: tuple[TensorSpec, ...] | None = None
@@ -91,8 +106,10 @@ class FunctionSpec:
     memory_mib: float = 256.0
     max_batch: int = 1
     max_warm: int = 1
-    #: Idle seconds after which a warm instance is offloaded; -1 = never.
+    #: Idle seconds after which a warm instance is offloaded where no rule decides; -1 = never, whatever a rule decides.
     keep_alive_s: float = 600.0
+    min_warm: int = 0
+    prewarm: Prewarming = Prewarming.AUTO
     max_attempts: int = 3
     max_pending: int = 1000
     timeout_s: float = 60.0
@@ -115,6 +132,7 @@ def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
     if "run_s" in known:
         known["run_s"] = {int(rows): float(seconds) for rows, seconds in known["run_s"].items()}
     fields["profile"] = Profile(**known)
+    fields["prewarm"] = Prewarming(fields.get("prewarm", Prewarming.AUTO))
     return FunctionSpec(**fields)
 
 
@@ -238,6 +256,33 @@ def _profile(reader: _Reader, memory_mib: float) -> Profile:
     return profile
 
 
+#: Instances of a function that may be asked for.
+MOST_WARM: Final = 64
+
+
+def _scaling(reader: _Reader, spec: FunctionSpec) -> FunctionSpec:
+    """``spec`` with the knobs that are named; those that are not stay."""
+    keep_alive = reader.take("keep_alive", spec.keep_alive_s)
+    keep_alive_s = -1.0 if keep_alive == -1 else duration_s(keep_alive, reader.path("keep_alive"))
+    if not (keep_alive_s == -1 or 0 <= keep_alive_s <= 10 * 365 * 86_400):
+        where = reader.path("keep_alive")
+        raise InvalidSpec(f"{where}: -1 (never) or a duration up to ten years is expected", field=where)
+    prewarm = reader.take("prewarm", spec.prewarm)
+    # YAML reads a bare off as false.
+    prewarm = Prewarming.OFF if prewarm is False else prewarm
+    if prewarm not in tuple(Prewarming):
+        raise InvalidSpec(f"{reader.path('prewarm')}: auto, off or paper is expected, not {prewarm!r}", field=reader.path("prewarm"))
+    min_warm = reader.whole("min_warm", spec.min_warm, 0, MOST_WARM)
+    max_warm = reader.whole("max_warm", spec.max_warm, 1, MOST_WARM)
+    reader.end()
+    return replace(spec, min_warm=min_warm, max_warm=max_warm, keep_alive_s=keep_alive_s, prewarm=Prewarming(prewarm))
+
+
+def with_scaling(spec: FunctionSpec, raw: object) -> FunctionSpec:
+    """``spec`` with other ``min_warm``, ``max_warm``, ``keep_alive`` or ``prewarm``. Raises :class:`InvalidSpec` that names the field."""
+    return _scaling(_Reader(raw, "scaling"), spec)
+
+
 def parse_name(name: object, field_name: str = "name") -> str:
     """A function's, project's or job's name: lower-case letters, digits and inner hyphens, at most 63 characters."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
@@ -256,10 +301,6 @@ def parse_spec(raw: object) -> FunctionSpec:
     memory_mib = size_bytes(resources.take("gpu_memory", "256MiB"), "spec.resources.gpu_memory") / 2**20
     if not 1 <= memory_mib <= 2**20:
         raise InvalidSpec("spec.resources.gpu_memory: must be within 1 MiB..1 TiB", field="spec.resources.gpu_memory")
-    keep_alive = scaling.take("keep_alive", 600.0)
-    keep_alive_s = -1.0 if keep_alive == -1 else duration_s(keep_alive, "spec.scaling.keep_alive")
-    if not (keep_alive_s == -1 or 0 <= keep_alive_s <= 10 * 365 * 86_400):
-        raise InvalidSpec("spec.scaling.keep_alive: -1 (never) or a duration up to ten years is expected", field="spec.scaling.keep_alive")
     payload_bytes = size_bytes(limits.take("payload", 8 << 20), "spec.limits.payload")
     if not 0 < payload_bytes <= 1 << 30:
         raise InvalidSpec("spec.limits.payload: must be within 1 B..1 GiB", field="spec.limits.payload")
@@ -270,14 +311,12 @@ def parse_spec(raw: object) -> FunctionSpec:
         deadline_s=slo.seconds("deadline", 5.0, 0.001, 86_400),
         memory_mib=memory_mib,
         max_batch=batching.whole("max_size", 1, 1, 1024),
-        max_warm=scaling.whole("max_warm", 1, 1, 64),
-        keep_alive_s=keep_alive_s,
         max_attempts=retries.whole("max_attempts", 3, 1, 100),
         max_pending=limits.whole("max_pending", 1000, 0, 1_000_000),
         timeout_s=limits.seconds("timeout", 60.0, 0.01, 86_400),
         payload_bytes=payload_bytes,
         profile=_profile(reader.section("profile"), memory_mib),
     )
-    for section in (slo, resources, batching, scaling, retries, limits, reader):
+    for section in (slo, resources, batching, retries, limits, reader):
         section.end()
-    return spec
+    return _scaling(scaling, spec)
