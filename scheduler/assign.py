@@ -52,11 +52,14 @@ def register_assign(app: Celery, config: Settings) -> None:
 
 def _lead(client: "redis.Redis", config: Settings, stop: threading.Event) -> None:
     # Imported by who leads: the standby has no use for numpy's memory.
+    from scheduler.foresight import warmth
     from scheduler.live import Leader
     from scheduler.policy.core import Engine, prepare
     from scheduler.policy.knobs import preset
+    from scheduler.policy.prewarm.keeper import Keeper
 
     prepare()
     knobs = preset(config.policy.name, seed=config.policy.seed, **config.policy.knobs)
     shadow = preset(config.policy.shadow) if config.policy.shadow else None
-    Leader(client, config, stop, lambda: Engine(knobs, shadow)).lead()
+    warm = warmth(config.prewarm)
+    Leader(client, config, stop, lambda: Engine(knobs, shadow, Keeper(warm))).lead()

@@ -21,6 +21,7 @@ from typing import Literal, cast
 import orjson
 import redis
 
+from scheduler import foresight
 from scheduler.policy.budget import JobLoss
 from scheduler.policy.core import Engine, Feasible
 from scheduler.policy.decisions import Answer, Decision, Dispatch, End, Offload, Prewarm, Reasons, Throttle
@@ -31,6 +32,7 @@ from scheduler.policy.events import (
     FunctionRemoved,
     GpuLost,
     GpuReported,
+    InstanceTold,
     InvocationArrived,
     InvocationHeld,
     InvocationSettled,
@@ -38,6 +40,7 @@ from scheduler.policy.events import (
     Steer,
     SteeringChanged,
     TableUpdated,
+    TrafficMoved,
     WarmLimits,
 )
 from scheduler.tables import ArrayTable
@@ -48,11 +51,15 @@ from smore.catalog import Catalog
 from smore.celery_app import RUN, gpu_queue, message
 from smore.degradation import BadTable, Tables
 from smore.domain.loss import Loss, Sample
+from smore.forecasts import BadForecast, Board, Keeping, State, encode_state
 from smore.queue import ANSWER_TTL_S, Claim, Ending, Held, Queue, Waiting
 from smore.settings import Settings
 
 log = metrics.logger(__name__)
 
+#: How often it is told how functions are kept, and for how long that counts, seconds.
+STATE_S = 2.0
+STATE_TTL_S = 10.0
 #: A GPU instance is gone when it has not reported for this many heartbeats.
 LOST_HEARTBEATS = 4
 
@@ -81,6 +88,10 @@ class Leader:
         self._tables = Tables(client, prefix)
         #: The version that was looked at last, good or not.
         self._table_seen = 0
+        self._board = Board(client, prefix)
+        self._forecasts_seen = 0
+        self._state_at = 0.0
+        self._jumps = 0
         self._policy = policy()
         self._token = ""
         self._cursor = "0-0"
@@ -128,8 +139,8 @@ class Leader:
                 if self._queue.lead(self._token, settings.lease_s) != self._token:
                     raise Fenced
                 next_renew = mono + settings.lease_s / 4
-                table = self._new_table()
-            entries = self._read(settings.tick_s)
+                table = [*self._new_table(), *self._new_forecasts()]
+            entries = self._read(self._pause_s(settings.tick_s))
             began = time.perf_counter()
             events = [*table, *self._events(entries)]
             table = []
@@ -141,6 +152,11 @@ class Leader:
             self._perform(decisions, began)
             self._answer()
         log.info("stopping", token=self._token)
+
+    def _pause_s(self, tick_s: float) -> float:
+        """Until the next tick, or the moment before it at which an instance must be loaded or let go of."""
+        keeper = self._policy.keeper
+        return tick_s if keeper is None else min(tick_s, max(0.0, keeper.next_at - self._now()))
 
     def _now(self) -> float:
         return time.time() + self._skew
@@ -161,12 +177,15 @@ class Leader:
         self._measure_skew()
         snapshot = self._queue.snapshot()
         self._cursor = snapshot.last_event
-        self._table_seen = 0
+        self._table_seen = self._forecasts_seen = 0
         events: list[Event] = [*self._ruled(), *self._new_table()]
         for function, entry in self._catalog.functions().items():
             if entry.revision:
                 self._active[function] = entry.revision
                 self._know(function, entry.revision, events)
+                events.append(TrafficMoved(function=function, revision=entry.revision))
+        events += self._counted()
+        events += self._new_forecasts()
         for report in snapshot.reports:
             self._reported(report, events)
         for held in snapshot.held:
@@ -204,6 +223,30 @@ class Leader:
         ]  # fmt: skip
         mib = {name: limits.warm_memory_mib for name, limits in self._catalog.limits().items() if limits.warm_memory_mib is not None}
         return [PausesChanged(paused=self._fleet.paused()), SteeringChanged(steers=steers), WarmLimits(mib=mib)]
+
+    def _new_forecasts(self) -> list[Event]:
+        """Other forecasts, if some were published. What cannot be used leaves the last ones, which grow stale."""
+        version = self._board.version() if self._policy.keeper is not None else 0
+        if version in (0, self._forecasts_seen):
+            return []
+        self._forecasts_seen = version
+        try:
+            found = self._board.current()
+        except BadForecast as error:
+            log.error("forecasts not used", version=version, error=str(error))
+            return []
+        return [] if found is None else [foresight.updated(found)]
+
+    def _counted(self) -> list[Event]:
+        """What was counted before this leader began."""
+        if self._policy.keeper is None:
+            return []
+        try:
+            found = self._board.counts()
+        except BadForecast as error:
+            log.error("counts not used", error=str(error))
+            return []
+        return [] if found is None else [foresight.known(found)]
 
     def _held(self, held: Held, events: list[Event]) -> None:
         waiting = held.waiting
@@ -281,6 +324,8 @@ class Leader:
                 case stream.Asked():
                     self._know(event.function, event.revision, events)
                     self._asked.append(event)
+                case stream.Warmed():
+                    self._warmed(event, events)
                 case stream.Dispatched() | stream.Stepped():
                     pass  # our own doing: it is in the arrays already
         return events
@@ -297,6 +342,8 @@ class Leader:
             if entry.revision:
                 self._active[function] = entry.revision
             self._know(function, entry.revision, events)
+            if entry.revision:
+                events.append(TrafficMoved(function=function, revision=entry.revision))
         elif function in self._active:
             del self._active[function]
             self._told.pop(function, None)
@@ -304,6 +351,22 @@ class Leader:
             with suppress(KeyError):
                 metrics.QUEUE_DEPTH.remove(function)
             events.append(FunctionRemoved(function=function))
+
+    def _warmed(self, event: stream.Warmed, events: list[Event]) -> None:
+        """An instance is ready, was used, or has ended."""
+        if event.outcome != "open" and event.prewarmed and event.ended_us:
+            metrics.PREWARMS.labels(event.function, event.outcome).inc()
+        loaded = event.ready_us and not event.used_us and not event.ended_us
+        events.append(
+            InstanceTold(
+                function=event.function,
+                revision=event.revision,
+                gpu=event.gpu,
+                load_s=event.load_us / 1e6 if loaded else None,
+                failed=bool(event.prewarmed) and event.why == "failed",
+                evicted=event.why == "evicted",
+            )
+        )
 
     def _reported(self, raw: bytes, events: list[Event]) -> None:
         try:
@@ -316,6 +379,7 @@ class Leader:
         sizes: dict[tuple[str, int], float] = {}
         stretches: dict[tuple[str, int], float] = {}
         idle_mib = 0.0
+        idle: list[tuple[str, int, float, float]] = []
         for instance in report.warm:
             self._know(instance.function, instance.revision, events)
             key = (instance.function, instance.revision)
@@ -324,6 +388,7 @@ class Leader:
             stretches[key] = max(instance.longest_s, stretches.get(key, 0.0))
             if instance.state is wire.WarmState.IDLE:
                 idle_mib += instance.memory_mib
+                idle.append((*key, instance.memory_mib, instance.idle_s))
             elif instance.state is wire.WarmState.LOADING:
                 loading[key] += 1
         degradations = [
@@ -353,6 +418,7 @@ class Leader:
                 stretches=[(function, revision, seconds) for (function, revision), seconds in stretches.items()],
                 losses=[_loss(job) for job in report.jobs if job.state == "running"],
                 strangers=sum(f"{report.gpu}|{one.pid}|{one.start}" not in self._allowed for one in report.strangers or ()),
+                idle=idle,
             )
         )
 
@@ -372,6 +438,7 @@ class Leader:
         for name in lost:
             log.warning("GPU instance lost", gpu=name)
         self._tell(now)
+        self._tell_kept(now)
         self._redis.set(f"{self._prefix}leader:cursor", self._cursor)
         return [GpuLost(gpu=name) for name in lost]
 
@@ -406,6 +473,37 @@ class Leader:
             metrics.QUEUE_DEPTH.labels(function).set(self._policy.waiting.count(function))
         self._queue.publish_feasible(feasible, priority)
 
+    def _tell_kept(self, now: float) -> None:
+        """Publish how functions are kept, for people (``GET /v1/prewarm``)."""
+        keeper = self._policy.keeper
+        if keeper is None or time.monotonic() < self._state_at:
+            return
+        self._state_at = time.monotonic() + STATE_S
+        standings = keeper.standings()
+        silent = Counter(one.silence for one in standings if one.silence)
+        for reason in foresight.SILENT:
+            metrics.PREWARM_SILENT.labels(reason).set(silent[reason])
+        if keeper.jumps != self._jumps:
+            log.warning("the clock was set; minutes across it count for nothing", steps=keeper.jumps - self._jumps)
+            self._jumps = keeper.jumps
+        state = State(
+            at=now,
+            rule=self._config.prewarm.rule,
+            on=keeper.knobs.on,
+            share=keeper.knobs.share,
+            forecasts=self._forecasts_seen,
+            jumps=keeper.jumps,
+            functions=[
+                Keeping(
+                    function=one.function, revision=one.revision, mode=one.mode.value, source=one.source, silence=one.silence,
+                    wanted=one.wanted, loaded=one.loaded, unmet=one.unmet, load_s=one.load_s,
+                    holds=[(begin, None if end == inf else end, count) for begin, end, count in one.holds],
+                )
+                for one in standings
+            ],
+        )  # fmt: skip
+        self._board.tell(encode_state(state), STATE_TTL_S)
+
     def _answer(self) -> None:
         """Tell gateways what would become of invocations that nobody has sent: after the round, so that nobody's placement waits for it."""
         asked, self._asked = self._asked, []
@@ -425,8 +523,11 @@ class Leader:
         endings = [decision for decision in decisions if isinstance(decision, End)]
         for decision in decisions:
             if isinstance(decision, Prewarm):
-                self._fleet.send(decision.gpu, wire.Prewarm(version=1, function=decision.function, revision=decision.revision))
-                metrics.DECISIONS.labels("prewarm", "wanted").inc()
+                command = wire.Prewarm(
+                    version=1, function=decision.function, revision=decision.revision, instances=decision.instances, until=decision.until_at
+                )
+                self._fleet.send(decision.gpu, command)
+                metrics.DECISIONS.labels("prewarm", "held" if decision.until_at else "wanted").inc()
             elif isinstance(decision, Throttle):
                 self._fleet.step(decision.gpu, decision.job, self._now(), decision.step.value, decision.duty, decision.factor)
                 metrics.DECISIONS.labels("throttle", decision.step.value).inc()
@@ -435,8 +536,10 @@ class Leader:
                     factor=round(decision.factor, 3),
                 )  # fmt: skip
             elif isinstance(decision, Offload):
-                self._fleet.send(decision.gpu, wire.Offload(version=1, function=decision.function, revision=decision.revision))
-                metrics.DECISIONS.labels("offload", "wanted").inc()
+                self._fleet.send(
+                    decision.gpu, wire.Offload(version=1, function=decision.function, revision=decision.revision, keep=decision.keep)
+                )
+                metrics.DECISIONS.labels("offload", "decided").inc()
         if endings:
             self._end(endings)
         if dispatches:
@@ -485,6 +588,8 @@ class Leader:
             if claimed is None:
                 raise Fenced
             metrics.DECISIONS.labels("dispatch", "cold" if dispatch.cold else "warm").inc()
+            if dispatch.reasons.unforeseen:
+                metrics.UNFORESEEN.labels(dispatch.function, dispatch.reasons.unforeseen).inc()
             if len(claimed) != len(dispatch.attempts):
                 refused += [ClaimRefused(id=id_, attempt=attempt) for id_, attempt in dispatch.attempts if id_ not in claimed]
         return refused
@@ -584,4 +689,5 @@ def _reasons_json(reasons: Reasons, schedule_us: int) -> bytes:
             "refused": {code.value: count for code, count in reasons.refused.items()},
             "shadow": {"policy": reasons.shadow.policy, "gpu": reasons.shadow.gpu} if reasons.shadow is not None else None,
         }
+        | ({"unforeseen": reasons.unforeseen} if reasons.unforeseen else {})
     )

@@ -33,6 +33,11 @@ AUDIT_DIFFERENCES = Counter("smore_state_audit_differences", "Rows of the leader
 COLD_STARTS = Counter("smore_cold_starts", "Loads that an invocation waited for", ["function", "gpu_instance"])
 LOAD_SECONDS = Histogram("smore_load_seconds", "Load of a model, by phase", ["function", "phase"], buckets=BUCKETS)
 RUN_SECONDS = Histogram("smore_run_seconds", "Run of a batch", ["function", "gpu_instance"], buckets=BUCKETS)
+PREWARMS = Counter("smore_prewarms", "Loads ahead of any request that have ended: hit, late, wasted, failed", ["function", "outcome"])
+UNFORESEEN = Counter("smore_unforeseen_cold_starts", "Cold starts by why no instance stood ready", ["function", "reason"])
+PREWARM_SILENT = Gauge(
+    "smore_prewarm_silent_functions", "Functions that go by their keep-alive because their rule knows nothing", ["reason"]
+)
 RESIDENT_BYTES = Gauge("smore_resident_model_bytes", "Memory of warm instances", ["gpu_instance"])
 RUNNER_DEATHS = Counter("smore_runner_deaths", "Runners that ended without being told to", ["function", "gpu_instance", "cause"])
 OBSERVED_DEGRADATION = Gauge("smore_observed_degradation_ratio", "Measured slow-down of a serverful job", ["job"])

@@ -293,6 +293,13 @@ class Cluster:
                 home.discard(row)
             self.reported_at.pop(name, None)
 
+    def offload(self, demand: Demand, row: int, keep: int) -> None:
+        """Idle instances of a revision are on their way out there: ``keep`` are left, before any report says so."""
+        self.cells[demand.column, kernel.RESIDENT, row] = keep
+        if not keep:
+            self.homes[demand.column].discard(row)
+        self._tell(demand.column, row)
+
     def begin(self, batch: Batch, now: float) -> None:
         """Take a slot for a batch."""
         row, column, there = batch.row, batch.column, self.there[batch.row]

@@ -16,21 +16,26 @@ from scheduler.policy.decisions import Answer, Decision, Dispatch, End, Offload,
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import (
     ClaimRefused,
+    CountsKnown,
     Event,
+    ForecastsUpdated,
     FunctionKnown,
     FunctionRemoved,
     GpuLost,
     GpuReported,
+    InstanceTold,
     InvocationArrived,
     InvocationHeld,
     InvocationSettled,
     PausesChanged,
     SteeringChanged,
     TableUpdated,
+    TrafficMoved,
     WarmLimits,
 )
 from scheduler.policy.knobs import PRESETS, BudgetRule, Choice, Knobs, Order, SmRule
 from scheduler.policy.load import LoadSwitch
+from scheduler.policy.prewarm.keeper import Keeper
 from scheduler.policy.steering import Steering
 from scheduler.policy.waiting import Lane, Waiting
 from smore.domain.function import FunctionSpec
@@ -134,11 +139,13 @@ class Engine:
     whose head has waited ``1 / ageing_per_s`` seconds longer than any other's stands before it whatever their priorities are, because
     normalised priorities differ by at most one. An invocation waits at most until its deadline: then it expires.
 
-    ``shadow`` decides beside it, on the same state, where it would have placed each batch; it does not act.
+    ``shadow`` decides beside it, on the same state, where it would have placed each batch; it does not act. ``keeper`` holds instances
+    ready (None: nobody does).
     """
 
-    def __init__(self, knobs: Knobs = PRESETS["smore-product"], shadow: Knobs | None = None) -> None:
+    def __init__(self, knobs: Knobs = PRESETS["smore-product"], shadow: Knobs | None = None, keeper: Keeper | None = None) -> None:
         self.knobs = knobs
+        self.keeper = keeper
         self.shadow = shadow
         self.cluster = Cluster(shares=knobs.impact, cap_s=knobs.account_s, budget=knobs.tau_training, memory_reserve=knobs.memory_reserve)
         self.waiting = Waiting()
@@ -194,6 +201,8 @@ class Engine:
             lanes = self._lanes()
             self._expire(now, lanes, decisions)
             self._place(now, lanes, decisions)
+        if self.keeper is not None:
+            decisions += self.keeper.act(now, self)
         return decisions
 
     def _apply(self, now: float, event: Event, decisions: list[Decision]) -> None:
@@ -204,7 +213,9 @@ class Engine:
                 batch = self.cluster.end(event.id, event.attempt, now)
                 if batch is None:
                     self.waiting.remove(event.id)  # ended while it waited: cancelled
-                elif event.run_s is not None and not batch.members:
+                elif not batch.members:
+                    self._rested(now, batch)
+                if batch is not None and event.run_s is not None and not batch.members:
                     self._observed(now, batch, event.batch_rows, event.run_s)
             case GpuReported():
                 self._reported(event, decisions)
@@ -215,11 +226,15 @@ class Engine:
             case FunctionKnown():
                 self._known(event)
             case FunctionRemoved():
+                if self.keeper is not None:
+                    decisions += self.keeper.forget(event.function)
                 for invocation in list(self.waiting.of_function(event.function)):
                     self.waiting.remove(invocation.id)
                     decisions.append(_end(invocation, "fail", Cause.FUNCTION_DELETED, "The function was deleted."))
             case GpuLost():
                 self.cluster.lose(event.gpu)
+                if self.keeper is not None and event.gpu in self.cluster.index:
+                    self.keeper.lost(self.cluster.index[event.gpu])
             case PausesChanged():
                 self._paused = event.paused
                 for row, name in enumerate(self.cluster.names):
@@ -231,8 +246,35 @@ class Engine:
             case TableUpdated():
                 self.cluster.adopt(event.table)
                 self._learn(self.cluster.demands)
+            case TrafficMoved() | ForecastsUpdated() | CountsKnown() | InstanceTold():
+                if self.keeper is not None:
+                    self._prepared(now, event, self.keeper)
             case _:
                 assert_never(event)
+
+    def _prepared(self, now: float, event: TrafficMoved | ForecastsUpdated | CountsKnown | InstanceTold, keeper: Keeper) -> None:
+        match event:
+            case TrafficMoved():
+                demand = self._demand(event.function, event.revision)
+                if demand is not None:
+                    keeper.serve(now, demand)
+            case ForecastsUpdated():
+                keeper.foresee(now, event)
+            case CountsKnown():
+                keeper.remember(now, event)
+            case InstanceTold():
+                row = self.cluster.index.get(event.gpu)
+                if row is not None:
+                    keeper.told(now, event, row)
+
+    def _rested(self, now: float, batch: Batch) -> None:
+        """The last member of a batch has ended: an instance has no work."""
+        if self.keeper is None:
+            return
+        demand, n = self.cluster.demands[batch.column], len(self.cluster)
+        cell = self.cluster.cells[batch.column, :, :n]
+        idle = np.maximum(0.0, cell[kernel.RESIDENT] - np.maximum(cell[kernel.OUTSTANDING], cell[kernel.LOADING]))
+        self.keeper.idle(now, demand, int(idle.sum()), int(cell[kernel.OUTSTANDING].sum()))
 
     def _arrived(self, now: float, event: InvocationArrived, decisions: list[Decision]) -> None:
         if event.attempt:
@@ -252,6 +294,8 @@ class Engine:
             # Who had nothing waiting has no claim on what was given meanwhile.
             self._tags[event.function] = max(self._tag, self._tags.get(event.function, 0.0))
         self.waiting.add(event)
+        if self.keeper is not None and event.attempt == 0:
+            self.keeper.arrived(now, demand)
 
     def _held(self, now: float, event: InvocationHeld) -> None:
         column = self.columns.get((event.function, event.revision))
@@ -313,6 +357,8 @@ class Engine:
         if f"-g:{event.gpu}" in self._paused:
             # Drained: the worker ends what idles, so that each report brings fewer.
             decisions += [Offload(function=function, revision=revision, gpu=event.gpu) for function, revision, _ in event.warm]
+        if self.keeper is not None:
+            self.keeper.reported(event.at, row, event, cluster)
         column, since = self._alone.get(row, (-1, event.at))
         # The job's degradation is a mean over the last minute, so a function must have had that minute to itself; then a new minute begins.
         if event.jobs and column >= 0 and event.function_utilisation > 0 and event.at - since >= ALONE_S:
@@ -461,6 +507,8 @@ class Engine:
         run_s, cold = demand.run_s(rows), bool(cluster.cells[demand.column, kernel.STATE, row] == kernel.COLD)
         slowdown, expected_end_at = float(cluster.effects[kind, kernel.OWN, row]), float(cluster.finish[row])
         reasons = self._reasons(demand, kind, weighed, row, run_s, priority)
+        if cold and self.keeper is not None:
+            reasons = replace(reasons, unforeseen=self.keeper.unforeseen(now, demand, cluster).value)
         if self.shadow is not None:
             reasons = replace(reasons, shadow=self._shadowed(now, demand, kind, rows, deadline_at))
         batch = Batch(
@@ -506,10 +554,33 @@ class Engine:
         """Every GPU instance, or a sample: may the batch run there now, when would it end (digest A26-A28)."""
         return self._weighed(now, demand, kind, rows, deadline_at, fast, self._ask)
 
-    def _weighed(self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float, fast: bool, ask: kernel.Row) -> Weighed:
+    def loadable(self, now: float, demand: Demand) -> Bools:
+        """GPU instances [N] that would accept a run as long as a load now. Of one with an idle instance memory is not asked."""
+        n = len(self.cluster)
+        if "*" in self._paused:
+            return np.zeros(n, bool)
+        ask = self._asked(self.knobs)
+        self._weighed(now, demand, self.cluster.kind(demand, 1), 1, inf, False, ask, run_s=demand.load_s)
+        open_: Bools = self.cluster.code[:n] == kernel.OPEN
+        return open_
+
+    def charge_load(self, now: float, demand: Demand, row: int) -> None:
+        """A load costs training time as a run of its length does."""
+        cluster = self.cluster
+        if self.knobs.budget_rule is BudgetRule.ACCOUNT and cluster.rows[kernel.JOBS, row] > 0:
+            kind = cluster.kind(demand, 1)
+            cluster.spend(row, kernel.charge(cluster.rows, row, cluster.effects, kind, demand.load_s), now)
+
+    def paused(self, function: str) -> bool:
+        return f"f:{function}" in self._paused
+
+    def _weighed(
+        self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float, fast: bool, ask: kernel.Row,
+        run_s: float | None = None,
+    ) -> Weighed:  # fmt: skip
         cluster, column, n = self.cluster, demand.column, len(self.cluster)
         ask[kernel.A_NOW], ask[kernel.A_DEADLINE] = now, deadline_at
-        ask[kernel.A_RUN_S], ask[kernel.A_LOAD_S] = demand.run_s(rows), demand.load_s
+        ask[kernel.A_RUN_S], ask[kernel.A_LOAD_S] = demand.run_s(rows) if run_s is None else run_s, demand.load_s
         ask[kernel.A_MEMORY], ask[kernel.A_SM], ask[kernel.A_STRETCH] = demand.memory_mib, demand.sm, demand.stretch_s
         homes, start, stride, d = _NO_ROWS, 0, 1, n
         if fast:

@@ -97,6 +97,8 @@ class Reasons:
     numbers: Floats
     counts: Sequence[int]
     shadow: "Shadow | None" = None
+    #: Of a cold start, why no instance stood ready (prewarm/keeper.py: Unforeseen).
+    unforeseen: str = ""
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -120,8 +122,9 @@ class Reasons:
         if not isinstance(other, Reasons):
             return NotImplemented
         mine, theirs = (
-            (one.policy, one.table_version, one.seed, one.priority, one.candidates, one.refused, one.shadow) for one in (self, other)
-        )  # fmt: skip
+            (one.policy, one.table_version, one.seed, one.priority, one.candidates, one.refused, one.shadow, one.unforeseen)
+            for one in (self, other)
+        )
         return mine == theirs
 
     __hash__ = None  # type: ignore[assignment]
@@ -170,11 +173,16 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prewarm:
-    """Load a revision before anything can run there."""
+    """
+    Load what is missing of so many instances of a revision before anything can run there, and hold them until ``until_at`` (epoch
+    seconds; 0 = for their keep-alive).
+    """
 
     function: str
     revision: int
     gpu: str
+    instances: int = 1
+    until_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,11 +202,12 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """Unload a revision's idle instances from a GPU instance."""
+    """Unload a revision's idle instances from a GPU instance until ``keep`` are left."""
 
     function: str
     revision: int
     gpu: str
+    keep: int = 0
 
 
 Decision = Dispatch | End | Prewarm | Throttle | Offload

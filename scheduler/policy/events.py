@@ -6,6 +6,7 @@ from math import inf
 
 from scheduler.policy.budget import JobLoss
 from scheduler.policy.degradation import Table
+from scheduler.policy.prewarm.hold import Forecast
 from smore.domain.function import FunctionSpec
 
 
@@ -23,6 +24,14 @@ class FunctionRemoved:
     """A function was deleted: what waits for it fails."""
 
     function: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficMoved:
+    """A revision takes its function's traffic from now on, or its knobs have changed."""
+
+    function: str
+    revision: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +119,8 @@ class GpuReported:
     closed: bool = False
     #: Processes that compute there, were registered by nobody and allowed by nobody: nothing is placed beside them.
     strangers: int = 0
+    #: Each idle instance: function, revision, MiB, seconds since it last ran.
+    idle: Sequence[tuple[str, int, float, float]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +176,33 @@ class TableUpdated:
     table: Table
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForecastsUpdated:
+    """Arrivals that are expected from now on, by function, as of ``made_at`` (epoch seconds)."""
+
+    made_at: float
+    forecasts: Mapping[str, Forecast]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountsKnown:
+    """Told to a policy that takes over: (beginning of a minute, arrivals in it) by function, in order; minutes that nobody counted lack."""
+
+    counts: Mapping[str, Sequence[tuple[float, int]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceTold:
+    """A worker tells of an instance: what its load took (None = it was told before), whether it failed or was evicted."""
+
+    function: str
+    revision: int
+    gpu: str
+    load_s: float | None = None
+    failed: bool = False
+    evicted: bool = False
+
+
 Event = (
     FunctionKnown
     | FunctionRemoved
@@ -178,4 +216,8 @@ Event = (
     | SteeringChanged
     | WarmLimits
     | TableUpdated
+    | TrafficMoved
+    | ForecastsUpdated
+    | CountsKnown
+    | InstanceTold
 )

@@ -1,0 +1,180 @@
+"""
+Keeping instances ready, in Postgres: what it rests on, and what it came to.
+
+Arrivals per minute (:class:`Past`), the lives of instances and the cold starts (:class:`FunctionAccount`), fitted forecasters. A minute
+that nobody counted is no minute without arrivals.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import floor
+from typing import Any, Final
+
+from sqlalchemy import Engine, case, delete, func, select
+from sqlalchemy.orm import Session
+
+from smore.db import ArrivalsMinuteRow, CountedMinuteRow, ExecutionRow, ForecasterRow, InstanceRow
+
+MINUTE_S: Final = 60.0
+#: A minute counts where the platform was up in so many of its seconds.
+LEAST_SECONDS: Final = 50
+#: Forecasters that are kept.
+KEPT: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """
+    Arrivals per minute from ``from_at`` (epoch seconds) on: ``known`` [T]: somebody counted that minute; ``counts``: function
+    (``<project>/<name>``) → minute → arrivals, where there were any.
+    """
+
+    from_at: float
+    known: Sequence[bool]
+    counts: Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionAccount:
+    """
+    One function over a span. Instances are those that were asked for in it; seconds in GB-seconds of their memory.
+
+    ``hits``, ``late``, ``wasted``, ``failed``, ``open``: loads ahead by outcome; ``cold_loads``: those that a request asked for. ``saved``:
+    runs that found an instance only because it was loaded ahead or held for longer than its keep-alive. ``held_gb_s``: all the time from
+    being asked for to the end; ``idle_gb_s``: the part of it without work, loads included (T_waste, digest A44); ``wasted_gb_s``: the part
+    of that by instances that were loaded ahead and never used. ``unforeseen``: cold starts by reason.
+    """
+
+    function: str
+    invocations: int
+    cold: int
+    hits: int
+    late: int
+    wasted: int
+    failed: int
+    open: int
+    cold_loads: int
+    saved: int
+    held_gb_s: float
+    idle_gb_s: float
+    wasted_gb_s: float
+    unforeseen: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A forecaster as it was stored."""
+
+    version: int
+    created_at: float
+    manifest: Mapping[str, Any]
+    model: bytes
+
+
+class Prewarming:
+    """The synchronous door to what was counted and what became of it. Postgres away is SQLAlchemy's OperationalError."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    # ---- counts -------------------------------------------------------------------------------------------------------------------------
+
+    def past(self, since: float, until: float) -> Past:
+        """The whole minutes in [since, until), all functions of all projects."""
+        begin, end = floor(since / MINUTE_S) * MINUTE_S, floor(until / MINUTE_S) * MINUTE_S
+        minutes = max(0, int((end - begin) / MINUTE_S))
+        known = [False] * minutes
+        counts: dict[str, dict[int, int]] = {}
+        row, counted = ArrivalsMinuteRow, CountedMinuteRow
+        with self._engine.connect() as connection:
+            span = (counted.minute >= _moment(begin), counted.minute < _moment(end))
+            for minute, seconds in connection.execute(select(counted.minute, counted.seconds).where(*span)):
+                if int(seconds).bit_count() >= LEAST_SECONDS:
+                    known[int((minute.timestamp() - begin) / MINUTE_S)] = True
+            columns = (row.project, row.function, row.minute, row.n)
+            for project, function, minute, n in connection.execute(
+                select(*columns).where(row.minute >= _moment(begin), row.minute < _moment(end)).order_by(row.minute)
+            ):
+                counts.setdefault(f"{project}/{function}", {})[int((minute.timestamp() - begin) / MINUTE_S)] = n
+        return Past(from_at=begin, known=known, counts=counts)
+
+    # ---- what it came to --------------------------------------------------------------------------------------------------------------
+
+    def account(self, since: float, until: float, project: str | None = None) -> list[FunctionAccount]:
+        """By function, over [since, until); ``project`` None = all."""
+        row = InstanceRow
+        which = [row.asked_at >= _moment(since), row.asked_at < _moment(until)]
+        if project is not None:
+            which.append(row.project == project)
+        # What is told of an instance is a minute old at most; one whose worker is gone ends when that is found out.
+        gb = row.memory_mib / 1024.0
+        idle_s, held_s = row.load_s + row.idle_s, row.load_s + row.idle_s + row.busy_s
+        never = (row.prewarmed.is_(True)) & (row.uses == 0)
+        outcomes = ("hit", "late", "wasted", "failed", "open", "cold")
+        sums: list[Any] = [func.count().filter(row.outcome == outcome) for outcome in outcomes]
+        sums += [func.sum(row.saved), func.sum(gb * held_s), func.sum(gb * idle_s), func.sum(case((never, gb * idle_s), else_=0.0))]
+        lives: dict[str, Sequence[Any]] = {}
+        with self._engine.connect() as connection:
+            for owner, name, *values in connection.execute(
+                select(row.project, row.function, *sums).where(*which).group_by(row.project, row.function)
+            ):
+                lives[f"{owner}/{name}"] = values
+            runs, why = self._runs(connection, since, until, project)
+        found = []
+        for function in sorted({*lives, *runs}):
+            hits, late, wasted, failed, open_, cold_loads, saved, held, idle, lost = lives.get(function, (0,) * 10)
+            invocations, cold = runs.get(function, (0, 0))
+            found.append(
+                FunctionAccount(
+                    function=function, invocations=invocations, cold=cold, hits=hits, late=late, wasted=wasted, failed=failed, open=open_,
+                    cold_loads=cold_loads, saved=int(saved or 0), held_gb_s=float(held or 0.0), idle_gb_s=float(idle or 0.0),
+                    wasted_gb_s=float(lost or 0.0), unforeseen=why.get(function, {}),
+                )
+            )  # fmt: skip
+        return found
+
+    @staticmethod
+    def _runs(
+        connection: Any, since: float, until: float, project: str | None
+    ) -> tuple[dict[str, tuple[int, int]], dict[str, dict[str, int]]]:
+        """Attempts that ended, and those of them that were cold; cold ones by reason."""
+        run = ExecutionRow
+        which = [run.finished_at >= _moment(since), run.finished_at < _moment(until), run.cold.is_not(None)]
+        if project is not None:
+            which.append(run.project == project)
+        columns = (run.project, run.function, run.cold, func.coalesce(run.unforeseen, ""))
+        runs: dict[str, tuple[int, int]] = {}
+        why: dict[str, dict[str, int]] = {}
+        for owner, name, cold, reason, n in connection.execute(select(*columns, func.count()).where(*which).group_by(*columns)):
+            function = f"{owner}/{name}"
+            before = runs.get(function, (0, 0))
+            runs[function] = (before[0] + n, before[1] + n * bool(cold))
+            if cold:
+                reasons = why.setdefault(function, {})
+                reasons[reason or "unknown"] = reasons.get(reason or "unknown", 0) + n
+        return runs, why
+
+    # ---- forecasters ------------------------------------------------------------------------------------------------------------------
+
+    def store(self, manifest: Mapping[str, Any], model: bytes) -> int:
+        """Keep a fitted forecaster, and the last few before it. Returns its version."""
+        with Session(self._engine) as session:
+            row = ForecasterRow(manifest=dict(manifest), model=model)
+            session.add(row)
+            session.flush()
+            kept = select(ForecasterRow.version).order_by(ForecasterRow.version.desc()).limit(KEPT)
+            session.execute(delete(ForecasterRow).where(ForecasterRow.version.not_in(kept)))
+            session.commit()
+            return row.version
+
+    def newest(self) -> Fitted | None:
+        with Session(self._engine) as session:
+            row = session.scalars(select(ForecasterRow).order_by(ForecasterRow.version.desc()).limit(1)).first()
+            if row is None:
+                return None
+            return Fitted(version=row.version, created_at=row.created_at.timestamp(), manifest=row.manifest, model=row.model)
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
