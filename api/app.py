@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from api import schemas
 from api.deps import Gateway
 from api.errors import explain
-from api.routes import audit, functions, gpus, health, invocations, jobs, keys, predictor, projects, queues
+from api.routes import audit, functions, gpus, health, invocations, jobs, keys, predictor, prewarm, projects, queues
 from api.routes import explain as explain_routes
 from smore.domain.errors import SmoreError
 from smore.observability import configure, logger
@@ -109,7 +109,7 @@ def create_app(config: Settings) -> Application:
     )
     for kind in (SmoreError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _explained)
-    for module in (invocations, explain_routes, functions, queues, gpus, jobs, predictor, keys, projects, audit, health):
+    for module in (invocations, explain_routes, functions, queues, gpus, jobs, predictor, prewarm, keys, projects, audit, health):
         app.include_router(module.router)
     return app
 

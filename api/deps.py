@@ -32,6 +32,7 @@ from smore.settings import Settings
 if TYPE_CHECKING:
     from smore.audit import Audit, Change
     from smore.history import Reader
+    from smore.prewarming import Prewarming
     from smore.profiles import Profiles
     from smore.store import Store
 
@@ -68,6 +69,7 @@ class Gateway:
         self._reader: Reader | None = None
         self._profiles: Profiles | None = None
         self._audit: Audit | None = None
+        self._prewarming: Prewarming | None = None
 
     async def start(self) -> None:
         if self.settings.platform_cores:
@@ -159,6 +161,11 @@ class Gateway:
         assert self._audit is not None
         return self._audit
 
+    def prewarming(self) -> "Prewarming":
+        self._open()
+        assert self._prewarming is not None
+        return self._prewarming
+
     def _open(self) -> None:
         client = self.client()
         with self._lock:
@@ -169,6 +176,7 @@ class Gateway:
             from smore.audit import Audit
             from smore.db import make_engine
             from smore.history import Reader
+            from smore.prewarming import Prewarming
             from smore.profiles import Profiles
             from smore.store import Store
 
@@ -176,6 +184,7 @@ class Gateway:
             self._reader = Reader(engine)
             self._profiles = Profiles(engine)
             self._audit = Audit(engine)
+            self._prewarming = Prewarming(engine)
             self._store = Store(engine, Catalog(client, self.settings.redis.prefix))
 
 

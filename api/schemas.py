@@ -83,6 +83,12 @@ class StrangerBody(_Body):
     pid: int = Field(ge=1, le=2**31 - 1)
 
 
+class FunctionChanges(_Body):
+    """``scaling``: any of ``min_warm``, ``max_warm``, ``keep_alive`` and ``prewarm``, as in function.yaml; what is not named stays."""
+
+    scaling: dict[str, Any]
+
+
 class PlaceBody(_Body):
     """One GPU instance, or none for all."""
 
@@ -123,6 +129,15 @@ class Tensor(BaseModel):
     shape: list[int]
 
 
+class Scaling(BaseModel):
+    """``min_warm`` instances stand ready in all, at most ``max_warm`` on each GPU instance; ``keep_alive_s`` -1 = for ever."""
+
+    min_warm: int
+    max_warm: int
+    keep_alive_s: float
+    prewarm: str
+
+
 class Function(BaseModel):
     """``revision`` takes the traffic, 0 = none yet; ``inputs`` null = JSON values."""
 
@@ -133,6 +148,7 @@ class Function(BaseModel):
     deadline_ms: float | None = None
     inputs: list[Tensor] | None = None
     outputs: list[Tensor] | None = None
+    scaling: Scaling | None = None
 
 
 class Deployed(Function):
@@ -655,6 +671,72 @@ class Keys(BaseModel):
 
 class Projects(BaseModel):
     projects: list[Project]
+
+
+class PrewarmHold(BaseModel):
+    """At least ``instances`` stand ready from then on; ``until`` null = for ever."""
+
+    since: datetime
+    until: datetime | None
+    instances: int
+
+
+class PrewarmCounts(BaseModel):
+    """
+    What keeping instances ready came to. Loads ahead by outcome: ``hits`` (ready before its first use), ``late`` (a request waited for
+    it), ``wasted``, ``failed``, ``open``; ``cold`` of ``invocations`` attempts had to wait for a load, ``unforeseen`` says why; ``saved``:
+    runs that found an instance only because it was loaded ahead or held for longer than its keep-alive. GB-seconds of memory: ``held`` in
+    all, ``idle`` without work (loads included), ``wasted`` by instances that were loaded ahead and never used.
+    """
+
+    invocations: int = 0
+    cold: int = 0
+    hits: int = 0
+    late: int = 0
+    wasted: int = 0
+    failed: int = 0
+    open: int = 0
+    cold_loads: int = 0
+    saved: int = 0
+    held_gb_s: float = 0.0
+    idle_gb_s: float = 0.0
+    wasted_gb_s: float = 0.0
+    unforeseen: dict[str, int] = {}
+
+
+class PrewarmFunction(BaseModel):
+    """
+    ``mode``: auto, off or paper. ``source``: whose word is followed; ``silence``: why its rule has no say and its keep-alive holds, '' = it
+    has one. ``wanted`` instances, ``loaded`` (or on their way); ``unmet``: there is no room for what is wanted.
+    """
+
+    function: str
+    mode: str = ""
+    source: str = ""
+    silence: str = ""
+    wanted: int = 0
+    loaded: int = 0
+    unmet: bool = False
+    load_s: float = 0.0
+    holds: list[PrewarmHold] = []
+    counts: PrewarmCounts
+
+
+class Prewarm(BaseModel):
+    """
+    ``leading`` false: no leader has said lately how it keeps functions. ``forecasts``: version in use, 0 = none; ``jumps``: how often the
+    clock was set since the leader began. ``counts`` over all functions since ``since``.
+    """
+
+    since: datetime
+    leading: bool
+    on: bool = False
+    rule: str = ""
+    share: float = 0.0
+    forecasts: int = 0
+    jumps: int = 0
+    counts: PrewarmCounts
+    functions: list[PrewarmFunction]
 
 
 class Problem(BaseModel):

@@ -1,5 +1,6 @@
 """
-``scheduler.retrain``, ``scheduler.rollback`` and ``scheduler.republish``: the commands of ``ml/learning.py`` as tasks.
+``scheduler.retrain``, ``scheduler.rollback`` and ``scheduler.republish``: the commands of ``ml/learning.py`` as tasks; those of
+``ml/foresight.py`` as ``scheduler.forecast`` and ``scheduler.refit``.
 
 Each runs in a child process. A fit takes hundreds of MiB, and only the end of a process gives all of them back; this one imports
 nothing for it and stays as small as Celery is.
@@ -17,8 +18,9 @@ from celery.signals import worker_ready, worker_shutting_down
 
 from scheduler.schedule import LEARN_QUEUE
 from smore import observability as metrics
-from smore.celery_app import REPUBLISH, RETRAIN, ROLLBACK
+from smore.celery_app import FORECAST, REFIT, REPUBLISH, RETRAIN, ROLLBACK
 from smore.degradation import Tables
+from smore.forecasts import Board
 from smore.queue import connect
 from smore.settings import Settings
 
@@ -34,21 +36,21 @@ LIMIT_S = 900.0
 
 
 class Children:
-    """Processes of ``python -m ml.learning``; safe from any thread. After :meth:`stop` none is started."""
+    """Processes of ``python -m ml.learning`` and ``ml.foresight``; safe from any thread. After :meth:`stop` none is started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[str]] = set()
         self._stopped = False
 
-    def run(self, *words: str) -> None:
+    def run(self, *words: str, module: str = "ml.learning") -> None:
         """Returns when it has ended; what it says on stdout goes to the log, its own log is this process's."""
         with self._lock:
             if self._stopped:
                 return
             # One thread: the fits are small, and the cores belong to others. The gateway's port is this process's.
             env = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "SMORE_METRICS_PORT": "0"}
-            child = subprocess.Popen([sys.executable, "-m", "ml.learning", *words], env=env, stdout=subprocess.PIPE, text=True)
+            child = subprocess.Popen([sys.executable, "-m", module, *words], env=env, stdout=subprocess.PIPE, text=True)
             self._running.add(child)
         try:
             said, _ = child.communicate(timeout=LIMIT_S)
@@ -72,7 +74,7 @@ def register_learn(app: Celery, config: Settings) -> None:
     """Make this app's worker learn."""
     os.nice(max(0, NICE - os.nice(0)))
     client, children = connect(config), Children()
-    tables = Tables(client, config.redis.prefix)
+    tables, board = Tables(client, config.redis.prefix), Board(client, config.redis.prefix)
     seen = threading.Event()
 
     def published() -> bool:
@@ -102,7 +104,20 @@ def register_learn(app: Celery, config: Settings) -> None:
             if not published() and seen.is_set():
                 children.run("restore")
 
+    @app.task(name=FORECAST)
+    def forecast() -> None:
+        with suppress(*_OUTAGE):
+            # Mostly a small platform has nothing to forecast from, and then no process is started for it.
+            if config.prewarm.on and board.model():
+                children.run("forecast", module="ml.foresight")
+
+    @app.task(name=REFIT)
+    def refit(asked: bool = False) -> None:
+        if config.prewarm.on:
+            children.run("fit", *([] if asked else ["--if-due"]), module="ml.foresight")
+
     @worker_ready.connect(weak=False)
     def _first(**_: object) -> None:
-        # A new platform has rows in its checkout and no table yet; beat would come after 600 s.
+        # A new platform has rows in its checkout and no table yet, a restarted one counts; beat would come after 600 s.
         retrain.apply_async(queue=LEARN_QUEUE)
+        refit.apply_async(queue=LEARN_QUEUE)

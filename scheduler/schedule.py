@@ -1,6 +1,8 @@
 """The beat table. Beat imports this and nothing that decides."""
 
-from smore.celery_app import ASSIGN, RECORD, REPUBLISH, RETAIN, RETRAIN
+from celery.schedules import crontab
+
+from smore.celery_app import ASSIGN, FORECAST, RECORD, REFIT, REPUBLISH, RETAIN, RETRAIN
 
 SCHEDULER_QUEUE = "scheduler"
 CONTROL_QUEUE = "control"
@@ -13,5 +15,8 @@ BEAT = {
     "retain": {"task": RETAIN, "schedule": 3600.0, "options": {"queue": CONTROL_QUEUE, "expires": 600.0}},
     # Looks whether enough is new; mostly it is not.
     "retrain": {"task": RETRAIN, "schedule": 600.0, "options": {"queue": LEARN_QUEUE, "expires": 600.0}},
+    # When a minute begins: what came in the one before is recorded within a second or two.
+    "forecast": {"task": FORECAST, "schedule": crontab(), "options": {"queue": LEARN_QUEUE, "expires": 30.0}},
+    "refit": {"task": REFIT, "schedule": 600.0, "options": {"queue": LEARN_QUEUE, "expires": 600.0}},
     "republish": {"task": REPUBLISH, "schedule": 10.0, "options": {"queue": LEARN_QUEUE, "expires": 10.0}},
 }

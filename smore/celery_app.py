@@ -27,6 +27,8 @@ RETAIN = "scheduler.retain"
 RETRAIN = "scheduler.retrain"
 ROLLBACK = "scheduler.rollback"
 REPUBLISH = "scheduler.republish"
+FORECAST = "scheduler.forecast"
+REFIT = "scheduler.refit"
 
 #: Above every task's hard limit; the same value wherever Celery takes one, because the shortest of all wins.
 VISIBILITY_TIMEOUT_S = 6 * 3600

@@ -61,6 +61,8 @@ queues = typer.Typer(help="What waits, by function; alone: list it.", invoke_wit
 keys = typer.Typer(help="API keys; alone: list them.", invoke_without_command=True)
 profiles = typer.Typer(help="Measured co-locations.", no_args_is_help=True)
 predictor = typer.Typer(help="The degradation predictor; alone: the version in force.", invoke_without_command=True)
+prewarm = typer.Typer(help="How functions are kept ready; alone: as it is now, and what it came to.", invoke_without_command=True)
+app.add_typer(prewarm, name="prewarm")
 app.add_typer(profiles, name="profiles")
 app.add_typer(predictor, name="predictor")
 app.add_typer(functions, name="functions")
@@ -150,6 +152,26 @@ def functions_rollback(name: str, revision: int) -> None:
     """Give the traffic to an earlier revision."""
     with connected() as client:
         print(f"{name} revision {client.rollback(name, revision).revision}")
+
+
+@functions.command("scale")
+def functions_scale(
+    name: str,
+    min_warm: Annotated[int | None, typer.Option(help="Instances that stand ready at any time, on all GPU instances together.")] = None,
+    max_warm: Annotated[int | None, typer.Option(help="Instances on each GPU instance, at most.")] = None,
+    keep_alive: Annotated[
+        str | None, typer.Option(help="How long an idle one stays where no rule decides: 10m, 0, or -1 = for ever.")
+    ] = None,
+    mode: Annotated[str | None, typer.Option("--prewarm", help="Who decides: auto, off, or paper.")] = None,
+) -> None:
+    """Change how many instances of a function stand ready, until another revision takes its traffic."""
+    keep: object = float(keep_alive) if keep_alive is not None and keep_alive.lstrip("-").isdigit() else keep_alive
+    named = {"min_warm": min_warm, "max_warm": max_warm, "keep_alive": keep, "prewarm": mode}
+    changes = {key: value for key, value in named.items() if value is not None}
+    if not changes:
+        fail("nothing to change: name one of --min-warm, --max-warm, --keep-alive, --prewarm")
+    with connected() as client:
+        client.set_scaling(name, changes)
 
 
 @functions.command("delete")
@@ -582,6 +604,60 @@ def predictor_retrain() -> None:
 def predictor_rollback() -> None:
     """Put the version before in force again, as a new version."""
     learn("ml.learning", "rollback")
+
+
+def _span_s(text: str) -> float:
+    from smore.domain.errors import InvalidSpec
+    from smore.domain.function import duration_s
+
+    try:
+        return duration_s(text, "--since")
+    except InvalidSpec as error:
+        fail(str(error))
+
+
+Since = Annotated[str, typer.Option(help="How far back is counted: 90s, 30m, 24h.")]
+
+
+def _show_prewarm(since: str, output: Output) -> None:
+    with connected() as client:
+        found = client.prewarm(_span_s(since))
+    if output is not Output.TABLE:
+        show_value(found, output)
+        return
+    counts = found.counts
+    print(
+        (f"rule {found.rule}" if found.on else "switched off")
+        + (f", forecasts {found.forecasts or 'none'}" if found.leading else ", no leader")
+        + f"; in {since}: {counts.cold} of {counts.invocations} cold, {counts.saved} saved, {counts.idle_gb_s:.1f} GB s idle"
+    )
+    columns: list[Column[Any]] = [
+        ("function", lambda f: f.function),
+        ("mode", lambda f: f.mode),
+        ("follows", lambda f: f.source + (f" ({f.silence})" if f.silence else "")),
+        ("ready", lambda f: f"{f.loaded} of {f.wanted}" + (" (no room)" if f.unmet else "")),
+        ("hit", lambda f: f.counts.hits),
+        ("late", lambda f: f.counts.late),
+        ("wasted", lambda f: f.counts.wasted),
+        ("failed", lambda f: f.counts.failed),
+        ("saved", lambda f: f.counts.saved),
+        ("cold", lambda f: f"{f.counts.cold} of {f.counts.invocations}"),
+        ("because", lambda f: ", ".join(f"{reason} {count}" for reason, count in sorted(f.counts.unforeseen.items(), key=lambda i: -i[1]))),
+        ("GB s idle", lambda f: f"{f.counts.idle_gb_s:.1f}"),
+    ]
+    show(found.functions, columns, output)
+
+
+@prewarm.callback()
+def prewarm_(context: typer.Context, since: Since = "24h", output: OutputOption = Output.TABLE) -> None:
+    if context.invoked_subcommand is None:
+        _show_prewarm(since, output)
+
+
+@prewarm.command("report", context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
+def prewarm_report(context: typer.Context) -> None:
+    """A page: what keeping ready came to, and what other rules would have made of it: smore prewarm report --since 24h --out page."""
+    learn("scheduler.prewarmed", *context.args)
 
 
 # --- what would be ----------------------------------------------------------------------------------------------------------------------

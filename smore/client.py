@@ -128,6 +128,16 @@ Flow: TypeAlias = Generator[Call | Pause, Answer | Broken | None, T]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """``min_warm`` instances stand ready in all, at most ``max_warm`` on each GPU instance; ``keep_alive_s`` -1 = for ever."""
+
+    min_warm: int
+    max_warm: int
+    keep_alive_s: float
+    prewarm: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
     """A function as it stands. ``revision`` takes the traffic, 0 = none yet; ``inputs`` None = JSON values."""
 
@@ -138,6 +148,7 @@ class Function:
     deadline_ms: float | None = None
     inputs: list[TensorSpec] | None = None
     outputs: list[TensorSpec] | None = None
+    scaling: Scaling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -531,6 +542,68 @@ class Predictor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrewarmHold:
+    """At least ``instances`` stand ready from ``since`` on; ``until`` None = for ever."""
+
+    since: datetime
+    until: datetime | None
+    instances: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrewarmCounts:
+    """
+    Loads ahead by outcome, cold starts with their reasons (``unforeseen``), runs that were saved one, and GB-seconds of memory: held in
+    all, without work, and by instances that were loaded ahead and never used.
+    """
+
+    invocations: int = 0
+    cold: int = 0
+    hits: int = 0
+    late: int = 0
+    wasted: int = 0
+    failed: int = 0
+    open: int = 0
+    cold_loads: int = 0
+    saved: int = 0
+    held_gb_s: float = 0.0
+    idle_gb_s: float = 0.0
+    wasted_gb_s: float = 0.0
+    unforeseen: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrewarmFunction:
+    """How a function is kept ready: ``silence`` says why its rule has no say and its keep-alive holds, '' = it has one."""
+
+    function: str
+    mode: str
+    source: str
+    silence: str
+    wanted: int
+    loaded: int
+    unmet: bool
+    load_s: float
+    counts: PrewarmCounts
+    holds: list[PrewarmHold] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prewarm:
+    """``leading`` False: no leader has said lately how it keeps functions. ``counts`` over all of the project since ``since``."""
+
+    since: datetime
+    leading: bool
+    on: bool
+    rule: str
+    share: float
+    forecasts: int
+    jumps: int
+    counts: PrewarmCounts
+    functions: list[PrewarmFunction] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacePrediction:
     """For ``k`` invocations of a function at a time beside a training on one device. Degradations are fractions."""
 
@@ -784,6 +857,12 @@ class Dialogue:
 
     def set_slo(self, name: str, deadline_ms: float | None) -> Flow[Function]:
         return _read((yield from exchange(_json("PUT", _path("functions", name, "slo"), {"deadline_ms": deadline_ms}))), Function)
+
+    def set_scaling(self, name: str, changes: Mapping[str, object]) -> Flow[Function]:
+        return _read((yield from exchange(_json("PATCH", _path("functions", name), {"scaling": dict(changes)}))), Function)
+
+    def prewarm(self, since_s: float) -> Flow[Prewarm]:
+        return _read((yield from exchange(Call(method="GET", path=_path("prewarm"), query=(("since_s", str(since_s)),)))), Prewarm)
 
     def delete(self, name: str) -> Flow[None]:
         self._declared.pop(name, None)
@@ -1157,6 +1236,14 @@ class Client:
         """Set the function's deadline over its revision's; None = the revision's own again."""
         return self._carry(self._dialogue.set_slo(name, deadline_ms))
 
+    def set_scaling(self, name: str, changes: Mapping[str, object]) -> Function:
+        """Change ``min_warm``, ``max_warm``, ``keep_alive`` or ``prewarm`` of the revision that takes the traffic."""
+        return self._carry(self._dialogue.set_scaling(name, changes))
+
+    def prewarm(self, since_s: float = 86_400.0) -> Prewarm:
+        """How functions are kept ready, and what that came to in the last ``since_s`` seconds."""
+        return self._carry(self._dialogue.prewarm(since_s))
+
     def delete(self, name: str) -> None:
         self._carry(self._dialogue.delete(name))
 
@@ -1372,6 +1459,12 @@ class AsyncClient:
 
     async def set_slo(self, name: str, deadline_ms: float | None) -> Function:
         return await self._carry(self._dialogue.set_slo(name, deadline_ms))
+
+    async def set_scaling(self, name: str, changes: Mapping[str, object]) -> Function:
+        return await self._carry(self._dialogue.set_scaling(name, changes))
+
+    async def prewarm(self, since_s: float = 86_400.0) -> Prewarm:
+        return await self._carry(self._dialogue.prewarm(since_s))
 
     async def delete(self, name: str) -> None:
         await self._carry(self._dialogue.delete(name))

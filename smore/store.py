@@ -21,7 +21,7 @@ from smore.catalog import Catalog, KeyEntry
 from smore.db import ApiKeyRow, FunctionRow, JobRow, ProjectRow, RevisionRow
 from smore.domain.access import Scope, new_token, read_token
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
-from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict
+from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict, with_scaling
 from smore.domain.job import OVER, JobState
 from smore.domain.limits import Limits
 from smore.queue import new_id
@@ -258,6 +258,25 @@ class Store:
             _function_row(session, project, name).deadline_s = deadline_s
             session.commit()
         self._mirror_function(project, name)
+
+    def set_scaling(self, project: str, name: str, changes: Mapping[str, Any]) -> FunctionSpec:
+        """
+        Change ``min_warm``, ``max_warm``, ``keep_alive`` or ``prewarm`` of the revision that takes the traffic, until another does.
+
+        What it was registered with stays: the same spec deployed again changes nothing. Raises FunctionNotFound, Conflict without such a
+        revision, InvalidSpec.
+        """
+        with Session(self._engine) as session:
+            function = _function_row(session, project, name)
+            if not function.revision:
+                raise Conflict(f"No revision of {name} takes traffic yet.")
+            row = _revision_row(session, project, name, function.revision)
+            spec = with_scaling(spec_from_dict(row.spec), changes)
+            row.spec = spec.to_dict()
+            revision = function.revision
+            session.commit()
+        self._mirror_function(project, name, revision)
+        return spec
 
     def delete_function(self, project: str, name: str) -> None:
         """Its name may be registered again; revisions go on counting. Raises FunctionNotFound."""

@@ -16,7 +16,7 @@ from smore.catalog import FunctionEntry, KeyEntry
 from smore.domain.errors import FunctionNotFound, InvalidSpec, NotFound, QueueFull, SmoreError, Unavailable
 from smore.domain.function import FunctionSpec, parse_name, parse_spec
 from smore.domain.invocation import Encoding, State
-from smore.fleet import Offload, Prewarm
+from smore.fleet import Offload, Prewarm, Respecify
 from smore.observability import logger
 from smore.queue import Request as Wanted
 from smore.queue import new_id
@@ -149,6 +149,7 @@ def _shown(entry: FunctionEntry, spec: FunctionSpec | None) -> schemas.Function:
     return schemas.Function(
         name=entry.name, project=entry.project, revision=entry.revision, entrypoint=spec.entrypoint, deadline_ms=deadline_s * 1000,
         inputs=tensors(spec.inputs), outputs=tensors(spec.outputs),
+        scaling=schemas.Scaling(min_warm=spec.min_warm, max_warm=spec.max_warm, keep_alive_s=spec.keep_alive_s, prewarm=spec.prewarm.value),
     )  # fmt: skip
 
 
@@ -216,6 +217,20 @@ def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: st
         gateway.store().set_deadline(caller.project, function, None if body.deadline_ms is None else body.deadline_ms / 1000)
         change.after = {"deadline_ms": body.deadline_ms}
     return _stored(gateway, caller.project, function)
+
+
+@router.patch("/{function}")
+def change(gateway: TheGateway, caller: AdminKey, function: str, body: schemas.FunctionChanges) -> schemas.Function:
+    """
+    Change how many instances of the function stand ready, and who decides. It holds until another revision takes the traffic; GPU
+    workers hear of it at once.
+    """
+    gateway.store().set_scaling(caller.project, function, body.scaling)
+    now = gateway.store().get_function(caller.project, function)
+    fleet = gateway.fleet()
+    for report in fleet.reports():
+        fleet.send(report.gpu, Respecify(version=1, function=f"{caller.project}/{function}", revision=now.revision))
+    return _shown(FunctionEntry(project=caller.project, name=function, revision=now.revision, deadline_s=now.deadline_s), now.spec)
 
 
 @router.delete("/{function}", status_code=204)

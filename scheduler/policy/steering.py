@@ -22,8 +22,8 @@ ROOM_S: Final = 1.0
 
 class Steering:
     """
-    By shares a boost multiplies a function's weight; by P it leaves the starvation bound as it is: P is changed before it is normalised, and
-    normalised priorities differ by at most one.
+    By shares a boost multiplies a function's weight; by P it leaves the starvation bound as it is: P is changed before it is normalised,
+    and normalised priorities differ by at most one.
     """
 
     def __init__(self, cluster: Cluster) -> None:

@@ -1,0 +1,73 @@
+"""How functions are kept ready, and what that came to."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api import schemas
+from api.answers import moment
+from api.deps import ReadKey, TheGateway
+from smore.forecasts import Board, Keeping, decode_state
+from smore.prewarming import FunctionAccount
+
+router = APIRouter(prefix="/v1", tags=["prewarming"])
+
+#: Of what happened before nothing is kept for longer than the history (SMORE_POSTGRES__RETENTION_DAYS).
+DAY_S = 86_400.0
+
+
+@router.get("/prewarm")
+def get_prewarm(
+    gateway: TheGateway,
+    caller: ReadKey,
+    since_s: Annotated[float, Query(gt=0, le=366 * DAY_S, description="Seconds back from now that are counted")] = DAY_S,
+) -> schemas.Prewarm:
+    """The project's functions: mode, whose word is followed, what is held, and what it came to."""
+    now = time.time()
+    raw = Board(gateway.client(), gateway.settings.redis.prefix).state()
+    state = decode_state(raw) if raw is not None else None
+    accounts = {one.function: one for one in gateway.prewarming().account(now - since_s, now, caller.project)}
+    mine = f"{caller.project}/"
+    kept = {one.function: one for one in (state.functions if state is not None else ()) if one.function.startswith(mine)}
+    return schemas.Prewarm(
+        since=moment(now - since_s),
+        leading=state is not None,
+        on=state.on if state is not None else False,
+        rule=state.rule if state is not None else "",
+        share=state.share if state is not None else 0.0,
+        forecasts=state.forecasts if state is not None else 0,
+        jumps=state.jumps if state is not None else 0,
+        counts=_total(list(accounts.values())),
+        functions=[_function(name.removeprefix(mine), kept.get(name), accounts.get(name)) for name in sorted({*kept, *accounts})],
+    )
+
+
+def _function(name: str, kept: Keeping | None, account: FunctionAccount | None) -> schemas.PrewarmFunction:
+    counts = _counts(account) if account is not None else schemas.PrewarmCounts()
+    if kept is None:
+        return schemas.PrewarmFunction(function=name, counts=counts)
+    return schemas.PrewarmFunction(
+        function=name, mode=kept.mode, source=kept.source, silence=kept.silence, wanted=kept.wanted, loaded=kept.loaded, unmet=kept.unmet,
+        load_s=kept.load_s, counts=counts,
+        holds=[
+            schemas.PrewarmHold(since=moment(begin), until=moment(end) if end is not None else None, instances=instances)
+            for begin, end, instances in kept.holds
+        ],
+    )  # fmt: skip
+
+
+def _counts(account: FunctionAccount) -> schemas.PrewarmCounts:
+    return schemas.PrewarmCounts(**{key: value for key, value in asdict(account).items() if key != "function"})
+
+
+def _total(accounts: Sequence[FunctionAccount]) -> schemas.PrewarmCounts:
+    sums: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    for account in accounts:
+        reasons.update(account.unforeseen)
+        sums.update({key: value for key, value in asdict(account).items() if key not in ("function", "unforeseen")})
+    return schemas.PrewarmCounts(**sums, unforeseen=dict(reasons))
