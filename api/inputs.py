@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import orjson
 
 from smore.domain.errors import InvalidInput, PayloadTooLarge
-from smore.domain.function import ITEM_BYTES, FunctionSpec, TensorSpec
+from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Encoding
+from smore.domain.tensors import BYTES, Buffer, describe, section_stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ def from_json(value: object, spec: FunctionSpec, path: str) -> Payload:
         body = orjson.dumps(value)
     except orjson.JSONEncodeError as error:
         raise InvalidInput(f"{path}: nested too deeply", field=path) from error
-    _check_size(len(body), spec, path)
+    check_size(len(body), spec, path)
     return Payload(body=body, encoding=Encoding.JSON, rows=rows, shape=shape)
 
 
@@ -56,24 +57,35 @@ def from_raw(body: bytes, header: str | None, spec: FunctionSpec) -> Payload:
     """
     if spec.inputs is None:
         raise InvalidInput("body: this function takes JSON, not tensors", field="body")
-    _check_size(len(body), spec, "body")
+    check_size(len(body), spec, "body")
     shapes = _shapes_of_size(len(body), spec.inputs) if header is None else _shapes_of_header(header, spec.inputs)
-    expected = sum(math.prod(shape) * ITEM_BYTES[tensor.datatype] for tensor, shape in zip(spec.inputs, shapes, strict=True))
-    if expected != len(body):
-        raise InvalidInput(f"body: {expected} bytes are expected for these shapes, not {len(body)}", field="body")
-    text = ";".join(f"{t.name}:{t.datatype}:{','.join(map(str, shape))}" for t, shape in zip(spec.inputs, shapes, strict=True)).encode()
+    stop = 0
+    for tensor, shape in zip(spec.inputs, shapes, strict=True):
+        try:
+            stop = section_stop(body, stop, tensor.datatype, math.prod(shape))
+        except ValueError as error:
+            raise InvalidInput(f"body: {len(body)} bytes are too few for these shapes", field="body") from error
+    if stop != len(body):
+        raise InvalidInput(f"body: {stop} bytes are expected for these shapes, not {len(body)}", field="body")
+    described = [(tensor.name, tensor.datatype, shape) for tensor, shape in zip(spec.inputs, shapes, strict=True)]
+    rows = rows_of(spec.inputs, shapes, "Smore-Shape")
+    return raw_payload(described, [body], rows, batching_key(spec.inputs, shapes))
+
+
+def raw_payload(described: Sequence[tuple[str, str, Sequence[int]]], parts: Sequence[Buffer], rows: int, shape: str) -> Payload:
+    """Sections of checked tensors, in the order in which (name, datatype, shape) describe them, as a payload. Raises InvalidInput."""
+    text = ";".join(describe(*one) for one in described).encode()
     if len(text) > 0xFFFF:
-        raise InvalidInput("Smore-Shape: too long", field="Smore-Shape")
-    rows = _rows(spec.inputs, shapes, "Smore-Shape")
-    return Payload(body=len(text).to_bytes(2, "big") + text + body, encoding=Encoding.RAW, rows=rows, shape=_key(spec.inputs, shapes))
+        raise InvalidInput("Too many tensors, or too many axes.", field="inputs")
+    return Payload(body=b"".join((len(text).to_bytes(2, "big"), text, *parts)), encoding=Encoding.RAW, rows=rows, shape=shape)
 
 
-def _check_size(size: int, spec: FunctionSpec, path: str) -> None:
+def check_size(size: int, spec: FunctionSpec, path: str) -> None:
     if size > spec.payload_bytes:
         raise PayloadTooLarge(f"{path}: {size} bytes are more than the {spec.payload_bytes} of this function", limit=spec.payload_bytes)
 
 
-def _key(declared: Sequence[TensorSpec], shapes: Sequence[Sequence[int]]) -> str:
+def batching_key(declared: Sequence[TensorSpec], shapes: Sequence[Sequence[int]]) -> str:
     """Names, datatypes and the sizes of the free axes: with those equal, all axes but the first are."""
     parts = []
     for tensor, shape in zip(declared, shapes, strict=True):
@@ -82,7 +94,7 @@ def _key(declared: Sequence[TensorSpec], shapes: Sequence[Sequence[int]]) -> str
     return ";".join(parts)
 
 
-def _rows(declared: Sequence[TensorSpec], shapes: Sequence[Sequence[int]], path: str) -> int:
+def rows_of(declared: Sequence[TensorSpec], shapes: Sequence[Sequence[int]], path: str) -> int:
     rows = shapes[0][0]
     for tensor, shape in zip(declared, shapes, strict=True):
         if shape[0] != rows:
@@ -108,7 +120,7 @@ def _check_tensors(value: object, declared: Sequence[TensorSpec], path: str) -> 
         shape = _first_shape(value[tensor.name], tensor, where)
         _check_level(value[tensor.name], shape, 0, tensor.datatype, where)
         shapes.append(shape)
-    return _rows(declared, shapes, path), _key(declared, shapes)
+    return rows_of(declared, shapes, path), batching_key(declared, shapes)
 
 
 def _names(declared: Sequence[TensorSpec]) -> str:
@@ -133,7 +145,7 @@ def _first_shape(value: object, tensor: TensorSpec, path: str) -> list[int]:
 
 def _check_level(value: list[object], shape: Sequence[int], axis: int, datatype: str, path: str) -> None:
     if axis == len(shape) - 1:
-        _check_numbers(value, datatype, path)
+        check_elements(value, datatype, path)
         return
     size = shape[axis + 1]
     for position, item in enumerate(value):
@@ -147,10 +159,13 @@ def _check_level(value: list[object], shape: Sequence[int], axis: int, datatype:
         _check_level(item, shape, axis + 1, datatype, f"{path}[{position}]")
 
 
-def _check_numbers(row: list[object], datatype: str, path: str) -> None:
+def check_elements(row: Sequence[object], datatype: str, path: str) -> None:
+    """Raises InvalidInput that names the first element that is not of the datatype."""
     kinds = set(map(type, row))
     if datatype == "BOOL":
         allowed: set[type] = {bool}
+    elif datatype == BYTES:
+        allowed = {str}
     elif datatype in _FLOATS:
         allowed = {int, float}
     else:
@@ -158,11 +173,11 @@ def _check_numbers(row: list[object], datatype: str, path: str) -> None:
     if not kinds <= allowed:
         position = next(i for i, item in enumerate(row) if type(item) not in allowed)
         _refuse(row[position], datatype, f"{path}[{position}]")
-    if datatype == "BOOL":
+    if not row or datatype in ("BOOL", BYTES):
         return
     bound = _FLOATS.get(datatype)
     low, high = (-bound, bound) if bound is not None else _INTS[datatype]
-    numbers: list[float] = row  # type: ignore[assignment]  # the kinds have just been checked
+    numbers: Sequence[float] = row  # type: ignore[assignment]  # the kinds have just been checked
     if min(numbers) < low or max(numbers) > high:
         position = next(i for i, number in enumerate(numbers) if not low <= number <= high)
         _refuse(row[position], datatype, f"{path}[{position}]")
@@ -197,7 +212,7 @@ def _shapes_of_size(size: int, declared: Sequence[TensorSpec]) -> list[list[int]
     for tensor in declared:
         one = tensor.row_bytes()
         if one is None:
-            raise InvalidInput(f"Smore-Shape: needed, because {tensor.name} has free axes", field="Smore-Shape")
+            raise InvalidInput(f"Smore-Shape: needed, because a row of {tensor.name} has no fixed size", field="Smore-Shape")
         row_bytes += one
     if size == 0 or size % row_bytes:
         raise InvalidInput(f"body: a multiple of {row_bytes} bytes (one row) is expected, not {size}", field="body")

@@ -26,7 +26,8 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from smore.domain.function import ITEM_BYTES, TensorSpec
+from smore.domain import tensors
+from smore.domain.function import TensorSpec
 from smore.domain.invocation import TERMINAL, State
 
 if TYPE_CHECKING:
@@ -677,7 +678,9 @@ def is_arrays(value: object) -> bool:
 
 def numpy_type(datatype: str) -> str:
     """numpy's little-endian name of an Open Inference Protocol datatype; KeyError for an unknown one."""
-    size = ITEM_BYTES[datatype]
+    if datatype == tensors.BYTES:
+        return "object"
+    size = tensors.ITEM_BYTES[datatype]
     if datatype == "BOOL":
         return "|b1"
     return f"<{'f' if datatype.startswith('FP') else datatype[0].lower()}{size}"
@@ -698,9 +701,14 @@ def encode_raw(arrays: Mapping[str, "numpy.ndarray[Any, Any]"], declared: Sequen
     for tensor in declared:
         array = arrays[tensor.name]
         wanted = np.dtype(numpy_type(tensor.datatype))
-        if not np.can_cast(array.dtype, wanted, casting="same_kind"):
+        texts = tensor.datatype == tensors.BYTES
+        if not np.can_cast(array.dtype, wanted, casting="same_kind") or (texts and array.dtype.kind not in "OSU"):
             raise ValueError(f"{tensor.name}: {tensor.datatype} is expected, not {array.dtype}")
-        parts.append(np.ascontiguousarray(array, dtype=wanted).tobytes())
+        if texts:
+            flat = array.reshape(-1).tolist()
+            parts.append(tensors.join(element.encode() if isinstance(element, str) else bytes(element) for element in flat))
+        else:
+            parts.append(np.ascontiguousarray(array, dtype=wanted).tobytes())
         shapes.append(f"{tensor.name}={','.join(map(str, array.shape))}")
     return b"".join(parts), ";".join(shapes)
 
@@ -710,13 +718,13 @@ def decode_raw(body: bytes, shapes: str) -> dict[str, "numpy.ndarray[Any, Any]"]
     import numpy as np
 
     arrays = {}
-    offset = 0
-    for entry in shapes.split(";"):
-        name, datatype, sizes = entry.rsplit(":", 2)
-        shape = tuple(int(size) for size in sizes.split(",") if size)
-        count = math.prod(shape)
-        arrays[name] = np.frombuffer(body, numpy_type(datatype), count, offset).reshape(shape)
-        offset += count * ITEM_BYTES[datatype]
+    for section in tensors.sections(shapes, body):
+        own = memoryview(body)[section.start : section.stop]
+        if section.datatype == tensors.BYTES:
+            flat = np.fromiter(tensors.elements(own), dtype=object)
+        else:
+            flat = np.frombuffer(own, numpy_type(section.datatype)) if own else np.empty(0, numpy_type(section.datatype))
+        arrays[section.name] = flat.reshape(section.shape)
     return arrays
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn, cast
 import numpy as np
 import orjson
 
+from smore.domain import tensors
 from smore.domain.invocation import Cause, Encoding
 from smore.handler import Handler
 from worker import frames, proc
@@ -29,11 +30,11 @@ from worker.frames import Answer, Channel, Chunk, Failed, Item, Loaded, Predicte
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
 
-#: Open Inference Protocol datatype → numpy's, little-endian.
+#: Open Inference Protocol datatype → numpy's, little-endian. An element of BYTES is a bytes object.
 DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "BOOL": np.dtype(np.bool_), "UINT8": np.dtype("u1"), "INT8": np.dtype("i1"), "UINT16": np.dtype("<u2"), "INT16": np.dtype("<i2"),
     "FP16": np.dtype("<f2"), "UINT32": np.dtype("<u4"), "INT32": np.dtype("<i4"), "FP32": np.dtype("<f4"), "UINT64": np.dtype("<u8"),
-    "INT64": np.dtype("<i8"), "FP64": np.dtype("<f8"),
+    "INT64": np.dtype("<i8"), "FP64": np.dtype("<f8"), tensors.BYTES: np.dtype(object),
 }  # fmt: skip
 _DATATYPES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -82,42 +83,44 @@ def is_tensors(example: object) -> bool:
     return isinstance(example, dict) and bool(example) and all(isinstance(value, np.ndarray) for value in example.values())
 
 
-def parse_shapes(text: str) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
-    """``name:datatype:d0,d1;…`` → [(name, dtype, shape)]. Raises InvalidInput."""
-    tensors = []
-    for part in text.split(";"):
-        try:
-            name, datatype, sizes = part.rsplit(":", 2)
-            tensors.append((name, DTYPES[datatype], tuple(int(size) for size in sizes.split(","))))
-        except (ValueError, KeyError) as error:
-            raise InvalidInput(f"the tensor {part!r} is not described as name:datatype:sizes") from error
-    return tensors
-
-
 def read_raw(payload: Chunk, example: Arrays) -> Arrays:
     """
-    Tensors as the gateway frames them (api/inputs.py): two bytes, big-endian, with the length of the shapes text, that text, the tensors
-    one after the other.
+    Tensors as the gateway frames them (api/inputs.py): two bytes, big-endian, with the length of the text that describes them, that text,
+    the tensors (smore/domain/tensors.py).
 
     Views of the payload where alignment allows. Raises InvalidInput.
     """
     start = 2 + int.from_bytes(payload[:2], "big")
-    tensors = parse_shapes(bytes(payload[2:start]).decode())
     body = payload[start:]
-    arrays: Arrays = {}
-    at = 0
-    for name, dtype, shape in tensors:
-        count = 1
-        for size in shape:
-            count *= size
-        if min(shape) < 0 or at + count * dtype.itemsize > len(body):
-            raise InvalidInput(f"the body is too short for the tensor {name!r} of shape {list(shape)}")
-        array = np.frombuffer(body, dtype, count, at).reshape(shape)
-        arrays[name] = array if array.flags.aligned else array.copy()
-        at += count * dtype.itemsize
-    if at != len(body):
-        raise InvalidInput(f"the body has {len(body)} bytes, its tensors {at}")
-    return _like(arrays, example)
+    try:
+        found = tensors.sections(bytes(payload[2:start]).decode(), body)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from error
+    return _like({section.name: _array(section, body) for section in found}, example)
+
+
+def _array(section: tensors.Section, body: Chunk) -> Array:
+    dtype = DTYPES[section.datatype]
+    if section.datatype == tensors.BYTES:
+        return np.fromiter(tensors.elements(body[section.start : section.stop]), object).reshape(section.shape)
+    # numpy has no view of nothing.
+    array = np.frombuffer(body[section.start : section.stop], dtype) if section.stop > section.start else np.empty(0, dtype)
+    array = array.reshape(section.shape)
+    return array if array.flags.aligned else array.copy()
+
+
+def _texts(array: Array) -> Array:
+    """BYTES for JSON: every element as text. Raises UnicodeDecodeError."""
+    return np.fromiter((element.decode() for element in array.flat), object).reshape(array.shape)
+
+
+def _bytes(array: Array) -> Array:
+    """BYTES out of texts and bytes. Raises TypeError for anything else."""
+    flat = np.fromiter((element.encode() if isinstance(element, str) else element for element in array.flat), object)
+    for element in flat:
+        if not isinstance(element, bytes):
+            raise TypeError(f"an element is {type(element).__name__}, neither bytes nor str")
+    return flat.reshape(array.shape)
 
 
 def read_json(body: Chunk, example: Arrays) -> Arrays:
@@ -129,7 +132,8 @@ def read_json(body: Chunk, example: Arrays) -> Arrays:
     for name, value in values.items():
         if name not in example:
             raise InvalidInput(f"there is no input {name!r}")
-        arrays[name] = np.asarray(value, dtype=example[name].dtype)
+        array = np.asarray(value, dtype=example[name].dtype)
+        arrays[name] = _bytes(array) if array.dtype.kind == "O" else array
     return _like(arrays, example)
 
 
@@ -138,7 +142,7 @@ def _like(arrays: Arrays, example: Arrays) -> Arrays:
     for name, wanted in example.items():
         if name not in arrays:
             raise InvalidInput(f"the input {name!r} is missing")
-        if arrays[name].ndim != wanted.ndim or not arrays[name].size:
+        if arrays[name].ndim != wanted.ndim:
             raise InvalidInput(f"the input {name!r} has the shape {list(arrays[name].shape)}, one like {list(wanted.shape)} is expected")
         if arrays[name].dtype != wanted.dtype:
             raise InvalidInput(f"the input {name!r} is {arrays[name].dtype}, {wanted.dtype} is expected")
@@ -161,14 +165,21 @@ def checked_outputs(output: object, rows: int) -> Arrays:
         dtype = array.dtype.newbyteorder("<")
         if dtype not in _DATATYPES:
             raise BadOutput(f"the output {name!r} is {array.dtype}, which has no datatype")
-        arrays[str(name)] = np.ascontiguousarray(array, dtype)
+        array = np.ascontiguousarray(array, dtype)
+        try:
+            arrays[str(name)] = _bytes(array) if dtype.kind == "O" else array
+        except TypeError as error:
+            raise BadOutput(f"the output {name!r}: {error}") from error
     return arrays
 
 
 def write_raw(arrays: Arrays) -> tuple[list[Chunk], str]:
-    """(bytes of the tensors one after the other, their shapes as text)."""
-    shapes = ";".join(f"{name}:{_DATATYPES[a.dtype]}:{','.join(map(str, a.shape))}" for name, a in arrays.items())
-    return [a.reshape(-1).view(np.uint8).data for a in arrays.values()], shapes
+    """(bytes of the tensors one after the other, their description), see smore/domain/tensors.py."""
+    chunks: list[Chunk] = []
+    for array in arrays.values():
+        flat = array.reshape(-1)
+        chunks.append(tensors.join(flat.tolist()) if array.dtype.kind == "O" else flat.view(np.uint8).data)
+    return chunks, ";".join(tensors.describe(name, _DATATYPES[array.dtype], array.shape) for name, array in arrays.items())
 
 
 def specs(arrays: Arrays) -> list[dict[str, object]]:
@@ -312,11 +323,16 @@ class _Resident:
             if items[place].accept == Encoding.RAW:
                 chunks, shapes = write_raw(own)
                 bodies[place] = chunks
-                answers[place] = Answer(form="raw", length=sum(array.nbytes for array in own.values()), shapes=shapes)
-            else:
-                encoded = orjson.dumps(own, option=orjson.OPT_SERIALIZE_NUMPY)
-                bodies[place] = [encoded]
-                answers[place] = Answer(form="json", length=len(encoded))
+                answers[place] = Answer(form="raw", length=sum(map(len, chunks)), shapes=shapes)
+                continue
+            try:
+                plain = {name: _texts(array).tolist() if array.dtype.kind == "O" else array for name, array in own.items()}
+            except UnicodeDecodeError as error:
+                answers[place] = Answer(form="error", cause=Cause.BAD_OUTPUT, message=f"the output is no text for JSON: {error}"[:4000])
+                continue
+            encoded = orjson.dumps(plain, option=orjson.OPT_SERIALIZE_NUMPY)
+            bodies[place] = [encoded]
+            answers[place] = Answer(form="json", length=len(encoded))
         return sum(counts), run_us
 
 

@@ -12,13 +12,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from smore.domain.errors import InvalidSpec
+from smore.domain.tensors import DATATYPES, ITEM_BYTES
 from smore.domain.workload import CONSERVATIVE, parse_model
-
-#: Bytes per element of each Open Inference Protocol datatype that the raw body form supports (BYTES has no fixed size).
-ITEM_BYTES = {
-    "BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2, "UINT32": 4, "INT32": 4, "FP32": 4,
-    "UINT64": 8, "INT64": 8, "FP64": 8,
-}  # fmt: skip
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 #: A result names its tensors in ``name:datatype:d0,d1;…`` (smore/stream.py), so a name has none of those marks.
@@ -35,8 +30,8 @@ class TensorSpec:
     shape: tuple[int, ...]
 
     def row_bytes(self) -> int | None:
-        """Bytes of one row, or None where an axis is free."""
-        if any(size < 0 for size in self.shape[1:]):
+        """Bytes of one row, or None where an axis is free or the datatype has no fixed size."""
+        if self.datatype not in ITEM_BYTES or any(size < 0 for size in self.shape[1:]):
             return None
         total = ITEM_BYTES[self.datatype]
         for size in self.shape[1:]:
@@ -221,8 +216,8 @@ def _tensors(raw: object, path: str) -> tuple[TensorSpec, ...] | None:
         reader.end()
         if not isinstance(name, str) or TENSOR_NAME.fullmatch(name) is None:
             raise InvalidSpec(f"{where}.name: a name (letters, digits, inner '_', '.', '/', '-') is expected", field=f"{where}.name")
-        if not isinstance(datatype, str) or datatype not in ITEM_BYTES:
-            raise InvalidSpec(f"{where}.datatype: one of {', '.join(ITEM_BYTES)} is expected, not {datatype!r}", field=f"{where}.datatype")
+        if not isinstance(datatype, str) or datatype not in DATATYPES:
+            raise InvalidSpec(f"{where}.datatype: one of {', '.join(DATATYPES)} is expected, not {datatype!r}", field=f"{where}.datatype")
         sizes = isinstance(shape, list) and all(type(size) is int and (size == -1 or 0 < size < 2**31) for size in shape)
         if not sizes or not shape or shape[0] != -1:
             raise InvalidSpec(f"{where}.shape: a list that starts with -1 (the rows) is expected", field=f"{where}.shape")

@@ -148,3 +148,18 @@ def test_wrong_raw_bodies_are_named(body: bytes, header: str | None, declared: F
         from_raw(body, header, declared)
 
     assert refused.value.details["field"] == field
+
+
+WORDS = spec(tensor("s", "BYTES", 1))
+
+
+def test_bytes_by_json_and_raw() -> None:
+    assert from_json({"s": [["é"], [""]]}, WORDS, "input").rows == 2
+    with pytest.raises(InvalidInput, match=r"input\.s\[0\]\[0\]: 7 is not BYTES"):
+        from_json({"s": [[7]]}, WORDS, "input")
+
+    section = b"\x01\0\0\0a" + b"\0\0\0\0"
+    assert from_raw(section, "s=2,1", WORDS).body == (11).to_bytes(2, "big") + b"s:BYTES:2,1" + section
+    for body, header in ((section, None), (section, "s=1,1"), (section, "s=3,1"), (section[:-1], "s=2,1")):
+        with pytest.raises(InvalidInput):
+            from_raw(body, header, WORDS)

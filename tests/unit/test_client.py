@@ -181,6 +181,15 @@ class TestArrays:
         assert shapes == "a=2,2;b=2"
         np.testing.assert_array_equal(back["a"], [[0, 2], [4, 6]])
 
+    def test_texts_go_as_bytes_and_come_as_bytes(self) -> None:
+        declared = [TensorSpec(name="s", datatype="BYTES", shape=(-1, 1))]
+        for texts in (np.array([["é"], [b"\xff"]], object), np.array([["é"], ["x"]])):
+            body, shapes = c.encode_raw({"s": texts}, declared)
+            back = c.decode_raw(body, "s:BYTES:2,1")["s"]
+            assert (shapes, back[0, 0], back.shape) == ("s=2,1", "é".encode(), (2, 1))
+        with pytest.raises(ValueError, match="BYTES is expected"):
+            c.encode_raw({"s": np.zeros((2, 1))}, declared)
+
     @pytest.mark.parametrize(("datatype", "numpy"), [("BOOL", "|b1"), ("UINT8", "|u1"), ("FP16", "<f2"), ("UINT64", "<u8")])
     def test_datatypes(self, datatype: str, numpy: str) -> None:
         assert np.dtype(c.numpy_type(datatype)) == np.dtype(numpy)

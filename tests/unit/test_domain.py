@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from smore.domain import errors
 from smore.domain.errors import CallerError, InvalidSpec, PlatformError, SmoreError
 from smore.domain.function import (
-    ITEM_BYTES,
     FunctionSpec,
     Profile,
     TensorSpec,
@@ -22,6 +21,7 @@ from smore.domain.function import (
     spec_from_dict,
 )
 from smore.domain.invocation import TERMINAL, TRANSITIONS, State
+from smore.domain.tensors import DATATYPES
 
 # The table.
 
@@ -240,7 +240,7 @@ TENSORS = st.none() | st.lists(
     st.builds(
         TensorSpec,
         name=st.text("abc_.-/09", min_size=1, max_size=8),
-        datatype=st.sampled_from(sorted(ITEM_BYTES)),
+        datatype=st.sampled_from(sorted(DATATYPES)),
         shape=st.lists(st.integers(-1, 4096), max_size=3).map(lambda rest: (-1, *rest)),
     ),
     min_size=1,
@@ -294,7 +294,7 @@ def test_run_time_is_a_profiled_one_or_more_than_the_largest(run_s: dict[int, fl
 
 @pytest.mark.parametrize(
     ("datatype", "shape", "expected"),
-    [("FP32", (-1,), 4), ("FP32", (-1, 3, 224, 224), 602_112), ("INT8", (-1, -1), None), ("FP16", (-1, 0), 0)],
+    [("FP32", (-1,), 4), ("FP32", (-1, 3, 224, 224), 602_112), ("INT8", (-1, -1), None), ("FP16", (-1, 0), 0), ("BYTES", (-1,), None)],
 )
 def test_row_bytes(datatype: str, shape: tuple[int, ...], expected: int | None) -> None:
     assert TensorSpec(name="x", datatype=datatype, shape=shape).row_bytes() == expected

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from smore.domain.function import ITEM_BYTES
+from smore.domain.tensors import ITEM_BYTES
 from worker.frames import Channel
 from worker.runner import DTYPES, BadOutput, InvalidInput, checked_outputs, is_tensors, read_json, read_raw, write_raw
 
@@ -18,7 +18,7 @@ def raw(shapes: str, *parts: bytes) -> bytes:
 
 
 def test_every_datatype_has_its_size() -> None:
-    assert {name: dtype.itemsize for name, dtype in DTYPES.items()} == ITEM_BYTES
+    assert {name: dtype.itemsize for name, dtype in DTYPES.items() if name != "BYTES"} == ITEM_BYTES
 
 
 def test_tensors_are_told_from_json() -> None:
@@ -45,12 +45,33 @@ def test_raw_arrays_are_usable_wherever_they_lie() -> None:
         raw("a:FP32:-1,3;k:UINT8:1", b"\0" * 13),
         raw("a:FP64:1,3;k:UINT8:1", b"\0" * 25),
         raw("a:BYTES:1,3;k:UINT8:1", b"\0" * 13),
+        raw("a:FP32:1,0;k:UINT8:2", b"\0" * 2),
+        raw("a:BF16:1,3;k:UINT8:1", b"\0" * 7),
         raw("nonsense", b"\0" * 13),
     ],
 )
 def test_a_raw_payload_that_does_not_fit(payload: bytes) -> None:
     with pytest.raises(InvalidInput):
         read_raw(payload, EXAMPLE)
+
+
+def test_tensors_may_be_empty() -> None:
+    found = read_raw(raw("a:FP32:0,3;k:UINT8:0"), EXAMPLE)
+    assert (found["a"].shape, found["k"].shape) == ((0, 3), (0,))
+    assert write_raw(checked_outputs({"y": found["a"]}, 0))[1] == "y:FP32:0,3"
+
+
+def test_bytes_are_bytes_in_every_form() -> None:
+    example = {"s": np.array([[b""]], object)}
+    section = b"\x02\0\0\0\xc3\xa9" + b"\0\0\0\0"
+    found = read_raw(raw("s:BYTES:2,1", section), example)["s"]
+    told = read_json('{"s": [["é"], [""]]}'.encode(), example)["s"]
+    assert found.tolist() == told.tolist() == [["é".encode()], [b""]]
+
+    chunks, shapes = write_raw(checked_outputs({"s": found, "t": np.array([["é"], [b"\xff"]], object)}, 2))
+    assert (shapes, chunks[0]) == ("s:BYTES:2,1;t:BYTES:2,1", section) and b"\xff" in bytes(chunks[1])
+    with pytest.raises(BadOutput):
+        checked_outputs({"s": np.array([[b"x"], [7]], object)}, 2)
 
 
 def test_json_takes_the_types_of_the_example() -> None:
