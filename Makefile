@@ -2,6 +2,8 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+# kserve's client wants an older psutil than the platform: a test's environment, beside the platform's.
+KSERVE := $(VENV)/kserve/.installed
 export PYTHONPATH := $(CURDIR)
 
 .PHONY: help install demo up down test check fmt bench migrate clean
@@ -15,6 +17,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m scheduler.policy
 	@touch $@
 
+$(KSERVE): constraints.txt | $(STAMP)
+	@test -x $(VENV)/kserve/bin/python || $(PY) -m venv $(VENV)/kserve
+	$(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt kserve
+	@touch $@
+
 install: $(STAMP) ## The .venv alone
 
 demo: $(STAMP) ## A minute of functions next to training on this machine, and a report
@@ -26,7 +33,7 @@ up: $(STAMP) ## The whole platform on this machine; stays
 down: $(STAMP) ## End what `make up` started
 	$(PY) -m smore.cli down
 
-test: $(STAMP) ## Every test
+test: $(STAMP) $(KSERVE) ## Every test
 	$(PY) -m pytest
 
 check: $(STAMP) ## Formatting, lint, types, layers

@@ -15,7 +15,7 @@ from smore.stream import Result, decode_result
 JSON_TYPE = (b"content-type", b"application/json")
 #: What the gate calls a limit → the field that sets it (smore/domain/limits.py).
 _LIMITS = {"rate": "rate_per_s", "depth": "depth", "concurrency": "concurrency"}
-_RAW_TYPE = (b"content-type", b"application/octet-stream")
+RAW_TYPE = (b"content-type", b"application/octet-stream")
 
 
 class Answer(Response):
@@ -30,14 +30,20 @@ class Answer(Response):
 
 def settled(reply: Reply, request_id: str, gate: Gate | None = None) -> Response:
     """200 with the output. Raises :class:`Ended` for an ending without one; ``gate``: what it says now, of one that was too late."""
+    result = result_of(reply, gate)
+    timing = (b"server-timing", server_timing(reply, result))
+    if result.form == "raw":
+        headers = [RAW_TYPE, timing, (b"smore-outputs", result.shapes.encode()), (b"smore-invocation", reply.id.encode())]
+        return Answer(200, result.body, request_id, headers)
+    return Answer(200, b'{"id":"%b","state":"succeeded","output":%b}' % (reply.id.encode(), result.body), request_id, [JSON_TYPE, timing])
+
+
+def result_of(reply: Reply, gate: Gate | None = None) -> Result:
+    """What it came to. Raises as :func:`settled` does."""
     result = decode_result(reply.result)
     if reply.state != State.SUCCEEDED:
         raise _ended(reply, result, gate)
-    timing = (b"server-timing", server_timing(reply, result))
-    if result.form == "raw":
-        headers = [_RAW_TYPE, timing, (b"smore-outputs", result.shapes.encode()), (b"smore-invocation", reply.id.encode())]
-        return Answer(200, result.body, request_id, headers)
-    return Answer(200, b'{"id":"%b","state":"succeeded","output":%b}' % (reply.id.encode(), result.body), request_id, [JSON_TYPE, timing])
+    return result
 
 
 def accepted(id_: str, state: str, durability: str, request_id: str) -> Response:

@@ -1,8 +1,8 @@
 """
 The gateway's composition root: ``python -m api.app``.
 
-Speed: an invocation goes from :class:`Application` straight to its handler, past FastAPI's middlewares, routing and dependency
-machinery. Every other path is ordinary FastAPI.
+Speed: an invocation, native or of the Open Inference Protocol, goes from :class:`Application` straight to its handler, past FastAPI's
+middlewares, routing and dependency machinery. Every other path is ordinary FastAPI.
 """
 
 import gc
@@ -19,8 +19,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from api import schemas
 from api.deps import Gateway
-from api.errors import explain
-from api.routes import audit, functions, gpus, health, invocations, jobs, keys, predictor, prewarm, projects, queues
+from api.errors import explain, hybrid
+from api.routes import audit, functions, gpus, health, invocations, jobs, keys, oip, predictor, prewarm, projects, queues
 from api.routes import explain as explain_routes
 from smore.domain.errors import SmoreError
 from smore.observability import configure, logger
@@ -32,6 +32,8 @@ log = logger("api")
 SHUTDOWN_S = 10
 
 _PREFIX, _SUFFIX = "/v1/functions/", "/invocations"
+_OIP = "/v2"
+_INFER = re.compile(rf"{_OIP}/models/([^/]+)(?:/versions/([^/]+))?/infer")
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -45,16 +47,23 @@ class Application(FastAPI):
         scope["app"] = self
         request_id = scope["request_id"] = _request_id(scope)
         path: str = scope["path"]
+        response: Response
         if scope["method"] == "POST" and path.startswith(_PREFIX) and path.endswith(_SUFFIX):
             name = path[len(_PREFIX) : -len(_SUFFIX)]
             if name and "/" not in name:
-                response: Response
                 try:
                     response = await invocations.invoke(Request(scope, receive), name)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer and the log the rest
                     response = explain(error, request_id)
                 await response(scope, receive, send)
                 return
+        elif scope["method"] == "POST" and (inference := _INFER.fullmatch(path)) is not None:
+            try:
+                response = await oip.infer(Request(scope, receive), inference[1], inference[2])
+            except Exception as error:  # noqa: BLE001 - as above
+                response = hybrid(explain(error, request_id))
+            await response(scope, receive, send)
+            return
         await self._ordinary(scope, receive, send, request_id)
 
     async def _ordinary(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
@@ -80,7 +89,9 @@ def _request_id(scope: Scope) -> str:
 
 
 async def _explained(request: Request, error: Exception) -> Response:
-    return explain(error, request.scope["request_id"])
+    answer = explain(error, request.scope["request_id"])
+    path: str = request.scope["path"]
+    return hybrid(answer) if path == _OIP or path.startswith(_OIP + "/") else answer
 
 
 def create_app(config: Settings) -> Application:
@@ -109,7 +120,7 @@ def create_app(config: Settings) -> Application:
     )
     for kind in (SmoreError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _explained)
-    for module in (invocations, explain_routes, functions, queues, gpus, jobs, predictor, prewarm, keys, projects, audit, health):
+    for module in (invocations, explain_routes, functions, queues, gpus, jobs, predictor, prewarm, keys, projects, audit, health, oip):
         app.include_router(module.router)
     return app
 

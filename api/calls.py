@@ -12,6 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
+from api import oip
 from api.deps import Gateway
 from api.errors import Malformed, UnsupportedMediaType
 from api.inputs import Payload, from_json, from_raw
@@ -20,6 +21,7 @@ from smore.domain.errors import InvalidInput, PayloadTooLarge
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Encoding
 from smore.domain.limits import Limits
+from smore.domain.tensors import BYTES
 from smore.queue import Request as Wanted
 from smore.queue import new_id
 
@@ -28,6 +30,8 @@ RAW = b"application/octet-stream"
 MAX_WAIT_S = 60.0
 #: A larger body is checked in a worker thread, so that the event loop does not stand still for tens of milliseconds.
 _LARGE_BODY = 512 << 10
+#: How long after its deadline an inference's answer may come: the platform itself ends what is overdue.
+_ANSWER_S = 1.0
 #: The longest deadline, as for a function's own.
 _MAX_DEADLINE_MS = 86_400_000.0
 #: The most rows that a dry run may name.
@@ -78,9 +82,7 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
     limits, of_project = gateway.settings.api, gateway.admit(entry, spec)
     raw = _is_raw(headers.get(b"content-type", b""))
     deadline = _given_deadline(scope, headers)
-    idempotency_key = headers.get(b"idempotency-key")
-    if idempotency_key is not None and _IDEMPOTENCY_KEY.fullmatch(idempotency_key) is None:
-        raise InvalidInput("Idempotency-Key: 1 to 255 visible ASCII characters are expected", field="Idempotency-Key")
+    idempotency_key = _idempotency_key(headers)
 
     body = await read_body(request, min(limits.max_body_bytes, spec.payload_bytes) if raw else limits.max_body_bytes)
     shape = headers.get(b"smore-shape")
@@ -104,11 +106,77 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
         slo_us=_slo_us(in_body, deadline, entry, spec),
         wait_s=limits.sync_wait_s if prefer is None else wait_s(prefer, limits.sync_wait_s),
         trace=_trace(trace) if trace is not None else "",
-        idempotency_key=idempotency_key.decode() if idempotency_key is not None else "",
-        request_hash=_digest(entry.key, shape, body) if idempotency_key is not None else "",
+        idempotency_key=idempotency_key,
+        request_hash=_digest(entry.key, shape, body) if idempotency_key else "",
         request_id=scope["request_id"],
         limits=of_project,
     )
+
+
+async def read_inference(
+    request: Request, gateway: Gateway, key: KeyEntry, entry: FunctionEntry, spec: FunctionSpec
+) -> tuple[Call, oip.Inference]:
+    """
+    The same of a request in the Open Inference Protocol, whatever media type it claims: tritonclient sends none.
+
+    Raises InvalidInput that names the place, Malformed, PayloadTooLarge, Unsupported, UnsupportedMediaType.
+    """
+    scope = request.scope
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    limit = gateway.settings.api.max_body_bytes
+    idempotency_key, size, coding = _idempotency_key(headers), _json_size(headers), _coding(headers)
+    body = await read_body(request, limit)
+    if coding or (len(body) if size is None else size) > _LARGE_BODY or (len(body) > _LARGE_BODY and _walked(spec)):
+        inference = await run_in_threadpool(_parse_inference, body, coding, size, limit, spec)
+    else:
+        inference = oip.read(body, size, spec)
+    deadline, trace, told = _given_deadline(scope, headers), headers.get(b"traceparent"), f"v2 {size} {coding}".encode()
+    slo_us = _slo_us(inference.deadline_ms, deadline, entry, spec)
+    call = Call(
+        gateway=gateway, key=key, entry=entry, spec=spec, payloads=[inference.payload], several=False,
+        accept=Encoding.JSON if spec.inputs is None else Encoding.RAW, slo_us=slo_us, wait_s=min(slo_us / 1e6 + _ANSWER_S, MAX_WAIT_S),
+        trace=_trace(trace) if trace is not None else "", idempotency_key=idempotency_key,
+        request_hash=_digest(f"{entry.key}@{entry.revision}", told, body) if idempotency_key else "", request_id=scope["request_id"],
+    )  # fmt: skip
+    return call, inference
+
+
+def _parse_inference(body: bytes, coding: str, size: int | None, limit: int, spec: FunctionSpec) -> oip.Inference:
+    return oip.read(oip.decompress(body, coding, limit) if coding else body, size, spec)
+
+
+def _walked(spec: FunctionSpec) -> bool:
+    """Whether checking its inputs takes a step for each element."""
+    return spec.inputs is None or any(tensor.datatype == BYTES for tensor in spec.inputs)
+
+
+def _json_size(headers: Mapping[bytes, bytes]) -> int | None:
+    given = headers.get(b"inference-header-content-length")
+    if given is None:
+        return None
+    # isdigit is true of ASCII digits alone where bytes are asked.
+    if not given.isdigit() or len(given) > 15:
+        raise Malformed("Inference-Header-Content-Length: a number of bytes is expected.")
+    return int(given)
+
+
+def _coding(headers: Mapping[bytes, bytes]) -> str:
+    """The body's content coding, '' = none."""
+    coding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+    if coding in ("", "identity"):
+        return ""
+    if coding not in oip.CODINGS:
+        raise UnsupportedMediaType(f"Content-Encoding: {', '.join(oip.CODINGS)} or none is expected.")
+    return coding
+
+
+def _idempotency_key(headers: Mapping[bytes, bytes]) -> str:
+    given = headers.get(b"idempotency-key")
+    if given is None:
+        return ""
+    if _IDEMPOTENCY_KEY.fullmatch(given) is None:
+        raise InvalidInput("Idempotency-Key: 1 to 255 visible ASCII characters are expected", field="Idempotency-Key")
+    return given.decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,18 @@ class UnsupportedMediaType(CallerError):
     code = "unsupported_media_type"
 
 
+class Unsupported(CallerError):
+    """A part of the protocol that this platform does not serve."""
+
+    code = "not_supported"
+
+
+class StillRunning(CallerError):
+    """The wait has ended, the invocation goes on."""
+
+    code = "still_running"
+
+
 class NotReady(CallerError):
     """No revision of this function has passed its first run."""
 
@@ -63,6 +75,7 @@ class Ended(CallerError):
 STATUS: Mapping[str, int] = {
     "bad_request": 400,
     "malformed": 400,
+    "not_supported": 400,
     "deadline_expired": 400,
     "unauthorised": 401,
     "forbidden": 403,
@@ -85,6 +98,7 @@ STATUS: Mapping[str, int] = {
     "internal": 500,
     "draining": 503,
     "unavailable": 503,
+    "still_running": 504,
 }
 
 #: Why an invocation failed → HTTP status of a synchronous call.
@@ -131,6 +145,17 @@ def problem(
         "request_id": request_id, **(details or {}),
     }  # fmt: skip
     return Response(orjson.dumps(body, default=str), status, {"X-Request-Id": request_id, **(headers or {})}, "application/problem+json")
+
+
+def hybrid(answer: Response) -> Response:
+    """
+    A problem document as clients of the Open Inference Protocol read it: one more member, ``error``, as plain ``application/json``.
+
+    tritonclient shows nothing but ``error``; kserve's client looks for it under exactly that media type.
+    """
+    body = orjson.loads(answer.body)
+    headers = {name: value for name, value in answer.headers.items() if name not in ("content-type", "content-length")}
+    return Response(orjson.dumps({"error": body["detail"], **body}), answer.status_code, headers, "application/json")
 
 
 def explain(error: Exception, request_id: str) -> Response:

@@ -958,6 +958,37 @@ class JobUse:
 _Value = TypeVar("_Value", BudgetStep, PastInvocation, Execution, PastDecision, JobWindow, GpuSample)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTotal:
+    """``batches`` of ``rows`` rows that ran, for ``run_s`` seconds in all."""
+
+    rows: int
+    batches: int
+    run_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """
+    What became of a revision's invocations, as far back as the history goes; seconds are sums over them.
+
+    ``total_s``: arrival to end of those that succeeded, of which ``wait_s`` until they were started and ``run_s`` in their batch's run;
+    ``failed_s``: arrival to end of the others. ``rows``: of those that succeeded. ``last_at``: the newest end, epoch seconds.
+    """
+
+    function: str
+    revision: int
+    succeeded: int
+    failed: int
+    rows: int
+    total_s: float
+    failed_s: float
+    wait_s: float
+    run_s: float
+    last_at: float
+    batches: tuple[BatchTotal, ...]
+
+
 class Reader:
     """Reads the history, for the API and for people. Postgres away is SQLAlchemy's OperationalError."""
 
@@ -1054,6 +1085,47 @@ class Reader:
         with self._engine.connect() as connection:
             found = connection.execute(select(seconds, func.count()).where(*which)).one()
         return Harvest(seconds=found[0] or 0.0, invocations=found[1])
+
+    def totals(self, project: str, function: str | None = None) -> list[Totals]:
+        """By function and revision, of what has ended; all functions of the project where none is named."""
+        row, run = InvocationRow, ExecutionRow
+        which = [row.project == project, row.finished_at.is_not(None)]
+        if function is not None:
+            which.append(row.function == function)
+        of = (row.function, row.revision)
+        ran = (run.invocation == row.id) & (run.attempt == row.attempt)
+        good = row.state == State.SUCCEEDED
+
+        def seconds(start: Any, end: Any) -> Any:
+            return func.coalesce(func.extract("epoch", end) - func.extract("epoch", start), 0)
+
+        def total(value: Any, *where: Any) -> Any:
+            return func.coalesce(func.sum(value).filter(*where), 0)
+
+        whole_s, wait_s = seconds(row.arrival_at, row.finished_at), seconds(row.arrival_at, row.started_at)
+        columns = (
+            func.count().filter(good), func.count().filter(~good), total(row.rows, good), total(whole_s, good), total(whole_s, ~good),
+            total(wait_s, good), total(run.run_s, good), func.max(row.finished_at),
+        )  # fmt: skip
+        invocations = select(*of, *columns).outerjoin(run, ran).where(*which).group_by(*of).order_by(*of)
+        # Each member of a batch has a row with the time of the whole batch.
+        part = 1.0 / func.greatest(run.batch, 1)
+        sums = (func.sum(part).label("number"), func.sum(run.run_s * part).label("seconds"))
+        batches = select(*of, run.rows, *sums).join(run, ran)
+        batches = batches.where(*which, run.run_s.is_not(None), run.rows.is_not(None)).group_by(*of, run.rows).order_by(*of, run.rows)
+        sizes: dict[tuple[str, int], list[BatchTotal]] = {}
+        with self._engine.connect() as connection:
+            for one in connection.execute(batches).mappings():
+                batch = BatchTotal(rows=one["rows"], batches=round(one["number"]), run_s=float(one["seconds"]))
+                sizes.setdefault((one["function"], one["revision"]), []).append(batch)
+            return [
+                Totals(
+                    function=name, revision=revision, succeeded=succeeded, failed=failed, rows=int(rows), total_s=float(good_s),
+                    failed_s=float(failed_s), wait_s=float(waited_s), run_s=float(run_s), last_at=last.timestamp(),
+                    batches=tuple(sizes.get((name, revision), ())),
+                )
+                for name, revision, succeeded, failed, rows, good_s, failed_s, waited_s, run_s, last in connection.execute(invocations)
+            ]  # fmt: skip
 
     def solo_timings(self, workload: str, place: tuple[str, str]) -> list[dict[str, float]]:
         """Iteration times (n, mean, p50, p95, p99) of a profiled workload alone at a (device, sharing mode), newest first."""

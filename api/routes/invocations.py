@@ -7,6 +7,7 @@ Invocations: the hot path (:func:`invoke`), and what became of one.
 import asyncio
 import re
 import time
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,31 +70,54 @@ async def invoke(request: Request, function: str) -> Response:
 
 
 async def _invoke_one(call: Call, wait_s: float, began: float) -> Response:
+    told = await run(call, wait_s, began)
+    if told.replayed:
+        return await _replayed(call, told)
+    if told.reply is None:
+        return accepted(told.id, told.state, call.gateway.durability, call.request_id)
+    return settled(told.reply, call.request_id, await gate_now(call.gateway, call.entry.key, told.reply))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """
+    What a caller who waited is to be told: of the invocation ``id`` how it ended, or where it stood when the wait did.
+
+    ``replayed``: an earlier request with this Idempotency-Key made it.
+    """
+
+    id: str
+    reply: Reply | None
+    state: str
+    replayed: bool = False
+
+
+async def run(call: Call, wait_s: float, began: float) -> Told:
+    """Queue the call's one input and wait. Raises what the gate refuses it with, ResultDropped."""
     gateway, project, wanted = call.gateway, call.key.project, call.wanted(0)
     waiter = gateway.waiters.expect(project, wanted.id, wait_s, told=True)
     try:
         admission = await gateway.queue.enqueue(wanted)
         if admission.status == "replay":
-            return await _replayed(call, admission.known_id)
+            return await _earlier(call, admission.known_id)
         if admission.status != "ok":
             raise refusal(admission, wanted.slo_us)
-        reply = await waiter.future
+        reply, state = await waiter.future, ""
     finally:
         gateway.waiters.forget(waiter)
     if reply is None:
         reply, state = await _keep(gateway, project, wanted.id)
-        if reply is None:
-            return accepted(wanted.id, state, gateway.durability, call.request_id)
-    _e2e(call.entry.key).observe(time.perf_counter() - began)
-    _ends(call.entry.key, reply.state).inc()
-    return settled(reply, call.request_id, await _gate(gateway, call.entry.key, reply))
+    if reply is not None:
+        _e2e(call.entry.key).observe(time.perf_counter() - began)
+        _ends(call.entry.key, reply.state).inc()
+    return Told(id=wanted.id, reply=reply, state=state)
 
 
 async def _submit(call: Call) -> Response:
     wanted = call.wanted(0)
     admission = await call.gateway.queue.enqueue(wanted)
     if admission.status == "replay":
-        return await _replayed(call, admission.known_id)
+        return await _replayed(call, await _earlier(call, admission.known_id))
     if admission.status != "ok":
         raise refusal(admission, wanted.slo_us)
     response = accepted(wanted.id, State.QUEUED, call.gateway.durability, call.request_id)
@@ -134,7 +158,7 @@ async def _invoke_several(call: Call) -> Response:
                 continue
             if reply is not None:
                 _ends(call.entry.key, reply.state).inc()
-                gate = gate or await _gate(gateway, call.entry.key, reply)
+                gate = gate or await gate_now(gateway, call.entry.key, reply)
                 parts.append(item(reply, gate))
             else:
                 finished = False
@@ -151,7 +175,7 @@ async def _invoke_several(call: Call) -> Response:
     return Answer(200 if finished else 202, body, call.request_id, headers)
 
 
-async def _gate(gateway: Gateway, function: str, reply: Reply) -> Gate | None:
+async def gate_now(gateway: Gateway, function: str, reply: Reply) -> Gate | None:
     """What the gate says now of a function whose invocation was too late: its answer names a deadline that would be accepted."""
     if reply.state != State.EXPIRED:
         return None
@@ -194,13 +218,19 @@ async def _known(call: Call, id_: str) -> Reply | str:
     return await gateway.waiters.wait(project, id_, call.wait_s, told=False) or await _state(gateway, project, id_)
 
 
-async def _replayed(call: Call, id_: str) -> Response:
+async def _earlier(call: Call, id_: str) -> Told:
     known = await _known(call, id_)
     if isinstance(known, str):
-        response = accepted(id_, known, call.gateway.durability, call.request_id)
+        return Told(id=id_, reply=None, state=known, replayed=True)
+    return Told(id=id_, reply=known, state=known.state, replayed=True)
+
+
+async def _replayed(call: Call, told: Told) -> Response:
+    if told.reply is None:
+        response = accepted(told.id, told.state, call.gateway.durability, call.request_id)
     else:
         try:
-            response = settled(known, call.request_id, await _gate(call.gateway, call.entry.key, known))
+            response = settled(told.reply, call.request_id, await gate_now(call.gateway, call.entry.key, told.reply))
         except Ended as error:
             response = explain(error, call.request_id)
     response.headers["Idempotency-Replayed"] = "true"
@@ -352,7 +382,7 @@ async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, inv
     request_id: str = request.scope["request_id"]
     if reply is None:
         return accepted(invocation, record.state, gateway.durability, request_id)
-    return settled(reply, request_id, await _gate(gateway, record.function, reply))
+    return settled(reply, request_id, await gate_now(gateway, record.function, reply))
 
 
 @router.get("/invocations/{invocation}/executions", response_model_exclude_none=True)
