@@ -1,0 +1,16 @@
+"""The function of ``bench.tensors``; apart from ``bench.functions``, whose importers are measured without numpy."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from smore.handler import Handler
+
+
+class ChannelMeans(Handler):
+    """FP32 ``image`` [n, 3, 224, 224] to ``mean`` [n, 3]: next to nothing to compute, so that what it costs is the tensor's way."""
+
+    example: ClassVar = {"image": np.zeros((1, 3, 224, 224), np.float32)}
+
+    def predict(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        return {"mean": inputs["image"].mean(axis=(2, 3))}
