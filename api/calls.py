@@ -119,11 +119,11 @@ async def read_inference(
     """
     The same of a request in the Open Inference Protocol, whatever media type it claims: tritonclient sends none.
 
-    Raises InvalidInput that names the place, Malformed, PayloadTooLarge, Unsupported, UnsupportedMediaType.
+    Raises InvalidInput that names the place, Malformed, PayloadTooLarge, Unsupported, UnsupportedMediaType, Draining, LimitReached.
     """
     scope = request.scope
     headers: dict[bytes, bytes] = dict(scope["headers"])
-    limit = gateway.settings.api.max_body_bytes
+    limit, of_project = gateway.settings.api.max_body_bytes, gateway.admit(entry, spec)
     idempotency_key, size, coding = _idempotency_key(headers), _json_size(headers), _coding(headers)
     body = await read_body(request, limit)
     if coding or (len(body) if size is None else size) > _LARGE_BODY or (len(body) > _LARGE_BODY and _walked(spec)):
@@ -137,6 +137,7 @@ async def read_inference(
         accept=Encoding.JSON if spec.inputs is None else Encoding.RAW, slo_us=slo_us, wait_s=min(slo_us / 1e6 + _ANSWER_S, MAX_WAIT_S),
         trace=_trace(trace) if trace is not None else "", idempotency_key=idempotency_key,
         request_hash=_digest(f"{entry.key}@{entry.revision}", told, body) if idempotency_key else "", request_id=scope["request_id"],
+        limits=of_project,
     )  # fmt: skip
     return call, inference
 

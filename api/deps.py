@@ -31,6 +31,7 @@ from smore.settings import Settings
 
 if TYPE_CHECKING:
     from smore.audit import Audit, Change
+    from smore.blobs import Blobs
     from smore.history import Reader
     from smore.prewarming import Prewarming
     from smore.profiles import Profiles
@@ -70,6 +71,7 @@ class Gateway:
         self._profiles: Profiles | None = None
         self._audit: Audit | None = None
         self._prewarming: Prewarming | None = None
+        self._blobs: Blobs | None = None
 
     async def start(self) -> None:
         if self.settings.platform_cores:
@@ -139,6 +141,14 @@ class Gateway:
 
     def fleet(self) -> Fleet:
         return Fleet(self.client(), self.settings.redis.prefix)
+
+    def blobs(self) -> "Blobs":
+        from smore.blobs import open_blobs
+
+        with self._lock:
+            if self._blobs is None:
+                self._blobs = open_blobs(self.settings)
+            return self._blobs
 
     def store(self) -> "Store":
         """Raises Unavailable without a Postgres; SQLAlchemy's OperationalError comes with the first use of one that is away."""

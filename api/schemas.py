@@ -159,12 +159,24 @@ class Deployed(Function):
 
 
 class Revision(BaseModel):
+    """``error``: why it failed, with its log; ``artifact``: the digest of the uploaded folder, null = a module of the platform."""
+
     revision: int
     state: str
     entrypoint: str
     created_at: datetime
     error: str | None = None
     measured: dict[str, Any] | None = None
+    artifact: str | None = None
+    requirements: list[str] = []
+
+
+class BlobState(BaseModel):
+    """``offset``: bytes that are there; ``complete``: these are all, and their digest is right."""
+
+    digest: str
+    complete: bool
+    offset: int
 
 
 class Placed(BaseModel):

@@ -1,13 +1,16 @@
-"""``scheduler.record`` and ``scheduler.retain``: the event stream into Postgres, old rows out of it."""
+"""``scheduler.record`` and ``scheduler.retain``: the event stream into Postgres, old rows and unneeded blobs out."""
 
 import gc
 import threading
+import time
 
 import redis
 from celery import Celery
 from sqlalchemy.exc import OperationalError
 
+from scheduler.sweep import sweep
 from smore import observability as metrics
+from smore.blobs import open_blobs
 from smore.catalog import Catalog
 from smore.celery_app import RECORD, RETAIN
 from smore.db import make_engine
@@ -72,3 +75,4 @@ def register_record(app: Celery, config: Settings) -> None:
     @app.task(name=RETAIN)
     def retain() -> None:
         recorder.retain(config.postgres.retention_days)
+        sweep(open_blobs(config), store, now=time.time(), grace_s=config.blobs.grace_s)

@@ -81,6 +81,11 @@ class Catalog:
             spec = self._known[function, revision] = spec_from_dict(msgspec.json.decode(raw))
         return spec
 
+    def specs(self) -> list[FunctionSpec]:
+        """Of every revision that is mirrored: those that may run, and some that failed."""
+        raw = cast("dict[bytes, bytes]", self._redis.hgetall(self._revisions))
+        return [spec_from_dict(msgspec.json.decode(value)) for value in raw.values()]
+
     def put_revision(self, function: str, revision: int, spec: FunctionSpec) -> None:
         self._known.pop((function, revision), None)
         self._redis.hset(self._revisions, f"{function}@{revision}", _encode(spec.to_dict()))

@@ -89,8 +89,11 @@ def read_input(text: str) -> Any:
 
 
 @app.command()
-def deploy(files: Annotated[list[Path], typer.Argument(help="function.yaml files, or folders that hold one.")]) -> None:
-    """Register functions, or new revisions of them. Returns when their canary has passed."""
+def deploy(files: Annotated[list[Path], typer.Argument(help="function.yaml files, or folders that hold one and its code.")]) -> None:
+    """
+    Register functions, or new revisions of them. Returns when their canary has passed. A folder's code and weights are uploaded: a key
+    that may do this has a shell on the GPU workers.
+    """
     with connected() as client:
         for file in files:
             try:
@@ -142,7 +145,8 @@ def functions_revisions(name: str, output: OutputOption = Output.TABLE) -> None:
         ("state", lambda r: r.state),
         ("entrypoint", lambda r: r.entrypoint),
         ("created", lambda r: moment(r.created_at)),
-        ("error", lambda r: r.error),
+        # The log follows; -o yaml has it.
+        ("error", lambda r: r.error.partition("\n")[0] if r.error else None),
     ]
     show(found, columns, output)
 

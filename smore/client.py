@@ -45,6 +45,8 @@ DEFAULT_WAIT_S: Final = 30.0
 POLL_S: Final = 20.0
 #: How long a deploy may take: its answer comes when the canary has loaded and run the handler.
 CANARY_S: Final = 135.0
+#: The same for an uploaded folder: it is fetched, and its environment built, before that.
+UPLOADED_CANARY_S: Final = 615.0
 #: Inputs in one call of ``map``.
 INPUTS_PER_CALL: Final = 64
 
@@ -168,6 +170,8 @@ class Revision:
     created_at: datetime | None = None
     error: str | None = None
     measured: dict[str, Any] | None = None
+    artifact: str | None = None
+    requirements: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -843,12 +847,35 @@ class Dialogue:
 
     def deploy(self, source: str | Path | Mapping[str, Any]) -> Flow[Deployed]:
         document = dict(source) if isinstance(source, Mapping) else read_function_file(source)
+        if not isinstance(source, Mapping) and Path(source).is_dir():
+            return (yield from self._deploy_folder(Path(source), document))
+        return (yield from self._deploy(document, CANARY_S))
+
+    def _deploy_folder(self, folder: Path, document: dict[str, Any]) -> Flow[Deployed]:
+        from tempfile import TemporaryDirectory
+
+        from smore import archive, upload
+
+        spec = document.get("spec")
+        if not isinstance(spec, dict):
+            raise ValueError(f"{folder}: spec: a mapping is expected")
+        with TemporaryDirectory(prefix="smore-") as place:
+            packed = archive.pack(folder, Path(place))
+            if packed is None:
+                return (yield from self._deploy(document, CANARY_S))
+            yield from upload.send(packed)
+        spec = {**spec, "artifact": {"code": packed.artifact.code, "files": dict(packed.artifact.files)}}
+        if "requirements" in spec:
+            spec["requirements"] = upload.read_requirements(folder, spec["requirements"])
+        return (yield from self._deploy({**document, "spec": spec}, UPLOADED_CANARY_S))
+
+    def _deploy(self, document: dict[str, Any], canary_s: float) -> Flow[Deployed]:
         metadata = document.get("metadata")
         name = metadata.get("name") if isinstance(metadata, Mapping) else None
         if not isinstance(name, str) or not name:
             raise ValueError("metadata.name: the function's name is expected")
         self._declared.pop(name, None)
-        return _read((yield from exchange(_json("PUT", _path("functions", name), document, timeout_s=CANARY_S))), Deployed)
+        return _read((yield from exchange(_json("PUT", _path("functions", name), document, timeout_s=canary_s))), Deployed)
 
     def functions(self) -> Flow[list[Function]]:
         return (yield from _list("functions", Function))
@@ -1225,7 +1252,11 @@ class Client:
                         got = _broken(error, self.url, began)
 
     def deploy(self, source: str | Path | Mapping[str, Any]) -> Deployed:
-        """Register a function or a new revision of it: a function.yaml, its folder, or its content. Returns when the canary has passed."""
+        """
+        Register a function or a new revision of it: a function.yaml, its content, or a folder. Returns when the canary has passed.
+
+        A folder with more in it than its function.yaml is uploaded: code, weights and wheels, what the platform has already left out.
+        """
         return self._carry(self._dialogue.deploy(source))
 
     def functions(self) -> list[Function]:

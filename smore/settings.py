@@ -43,6 +43,19 @@ class ApiSettings(BaseModel):
     sync_wait_s: float = 30.0
 
 
+class BlobSettings(BaseModel):
+    """Uploaded code and weights (smore/blobs.py)."""
+
+    #: A folder or an fsspec URL; "" = ``<home>/blobs``. A GPU worker on a host without it names a gateway: ``http://gateway:8400``.
+    url: str = ""
+    #: Of one blob.
+    max_bytes: int = Field(default=16 << 30, ge=1)
+    #: Of all blobs of a project.
+    project_bytes: int = Field(default=64 << 30, ge=1)
+    #: How long a blob that no revision names is kept: it may belong to a deploy that is under way.
+    grace_s: float = Field(default=86_400.0, ge=0)
+
+
 class QueueSettings(BaseModel):
     """Bounds of what Redis holds (architecture §4: bytes have a budget)."""
 
@@ -137,6 +150,11 @@ class WorkerSettings(BaseModel):
     #: The longest such window, the wait for what runs included, seconds: how long an invocation may have to wait for it. A job whose
     #: iterations need a longer one (seven of them) is not measured.
     probe_max_s: float = Field(default=PROBE_MAX_S, gt=0, le=60)
+    #: Unpacked uploads and built environments that a node keeps, MiB for each of the two kinds; what has not been used for longest goes
+    #: first. What is loaded stays, whatever it takes.
+    cache_mib: int = Field(default=20 << 10, ge=1)
+    #: How long building the environment of an uploaded function may take, seconds.
+    build_s: float = Field(default=480.0, gt=0)
 
 
 class Settings(BaseSettings):
@@ -157,6 +175,7 @@ class Settings(BaseSettings):
     redis: RedisSettings = RedisSettings()
     postgres: PostgresSettings = PostgresSettings()
     api: ApiSettings = ApiSettings()
+    blobs: BlobSettings = BlobSettings()
     queue: QueueSettings = QueueSettings()
     policy: PolicySettings = PolicySettings()
     prewarm: PrewarmSettings = PrewarmSettings()

@@ -20,6 +20,7 @@ from smore import mirror
 from smore.catalog import Catalog, KeyEntry
 from smore.db import ApiKeyRow, FunctionRow, JobRow, ProjectRow, RevisionRow
 from smore.domain.access import Scope, new_token, read_token
+from smore.domain.artifact import parse_artifact
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict, with_scaling
 from smore.domain.job import OVER, JobState
@@ -239,6 +240,21 @@ class Store:
             _function_row(session, project, name)
             of_function = (RevisionRow.project == project, RevisionRow.function == name)
             return [_revision(row) for row in session.scalars(select(RevisionRow).where(*of_function).order_by(RevisionRow.number.desc()))]
+
+    def named_blobs(self) -> set[tuple[str, str]]:
+        """(project, digest) of every blob that a revision needs which has the traffic, may get it, or may get it back."""
+        query = (
+            select(RevisionRow.project, RevisionRow.declared["artifact"])
+            .join(FunctionRow, (FunctionRow.project == RevisionRow.project) & (FunctionRow.name == RevisionRow.function))
+            .where(FunctionRow.deleted_at.is_(None), RevisionRow.state != RevisionState.FAILED)
+        )
+        with Session(self._engine) as session:
+            return {
+                (project, digest)
+                for project, raw in session.execute(query)
+                if (artifact := parse_artifact(raw, "artifact")) is not None
+                for digest in artifact.blobs
+            }
 
     def rollback(self, project: str, name: str, revision: int) -> None:
         """Give the traffic to a revision that was active before. Raises FunctionNotFound, NotFound, Conflict for one that never was."""

@@ -19,18 +19,22 @@ from celery.worker import state as celery_state
 from kombu import Queue as CeleryQueue
 
 from smore import observability
+from smore.blobs import open_source
 from smore.catalog import Catalog
 from smore.celery_app import gpu_queue, make_app
 from smore.queue import Queue, connect, new_id
 from smore.settings import Settings, settings
+from worker.artifacts import Artifacts
 from worker.cgroup import ShareGroup
 from worker.device import Device, open_device
+from worker.environments import Environments
 from worker.execution import Executor
 from worker.gate import Gate, Prober
 from worker.heartbeat import Heartbeat
 from worker.jobs import Jobs
 from worker.pool import Pool
 from worker.processes import Runner, Zygote, end_survivors
+from worker.supply import Supplier
 from worker.tasks import register_run
 
 log = observability.logger(__name__)
@@ -48,19 +52,24 @@ class Worker:
         run.mkdir(parents=True, exist_ok=True)
         self.config = config
         self.boot = new_id()
+        self._run = run
         self._record = run / f"worker-{own.gpu}.json"
+        self._device = device
         # The same name at every start: jobs that outlived the former self are in it.
         group = f"smore-{own.gpu}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:8]}"
         # In a group of their own the kernel weighs runners against jobs one by one; outside any it may divide time by session first.
         self._group = ShareGroup.make(group, own.share) if own.kind == "cpu" else None
         self.queue = Queue(client, config.redis.prefix, config.queue)
-        self.zygote = Zygote(
-            cores=device.cores, nice=device.function_nice, environment=device.environment,
-            scratch=run / "scratch" / own.gpu, record=self._record, exited=self._exited, started=self._join_group,
+        self.zygote = self._zygote("", Path(sys.executable))
+        catalog = Catalog(client, config.redis.prefix)
+        cache, limit = home / "cache", own.cache_mib << 20
+        self.supplier = Supplier(
+            artifacts=Artifacts(cache, lambda: open_source(config, client), limit),
+            environments=Environments(cache / "environments", limit, own.build_s), catalog=catalog, zygote=self._zygote,
         )  # fmt: skip
         self.pool = Pool(
             gpu=own.gpu, device=device, zygote=lambda: self.zygote, standby=own.standby, others_mib=lambda: self.jobs.memory_mib(),
-            changed=lambda: self.heartbeat.wake(), boot=self.boot,
+            changed=lambda: self.heartbeat.wake(), boot=self.boot, supply=self.supplier.take,
         )  # fmt: skip
         self.gate = Gate(self.pool.activity)
         self.jobs = Jobs(
@@ -69,16 +78,29 @@ class Worker:
             memory_of=device.process_memory_mib, started=self._join_group, changed=lambda: self.heartbeat.wake(),
         )  # fmt: skip
         self.executor = Executor(
-            config=own, device=device, boot=self.boot, queue=self.queue, catalog=Catalog(client, config.redis.prefix), pool=self.pool,
+            config=own, device=device, boot=self.boot, queue=self.queue, catalog=catalog, pool=self.pool,
             gate=self.gate, jobs=self.jobs.running,
         )  # fmt: skip
         self.heartbeat = Heartbeat(
             config=config, boot=self.boot, client=client, device=device, pool=self.pool, executor=self.executor,
-            gate=self.gate, jobs=self.jobs, zygote_pid=lambda: self.zygote.pid,
+            gate=self.gate, jobs=self.jobs, zygotes=self._zygotes,
         )  # fmt: skip
         self.prober = Prober(
             gate=self.gate, activity=self.pool.activity, jobs=self.jobs, longest_s=own.probe_max_s, changed=self.heartbeat.wake
         )
+
+    def _zygote(self, environment: str, python: Path) -> Zygote:
+        """The process that runners of one environment are forked from; "" = the platform's own."""
+        gpu, suffix = self.config.worker.gpu, f".env-{environment[:16]}" if environment else ""
+        return Zygote(
+            cores=self._device.cores, nice=self._device.function_nice, environment=self._device.environment,
+            scratch=self._run / "scratch" / f"{gpu}{suffix}", record=self._run / f"worker-{gpu}{suffix}.json", exited=self._exited,
+            started=self._join_group, python=str(python),
+        )  # fmt: skip
+
+    def _zygotes(self) -> list[int]:
+        own = self.zygote.pid
+        return [*([own] if own is not None else []), *self.supplier.zygotes()]
 
     def _exited(self, runner: Runner) -> None:
         self.pool.exited(runner)
@@ -93,7 +115,7 @@ class Worker:
 
         Waits for Redis as long as it takes; False when ``stop`` was set meanwhile.
         """
-        survivors = end_survivors(self._record)
+        survivors = sum(end_survivors(record) for record in (self._record, *self._run.glob(f"{self._record.stem}.env-*.json")))
         if survivors:
             log.warning("survivors of the former worker ended", count=survivors)
         # The zygote imports while Redis is waited for.
@@ -108,6 +130,7 @@ class Worker:
                 continue
             log.info("started", gpu=self.config.worker.gpu, boot=self.boot, given_back=released)
             self.pool.start()
+            self.supplier.start()
             self.heartbeat.start()
             self.prober.start()
             return True
@@ -122,6 +145,7 @@ class Worker:
         self.prober.stop()
         self.heartbeat.stop()
         self.pool.close()
+        self.supplier.close()
         self.zygote.close()
         if self._group is not None:
             self._group.remove()

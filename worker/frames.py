@@ -43,6 +43,8 @@ class Load(_Message, frozen=True, tag="load"):
     memory_mib: float
     #: ``<project>/<name>@<revision>``, for the log.
     label: str
+    #: The unpacked folder that the entrypoint is imported from, "" = it is a module of the platform.
+    folder: str = ""
 
 
 class Item(_Message, frozen=True):

@@ -69,7 +69,7 @@ class Ears:
 
 
 class Heartbeat:
-    """Two threads. ``zygote_pid`` names the process whose CPU time (with its reaped children) is the functions'."""
+    """Two threads. ``zygotes`` names the processes whose CPU time (with their reaped children) is the functions'."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Heartbeat:
         executor: Executor,
         gate: Gate,
         jobs: Jobs,
-        zygote_pid: Callable[[], int | None],
+        zygotes: Callable[[], list[int]],
     ) -> None:
         self._config = config
         self._boot = boot
@@ -92,7 +92,7 @@ class Heartbeat:
         self._executor = executor
         self._gate = gate
         self._jobs = jobs
-        self._zygote_pid = zygote_pid
+        self._zygotes = zygotes
         prefix = config.redis.prefix
         self._queue = Queue(client, prefix, config.queue)
         self._fleet = Fleet(client, prefix)
@@ -188,8 +188,7 @@ class Heartbeat:
             return
         self._sampled_at = now
         runners = self._pool.runners()
-        zygote = self._zygote_pid()
-        functions_s = sum(proc.cpu_s(pid) for pid in runners) + (proc.cpu_s(zygote) if zygote is not None else 0.0)
+        functions_s = sum(proc.cpu_s(pid) for pid in (*runners, *self._zygotes()))
         found = self._device.utilisation(Load(at=now, functions_cpu_s=functions_s, jobs_cpu_s=self._jobs.cpu_s(), runners=runners))
         self._utilisation = (found.total, found.functions)
 

@@ -25,6 +25,7 @@ from worker.frames import Load
 from worker.life import Life, Lives, Why
 from worker.processes import NoRunner, Runner, RunnerDied, RunnerFailed, RunnerTimeout, Zygote
 from worker.quarantine import Key, Quarantine
+from worker.supply import Supply, SupplyAway, SupplyFailed
 
 log = observability.logger(__name__)
 
@@ -71,6 +72,8 @@ class Instance:
     leaving: bool = False
     #: Why it never became ready.
     failure: Exception | None = None
+    #: Of an uploaded function: what it stands on.
+    supply: Supply | None = None
 
     @property
     def key(self) -> Key:
@@ -99,7 +102,7 @@ class Pool:
     """
     ``others_mib`` is what serverful jobs hold of the device; ``changed`` is called (briefly, under the lock) when the warm set changes.
 
-    The zygote's ``exited`` must be :meth:`exited`.
+    The zygote's ``exited`` must be :meth:`exited`. ``supply`` provides for uploaded functions (:meth:`worker.supply.Supplier.take`).
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class Pool:
         others_mib: Callable[[], float],
         changed: Callable[[], None],
         boot: str = "",
+        supply: Callable[[str, FunctionSpec], Supply] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.activity = Activity()
@@ -122,6 +126,7 @@ class Pool:
         self._wants_standby = standby
         self._others_mib = others_mib
         self._changed = changed
+        self._supply = supply
         self._clock = clock
         lock = threading.RLock()
         #: Told when an instance or memory becomes free.
@@ -187,6 +192,7 @@ class Pool:
                 if left <= 0:
                     raise Unservable("Every instance is busy and there is no room for another.")
                 self._state.wait(min(left, _ROUND_S))
+        self._provide(instance, victims)
         self.activity.begin()
         try:
             self._fill(instance, victims, WarmState.BUSY)
@@ -261,13 +267,15 @@ class Pool:
             threading.Thread(target=self._prewarm, args=(instance, victims), name="prewarm", daemon=True).start()
 
     def _prewarm(self, instance: Instance, victims: list[Instance]) -> None:
-        self.activity.begin()
         try:
-            self._fill(instance, victims, WarmState.IDLE)
+            self._provide(instance, victims)
+            self.activity.begin()
+            try:
+                self._fill(instance, victims, WarmState.IDLE)
+            finally:
+                self.activity.end()
         except (LoadFailed, Unservable) as error:
             log.warning("prewarm failed", function=instance.function, revision=instance.revision, error=str(error))
-        finally:
-            self.activity.end()
 
     def offload(self, function: str, revision: int, keep: int = 0) -> None:
         """
@@ -409,16 +417,39 @@ class Pool:
 
     # ---- inside, without it -------------------------------------------------------------------------------------------------------------
 
+    def _provide(self, instance: Instance, victims: list[Instance]) -> None:
+        """
+        Have ready what an uploaded function stands on. No run of a function, however long it takes: it keeps to the platform's cores.
+
+        Raises LoadFailed, Unservable; then the instance is gone, and so are the victims.
+        """
+        if instance.spec.artifact is None:
+            return
+        failure: LoadFailed | Unservable
+        try:
+            if self._supply is None:
+                raise SupplyFailed("This GPU worker takes no uploaded functions.")
+            instance.supply = self._supply(instance.function, instance.spec)
+            return
+        except SupplyFailed as error:
+            failure = LoadFailed(str(error))
+        except SupplyAway as error:
+            failure = Unservable(str(error))
+        self._unload(victims, Why.EVICTED)
+        self._lose(instance, failure)
+
     def _fill(self, instance: Instance, victims: list[Instance], then: WarmState) -> None:
         """Load. Raises LoadFailed, Unservable; then the instance is gone."""
         try:
             self._unload(victims, Why.EVICTED)
-            runner = instance.runner = self._take_runner()
+            supply = instance.supply
+            runner = instance.runner = self._take_runner(supply)
             request = Load(
                 entrypoint=instance.spec.entrypoint,
                 device=self._device.handler_device,
                 memory_mib=instance.spec.memory_mib,
                 label=instance.label,
+                folder=str(supply.folder) if supply is not None else "",
             )
             loaded = runner.load(request, max(LOAD_S, instance.spec.timeout_s))
         except NoRunner as error:
@@ -434,10 +465,11 @@ class Pool:
             observability.RUNNER_DEATHS.labels(instance.function, self._gpu, Cause.LOAD_FAILED.value).inc()
             self._note_crash(instance, f"load of runner {instance.runner.pid if instance.runner else 0}")
             self._lose(instance, LoadFailed(f"While loading: {error}"))
-        for phase, ms in loaded.phases.items():
+        phases = {**supply.phases, **loaded.phases} if supply is not None else loaded.phases
+        for phase, ms in phases.items():
             observability.LOAD_SECONDS.labels(instance.function, phase).observe(ms / 1e3)
         with self._state:
-            instance.phases = loaded.phases
+            instance.phases = phases
             instance.memory_mib = max(loaded.memory_mib, instance.memory_mib)
             instance.used_at = instance.loaded_at = self._clock()
             died = runner.ended.is_set()
@@ -474,7 +506,9 @@ class Pool:
         if begins:
             log.warning("quarantined", function=instance.function, revision=instance.revision)
 
-    def _take_runner(self) -> Runner:
+    def _take_runner(self, supply: Supply | None) -> Runner:
+        if supply is not None and supply.zygote is not None:
+            return supply.zygote.fork()
         with self._state:
             runner, self._standby = self._standby, None
             self._standby_mib = 0.0
@@ -489,16 +523,20 @@ class Pool:
             self._drop(one, why)
 
     def _drop(self, instance: Instance, why: Why) -> None:
+        supply = None
         with self._state:
             several = self._instances.get(instance.key, [])
             if instance in several:
                 several.remove(instance)
                 self._lives.end(instance.life, self._clock(), why, instance.memory_mib)
+                supply = instance.supply
             if not several:
                 self._instances.pop(instance.key, None)
             self._changed()
             self._state.notify_all()
             self._rounds.notify()
+        if supply is not None:
+            supply.close()
 
     def exited(self, runner: Runner) -> None:
         """A runner's process has ended. One that was busy or loading is noticed by whoever waits for its answer."""

@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
 import numpy as np
@@ -41,6 +42,9 @@ _DATATYPES: Final = {dtype: name for name, dtype in DTYPES.items()}
 #: Allowed beyond the declared memory on a CPU: the interpreter's own growth, and what malloc takes ahead (MALLOC_TOP_PAD_).
 _SLACK_MIB: Final = 128
 
+#: Of what user code said while it was loaded, the end is told with the error.
+_LOG_BYTES: Final = 6000
+
 _JSON_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
@@ -57,6 +61,8 @@ class _Log(io.RawIOBase):
 
     def __init__(self) -> None:
         self.prefix = ""
+        #: What is written from now on is kept here as well, where it is a buffer.
+        self.kept: bytearray | None = None
         self._rest = b""
 
     def writable(self) -> bool:
@@ -66,6 +72,9 @@ class _Log(io.RawIOBase):
         return 2
 
     def write(self, data: Any) -> int:
+        if self.kept is not None:
+            self.kept += bytes(data)
+            del self.kept[:-_LOG_BYTES]
         *lines, self._rest = (self._rest + bytes(data)).split(b"\n")
         if lines:
             mark = f"[{self.prefix}] ".encode()
@@ -350,9 +359,25 @@ def _limit_memory(device: str, memory_mib: float) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _enter(folder: Path) -> None:
+    """
+    Let modules be imported from an uploaded folder, before all others. Raises ImportError where one of its names is taken.
+
+    Nothing is written there: the folder is named by its content, and other runners read it.
+    """
+    for path in sorted(folder.iterdir()):
+        module = path.suffix == ".py" or (path / "__init__.py").is_file()
+        if module and path.stem in sys.modules and path.stem != "__main__":
+            raise ImportError(f"{path.name}: a module of this name is loaded already; give it another one")
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(folder))
+
+
 def _load(request: frames.Load) -> tuple[_Resident, Loaded]:
     _limit_memory(request.device, request.memory_mib)
     began = time.perf_counter()
+    if request.folder:
+        _enter(Path(request.folder))
     module, _, name = request.entrypoint.partition(":")
     kind = getattr(importlib.import_module(module), name)
     if not (isinstance(kind, type) and issubclass(kind, Handler)):
@@ -417,7 +442,9 @@ def serve(channel: Channel) -> NoReturn:
                 case frames.Load():
                     label = f"{request.label} {os.getpid()}"
                     log.prefix = label
+                    log.kept = bytearray()
                     resident, answer = _load(request)
+                    log.kept = None
                 case frames.Predict():
                     log.prefix = f"{label} {request.trace}" if request.trace else label
                     assert resident is not None
@@ -429,6 +456,9 @@ def serve(channel: Channel) -> NoReturn:
         except Exception as error:  # noqa: BLE001 - whatever user code raises is its caller's to read
             traceback.print_exc()
             answer = _failure(error)
+            if log.kept:
+                said = log.kept.decode(errors="replace").strip()
+                answer = Failed(cause=answer.cause, message=f"{answer.message}\nIts log:\n{said}")
         try:
             channel.send(frames.encode(answer), chunks)
         except (BrokenPipeError, ConnectionResetError):

@@ -12,7 +12,9 @@ from api.answers import moment
 from api.calls import read_body
 from api.deps import AdminKey, DeployKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
 from api.errors import CanaryFailed, Malformed, UnsupportedMediaType
+from smore import archive
 from smore.catalog import FunctionEntry, KeyEntry
+from smore.domain.artifact import Artifact
 from smore.domain.errors import FunctionNotFound, InvalidSpec, NotFound, QueueFull, SmoreError, Unavailable
 from smore.domain.function import FunctionSpec, parse_name, parse_spec
 from smore.domain.invocation import Encoding, State
@@ -30,6 +32,8 @@ router = APIRouter(prefix="/v1/functions", tags=["functions"])
 
 #: How long a canary may wait for a GPU instance, load and run.
 CANARY_S = 120.0
+#: The same for an uploaded function: its blobs may have to be fetched and its environment built first.
+UPLOADED_CANARY_S = 600.0
 #: Added to it before the gateway gives up: the platform ends an overdue invocation itself.
 _CANARY_MARGIN_S = 5.0
 #: A function.yaml is text that a person wrote.
@@ -54,12 +58,16 @@ async def deploy(
     """
     Register a revision and run its handler's example through the ordinary queue. It takes the traffic when that run succeeds (201); when
     it fails (422 `canary_failed`, with the log) the function stays as it was. The spec that runs already is not run again (200).
+    `spec.artifact` names an uploaded folder, whose blobs must be there (`/v1/blobs`). To deploy is to run code: the scope equals a shell on
+    the GPU workers.
     """
     document = _document(request.headers.get("content-type", ""), await read_body(request, _MAX_DOCUMENT))
     parse_name(document.metadata.name, "metadata.name")
     if document.metadata.name != function:
         raise InvalidSpec(f"metadata.name: {document.metadata.name} is not {function}, as in the path", field="metadata.name")
     spec = parse_spec(document.spec)
+    if spec.artifact is not None:
+        await run_in_threadpool(_check_artifact, gateway, caller.project, spec.artifact)
     store = await run_in_threadpool(gateway.store)
     revision, created = await run_in_threadpool(store.register, caller.project, function, spec)
     measured: dict[str, Any] | None = None
@@ -82,6 +90,20 @@ def _activate(store: "Store", trail: Trail, caller: KeyEntry, function: str, rev
     with trail.change(caller, f"function/{function}", {"revision": before}) as change:
         store.activate(caller.project, function, revision, measured)
         change.after = {"revision": revision}
+
+
+def _check_artifact(gateway: Gateway, project: str, artifact: Artifact) -> None:
+    """Raises InvalidSpec for a blob that is not there, InvalidArtifact for an archive that no worker would unpack."""
+    blobs = gateway.blobs()
+    missing = sorted(digest for digest in artifact.blobs if blobs.size(project, digest) is None)
+    if missing:
+        raise InvalidSpec(f"spec.artifact: {len(missing)} of its blobs were not uploaded", field="spec.artifact", missing=missing)
+    for digest in artifact.blobs:
+        blobs.keep(project, digest)
+    with blobs.open(project, artifact.code) as file:
+        entries = {entry.filename for entry in archive.check(file)}
+    if both := sorted(entries & artifact.files.keys()):
+        raise InvalidSpec(f"spec.artifact.files: {both[0]} is in the code's archive too", field="spec.artifact.files")
 
 
 def _document(content_type: str, body: bytes) -> schemas.FunctionBody:
@@ -110,12 +132,13 @@ def _document(content_type: str, body: bytes) -> schemas.FunctionBody:
 
 async def _canary(gateway: Gateway, project: str, key_id: str, function: str, revision: int, spec: FunctionSpec) -> dict[str, Any]:
     """What the first run measured. Raises CanaryFailed with the platform's or the function's own message, QueueFull."""
+    within_s = CANARY_S if spec.artifact is None else UPLOADED_CANARY_S
     wanted = Wanted(
-        id=new_id(), function=f"{project}/{function}", revision=revision, payload=b"", slo_us=int(CANARY_S * 1e6),
+        id=new_id(), function=f"{project}/{function}", revision=revision, payload=b"", slo_us=int(within_s * 1e6),
         channel=gateway.waiters.channel, encoding=Encoding.CANARY, sync=True, key_id=key_id, max_pending=max(1, spec.max_pending),
         max_attempts=spec.max_attempts,
     )  # fmt: skip
-    waiter = gateway.waiters.expect(project, wanted.id, CANARY_S + _CANARY_MARGIN_S, told=True)
+    waiter = gateway.waiters.expect(project, wanted.id, within_s + _CANARY_MARGIN_S, told=True)
     try:
         admission = await gateway.queue.enqueue(wanted)
         if admission.status != "ok":
@@ -125,7 +148,7 @@ async def _canary(gateway: Gateway, project: str, key_id: str, function: str, re
         gateway.waiters.forget(waiter)
     if reply is None:
         await gateway.queue.cancel(project, wanted.id)
-        raise CanaryFailed(f"It did not end within {CANARY_S:g} s.", cause="timed_out", revision=revision)
+        raise CanaryFailed(f"It did not end within {within_s:g} s.", cause="timed_out", revision=revision)
     result = decode_result(reply.result)
     if reply.state != State.SUCCEEDED:
         raise CanaryFailed(result.message or None, cause=reply.cause, revision=revision)
@@ -185,6 +208,7 @@ def list_revisions(gateway: TheGateway, caller: ReadKey, function: str) -> schem
             schemas.Revision(
                 revision=one.number, state=one.state.value, entrypoint=one.spec.entrypoint, created_at=moment(one.created_at),
                 error=one.log or None, measured=dict(one.measured) if one.measured is not None else None,
+                artifact=one.spec.artifact.digest if one.spec.artifact is not None else None, requirements=list(one.spec.requirements),
             )
             for one in found
         ]

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from api import oip, schemas
 from api.answers import JSON_TYPE, RAW_TYPE, Answer, result_of, server_timing
 from api.calls import read_body, read_inference
-from api.deps import AdminKey, Gateway, ReadKey, TheGateway
+from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
 from api.errors import Ended, Malformed, NotReady, StillRunning, Unsupported
 from api.routes import functions, health, invocations
 from smore.catalog import FunctionEntry
@@ -339,9 +339,9 @@ async def _gpu(request: Request) -> schemas.PlaceBody:
 
 
 @router.post("/repository" + _MODEL + "/load", openapi_extra=_json_body(_PLACE), response_class=Response)
-async def load(gateway: TheGateway, caller: AdminKey, request: Request, model: str) -> Response:
+async def load(gateway: TheGateway, caller: AdminKey, trail: TheTrail, request: Request, model: str) -> Response:
     """Load the function before it is called. Answers when an instance of it is warm; 503 where none is within a minute."""
-    placed = await functions.warm(gateway, caller, model, await _gpu(request))
+    placed = await functions.warm(gateway, caller, trail, model, await _gpu(request))
     entry, _ = await gateway.function(caller.project, model)
     until = time.monotonic() + LOAD_S
     while not await run_in_threadpool(_is_warm, gateway, entry, placed.gpus):
@@ -361,9 +361,9 @@ def _is_warm(gateway: Gateway, entry: FunctionEntry, gpus: list[str]) -> bool:
 
 
 @router.post("/repository" + _MODEL + "/unload", openapi_extra=_json_body(_PLACE), response_class=Response)
-async def unload(gateway: TheGateway, caller: AdminKey, request: Request, model: str) -> Response:
+async def unload(gateway: TheGateway, caller: AdminKey, trail: TheTrail, request: Request, model: str) -> Response:
     """End the function's idle warm instances. It stays deployed, so it stays ready: whoever calls it next waits for its load."""
-    await functions.offload(gateway, caller, model, await _gpu(request))
+    await functions.offload(gateway, caller, trail, model, await _gpu(request))
     return Response()
 
 

@@ -43,6 +43,30 @@ class InvalidSpec(CallerError):
     code = "invalid_spec"
 
 
+class InvalidArtifact(CallerError):
+    """The uploaded folder cannot be taken as it is."""
+
+    code = "invalid_artifact"
+
+
+class BlobNotFound(CallerError):
+    """There is no such blob in this project."""
+
+    code = "blob_not_found"
+
+
+class WrongDigest(CallerError):
+    """The bytes that came have another SHA-256 than they were announced under; upload them again from the start."""
+
+    code = "wrong_digest"
+
+
+class StorageFull(CallerError):
+    """The project's blobs take up all the room that they may have."""
+
+    code = "storage_full"
+
+
 class PayloadTooLarge(CallerError):
     """The body is larger than allowed."""
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from smore.domain.artifact import Artifact, parse_artifact, parse_requirements
 from smore.domain.errors import InvalidSpec
 from smore.domain.tensors import DATATYPES, ITEM_BYTES
 from smore.domain.workload import CONSERVATIVE, parse_model
@@ -92,6 +93,8 @@ class FunctionSpec:
     One revision's description. ``inputs`` None = JSON values (see smore/handler.py). Units are in the names.
 
     ``min_warm`` instances stand ready somewhere at any time; there are at most ``max_warm`` on each GPU instance.
+    ``artifact`` None = the entrypoint is one of the platform's own modules; else it is imported from that uploaded folder, in an
+    environment with ``requirements`` where there are any.
     """
 
     entrypoint: str
@@ -110,6 +113,8 @@ class FunctionSpec:
     timeout_s: float = 60.0
     payload_bytes: int = 8 << 20
     profile: Profile = field(default_factory=Profile)
+    artifact: Artifact | None = None
+    requirements: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able values; :func:`spec_from_dict` reads them back."""
@@ -122,6 +127,9 @@ def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
     for key in ("inputs", "outputs"):
         if fields.get(key) is not None:
             fields[key] = tuple(TensorSpec(name=t["name"], datatype=t["datatype"], shape=tuple(t["shape"])) for t in fields[key])
+    if (artifact := fields.get("artifact")) is not None:
+        fields["artifact"] = Artifact(code=artifact["code"], files=artifact["files"])
+    fields["requirements"] = tuple(fields.get("requirements") or ())
     profile = fields.get("profile") or {}
     known = {key: value for key, value in profile.items() if key in Profile.__dataclass_fields__}
     if "run_s" in known:
@@ -299,6 +307,7 @@ def parse_spec(raw: object) -> FunctionSpec:
     payload_bytes = size_bytes(limits.take("payload", 8 << 20), "spec.limits.payload")
     if not 0 < payload_bytes <= 1 << 30:
         raise InvalidSpec("spec.limits.payload: must be within 1 B..1 GiB", field="spec.limits.payload")
+    artifact = parse_artifact(reader.take("artifact"), "spec.artifact")
     spec = FunctionSpec(
         entrypoint=entrypoint,
         inputs=_tensors(reader.take("inputs"), "spec.inputs"),
@@ -311,6 +320,8 @@ def parse_spec(raw: object) -> FunctionSpec:
         timeout_s=limits.seconds("timeout", 60.0, 0.01, 86_400),
         payload_bytes=payload_bytes,
         profile=_profile(reader.section("profile"), memory_mib),
+        artifact=artifact,
+        requirements=parse_requirements(reader.take("requirements"), artifact, "spec.requirements"),
     )
     for section in (slo, resources, batching, retries, limits, reader):
         section.end()

@@ -1,0 +1,120 @@
+"""
+Blobs of uploaded functions: asked for, sent in stretches, read.
+
+An upload is ``PATCH`` at the offset where it stands, as often as it takes: a client that was cut off asks for the state and goes on. The
+bytes go from the connection to the disk in pieces; no blob is ever in memory as a whole.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from starlette.concurrency import iterate_in_threadpool
+from starlette.responses import Response, StreamingResponse
+
+from api import schemas
+from api.deps import DeployKey, Gateway, TheGateway
+from smore.blobs import CHUNK, TICKET_HEADER, Upload, redeem
+from smore.domain.access import Scope
+from smore.domain.errors import BlobNotFound, Unauthorised
+from smore.observability import logger
+
+log = logger("api.blobs")
+router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
+
+Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the blob in lower-case hex")]
+#: Beyond every limit: a larger number is no size.
+_MOST = 1 << 50
+
+_RANGE = re.compile(r"bytes=(\d{1,18})-")
+_BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+
+@router.get("/{digest}/state")
+def get_state(gateway: TheGateway, caller: DeployKey, digest: Digest) -> schemas.BlobState:
+    """How much of a blob is there. One that is whole is kept for as long again as an upload that nobody names yet."""
+    blobs = gateway.blobs()
+    size = blobs.size(caller.project, digest)
+    if size is None:
+        return schemas.BlobState(digest=digest, complete=False, offset=blobs.offset(caller.project, digest))
+    blobs.keep(caller.project, digest)
+    return schemas.BlobState(digest=digest, complete=True, offset=size)
+
+
+@router.patch("/{digest}", openapi_extra={"requestBody": {"required": True, "content": _BYTES}})
+async def upload(
+    gateway: TheGateway,
+    caller: DeployKey,
+    request: Request,
+    digest: Digest,
+    offset: Annotated[int, Query(ge=0, le=_MOST, description="Where the body's first byte belongs: where the upload stands")],
+    size: Annotated[int, Query(ge=0, le=_MOST, description="Bytes of the whole blob")],
+) -> schemas.BlobState:
+    """
+    Send a stretch of a blob; what came of it stays when the connection breaks. 409 with `offset` where the upload stands elsewhere. The
+    stretch that completes it is answered when the digest has been checked: 422 `wrong_digest` where it is another, and nothing is kept.
+    """
+    limits = gateway.settings.blobs
+    blobs = await run_in_threadpool(gateway.blobs)
+    if (stored := await run_in_threadpool(blobs.size, caller.project, digest)) is not None:
+        return schemas.BlobState(digest=digest, complete=True, offset=stored)
+    part = await run_in_threadpool(
+        blobs.upload, caller.project, digest, offset=offset, size=size, most=limits.max_bytes, project_most=limits.project_bytes
+    )
+    with part:
+        await _receive(request, part)
+        complete = await run_in_threadpool(part.finish)
+    if complete:
+        log.info("blob stored", project=caller.project, digest=digest, size=size, key=caller.id)
+    return schemas.BlobState(digest=digest, complete=complete, offset=part.offset)
+
+
+async def _receive(request: Request, part: Upload) -> None:
+    """Write the body as it comes. A thread for every packet would cost more than the writing."""
+    waiting = bytearray()
+    try:
+        async for piece in request.stream():
+            waiting += piece
+            if len(waiting) >= CHUNK:
+                whole, waiting = waiting, bytearray()
+                await run_in_threadpool(part.write, whole)
+    finally:
+        # Of a connection that broke, too: the client goes on from there.
+        await run_in_threadpool(part.write, waiting)
+
+
+@router.get("/{digest}", response_class=StreamingResponse, responses={200: {"content": _BYTES}, 206: {"content": _BYTES}})
+async def download(gateway: TheGateway, request: Request, digest: Digest) -> Response:
+    """
+    The bytes; with `Range: bytes=N-` from the N-th on. For keys with the scope `deploy`, and for GPU workers of other hosts, which show a
+    ticket.
+    """
+    project = await _project(gateway, request, digest)
+    blobs = await run_in_threadpool(gateway.blobs)
+    size = await run_in_threadpool(blobs.size, project, digest)
+    if size is None:
+        raise BlobNotFound
+    wanted = _RANGE.fullmatch(request.headers.get("range", ""))
+    first = int(wanted[1]) if wanted is not None else 0
+    headers = {"Accept-Ranges": "bytes", "ETag": f'"{digest}"'}
+    if wanted is not None and first >= size:
+        return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{size}"})
+    headers["Content-Length"] = str(size - first)
+    if wanted is not None:
+        headers["Content-Range"] = f"bytes {first}-{size - 1}/{size}"
+    pieces: AsyncIterator[bytes] = iterate_in_threadpool(await run_in_threadpool(blobs.read, project, digest, first))
+    return StreamingResponse(pieces, 200 if wanted is None else 206, headers, "application/octet-stream")
+
+
+async def _project(gateway: Gateway, request: Request, digest: str) -> str:
+    """Whose blob is meant: that of the ticket, else of the key. Raises Unauthorised, Forbidden."""
+    headers = dict(request.scope["headers"])
+    ticket = headers.get(TICKET_HEADER.lower().encode())
+    if ticket is None:
+        return gateway.access.caller(headers.get(b"authorization"), headers.get(b"x-api-key"), Scope.DEPLOY).project
+    project = await redeem(gateway.redis, gateway.settings.redis.prefix, ticket.decode("latin-1"), digest)
+    if project is None:
+        raise Unauthorised
+    return project

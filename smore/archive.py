@@ -1,0 +1,198 @@
+"""
+An uploaded folder: packed where it comes from, checked and unpacked where it goes.
+
+The code travels as one zip, because a zip lists what is in it before anything is unpacked; weights and wheels travel beside it as they
+are, so that a change of the code does not move them again. Equal folders make equal archives: names are sorted, times and modes left out.
+"""
+
+import hashlib
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO, Final
+
+from smore.domain.artifact import MAX_FILES, Artifact, check_path
+from smore.domain.errors import InvalidArtifact
+
+#: The description itself is in the revision: a new deadline is no new code.
+FUNCTION_FILE: Final = "function.yaml"
+#: A file of this size or more is a blob of its own.
+LARGE_BYTES: Final = 1 << 20
+#: The code's archive: compressed, and unpacked in all.
+MAX_ARCHIVE_BYTES: Final = 256 << 20
+MAX_UNPACKED_BYTES: Final = 1 << 30
+MAX_ENTRIES: Final = 20_000
+#: Source text shrinks to a quarter or so; a hundred times is made to fill a disk. Small files of zeros may pass.
+MAX_RATIO: Final = 100
+_RATIO_FREE_BYTES: Final = 4 << 20
+
+_CHUNK: Final = 1 << 20
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A folder ready to be sent: where the bytes of each blob of its artifact lie."""
+
+    artifact: Artifact
+    blobs: Mapping[str, Path]
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, in lower-case hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def pack(folder: Path, into: Path) -> Packed | None:
+    """
+    Pack a folder; its archive is written into the folder ``into``. None where it holds nothing but its function.yaml.
+
+    Hidden files and folders, ``__pycache__`` and ``*.pyc`` stay at home; links are followed where they end inside the folder. Raises
+    ValueError that names the file that cannot be sent, OSError.
+    """
+    small: list[tuple[str, Path]] = []
+    large: dict[str, Path] = {}
+    for path in sorted(_files(folder)):
+        name = check_path(path.relative_to(folder).as_posix())
+        if name == FUNCTION_FILE:
+            continue
+        if path.stat().st_size >= LARGE_BYTES or path.suffix == ".whl":
+            large[name] = path
+        else:
+            small.append((name, path))
+    if not small and not large:
+        return None
+    if len(large) > MAX_FILES:
+        raise ValueError(f"{folder}: {len(large)} files of {LARGE_BYTES >> 20} MiB or more; {MAX_FILES} may be sent")
+    if len(small) > MAX_ENTRIES:
+        raise ValueError(f"{folder}: {len(small)} files; {MAX_ENTRIES} may be sent")
+    archive = into / "code.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as writer:
+        for name, path in small:
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.create_system = 3
+            entry.external_attr = (stat.S_IFREG | 0o444) << 16
+            writer.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    blobs = {digest_of(archive): archive}
+    (code,) = blobs
+    files = {}
+    for name, path in large.items():
+        files[name] = digest_of(path)
+        blobs[files[name]] = path
+    return Packed(artifact=Artifact(code=code, files=files), blobs=blobs)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Regular files under the folder. Raises ValueError for what is neither file nor folder, or leads out."""
+    root = folder.resolve()
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
+        for name in (*folders, *names):
+            path = Path(place, name)
+            if path.is_symlink() and not (path.resolve().is_relative_to(root) and path.is_file()):
+                raise ValueError(f"{path}: a link may only lead to a file inside the folder")
+        for name in names:
+            path = Path(place, name)
+            if name.startswith(".") or name.endswith(".pyc"):
+                continue
+            if not path.is_file():
+                raise ValueError(f"{path}: neither a file nor a folder")
+            yield path
+
+
+def check(file: BinaryIO) -> list[zipfile.ZipInfo]:
+    """
+    The entries of a code archive, once all of them are found harmless; nothing has been unpacked then. Raises InvalidArtifact.
+
+    Refused: other methods than store and deflate, encryption, links, devices and whatever else is no file or folder, paths that
+    :func:`~smore.domain.artifact.check_path` refuses, a name twice (in any case of letters) or both as a file and as a folder, too many
+    entries, too many bytes, too high a ratio.
+    """
+    size = file.seek(0, os.SEEK_END)
+    if size > MAX_ARCHIVE_BYTES:
+        raise InvalidArtifact(f"The code's archive has {size} bytes; it may have {MAX_ARCHIVE_BYTES}.")
+    try:
+        with zipfile.ZipFile(file) as reader:
+            entries = reader.infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
+        raise InvalidArtifact(f"The code is no readable zip: {error}") from error
+    if len(entries) > MAX_ENTRIES:
+        raise InvalidArtifact(f"The code's archive has {len(entries)} entries; it may have {MAX_ENTRIES}.")
+    total = sum(entry.file_size for entry in entries)
+    if total > MAX_UNPACKED_BYTES:
+        raise InvalidArtifact(f"The code has {total} bytes unpacked; it may have {MAX_UNPACKED_BYTES}.")
+    if total > max(_RATIO_FREE_BYTES, MAX_RATIO * size):
+        raise InvalidArtifact(f"The code's archive grows to more than {MAX_RATIO} times its size.")
+    for entry in entries:
+        _check_entry(entry)
+    _check_names(entries)
+    return entries
+
+
+def _check_entry(entry: zipfile.ZipInfo) -> None:
+    try:
+        check_path(entry.filename.removesuffix("/"))
+        # zipfile cuts a name at its first NUL: what stands behind it is nobody's to guess.
+        check_path(entry.orig_filename.removesuffix("/"))
+    except ValueError as error:
+        raise InvalidArtifact(f"The code's archive: {error}.") from error
+    mode = entry.external_attr >> 16
+    kind = stat.S_IFMT(mode)
+    if kind not in (0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG):
+        raise InvalidArtifact(f"The code's archive: {entry.filename} is a link, a device or something else that is no file.")
+    if entry.flag_bits & 0x1 or entry.compress_type not in _METHODS:
+        raise InvalidArtifact(f"The code's archive: {entry.filename} is encrypted or packed in a way that is not taken.")
+
+
+def _check_names(entries: list[zipfile.ZipInfo]) -> None:
+    files: set[str] = set()
+    folders: set[str] = set()
+    for entry in entries:
+        name = entry.filename.removesuffix("/").casefold()
+        if name in files or (name in folders and not entry.is_dir()):
+            raise InvalidArtifact(f"The code's archive: {entry.filename} is in it twice.")
+        if not entry.is_dir():
+            files.add(name)
+        parts = name.split("/")
+        folders.update("/".join(parts[:count]) for count in range(1, len(parts) + entry.is_dir()))
+    if both := files & folders:
+        raise InvalidArtifact(f"The code's archive: {min(both)} is both a file and a folder.")
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """
+    Unpack a code archive into an existing empty folder. Raises InvalidArtifact before anything is written where :func:`check` does, and
+    later where the content is not what the list said; OSError where it cannot be written.
+    """
+    with archive.open("rb") as file:
+        entries = check(file)
+        with zipfile.ZipFile(file) as reader:
+            for entry in entries:
+                path = target / entry.filename
+                if entry.is_dir():
+                    path.mkdir(parents=True, exist_ok=True)
+                    continue
+                path.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    # Exclusive: never through something that is there already.
+                    with reader.open(entry) as source, path.open("xb") as sink:
+                        _copy(source, sink, entry)
+                except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError) as error:
+                    raise InvalidArtifact(f"The code's archive: {entry.filename}: {error}") from error
+
+
+def _copy(source: IO[bytes], sink: BinaryIO, entry: zipfile.ZipInfo) -> None:
+    left = entry.file_size
+    while chunk := source.read(_CHUNK):
+        left -= len(chunk)
+        if left < 0:
+            raise ValueError("more bytes than its entry says")
+        sink.write(chunk)
+    if left:
+        raise ValueError("fewer bytes than its entry says")

@@ -1,0 +1,109 @@
+"""
+What a function was uploaded as: the code's archive and files of their own, each a blob known by its SHA-256, and what it requires.
+
+Nothing here holds a path of any machine: an artifact is the same wherever its blobs are.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from smore.domain.errors import InvalidSpec
+
+#: A blob's name: the SHA-256 of its bytes, in lower-case hex.
+DIGEST = re.compile(r"[0-9a-f]{64}")
+#: Files of their own in one artifact; each is named in the revision's record.
+MAX_FILES = 1000
+MAX_REQUIREMENTS = 100
+#: Of a file's path inside the folder, as Linux bounds a path and each part of it.
+MAX_PATH_BYTES = 1024
+MAX_PART_BYTES = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """``code`` is the digest of the code's archive (smore/archive.py); ``files`` maps paths inside the folder to digests."""
+
+    code: str
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Of the whole folder: two artifacts that have the same one unpack to the same files."""
+        return hashlib.sha256(json.dumps([self.code, sorted(self.files.items())]).encode()).hexdigest()
+
+    @property
+    def blobs(self) -> frozenset[str]:
+        """Digests of all that must be there before it can be unpacked."""
+        return frozenset((self.code, *self.files.values()))
+
+
+def check_path(path: str) -> str:
+    """
+    The path, if it names something inside the folder it is relative to and can be written on every file system.
+
+    Raises ValueError that says what is wrong: absolute, upwards, empty parts, a backslash, a colon, control characters, too long.
+    """
+    if not path or path.startswith("/"):
+        raise ValueError(f"{path!r} is not a relative path")
+    if any(ord(character) < 32 or character in "\\:\x7f" for character in path):
+        raise ValueError(f"{path!r} has a character that no file's name should have")
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        raise ValueError(f"{path!r} leads out of its folder or has an empty part")
+    try:
+        sizes = [len(part.encode()) for part in parts]
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{path!r} is not Unicode") from error
+    if max(sizes) > MAX_PART_BYTES or sum(sizes) + len(parts) > MAX_PATH_BYTES:
+        raise ValueError(f"{path[:80]!r}… is too long")
+    return path
+
+
+def parse_artifact(raw: object, where: str) -> Artifact | None:
+    """``{code: sha256, files: {path: sha256}}``; None where there is none. Raises InvalidSpec that names the field."""
+    if raw is None:
+        return None
+    if not isinstance(raw, Mapping) or not raw.keys() <= {"code", "files"}:
+        raise InvalidSpec(f"{where}: a mapping with code and files is expected; `smore deploy FOLDER` makes it", field=where)
+    code, files = raw.get("code"), raw.get("files") or {}
+    if not isinstance(code, str) or DIGEST.fullmatch(code) is None:
+        raise InvalidSpec(f"{where}.code: a SHA-256 in lower-case hex is expected", field=f"{where}.code")
+    if not isinstance(files, Mapping) or len(files) > MAX_FILES:
+        raise InvalidSpec(f"{where}.files: a mapping of at most {MAX_FILES} paths to SHA-256 is expected", field=f"{where}.files")
+    for path, digest in files.items():
+        if not isinstance(path, str) or not isinstance(digest, str) or DIGEST.fullmatch(digest) is None:
+            raise InvalidSpec(f"{where}.files: {path!r}: a path and its SHA-256 are expected", field=f"{where}.files")
+        try:
+            check_path(path)
+        except ValueError as error:
+            raise InvalidSpec(f"{where}.files: {error}", field=f"{where}.files") from error
+    return Artifact(code=code, files=dict(files))
+
+
+def parse_requirements(raw: object, artifact: Artifact | None, where: str) -> tuple[str, ...]:
+    """
+    Requirement specifiers as pip takes them, and ``./…whl`` for a wheel of the folder. Raises InvalidSpec.
+
+    Options (``-r``, ``--index-url``) are refused: what an environment is made from is to stand in the revision.
+    """
+    if raw is None:
+        return ()
+    if not isinstance(raw, Sequence) or isinstance(raw, str) or len(raw) > MAX_REQUIREMENTS:
+        raise InvalidSpec(f"{where}: a list of at most {MAX_REQUIREMENTS} requirements is expected", field=where)
+    found = []
+    for item in raw:
+        text = item.strip() if isinstance(item, str) else ""
+        if not text or len(text) > 300 or not text.isascii() or not text.isprintable() or text.startswith("-"):
+            raise InvalidSpec(f"{where}: {item!r} is not a requirement such as einops==0.8.1", field=where)
+        if text.startswith("./"):
+            if artifact is None or text[2:] not in artifact.files or not text.endswith(".whl"):
+                raise InvalidSpec(f"{where}: {text} is no wheel of the uploaded folder", field=where)
+        elif "/" in text.partition("@")[0] or text.endswith(".whl"):
+            raise InvalidSpec(f"{where}: {text}: a wheel of the folder begins with ./", field=where)
+        found.append(text)
+    if found and artifact is None:
+        raise InvalidSpec(f"{where}: only a function that was uploaded has requirements", field=where)
+    return tuple(found)

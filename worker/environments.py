@@ -1,0 +1,106 @@
+"""
+Environments of uploaded functions on this node: what they require, on top of what the platform has.
+
+An environment is a venv whose last place to look is the platform's own site-packages, so that torch and everything else that is there is
+not installed again. What a runner itself stands on keeps the platform's version by constraint: another torch would be gigabytes, another
+numpy one that torch was not built for. pip alone can build one: uv does not see packages behind a .pth file.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Final
+
+from smore.domain.artifact import Artifact
+from worker.processes import ROOT, scrubbed
+from worker.shelf import Held, Shelf
+
+#: Imported by the process that runners are forked from (worker/zygote.py, worker/runner.py): never another version than the platform's.
+FIXED: Final = ("torch", "numpy", "msgspec", "orjson")
+#: Of a failed build's log, the end is kept.
+LOG_CHARS: Final = 6000
+
+_CHECK: Final = "import torch, worker.runner"
+
+
+class BuildFailed(Exception):
+    """The environment cannot be built; the message ends with the log."""
+
+
+def environment_key(requirements: Sequence[str], artifact: Artifact) -> str:
+    """The same for functions that may share an environment: same requirements, same wheels of their own, same platform."""
+    wheels = sorted((name, artifact.files[name[2:]]) for name in requirements if name.startswith("./"))
+    versions = [metadata.version(name) for name in FIXED]
+    parts = [sorted(requirements), wheels, versions, sys.version, platform.machine(), sysconfig.get_path("purelib")]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def python_of(folder: Path) -> Path:
+    """The interpreter of an environment."""
+    return folder / "bin" / "python"
+
+
+class Environments:
+    """``build_s`` bounds a build, seconds."""
+
+    def __init__(self, root: Path, limit_bytes: int, build_s: float) -> None:
+        self.shelf = Shelf(root, limit_bytes)
+        self._build_s = build_s
+
+    def take(self, requirements: Sequence[str], artifact: Artifact, code: Path) -> Held:
+        """
+        The environment, to be closed when nobody uses it any more. ``code`` is the unpacked folder: wheels of its own lie there.
+
+        Built by the first who asks on this node; the others wait for it. Raises BuildFailed, OSError.
+        """
+        key = environment_key(requirements, artifact)
+        return self.shelf.take(key, lambda folder, lock: self._build(requirements, code, folder, lock))
+
+    def _build(self, requirements: Sequence[str], code: Path, folder: Path, lock: int) -> None:
+        self.shelf.sweep()
+        until = time.monotonic() + self._build_s
+        with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile("w+") as log:
+            wanted, fixed = Path(place, "requirements.txt"), Path(place, "constraints.txt")
+            wanted.write_text("".join(f"{one}\n" for one in requirements))
+            fixed.write_text("".join(f"{name}=={metadata.version(name)}\n" for name in FIXED))
+            python = str(python_of(folder))
+            _run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder)], code, log, lock, until, {})
+            site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+            (site / "platform.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+            # In the folder, so that the paths of its own wheels lead somewhere.
+            _run(
+                [sys.executable, "-m", "pip", "--python", python, "install", "--no-input", "--disable-pip-version-check",
+                 "--no-warn-script-location", "--root-user-action", "ignore", "--constraint", str(fixed), "--requirement", str(wanted)],
+                code, log, lock, until, {},
+            )  # fmt: skip
+            _run([python, "-c", _CHECK], ROOT, log, lock, until, {"PYTHONPATH": str(ROOT)})
+
+
+def _run(words: Sequence[str], cwd: Path, log: IO[str], lock: int, until: float, extra: Mapping[str, str]) -> None:
+    """Run to the end, what it says into the log. Raises BuildFailed."""
+    process = subprocess.Popen(
+        words, cwd=cwd, env=scrubbed(extra), stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock], start_new_session=True
+    )
+    try:
+        status: int | None = process.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        status = None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if status != 0:
+        log.seek(0)
+        said = log.read()[-LOG_CHARS:].strip()
+        what = "took too long" if status is None else f"ended with status {status}"
+        raise BuildFailed(f"The environment was not built: {' '.join(words[1:3])} {what}. Its log:\n{said}")

@@ -1,0 +1,194 @@
+"""What an uploaded function needs on this node before a runner can load it: its folder and, where it has requirements, its environment."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import redis
+
+from smore import observability
+from smore.blobs import SourceAway
+from smore.catalog import Catalog
+from smore.domain.errors import SmoreError
+from smore.domain.function import FunctionSpec
+from worker.artifacts import Artifacts
+from worker.environments import BuildFailed, Environments, environment_key, python_of
+from worker.processes import Zygote
+from worker.shelf import Held
+
+log = observability.logger(__name__)
+
+#: Zygotes of environments without a resident function that are kept for the next cold start.
+IDLE_ZYGOTES: Final = 2
+#: A failure is told again without another try for so long.
+FAILURE_S: Final = 60.0
+#: How often what no revision names is removed.
+SWEEP_S: Final = 3600.0
+
+
+class SupplyFailed(Exception):
+    """It cannot be had; the message is for the caller."""
+
+
+class SupplyAway(Exception):
+    """It cannot be had now."""
+
+
+@dataclass(eq=False, slots=True)
+class _Rooted:
+    """A zygote in an environment, how many instances need it, and when one last did."""
+
+    zygote: Zygote
+    held: Held
+    users: int = 0
+    used_at: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class Supply:
+    """
+    Of one instance, until it is closed. ``zygote`` None = the platform's own will do; ``phases``: milliseconds of what had to be waited
+    for.
+    """
+
+    folder: Path
+    zygote: Zygote | None
+    phases: dict[str, float]
+    _release: list[Callable[[], None]] = field(default_factory=list)
+
+    def close(self) -> None:
+        while self._release:
+            self._release.pop()()
+
+
+class Supplier:
+    """``zygote`` makes the one of an environment: it is given the environment's key and interpreter."""
+
+    def __init__(
+        self,
+        *,
+        artifacts: Artifacts,
+        environments: Environments,
+        catalog: Catalog,
+        zygote: Callable[[str, Path], Zygote],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._artifacts = artifacts
+        self._environments = environments
+        self._catalog = catalog
+        self._make_zygote = zygote
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._rooted: dict[str, _Rooted] = {}
+        self._failed: dict[str, tuple[float, str]] = {}
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._keep, name="supply", daemon=True).start()
+
+    def take(self, function: str, spec: FunctionSpec) -> Supply:
+        """For a function with an artifact. May take minutes. Raises SupplyFailed, SupplyAway."""
+        assert spec.artifact is not None
+        key = environment_key(spec.requirements, spec.artifact) if spec.requirements else ""
+        self._refuse(spec.artifact.digest)
+        began = self._clock()
+        try:
+            held = self._artifacts.take(function.partition("/")[0], spec.artifact)
+        except (SourceAway, redis.ConnectionError, redis.TimeoutError) as error:
+            raise SupplyAway(f"The uploaded folder cannot be fetched now: {error}") from error
+        except (SmoreError, OSError) as error:
+            raise self._failure(spec.artifact.digest, f"The uploaded folder cannot be had: {error}") from error
+        supply = Supply(held.folder, None, {"fetch": (self._clock() - began) * 1e3}, [held.close])
+        if not spec.requirements:
+            return supply
+        try:
+            self._refuse(key)
+            began = self._clock()
+            environment = self._environments.take(spec.requirements, spec.artifact, held.folder)
+        except (BuildFailed, OSError) as error:
+            supply.close()
+            raise self._failure(key, str(error)) from error
+        except SupplyFailed:
+            supply.close()
+            raise
+        supply.phases["environment"] = (self._clock() - began) * 1e3
+        supply.zygote = self._root(key, environment)
+        supply._release.append(lambda: self._unroot(key))
+        return supply
+
+    def _refuse(self, key: str) -> None:
+        until, message = self._failed.get(key, (0.0, ""))
+        if self._clock() < until:
+            raise SupplyFailed(message)
+
+    def _failure(self, key: str, message: str) -> SupplyFailed:
+        self._failed = {name: told for name, told in self._failed.items() if self._clock() < told[0]}
+        self._failed[key] = (self._clock() + FAILURE_S, message)
+        return SupplyFailed(message)
+
+    # ---- zygotes of environments --------------------------------------------------------------------------------------------------------
+
+    def _root(self, key: str, environment: Held) -> Zygote:
+        with self._lock:
+            rooted = self._rooted.get(key)
+            if rooted is None:
+                rooted = self._rooted[key] = _Rooted(self._make_zygote(key, python_of(environment.folder)), environment)
+            else:
+                environment.close()
+            rooted.users += 1
+            return rooted.zygote
+
+    def _unroot(self, key: str) -> None:
+        with self._lock:
+            rooted = self._rooted.get(key)
+            if rooted is None:
+                return  # closed meanwhile
+            rooted.users -= 1
+            rooted.used_at = self._clock()
+            idle = sorted((one.used_at, name) for name, one in self._rooted.items() if not one.users)
+            going = [self._rooted.pop(name) for _, name in idle[: max(0, len(idle) - IDLE_ZYGOTES)]]
+        for one in going:
+            # In a thread of its own: whoever drops an instance does not wait for a process that nobody needs.
+            threading.Thread(target=_end, args=(one,), name="zygote-end", daemon=True).start()
+
+    def zygotes(self) -> list[int]:
+        """Process numbers."""
+        with self._lock:
+            return [one.zygote.pid for one in self._rooted.values() if one.zygote.pid is not None]
+
+    # ---- what is not needed any more ----------------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        while True:
+            try:
+                self.sweep()
+            except (redis.RedisError, OSError) as error:
+                log.warning("nothing swept", error=str(error))
+            if self._stopped.wait(SWEEP_S):
+                return
+
+    def sweep(self) -> None:
+        """Remove folders and environments that no revision names. Raises redis-py's errors, OSError."""
+        specs = self._catalog.specs()
+        if not specs:
+            return  # a Redis that has just lost its mirror names nothing either
+        uploaded = [(spec.requirements, spec.artifact) for spec in specs if spec.artifact is not None]
+        self._artifacts.sweep({artifact.digest for _, artifact in uploaded})
+        self._environments.shelf.sweep({environment_key(requirements, artifact) for requirements, artifact in uploaded if requirements})
+
+    def close(self) -> None:
+        """End the zygotes of all environments and what they have forked."""
+        self._stopped.set()
+        with self._lock:
+            going = list(self._rooted.values())
+            self._rooted.clear()
+        for one in going:
+            _end(one)
+
+
+def _end(rooted: _Rooted) -> None:
+    rooted.zygote.close()
+    rooted.held.close()
