@@ -93,6 +93,8 @@ class Shelf:
             new.write_text(json.dumps({"bytes": size, "made_at": time.time()}))
             new.replace(record)
         finally:
+            # Said, not only closed: something that ``make`` has started and that lives on may have the descriptor still.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def _lock(self, key: str, how: int) -> int:

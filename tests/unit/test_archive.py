@@ -194,7 +194,7 @@ class TestPaths:
         "path", ["", "/", "/a", "..", ".", "a/..", "./a", "a/", "a//b", "a\\b", "a\0b", "a:b", "\udcff", "a/" * 600 + "a"]
     )
     def test_bad(self, path: str) -> None:
-        with pytest.raises(ValueError, match="path|part|character|Unicode|long"):
+        with pytest.raises(ValueError, match=r"path|part|character|Unicode|long"):
             check_path(path)
 
 
@@ -209,7 +209,8 @@ class TestSpec:
     @pytest.mark.parametrize(
         "raw",
         ["x", {"code": "A" * 64}, {"code": CODE[1:]}, {"files": {}}, {"code": CODE, "more": 1}, {"code": CODE, "files": {"../x": CODE}},
-         {"code": CODE, "files": {"x": "y"}}, {"code": CODE, "files": {1: CODE}}, {"code": CODE, "files": {str(n): CODE for n in range(1001)}}],
+         {"code": CODE, "files": {"x": "y"}}, {"code": CODE, "files": {1: CODE}},
+         {"code": CODE, "files": {str(n): CODE for n in range(1001)}}],
     )  # fmt: skip
     def test_what_is_no_artifact(self, raw: object) -> None:
         with pytest.raises(InvalidSpec, match=r"spec\.artifact"):
@@ -221,7 +222,7 @@ class TestSpec:
          ["../w.whl"], ["x"] * 101],
     )  # fmt: skip
     def test_what_is_no_requirement(self, raw: object) -> None:
-        with pytest.raises(InvalidSpec, match="^r: "):
+        with pytest.raises(InvalidSpec, match=r"^r: "):
             parse_requirements(raw, Artifact(code=CODE, files={"w.whl": CODE, "w.py": CODE}), "r")
 
     def test_only_what_was_uploaded_has_requirements(self) -> None:
