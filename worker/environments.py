@@ -17,6 +17,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Final
@@ -40,9 +41,13 @@ class BuildFailed(Exception):
 def environment_key(requirements: Sequence[str], artifact: Artifact) -> str:
     """The same for functions that may share an environment: same requirements, same wheels of their own, same platform."""
     wheels = sorted((name, artifact.files[name[2:]]) for name in requirements if name.startswith("./"))
-    versions = [metadata.version(name) for name in FIXED]
-    parts = [sorted(requirements), wheels, versions, sys.version, platform.machine(), sysconfig.get_path("purelib")]
+    parts = [sorted(requirements), wheels, _fixed(), sys.version, platform.machine(), sysconfig.get_path("purelib")]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@cache
+def _fixed() -> list[str]:
+    return [f"{name}=={metadata.version(name)}" for name in FIXED]
 
 
 def python_of(folder: Path) -> Path:
@@ -72,7 +77,7 @@ class Environments:
         with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile("w+") as log:
             wanted, fixed = Path(place, "requirements.txt"), Path(place, "constraints.txt")
             wanted.write_text("".join(f"{one}\n" for one in requirements))
-            fixed.write_text("".join(f"{name}=={metadata.version(name)}\n" for name in FIXED))
+            fixed.write_text("".join(f"{one}\n" for one in _fixed()))
             python = str(python_of(folder))
             _run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder)], code, log, lock, until, {})
             site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"

@@ -202,6 +202,7 @@ class Executor:
         def wanted() -> bool:
             return not self.draining and bool(batch.mine())
 
+        self._pool.prepare(batch.function, batch.revision, spec)
         deadline_at = min(member.begun.deadline_us for member in batch.members) / 1e6
         # Half of what is left: the other half is for another place.
         until = time.monotonic() + min(GATE_WAIT_S, max(GATE_LEAST_S, (deadline_at - time.time()) / 2))

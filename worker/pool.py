@@ -114,8 +114,8 @@ class Pool:
         standby: bool,
         others_mib: Callable[[], float],
         changed: Callable[[], None],
+        supply: Callable[[str, FunctionSpec], Supply],
         boot: str = "",
-        supply: Callable[[str, FunctionSpec], Supply] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.activity = Activity()
@@ -152,6 +152,19 @@ class Pool:
         self._keeper.start()
 
     # ---- for batches --------------------------------------------------------------------------------------------------------------------
+
+    def prepare(self, function: str, revision: int, spec: FunctionSpec) -> None:
+        """
+        Have on this node what an uploaded function needs for its next cold start; at once where it is warm. May take minutes.
+
+        To be called before the gate is asked, so that what follows is short. Raises LoadFailed, Unservable.
+        """
+        if spec.artifact is None:
+            return
+        with self._state:
+            if self._instances.get((function, revision)):
+                return
+        self._supplied(function, spec).close()
 
     def acquire(self, function: str, revision: int, spec: FunctionSpec, *, until: float, wanted: Callable[[], bool]) -> Seat:
         """
@@ -425,18 +438,20 @@ class Pool:
         """
         if instance.spec.artifact is None:
             return
-        failure: LoadFailed | Unservable
         try:
-            if self._supply is None:
-                raise SupplyFailed("This GPU worker takes no uploaded functions.")
-            instance.supply = self._supply(instance.function, instance.spec)
-            return
+            instance.supply = self._supplied(instance.function, instance.spec)
+        except (LoadFailed, Unservable) as error:
+            self._unload(victims, Why.EVICTED)
+            self._lose(instance, error)
+
+    def _supplied(self, function: str, spec: FunctionSpec) -> Supply:
+        """Raises LoadFailed, Unservable."""
+        try:
+            return self._supply(function, spec)
         except SupplyFailed as error:
-            failure = LoadFailed(str(error))
+            raise LoadFailed(str(error)) from error
         except SupplyAway as error:
-            failure = Unservable(str(error))
-        self._unload(victims, Why.EVICTED)
-        self._lose(instance, failure)
+            raise Unservable(str(error)) from error
 
     def _fill(self, instance: Instance, victims: list[Instance], then: WarmState) -> None:
         """Load. Raises LoadFailed, Unservable; then the instance is gone."""

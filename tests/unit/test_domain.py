@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smore.domain import errors
+from smore.domain.artifact import Artifact
 from smore.domain.errors import CallerError, InvalidSpec, PlatformError, SmoreError
 from smore.domain.function import (
     FunctionSpec,
@@ -263,6 +264,8 @@ SPECS = st.builds(
         usage_gain=POSITIVE,
         degradation=POSITIVE,
     ),
+    artifact=st.none() | st.builds(Artifact, code=st.just("a" * 64), files=st.dictionaries(st.text(min_size=1), st.just("b" * 64))),
+    requirements=st.lists(st.text(min_size=1)).map(tuple),
 )
 
 

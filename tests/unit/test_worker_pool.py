@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from smore.domain.artifact import Artifact
 from smore.domain.function import FunctionSpec
 from smore.fleet import WarmState
 from smore.settings import WorkerSettings
@@ -15,6 +17,7 @@ from worker.frames import Loaded
 from worker.heartbeat import DEAF_S, Ears
 from worker.pool import LoadFailed, Pool, Unservable
 from worker.processes import NoRunner
+from worker.supply import Supply, SupplyAway, SupplyFailed
 
 
 class FakeRunner:
@@ -41,11 +44,19 @@ class Stage:
         self.made: list[FakeRunner] = []
         self.jobs_mib = 0.0
         self.fork: Callable[[], Any] = self._fork
+        self.supply: Callable[[str, FunctionSpec], Any] = self._supply
+        self.supplied: list[str] = []
         device = CpuPartition(WorkerSettings(memory_mib=memory_mib))
         self.pool = Pool(
             gpu="g", device=device, zygote=lambda: SimpleNamespace(fork=lambda: self.fork()), standby=False,  # type: ignore[arg-type,return-value]
-            others_mib=lambda: self.jobs_mib, changed=lambda: None, clock=lambda: self.now,
+            others_mib=lambda: self.jobs_mib, changed=lambda: None, supply=lambda *which: self.supply(*which), clock=lambda: self.now,
         )  # fmt: skip
+
+    def _supply(self, function: str, spec: FunctionSpec) -> Supply:
+        """On an environment of its own where it requires something."""
+        self.supplied.append(f"+{function[2:]}")
+        zygote: Any = SimpleNamespace(fork=lambda: FakeRunner(-1)) if spec.requirements else None
+        return Supply(Path("/code"), zygote, {"fetch": 2.0}, [lambda: self.supplied.append(f"-{function[2:]}")])
 
     def _fork(self) -> FakeRunner:
         self.made.append(FakeRunner(len(self.made) + 1))
@@ -63,6 +74,57 @@ class Stage:
 
     def warm(self) -> list[str]:
         return sorted(one.function[2:] for one in self.pool.warm())
+
+
+UPLOADED = Artifact(code="a" * 64)
+
+
+def test_an_uploaded_function_is_supplied_once_and_let_go_of_with_its_instance() -> None:
+    stage = Stage()
+    first = stage.run("a", artifact=UPLOADED)
+    assert first.instance.phases == {"fetch": 2.0, "import": 1.0}
+    stage.run("a", artifact=UPLOADED)
+    assert stage.supplied == ["+a"]
+    stage.pool.offload("p/a", 1)
+    assert stage.supplied == ["+a", "-a"]
+    stage.run("b")
+    assert stage.supplied == ["+a", "-a"], "a module of the platform needs nothing"
+
+
+def test_what_a_cold_start_needs_is_fetched_before_the_gate_is_asked() -> None:
+    stage = Stage()
+    spec = FunctionSpec(entrypoint="m:C", artifact=UPLOADED)
+    stage.pool.prepare("p/a", 1, spec)
+    assert stage.supplied == ["+a", "-a"]
+    stage.run("a", artifact=UPLOADED)
+    stage.pool.prepare("p/a", 1, spec)
+    stage.pool.prepare("p/b", 1, FunctionSpec(entrypoint="m:C"))
+    assert stage.supplied == ["+a", "-a", "+a"]
+
+
+def test_a_function_with_requirements_is_forked_in_its_environment() -> None:
+    stage = Stage()
+    assert stage.run("a", artifact=UPLOADED, requirements=("x",)).runner.pid == -1
+    assert stage.run("b", artifact=UPLOADED).runner.pid == 1
+
+
+@pytest.mark.parametrize(("error", "raised"), [(SupplyFailed("no such package"), LoadFailed), (SupplyAway("gone"), Unservable)])
+def test_what_cannot_be_supplied_leaves_its_room(error: Exception, raised: type[Exception]) -> None:
+    """The instances that had to make room for it are gone, and what was theirs is free."""
+    stage = Stage()
+    for name in "abc":
+        stage.run(name)
+
+    def failing(function: str, spec: FunctionSpec) -> Supply:
+        assert stage.pool.activity.wait_idle(0), "it counts as no run"
+        raise error
+
+    stage.supply = failing
+    with pytest.raises(raised, match=str(error)):
+        stage.run("d", artifact=UPLOADED)
+    assert (stage.warm(), stage.pool.memory_used_mib()) == (["b", "c"], 200.0)
+    assert stage.made[0].ended.is_set()
+    assert stage.run("e").cold
 
 
 def test_cold_once_then_warm() -> None:
