@@ -190,6 +190,13 @@ class Respecify(Command, frozen=True, tag="respecify"):
     revision: int
 
 
+class Fetch(Command, frozen=True, tag="fetch"):
+    """Have on your node what an uploaded function needs, its environment too, before it is placed there."""
+
+    function: str
+    revision: int
+
+
 class StartJob(Command, frozen=True, tag="start_job"):
     id: str
     project: str
@@ -221,7 +228,7 @@ class Throttle(Command, frozen=True, tag="throttle"):
     duty: float
 
 
-AnyCommand = Cancel | Offload | Prewarm | Respecify | SetBudget | StartJob | StopJob | Throttle
+AnyCommand = Cancel | Fetch | Offload | Prewarm | Respecify | SetBudget | StartJob | StopJob | Throttle
 
 _decode_command = msgspec.msgpack.Decoder(AnyCommand).decode
 _encode = msgspec.msgpack.Encoder().encode

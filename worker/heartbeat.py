@@ -14,6 +14,7 @@ from smore.celery_app import gpu_queue
 from smore.fleet import (
     AnyCommand,
     Cancel,
+    Fetch,
     Fleet,
     Offload,
     Prewarm,
@@ -32,7 +33,7 @@ from worker.device import Device, Load
 from worker.execution import Executor
 from worker.gate import Gate
 from worker.jobs import Jobs
-from worker.pool import Pool
+from worker.pool import LoadFailed, Pool, Unservable
 
 log = observability.logger(__name__)
 
@@ -237,6 +238,9 @@ class Heartbeat:
                     self._pool.prewarm(command.function, command.revision, spec, command.instances, hold_s)
             case Respecify():
                 self._respecify(command.function, command.revision)
+            case Fetch():
+                key = (command.function, command.revision)
+                threading.Thread(target=self._fetch, args=key, name="fetch", daemon=True).start()
             case StartJob():
                 self._jobs.start(command)
             case StopJob():
@@ -255,6 +259,15 @@ class Heartbeat:
         spec = self._catalog.revision(function, revision)
         if spec is not None:
             self._pool.respecify(function, revision, spec)
+
+    def _fetch(self, function: str, revision: int) -> None:
+        try:
+            spec = self._catalog.revision(function, revision)
+            if spec is not None:
+                self._pool.prepare(function, revision, spec)
+        except (LoadFailed, Unservable, *_OUTAGE) as error:
+            # Its first cold start here tries again and tells its caller.
+            log.warning("not fetched", function=function, revision=revision, error=str(error))
 
     def _throttle(self, duty: float) -> None:
         try:

@@ -18,7 +18,7 @@ from smore.domain.artifact import Artifact
 from smore.domain.errors import FunctionNotFound, InvalidSpec, NotFound, QueueFull, SmoreError, Unavailable
 from smore.domain.function import FunctionSpec, parse_name, parse_spec
 from smore.domain.invocation import Encoding, State
-from smore.fleet import Offload, Prewarm, Respecify
+from smore.fleet import Fetch, Offload, Prewarm, Respecify
 from smore.observability import logger
 from smore.queue import Request as Wanted
 from smore.queue import new_id
@@ -78,6 +78,8 @@ async def deploy(
             await run_in_threadpool(store.fail_revision, caller.project, function, revision, str(error))
             raise
         await run_in_threadpool(_activate, store, trail, caller, function, revision, measured)
+        if spec.artifact is not None:
+            await run_in_threadpool(_spread, gateway, f"{caller.project}/{function}", revision)
         response.status_code = 201
     now = await run_in_threadpool(store.get_function, caller.project, function)
     log.info("deployed", function=f"{caller.project}/{function}", revision=revision, created=created, key=caller.id)
@@ -104,6 +106,13 @@ def _check_artifact(gateway: Gateway, project: str, artifact: Artifact) -> None:
         entries = {entry.filename for entry in archive.check(file)}
     if both := sorted(entries & artifact.files.keys()):
         raise InvalidSpec(f"spec.artifact.files: {both[0]} is in the code's archive too", field="spec.artifact.files")
+
+
+def _spread(gateway: Gateway, function: str, revision: int) -> None:
+    """The canary has brought it to one node; the others are not to wait for a caller."""
+    fleet = gateway.fleet()
+    for report in fleet.reports():
+        fleet.send(report.gpu, Fetch(version=1, function=function, revision=revision))
 
 
 def _document(content_type: str, body: bytes) -> schemas.FunctionBody:
