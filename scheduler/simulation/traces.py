@@ -13,26 +13,24 @@ A trace file is an ``.npz`` of plain arrays; the same source, options and seed g
 What cannot be used raises :class:`BadTrace` with file, line and field.
 """
 
-import csv
-import gzip
 import json
 import math
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.azure import BadTrace, by_function, opened, read_number, read_rows, refuse
+from ml.azure import invocations as invocations_of
 from scheduler.simulation.archive import archive
 from scheduler.simulation.world import Reader, World, bad
-from smore.domain.errors import InvalidSpec
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,15 +38,6 @@ Ints = NDArray[np.int64]
 VERSION: Final = 1
 #: The column of days in which minutes are counted: a minute of the trace becomes a second (A49).
 COMPRESSION: Final = 60
-
-
-class BadTrace(InvalidSpec):
-    """A row or file that cannot be used: the message names file, line and field; ``field`` names the field."""
-
-
-def _refuse(path: Path, line: int, field: str, message: str) -> BadTrace:
-    where = f"{path.name}:{line}" if line else path.name
-    return BadTrace(f"{where}: {field}: {message}", field=field, line=line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -148,7 +137,7 @@ def read(path: Path) -> Trace:
             arrays = {name: stored[name] for name in stored.files}
         meta = json.loads(arrays["meta"].tobytes())
         if meta["version"] != VERSION:
-            raise _refuse(path, 0, "version", f"{VERSION} is expected, not {meta['version']!r}")
+            raise refuse(path, 0, "version", f"{VERSION} is expected, not {meta['version']!r}")
         return Trace(
             name=meta["name"], functions=tuple(meta["functions"]), duration_s=float(meta["duration_s"]),
             arrival_s=arrays["arrival_s"].astype(float), function=arrays["function"].astype(np.int64),
@@ -157,48 +146,10 @@ def read(path: Path) -> Trace:
     except BadTrace as error:
         raise BadTrace(f"{path.name}: {error}" if path.name not in str(error) else str(error), **error.details) from error
     except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise _refuse(path, 0, "file", f"not a trace: {error}") from error
+        raise refuse(path, 0, "file", f"not a trace: {error}") from error
 
 
 # ---- CSV ---------------------------------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
-    """A text file, gzip or not. BadTrace for one that is cut or not text."""
-    with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-    with gzip.open(path, "rt", newline="") if packed else path.open(newline="") as file:
-        try:
-            yield file
-        except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:
-            raise _refuse(path, 0, "file", f"cut or damaged: {error}") from error
-
-
-def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, row) of a CSV with a header that has at least ``needed``."""
-    with _opened(path) as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
-        for name in needed:
-            if name not in header:
-                raise _refuse(path, 1, name, "no column of this name")
-        for values in reader:
-            if not values:
-                continue
-            if len(values) != len(header):
-                raise _refuse(path, reader.line_num, "row", f"{len(header)} columns are expected, not {len(values)}")
-            yield reader.line_num, dict(zip(header, values, strict=True))
-
-
-def _number(path: Path, line: int, field: str, text: object, low: float = 0.0) -> float:
-    try:
-        value = float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise _refuse(path, line, field, f"a number is expected, not {text!r}") from None
-    if not math.isfinite(value) or value < low:
-        raise _refuse(path, line, field, f"a number of at least {low:g} is expected, not {text!r}")
-    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -215,23 +166,13 @@ def azure(invocations: Path, durations: Path) -> Azure:
     The Azure Functions trace of 2019: ``invocations`` with a column per minute, ``durations`` with ``Average`` in ms, joined on
     ``HashFunction``. Functions without a duration are left out.
     """
-    known: dict[str, float] = {}
-    for line, row in _rows(durations, ("HashFunction", "Average")):
-        known[row["HashFunction"]] = _number(durations, line, "Average", row["Average"]) / 1000.0
-    counts: list[list[float]] = []
-    seconds: list[float] = []
-    minutes: list[str] = []
-    for line, row in _rows(invocations, ("HashFunction",)):
-        if not minutes:
-            minutes = sorted((name for name in row if name.isdecimal()), key=int)
-            if not minutes:
-                raise _refuse(invocations, 1, "minutes", "no column of a minute")
-        if row["HashFunction"] in known:
-            counts.append([_number(invocations, line, minute, row[minute]) for minute in minutes])
-            seconds.append(known[row["HashFunction"]])
-    if not counts:
-        raise _refuse(invocations, 0, "HashFunction", "no function has a duration")
-    return Azure(counts=np.array(counts), duration_s=np.array(seconds), minutes=np.array([int(minute) for minute in minutes]))
+    known = by_function(durations, "Average")
+    found = invocations_of(invocations)
+    kept = [row for row, name in enumerate(found.names) if name in known]
+    if not kept:
+        raise refuse(invocations, 0, "HashFunction", "no function has a duration")
+    seconds = np.array([known[found.names[row]] / 1000.0 for row in kept])
+    return Azure(counts=found.counts[kept], duration_s=seconds, minutes=found.minutes)
 
 
 def classes(duration_s: Floats, amount: int) -> Ints:
@@ -297,18 +238,18 @@ def llm(path: Path, world: World, *, rate_per_s: float, seconds: float, seed: in
     generated, the longest answers to the slowest function.
     """
     stamps, tokens = [], []
-    for line, row in _rows(path, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
+    for line, row in read_rows(path, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
         text = row["TIMESTAMP"]
         try:
             # Seven digits of a second are more than Python reads.
             moment = datetime.fromisoformat(text[:26])
         except ValueError:
-            raise _refuse(path, line, "TIMESTAMP", f"a date and time are expected, not {text!r}") from None
+            raise refuse(path, line, "TIMESTAMP", f"a date and time are expected, not {text!r}") from None
         stamps.append(moment.timestamp())
-        tokens.append(_number(path, line, "GeneratedTokens", row["GeneratedTokens"]))
-        _number(path, line, "ContextTokens", row["ContextTokens"])
+        tokens.append(read_number(path, line, "GeneratedTokens", row["GeneratedTokens"]))
+        read_number(path, line, "ContextTokens", row["ContextTokens"])
     if len(stamps) < 2:
-        raise _refuse(path, 0, "TIMESTAMP", "at least two requests are expected")
+        raise refuse(path, 0, "TIMESTAMP", "at least two requests are expected")
     at = np.array(stamps) - min(stamps)
     order = np.argsort(at, kind="stable")
     at, size = at[order], np.array(tokens)[order]
@@ -411,24 +352,24 @@ def history(path: Path, models: Sequence[str] | None = None) -> Trace:
     """
     names: dict[str, int] = {}
     found: list[tuple[float, int, int, float]] = []
-    for line, row in _json_lines(path) if path.suffix in (".jsonl", ".ndjson") else _rows(path, HISTORY):
+    for line, row in _json_lines(path) if path.suffix in (".jsonl", ".ndjson") else read_rows(path, HISTORY):
         for field in HISTORY:
             if field not in row:
-                raise _refuse(path, line, field, "is missing")
+                raise refuse(path, line, field, "is missing")
         name = row["function"]
         if not isinstance(name, str) or not name or (models is not None and name not in models):
-            raise _refuse(path, line, "function", f"{name!r} is not known")
-        arrival = _number(path, line, "arrival_at", row["arrival_at"])
-        deadline = _number(path, line, "deadline_at", row["deadline_at"])
+            raise refuse(path, line, "function", f"{name!r} is not known")
+        arrival = read_number(path, line, "arrival_at", row["arrival_at"])
+        deadline = read_number(path, line, "deadline_at", row["deadline_at"])
         if deadline <= arrival:
-            raise _refuse(path, line, "deadline_at", f"{deadline:g} is not after the arrival at {arrival:g}")
+            raise refuse(path, line, "deadline_at", f"{deadline:g} is not after the arrival at {arrival:g}")
         for field in ("revision", "rows"):
-            value = _number(path, line, field, row[field], 1)
+            value = read_number(path, line, field, row[field], 1)
             if value != int(value):
-                raise _refuse(path, line, field, f"a whole number is expected, not {row[field]!r}")
+                raise refuse(path, line, field, f"a whole number is expected, not {row[field]!r}")
         found.append((arrival, names.setdefault(name, len(names)), int(float(row["rows"])), deadline - arrival))
     if not found:
-        raise _refuse(path, 0, "file", "no row")
+        raise refuse(path, 0, "file", "no row")
     found.sort()
     columns = np.array(found, float)
     arrival_s = columns[:, 0] - columns[0, 0]
@@ -445,16 +386,16 @@ def history(path: Path, models: Sequence[str] | None = None) -> Trace:
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with _opened(path) as file:
+    with opened(path) as file:
         for line, text in enumerate(file, 1):
             if not text.strip():
                 continue
             try:
                 row = json.loads(text)
             except ValueError as error:
-                raise _refuse(path, line, "row", f"not JSON: {error}") from None
+                raise refuse(path, line, "row", f"not JSON: {error}") from None
             if not isinstance(row, dict):
-                raise _refuse(path, line, "row", "an object is expected")
+                raise refuse(path, line, "row", "an object is expected")
             yield line, row
 
 

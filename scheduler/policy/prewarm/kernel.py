@@ -514,3 +514,17 @@ def replay(
                 end,
             )  # fmt: skip
     return used
+
+
+@compiled
+def wanted(chance: Floats, mean: Floats, price_s: Floats, load_s: float, run_s: Floats) -> tuple[Ints, Ints]:
+    """:func:`minute_wanted` of forecasts [F, T]: (instances, whether there is a forecast); ``price_s``, ``run_s`` [F]."""
+    instances, told = np.zeros(chance.shape, np.int64), np.zeros(chance.shape, np.int64)
+    for function in range(chance.shape[0]):
+        for minute in range(chance.shape[1]):
+            if not (np.isnan(chance[function, minute]) or np.isnan(mean[function, minute])):
+                told[function, minute] = 1
+                instances[function, minute] = minute_wanted(
+                    chance[function, minute], mean[function, minute], price_s[function], load_s, run_s[function]
+                )
+    return instances, told
