@@ -9,19 +9,25 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Final, Literal, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, brier, rolling
 from ml.learning import yield_to_others
 from smore import observability
+from smore.catalog import Catalog
 from smore.db import make_engine
-from smore.forecasts import Board, Counted, Forecasts
-from smore.prewarming import MINUTE_S, Past, Prewarming
+from smore.domain.function import Prewarming
+from smore.forecasts import OWN, Board, Counted, Forecasts
+from smore.prewarming import MINUTE_S, Past
+from smore.prewarming import Prewarming as History
 from smore.queue import connect
 from smore.settings import PrewarmSettings, Settings, settings
 
@@ -36,16 +42,78 @@ TAUGHT_MIN: Final = 1440
 class Craft(Protocol):
     """The art of forecasting, apart from where counts come from and forecasts go."""
 
-    def fit(self, counts: Floats) -> bytes:
-        """A fitted forecaster of ``counts`` [F, T], arrivals per minute, NaN where nobody counted."""
+    def fit(self, counts: Floats, paper: Sequence[int]) -> bytes:
+        """A fitted forecaster of ``counts`` [F, T], arrivals per minute, NaN where nobody counted; rows ``paper`` want LS-LSTM."""
         ...
 
-    def forecast(self, model: bytes, counts: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
-        """
-        (mean [F, H], chance of any [F, H], sources [F]) of the minutes that follow ``counts`` [F, T]. The first rows are the functions that
-        it was fitted on, those behind them are new.
-        """
+    def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
+        """(mean [F, H], chance of any [F, H], sources [F]) of the minutes after ``since`` [F, K], which came after the fit."""
         ...
+
+
+class Best:
+    """
+    For each function the forecaster that told best whether a minute has a request, in a rolling backtest over the last fifth of what was
+    counted (Brier score, one minute ahead): a season, the gaps between minutes with requests, or neither: where the share of minutes with
+    requests was as good, the rule goes by the gaps between requests itself, and is told so (``hold.OWN``). LS-LSTM has no choice.
+    """
+
+    def fit(self, counts: Floats, paper: Sequence[int]) -> bytes:
+        begin = max(1, int(counts.shape[1] * 0.8))
+        share = np.nanmean(np.concatenate([counts[:, :begin] > 0, np.zeros((len(counts), 1))], axis=1), axis=1)
+        scores = [brier(np.repeat(share[:, None], counts.shape[1] - begin, axis=1), counts[:, begin:])]
+        fitted: list[Forecaster] = [Seasonal(), Renewal()]
+        for made in fitted:
+            scores.append(brier(rolling(made, counts, begin)[1][:, begin:], counts[:, begin:]))
+            made.fit(counts)
+        # Where nothing can be compared the rule goes by its own.
+        best = np.argmin(np.nan_to_num(np.stack(scores), nan=np.inf), axis=0)
+        lstm = b""
+        if len(paper):
+            # It alone needs torch.
+            from ml.forecast.lstm import LongShort
+
+            network = LongShort()
+            network.fit(counts[list(paper)])
+            lstm = network.dumps()
+        parts = {"choice": best.tolist(), "paper": list(paper), "models": [one.dumps() for one in fitted], "lstm": lstm}
+        return msgspec.msgpack.encode(parts)
+
+    def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
+        parts = _parts(model)
+        functions = len(parts.choice)
+        mean, any_ = np.full((functions, horizon), np.nan), np.full((functions, horizon), np.nan)
+        sources = [OWN] * functions
+        choice = np.array(parts.choice)
+        fitted: list[Forecaster] = [Seasonal.loads(parts.models[0]), Renewal.loads(parts.models[1])]
+        for place, made in enumerate(fitted, start=1):
+            for minute in since.T:
+                made.update(minute)
+            rows = np.flatnonzero(choice == place)
+            found = made.forecast(horizon)
+            mean[rows], any_[rows] = found[0][rows], found[1][rows]
+            for row in rows.tolist():
+                sources[row] = made.name
+        if parts.paper:
+            from ml.forecast.lstm import LongShort
+
+            network = LongShort.loads(parts.lstm)
+            for minute in since[parts.paper].T:
+                network.update(minute)
+            mean[parts.paper], any_[parts.paper] = network.forecast(horizon)
+            for row in parts.paper:
+                sources[row] = network.name
+        return mean, any_, sources
+
+
+class _Parts(msgspec.Struct):
+    choice: list[int]
+    paper: list[int]
+    models: list[bytes]
+    lstm: bytes
+
+
+_parts = msgspec.msgpack.Decoder(_Parts).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +128,21 @@ class Outcome:
 
 
 class Foresight:
-    """The forecasts of one platform. Postgres away is SQLAlchemy's OperationalError, Redis away redis-py's error."""
+    """
+    The forecasts of one platform. ``paper``: functions that want LS-LSTM.
+
+    Postgres away is SQLAlchemy's OperationalError, Redis away redis-py's error.
+    """
 
     def __init__(
-        self, door: Prewarming, board: Board, knobs: PrewarmSettings, craft: Callable[[], Craft], clock: Callable[[], float] = time.time
-    ) -> None:
+        self, door: History, board: Board, knobs: PrewarmSettings, *, craft: Craft, paper: Callable[[], Collection[str]],
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         self._door = door
         self._board = board
         self._knobs = knobs
         self._craft = craft
+        self._paper = paper
         self._clock = clock
 
     def fit(self, *, asked: bool) -> Outcome:
@@ -86,8 +160,8 @@ class Foresight:
             reason = f"{known} minutes were counted, {self._knobs.least_minutes} are needed."
             return Outcome(result="skipped", reason=reason, functions=len(past.counts))
         functions = sorted(past.counts)
-        model = self._craft().fit(matrix(past, functions))
-        manifest = {"functions": functions, "minutes": known, "from_at": past.from_at}
+        model = self._craft.fit(matrix(past, functions), [row for row, function in enumerate(functions) if function in self._paper()])
+        manifest = {"functions": functions, "minutes": known, "until": past.from_at + len(past.known) * MINUTE_S}
         version = self._door.store(manifest, model)
         self._board.use(version)
         return Outcome(
@@ -100,10 +174,9 @@ class Foresight:
         fitted = self._door.newest()
         if fitted is None:
             return Outcome(result="skipped", reason="No forecaster was fitted yet.")
-        past = self._door.past(now - SPAN_MIN * MINUTE_S, now)
-        first = [str(function) for function in fitted.manifest["functions"]]
-        functions = first + sorted(past.counts.keys() - set(first))
-        mean, any_, sources = self._craft().forecast(fitted.model, matrix(past, functions), self._knobs.horizon)
+        past = self._door.past(float(fitted.manifest["until"]), now)
+        functions = [str(function) for function in fitted.manifest["functions"]]
+        mean, any_, sources = self._craft.forecast(fitted.model, matrix(past, functions), self._knobs.horizon)
         shape = (len(functions), self._knobs.horizon)
         if mean.shape != shape or any_.shape != shape:
             return Outcome(result="failed", reason=f"forecasts of shape {mean.shape} and {any_.shape}, {shape} is expected")
@@ -113,9 +186,9 @@ class Foresight:
             any=any_.astype("<f4").tobytes(),
         )  # fmt: skip
         self._board.publish(forecasts)
-        silent = int((~np.isfinite(mean).all(axis=1)).sum())
+        reason = ", ".join(f"{source} {count}" for source, count in sorted(Counter(sources).items()))
         return Outcome(
-            result="published", reason=f"{silent} without numbers", version=forecasts.version, functions=len(functions),
+            result="published", reason=reason, version=forecasts.version, functions=len(functions),
             seconds=time.perf_counter() - began,
         )  # fmt: skip
 
@@ -151,7 +224,13 @@ def foresight(config: Settings) -> Iterator[Foresight]:
     engine = make_engine(config.postgres.url, "foresight")
     try:
         with connect(config) as client:
-            yield Foresight(Prewarming(engine), Board(client, config.redis.prefix), config.prewarm, craft)
+            catalog = Catalog(client, config.redis.prefix)
+
+            def paper() -> Collection[str]:
+                specs = {key: catalog.revision(key, entry.revision) for key, entry in catalog.functions().items()}
+                return {key for key, spec in specs.items() if spec is not None and spec.prewarm is Prewarming.PAPER}
+
+            yield Foresight(History(engine), Board(client, config.redis.prefix), config.prewarm, craft=Best(), paper=paper)
     finally:
         engine.dispose()
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from scheduler.policy.prewarm.hold import Forecast, WarmPolicy
 from scheduler.policy.prewarm.keeper import SILENCES, Warmth
 from scheduler.policy.prewarm.rules import RULES, rule
 from smore import forecasts as wire
-from smore.domain.function import Prewarming
+from smore.domain.function import FunctionSpec, Prewarming
 from smore.settings import PrewarmSettings
 
 #: The paper's rule, of functions with ``prewarm: paper``.
@@ -58,10 +59,11 @@ def warmth(settings: PrewarmSettings) -> Warmth:
 
     def make(mode: Prewarming, demand: Demand) -> WarmPolicy:
         name, own = knobs[mode]
-        return rule(name, **(_facts(name, demand) | own))
+        return rule(name, **(_facts(name, demand, settings) | own))
 
     # A name or knob that does not exist is told at the start, not when the first function comes.
-    rule(settings.rule, **(_facts(settings.rule, None) | settings.knobs))
+    spec = FunctionSpec(entrypoint="none:None")
+    make(Prewarming.AUTO, Demand(function="none", revision=1, spec=spec, column=0))
     return Warmth(
         rules=make,
         foresees=frozenset(mode for mode, (name, _) in knobs.items() if name in FORESEE),
@@ -72,13 +74,16 @@ def warmth(settings: PrewarmSettings) -> Warmth:
     )
 
 
-def _facts(name: str, demand: Demand | None) -> dict[str, Any]:
-    """What is measured of a function, as far as a rule asks for it."""
+def _facts(name: str, demand: Demand, settings: PrewarmSettings) -> dict[str, Any]:
+    """What is measured of a function and what a cold start is worth, as far as a rule asks for it."""
+    keep_s = demand.spec.keep_alive_s if demand.spec.keep_alive_s >= 0 else inf
     facts = {
-        "load_s": demand.load_s if demand is not None else 1.0,
-        "run_s": demand.run_s(1) if demand is not None else 0.1,
-        "memory_gb": demand.memory_mib / 1024 if demand is not None else 1.0,
-        "keep_s": abs(demand.spec.keep_alive_s) if demand is not None else 60.0,
+        "load_s": demand.load_s,
+        "run_s": demand.run_s(1),
+        "memory_gb": demand.memory_mib / 1024,
+        "keep_s": keep_s,
+        "seconds": keep_s,
+        "price_gb_s": settings.price_gb_s,
     }
     made: Callable[..., WarmPolicy] | None = RULES.get(name)
     asked = inspect.signature(made).parameters if made is not None else {}

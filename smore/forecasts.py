@@ -13,6 +13,8 @@ import msgspec
 import redis
 
 FORMAT: Final = 1
+#: The source of a forecast without numbers: the rule goes by the function's own gaps (scheduler/policy/prewarm/hold.py).
+OWN: Final = "gaps"
 #: A blob that nobody replaces is gone after this: it would have been stale long before.
 TTL_S: Final = 3600
 

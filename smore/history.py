@@ -355,9 +355,9 @@ _BUDGET_STEPS = _Stage(
 
 _MINUTES = _Stage(
     _Minute,
-    # Bits, so that reading entries again changes nothing.
+    # Bits, so that reading entries again changes nothing. What an earlier part of a batch has left in the stage is there again.
     f"""
-    INSERT INTO counted_minutes AS m (minute, seconds) SELECT {_at("minute")}, seconds FROM STAGE
+    INSERT INTO counted_minutes AS m (minute, seconds) SELECT {_at("minute")}, bit_or(seconds) FROM STAGE GROUP BY 1
     ON CONFLICT (minute) DO UPDATE SET seconds = m.seconds | excluded.seconds
     """,
 )
@@ -367,9 +367,9 @@ _INSTANCES = _Stage(
     f"""
     INSERT INTO instances AS i (id, gpu, boot, project, function, revision, prewarmed, outcome, why, asked_at, ready_at, used_at, ended_at,
         told_at, load_s, busy_s, idle_s, uses, saved, memory_mib)
-    SELECT id, gpu, boot, project, function, revision, prewarmed::boolean, outcome, why, {_at("asked")}, {_at("ready")}, {_at("used")},
-        {_at("ended")}, {_at("told")}, load_s, busy_s, idle_s, uses, saved, memory_mib
-    FROM STAGE
+    SELECT DISTINCT ON (id) id, gpu, boot, project, function, revision, prewarmed::boolean, outcome, why, {_at("asked")}, {_at("ready")},
+        {_at("used")}, {_at("ended")}, {_at("told")}, load_s, busy_s, idle_s, uses, saved, memory_mib
+    FROM STAGE ORDER BY id, told DESC
     ON CONFLICT (id) DO UPDATE SET outcome = excluded.outcome, why = excluded.why, ready_at = excluded.ready_at, used_at = excluded.used_at,
         ended_at = excluded.ended_at, told_at = excluded.told_at, load_s = excluded.load_s, busy_s = excluded.busy_s,
         idle_s = excluded.idle_s, uses = excluded.uses, saved = excluded.saved, memory_mib = excluded.memory_mib

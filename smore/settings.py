@@ -94,8 +94,10 @@ class PrewarmSettings(BaseModel):
     #: False = nobody but ``min_warm`` holds an instance, whatever functions ask for.
     on: bool = True
     #: The rule of functions with ``prewarm: auto`` (scheduler/policy/prewarm); ``paper`` is LS-LSTM as the paper has it.
-    rule: str = "ours"
-    #: Knobs of that rule, as a JSON object.
+    rule: str = "priced"
+    #: What a cold start is worth to that rule, GB-seconds of memory that stands idle.
+    price_gb_s: float = Field(default=60.0, ge=0)
+    #: Other knobs of it, as a JSON object.
     knobs: dict[str, Any] = {}
     #: Share of a GPU instance's free memory that idle instances may hold for the prewarmer to add another (digest A35).
     share: float = Field(default=0.3, ge=0, le=1)
@@ -108,7 +110,7 @@ class PrewarmSettings(BaseModel):
     #: Minutes that are forecast.
     horizon: int = Field(default=15, ge=3, le=120)
     #: How long a fitted forecaster is used, seconds, before it is fitted anew.
-    refit_s: float = Field(default=3600.0, gt=0)
+    refit_s: float = Field(default=600.0, gt=0)
 
 
 class SchedulerSettings(BaseModel):

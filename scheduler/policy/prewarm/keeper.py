@@ -26,7 +26,7 @@ from scheduler.policy.cluster import Bools, Cluster
 from scheduler.policy.decisions import Decision, Offload, Prewarm
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import CountsKnown, ForecastsUpdated, GpuReported, InstanceTold
-from scheduler.policy.prewarm.hold import Forecast, Hold, WarmPolicy
+from scheduler.policy.prewarm.hold import OWN, Forecast, Hold, WarmPolicy
 from smore.domain.function import Prewarming
 
 MINUTE_S: Final = 60.0
@@ -423,6 +423,8 @@ class Keeper:
             return Unforeseen.NO_FORECAST, "keep-alive"
         if at - self._made_at > self.knobs.stale_s:
             return Unforeseen.STALE, "keep-alive"
+        if forecast.source == OWN:
+            return "", OWN
         if not (np.isfinite(forecast.mean).all() and np.isfinite(forecast.any).all()):
             return Unforeseen.NOT_A_NUMBER, "keep-alive"
         return "", forecast.source or "rule"

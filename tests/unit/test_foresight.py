@@ -1,0 +1,220 @@
+"""Forecasts on their way: from counts to the learn worker's blob, from the blob to a rule; what is cut, foreign or no number."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from ml.foresight import Best, Floats, Foresight, matrix
+from scheduler import foresight
+from scheduler.policy.demand import Demand
+from scheduler.policy.prewarm import hold
+from scheduler.policy.prewarm.counted import Counted as PaperRule
+from scheduler.policy.prewarm.fixed import KeepAlive
+from scheduler.policy.prewarm.priced import Priced
+from smore import forecasts as wire
+from smore.domain.function import FunctionSpec, Prewarming
+from smore.prewarming import Fitted, Past
+from smore.settings import PrewarmSettings
+
+T = 1_800_000_000.0 // 60 * 60
+
+
+class Door:
+    """What Postgres would hold."""
+
+    def __init__(self, past: Past) -> None:
+        self.counted = past
+        self.fitted: list[Fitted] = []
+
+    def past(self, since: float, until: float) -> Past:
+        first = int((since - self.counted.from_at) // 60)
+        first, last = max(0, first), int((until - self.counted.from_at) // 60)
+        known = list(self.counted.known[first:last])
+        counts = {
+            name: {minute - first: count for minute, count in minutes.items() if first <= minute < last}
+            for name, minutes in self.counted.counts.items()
+        }  # fmt: skip
+        return Past(from_at=self.counted.from_at + 60 * first, known=known, counts=counts)
+
+    def newest(self) -> Fitted | None:
+        return self.fitted[-1] if self.fitted else None
+
+    def store(self, manifest: dict[str, Any], model: bytes) -> int:
+        version = len(self.fitted) + 1
+        self.fitted.append(Fitted(version=version, created_at=T, manifest=manifest, model=model))
+        return version
+
+
+class Wall:
+    def __init__(self) -> None:
+        self.forecasts: list[wire.Forecasts] = []
+        self.counted: wire.Counted | None = None
+        self.used = 0
+
+    def publish(self, forecasts: wire.Forecasts) -> None:
+        self.forecasts.append(forecasts)
+
+    def version(self) -> int:
+        return len(self.forecasts)
+
+    def use(self, model: int) -> None:
+        self.used = model
+
+    def put_counts(self, counted: wire.Counted) -> None:
+        self.counted = counted
+
+
+class Twice:
+    """A craft: what came last, twice."""
+
+    def fit(self, counts: Floats, paper: Sequence[int]) -> bytes:
+        return msgspec.json.encode([counts.shape[1], list(paper)])
+
+    def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
+        mean = np.repeat(2 * since[:, -1:], horizon, axis=1)
+        return mean, np.minimum(mean, 1.0), ["twice"] * len(since)
+
+
+def made(past: Past, now: list[float], *, craft: Any = None, **knobs: Any) -> tuple[Foresight, Door, Wall]:
+    door, wall = Door(past), Wall()
+    settings = PrewarmSettings(least_minutes=10, horizon=3, **knobs)
+    return (
+        Foresight(door, wall, settings, craft=craft or Twice(), paper=lambda: {"p/b"}, clock=lambda: now[0]),  # type: ignore[arg-type]
+        door, wall,
+    )  # fmt: skip
+
+
+def past(minutes: int, *, unknown: Sequence[int] = ()) -> Past:
+    counts = {"p/a": dict.fromkeys(range(0, minutes + 10, 3), 1), "p/b": {0: 5}}
+    return Past(from_at=T, known=[minute not in unknown for minute in range(minutes + 10)], counts=counts)
+
+
+def test_a_minute_that_nobody_counted_is_no_number() -> None:
+    found = matrix(past(4, unknown=[1, 3]), ["p/a", "p/c"])
+    np.testing.assert_array_equal(found[:, :5], [[1, math.nan, 0, math.nan, 0], [0, math.nan, 0, math.nan, 0]])
+
+
+def test_too_few_minutes_are_not_fitted() -> None:
+    door, _, wall = made(past(20, unknown=range(11)), [T + 20 * 60])
+    assert door.fit(asked=True).result == "skipped"
+    assert door.forecast().result == "skipped"
+    assert wall.used == 0
+
+
+def test_it_is_fitted_when_it_is_due_and_forecasts_follow_what_came_since() -> None:
+    now = [T + 20 * 60 + 5]
+    made_, door, wall = made(past(20), now)
+    outcome = made_.fit(asked=False)
+    assert (outcome.result, outcome.functions, wall.used) == ("fitted", 2, 1)
+    assert msgspec.json.decode(door.fitted[0].model) == [20, [1]]
+    door.fitted[0] = Fitted(version=1, created_at=now[0], manifest=door.fitted[0].manifest, model=door.fitted[0].model)
+    now[0] += 120
+    assert made_.fit(asked=False).result == "skipped"
+    assert made_.forecast().result == "published"
+    (blob,) = wall.forecasts
+    assert (blob.functions, blob.sources, blob.model) == (["p/a", "p/b"], ["twice"] * 2, 1)
+    # The 22nd minute is the first that is forecast; the one before it was the 22nd of its third: there was a request.
+    assert blob.from_at == T + 22 * 60
+    event = foresight.updated(wire.decode(wire.encode(blob)))
+    np.testing.assert_array_equal(event.forecasts["p/a"].mean, [2.0, 2.0, 2.0])
+    assert event.forecasts["p/a"].expected(T + 22 * 60) == 2.0
+    now[0] += 600
+    assert made_.fit(asked=False).result == "fitted"
+
+
+def test_a_new_leader_is_taught_the_newest_minutes_alone() -> None:
+    made_, _, wall = made(past(1500, unknown=[1499]), [T + 1500 * 60])
+    made_.fit(asked=True)
+    assert wall.counted is not None
+    counted = wire.decode_counted(wire.encode(wall.counted))
+    assert (counted.from_at, len(counted.known), counted.known[-1]) == (T + 60 * 60, 1439, 1438)
+    event = foresight.known(counted, most=20)
+    assert list(event.counts["p/b"]) == []
+    assert list(event.counts["p/a"])[-1] == (T + 1497 * 60, 1)
+    assert len(event.counts["p/a"]) == 10
+
+
+def test_the_best_forecaster_of_each_function_is_chosen() -> None:
+    random = np.random.default_rng(0)
+    minutes = np.arange(600)
+    counts = np.stack([(minutes % 7 == 0) * 1.0, random.random(600) < 0.3, (minutes % 10 == 3) * 4.0, np.zeros(600)])
+    model = Best().fit(counts, [])
+    mean, any_, sources = Best().forecast(model, counts[:, :0], 10)
+    assert sources[1] == hold.OWN
+    assert np.isnan(mean[1]).all()
+    assert {sources[0], sources[2]} <= {"seasonal-naive", "renewal"}
+    # The next multiple of seven after 599 is 602.
+    assert [minute for minute in range(10) if any_[0, minute] > 0.5] == [2, 9]
+    assert any_[2].argmax() == 3
+    assert mean[2, 3] > 2.0
+
+
+def test_minutes_since_the_fit_count() -> None:
+    minutes = np.arange(603)
+    counts = ((minutes % 7 == 0) * 1.0)[None, :]
+    model = Best().fit(counts[:, :600], [])
+    _, any_, _ = Best().forecast(model, counts[:, 600:], 7)
+    assert any_[0].argmax() == 6
+
+
+# ---- what cannot be used -----------------------------------------------------------------------------------------------------------------
+
+
+def blob(**fields: Any) -> wire.Forecasts:
+    known: dict[str, Any] = {
+        "version": 1, "model": 1, "made_at": T, "from_at": T, "horizon": 2, "functions": ["p/a"], "sources": ["x"], "mean": bytes(8),
+        "any": bytes(8),
+    }  # fmt: skip
+    return wire.Forecasts(**(known | fields))
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "not a forecast"),
+        (b"\xff\xff", "not a forecast"),
+        (wire.encode(blob())[:-9], "not a forecast"),
+        (wire.encode(blob(format=2)), "format 2, 1 is expected"),
+        (wire.encode(blob(mean=bytes(4))), "do not fit"),
+        (wire.encode(blob(sources=[])), "do not fit"),
+        (wire.encode(blob(horizon=0, mean=b"", any=b"")), "do not fit"),
+    ],
+)
+def test_a_blob_that_is_cut_or_foreign_is_refused(raw: bytes, words: str) -> None:
+    with pytest.raises(wire.BadForecast, match=words):
+        wire.decode(raw)
+
+
+# ---- rules by the settings ---------------------------------------------------------------------------------------------------------------
+
+
+def demand(**fields: Any) -> Demand:
+    return Demand(function="p/a", revision=1, spec=FunctionSpec(entrypoint="m:C", **fields), column=0)
+
+
+def test_a_function_gets_the_rule_of_its_mode() -> None:
+    found = foresight.warmth(PrewarmSettings())
+    assert isinstance(found.rules(Prewarming.AUTO, demand()), Priced)
+    assert isinstance(found.rules(Prewarming.PAPER, demand()), PaperRule)
+    assert found.foresees == {Prewarming.AUTO, Prewarming.PAPER}
+    found = foresight.warmth(PrewarmSettings(rule="keep-alive", knobs={"seconds": 5.0}))
+    rule = found.rules(Prewarming.AUTO, demand(keep_alive_s=600.0))
+    assert isinstance(rule, KeepAlive)
+    assert rule.idle(T, 1) == [hold.Hold(from_at=T, until_at=T + 5.0)]
+    assert found.foresees == {Prewarming.PAPER}
+
+
+@pytest.mark.parametrize(
+    "settings", [PrewarmSettings(rule="spine"), PrewarmSettings(knobs={"spine": 1}), PrewarmSettings(knobs={"tail": -1})]
+)
+def test_unknown_rules_and_knobs_are_told_at_the_start(settings: PrewarmSettings) -> None:
+    with pytest.raises(ValueError, match=r"spine|tail"):
+        foresight.warmth(settings)
+
+
+def test_both_sides_call_a_functions_own_gaps_the_same() -> None:
+    assert wire.OWN == hold.OWN
