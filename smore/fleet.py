@@ -56,6 +56,8 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     pid: int
     memory_mib: float
+    #: What is kept for it: its declared memory or the most that was measured, and 5 %.
+    reserve_mib: float = 0.0
     iterations: int
     window_s: float = 0.0
     solo_s: float = 0.0
@@ -128,7 +130,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     sharing_mode: str
     slots: int
     memory_total_mib: float
-    #: By functions, the standby runner and jobs together.
+    #: By functions, the standby runner and jobs together; of a job what is reserved for it, where that is more.
     memory_used_mib: float
     #: 0..1 over the last heartbeat, by the counter named.
     utilisation: float
@@ -205,6 +207,8 @@ class StartJob(Command, frozen=True, tag="start_job"):
     env: dict[str, str]
     workload: str = ""
     budget: float = DEFAULT_BUDGET
+    #: Declared, on each GPU instance; 0 = not.
+    memory_mib: float = 0.0
 
 
 class StopJob(Command, frozen=True, tag="stop_job"):

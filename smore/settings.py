@@ -157,6 +157,17 @@ class WorkerSettings(BaseModel):
     cache_mib: int = Field(default=20 << 10, ge=1)
     #: How long building the environment of an uploaded function may take, seconds.
     build_s: float = Field(default=480.0, gt=0)
+    #: Shut runners in (docs/security.md). Off, every function is the worker's equal.
+    confine: bool = True
+    #: What a function may read beside the installation and write beside its scratch folder: weights that lie elsewhere, a cache.
+    readable: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+    #: TCP ports to which a function may connect; null = any. Not 80: there the clouds hand out their machines' credentials.
+    tcp_ports: tuple[int, ...] | None = (53, 443)
+    #: Processes and threads of one runner.
+    processes: int = Field(default=256, ge=16)
+    #: Size of a runner's scratch folder and of any file that it writes, MiB. The folder is in memory and counts as the function's.
+    scratch_mib: int = Field(default=256, ge=1)
 
 
 class Settings(BaseSettings):

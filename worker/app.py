@@ -22,18 +22,21 @@ from smore import observability
 from smore.blobs import open_source
 from smore.catalog import Catalog
 from smore.celery_app import gpu_queue, make_app
+from smore.domain.invocation import Cause
+from smore.faults import Faults
 from smore.queue import Queue, connect, new_id
-from smore.settings import Settings, settings
+from smore.settings import Settings, WorkerSettings, settings
 from worker.artifacts import Artifacts
-from worker.cgroup import ShareGroup
+from worker.cgroup import ShareGroup, remove_left
 from worker.device import Device, open_device
 from worker.environments import Environments
 from worker.execution import Executor
+from worker.frames import SLACK_MIB, Confinement
 from worker.gate import Gate, Prober
 from worker.heartbeat import Heartbeat
 from worker.jobs import Jobs
 from worker.pool import Pool
-from worker.processes import Runner, Zygote, end_survivors
+from worker.processes import Bounds, Runner, Zygote, end_survivors
 from worker.supply import Supplier
 from worker.tasks import register_run
 
@@ -60,22 +63,30 @@ class Worker:
         # In a group of their own the kernel weighs runners against jobs one by one; outside any it may divide time by session first.
         self._group = ShareGroup.make(group, own.share) if own.kind == "cpu" else None
         self.queue = Queue(client, config.redis.prefix, config.queue)
+        remove_left(f"{group}-r")
+        #: The interpreter's own growth, and what it writes into its scratch folder, which is in memory.
+        beyond_mib = SLACK_MIB + own.scratch_mib
+        self._home = home
+        self._bounds = Bounds(group=f"{group}-r", beyond_mib=beyond_mib, processes=own.processes)
+        self.faults = Faults(client, config.redis.prefix)
+        self._cache = home / "cache"
         self.zygote = self._zygote("", Path(sys.executable))
-        catalog = Catalog(client, config.redis.prefix)
-        cache, limit = home / "cache", own.cache_mib << 20
+        catalog, limit = Catalog(client, config.redis.prefix), own.cache_mib << 20
         self.supplier = Supplier(
-            artifacts=Artifacts(cache, lambda: open_source(config, client), limit),
-            environments=Environments(cache / "environments", limit, own.build_s), catalog=catalog, zygote=self._zygote,
+            artifacts=Artifacts(self._cache, lambda: open_source(config, client), limit),
+            environments=Environments(self._cache / "environments", limit, own.build_s), catalog=catalog, zygote=self._zygote,
         )  # fmt: skip
         self.pool = Pool(
             gpu=own.gpu, device=device, zygote=lambda: self.zygote, standby=own.standby, others_mib=lambda: self.jobs.memory_mib(),
-            changed=lambda: self.heartbeat.wake(), boot=self.boot, supply=self.supplier.take,
+            owed_mib=lambda: self.jobs.owed_mib(), beyond_mib=beyond_mib, faulted=self._faulted, changed=lambda: self.heartbeat.wake(),
+            boot=self.boot, supply=self.supplier.take,
         )  # fmt: skip
         self.gate = Gate(self.pool.activity)
         self.jobs = Jobs(
             gpu=own.gpu, home=home, entrypoints=config.job_entrypoints, cores=device.cores, environment=device.environment,
             activity=self.pool.activity, gate=self.gate, seed=self.boot, probe_share=own.probe_share, probe_max_s=own.probe_max_s,
-            memory_of=device.process_memory_mib, started=self._join_group, changed=lambda: self.heartbeat.wake(),
+            memory_of=device.process_memory_mib, quick_memory_of=device.quick_memory_mib, started=self._join_group,
+            changed=lambda: self.heartbeat.wake(),
         )  # fmt: skip
         self.executor = Executor(
             config=own, device=device, boot=self.boot, queue=self.queue, catalog=catalog, pool=self.pool,
@@ -94,8 +105,9 @@ class Worker:
         gpu, suffix = self.config.worker.gpu, f".env-{environment[:16]}" if environment else ""
         return Zygote(
             cores=self._device.cores, nice=self._device.function_nice, environment=self._device.environment,
-            scratch=self._run / "scratch" / f"{gpu}{suffix}", record=self._run / f"worker-{gpu}{suffix}.json", exited=self._exited,
-            started=self._join_group, python=str(python),
+            scratch=self._run / "scratch" / f"{gpu}{suffix}", home=self._home, confinement=confinement(self.config.worker, self._cache),
+            record=self._run / f"worker-{gpu}{suffix}.json", exited=self._exited, bounds=self._bounds, started=self._join_group,
+            python=str(python),
         )  # fmt: skip
 
     def _zygotes(self) -> list[int]:
@@ -104,6 +116,15 @@ class Worker:
 
     def _exited(self, runner: Runner) -> None:
         self.pool.exited(runner)
+
+    def _faulted(self, function: str, revision: int, culprit: str, cause: Cause) -> None:
+        try:
+            begins = self.faults.note(function, revision, culprit, cause=cause.value, gpu=self.config.worker.gpu)
+        except (redis.RedisError, OSError) as error:
+            log.warning("fault not told to the others", function=function, revision=revision, error=str(error))
+            return
+        if begins:
+            log.error("quarantined everywhere", function=function, revision=revision, cause=cause.value)
 
     def _join_group(self, pid: int) -> None:
         if self._group is not None:
@@ -149,6 +170,20 @@ class Worker:
         self.zygote.close()
         if self._group is not None:
             self._group.remove()
+
+
+def confinement(own: WorkerSettings, cache: Path) -> Confinement:
+    """
+    How this worker's runners are shut in. Uploaded folders and environments, in ``cache``, may be read.
+
+    Under MPS they all stay one user, for its server serves one at a time, and may speak to it over its socket; a GPU's driver may have
+    reasons of its own for a socket or a core, a CPU partition's functions have none.
+    """
+    return Confinement(
+        on=own.confine, own_users=own.sharing_mode != "mps", readable=[str(path) for path in (cache, *own.readable)],
+        writable=[str(path) for path in own.writable], tcp_ports=None if own.tcp_ports is None else list(own.tcp_ports),
+        processes=own.processes, scratch_mib=own.scratch_mib, unix_sockets=own.kind != "cpu", affinity=own.kind != "cpu",
+    )  # fmt: skip
 
 
 def celery_app(config: Settings) -> Celery:

@@ -1,6 +1,9 @@
-"""The CPU share of a partition that divides its cores with another: a control group where one may be made."""
+"""Control groups, where one may be made: the CPU share of a partition, and the bounds of one runner."""
 
+import contextlib
 import os
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -45,12 +48,88 @@ class ShareGroup:
             log.debug("control group stays", folder=str(self._folder), error=str(error))
 
 
+class RunnerGroup:
+    """
+    Bounds of a runner and all that it starts, however they come by it: shared memory, children, files in memory.
+
+    Version 1 of control groups alone: in version 2 a process is in one group, and there its place is the partition's.
+    """
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        self._folders = folders
+
+    @classmethod
+    def make(cls, name: str, *, memory_mib: float | None, processes: int) -> Self | None:
+        """``memory_mib`` None = no bound. None where no group may be made."""
+        wanted = {"pids": {"pids.max": str(processes)}}
+        if memory_mib is not None:
+            wanted["memory"] = {"memory.limit_in_bytes": str(int(memory_mib * 2**20))}
+        folders: dict[str, Path] = {}
+        for controller, limits in wanted.items():
+            parent = _own_folder(controller)
+            if parent is None:
+                continue
+            folder = parent / name
+            try:
+                folder.mkdir()
+                for file, value in limits.items():
+                    (folder / file).write_text(value)
+            except OSError:
+                continue
+            folders[controller] = folder
+        return cls(folders) if folders else None
+
+    def add(self, pid: int) -> None:
+        """Take a process in. Raises OSError; ProcessLookupError where it is gone."""
+        for folder in self._folders.values():
+            (folder / "cgroup.procs").write_text(str(pid))
+
+    def ran_out(self) -> bool:
+        """Whether the kernel has ended something here for want of memory."""
+        folder = self._folders.get("memory")
+        try:
+            text = (folder / "memory.oom_control").read_text() if folder is not None else ""
+        except OSError:
+            return False
+        return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in text.splitlines())
+
+    def remove(self) -> None:
+        """All its processes have ended."""
+        for folder in self._folders.values():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def remove_left(prefix: str) -> None:
+    """The groups of a former self's runners."""
+    for controller in ("pids", "memory"):
+        parent = _own_folder(controller)
+        for folder in parent.glob(f"{prefix}*") if parent is not None else ():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+@cache
+def _own_folder(controller: str) -> Path | None:
+    """Of version 1: this process's group under that controller, where a group may be made in it."""
+    own = next((path for _, names, path in _memberships() if controller in names.split(",")), None)
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind, options, *_ = line.split()
+        if own is not None and kind == "cgroup" and controller in options.split(","):
+            folder = Path(mount) / own.lstrip("/")
+            return folder if os.access(folder, os.W_OK) else None
+    return None
+
+
+def _memberships() -> list[tuple[str, str, str]]:
+    """(number, controllers, path) of the groups that this process is in."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    return [(number, names, path) for number, names, path in (line.split(":", 2) for line in lines)]
+
+
 def _places(share: float) -> list[tuple[Path, str, str]]:
     """(parent folder, file, its text) where a group for CPU time could be made: version 1, then version 2."""
-    own = {}
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        own[controllers] = path.lstrip("/")
+    own = {controllers: path.lstrip("/") for _, controllers, path in _memberships()}
     found = []
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, kind, options, *_ = line.split()

@@ -66,6 +66,18 @@ class Device(Protocol):
     def process_memory_mib(self, pid: int) -> float | None:
         """Device memory of a process; None where the device does not tell."""
 
+    def quick_memory_mib(self, pid: int) -> float | None:
+        """The same, from above and at next to no cost, for looking often; None where there is no such look."""
+
+    def runner_memory_mib(self, pid: int) -> float | None:
+        """What a runner holds with all that it has started, counted once; None where the device does not tell."""
+
+    def free_mib(self) -> float | None:
+        """What nobody on the device holds, whoever they are; None where it does not tell."""
+
+    def faults(self) -> Sequence[int]:
+        """Errors of the device since the look before, by their number (NVIDIA's Xid)."""
+
     def utilisation(self, load: Load) -> Utilisation: ...
 
 
@@ -97,6 +109,19 @@ class CpuPartition:
 
     def process_memory_mib(self, pid: int) -> float | None:
         return proc.private_mib(pid)
+
+    def quick_memory_mib(self, pid: int) -> float | None:
+        return proc.resident_mib(pid)
+
+    def runner_memory_mib(self, pid: int) -> float | None:
+        family = list(proc.tree(pid))
+        return proc.private_mib(pid) if len(family) == 1 else proc.proportional_mib(family)
+
+    def free_mib(self) -> float | None:
+        return proc.available_mib()
+
+    def faults(self) -> Sequence[int]:
+        return ()
 
     def utilisation(self, load: Load) -> Utilisation:
         last, self._last = self._last, load
@@ -133,6 +158,7 @@ class CudaDevice:
         self.counter = "nvml-utilization" if config.kind == "cuda" else "none"
         self.environment: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         self._sampled_us = 0
+        self._events = self._listen()
 
     def process_memory_mib(self, pid: int) -> float | None:
         try:
@@ -142,6 +168,37 @@ class CudaDevice:
         # In a container NVML names the host's process numbers, or none at all.
         found = [process.usedGpuMemory for process in running if process.pid == pid and process.usedGpuMemory]
         return found[0] / 2**20 if found else None
+
+    def quick_memory_mib(self, pid: int) -> float | None:  # noqa: ARG002 - Device's signature
+        return None
+
+    def runner_memory_mib(self, pid: int) -> float | None:
+        return self.process_memory_mib(pid)
+
+    def free_mib(self) -> float | None:
+        try:
+            return float(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).free / 2**20)
+        except self._nvml.NVMLError:
+            return None
+
+    def _listen(self) -> object | None:
+        """NVML's set of events for Xid errors; None where it has none (a MIG instance, a driver that does not tell)."""
+        try:
+            events = self._nvml.nvmlEventSetCreate()
+            self._nvml.nvmlDeviceRegisterEvents(self._handle, self._nvml.nvmlEventTypeXidCriticalError, events)
+        except self._nvml.NVMLError:
+            return None
+        return events  # type: ignore[no-any-return]
+
+    def faults(self) -> Sequence[int]:
+        found: list[int] = []
+        while self._events is not None:
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
+            except self._nvml.NVMLError:
+                break  # a timeout: nothing more has come
+            found.append(int(event.eventData))
+        return found
 
     def utilisation(self, load: Load) -> Utilisation:
         if self.counter == "none":

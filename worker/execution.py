@@ -277,9 +277,14 @@ class Executor:
         if error.status is None:
             self._give_back(batch, Cause.WORKER_LOST, "The zygote ended.")
             return
+        if seat.instance.evicted is Cause.WORKER_BUSY:
+            self._give_back(batch, Cause.WORKER_BUSY, "Training needed the memory.")
+            return
         log.warning("runner died", revision=batch.revision, pid=seat.runner.pid, status=error.status, batch=len(batch.members))
-        self._pool.crashed(seat, guilty[0].id, Cause.CRASHED)
-        self._retry(batch, Cause.CRASHED, str(error))
+        ran_out = seat.runner.ran_out or seat.instance.evicted is Cause.OUT_OF_MEMORY
+        cause, message = (Cause.OUT_OF_MEMORY, "It took more memory than it may.") if ran_out else (Cause.CRASHED, str(error))
+        self._pool.crashed(seat, guilty[0].id, cause)
+        self._retry(batch, cause, message)
 
     def _failed(self, batch: Batch, seat: Seat, error: RunnerFailed) -> None:
         if error.cause is Cause.OUT_OF_MEMORY:

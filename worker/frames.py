@@ -16,6 +16,9 @@ import msgspec
 #: What may stand in a body.
 Chunk = bytes | bytearray | memoryview
 
+#: Allowed beyond the declared memory on a CPU: the interpreter's own growth, and what malloc takes ahead (MALLOC_TOP_PAD_).
+SLACK_MIB: Final = 128
+
 _HEADER: Final = struct.Struct("<IQ")
 #: A message up to this takes one system call to receive.
 _FIRST_READ: Final = 64 << 10
@@ -110,6 +113,26 @@ FromRunner = Prepared | Loaded | Predicted | Failed
 # ---- to and from the zygote -------------------------------------------------------------------------------------------------------------
 
 
+class Confinement(_Message, frozen=True):
+    """How runners are shut in (worker/sandbox.py); ``on`` False = not at all."""
+
+    on: bool = True
+    #: Where the machine allows it, each runner is a user of its own and sees little of the file system.
+    own_users: bool = True
+    #: Files and folders that a handler may read beside the installation, and may write beside its scratch folder.
+    readable: list[str] = []
+    writable: list[str] = []
+    #: Ports to which it may connect; None = any, and it may listen too.
+    tcp_ports: list[int] | None = []
+    #: Of one runner, threads counted.
+    processes: int = 256
+    #: Its scratch folder's size, and its largest file's.
+    scratch_mib: int = 256
+    #: Whether it may make sockets with a name in the file system, and choose its cores.
+    unix_sockets: bool = False
+    affinity: bool = False
+
+
 class Setup(_Message, frozen=True, tag="setup"):
     #: Cores to be pinned to, none = wherever it is.
     cores: list[int]
@@ -120,6 +143,9 @@ class Setup(_Message, frozen=True, tag="setup"):
     #: A folder in which every runner gets one of its own.
     scratch: str
     preload: list[str]
+    #: The platform's home: nothing of it is a runner's to see.
+    home: str = ""
+    confinement: Confinement = Confinement(on=False)
 
 
 class Fork(_Message, frozen=True, tag="fork"):
@@ -140,6 +166,8 @@ ToZygote = Setup | Fork | Kill
 
 class Ready(_Message, frozen=True, tag="ready"):
     import_ms: float
+    #: What shuts runners in on this machine, in words.
+    holds: list[str] = []
 
 
 class Forked(_Message, frozen=True, tag="forked"):

@@ -11,6 +11,7 @@ import redis
 from smore import observability
 from smore.catalog import Catalog
 from smore.celery_app import gpu_queue
+from smore.faults import Faults
 from smore.fleet import (
     AnyCommand,
     Cancel,
@@ -98,6 +99,7 @@ class Heartbeat:
         self._queue = Queue(client, prefix, config.queue)
         self._fleet = Fleet(client, prefix)
         self._catalog = Catalog(client, prefix)
+        self._faults = Faults(client, prefix)
         self._list = f"{prefix}{gpu_queue(config.worker.gpu)}"
         self._cursor = ""
         self._ears = Ears()
@@ -131,7 +133,12 @@ class Heartbeat:
                 self._woken.clear()
             try:
                 self._jobs.tick()
+                # Before anything that waits for Redis: training's memory does not.
+                self._pool.relieve()
+                for number in self._device.faults():
+                    self._pool.device_fault(number)
                 self.report()
+                self._pool.shut_out(self._faults.quarantined())
                 if time.monotonic() >= next_listen:
                     self._check_ears()
                     next_listen = time.monotonic() + 1.0

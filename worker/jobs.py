@@ -42,6 +42,8 @@ STOP_S: Final = 10.0
 #: How long a job that has ended is reported and its record kept.
 REMEMBERED_S: Final = 600.0
 _MEASURE_S: Final = 5.0
+#: Of a job's memory, kept free beside it.
+RESERVE: Final = 0.05
 #: Exit code of a job that was not allowed to start (as shells say "cannot be executed").
 REFUSED: Final = 126
 #: A job's own variables may not undo what keeps it to its entry point, its device and its tracking file.
@@ -66,6 +68,9 @@ class Record(msgspec.Struct, kw_only=True):
     gpu: str
     workload: str = ""
     budget: float = DEFAULT_BUDGET
+    #: Declared, 0 = not; the most that was measured. MiB.
+    memory_mib: float = 0.0
+    peak_mib: float = 0.0
     state: JobState = JobState.RUNNING
     exit_code: int | None = None
     ended_at: float = 0.0
@@ -85,6 +90,8 @@ class _Job:
     #: (end, duration, shared) of the iterations in the window.
     iterations: deque[tuple[float, float, bool]] = field(default_factory=deque)
     memory_mib: float = 0.0
+    #: What a quick look counts too much, MiB.
+    shared_mib: float = 0.0
     #: Monotonic times of the first look and of the last measurement.
     found_at: float | None = None
     measured_at: float = 0.0
@@ -94,6 +101,11 @@ class _Job:
     @property
     def running(self) -> bool:
         return self.record.state is JobState.RUNNING
+
+    @property
+    def reserve_mib(self) -> float:
+        """What no function may take from it: its declared memory, or the most that was measured, and a little more."""
+        return max(self.record.memory_mib, self.record.peak_mib) * (1 + RESERVE) if self.running else 0.0
 
 
 class Jobs:
@@ -119,6 +131,7 @@ class Jobs:
         probe_share: float,
         probe_max_s: float,
         memory_of: Callable[[int], float | None],
+        quick_memory_of: Callable[[int], float | None],
         started: Callable[[int], None],
         changed: Callable[[], None],
     ) -> None:
@@ -134,6 +147,7 @@ class Jobs:
         self._probe_share = probe_share
         self._probe_max_s = probe_max_s
         self._memory_of = memory_of
+        self._quick_memory_of = quick_memory_of
         self._started = started
         self._changed = changed
         self._lock = threading.RLock()
@@ -172,7 +186,7 @@ class Jobs:
                 return
             record = Record(
                 id=command.id, project=command.project, name=command.name, argv=command.argv, pid=0, start=0, boot=proc.boot_id(),
-                token=secrets.token_hex(16), gpu=self._gpu, workload=command.workload, budget=command.budget,
+                token=secrets.token_hex(16), gpu=self._gpu, workload=command.workload, budget=command.budget, memory_mib=command.memory_mib,
             )  # fmt: skip
             job = self._jobs[command.id] = self._job(record)
             if not command.argv or command.argv[0] not in self._entrypoints:
@@ -257,12 +271,21 @@ class Jobs:
             self._changed()
 
     def _measure(self, job: _Job, mono: float) -> None:
-        """Often while it grows, less often later: twice as long each time, up to :data:`_MEASURE_S`."""
+        """
+        Often while it grows, less often later: twice as long each time, up to :data:`_MEASURE_S`. What it grows between is seen at once
+        where looking costs little.
+        """
         if job.found_at is None:
             job.found_at = mono
         elif mono - job.measured_at < min(_MEASURE_S, job.measured_at - job.found_at):
+            looks = [self._quick_memory_of(pid) for pid in proc.tree(job.record.pid)]
+            job.memory_mib = max(job.memory_mib, sum(look or 0.0 for look in looks) - job.shared_mib)
+            job.record.peak_mib = max(job.record.peak_mib, job.memory_mib)
             return
-        job.memory_mib, job.measured_at = sum(self._memory_of(pid) or 0.0 for pid in proc.tree(job.record.pid)), mono
+        family = list(proc.tree(job.record.pid))
+        job.memory_mib, job.measured_at = sum(self._memory_of(pid) or 0.0 for pid in family), mono
+        job.shared_mib = max(0.0, sum(self._quick_memory_of(pid) or 0.0 for pid in family) - job.memory_mib)
+        job.record.peak_mib = max(job.record.peak_mib, job.memory_mib)
 
     def _look(self, job: _Job) -> bool:
         """Whether it has ended just now."""
@@ -335,8 +358,13 @@ class Jobs:
             return [id_ for id_, job in self._jobs.items() if job.running]
 
     def memory_mib(self) -> float:
+        """Held or reserved, whichever is more."""
         # No lock: read under the pool's, and a sum that is a moment old does.
-        return sum(job.memory_mib for job in list(self._jobs.values()))
+        return sum(max(job.memory_mib, job.reserve_mib) for job in list(self._jobs.values()))
+
+    def owed_mib(self) -> float:
+        """Reserved and not yet held."""
+        return sum(max(0.0, job.reserve_mib - job.memory_mib) for job in list(self._jobs.values()))
 
     def cpu_s(self) -> float:
         """CPU seconds of all running jobs with their descendants."""
@@ -382,7 +410,8 @@ def _report(job: _Job) -> JobReport:
     recent, closed = windows.recent or _NOTHING, windows.reference or _NOTHING
     return JobReport(
         id=job.record.id, project=job.record.project, state=job.record.state.value, pid=job.record.pid, memory_mib=round(job.memory_mib, 1),
-        iterations=job.reader.count, window_s=WINDOW_S, solo_s=sum(solo) / len(solo) if solo else 0.0, solo_count=len(solo),
+        reserve_mib=round(job.reserve_mib, 1), iterations=job.reader.count, window_s=WINDOW_S,
+        solo_s=sum(solo) / len(solo) if solo else 0.0, solo_count=len(solo),
         shared_s=sum(shared) / len(shared) if shared else 0.0, shared_count=len(shared),
         exit_code=job.record.exit_code, workload=job.record.workload, budget=job.record.budget, windows=windows.fresh(),
         loss=loss.mean if loss else None, loss_low=loss.low if loss else None, loss_high=loss.high if loss else None,

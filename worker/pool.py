@@ -8,10 +8,11 @@ start. What becomes of each instance is told (:class:`~worker.life.Life`).
 All of it is guarded by one condition; what takes time (loads, unloads, kills) happens outside it, in the thread that needs it.
 """
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
@@ -74,6 +75,10 @@ class Instance:
     failure: Exception | None = None
     #: Of an uploaded function: what it stands on.
     supply: Supply | None = None
+    #: What its runner holds in common with others, MiB: found when it is measured, and subtracted from quick looks until the next time.
+    shared_mib: float = 0.0
+    #: Ended for its memory: OUT_OF_MEMORY = it took more than it may, WORKER_BUSY = training needed it.
+    evicted: Cause | None = None
 
     @property
     def key(self) -> Key:
@@ -100,7 +105,10 @@ class Seat:
 
 class Pool:
     """
-    ``others_mib`` is what serverful jobs hold of the device; ``changed`` is called (briefly, under the lock) when the warm set changes.
+    ``others_mib`` is what serverful jobs hold of the device or have reserved, ``owed_mib`` the part of it that they do not hold yet.
+    ``beyond_mib``: what a runner may take of a CPU partition above what its function declares. ``faulted`` is told (function, revision,
+    culprit, cause) of every fault of a device that a function may have caused. ``changed`` is called (briefly, under the lock) when the
+    warm set changes.
 
     The zygote's ``exited`` must be :meth:`exited`. ``supply`` provides for uploaded functions (:meth:`worker.supply.Supplier.take`).
     """
@@ -113,6 +121,9 @@ class Pool:
         zygote: Callable[[], Zygote],
         standby: bool,
         others_mib: Callable[[], float],
+        owed_mib: Callable[[], float] = lambda: 0.0,
+        beyond_mib: float = 0.0,
+        faulted: Callable[[str, int, str, Cause], None] = lambda *_: None,
         changed: Callable[[], None],
         supply: Callable[[str, FunctionSpec], Supply],
         boot: str = "",
@@ -125,6 +136,9 @@ class Pool:
         self._zygote = zygote
         self._wants_standby = standby
         self._others_mib = others_mib
+        self._owed_mib = owed_mib
+        self._beyond_mib = beyond_mib
+        self._faulted = faulted
         self._changed = changed
         self._supply = supply
         self._clock = clock
@@ -230,7 +244,7 @@ class Pool:
                 return
             instance.leaving = True
         seat.runner.end()
-        self._drop(instance, Why.CRASHED)
+        self._drop(instance, Why.EVICTED if instance.evicted else Why.CRASHED)
 
     def doom(self, seat: Seat) -> None:
         """Give this instance to nobody after its present holder."""
@@ -242,6 +256,8 @@ class Pool:
         instance = seat.instance
         observability.RUNNER_DEATHS.labels(instance.function, self._gpu, cause.value).inc()
         self._note_crash(instance, culprit)
+        if cause is Cause.OUT_OF_MEMORY or (seat.runner.status or 0) < 0:
+            self._faulted(instance.function, instance.revision, culprit, cause)
 
     def ran(self, seat: Seat, seconds: float) -> None:
         """Note how long a run took, from its begin to its end: nothing could have stopped it meanwhile."""
@@ -318,6 +334,117 @@ class Pool:
                 one.spec = spec
             self._rounds.notify()
 
+    # ---- for training -------------------------------------------------------------------------------------------------------------------
+
+    def relieve(self) -> list[Instance]:
+        """
+        Called with every heartbeat: see to it that training finds the memory that is reserved for it. Returns who had to go.
+
+        An instance that holds more than it may goes at once. Where less is free than jobs are owed, idle ones go, least recently used
+        first, then the standby runner, then running and loading ones, the one furthest above its declaration first. Without a job only
+        idle ones make room. What goes is killed: unloading takes time that training may not have.
+        """
+        with self._state:
+            seen = [one for one in self._all() if one.runner is not None]
+        held = {id(one): self._look(one) for one in seen}
+        with self._state:
+            going: list[Instance] = []
+            for one in seen:
+                if self._exceeds(one, held[id(one)]):
+                    held[id(one)] = exact = self._device.runner_memory_mib(one.runner.pid) or 0.0  # type: ignore[union-attr]
+                    if self._exceeds(one, exact) and not one.evicted:
+                        log.warning(
+                            "takes more memory than it may", function=one.label, memory_mib=round(exact), declared=one.spec.memory_mib
+                        )
+                        self._evict(one, Cause.OUT_OF_MEMORY)
+                        going.append(one)
+            going += self._make_free(seen, held, sum(held[id(one)] for one in going))
+            standby = self._standby if self._standby is not None and self._short_mib(seen, held, going) > 0 and self._owed_mib() else None
+            if standby is not None:
+                self._standby, self._standby_mib = None, 0.0
+            self._changed()
+        if standby is not None:
+            standby.kill()
+        for one in going:
+            assert one.runner is not None
+            one.runner.kill()
+            if one.state is WarmState.IDLE:
+                threading.Thread(target=self._bury, args=(one,), name="evict", daemon=True).start()
+        return going
+
+    def _look(self, one: Instance) -> float:
+        """MiB that it holds now, quickly; not less than that where it is unknown."""
+        assert one.runner is not None
+        if not one.measured_at:
+            return self._device.runner_memory_mib(one.runner.pid) or one.memory_mib
+        quick = self._device.quick_memory_mib(one.runner.pid)
+        if quick is None:
+            return one.memory_mib
+        return max(0.0, quick - one.shared_mib)
+
+    def _exceeds(self, one: Instance, held_mib: float) -> bool:
+        return self._device.handler_device == "cpu" and held_mib > one.spec.memory_mib + self._beyond_mib
+
+    def _short_mib(self, seen: Sequence[Instance], held: Mapping[int, float], gone: Iterable[Instance]) -> float:
+        """
+        How much less is free than jobs are owed.
+
+        Free is what the device, or on a CPU partition the machine, has left for anybody, and what is left of the partition's own share.
+        """
+        owed = self._owed_mib()
+        jobs_hold = self._others_mib() - owed
+        free = self._device.memory_total_mib - jobs_hold - self._standby_mib - sum(held[id(one)] for one in seen)
+        really = self._device.free_mib()
+        if really is not None:
+            free = min(free, really)
+        # What is on its way out is free in a moment.
+        coming = {id(one) for one in (*gone, *(one for one in seen if one.leaving and one.evicted))}
+        return owed - free - sum(held[of] for of in coming)
+
+    def _make_free(self, seen: Sequence[Instance], held: Mapping[int, float], coming_mib: float) -> list[Instance]:
+        short = self._short_mib(seen, held, ()) - coming_mib
+        stays = [one for one in seen if not one.evicted]
+        idle = [one for one in self._evictable() if any(one is each for each in stays)]
+        at_work = sorted((one for one in stays if one.state is not WarmState.IDLE), key=lambda one: one.spec.memory_mib - held[id(one)])
+        going = []
+        for one in (*idle, *(at_work if self._owed_mib() else ())):
+            if one.state is not WarmState.IDLE:
+                # The standby runner goes before anything that works.
+                if short - self._standby_mib <= 0:
+                    break
+            elif short <= 0:
+                break
+            log.warning("makes room for training", function=one.label, state=one.state, memory_mib=round(held[id(one)]))
+            self._evict(one, Cause.WORKER_BUSY)
+            going.append(one)
+            short -= held[id(one)]
+        return going
+
+    def _evict(self, one: Instance, cause: Cause) -> None:
+        one.evicted, one.leaving = cause, True
+
+    def _bury(self, one: Instance) -> None:
+        assert one.runner is not None
+        one.runner.end()
+        self._drop(one, Why.EVICTED)
+
+    def device_fault(self, number: int) -> None:
+        """The device reports an error (Xid): whoever is at work may have caused it."""
+        with self._state:
+            suspects = [one for one in self._all() if one.state is not WarmState.IDLE]
+        log.error("device fault", xid=number, at_work=[one.label for one in suspects])
+        for one in suspects:
+            culprit = f"xid {number} at {self._clock():.3f}"
+            self._note_crash(one, culprit)
+            self._faulted(one.function, one.revision, culprit, Cause.CRASHED)
+
+    def shut_out(self, revisions: Iterable[Key]) -> None:
+        """The revisions that are quarantined everywhere, all of them."""
+        with self._state:
+            if self.quarantine.set_everywhere(revisions):
+                self._changed()
+                self._state.notify_all()
+
     # ---- for reports --------------------------------------------------------------------------------------------------------------------
 
     def warm(self) -> list[WarmInstance]:
@@ -368,6 +495,8 @@ class Pool:
 
     def _refuse_quarantined(self, key: Key) -> None:
         left_s = self.quarantine.holds(key, self._clock())
+        if left_s == math.inf:
+            raise Quarantined(f"{key[0]}@{key[1]} is shut out everywhere after faults of a device, until it is lifted or deployed anew.")
         if left_s:
             raise Quarantined(f"{key[0]}@{key[1]} has crashed repeatedly and is shut out here for another {left_s:.0f} s.")
 
@@ -477,8 +606,14 @@ class Pool:
             if error.status is None:
                 # With its zygote: not the handler's doing.
                 self._lose(instance, Unservable("The zygote ended."))
+            if instance.evicted is Cause.WORKER_BUSY:
+                self._lose(instance, Unservable("Training needed the memory."))
             observability.RUNNER_DEATHS.labels(instance.function, self._gpu, Cause.LOAD_FAILED.value).inc()
-            self._note_crash(instance, f"load of runner {instance.runner.pid if instance.runner else 0}")
+            culprit = f"load of runner {runner.pid}"
+            self._note_crash(instance, culprit)
+            if error.status < 0:
+                ran_out = instance.evicted is not None or runner.ran_out
+                self._faulted(instance.function, instance.revision, culprit, Cause.OUT_OF_MEMORY if ran_out else Cause.CRASHED)
             self._lose(instance, LoadFailed(f"While loading: {error}"))
         phases = {**supply.phases, **loaded.phases} if supply is not None else loaded.phases
         for phase, ms in phases.items():
@@ -573,11 +708,10 @@ class Pool:
             with self._state:
                 if self._closed:
                     return
-                expired, overflow = self._expired(), self._overflow()
+                expired = self._expired()
                 measure = self._to_measure()
                 wants_standby = self._wants_standby and self._standby is None and not self._loading
             self._unload(expired, Why.KEEP_ALIVE)
-            self._unload(overflow, Why.EVICTED)
             for one in measure:
                 self._measure(one)
             if wants_standby:
@@ -601,26 +735,17 @@ class Pool:
             one.leaving = True
         return going
 
-    def _overflow(self) -> list[Instance]:
-        """Instances have grown, or a job has come: idle ones make room."""
-        excess = self._standby_mib + self._others_mib() + sum(one.memory_mib for one in self._all()) - self._device.memory_total_mib
-        going = []
-        for one in self._evictable():
-            if excess <= 0:
-                break
-            excess -= one.memory_mib
-            one.leaving = True
-            going.append(one)
-        return going
-
     def _to_measure(self) -> list[Instance]:
         now = self._clock()
         return [one for one in self._all() if one.state is not WarmState.LOADING and not one.leaving and _measurable(one, now)]
 
     def _measure(self, instance: Instance) -> None:
         assert instance.runner is not None
-        found = self._device.process_memory_mib(instance.runner.pid)
+        found = self._device.runner_memory_mib(instance.runner.pid)
+        quick = self._device.quick_memory_mib(instance.runner.pid)
         with self._state:
+            if found and quick is not None:
+                instance.shared_mib = max(0.0, quick - found)
             first = not instance.measured_at
             instance.measured_at = self._clock()
             if found:

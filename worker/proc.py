@@ -1,7 +1,7 @@
 """What the kernel says of processes, by number (/proc). A process that is gone is None, 0 or absent, never an error."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -75,6 +75,46 @@ def private_mib(pid: int) -> float:
     except _GONE:
         return 0.0
     return total / 1024
+
+
+def resident_mib(pid: int) -> float:
+    """
+    Memory that a process has written to or shares with others of its own kind, swapped out or not. MiB.
+
+    A look of microseconds where :func:`private_mib` takes milliseconds; what a fork shares with its parent counts in full.
+    """
+    total = 0
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith((b"RssAnon:", b"RssShmem:", b"VmSwap:")):
+                    total += int(line.split()[1])
+    except _GONE:
+        return 0.0
+    return total / 1024
+
+
+def proportional_mib(pids: Iterable[int]) -> float:
+    """What these processes hold together, a page that several share counted once among them; files' pages are left out. MiB."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+                for line in file:
+                    if line.startswith((b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")):
+                        total += int(line.split()[1])
+        except _GONE:
+            continue
+    return total / 1024
+
+
+def available_mib() -> float:
+    """What the machine could still give without taking from anybody. MiB."""
+    with open("/proc/meminfo", "rb") as file:
+        for line in file:
+            if line.startswith(b"MemAvailable:"):
+                return int(line.split()[1]) / 1024
+    raise OSError("the kernel does not say what memory is available")
 
 
 def data_bytes(pid: int) -> int:

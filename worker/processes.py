@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from smore import observability
 from smore.domain.invocation import Cause
 from worker import frames, proc
+from worker.cgroup import RunnerGroup
 from worker.device import pinned
 from worker.frames import Channel, Chunk, Failed, Item, Load, Loaded, Predict, Predicted
 
@@ -82,14 +84,39 @@ def scrubbed(extra: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("SMORE_")} | dict(extra)
 
 
+#: What of our environment a runner gets: how programs find things and behave. Anything else may be somebody's password.
+_PASSED: Final = ("PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONHASHSEED")
+_PASSED_PREFIXES: Final = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_", "TORCH_")
+
+
+def for_runners(extra: Mapping[str, str]) -> dict[str, str]:
+    """What zygotes and runners find in their environment: the little that is :data:`_PASSED`, ``extra`` on top."""
+    passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)}
+    return passed | dict(extra)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Of each runner's control group: ``beyond_mib`` is what it may hold of the machine's memory above what its function declares."""
+
+    #: The first part of the groups' names.
+    group: str
+    beyond_mib: float
+    processes: int
+
+
 class Runner:
     """One runner process. Its requests are made by one thread at a time, whoever holds it; ``kill`` and ``ended`` are for all."""
 
-    def __init__(self, pid: int, sock: socket.socket, kill: Callable[[int, int], None]) -> None:
+    def __init__(self, pid: int, sock: socket.socket, kill: Callable[[int, int], None], bounds: Bounds | None = None) -> None:
         self.pid = pid
         self.ended = threading.Event()
         #: As in :attr:`subprocess.Popen.returncode`, once it has ended.
         self.status: int | None = None
+        #: Whether the kernel ended it, or something that it had started, for want of memory; known once it has ended.
+        self.ran_out = False
+        self._bounds = bounds
+        self._group: RunnerGroup | None = None
         self._channel = Channel(sock)
         self._kill = kill
 
@@ -127,9 +154,31 @@ class Runner:
 
     def load(self, request: Load, timeout_s: float) -> Loaded:
         """Raises RunnerDied, RunnerTimeout, RunnerFailed."""
+        self._bound(request)
         answer, _ = self._ask(request, (), timeout_s)
         assert isinstance(answer, Loaded)
         return answer
+
+    def _bound(self, request: Load) -> None:
+        """Into a control group of its own before any code of the function runs, where one may be made."""
+        if self._bounds is None:
+            return
+        # A GPU function declares memory of its device; what it takes of the machine nobody has said.
+        memory_mib = request.memory_mib + self._bounds.beyond_mib if request.device == "cpu" else None
+        self._group = RunnerGroup.make(f"{self._bounds.group}{self.pid}", memory_mib=memory_mib, processes=self._bounds.processes)
+        if self._group is not None:
+            try:
+                self._group.add(self.pid)
+            except OSError as error:
+                log.warning("runner not in its control group", pid=self.pid, error=str(error))
+
+    def gone(self, status: int | None) -> None:
+        """Its process has ended, and what it had started."""
+        self.status = status
+        if self._group is not None:
+            self.ran_out = self._group.ran_out()
+            self._group.remove()
+        self.ended.set()
 
     def predict(self, items: Sequence[Item], payloads: Sequence[Chunk], trace: str, timeout_s: float) -> tuple[Predicted, bytearray]:
         """The answers and the results' bytes one after the other. Raises RunnerDied, RunnerTimeout, RunnerFailed."""
@@ -175,6 +224,9 @@ class Zygote:
         nice: int,
         environment: Mapping[str, str],
         scratch: Path,
+        home: Path,
+        confinement: frames.Confinement,
+        bounds: Bounds | None,
         record: Path,
         exited: Callable[[Runner], None],
         started: Callable[[int], None],
@@ -185,6 +237,9 @@ class Zygote:
         self._nice = nice
         self._environment = {**MALLOC, "PYTHONPATH": str(ROOT), **({"OMP_NUM_THREADS": "1"} if cores else {}), **environment}
         self._scratch = scratch
+        self._home = home
+        self._confinement = confinement
+        self._bounds = bounds
         self._record = record
         self._exited = exited
         self._started = started
@@ -218,13 +273,14 @@ class Zygote:
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
                     cwd=ROOT,
-                    env=scrubbed(self._environment),
+                    env=for_runners(self._environment),
                 )
             write_session(self._record, process.pid)
             threads = 1 if self._cores else 0
             setup = frames.Setup(
-                cores=list(self._cores), threads=threads, nice=self._nice, scratch=str(self._scratch), preload=list(PRELOAD)
-            )
+                cores=list(self._cores), threads=threads, nice=self._nice, scratch=str(self._scratch), preload=list(PRELOAD),
+                home=str(self._home), confinement=self._confinement,
+            )  # fmt: skip
             ours.send(frames.encode(setup))
             self._process, self._control = process, ours
             self._listener = threading.Thread(target=self._listen, args=(process, ours), name="zygote", daemon=True)
@@ -284,12 +340,12 @@ class Zygote:
                 break
             match frames.decode_from_zygote(data):
                 case frames.Ready() as ready:
-                    log.info("zygote ready", pid=process.pid, import_ms=round(ready.import_ms))
+                    log.info("zygote ready", pid=process.pid, import_ms=round(ready.import_ms), holds=ready.holds)
                 case frames.Forked() as forked:
                     pending, sock = self._pending.get(forked.token), self._sockets.get(forked.token)
                     if pending is not None and sock is not None:
                         with self._lock:
-                            self._runners[forked.pid] = Runner(forked.pid, sock, self._signal)
+                            self._runners[forked.pid] = Runner(forked.pid, sock, self._signal, self._bounds)
                         pending.pid = forked.pid
                         pending.done.set()
                 case frames.Exited() as exited:
@@ -317,8 +373,7 @@ class Zygote:
         with self._lock:
             runner = self._runners.pop(pid, None)
         if runner is not None:
-            runner.status = status
-            runner.ended.set()
+            runner.gone(status)
             self._exited(runner)
 
     def close(self) -> None:

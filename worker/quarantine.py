@@ -1,5 +1,9 @@
-"""Which revisions this worker will not run for a while, because they crash again and again. Pure: the time is an argument."""
+"""
+Which revisions this worker will not run: for a while those that crash again and again here, and until somebody lifts it those that are
+shut out everywhere (smore/faults.py). Pure: the time is an argument.
+"""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -30,6 +34,7 @@ class Quarantine:
 
     def __init__(self) -> None:
         self._records: dict[Key, _Record] = {}
+        self._everywhere: frozenset[Key] = frozenset()
 
     def crashed(self, key: Key, culprit: str, now: float) -> bool:
         """Note a crash under that invocation (or load). True when the quarantine begins with it."""
@@ -49,9 +54,19 @@ class Quarantine:
             self._records.pop(key, None)
 
     def holds(self, key: Key, now: float) -> float:
-        """Seconds for which the revision stays shut out; 0 = it may run."""
+        """Seconds for which the revision stays shut out, infinity = until it is lifted; 0 = it may run."""
+        if key in self._everywhere:
+            return math.inf
         record = self._records.get(key)
         return max(0.0, record.until - now) if record is not None else 0.0
 
+    def set_everywhere(self, keys: Iterable[Key]) -> bool:
+        """All that are shut out everywhere from now on. Whether that is a change; who was lifted begins anew."""
+        before, self._everywhere = self._everywhere, frozenset(keys)
+        for key in before - self._everywhere:
+            self._records.pop(key, None)
+        return before != self._everywhere
+
     def all(self, now: float) -> Iterable[Key]:
-        return [key for key, record in self._records.items() if record.until > now]
+        here = {key for key, record in self._records.items() if record.until > now}
+        return sorted(here | self._everywhere)

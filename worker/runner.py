@@ -39,9 +39,6 @@ DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
 }  # fmt: skip
 _DATATYPES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
-#: Allowed beyond the declared memory on a CPU: the interpreter's own growth, and what malloc takes ahead (MALLOC_TOP_PAD_).
-_SLACK_MIB: Final = 128
-
 #: Of what user code said while it was loaded, the end is told with the error.
 _LOG_BYTES: Final = 6000
 
@@ -353,7 +350,7 @@ def _limit_memory(device: str, memory_mib: float) -> None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, memory_mib / total))
         return
     # RLIMIT_AS would count the libraries' address space too, gigabytes of it; RLIMIT_DATA counts what the process may write to alone.
-    limit = proc.data_bytes(os.getpid()) + int((memory_mib + _SLACK_MIB) * 2**20)
+    limit = proc.data_bytes(os.getpid()) + int((memory_mib + frames.SLACK_MIB) * 2**20)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     # A function that eats memory is told so in Python; it must not leave a core file of that size either.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -22,8 +22,9 @@ import time
 from pathlib import Path
 from typing import Final, NoReturn
 
-from worker import frames
+from worker import frames, sandbox
 from worker.frames import Channel
+from worker.sandbox import Cell, Warden
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -38,7 +39,8 @@ def die_with_parent(parent: int) -> None:
 class _Forker:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._children: dict[int, Path] = {}
+        self._children: dict[int, Cell] = {}
+        self._warden: Warden | None = None
         self._scratch = Path("/")
         self._nice = 0
         #: Readable when a child has ended.
@@ -87,10 +89,13 @@ class _Forker:
             import torch
 
             torch.set_num_threads(setup.threads)
+        if setup.confinement.on:
+            self._warden = Warden(setup.confinement, self._scratch, Path(__file__).parents[1], [Path(setup.home)] if setup.home else [])
         gc.collect()
         # A collection in a child would otherwise write to every object's header, and so copy every page.
         gc.freeze()
-        self._say(frames.Ready(import_ms=(time.perf_counter() - began) * 1e3))
+        holds = self._warden.holds if self._warden is not None else []
+        self._say(frames.Ready(import_ms=(time.perf_counter() - began) * 1e3, holds=holds))
 
     def _say(self, message: frames.FromZygote) -> None:
         # A worker that is gone is noticed where requests are read.
@@ -114,30 +119,46 @@ class _Forker:
         return True
 
     def _fork(self, token: int, descriptor: int) -> None:
-        place = self._scratch / str(token)
-        place.mkdir(exist_ok=True)
+        cell = self._cell(token)
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_runner(zygote, descriptor, place)
+            self._become_runner(zygote, descriptor, cell)
         os.close(descriptor)
         with contextlib.suppress(PermissionError, ProcessLookupError):
             os.setpgid(pid, pid)  # both sides do it: whoever comes first, the group is there before it is needed
-        self._children[pid] = place
+        self._children[pid] = cell
         self._say(frames.Forked(token=token, pid=pid))
 
-    def _become_runner(self, zygote: int, descriptor: int, place: Path) -> NoReturn:
+    def _cell(self, token: int) -> Cell:
+        if self._warden is not None:
+            return self._warden.cell(token)
+        folder = self._scratch / str(token)
+        folder.mkdir(exist_ok=True)
+        return Cell(folder=folder, user=None, mounted=False, number=None)
+
+    def _take_back(self, cell: Cell) -> None:
+        if self._warden is not None:
+            self._warden.release(cell)
+        else:
+            shutil.rmtree(cell.folder, ignore_errors=True)
+
+    def _become_runner(self, zygote: int, descriptor: int, cell: Cell) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             os.setpgid(0, 0)
-            die_with_parent(zygote)
-            for held in (self._control, self._woken, self._waker):
-                held.close()
+            # The sockets of this process, its selector, other runners' numbers: none of them is the runner's.
+            sandbox.close_others([descriptor])
             os.nice(self._nice)
-            os.chdir(place)
+            os.chdir(cell.folder)
             from worker.runner import serve
+
+            if self._warden is not None:
+                self._warden.enter(cell)
+            # Only now: another user's process has to ask for it again.
+            die_with_parent(zygote)
 
             serve(Channel(socket.socket(fileno=descriptor)))
         except BaseException:  # noqa: BLE001
@@ -161,9 +182,9 @@ class _Forker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
-        place = self._children.pop(pid, None)
-        if place is not None:
-            shutil.rmtree(place, ignore_errors=True)
+        cell = self._children.pop(pid, None)
+        if cell is not None:
+            self._take_back(cell)
         self._say(frames.Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
 
     def end(self) -> None:
@@ -174,6 +195,8 @@ class _Forker:
         for pid in list(self._children):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+        for cell in self._children.values():
+            self._take_back(cell)
         if self._scratch != Path("/"):
             shutil.rmtree(self._scratch, ignore_errors=True)
 

@@ -42,20 +42,16 @@ class WrongRows(Handler):
 
 
 class Notes(Handler):
-    """JSON: says in a file that its unload was called; answers its process number."""
+    """JSON: prints that its unload was called; answers its process number and where it works."""
 
-    example: ClassVar = {"file": ""}
-
-    def load(self, device: str) -> None:
-        self._file = ""
+    example: ClassVar = {}
 
     def predict(self, inputs: list[Any]) -> list[Any]:
-        self._file = inputs[-1]["file"] or self._file
+        Path("note").write_text("mine")
         return [{"pid": os.getpid(), "cwd": str(Path.cwd())} for _ in inputs]
 
     def unload(self) -> None:
-        if self._file:
-            Path(self._file).write_text("unloaded")
+        print("unloaded", os.getpid())
 
 
 class Broken(Handler):
@@ -69,7 +65,7 @@ class Broken(Handler):
 
 
 class Fragile(Handler):
-    """JSON: what each item's ``do`` asks for: crash, raise, hang (a file says that it has begun), print, set (no JSON)."""
+    """JSON: what each item's ``do`` asks for: crash, raise, hang (having printed ``hangs <its process number>``), print, set (no JSON)."""
 
     example: ClassVar = {"do": ""}
 
@@ -81,7 +77,7 @@ class Fragile(Handler):
                 case "raise":
                     raise ValueError("it was asked to")
                 case "hang":
-                    Path(item["file"]).write_text(str(os.getpid()))
+                    print("hangs", os.getpid())
                     time.sleep(60)
                 case "print":
                     print("hello from user code")

@@ -187,14 +187,14 @@ def test_a_crash_in_a_batch_hits_only_the_guilty_one(stage: Bench) -> None:
     assert result.message == "The runner ended by SIGSEGV."
 
 
-def test_a_run_beyond_its_limit_is_killed(stage: Bench, tmp_path: Path) -> None:
+def test_a_run_beyond_its_limit_is_killed(stage: Bench) -> None:
     stage.function(f"{HERE}:Fragile", "hangs", timeout_s=0.3)
-    file = tmp_path / "began"
     began = time.monotonic()
-    record, result = stage.call("p/hangs", {"do": "hang", "file": str(file)})
+    record, result = stage.call("p/hangs", {"do": "hang"})
     assert (record.state, record.cause) == ("failed", "timed_out") and "0.3 s" in result.message
     assert time.monotonic() - began < 10
-    assert proc.start_time(int(file.read_text())) is None
+    pid = stage.said("p/hangs", "hangs")
+    assert pid is not None and proc.start_time(pid) is None
 
 
 def test_memory_is_bounded(stage: Bench) -> None:
@@ -205,12 +205,11 @@ def test_memory_is_bounded(stage: Bench) -> None:
     assert record.state == "succeeded" and result.cold, "the runner that ran out of memory was ended"
 
 
-def test_a_cancelled_run_is_killed(stage: Bench, tmp_path: Path) -> None:
+def test_a_cancelled_run_is_killed(stage: Bench) -> None:
     stage.function(f"{HERE}:Fragile", "cancelled", timeout_s=60.0)
-    file = tmp_path / "began"
-    id_ = stage.enqueue("p/cancelled", json.dumps({"do": "hang", "file": str(file)}).encode())
+    id_ = stage.enqueue("p/cancelled", b'{"do": "hang"}')
     stage.dispatch("p/cancelled", [id_])
-    pid = int(eventually(lambda: file.read_text() if file.exists() else None, "it runs"))
+    pid = eventually(lambda: stage.said("p/cancelled", "hangs"), "it runs")
     stage.fleet.send("t0", Cancel(version=1, function="p/cancelled", id=id_, attempt=1))
     eventually(lambda: proc.start_time(pid) is None, "its runner is gone")
     eventually(lambda: stage.report().running == 0, "the slot is free")
@@ -245,20 +244,19 @@ def test_a_crash_loop_is_quarantined(stage: Bench) -> None:
     eventually(lambda: f"{function}@1" in stage.report().quarantined, "it is reported")
 
 
-def test_prewarm_and_offload(stage: Bench, tmp_path: Path) -> None:
+def test_prewarm_and_offload(stage: Bench) -> None:
     function = stage.function(f"{HERE}:Notes")
     stage.fleet.send("t0", Prewarm(version=1, function=function, revision=1))
     stage.fleet.send("t0", Prewarm(version=1, function=function, revision=1))
     eventually(lambda: ("notes", "idle") in stage.warm(), "it is warm")
-    file = tmp_path / "note"
-    _, result = stage.call(function, {"file": str(file)})
+    _, result = stage.call(function, {})
     assert not result.cold
     answer = json.loads(result.body)
     assert answer["cwd"].startswith(str(stage.home.resolve()))
     assert proc.private_mib(answer["pid"]) > 0
     stage.fleet.send("t0", Offload(version=1, function=function, revision=1))
     eventually(lambda: all(name != "notes" for name, _ in stage.warm()), "it is gone")
-    assert file.read_text() == "unloaded"
+    assert stage.said(function, "unloaded") == answer["pid"]
     assert proc.start_time(answer["pid"]) is None and not Path(answer["cwd"]).exists()
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -132,6 +133,11 @@ class Bench:
     def log(self) -> str:
         path = self.home / "worker.log"
         return path.read_text() if path.exists() else ""
+
+    def said(self, function: str, word: str) -> int | None:
+        """The number that a function printed last after that word; None before it has."""
+        found = re.findall(rf"^\[{re.escape(function)}@.*\] {word} (\d+)$", self.log(), re.MULTILINE)
+        return int(found[-1]) if found else None
 
     def report(self) -> Report | None:
         return next((report for report in self.fleet.reports() if report.gpu == GPU), None)

@@ -10,12 +10,13 @@ import pytest
 
 from smore.domain.artifact import Artifact
 from smore.domain.function import FunctionSpec
+from smore.domain.invocation import Cause
 from smore.fleet import WarmState
 from smore.settings import WorkerSettings
 from worker.device import CpuPartition, Load
 from worker.frames import Loaded
 from worker.heartbeat import DEAF_S, Ears
-from worker.pool import LoadFailed, Pool, Unservable
+from worker.pool import LoadFailed, Pool, Quarantined, Unservable
 from worker.processes import NoRunner
 from worker.supply import Supply, SupplyAway, SupplyFailed
 
@@ -253,3 +254,119 @@ def test_ears() -> None:
     assert not deaf(31, waiting=0) and not deaf(36)
     ears.reset()
     assert not deaf(41) and not deaf(45) and deaf(46)
+
+
+class Measured:
+    """A CPU partition whose figures are the test's."""
+
+    handler_device = "cpu"
+    memory_total_mib = 300.0
+
+    def __init__(self) -> None:
+        self.held: dict[int, float] = {}
+        self.free = 10_000.0
+
+    def process_memory_mib(self, pid: int) -> float | None:
+        return self.held.get(pid)
+
+    quick_memory_mib = runner_memory_mib = process_memory_mib
+
+    def free_mib(self) -> float | None:
+        return self.free
+
+
+class Killed(FakeRunner):
+    def kill(self, number: int = 9) -> None:
+        self.ended.set()
+
+
+class Training(Stage):
+    """A pool beside a job that is owed memory; every instance holds 60 MiB of its 100 unless told otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = Measured()
+        self.owed_mib = 0.0
+        self.told: list[tuple[str, str]] = []
+        self.pool = Pool(
+            gpu="g", device=self.device, zygote=lambda: SimpleNamespace(fork=self._fork), standby=False,  # type: ignore[arg-type,return-value]
+            others_mib=lambda: self.jobs_mib, owed_mib=lambda: self.owed_mib, beyond_mib=50.0,
+            faulted=lambda function, revision, culprit, cause: self.told.append((function, cause.value)),
+            changed=lambda: None, clock=lambda: self.now,
+        )  # fmt: skip
+
+    def _fork(self) -> FakeRunner:
+        self.made.append(Killed(len(self.made) + 1))
+        self.device.held[len(self.made)] = 60.0
+        return self.made[-1]
+
+    def relieve(self) -> list[str]:
+        return [one.function[2:] for one in self.pool.relieve()]
+
+
+def test_training_gets_its_memory_from_idle_functions_first() -> None:
+    stage = Training()
+    for name in "ab":
+        stage.run(name)
+    busy = stage.acquire("c")
+    assert stage.relieve() == []
+    # 300 - 180 held by functions - 100 by the job: 20 are free, and it is owed 50 more.
+    stage.jobs_mib, stage.owed_mib = 150.0, 50.0
+    assert stage.relieve() == ["a"] and stage.made[0].ended.is_set()
+    assert not busy.instance.evicted
+    assert stage.relieve() == [], "that was enough"
+
+
+def test_then_from_running_ones() -> None:
+    stage = Training()
+    stage.run("a")
+    modest, greedy = stage.acquire("b"), stage.acquire("c")
+    stage.device.held[3] = 140.0
+    stage.jobs_mib, stage.owed_mib = 150.0, 100.0
+    assert stage.relieve() == ["a", "c"], "the one furthest above what it declared"
+    assert greedy.instance.evicted is Cause.WORKER_BUSY and not modest.instance.evicted
+
+
+def test_what_somebody_else_takes_of_the_machine_counts() -> None:
+    stage = Training()
+    seat = stage.acquire("a")
+    stage.jobs_mib, stage.owed_mib = 110.0, 10.0
+    assert stage.relieve() == []
+    stage.device.free = 5.0
+    assert stage.relieve() == ["a"] and seat.instance.evicted is Cause.WORKER_BUSY
+
+
+def test_without_training_nobody_is_disturbed() -> None:
+    stage = Training()
+    stage.run("a")
+    stage.acquire("b")
+    stage.device.held |= {1: 120.0, 2: 149.0}
+    stage.device.memory_total_mib = 250.0
+    assert stage.relieve() == ["a"]
+
+
+def test_who_takes_more_than_it_may_goes_at_once() -> None:
+    stage = Training()
+    stage.run("a")
+    stage.acquire("b")
+    stage.device.held[2] = 151.0
+    assert stage.relieve() == ["b"]
+    assert stage.relieve() == []
+
+
+def test_a_fault_of_the_device_is_told_of_whoever_was_at_work() -> None:
+    stage = Training()
+    stage.run("a")
+    stage.acquire("b")
+    stage.pool.device_fault(31)
+    assert stage.told == [("p/b", "crashed")]
+
+
+def test_what_is_shut_out_everywhere_is_refused_until_it_is_lifted() -> None:
+    stage = Training()
+    stage.pool.shut_out([("p/a", 1)])
+    assert stage.pool.quarantined() == ["p/a@1"]
+    with pytest.raises(Quarantined, match="everywhere"):
+        stage.acquire("a")
+    stage.pool.shut_out([])
+    assert stage.acquire("a").cold

@@ -1,0 +1,102 @@
+"""
+A seccomp filter: system calls that no handler needs and that lead out of its place are answered "not permitted".
+
+Classic BPF over ``struct seccomp_data`` (Linux' ``seccomp(2)``), for the two machines that GPUs are in. What is not listed is allowed: this
+closes doors, Landlock and the own user are the walls.
+"""
+
+import ctypes
+import errno
+import platform
+import struct
+from typing import Final
+
+_SECCOMP_SET_MODE_FILTER: Final = 1
+_TSYNC: Final = 1
+_LOAD, _JUMP_EQUAL, _JUMP_ABOVE, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+
+#: name → (x86_64, aarch64).
+_REFUSED: Final = {
+    # Its process group is what the zygote ends it by, with all that it has started.
+    "setsid": (112, 157), "setpgid": (109, 154),
+    # Other processes.
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438), "kcmp": (312, 272),
+    # A world of its own, in which it would be root and see more of the kernel.
+    "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51),
+    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
+    "mount_setattr": (442, 442), "open_by_handle_at": (304, 265),
+    # Parts of the kernel that have been ways in.
+    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
+    "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
+    # Memory and messages that outlive their maker.
+    "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190),
+    # The machine.
+    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106), "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89),
+    "quotactl": (179, 60), "syslog": (103, 116),
+}  # fmt: skip
+#: Of a CPU partition: off its cores it would be on a training's.
+_AFFINITY: Final = (203, 122)
+_CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
+_SECCOMP: Final = (317, 277)
+#: CLONE_NEW* of clone(2): namespaces of mounts, groups, names, IPC, users, processes, network.
+_NAMESPACES: Final = 0x7E020000
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+_ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def _instruction(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, then, otherwise, value)
+
+
+def _program(which: int, architecture: int, *, unix_sockets: bool, affinity: bool) -> bytes:
+    def on(number: int, *answer: bytes) -> list[bytes]:
+        """``answer`` for one system call; the others jump over it."""
+        return [_instruction(_JUMP_EQUAL, number, 0, len(answer)), *answer]
+
+    refuse = _instruction(_RETURN, _ERRNO | errno.EPERM)
+    allow = _instruction(_RETURN, _ALLOW)
+    families = [_AF_INET, _AF_INET6, _AF_NETLINK, *([_AF_UNIX] if unix_sockets else [])]
+    refused = [*_REFUSED.values(), *([] if affinity else [_AFFINITY])]
+    lines = [
+        _instruction(_LOAD, _ARCHITECTURE),
+        _instruction(_JUMP_EQUAL, architecture, 1, 0),
+        _instruction(_RETURN, _KILL),
+        _instruction(_LOAD, _NUMBER),
+    ]
+    if which == 0:
+        # The x32 calls: the same work under other numbers.
+        lines += [_instruction(_JUMP_ABOVE, 0x40000000, 0, 1), refuse]
+    for numbers in refused:
+        lines += on(numbers[which], refuse)
+    # Its flags are in memory, where a filter cannot look; libc tries clone then.
+    lines += on(_CLONE3[which], _instruction(_RETURN, _ERRNO | errno.ENOSYS))
+    first = _instruction(_LOAD, _FIRST_ARGUMENT)
+    lines += on(_CLONE[which], first, _instruction(_JUMP_BITS, _NAMESPACES, 0, 1), refuse, allow)
+    known = [_instruction(_JUMP_EQUAL, family, len(families) - place, 0) for place, family in enumerate(families)]
+    lines += on(_SOCKET[which], first, *known, refuse, allow)
+    lines.append(allow)
+    return b"".join(lines)
+
+
+def refuse_the_rest(*, unix_sockets: bool, affinity: bool) -> bool:
+    """
+    Put the filter over all threads of this process and all that it starts; False on a machine or kernel that has none.
+
+    ``unix_sockets``: whether sockets of that family may be made (pairs of them always may); ``affinity``: whether it may choose its cores.
+    Needs no_new_privs.
+    """
+    place = _ARCHITECTURES.get(platform.machine())
+    if place is None:
+        return False
+    code = _program(*place, unix_sockets=unix_sockets, affinity=affinity)
+    program = _Program(len(code) // 8, code)
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = ctypes.c_long(_SECCOMP[place[0]])
+    return bool(libc.syscall(number, ctypes.c_uint(_SECCOMP_SET_MODE_FILTER), ctypes.c_uint(_TSYNC), ctypes.byref(program)) == 0)
