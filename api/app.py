@@ -20,7 +20,23 @@ from starlette.types import Message, Receive, Scope, Send
 from api import schemas
 from api.deps import Gateway
 from api.errors import explain, hybrid
-from api.routes import audit, blobs, functions, gpus, health, invocations, jobs, keys, oip, predictor, prewarm, projects, queues
+from api.routes import (
+    audit,
+    blobs,
+    functions,
+    gpus,
+    health,
+    invocations,
+    jobs,
+    keys,
+    oip,
+    predictor,
+    prewarm,
+    projects,
+    quarantine,
+    queues,
+    secrets,
+)  # fmt: skip
 from api.routes import explain as explain_routes
 from smore.domain.errors import SmoreError
 from smore.observability import configure, logger
@@ -121,7 +137,8 @@ def create_app(config: Settings) -> Application:
     for kind in (SmoreError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _explained)
     for module in (
-        invocations, explain_routes, functions, blobs, queues, gpus, jobs, predictor, prewarm, keys, projects, audit, health, oip,
+        invocations, explain_routes, functions, blobs, queues, gpus, jobs, predictor, prewarm, keys, projects, secrets, quarantine, audit,
+        health, oip,
     ):  # fmt: skip
         app.include_router(module.router)
     return app

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from smore.prewarming import Prewarming
     from smore.profiles import Profiles
     from smore.store import Store
+    from smore.vault import Vault
 
 log = logger("api")
 
@@ -72,6 +73,7 @@ class Gateway:
         self._audit: Audit | None = None
         self._prewarming: Prewarming | None = None
         self._blobs: Blobs | None = None
+        self._vault: Vault | None = None
 
     async def start(self) -> None:
         if self.settings.platform_cores:
@@ -160,6 +162,15 @@ class Gateway:
         self._open()
         assert self._reader is not None
         return self._reader
+
+    def vault(self) -> "Vault":
+        """Raises NoKey."""
+        with self._lock:
+            if self._vault is None:
+                from smore.vault import Vault
+
+                self._vault = Vault.open(self.settings.secrets_file)
+            return self._vault
 
     def profiles(self) -> "Profiles":
         self._open()

@@ -101,6 +101,7 @@ class JobBody(_Body):
 
     ``workload``: which profiled training it is, ``model/size/training/batch``; without it nobody can predict what slows it down.
     ``budget``: the most that it may lose to functions, a fraction of its iteration time (0.01 to 1, default 0.1).
+    ``memory``: kept for it on each GPU instance, with 5 % more (``12GiB``); default = the most that it was seen to hold.
     """
 
     name: str
@@ -109,6 +110,7 @@ class JobBody(_Body):
     env: dict[Text, Text] = Field(default={}, max_length=64)
     workload: str | None = None
     budget: float | None = None
+    memory: str | None = None
 
 
 class KeyBody(_Body):
@@ -121,6 +123,12 @@ class KeyBody(_Body):
 
 class ProjectBody(_Body):
     name: str
+
+
+class SecretBody(_Body):
+    """Eight characters at least: shorter ones could not be told from other text where they are masked."""
+
+    value: str = Field(min_length=8, max_length=32_768, pattern=r"^[^\x00]*$", repr=False)
 
 
 class Tensor(BaseModel):
@@ -647,6 +655,37 @@ class AuditPage(BaseModel):
 
     entries: list[AuditEntry]
     next_cursor: int | None = None
+
+
+class Secret(BaseModel):
+    """A secret without its value."""
+
+    name: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class Secrets(BaseModel):
+    secrets: list[Secret]
+
+
+class Quarantined(BaseModel):
+    """A revision that no GPU instance runs: the last fault, where and when."""
+
+    function: str
+    revision: int
+    cause: str
+    gpu: str
+    at: datetime
+
+
+class Quarantine(BaseModel):
+    revisions: list[Quarantined]
+
+
+class Lifted(BaseModel):
+    function: str
+    revisions: list[int]
 
 
 class Functions(BaseModel):

@@ -21,6 +21,7 @@ from smore import mirror
 from smore.catalog import Catalog
 from smore.domain.access import Scope, read_token
 from smore.settings import Settings, settings
+from smore.vault import make_key
 
 #: How long the two servers may take to come up.
 PATIENCE_S = 10.0
@@ -37,12 +38,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m migrations", description="Bring the database to the newest version: no way back.")
     parser.add_argument(
         "--bootstrap-key", type=Path, metavar="FILE",
-        help="write an API key of the project default, with every scope, to this file (mode 0600) unless it holds a valid one",
+        help="write an API key of the project default, with every scope, to this file (mode 0600) unless it holds a valid one,"
+        " and make the key that secrets are sealed with where there is none",
     )  # fmt: skip
     arguments = parser.parse_args()
     config = settings()
     if config.postgres.url is None:
         sys.exit("SMORE_POSTGRES__URL is not set")
+    if arguments.bootstrap_key is not None:
+        make_key(config.secrets_file)
     try:
         prepare(config, config.postgres.url, arguments.bootstrap_key)
     except (psycopg.OperationalError, redis.ConnectionError, redis.TimeoutError) as error:

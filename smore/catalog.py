@@ -5,7 +5,7 @@ Postgres is the truth (``smore/db.py`` writes it and then this mirror); the mirr
 Postgres is away, and lets them live without SQLAlchemy. A change is announced on the channel ``<prefix>catalog``.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -69,6 +69,7 @@ class Catalog:
         self._redis = client
         self._prefix = prefix
         self._functions, self._revisions, self._keys, self._projects, self._channel = _names(prefix)
+        self._secrets = f"{prefix}catalog:secrets"
         self._known: dict[tuple[str, int], FunctionSpec] = {}
 
     def revision(self, function: str, revision: int) -> FunctionSpec | None:
@@ -118,6 +119,26 @@ class Catalog:
         """By project; one that is not named has none."""
         raw = cast("dict[bytes, bytes]", self._redis.hgetall(self._projects))
         return {name.decode(): _decode_project(value).limits for name, value in raw.items()}
+
+    def put_secret(self, key: str, sealed: bytes | None) -> None:
+        """``key`` is ``<project>/<name>``; None takes it away."""
+        if sealed is None:
+            self._redis.hdel(self._secrets, key)
+        else:
+            self._redis.hset(self._secrets, key, sealed)
+
+    def secrets(self, project: str, names: Sequence[str]) -> dict[str, bytes]:
+        """The sealed values of those that exist, by name; read anew each time, because a secret may be replaced."""
+        raw = cast("list[bytes | None]", self._redis.hmget(self._secrets, [f"{project}/{name}" for name in names]))
+        return {name: sealed for name, sealed in zip(names, raw, strict=True) if sealed is not None}
+
+    def replace_secrets(self, wanted: Mapping[str, bytes]) -> int:
+        """Make the mirror's secrets equal to this; how many differed."""
+        present = {field.decode(): value for field, value in cast("dict[bytes, bytes]", self._redis.hgetall(self._secrets)).items()}
+        differing = [key for key in wanted.keys() | present.keys() if wanted.get(key) != present.get(key)]
+        for key in differing:
+            self.put_secret(key, wanted.get(key))
+        return len(differing)
 
     def forget(self, function: str) -> None:
         """Read its revisions anew: one that becomes active gets the inputs and times that its canary found."""

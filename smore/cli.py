@@ -70,6 +70,8 @@ app.add_typer(gpus, name="gpus")
 app.add_typer(jobs, name="jobs")
 app.add_typer(queues, name="queues")
 app.add_typer(keys, name="keys")
+secrets = typer.Typer(help="Secrets of functions; alone: list their names.", invoke_without_command=True)
+app.add_typer(secrets, name="secrets")
 cli_admin.add_to(app, queues=queues, gpus=gpus)
 
 
@@ -176,6 +178,28 @@ def functions_scale(
         fail("nothing to change: name one of --min-warm, --max-warm, --keep-alive, --prewarm")
     with connected() as client:
         client.set_scaling(name, changes)
+
+
+@functions.command("quarantined")
+def functions_quarantined(output: OutputOption = Output.TABLE) -> None:
+    """List revisions that are shut out everywhere after faults of a device."""
+    with connected() as client:
+        found = client.quarantined()
+    columns: list[Column[Any]] = [
+        ("function", lambda q: q.function),
+        ("revision", lambda q: q.revision),
+        ("last fault", lambda q: q.cause),
+        ("gpu", lambda q: q.gpu),
+        ("since", lambda q: moment(q.at)),
+    ]
+    show(found, columns, output)
+
+
+@functions.command("lift")
+def functions_lift(name: str) -> None:
+    """Let revisions of a function run again that were shut out."""
+    with connected() as client:
+        print(f"{name}: revision {', '.join(map(str, client.lift(name)))} may run again")
 
 
 @functions.command("delete")
@@ -723,10 +747,13 @@ def jobs_start(
     gpu: Annotated[list[str] | None, typer.Option(help="GPU instance, once for each; without it the least loaded one.")] = None,
     workload: Annotated[str | None, typer.Option(help="Which profiled training it is: model/size/training/batch.")] = None,
     budget: Annotated[float | None, typer.Option(help="What it may lose to functions at most, 0.01 to 1; without it 0.1.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Kept for it on each GPU instance, such as 12GiB; else what it was seen to hold.")
+    ] = None,
 ) -> None:
     """Start a training job, for example: smore jobs start night -- zoo.train --model resnet50."""
     with connected() as client:
-        print(client.start_job(name, argv, gpu, workload=workload, budget=budget).id)
+        print(client.start_job(name, argv, gpu, workload=workload, budget=budget, memory=memory).id)
 
 
 @jobs.command("show")
@@ -801,6 +828,48 @@ def keys_revoke(id_: Id) -> None:
     """Make a key worthless."""
     with connected() as client:
         client.revoke_key(id_)
+
+
+# --- secrets --------------------------------------------------------------------------------------------------------------------------
+
+
+def _list_secrets(output: Output) -> None:
+    with connected() as client:
+        found = client.secrets()
+    columns: list[Column[Any]] = [("name", lambda s: s.name), ("set", lambda s: moment(s.updated_at))]
+    show(found, columns, output)
+
+
+@secrets.callback()
+def secrets_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+    if context.invoked_subcommand is None:
+        _list_secrets(output)
+
+
+@secrets.command("list")
+def secrets_list(output: OutputOption = Output.TABLE) -> None:
+    """List the names of secrets; nobody is told their values."""
+    _list_secrets(output)
+
+
+@secrets.command("set")
+def secrets_set(
+    name: str, file: Annotated[typer.FileText | None, typer.Option("--file", "-f", help="Read the value from here.")] = None
+) -> None:
+    """Set a secret, or replace it. The value is read from a file, a pipe or the terminal: a command line is there for all to see."""
+    if file is None and sys.stdin.isatty():
+        value = typer.prompt(f"value of {name}", hide_input=True)
+    else:
+        value = (file or sys.stdin).read().removesuffix("\n")
+    with connected() as client:
+        client.set_secret(name, value)
+
+
+@secrets.command("rm")
+def secrets_rm(name: str) -> None:
+    """Delete a secret. What has it loaded keeps it until it is offloaded."""
+    with connected() as client:
+        client.delete_secret(name)
 
 
 # --- this machine's platform ----------------------------------------------------------------------------------------------------------

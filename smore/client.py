@@ -659,6 +659,32 @@ class Project:
     use: Limits | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """A secret without its value."""
+
+    name: str
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """A revision that no GPU instance runs: its last fault, where and when."""
+
+    function: str
+    revision: int
+    cause: str
+    gpu: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifted:
+    function: str
+    revisions: list[int]
+
+
 # --- bodies ---------------------------------------------------------------------------------------------------------------------------
 
 
@@ -1042,6 +1068,7 @@ class Dialogue:
         env: Mapping[str, str] | None,
         workload: str | None,
         budget: float | None,
+        memory: str | None,
     ) -> Flow[Job]:
         body: dict[str, object] = {"name": name, "argv": list(argv), "env": dict(env or {})}
         if gpus is not None:
@@ -1050,6 +1077,8 @@ class Dialogue:
             body["workload"] = workload
         if budget is not None:
             body["budget"] = budget
+        if memory is not None:
+            body["memory"] = memory
         return _read((yield from _post(body, "jobs")), Job)
 
     def jobs(self) -> Flow[list[Job]]:
@@ -1093,6 +1122,21 @@ class Dialogue:
 
     def revoke_key(self, id_: str) -> Flow[None]:
         yield from exchange(Call(method="DELETE", path=_path("keys", id_)))
+
+    def secrets(self) -> Flow[list[Secret]]:
+        return (yield from _list("secrets", Secret))
+
+    def set_secret(self, name: str, value: str) -> Flow[Secret]:
+        return _read((yield from exchange(_json("PUT", _path("secrets", name), {"value": value}))), Secret)
+
+    def delete_secret(self, name: str) -> Flow[None]:
+        yield from exchange(Call(method="DELETE", path=_path("secrets", name)))
+
+    def quarantined(self) -> Flow[list[Quarantined]]:
+        return (yield from _list("revisions", Quarantined, path=_path("quarantine")))
+
+    def lift(self, function: str) -> Flow[list[int]]:
+        return _read((yield from exchange(Call(method="DELETE", path=_path("quarantine", function)))), Lifted).revisions
 
     def projects(self) -> Flow[list[Project]]:
         return (yield from _list("projects", Project))
@@ -1363,14 +1407,16 @@ class Client:
         env: Mapping[str, str] | None = None,
         workload: str | None = None,
         budget: float | None = None,
+        memory: str | None = None,
     ) -> Job:
         """
         Start a training command (``argv``: a module and its arguments) on GPU instances, by default on the least loaded one.
 
         ``workload`` says which profiled training it is, such as ``resnet50/cpu/training/8``; ``budget`` what it may lose to functions at
-        most, 0.01 to 1. A budget that could not be told from noise is refused, and the answer says which is the smallest.
+        most, 0.01 to 1; ``memory`` (``"12GiB"``) what is kept for it on each GPU instance, without it what it was seen to hold. A budget
+        that could not be told from noise is refused, and the answer says which is the smallest.
         """
-        return self._carry(self._dialogue.start_job(name, argv, gpus, env, workload, budget))
+        return self._carry(self._dialogue.start_job(name, argv, gpus, env, workload, budget, memory))
 
     def jobs(self) -> list[Job]:
         return self._carry(self._dialogue.jobs())
@@ -1422,6 +1468,25 @@ class Client:
 
     def revoke_key(self, id_: str) -> None:
         self._carry(self._dialogue.revoke_key(id_))
+
+    def secrets(self) -> list[Secret]:
+        """Names only: nobody is told a value."""
+        return self._carry(self._dialogue.secrets())
+
+    def set_secret(self, name: str, value: str) -> Secret:
+        """A function that names it in ``secrets:`` finds it in its environment with its next load."""
+        return self._carry(self._dialogue.set_secret(name, value))
+
+    def delete_secret(self, name: str) -> None:
+        self._carry(self._dialogue.delete_secret(name))
+
+    def quarantined(self) -> list[Quarantined]:
+        """Revisions that are shut out everywhere after faults of a device."""
+        return self._carry(self._dialogue.quarantined())
+
+    def lift(self, function: str) -> list[int]:
+        """Let a function's revisions run again; which ones were shut out."""
+        return self._carry(self._dialogue.lift(function))
 
     def projects(self) -> list[Project]:
         return self._carry(self._dialogue.projects())
@@ -1573,8 +1638,9 @@ class AsyncClient:
         env: Mapping[str, str] | None = None,
         workload: str | None = None,
         budget: float | None = None,
+        memory: str | None = None,
     ) -> Job:
-        return await self._carry(self._dialogue.start_job(name, argv, gpus, env, workload, budget))
+        return await self._carry(self._dialogue.start_job(name, argv, gpus, env, workload, budget, memory))
 
     async def jobs(self) -> list[Job]:
         return await self._carry(self._dialogue.jobs())
@@ -1611,6 +1677,21 @@ class AsyncClient:
 
     async def revoke_key(self, id_: str) -> None:
         await self._carry(self._dialogue.revoke_key(id_))
+
+    async def secrets(self) -> list[Secret]:
+        return await self._carry(self._dialogue.secrets())
+
+    async def set_secret(self, name: str, value: str) -> Secret:
+        return await self._carry(self._dialogue.set_secret(name, value))
+
+    async def delete_secret(self, name: str) -> None:
+        await self._carry(self._dialogue.delete_secret(name))
+
+    async def quarantined(self) -> list[Quarantined]:
+        return await self._carry(self._dialogue.quarantined())
+
+    async def lift(self, function: str) -> list[int]:
+        return await self._carry(self._dialogue.lift(function))
 
     async def projects(self) -> list[Project]:
         return await self._carry(self._dialogue.projects())

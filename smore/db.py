@@ -177,6 +177,18 @@ class AuditRow(Base):
     request_id: Mapped[str]
 
 
+class SecretRow(Base):
+    """``sealed``: see smore/vault.py."""
+
+    __tablename__ = "secrets"
+
+    project: Mapped[str] = mapped_column(ForeignKey("projects.name"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    sealed: Mapped[bytes]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 # What was learned
 
 

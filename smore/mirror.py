@@ -38,7 +38,9 @@ def refresh(connection: Connection, catalog: Catalog) -> int:
         with connection.cursor(row_factory=class_row(KeyEntry)) as cursor:
             keys = cursor.execute(_KEYS).fetchall()
         projects = [ProjectEntry(name=name, limits=Limits(**limits)) for name, limits in connection.execute(_PROJECTS).fetchall()]
-        return catalog.replace(functions, {(key, number): spec_from_dict(spec) for key, number, spec in revisions}, keys, projects)
+        secrets = connection.execute("SELECT project || '/' || name, sealed FROM secrets").fetchall()
+        changed = catalog.replace(functions, {(key, number): spec_from_dict(spec) for key, number, spec in revisions}, keys, projects)
+        return changed + catalog.replace_secrets({key: bytes(sealed) for key, sealed in secrets})
 
 
 def refresh_function(connection: Connection, catalog: Catalog, project: str, name: str, revision: int = 0) -> None:
@@ -75,3 +77,10 @@ def refresh_project(connection: Connection, catalog: Catalog, name: str) -> None
         connection.execute(_LOCK, (LOCK,))
         row = connection.execute("SELECT limits FROM projects WHERE name = %s", (name,)).fetchone()
         catalog.put_project(ProjectEntry(name=name, limits=Limits(**row[0]) if row is not None else Limits()))
+
+
+def refresh_secret(connection: Connection, catalog: Catalog, project: str, name: str) -> None:
+    with connection.transaction():
+        connection.execute(_LOCK, (LOCK,))
+        row = connection.execute("SELECT sealed FROM secrets WHERE project = %s AND name = %s", (project, name)).fetchone()
+        catalog.put_secret(f"{project}/{name}", bytes(row[0]) if row is not None else None)

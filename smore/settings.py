@@ -185,6 +185,9 @@ class Settings(BaseSettings):
     #: What a serverful job may run: modules, started as ``python -m module …``. The gateway refuses others, the workers too.
     job_entrypoints: tuple[str, ...] = ("zoo.train",)
 
+    #: What functions' secrets are sealed with (smore/vault.py); default ``<home>/secrets.key``.
+    secrets_key: Path | None = None
+
     redis: RedisSettings = RedisSettings()
     postgres: PostgresSettings = PostgresSettings()
     api: ApiSettings = ApiSettings()
@@ -194,6 +197,10 @@ class Settings(BaseSettings):
     prewarm: PrewarmSettings = PrewarmSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     worker: WorkerSettings = WorkerSettings()
+
+    @property
+    def secrets_file(self) -> Path:
+        return self.secrets_key or self.home / "secrets.key"
 
 
 @cache

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from smore import mirror
 from smore.catalog import Catalog, KeyEntry
-from smore.db import ApiKeyRow, FunctionRow, JobRow, ProjectRow, RevisionRow
+from smore.db import ApiKeyRow, FunctionRow, JobRow, ProjectRow, RevisionRow, SecretRow
 from smore.domain.access import Scope, new_token, read_token
 from smore.domain.artifact import parse_artifact
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
@@ -45,6 +45,15 @@ class ApiKey:
     scopes: Sequence[str]
     created_at: float
     revoked_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """A secret without its value."""
+
+    name: str
+    created_at: float
+    updated_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,6 +387,37 @@ class Store:
             found = [_job(row) for row in session.scalars(query)]
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
+    # ---- secrets --------------------------------------------------------------------------------------------------------------------
+
+    def put_secret(self, project: str, name: str, sealed: bytes) -> Secret:
+        """Set or replace it. Raises NotFound without the project."""
+        with Session(self._engine) as session:
+            _require_project(session, project)
+            insert = upsert(SecretRow).values(project=project, name=name, sealed=sealed)
+            session.execute(
+                insert.on_conflict_do_update(index_elements=["project", "name"], set_={"sealed": sealed, "updated_at": func.now()})
+            )
+            session.commit()
+            found = _secret(session.get_one(SecretRow, (project, name)))
+        self._mirror_secret(project, name)
+        return found
+
+    def list_secrets(self, project: str) -> list[Secret]:
+        """By name."""
+        with Session(self._engine) as session:
+            rows = session.scalars(select(SecretRow).where(SecretRow.project == project).order_by(SecretRow.name))
+            return [_secret(row) for row in rows]
+
+    def delete_secret(self, project: str, name: str) -> None:
+        """Raises NotFound."""
+        with Session(self._engine) as session:
+            row = session.get(SecretRow, (project, name), with_for_update=True)
+            if row is None:
+                raise NotFound(f"There is no secret {name} in this project.")
+            session.delete(row)
+            session.commit()
+        self._mirror_secret(project, name)
+
     # ---- the mirror -----------------------------------------------------------------------------------------------------------------
 
     def sync_mirror(self) -> int:
@@ -389,6 +429,10 @@ class Store:
         with self._engine.connect() as connection:
             driver = cast(mirror.Connection, connection.connection.driver_connection)
             mirror.refresh_function(driver, self._catalog, project, name, revision)
+
+    def _mirror_secret(self, project: str, name: str) -> None:
+        with self._engine.connect() as connection:
+            mirror.refresh_secret(cast(mirror.Connection, connection.connection.driver_connection), self._catalog, project, name)
 
     def _mirror_key(self, id_: str) -> None:
         with self._engine.connect() as connection:
@@ -464,6 +508,10 @@ def _api_key(row: ApiKeyRow) -> ApiKey:
         created_at=row.created_at.timestamp(),
         revoked_at=_at(row.revoked_at),
     )
+
+
+def _secret(row: SecretRow) -> Secret:
+    return Secret(name=row.name, created_at=row.created_at.timestamp(), updated_at=row.updated_at.timestamp())
 
 
 def _revision(row: RevisionRow) -> Revision:

@@ -37,6 +37,7 @@ from worker.heartbeat import Heartbeat
 from worker.jobs import Jobs
 from worker.pool import Pool
 from worker.processes import Bounds, Runner, Zygote, end_survivors
+from worker.secrets import Secrets
 from worker.supply import Supplier
 from worker.tasks import register_run
 
@@ -79,7 +80,7 @@ class Worker:
         self.pool = Pool(
             gpu=own.gpu, device=device, zygote=lambda: self.zygote, standby=own.standby, others_mib=lambda: self.jobs.memory_mib(),
             owed_mib=lambda: self.jobs.owed_mib(), beyond_mib=beyond_mib, faulted=self._faulted, changed=lambda: self.heartbeat.wake(),
-            boot=self.boot, supply=self.supplier.take,
+            boot=self.boot, supply=self.supplier.take, secrets_of=Secrets(catalog, config.secrets_file).of,
         )  # fmt: skip
         self.gate = Gate(self.pool.activity)
         self.jobs = Jobs(

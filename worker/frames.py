@@ -48,6 +48,8 @@ class Load(_Message, frozen=True, tag="load"):
     label: str
     #: The unpacked folder that the entrypoint is imported from, "" = it is a module of the platform.
     folder: str = ""
+    #: What it finds in its environment, and nobody in its log.
+    secrets: dict[str, str] = {}
 
 
 class Item(_Message, frozen=True):

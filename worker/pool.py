@@ -107,8 +107,8 @@ class Pool:
     """
     ``others_mib`` is what serverful jobs hold of the device or have reserved, ``owed_mib`` the part of it that they do not hold yet.
     ``beyond_mib``: what a runner may take of a CPU partition above what its function declares. ``faulted`` is told (function, revision,
-    culprit, cause) of every fault of a device that a function may have caused. ``changed`` is called (briefly, under the lock) when the
-    warm set changes.
+    culprit, cause) of every fault of a device that a function may have caused. ``secrets_of`` gives a revision's secrets by name and may
+    raise LoadFailed and Unservable. ``changed`` is called (briefly, under the lock) when the warm set changes.
 
     The zygote's ``exited`` must be :meth:`exited`. ``supply`` provides for uploaded functions (:meth:`worker.supply.Supplier.take`).
     """
@@ -124,6 +124,7 @@ class Pool:
         owed_mib: Callable[[], float] = lambda: 0.0,
         beyond_mib: float = 0.0,
         faulted: Callable[[str, int, str, Cause], None] = lambda *_: None,
+        secrets_of: Callable[[str, FunctionSpec], Mapping[str, str]] = lambda *_: {},
         changed: Callable[[], None],
         supply: Callable[[str, FunctionSpec], Supply],
         boot: str = "",
@@ -139,6 +140,7 @@ class Pool:
         self._owed_mib = owed_mib
         self._beyond_mib = beyond_mib
         self._faulted = faulted
+        self._secrets_of = secrets_of
         self._changed = changed
         self._supply = supply
         self._clock = clock
@@ -594,8 +596,11 @@ class Pool:
                 memory_mib=instance.spec.memory_mib,
                 label=instance.label,
                 folder=str(supply.folder) if supply is not None else "",
+                secrets=dict(self._secrets_of(instance.function, instance.spec)),
             )
             loaded = runner.load(request, max(LOAD_S, instance.spec.timeout_s))
+        except (LoadFailed, Unservable) as error:
+            self._lose(instance, error)
         except NoRunner as error:
             self._lose(instance, Unservable(f"There is no process to load in: {error}"))
         except RunnerFailed as error:

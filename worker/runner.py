@@ -15,10 +15,11 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
+import msgspec
 import numpy as np
 import orjson
 
@@ -41,6 +42,8 @@ _DATATYPES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 #: Of what user code said while it was loaded, the end is told with the error.
 _LOG_BYTES: Final = 6000
+#: A shorter text is part of too many others to be hidden.
+_HIDDEN_FROM: Final = 8
 
 _JSON_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
@@ -61,6 +64,18 @@ class _Log(io.RawIOBase):
         #: What is written from now on is kept here as well, where it is a buffer.
         self.kept: bytearray | None = None
         self._rest = b""
+        self._hidden: list[str] = []
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """From now on these are told as ``***``; of one of several lines each line is."""
+        lines = {line for secret in secrets for line in (secret, *secret.splitlines()) if len(line) >= _HIDDEN_FROM}
+        # Of two of which one begins with the other the longer is looked for first.
+        self._hidden = sorted(lines, key=len, reverse=True)
+
+    def masked(self, text: str) -> str:
+        for secret in self._hidden:
+            text = text.replace(secret, "***")
+        return text
 
     def writable(self) -> bool:
         return True
@@ -75,6 +90,8 @@ class _Log(io.RawIOBase):
         *lines, self._rest = (self._rest + bytes(data)).split(b"\n")
         if lines:
             mark = f"[{self.prefix}] ".encode()
+            if self._hidden:
+                lines = [self.masked(line.decode(errors="replace")).encode() for line in lines]
             # A log that nobody reads any more is no reason to fail an invocation.
             with contextlib.suppress(OSError):
                 os.write(2, b"".join(mark + line + b"\n" for line in lines))
@@ -410,6 +427,19 @@ def _end(status: int) -> NoReturn:
     os._exit(status)
 
 
+def _masked(answer: frames.FromRunner, log: _Log) -> frames.FromRunner:
+    """Error texts without secrets; results are the function's own to give."""
+    match answer:
+        case Failed():
+            return Failed(cause=answer.cause, message=log.masked(answer.message))
+        case Predicted() if any(one.message for one in answer.answers):
+            return msgspec.structs.replace(
+                answer, answers=[msgspec.structs.replace(one, message=log.masked(one.message)) for one in answer.answers]
+            )
+        case _:
+            return answer
+
+
 def serve(channel: Channel) -> NoReturn:
     """Answer requests until Unload or the end of the socket. Becomes a clean process first: its own streams and signals."""
     log = _Log()
@@ -440,6 +470,8 @@ def serve(channel: Channel) -> NoReturn:
                     label = f"{request.label} {os.getpid()}"
                     log.prefix = label
                     log.kept = bytearray()
+                    log.hide(request.secrets.values())
+                    os.environ.update(request.secrets)
                     resident, answer = _load(request)
                     log.kept = None
                 case frames.Predict():
@@ -457,6 +489,6 @@ def serve(channel: Channel) -> NoReturn:
                 said = log.kept.decode(errors="replace").strip()
                 answer = Failed(cause=answer.cause, message=f"{answer.message}\nIts log:\n{said}")
         try:
-            channel.send(frames.encode(answer), chunks)
+            channel.send(frames.encode(_masked(answer, log)), chunks)
         except (BrokenPipeError, ConnectionResetError):
             _end(0)

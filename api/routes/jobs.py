@@ -15,7 +15,7 @@ from api.answers import moment
 from api.deps import AdminKey, Gateway, JobsKey, ReadKey, TheGateway, TheTrail
 from smore.domain import loss
 from smore.domain.errors import InvalidInput, Unavailable
-from smore.domain.function import parse_name
+from smore.domain.function import parse_name, size_bytes
 from smore.domain.job import OVER, JobState, state_of
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss, Window
 from smore.domain.workload import parse_training
@@ -56,11 +56,13 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
         _check_budget(gateway, body.budget, workload, sorted(places))
     budget = body.budget if body.budget is not None else DEFAULT_BUDGET
     tags: dict[str, object] = {"budget": budget} | ({"workload": workload} if workload else {})
+    memory_mib = size_bytes(body.memory, "memory") / 2**20 if body.memory is not None else 0.0
     with trail.change(caller, f"job/{body.name}") as change:
         job = gateway.store().create_job(caller.project, body.name, body.argv, gpus, tags)
         command = StartJob(
-            version=1, id=job.id, project=caller.project, name=body.name, argv=body.argv, env=body.env, workload=workload, budget=budget
-        )
+            version=1, id=job.id, project=caller.project, name=body.name, argv=body.argv, env=body.env, workload=workload, budget=budget,
+            memory_mib=memory_mib,
+        )  # fmt: skip
         for gpu in gpus:
             fleet.send(gpu, command)
         change.target, change.after = f"job/{job.id}", {"name": body.name, "argv": body.argv, "gpus": gpus, "budget": budget}

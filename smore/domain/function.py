@@ -21,6 +21,9 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 TENSOR_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 ENTRYPOINT = re.compile(r"[A-Za-z_][\w]*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
+SECRET_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+_RESERVED = ("SMORE_", "LD_", "PYTHON", "MALLOC_", "CUDA_", "PATH", "HOME", "TMPDIR")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
@@ -115,6 +118,8 @@ class FunctionSpec:
     profile: Profile = field(default_factory=Profile)
     artifact: Artifact | None = None
     requirements: tuple[str, ...] = ()
+    #: Names of the project's secrets that its runners find in their environment.
+    secrets: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able values; :func:`spec_from_dict` reads them back."""
@@ -130,6 +135,7 @@ def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
     if (artifact := fields.get("artifact")) is not None:
         fields["artifact"] = Artifact(code=artifact["code"], files=artifact["files"])
     fields["requirements"] = tuple(fields.get("requirements") or ())
+    fields["secrets"] = tuple(fields.get("secrets") or ())
     profile = fields.get("profile") or {}
     known = {key: value for key, value in profile.items() if key in Profile.__dataclass_fields__}
     if "run_s" in known:
@@ -293,6 +299,28 @@ def parse_name(name: object, field_name: str = "name") -> str:
     return name
 
 
+def parse_secret_name(name: object, field_name: str = "name") -> str:
+    """A secret's name, which is a variable's: none that would change how a runner is started."""
+    if not isinstance(name, str) or SECRET_NAME.fullmatch(name) is None or name.startswith(_RESERVED):
+        reserved = ", ".join(_RESERVED)
+        raise InvalidSpec(
+            f"{field_name}: {name!r} is not a secret's name (A-Z, 0-9, '_', at most 64 characters, beginning with none of {reserved})",
+            field=field_name,
+        )  # fmt: skip
+    return name
+
+
+def _secrets(raw: object) -> tuple[str, ...]:
+    if raw is None:
+        return ()
+    if not isinstance(raw, list) or len(raw) > 64:
+        raise InvalidSpec("spec.secrets: a list of at most 64 names is expected", field="spec.secrets")
+    names = tuple(parse_secret_name(name, f"spec.secrets[{place}]") for place, name in enumerate(raw))
+    if len(set(names)) != len(names):
+        raise InvalidSpec("spec.secrets: a name comes twice", field="spec.secrets")
+    return names
+
+
 def parse_spec(raw: object) -> FunctionSpec:
     """The ``spec`` of a function.yaml. Raises :class:`InvalidSpec` that names the field."""
     reader = _Reader(raw, "spec")
@@ -322,6 +350,7 @@ def parse_spec(raw: object) -> FunctionSpec:
         profile=_profile(reader.section("profile"), memory_mib),
         artifact=artifact,
         requirements=parse_requirements(reader.take("requirements"), artifact, "spec.requirements"),
+        secrets=_secrets(reader.take("secrets")),
     )
     for section in (slo, resources, batching, retries, limits, reader):
         section.end()

@@ -1,0 +1,40 @@
+"""Revisions that are shut out everywhere after faults of a device."""
+
+from fastapi import APIRouter
+
+from api import schemas
+from api.answers import moment
+from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
+from smore.domain.errors import NotFound
+from smore.faults import Faults
+
+router = APIRouter(prefix="/v1/quarantine", tags=["quarantine"])
+
+
+def _faults(gateway: Gateway) -> Faults:
+    return Faults(gateway.client(), gateway.settings.redis.prefix)
+
+
+@router.get("")
+def list_quarantine(gateway: TheGateway, caller: ReadKey) -> schemas.Quarantine:
+    """Of this project."""
+    return schemas.Quarantine(
+        revisions=[
+            schemas.Quarantined(
+                function=function.partition("/")[2], revision=revision, cause=verdict.cause, gpu=verdict.gpu, at=moment(verdict.at)
+            )
+            for (function, revision), verdict in sorted(_faults(gateway).quarantined().items())
+            if function.partition("/")[0] == caller.project
+        ]
+    )
+
+
+@router.delete("/{name}")
+def lift_quarantine(gateway: TheGateway, caller: AdminKey, trail: TheTrail, name: str) -> schemas.Lifted:
+    """Let a function's revisions run again; they count from nothing. A new revision needs no lifting."""
+    with trail.change(caller, f"function/{name}") as change:
+        revisions = _faults(gateway).lift(f"{caller.project}/{name}")
+        if not revisions:
+            raise NotFound(f"No revision of {name} is shut out.")
+        change.after = {"lifted": revisions}
+    return schemas.Lifted(function=name, revisions=revisions)

@@ -1,0 +1,40 @@
+"""Secrets of a project's functions: they go in, and come out in a runner's environment alone."""
+
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter
+
+from api import schemas
+from api.answers import moment
+from api.deps import DeployKey, TheGateway, TheTrail
+from smore.domain.function import parse_secret_name
+
+if TYPE_CHECKING:
+    from smore.store import Secret
+
+router = APIRouter(prefix="/v1/secrets", tags=["secrets"])
+
+
+@router.get("")
+def list_secrets(gateway: TheGateway, caller: DeployKey) -> schemas.Secrets:
+    """Their names; nobody is told their values."""
+    return schemas.Secrets(secrets=[_shown(one) for one in gateway.store().list_secrets(caller.project)])
+
+
+@router.put("/{name}")
+def put_secret(gateway: TheGateway, caller: DeployKey, trail: TheTrail, name: str, body: schemas.SecretBody) -> schemas.Secret:
+    """Set it, or replace it: a function that names it finds the new value with its next load."""
+    sealed = gateway.vault().seal(caller.project, parse_secret_name(name), body.value)
+    with trail.change(caller, f"secret/{name}"):
+        return _shown(gateway.store().put_secret(caller.project, name, sealed))
+
+
+@router.delete("/{name}", status_code=204)
+def delete_secret(gateway: TheGateway, caller: DeployKey, trail: TheTrail, name: str) -> None:
+    """Functions that name it fail to load from now on; what is loaded keeps it."""
+    with trail.change(caller, f"secret/{name}"):
+        gateway.store().delete_secret(caller.project, name)
+
+
+def _shown(one: "Secret") -> schemas.Secret:
+    return schemas.Secret(name=one.name, created_at=moment(one.created_at), updated_at=moment(one.updated_at))

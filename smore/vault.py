@@ -1,0 +1,86 @@
+"""
+Secrets of functions, sealed: AES-256 in Galois/Counter mode, the project and the name bound to the value.
+
+The key is a file of mode 0600 that the gateway and the workers read; Postgres, Redis and their backups hold sealed values alone. A worker
+on another host needs a copy of the file. Whoever has both the file and the database has the secrets.
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final, Self
+
+from smore.domain.errors import PlatformError
+
+_KEY_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+#: The form of a sealed value: this byte, the nonce, the ciphertext with its tag.
+_FORM: Final = b"\x01"
+
+
+class Sealed(PlatformError):
+    """The secret cannot be opened with this key."""
+
+    code = "sealed"
+
+
+class NoKey(PlatformError):
+    """There is no key to seal secrets with."""
+
+    code = "no_key"
+
+
+def make_key(path: Path) -> None:
+    """A new key in this file, unless there is one."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Written aside and linked: two at once make one key, and nobody reads half of it.
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(_KEY_BYTES) + "\n")
+    try:
+        os.link(new, path)
+    except FileExistsError:
+        pass
+    finally:
+        new.unlink()
+
+
+class Vault:
+    """Seals and opens."""
+
+    def __init__(self, key: bytes) -> None:
+        # Costs 20 ms to import: a worker whose functions have no secrets never pays them.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        self._cipher = AESGCM(key)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Raises NoKey."""
+        try:
+            key = bytes.fromhex(path.read_text())
+        except (OSError, ValueError) as error:
+            raise NoKey(f"{path}: {error}") from error
+        if len(key) != _KEY_BYTES:
+            raise NoKey(f"{path}: {len(key)} bytes are there, {_KEY_BYTES} are expected")
+        return cls(key)
+
+    def seal(self, project: str, name: str, value: str) -> bytes:
+        nonce = os.urandom(_NONCE_BYTES)
+        return _FORM + nonce + self._cipher.encrypt(nonce, value.encode(), _bound(project, name))
+
+    def unseal(self, project: str, name: str, sealed: bytes) -> str:
+        """Raises Sealed: another key, another name, or not whole."""
+        from cryptography.exceptions import InvalidTag
+
+        nonce = sealed[1 : 1 + _NONCE_BYTES]
+        if sealed[:1] != _FORM or len(nonce) != _NONCE_BYTES:
+            raise Sealed(f"{project}/{name} is in a form that this version does not know.")
+        try:
+            return self._cipher.decrypt(nonce, sealed[1 + _NONCE_BYTES :], _bound(project, name)).decode()
+        except InvalidTag as error:
+            raise Sealed(f"{project}/{name} was not sealed with this key.") from error
+
+
+def _bound(project: str, name: str) -> bytes:
+    return f"{project}/{name}".encode()
