@@ -87,6 +87,8 @@ STALE_S: Final = 2.0
 #: More at a time are not opened; the request counts as admitted and lost.
 MOST_CONNECTIONS: Final = 2000
 PROBE_SHARE: Final = 0.1
+#: Stands in a scheduled request where its own deadline goes, milliseconds: as wide as any, so that the length of the body holds.
+DEADLINE: Final = b"99999999.999"
 #: How often a load goes on because windows are missing.
 MOST_MORE: Final = 3
 #: What is declared of a function in the paper's size; the canary and the runs correct it.
@@ -127,7 +129,8 @@ class Load:
     """
     What a client sends: ``requests`` (one for each function, each as likely), for ``seconds``.
 
-    Open loop at ``rate`` per second, or closed loop over ``connections`` where there is no rate.
+    Open loop at ``rate`` per second, or closed loop over ``connections`` where there is no rate. A ``schedule`` goes before both: (seconds
+    from the beginning, index of the request, seconds to the deadline that is put in for :data:`DEADLINE`) of each, in order.
     """
 
     host: str
@@ -137,6 +140,7 @@ class Load:
     rate: float | None = None
     connections: int = 1
     seed: int = 0
+    schedule: Sequence[tuple[float, int, float]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,16 +218,16 @@ class _Drive:
     async def run(self) -> Sent:
         began = time.time()
         self._until = began + self._what.seconds
-        if self._what.rate is None:
-            await asyncio.gather(*(self._send(self._note(time.time())) for _ in range(self._what.connections)))
+        if self._what.schedule:
+            for at, function, _ in self._what.schedule:
+                await self._due_at(began + at, function)
+        elif self._what.rate is None:
+            await asyncio.gather(*(self._send(self._note(time.time(), self._drawn())) for _ in range(self._what.connections)))
             await asyncio.sleep(self._until - time.time())
         else:
             due = began + self._rng.exponential(1 / self._what.rate)
             while due < self._until:
-                await asyncio.sleep(due - time.time())
-                task = asyncio.create_task(self._send(self._note(due)))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                await self._due_at(due, self._drawn())
                 due += self._rng.exponential(1 / self._what.rate)
         patient = time.time() + DRAIN_S
         while self._under_way and time.time() < patient:
@@ -235,10 +239,20 @@ class _Drive:
             status=np.array(self._status, np.int64), back=np.array(self._back, bool), run=np.array(self._run),
         )  # fmt: skip
 
-    def _note(self, due: float) -> int:
+    async def _due_at(self, due: float, function: int) -> None:
+        """Sleep until then and send, whatever the others do."""
+        await asyncio.sleep(due - time.time())
+        task = asyncio.create_task(self._send(self._note(due, function)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _drawn(self) -> int:
+        return int(self._rng.integers(len(self._what.requests)))
+
+    def _note(self, due: float, function: int) -> int:
         """Another request, under way from now on; its number."""
         self._under_way += 1
-        self._function.append(int(self._rng.integers(len(self._what.requests))))
+        self._function.append(function)
         self._due.append(due)
         self._latency.append(math.inf)
         self._status.append(0)
@@ -260,7 +274,10 @@ class _Drive:
                 return
             line.idle_at = time.time()
             self._idle.append(line)
-        self._idle.pop().send(number, self._what.requests[self._function[number]])
+        request = self._what.requests[self._function[number]]
+        if self._what.schedule:
+            request = request.replace(DEADLINE, b"%*.3f" % (len(DEADLINE), 1e3 * self._what.schedule[number][2]))
+        self._idle.pop().send(number, request)
 
     def answered(self, line: _Line, number: int, answer: load.Answer, head: bytes) -> None:
         now = time.time()
@@ -272,7 +289,7 @@ class _Drive:
             self._run[number] = float(after.split(b"\r", 1)[0].split(b",", 1)[0]) / 1e3
         line.idle_at = now
         self._idle.append(line)
-        if self._what.rate is None:
+        if self._what.rate is None and not self._what.schedule:
             # Who was refused comes back when told to.
             _, _, after = head.partition(b"\r\nretry-after:")
             pause_s = float(after.split(b"\r", 1)[0]) if self._back[number] else 0.0
@@ -281,7 +298,7 @@ class _Drive:
     def _again(self) -> None:
         """A closed loop's next request."""
         if time.time() < self._until:
-            task = asyncio.create_task(self._send(self._note(time.time())))
+            task = asyncio.create_task(self._send(self._note(time.time(), self._drawn())))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -519,9 +536,8 @@ class Rig:
         Also leaves every function warm on every GPU instance.
         """
         found = {}
+        self.warm()
         for one in self.functions:
-            self.client.warm(one.model)
-            self.patiently(f"{one.model} warm", partial(self._warm, one.model))
             runs: list[float] = []
             while len(runs) < SOLO_RUNS:
                 sent = self.drive(1.0, connections=1, only=one)
@@ -532,17 +548,34 @@ class Rig:
             found[one.model] = statistics.median(runs)
         return found
 
+    def warm(self) -> None:
+        """Every function on every GPU instance."""
+        for one in self.functions:
+            self.client.warm(one.model)
+            self.patiently(f"{one.model} warm", partial(self._warm, one.model))
+
     def _warm(self, name: str) -> bool:
         """Everywhere."""
         return all(
             any(warm.function.rpartition("/")[2] == name and warm.state != "loading" for warm in gpu.warm) for gpu in self.client.gpus()
         )
 
+    def scheduled(self, one: Served) -> bytes:
+        """As :meth:`request`, with :data:`DEADLINE` where the schedule puts each invocation's own."""
+        return self.request(one, deadline_s=float(DEADLINE) / 1e3)
+
+    def follow(self, schedule: Sequence[tuple[float, int, float]], seconds: float) -> Sent:
+        """Send what a schedule says, for ``seconds``; see :class:`Load`."""
+        requests = [self.scheduled(one) for one in self.functions]
+        return drive(Load(host="127.0.0.1", port=self.port, requests=requests, seconds=seconds, schedule=schedule))
+
     def train(self, trainings: Sequence[Trained], *, budget: float | None, lasting_s: float) -> None:
         """Start one on each of the first GPU instances and wait until the control has a reference: a closed window of each."""
         device = "cpu" if self._partitions[0].kind == "cpu" else "cuda"
         for training, partition in zip(trainings, self._partitions, strict=False):
             name = f"train-{training.model}"
+            if name in self.jobs:
+                name += f"-{partition.gpu}"
             argv = [
                 "zoo.train", "--model", training.model, "--preset", training.preset, "--batch", str(training.batch), "--device", device,
                 "--seconds", f"{lasting_s:.0f}",

@@ -696,8 +696,14 @@ PASSED_ON: Final = {"ignore_unknown_options": True, "allow_extra_args": True, "h
 
 @app.command(context_settings=PASSED_ON)
 def compare(context: typer.Context) -> None:
-    """Policies on a simulated cluster, with intervals and a page of figures: smore compare --preset fig14 --seeds 10 --out page."""
-    learn("scheduler.simulation", "compare", *context.args)
+    """Policies on a simulated cluster, with intervals and a page of figures: smore compare --preset fig14 --seeds 10 --out page.
+
+    With --live on the devices at hand, through REST, and in the simulator beside it: smore compare --live --repeats 3 --out page.
+    """
+    if "--live" in context.args:
+        learn("bench.live", *(word for word in context.args if word != "--live"))
+    else:
+        learn("scheduler.simulation", "compare", *context.args)
 
 
 @app.command(context_settings=PASSED_ON)

@@ -7,7 +7,7 @@ what is shown was simulated or measured, and nothing of both stands in one pictu
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 from typing import Final
@@ -351,12 +351,18 @@ def draw_decisions(measured: Measured) -> Figure:
 
 def draw_live(measured: Measured) -> Figure:
     """Figure 14 where the platform itself ran: the metrics by policy."""
-    figure = _figure(9.6, 3.6, measured.caption("Through REST; lines: 95 % intervals where the file has them."))
     metrics = [metric for metric in FIGURE_14 if any(name.startswith(f"{metric}.") for name in measured.figures)]
     names = list(dict.fromkeys(name.partition(".")[2] for name in measured.figures if name.partition(".")[0] in FIGURE_14))
+    caption = measured.caption("Through REST; lines: 95 % intervals where the file has them.")
+    return draw_side(names, metrics, measured.interval, caption)
+
+
+def draw_side(names: Sequence[str], metrics: Sequence[str], found: Callable[[str], Interval], caption: str) -> Figure:
+    """One side of a live comparison: bars by policy for each metric of figure 14. ``found``: ``<metric>.<policy>`` → value."""
+    figure = _figure(9.6, 3.8, caption)
     for axes, metric in zip(np.atleast_1d(figure.subplots(1, len(metrics))), metrics, strict=True):
         for position, name in enumerate(names):
-            _bars(axes, [position], [measured.interval(f"{metric}.{name}")], position, width=0.75, label=name)
+            _bars(axes, [position], [found(f"{metric}.{name}")], position, width=0.75, label=name)
         axes.set_title(f"{metric.upper()} ({'more' if FIGURE_14[metric] else 'less'} is better)", loc="left", fontsize=9)
         axes.set_xticks(range(len(names)), names, rotation=30, ha="right", rotation_mode="anchor", fontsize=8)
         _percent(axes)
@@ -407,6 +413,17 @@ def draw_measured(decisions: Measured | None, live: Measured | None) -> Iterator
         yield Picture(
             name="live", figure="14", heading="Policies compared live", words="Policies compared live, measured", measured=True, svg=svg
         )
+
+
+def draw_sides(names: Sequence[str], sides: Sequence[tuple[bool, Callable[[str], Interval], str]]) -> Iterator[Picture]:
+    """Panels of a live comparison, one for each (measured or not, what was found, caption): the same axes, never the same picture."""
+    for measured, found, caption in sides:
+        kind = "measured" if measured else "simulated"
+        heading = "Policies compared live" if measured else "The same arrivals in the simulator"
+        yield Picture(
+            name=f"live-{kind}", figure="14", heading=heading, words=f"DSR, GUI, SFD and SLD by policy, {kind}", measured=measured,
+            svg=_svg(draw_side(names, list(FIGURE_14), found, caption)),
+        )  # fmt: skip
 
 
 def _svg(figure: Figure) -> str:

@@ -15,10 +15,15 @@ def factory(name: str) -> Factory:
 
     Raises UnknownPolicy, which names the settings or knobs that there are.
     """
-    setting, *changed = name.split(":")
-    knobs = dict(map(_knob, changed))
+    setting, knobs = parse(name)
     preset(setting, **knobs)
     return lambda seed: Engine(preset(setting, **({"seed": seed} | knobs)))
+
+
+def parse(name: str) -> tuple[str, dict[str, Any]]:
+    """(setting, knobs that differ). Raises UnknownPolicy where a knob has no value."""
+    setting, *changed = name.split(":")
+    return setting, dict(map(_knob, changed))
 
 
 def _knob(text: str) -> tuple[str, Any]:

@@ -8,7 +8,7 @@ and needs no other file; they lie beside it too.
 import base64
 import math
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -96,9 +96,9 @@ def write(
         _save(folder, pictures)
         body.append(_section(section, pictures))
     _save(folder, measured)
-    page = folder / PAGE
-    page.write_text(_page(sections, body, measured, results))
-    return page
+    written = folder / PAGE
+    written.write_text(_page(sections, body, measured, results))
+    return written
 
 
 def _save(folder: Path, pictures: "Iterable[Picture]") -> None:
@@ -112,16 +112,21 @@ def _page(sections: Sequence[Section], body: Sequence[str], measured: "Sequence[
         links.append('<a href="#measured">measured</a>')
         words = "These were measured, not simulated; no number here stands in a table or picture above, and none above stands here."
         commands = "".join(f"<li><code>{escape(str(one.document.get('command', one.path.name)))}</code></li>" for one in results)
-        panels = "".join(map(_figure, measured))
+        panels = "".join(map(figure, measured))
         body = [*body, f'<section id="measured"><h2>Measured</h2><p class="soft">{words}</p>{panels}<ul>{commands}</ul></section>']
     about = (
         "Policies on a simulated clock over GPU instances whose contention is known exactly. A simulated number tests the logic of "
         "scheduling; it says nothing about a device. Fractions are in per cent, intervals are 95 % over seeds."
     )
+    return page("SMore: policies compared", "Policies compared", about, "".join(links), "".join(body))
+
+
+def page(title: str, heading: str, about: str, links: str, body: str) -> str:
+    """A whole document in the house's style; ``links`` and ``body`` are HTML."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>SMore: policies compared</title><style>{_STYLE}</style></head><body><main>"
-        f'<h1>Policies compared</h1><p class="soft">{about}</p><nav>{"".join(links)}</nav>{"".join(body)}</main></body></html>\n'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>"
+        f'<h1>{escape(heading)}</h1><p class="soft">{escape(about)}</p><nav>{links}</nav>{body}</main></body></html>\n'
     )
 
 
@@ -133,7 +138,7 @@ def _section(section: Section, pictures: "Sequence[Picture]") -> str:
     ]
     if section.judged:
         parts.append(_claims(section))
-    parts += [_table(section), _admission(section), *map(_figure, pictures)]
+    parts += [_table(section), _admission(section), *map(figure, pictures)]
     parts.append(f'<p class="soft">Made by <code>{escape(document["command"])}</code></p></section>')
     return "".join(parts)
 
@@ -153,7 +158,7 @@ def _claims(section: Section) -> str:
             f" The sign of the mean difference is looked at again in {worlds} worlds with every demand and exponent times U(0.7, 1.3), and "
             "in one in which nothing interferes."
         )
-    return _framed("Claims", head, rows) + f"<p class='soft'>{note}</p>"
+    return framed("Claims", head, rows) + f"<p class='soft'>{note}</p>"
 
 
 def _claim(one: Judged, worlds: int) -> str:
@@ -169,7 +174,8 @@ def _claim(one: Judged, worlds: int) -> str:
     return f"<tr>{cells}</tr>"
 
 
-def _cell(one: Interval) -> str:
+def cell(one: Interval) -> str:
+    """Per cent, with half its interval."""
     if math.isnan(one.mean):
         return "<td class='n'>–</td>"
     half = f"<small>± {100 * (one.high - one.low) / 2:.2f}</small>" if math.isfinite(one.low) else ""
@@ -177,35 +183,43 @@ def _cell(one: Interval) -> str:
 
 
 def _table(section: Section) -> str:
-    head = "".join(f"<th class='n' title='{escape(meaning)}'>{escape(name)}</th>" for name, meaning in COLUMNS.values())
-    rows = [
-        f"<tr><td>{escape(policy)}</td>{''.join(_cell(section.interval(f'{metric}.{policy}')) for metric in COLUMNS)}</tr>"
-        for policy in section.policies
-    ]
+    bound = ""
     if section.bound is not None:
         dashes = "<td class='n'>–</td>" * (len(COLUMNS) - 1)
-        rows.append(f"<tr><td>offline upper bound</td>{_cell(section.interval('dsr.upper-bound'))}{dashes}</tr>")
+        bound = f"<tr><td>offline upper bound</td>{cell(section.interval('dsr.upper-bound'))}{dashes}</tr>"
     several = len(section.configurations)
     over = f"mean of {several} configurations" if several > 1 else "one configuration"
-    heading = f"In per cent, {over}, {seeds_in_words(section.seeds)}"
-    return _framed(heading, f"<th>policy</th>{head}", "".join(rows))
+    return table(f"In per cent, {over}, {seeds_in_words(section.seeds)}", section.policies, COLUMNS, section.interval, bound)
 
 
 def _admission(section: Section) -> str:
-    functions = [function.name for function in section.world(section.configurations[0]).functions]
-    head = "<th>policy</th>" + "".join(f"<th class='n'>{escape(name)}</th>" for name in functions)
+    names = [function.name for function in section.world(section.configurations[0]).functions]
+    return table("Admitted by function, per cent", section.policies, by_function(names), section.interval)
+
+
+def by_function(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Columns of a table of admission."""
+    return {f"admission.{name}": (name, "dispatched, of those submitted") for name in names}
+
+
+def table(
+    heading: str, policies: Sequence[str], columns: Mapping[str, tuple[str, str]], found: Callable[[str], Interval], more: str = ""
+) -> str:
+    """A line for each policy. ``columns``: metric → heading and meaning; ``found``: ``<metric>.<policy>`` → value; ``more``: more lines."""
+    head = "".join(f"<th class='n' title='{escape(meaning)}'>{escape(name)}</th>" for name, meaning in columns.values())
     rows = "".join(
-        f"<tr><td>{escape(one)}</td>{''.join(_cell(section.interval(f'admission.{name}.{one}')) for name in functions)}</tr>"
-        for one in section.policies
+        f"<tr><td>{escape(policy)}</td>{''.join(cell(found(f'{metric}.{policy}')) for metric in columns)}</tr>" for policy in policies
     )
-    return _framed("Admitted by function, per cent", head, rows)
+    return framed(heading, f"<th>policy</th>{head}", rows + more)
 
 
-def _framed(heading: str, head: str, rows: str) -> str:
+def framed(heading: str, head: str, rows: str) -> str:
+    """A table under a heading that scrolls where it is wider than the page."""
     return f"<h3>{heading}</h3><div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 
-def _figure(picture: "Picture") -> str:
+def figure(picture: "Picture") -> str:
+    """A picture in its frame, which says whether it was measured."""
     data = base64.b64encode(picture.svg.encode()).decode()
     kind = "measured" if picture.measured else "simulated"
     frame = " class='measured-panel'" if picture.measured else ""

@@ -42,7 +42,7 @@ def test_every_preset_is_sound(name: str) -> None:
 
     assert preset.about and preset.policies and preset.trace
     for one in preset.worlds.values():
-        assert len(one.functions) == {"small": 4, "overload": 3}.get(name, 8)
+        assert len(one.functions) == {"small": 4, "live": 3, "overload": 3}.get(name, 8)
 
 
 def test_fig14_is_what_it_says() -> None:

@@ -323,3 +323,19 @@ class TestMachine:
         (home / "new").write_text("longer than before\n")
         (home / "new").rename(file)
         assert came() == "longer than before\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["--preset", "fig14"], ("scheduler.simulation", "compare", "--preset", "fig14")),
+        (["--repeats", "4", "--live", "--json"], ("bench.live", "--repeats", "4", "--json")),
+    ],
+)
+def test_a_live_comparison_is_a_program_of_its_own(words: list[str], program: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(cli, "learn", lambda *words: asked.append(words))
+
+    cli.app(["compare", *words], standalone_mode=False)
+
+    assert asked == [program]

@@ -1,0 +1,269 @@
+"""
+Policies compared on the devices at hand: ``smore compare --live``, or ``python -m bench.live --json``.
+
+The preset's functions (models of the zoo) are served beside its trainings by a platform of its own, on CPU partitions of one core each or,
+where the preset's models have the paper's sizes, on the GPUs that NVML finds: as many GPU instances as the preset has. Calibration takes
+every function's time alone and its hop (closed loop of one connection, no training), then starts the trainings and raises the rate, without
+a budget, until fewer than seven in ten deadlines are met. The preset's arrivals, at ``--load`` times the rate that was best, go through
+REST once for each policy and repeat: the platform starts anew with ``SMORE_POLICY__NAME`` and ``SMORE_POLICY__KNOBS``, everything is warm,
+the trainings run and have had a closed window, nothing is learned. The policies follow one another in each repeat, beginning with another
+one each time. A tenth of the time is closed for windows (as in ``bench.overload``), so that one run has its own estimate of the losses.
+
+Then the same arrivals, deadlines and policies go through the simulator (``scheduler/simulation/live.py``), and it is said how far the
+two agree.
+
+Figures: ``<metric>.<policy>`` measured, ``simulated.<metric>.<policy>``, ``spearman.<metric>``, ``kendall.<metric>``, ``mae.<metric>`` and
+others as ``scheduler/simulation/live_report.py`` names them. On a CPU partition the platform's processes and the client share the cores.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from bench import harvest, overload, report
+from bench.overload import Rig, Served, Trained
+from scheduler.simulation import live, live_report, policies, world
+from scheduler.simulation.live import Calibration, Outcome, Plan, Run
+from scheduler.simulation.section import BadReport
+from scheduler.simulation.simulator import Inconsistent
+from scheduler.simulation.traces import Trace
+from scheduler.simulation.world import World
+from scheduler.tables import ArrayTable
+from smore import local, stream
+from smore.degradation import Tables
+from smore.domain.errors import SmoreError
+
+PRESET: Final = "live"
+LEAST_REPEATS: Final = 3
+LOAD: Final = 1.0
+#: Utilisation without functions is measured for so long before each run; a training's first iterations choose kernels.
+ALONE_S: Final = 10.0
+#: Calibration: each function alone, one connection.
+SOLO_S: Final = 3.0
+#: Of calibration: no budget, so that the devices are what limits.
+CALIBRATED_WITH: Final = "random"
+
+
+class Here:
+    """
+    The devices at hand as a :class:`scheduler.simulation.live.Platform`: one home, a platform started anew for each run.
+
+    Raises BadWorld for a preset whose GPU instances are not at hand.
+    """
+
+    def __init__(self, home: Path, wanted: World, seed: int) -> None:
+        self._home, self._world, self._seed = home, wanted, seed
+        self._size = wanted.truth.preset
+        found = overload.one_core_partitions() if self._size == "cpu" else list(local.gpu_partitions())
+        if len(found) < len(wanted.gpus):
+            raise world.bad("gpus", f"{len(wanted.gpus)} are wanted, {len(found)} of the kind are at hand")
+        self._partitions = found[: len(wanted.gpus)]
+        self._trainings = [
+            Trained(model=gpu.training.model, batch=gpu.training.batch, preset=self._size)
+            for gpu in wanted.gpus
+            if gpu.training is not None
+        ]
+        budgets = {gpu.budget for gpu in wanted.gpus if gpu.training is not None}
+        if len(budgets) > 1 or any(gpu.training is None for gpu in wanted.gpus[: len(self._trainings)]):
+            raise world.bad("gpus", "trainings with one budget for all are wanted, on the first GPU instances")
+        self._budget = next(iter(budgets), None)
+        middle = sum(wanted.deadline) / 2
+        self._functions = [
+            Served(model=function.model, deadline_s=middle * wanted.p99_s(function, function.batch)) for function in wanted.functions
+        ]
+
+    def calibrate(self) -> Calibration:
+        with self._rig(CALIBRATED_WITH) as rig:
+            rig.prepare()
+            rig.warm()
+            solo, hops = {}, []
+            for one in self._functions:
+                sent = rig.drive(SOLO_S, connections=1, only=one)
+                good = (sent.status == 200) & np.isfinite(sent.run)
+                if not good.any():
+                    raise RuntimeError(f"{one.model} gives no good answer: {Counter(sent.status.tolist())}")
+                solo[one.model] = float(np.median(sent.run[good]))
+                hops.append(float(np.median(sent.latency[good] - sent.run[good])))
+            gpu = rig.client.gpus()[0]
+            current = Tables(rig.redis, rig.prefix).current()
+            table = ArrayTable(current) if current is not None else None
+            rig.train(self._trainings, budget=self._budget, lasting_s=600)
+            most = overload.capacity(rig, solo, self._seed)
+        return Calibration(
+            device=gpu.device,
+            sharing_mode=gpu.sharing_mode,
+            solo_s=solo,
+            hop_s=statistics.fmean(hops),
+            capacity_per_s=most,
+            table=table if table is not None and table.at(gpu.device, gpu.sharing_mode) is not None else None,
+        )
+
+    def run(self, policy: str, trace: Trace) -> Run:
+        with self._rig(policy) as rig:
+            rig.prepare()
+            rig.warm()
+            rig.train(self._trainings, budget=self._budget, lasting_s=600 + 2 * trace.duration_s)
+            began = time.time()
+            time.sleep(ALONE_S)
+            # The instances of the first half may still be those of a training's first iterations.
+            alone = self._utilisation(rig, began + ALONE_S / 2, time.time())
+            schedule = list(zip(trace.arrival_s.tolist(), trace.function.tolist(), trace.deadline_s.tolist(), strict=True))
+            sent = rig.follow(schedule, trace.duration_s)
+            begin = float(sent.due[0]) - trace.arrival_s[0]
+            load = os.getloadavg()[0]
+            windows = overload.enough_windows(rig, (begin, begin + trace.duration_s), lambda _: None, 0)
+            together = self._utilisation(rig, begin, begin + trace.duration_s)
+            ended = [one for one in rig.witness.settled if one.arrival_us / 1e6 >= begin]
+        return Run(
+            status=sent.status,
+            latency_s=sent.latency,
+            dispatched=Counter(_name(one) for one in ended if one.attempt > 0),
+            on_time=sum(one.state == "succeeded" and one.finished_us <= one.deadline_us for one in ended),
+            runs=[(_name(one), seconds) for one in ended if one.state == "succeeded" and (seconds := _run_s(one)) is not None],
+            utilisation=together,
+            alone=alone,
+            windows=windows,
+            load=load,
+        )
+
+    def _rig(self, policy: str) -> Rig:
+        setting, knobs = policies.parse(policy)
+        told = {"SMORE_POLICY__NAME": setting, "SMORE_POLICY__KNOBS": json.dumps(knobs)}
+        return Rig(self._home, self._partitions, functions=self._functions, preset=self._size, environment=told)
+
+    def _utilisation(self, rig: Rig, begin: float, end: float) -> float:
+        """Mean over GPU instances; NaN where one has no counter."""
+        found = [harvest.utilisation(rig, one.gpu, begin, end) for one in self._partitions]
+        return statistics.fmean(float("nan") if one is None else one for one in found)
+
+
+def _name(one: stream.Settled) -> str:
+    return one.function.rpartition("/")[2]
+
+
+def _run_s(one: stream.Settled) -> float | None:
+    run_ms = stream.decode_execution(one.meta).run_ms if one.meta else None
+    return None if run_ms is None else run_ms / 1e3
+
+
+def document(outcome: Outcome, command: str) -> dict[str, Any]:
+    """As ``report.result``, with the intervals and the conditions."""
+    figures, intervals = live_report.figures(outcome)
+    found, plan = outcome.calibration, outcome.plan
+    return report.result(
+        command,
+        figures,
+        intervals={name: {end: report.rounded(value) for end, value in one.items()} for name, one in intervals.items()},
+        preset=plan.preset.name,
+        policies=list(plan.policies),
+        repeats=plan.repeats,
+        seconds=plan.seconds,
+        load=plan.load,
+        place={"device": found.device, "sharing_mode": found.sharing_mode, "gpus": len(plan.world.gpus)},
+        calibration={
+            "solo_ms": {name: report.rounded(1e3 * seconds) for name, seconds in found.solo_s.items()},
+            "hop_ms": report.rounded(1e3 * found.hop_s),
+            "capacity_per_s": report.rounded(found.capacity_per_s),
+            "table": found.table is not None,
+        },
+        rates_per_s=[report.rounded(rate) for rate in outcome.rates],
+        machine_load={name: [report.rounded(one) for one in loads] for name, loads in outcome.loads.items()},
+    )
+
+
+def _show(outcome: Outcome) -> None:
+    """Two tables and how they agree."""
+    columns = list(live_report.COLUMNS)
+    wide = max(len(policy) for policy in outcome.plan.policies) + 2
+    for kind, side, more in (("measured", outcome.measured, list(live_report.MEASURED_ONLY)), ("simulated", outcome.simulated, [])):
+        found = outcome.intervals(side)
+        print(f"{kind:{wide}}" + "".join(f"{name:>16}" for name in (*columns, *more)))
+        for policy in outcome.plan.policies:
+            cells = (found[f"{name}.{policy}"] for name in (*columns, *more))
+            print(f"{policy:{wide}}" + "".join(f"{100 * one.mean:9.1f} ±{50 * (one.high - one.low):5.1f}" for one in cells))
+    print(f"{'agreement':{wide}}" + "".join(f"{name:>16}" for name in ("spearman", "kendall", "apart", "alike", "error")))
+    for one in outcome.agreements():
+        error = f"{100 * one.error.mean:9.1f} ±{50 * (one.error.high - one.error.low):5.1f}"
+        print(f"{one.metric:{wide}}{one.spearman:16.2f}{one.kendall:16.2f}{one.apart:16}{one.alike:16}{error}")
+
+
+def _pictures() -> Any:
+    """Raises BadReport, in one line, where matplotlib is not installed: known before anything runs."""
+    try:
+        from scheduler.simulation import pictures
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        raise BadReport("matplotlib is not installed; the extra 'report' holds it: pip install -e '.[report]'") from error
+    return pictures
+
+
+def publish(out: Path, outcome: Outcome, told: Mapping[str, Any]) -> Path:
+    """The page and what belongs to it. OSError where the folder cannot be written."""
+    pictures = _pictures()
+    sides = []
+    for measured, side, caption in zip(
+        (True, False), (outcome.measured, outcome.simulated), live_report.captions(outcome, told), strict=True
+    ):
+        sides.append((measured, outcome.intervals(side).__getitem__, caption))
+    return live_report.write(out, outcome, told, pictures.styled(pictures.draw_sides(outcome.plan.policies, sides)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="smore compare --live", description="Policies on the devices at hand, and the simulator beside.")
+    parser.add_argument("--preset", default=PRESET, help="one configuration of functions of one row each (default: live)")
+    parser.add_argument("--policies", default="", help="names with commas between, knobs after colons; default: the preset's")
+    parser.add_argument("--repeats", type=int, default=LEAST_REPEATS, help=f"at least {LEAST_REPEATS}; 1 for a look")
+    parser.add_argument("--seconds", type=float, help="of each run (default: the preset's)")
+    parser.add_argument("--load", type=float, default=LOAD, help="the rate, as a multiple of the capacity at hand")
+    parser.add_argument("--data", type=Path, help="folder of outside data, by default ../shared/data beside the checkout")
+    parser.add_argument("--seed", type=int, default=0, help="of calibration; the traces have the seeds 0, 1, …")
+    parser.add_argument("--out", type=Path, help="folder for raw rows, tables and a page with pictures")
+    parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    asked = parser.parse_args(words)
+    if asked.repeats < 1 or asked.load <= 0:
+        parser.error("--repeats and --load must be above 0")
+    try:
+        preset = world.load(asked.preset)
+        chosen = tuple(filter(None, asked.policies.split(","))) or preset.policies
+        seconds = asked.seconds or float(preset.trace.get("seconds", 60))
+        plan = Plan(preset=preset, policies=chosen, repeats=asked.repeats, load=asked.load, seconds=seconds, data=asked.data)
+        if asked.out is not None:
+            _pictures()
+            asked.out.mkdir(parents=True, exist_ok=True)
+
+        def keep(name: str, run: Run, trace: Trace) -> None:
+            if asked.out is not None:
+                run.write(asked.out / f"{name}.npz", trace)
+
+        # A terminated run still ends the processes that it started.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        with tempfile.TemporaryDirectory(prefix="smore-live-") as folder:
+            outcome = live.compare(Here(Path(folder), plan.world, asked.seed), plan, report.progress, keep)
+        told = document(outcome, "smore compare --live " + " ".join(words))
+        if asked.out is not None:
+            report.progress(str(publish(asked.out, outcome, told)))
+    except (SmoreError, Inconsistent, OSError, ValueError, RuntimeError) as error:
+        print(f"smore compare --live: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    if asked.json:
+        print(json.dumps(told, allow_nan=False), flush=True)
+    else:
+        _show(outcome)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
