@@ -34,7 +34,7 @@ import numpy as np
 from bench import harvest, overload, report
 from bench.overload import Rig, Served, Trained
 from scheduler.simulation import live, live_report, policies, world
-from scheduler.simulation.live import Calibration, Outcome, Plan, Run
+from scheduler.simulation.live import CALIBRATED_WITH, Calibration, Look, Outcome, Plan, Run
 from scheduler.simulation.section import BadReport
 from scheduler.simulation.simulator import Inconsistent
 from scheduler.simulation.traces import Trace
@@ -51,8 +51,6 @@ LOAD: Final = 1.0
 ALONE_S: Final = 10.0
 #: Calibration: each function alone, one connection.
 SOLO_S: Final = 3.0
-#: Of calibration: no budget, so that the devices are what limits.
-CALIBRATED_WITH: Final = "random"
 
 
 class Here:
@@ -99,13 +97,14 @@ class Here:
             current = Tables(rig.redis, rig.prefix).current()
             table = ArrayTable(current) if current is not None else None
             rig.train(self._trainings, budget=self._budget, lasting_s=600)
-            most = overload.capacity(rig, solo, self._seed)
+            looks = overload.looks(rig, solo, self._seed)
         return Calibration(
             device=gpu.device,
             sharing_mode=gpu.sharing_mode,
             solo_s=solo,
             hop_s=statistics.fmean(hops),
-            capacity_per_s=most,
+            looks=[Look(rate_per_s=look.rate, met=look.met / look.submitted) for look in looks],
+            deadline_s={one.model: one.deadline_s for one in self._functions},
             table=table if table is not None and table.at(gpu.device, gpu.sharing_mode) is not None else None,
         )
 
@@ -161,6 +160,7 @@ def document(outcome: Outcome, command: str) -> dict[str, Any]:
     """As ``report.result``, with the intervals and the conditions."""
     figures, intervals = live_report.figures(outcome)
     found, plan = outcome.calibration, outcome.plan
+    by, fitted = (one.truth.function.by_training for one in (outcome.world, plan.world))
     return report.result(
         command,
         figures,
@@ -175,8 +175,10 @@ def document(outcome: Outcome, command: str) -> dict[str, Any]:
             "solo_ms": {name: report.rounded(1e3 * seconds) for name, seconds in found.solo_s.items()},
             "hop_ms": report.rounded(1e3 * found.hop_s),
             "capacity_per_s": report.rounded(found.capacity_per_s),
+            "looks": [{"rate_per_s": report.rounded(look.rate_per_s), "met": report.rounded(look.met)} for look in found.looks],
             "table": found.table is not None,
         },
+        by_training={"calibrated": report.rounded(by), "rows": report.rounded(fitted)},
         rates_per_s=[report.rounded(rate) for rate in outcome.rates],
         machine_load={name: [report.rounded(one) for one in loads] for name, loads in outcome.loads.items()},
     )

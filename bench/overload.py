@@ -829,13 +829,16 @@ def run(options: Options) -> tuple[dict[str, float], dict[str, object]]:
 
 def capacity(rig: Rig, solo: Mapping[str, float], seed: int) -> float:
     """The best rate of deadline-met completions that rising rates find, per second."""
-    best, rate = 0.0, FIRST_RATE
-    while True:
-        point = measure(rig, solo, seconds=LOOK_S, rate=rate, seed=seed, losses=False)
-        best = max(best, point.goodput.value)
-        if point.met < ENOUGH * point.submitted:
-            return best
-        rate *= RISE
+    return max(point.goodput.value for point in looks(rig, solo, seed))
+
+
+def looks(rig: Rig, solo: Mapping[str, float], seed: int) -> list[Point]:
+    """Short ones at rising rates, up to the first at which too few deadlines are met."""
+    found: list[Point] = []
+    while not found or found[-1].met >= ENOUGH * found[-1].submitted:
+        rate = found[-1].rate * RISE if found else FIRST_RATE
+        found.append(measure(rig, solo, seconds=LOOK_S, rate=rate, seed=seed, losses=False))
+    return found
 
 
 def best_fixed(fixed: Sequence[Point], budget: float) -> Point | None:

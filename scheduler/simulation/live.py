@@ -2,12 +2,14 @@
 The same arrivals through a real platform and through the simulator: what ``smore compare --live`` does.
 
 A :class:`Platform` is the port to the devices at hand (``bench/live.py`` stands behind it; tests have a fake). It is calibrated once: what
-one run of each function takes alone, what an answer takes beyond its run, and the highest rate of deadline-met completions, at which the
-preset's trace is scaled. Then every policy serves every trace, repeat by repeat, so that a slow minute of the machine falls on all of them;
-each repeat begins with another policy.
+one run of each function takes alone, what an answer takes beyond its run, and looks at rising rates without a budget, whose best rate of
+deadline-met completions is the capacity; the preset's trace is scaled to a multiple of it. Then every policy serves every trace, repeat by
+repeat, so that a slow minute of the machine falls on all of them; each repeat begins with another policy.
 
 The simulator gets the same arrivals, deadlines, functions, trainings and budgets, the degradation table that the platform's leader had, and
-the preset's ground truth with the times of calibration put in for its own. Nothing of it is fitted to the runs that it is held against.
+the preset's ground truth with two things of calibration put in: the times alone, and how much functions suffer beside a training, so that
+as many deadlines are met at the rates of the looks (the fitted rows know neither the platform's own processes nor what else the machine
+does). Nothing is fitted to the runs that the simulator is held against.
 """
 
 import math
@@ -28,7 +30,7 @@ from scheduler.simulation.archive import archive
 from scheduler.simulation.comparison import quiet
 from scheduler.simulation.metrics import Interval, interval
 from scheduler.simulation.predictor import Belief, table
-from scheduler.simulation.simulator import GPU_COLUMNS, Result, simulate
+from scheduler.simulation.simulator import GPU_COLUMNS, SUCCEEDED, Result, simulate
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.truth import Truth, Use
 from scheduler.simulation.world import Preset, World, bad
@@ -41,7 +43,25 @@ Ints = NDArray[np.int64]
 SHARED: Final = ("dsr", "dsr_admitted", "admission", "gui", "sfd", "sld")
 #: HTTP: well; come back later.
 _OK, _LATER = 200, 429
+#: Of calibration: no budget, so that the devices are what limits.
+CALIBRATED_WITH: Final = "random"
+#: Simulated looks are as long as measured ones, and their first part does not count either.
+LOOK_S, WARMUP_S = 18.0, 8.0
+#: Halvings of the bounds between which ``by_training`` is looked for, 0 and what a law may have at most.
+HALVINGS, MOST = 8, 10.0
 _ALIVE, _WORK, _SOLO = (GPU_COLUMNS.index(name) for name in ("alive_s", "work_s", "training_u"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Poisson arrivals at a rate, trainings running, policy :data:`CALIBRATED_WITH`; ``met``: share of the deadlines that were met."""
+
+    rate_per_s: float
+    met: float
+
+    @property
+    def good_per_s(self) -> float:
+        return self.rate_per_s * self.met
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +70,8 @@ class Calibration:
     What was measured of the devices at hand before anything was compared.
 
     ``device`` and ``sharing_mode`` as the GPU workers name them; ``solo_s``: function → seconds of one warm run of one row with nothing
-    beside it; ``hop_s``: seconds that an answer takes beyond its run, alone; ``capacity_per_s``: the highest rate of deadline-met
-    completions that was found, trainings running, without a budget. ``table``: the degradations that the leader is told, None = none is
+    beside it; ``hop_s``: seconds that an answer takes beyond its run, alone; ``looks``: at least one, and ``deadline_s`` by function in
+    them. ``table``: the degradations that the leader is told, None = none is
     published for such a device.
     """
 
@@ -59,8 +79,14 @@ class Calibration:
     sharing_mode: str
     solo_s: Mapping[str, float]
     hop_s: float
-    capacity_per_s: float
+    looks: Sequence[Look]
+    deadline_s: Mapping[str, float]
     table: Table | None = None
+
+    @property
+    def capacity_per_s(self) -> float:
+        """The highest rate of deadline-met completions that was found."""
+        return max(look.good_per_s for look in self.looks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -136,12 +162,14 @@ class Plan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """
-    ``measured`` and ``simulated``: policy → metric → one value for each repeat. ``losses``: policy → training → what its closed windows of
-    all repeats together say (None: too few). ``rates``: arrivals per second by repeat; ``loads``: policy → the machine's load by repeat.
+    ``world``: the simulated one, calibrated. ``measured`` and ``simulated``: policy → metric → one value for each repeat. ``losses``:
+    policy → training → what its closed windows of all repeats together say (None: too few). ``rates``: arrivals per second by repeat;
+    ``loads``: policy → the machine's load by repeat.
     """
 
     plan: Plan
     calibration: Calibration
+    world: World
     measured: Mapping[str, Mapping[str, Sequence[float]]]
     simulated: Mapping[str, Mapping[str, Sequence[float]]]
     losses: Mapping[str, Mapping[str, Loss | None]]
@@ -173,7 +201,9 @@ def compare(platform: Platform, plan: Plan, progress: Callable[[str], None], kee
         raise RuntimeError("calibration: at no rate was a deadline met")
     told = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in found.solo_s.items())
     progress(f"{found.device}: {told}, hop {1e3 * found.hop_s:.1f} ms, capacity {found.capacity_per_s:.1f}/s")
-    world = at_hand(world, found)
+    before, world = at_hand(world, found), pressed(at_hand(world, found), found)
+    by, now = before.truth.function.by_training, world.truth.function.by_training
+    progress(f"in the simulator functions suffer {now:.2f} by a training's demand, fitted to rows {by:.2f}")
     traced = [scaled(plan, world, repeat, plan.load * found.capacity_per_s) for repeat in range(plan.repeats)]
     runs: dict[str, list[Run]] = {name: [] for name in plan.policies}
     for repeat, trace in enumerate(traced):
@@ -187,6 +217,7 @@ def compare(platform: Platform, plan: Plan, progress: Callable[[str], None], kee
     return Outcome(
         plan=plan,
         calibration=found,
+        world=world,
         measured={
             name: _columns([measured_figures(run, trace, found.solo_s) for run, trace in zip(of, traced, strict=True)])
             for name, of in runs.items()
@@ -213,6 +244,36 @@ def at_hand(world: World, found: Calibration) -> World:
             measured[f"{function.model}/{truth.preset}/function/{rows}"] = replace(use, seconds=use.seconds * factor)
     told: Truth = replace(truth, device=found.device, sharing_mode=found.sharing_mode, measured=measured)
     return replace(world, truth=told, dispatch_s=min(10.0, max(0.0, found.hop_s)))
+
+
+def pressed(world: World, found: Calibration) -> World:
+    """
+    With ``by_training`` of the functions' law such that the simulator meets as many deadlines at the looks of calibration, on average.
+
+    More of it makes every run longer, so the share falls with it and is found by halving.
+    """
+    wanted = fmean(look.met for look in found.looks)
+    low, high = 0.0, MOST
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        tried = _with(world, middle)
+        met = fmean(_look(tried, found, look.rate_per_s) for look in found.looks)
+        low, high = (middle, high) if met > wanted else (low, middle)
+    return _with(world, (low + high) / 2)
+
+
+def _with(world: World, by_training: float) -> World:
+    return replace(world, truth=replace(world.truth, function=replace(world.truth.function, by_training=by_training)))
+
+
+def _look(world: World, found: Calibration, rate_per_s: float) -> float:
+    """Share of the deadlines that the simulator meets."""
+    drawn = traces.generated("poisson", world, rate_per_s=rate_per_s, seconds=LOOK_S, seed=0)
+    deadline = np.array([found.deadline_s[name] for name in drawn.functions])[drawn.function]
+    trace = replace(drawn, factor=np.full(len(drawn), np.nan), deadline_s=deadline)
+    result = simulate(world, trace, policies.factory(CALIBRATED_WITH), seed=0, table=found.table)
+    counted = result.arrival_s >= WARMUP_S
+    return float(((result.status == SUCCEEDED) & (result.end_s <= result.deadline_s))[counted].mean()) if counted.any() else 1.0
 
 
 def scaled(plan: Plan, world: World, seed: int, rate_per_s: float) -> Trace:

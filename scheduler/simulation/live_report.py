@@ -127,11 +127,13 @@ def captions(outcome: Outcome, document: Mapping[str, Any]) -> tuple[str, str]:
         f"Preset {plan.preset.name}, {plan.repeats} repeats of {plan.seconds:g} s at {rates} arrivals per second ({plan.load:g} times the "
         f"capacity at hand); code {document['revision']}. Lines: 95 % intervals over repeats."
     )
-    world = plan.world
+    world = outcome.world
+    by, fitted = (one.truth.function.by_training for one in (world, plan.world))
     return (
         f"Measured through REST: {document['device']}; {len(world.gpus)} x {found.device}, {found.sharing_mode}; "
         f"{document['date']}. {same}",
-        f"Simulated: ground truth {world.truth.name} with the times alone of calibration. {same}",
+        f"Simulated: ground truth {world.truth.name} with the times alone of calibration, functions suffering {by:.2f} by a training's "
+        f"demand (fitted to rows: {fitted:.2f}). {same}",
     )
 
 
@@ -139,7 +141,7 @@ def _page(outcome: Outcome, document: Mapping[str, Any], pictures: "Sequence[Pic
     measured, simulated = outcome.intervals(outcome.measured), outcome.intervals(outcome.simulated)
     captions_ = captions(outcome, document)
     functions = [one.name for one in outcome.plan.world.functions]
-    parts = []
+    parts = [_conditions(outcome)]
     for kind, found, columns, caption in (
         ("measured", measured, COLUMNS | MEASURED_ONLY, captions_[0]),
         ("simulated", simulated, COLUMNS, captions_[1]),
@@ -159,8 +161,28 @@ def _page(outcome: Outcome, document: Mapping[str, Any], pictures: "Sequence[Pic
         "Policies on the devices at hand, and the same arrivals, deadlines, functions and trainings in the simulator. What was measured "
         "and what was simulated stand in parts of their own; how far they agree is said at the end. Fractions are in per cent."
     )
-    links = "".join(f'<a href="#{name}">{name}</a>' for name in ("measured", "simulated", "agreement"))
+    links = "".join(f'<a href="#{name}">{name}</a>' for name in ("conditions", "measured", "simulated", "agreement"))
     return report.page("SMore: policies compared live", "Policies compared live", about, links, "".join(parts))
+
+
+def _conditions(outcome: Outcome) -> str:
+    """What was calibrated, and how the preset's trace was scaled."""
+    found, plan = outcome.calibration, outcome.plan
+    alone = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in found.solo_s.items())
+    looks = ", ".join(f"{100 * look.met:.0f} % at {look.rate_per_s:.0f}/s" for look in found.looks)
+    loads = [load for by in outcome.loads.values() for load in by if math.isfinite(load)]
+    lines = [
+        f"Alone, one row: {alone}; an answer takes {1e3 * found.hop_s:.1f} ms beyond the run.",
+        f"Deadlines met at rising rates, without a budget: {looks}. The capacity is {found.capacity_per_s:.1f} in time a second.",
+        f"The preset's trace, {float(plan.preset.trace.get('rate_per_min', 12_000)) / 60:.1f}/s, is scaled to {plan.load:g} times that.",
+        "The simulator's policies are told the degradations that "
+        + ("the platform's leader had." if found.table is not None else "the preset says: the platform had published none."),
+    ]
+    if loads:
+        lines.append(f"Load average of the machine while it served: {min(loads):.1f} to {max(loads):.1f}.")
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    about = f"<p>{escape(plan.preset.about)}</p>" if plan.preset.about else ""
+    return f'<section id="conditions"><h2>Conditions</h2>{about}<ul>{items}</ul></section>'
 
 
 def _losses(outcome: Outcome) -> str:

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import yaml
 
 from bench import live as here
 from scheduler.simulation import live, live_report, world
-from scheduler.simulation.live import SHARED, Calibration, Outcome, Plan, Run
+from scheduler.simulation.live import SHARED, Calibration, Look, Outcome, Plan, Run
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.traces import Trace
 from smore.domain.loss import Window
@@ -30,8 +31,9 @@ PRESET: dict[str, Any] = {
     "policies": ["smore:sm_rule=none", "random"],
 }
 CALIBRATION = Calibration(
-    device="a core", sharing_mode="time-slice", solo_s={"deepfm": 0.004, "bert": 0.02}, hop_s=0.003, capacity_per_s=20.0
-)
+    device="a core", sharing_mode="time-slice", solo_s={"deepfm": 0.004, "bert": 0.02}, hop_s=0.003,
+    looks=[Look(rate_per_s=10.0, met=1.0), Look(rate_per_s=40.0, met=0.5)], deadline_s={"deepfm": 0.1, "bert": 0.5},
+)  # fmt: skip
 
 
 def window(closed_s: float, open_s: float, start: float = 0.0) -> Window:
@@ -82,13 +84,26 @@ def outcome(folder: Path, platform: Fake, **changed: Any) -> Outcome:
     return live.compare(platform, plan(folder, **changed), lambda _: None, lambda *_: None)
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fake, Outcome]:
+    """Two policies, two repeats."""
+    platform = Fake({"smore:sm_rule=none": 0.5, "random": 0.75})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live, "HALVINGS", 2)
+        return platform, outcome(tmp_path_factory.mktemp("served"), platform)
+
+
+@pytest.fixture
+def unpressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator as the rows have it: tests of what is sent need no calibration of it."""
+    monkeypatch.setattr(live, "pressed", lambda one, _: one)
+
+
 # ---- what is sent ------------------------------------------------------------------------------------------------------------------------
 
 
-def test_every_policy_gets_the_same_arrivals_and_the_first_one_takes_turns(tmp_path: Path) -> None:
-    platform = Fake({"smore:sm_rule=none": 0.5, "random": 0.75})
-
-    found = outcome(tmp_path, platform)
+def test_every_policy_gets_the_same_arrivals_and_the_first_one_takes_turns(served: tuple[Fake, Outcome]) -> None:
+    platform, found = served
 
     assert [name for name, _ in platform.asked] == ["smore:sm_rule=none", "random", "random", "smore:sm_rule=none"]
     (_, first), (_, second), (_, third), (_, fourth) = platform.asked
@@ -96,8 +111,10 @@ def test_every_policy_gets_the_same_arrivals_and_the_first_one_takes_turns(tmp_p
     assert not np.array_equal(first.arrival_s, third.arrival_s)
     # Half of twenty a second, not the preset's seven a minute.
     assert 5 < len(first) < 40 and found.rates == [first.rate_per_s, third.rate_per_s]
+    assert found.world.truth.function.by_training in (1.25, 3.75, 6.25, 8.75)
 
 
+@pytest.mark.usefixtures("unpressed")
 def test_deadlines_follow_the_times_of_calibration(tmp_path: Path) -> None:
     platform = Fake({"random": 1.0})
 
@@ -120,6 +137,19 @@ def test_the_simulated_world_has_the_times_at_hand_and_larger_batches_in_proport
     assert after.truth.use("resnet50", "training", 2) == before.truth.use("resnet50", "training", 2)
     assert after.dispatch_s == CALIBRATION.hop_s
     assert (after.truth.device, after.truth.sharing_mode) == ("a core", "time-slice")
+
+
+def test_the_simulator_is_pressed_until_it_meets_as_many_deadlines_as_calibration_did(tmp_path: Path) -> None:
+    bare = live.at_hand(preset(tmp_path).worlds[""], CALIBRATION)
+
+    def met(one: world.World) -> float:
+        return float(np.mean([live._look(one, CALIBRATION, look.rate_per_s) for look in CALIBRATION.looks]))
+
+    found = live.pressed(bare, CALIBRATION)
+
+    assert met(bare) > 0.9
+    assert met(found) == pytest.approx(0.75, abs=0.03)
+    assert found.truth.training == bare.truth.training
 
 
 # ---- how it is counted -------------------------------------------------------------------------------------------------------------------
@@ -183,8 +213,8 @@ def test_the_simulated_loss_is_what_closed_windows_would_measure(tmp_path: Path)
 # ---- what is published -------------------------------------------------------------------------------------------------------------------
 
 
-def test_figures_name_both_sides_and_how_they_agree(tmp_path: Path) -> None:
-    found = outcome(tmp_path, Fake({"smore:sm_rule=none": 0.5, "random": 0.75}))
+def test_figures_name_both_sides_and_how_they_agree(served: tuple[Fake, Outcome]) -> None:
+    _, found = served
 
     figures, intervals = live_report.figures(found)
 
@@ -200,13 +230,14 @@ def test_figures_name_both_sides_and_how_they_agree(tmp_path: Path) -> None:
     assert figures["train_loss.random"] == pytest.approx(0.1)
 
 
-def test_the_page_keeps_what_was_measured_apart(tmp_path: Path) -> None:
-    found = outcome(tmp_path, Fake({"smore:sm_rule=none": 0.5, "random": 0.75}))
+def test_the_page_keeps_what_was_measured_apart(served: tuple[Fake, Outcome], tmp_path: Path) -> None:
+    _, found = served
     told = here.document(found, "smore compare --live")
 
     page = here.publish(tmp_path, found, told).read_text()
 
-    _, measured, simulated, agreement = page.split("<section id=")
+    _, conditions, measured, simulated, agreement = page.split("<section id=")
+    assert "100 % at 10/s, 50 % at 40/s" in conditions and "The capacity is 20.0 in time a second" in conditions
     assert "measured-panel" in measured and "kind simulated" not in measured
     assert "kind measured" not in simulated and "measured-panel" not in simulated
     assert "Spearman" in agreement and "<img" not in agreement
@@ -218,6 +249,7 @@ def test_the_page_keeps_what_was_measured_apart(tmp_path: Path) -> None:
     assert {row["refused"] for row in rows if row["side"] == "simulated"} == {""}
 
 
+@pytest.mark.usefixtures("unpressed")
 def test_raw_rows_are_kept_with_those_of_the_trace(tmp_path: Path) -> None:
     platform = Fake({"random": 1.0})
     live.compare(
@@ -259,7 +291,7 @@ def test_what_cannot_be_run_live_is_one_line_before_a_platform_starts(
 def test_a_platform_without_a_capacity_is_no_comparison(tmp_path: Path) -> None:
     class Dead(Fake):
         def calibrate(self) -> Calibration:
-            return Calibration(device="a core", sharing_mode="x", solo_s={"deepfm": 1, "bert": 1}, hop_s=0, capacity_per_s=0.0)
+            return replace(CALIBRATION, looks=[Look(rate_per_s=10.0, met=0.0)])
 
     with pytest.raises(RuntimeError, match="at no rate was a deadline met"):
         outcome(tmp_path, Dead({}))
