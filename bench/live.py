@@ -46,7 +46,8 @@ from smore.domain.errors import SmoreError
 
 PRESET: Final = "live"
 LEAST_REPEATS: Final = 3
-LOAD: Final = 1.0
+#: More than the devices can do: with less there is nothing to choose.
+LOAD: Final = 1.5
 #: Utilisation without functions is measured for so long before each run; a training's first iterations choose kernels.
 ALONE_S: Final = 10.0
 #: Calibration: each function alone, one connection.
@@ -160,7 +161,6 @@ def document(outcome: Outcome, command: str) -> dict[str, Any]:
     """As ``report.result``, with the intervals and the conditions."""
     figures, intervals = live_report.figures(outcome)
     found, plan = outcome.calibration, outcome.plan
-    by, fitted = (one.truth.function.by_training for one in (outcome.world, plan.world))
     return report.result(
         command,
         figures,
@@ -178,7 +178,7 @@ def document(outcome: Outcome, command: str) -> dict[str, Any]:
             "looks": [{"rate_per_s": report.rounded(look.rate_per_s), "met": report.rounded(look.met)} for look in found.looks],
             "table": found.table is not None,
         },
-        by_training={"calibrated": report.rounded(by), "rows": report.rounded(fitted)},
+        drag=report.rounded(outcome.drag),
         rates_per_s=[report.rounded(rate) for rate in outcome.rates],
         machine_load={name: [report.rounded(one) for one in loads] for name, loads in outcome.loads.items()},
     )

@@ -7,9 +7,9 @@ deadline-met completions is the capacity; the preset's trace is scaled to a mult
 repeat, so that a slow minute of the machine falls on all of them; each repeat begins with another policy.
 
 The simulator gets the same arrivals, deadlines, functions, trainings and budgets, the degradation table that the platform's leader had, and
-the preset's ground truth with two things of calibration put in: the times alone, and how much functions suffer beside a training, so that
-as many deadlines are met at the rates of the looks (the fitted rows know neither the platform's own processes nor what else the machine
-does). Nothing is fitted to the runs that the simulator is held against.
+the preset's ground truth with two things of calibration put in: the times alone, and a *drag*, by which every run takes longer, so that as
+many deadlines are met at the rates of the looks. It stands for what the fitted rows do not know: the platform's own processes and the
+client on the same cores, and whatever else the machine does. Nothing is fitted to the runs that the simulator is held against.
 """
 
 import math
@@ -47,8 +47,8 @@ _OK, _LATER = 200, 429
 CALIBRATED_WITH: Final = "random"
 #: Simulated looks are as long as measured ones, and their first part does not count either.
 LOOK_S, WARMUP_S = 18.0, 8.0
-#: Halvings of the bounds between which ``by_training`` is looked for, 0 and what a law may have at most.
-HALVINGS, MOST = 8, 10.0
+#: Halvings (of the logarithm) of the bounds between which the drag is looked for.
+HALVINGS, DRAGS = 8, (0.25, 16.0)
 _ALIVE, _WORK, _SOLO = (GPU_COLUMNS.index(name) for name in ("alive_s", "work_s", "training_u"))
 
 
@@ -162,14 +162,14 @@ class Plan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """
-    ``world``: the simulated one, calibrated. ``measured`` and ``simulated``: policy → metric → one value for each repeat. ``losses``:
+    ``drag`` of the simulated world. ``measured`` and ``simulated``: policy → metric → one value for each repeat. ``losses``:
     policy → training → what its closed windows of all repeats together say (None: too few). ``rates``: arrivals per second by repeat;
     ``loads``: policy → the machine's load by repeat.
     """
 
     plan: Plan
     calibration: Calibration
-    world: World
+    drag: float
     measured: Mapping[str, Mapping[str, Sequence[float]]]
     simulated: Mapping[str, Mapping[str, Sequence[float]]]
     losses: Mapping[str, Mapping[str, Loss | None]]
@@ -201,10 +201,10 @@ def compare(platform: Platform, plan: Plan, progress: Callable[[str], None], kee
         raise RuntimeError("calibration: at no rate was a deadline met")
     told = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in found.solo_s.items())
     progress(f"{found.device}: {told}, hop {1e3 * found.hop_s:.1f} ms, capacity {found.capacity_per_s:.1f}/s")
-    before, world = at_hand(world, found), pressed(at_hand(world, found), found)
-    by, now = before.truth.function.by_training, world.truth.function.by_training
-    progress(f"in the simulator functions suffer {now:.2f} by a training's demand, fitted to rows {by:.2f}")
-    traced = [scaled(plan, world, repeat, plan.load * found.capacity_per_s) for repeat in range(plan.repeats)]
+    drag = dragged(world, found)
+    progress(f"in the simulator a run takes {drag:.2f} times as long as its work alone")
+    world = at_hand(world, found, drag)
+    traced = [scaled(plan, at_hand(plan.world, found), repeat, plan.load * found.capacity_per_s) for repeat in range(plan.repeats)]
     runs: dict[str, list[Run]] = {name: [] for name in plan.policies}
     for repeat, trace in enumerate(traced):
         first = repeat % len(plan.policies)
@@ -217,12 +217,12 @@ def compare(platform: Platform, plan: Plan, progress: Callable[[str], None], kee
     return Outcome(
         plan=plan,
         calibration=found,
-        world=world,
+        drag=drag,
         measured={
             name: _columns([measured_figures(run, trace, found.solo_s) for run, trace in zip(of, traced, strict=True)])
             for name, of in runs.items()
         },
-        simulated=_simulated(plan, world, found, traced),
+        simulated=_simulated(plan, world, found, drag, traced),
         losses={
             name: {training: estimate([one for run in of for one in run.windows[training]]) for training in of[0].windows}
             for name, of in runs.items()
@@ -232,38 +232,33 @@ def compare(platform: Platform, plan: Plan, progress: Callable[[str], None], kee
     )
 
 
-def at_hand(world: World, found: Calibration) -> World:
-    """With the times of calibration: functions take what they took alone, larger batches in proportion; a dispatch takes the hop."""
+def at_hand(world: World, found: Calibration, drag: float = 1.0) -> World:
+    """Times of calibration put in: a run takes what it took alone times ``drag``, larger batches in proportion, a dispatch the hop."""
     truth = world.truth
     measured: dict[str, Use] = dict(truth.measured)
     for function in world.functions:
-        alone = truth.use(function.model, "function", 1).seconds
+        factor = drag * found.solo_s[function.name] / truth.use(function.model, "function", 1).seconds
         for rows in {1, *truth.batches(function.model, "function")}:
             use = truth.use(function.model, "function", rows)
-            factor = found.solo_s[function.name] / alone
             measured[f"{function.model}/{truth.preset}/function/{rows}"] = replace(use, seconds=use.seconds * factor)
     told: Truth = replace(truth, device=found.device, sharing_mode=found.sharing_mode, measured=measured)
     return replace(world, truth=told, dispatch_s=min(10.0, max(0.0, found.hop_s)))
 
 
-def pressed(world: World, found: Calibration) -> World:
+def dragged(world: World, found: Calibration) -> float:
     """
-    With ``by_training`` of the functions' law such that the simulator meets as many deadlines at the looks of calibration, on average.
+    The drag with which the simulator meets as many deadlines at the looks of calibration as the platform did, on average.
 
-    More of it makes every run longer, so the share falls with it and is found by halving.
+    The more of it, the longer every run: the share falls with it and is found by halving.
     """
     wanted = fmean(look.met for look in found.looks)
-    low, high = 0.0, MOST
+    low, high = map(math.log, DRAGS)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        tried = _with(world, middle)
+        tried = at_hand(world, found, math.exp(middle))
         met = fmean(_look(tried, found, look.rate_per_s) for look in found.looks)
         low, high = (middle, high) if met > wanted else (low, middle)
-    return _with(world, (low + high) / 2)
-
-
-def _with(world: World, by_training: float) -> World:
-    return replace(world, truth=replace(world.truth, function=replace(world.truth.function, by_training=by_training)))
+    return math.exp((low + high) / 2)
 
 
 def _look(world: World, found: Calibration, rate_per_s: float) -> float:
@@ -320,27 +315,29 @@ def measured_figures(run: Run, trace: Trace, solo_s: Mapping[str, float]) -> dic
     return found
 
 
-def simulated_figures(result: Result, exclusive: Result) -> dict[str, float]:
+def simulated_figures(result: Result, exclusive: Result, drag: float) -> dict[str, float]:
     """
-    As :func:`scheduler.simulation.metrics.figures`, but ``sfd`` as the windows measure it: the mean iteration time over the one alone.
+    As :func:`scheduler.simulation.metrics.figures`, but two as they are measured here.
 
-    That is the time lived over the time alone of what was done in it; the average of the slowdown over time counts slow moments more.
+    ``sfd`` is the mean iteration time over the one alone, as windows measure it: the time lived over the time alone of what was done in it
+    (the average of the slowdown over time counts slow moments more). ``sld`` is against the time alone of calibration, without the drag.
     """
     found = metrics.figures(result, exclusive)
     training = (result.gpus[:, _SOLO] > 0) & (result.gpus[:, _ALIVE] > 0)
     if training.any():
         found["sfd"] = float((result.gpus[training, _ALIVE] / result.gpus[training, _WORK] - 1.0).mean())
+    found["sld"] = drag * (1.0 + found["sld"]) - 1.0
     return found
 
 
-def _simulated(plan: Plan, world: World, found: Calibration, traced: Sequence[Trace]) -> dict[str, dict[str, list[float]]]:
+def _simulated(plan: Plan, world: World, found: Calibration, drag: float, traced: Sequence[Trace]) -> dict[str, dict[str, list[float]]]:
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in plan.policies}
     for seed, trace in enumerate(traced):
         told = found.table if found.table is not None else table(world, Belief.of(plan.preset.predictor), seed)
         exclusive = simulate(world, trace.none(), policies.factory(plan.policies[0]), seed=seed, name="exclusive run")
         for name in plan.policies:
             result = quiet(partial(simulate, world, trace, policies.factory(name), seed=seed, table=told, name=name))
-            rows[name].append(simulated_figures(result, exclusive))
+            rows[name].append(simulated_figures(result, exclusive, drag))
     return {name: _columns(of) for name, of in rows.items()}
 
 

@@ -127,13 +127,12 @@ def captions(outcome: Outcome, document: Mapping[str, Any]) -> tuple[str, str]:
         f"Preset {plan.preset.name}, {plan.repeats} repeats of {plan.seconds:g} s at {rates} arrivals per second ({plan.load:g} times the "
         f"capacity at hand); code {document['revision']}. Lines: 95 % intervals over repeats."
     )
-    world = outcome.world
-    by, fitted = (one.truth.function.by_training for one in (world, plan.world))
+    world = plan.world
     return (
         f"Measured through REST: {document['device']}; {len(world.gpus)} x {found.device}, {found.sharing_mode}; "
         f"{document['date']}. {same}",
-        f"Simulated: ground truth {world.truth.name} with the times alone of calibration, functions suffering {by:.2f} by a training's "
-        f"demand (fitted to rows: {fitted:.2f}). {same}",
+        f"Simulated: ground truth {world.truth.name} with the times alone of calibration, a run taking {outcome.drag:.2f} times its work "
+        f"alone. {same}",
     )
 
 
@@ -175,6 +174,7 @@ def _conditions(outcome: Outcome) -> str:
         f"Alone, one row: {alone}; an answer takes {1e3 * found.hop_s:.1f} ms beyond the run.",
         f"Deadlines met at rising rates, without a budget: {looks}. The capacity is {found.capacity_per_s:.1f} in time a second.",
         f"The preset's trace, {float(plan.preset.trace.get('rate_per_min', 12_000)) / 60:.1f}/s, is scaled to {plan.load:g} times that.",
+        f"With a drag of {outcome.drag:.2f} the simulator meets as many deadlines at those rates: so much longer than alone its runs take.",
         "The simulator's policies are told the degradations that "
         + ("the platform's leader had." if found.table is not None else "the preset says: the platform had published none."),
     ]

@@ -94,9 +94,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fake, Outcome]:
 
 
 @pytest.fixture
-def unpressed(monkeypatch: pytest.MonkeyPatch) -> None:
+def undragged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator as the rows have it: tests of what is sent need no calibration of it."""
-    monkeypatch.setattr(live, "pressed", lambda one, _: one)
+    monkeypatch.setattr(live, "dragged", lambda *_: 1.0)
 
 
 # ---- what is sent ------------------------------------------------------------------------------------------------------------------------
@@ -111,10 +111,10 @@ def test_every_policy_gets_the_same_arrivals_and_the_first_one_takes_turns(serve
     assert not np.array_equal(first.arrival_s, third.arrival_s)
     # Half of twenty a second, not the preset's seven a minute.
     assert 5 < len(first) < 40 and found.rates == [first.rate_per_s, third.rate_per_s]
-    assert found.world.truth.function.by_training in (1.25, 3.75, 6.25, 8.75)
+    assert found.drag > 0
 
 
-@pytest.mark.usefixtures("unpressed")
+@pytest.mark.usefixtures("undragged")
 def test_deadlines_follow_the_times_of_calibration(tmp_path: Path) -> None:
     platform = Fake({"random": 1.0})
 
@@ -139,17 +139,18 @@ def test_the_simulated_world_has_the_times_at_hand_and_larger_batches_in_proport
     assert (after.truth.device, after.truth.sharing_mode) == ("a core", "time-slice")
 
 
-def test_the_simulator_is_pressed_until_it_meets_as_many_deadlines_as_calibration_did(tmp_path: Path) -> None:
-    bare = live.at_hand(preset(tmp_path).worlds[""], CALIBRATION)
+def test_with_its_drag_the_simulator_meets_as_many_deadlines_as_calibration_did(tmp_path: Path) -> None:
+    bare = preset(tmp_path).worlds[""]
 
-    def met(one: world.World) -> float:
-        return float(np.mean([live._look(one, CALIBRATION, look.rate_per_s) for look in CALIBRATION.looks]))
+    def met(drag: float) -> float:
+        return float(
+            np.mean([live._look(live.at_hand(bare, CALIBRATION, drag), CALIBRATION, look.rate_per_s) for look in CALIBRATION.looks])
+        )
 
-    found = live.pressed(bare, CALIBRATION)
+    drag = live.dragged(bare, CALIBRATION)
 
-    assert met(bare) > 0.9
-    assert met(found) == pytest.approx(0.75, abs=0.03)
-    assert found.truth.training == bare.truth.training
+    assert drag > 1 and met(1.0) > 0.9
+    assert met(drag) == pytest.approx(0.75, abs=0.03)
 
 
 # ---- how it is counted -------------------------------------------------------------------------------------------------------------------
@@ -197,17 +198,18 @@ def test_a_training_without_a_window_and_a_policy_without_a_run_have_no_figure()
     assert (found["dsr"], found["refused"]) == (0, 1)
 
 
-def test_the_simulated_loss_is_what_closed_windows_would_measure(tmp_path: Path) -> None:
+def test_simulated_figures_are_what_would_be_measured(tmp_path: Path) -> None:
     one = live.at_hand(preset(tmp_path).worlds[""], CALIBRATION)
     trace = live.scaled(plan(tmp_path), one, 0, 40.0)
     told = table(one, Belief(kind="exact", updates=0), 0)
     exclusive, result = (live.simulate(one, each, live.policies.factory("random"), seed=0, table=told) for each in (trace.none(), trace))
 
-    found = live.simulated_figures(result, exclusive)
+    found = live.simulated_figures(result, exclusive, 2.0)
 
-    loss = live.metrics.figures(result, exclusive)["train_loss"]
-    assert 0 < loss < 1
-    assert found["sfd"] == pytest.approx(1 / (1 - loss) - 1)
+    plain = live.metrics.figures(result, exclusive)
+    assert 0 < plain["train_loss"] < 1
+    assert found["sfd"] == pytest.approx(1 / (1 - plain["train_loss"]) - 1)
+    assert found["sld"] == pytest.approx(2 * plain["sld"] + 1)
 
 
 # ---- what is published -------------------------------------------------------------------------------------------------------------------
@@ -249,7 +251,7 @@ def test_the_page_keeps_what_was_measured_apart(served: tuple[Fake, Outcome], tm
     assert {row["refused"] for row in rows if row["side"] == "simulated"} == {""}
 
 
-@pytest.mark.usefixtures("unpressed")
+@pytest.mark.usefixtures("undragged")
 def test_raw_rows_are_kept_with_those_of_the_trace(tmp_path: Path) -> None:
     platform = Fake({"random": 1.0})
     live.compare(
