@@ -26,13 +26,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from bench import harvest, overload, report
-from bench.overload import Rig, Served, Trained
+from bench.overload import Rig, Trained
 from scheduler.simulation import live, live_report, policies, world
 from scheduler.simulation.live import CALIBRATED_WITH, Calibration, Look, Outcome, Plan, Run
 from scheduler.simulation.section import BadReport
@@ -40,9 +41,12 @@ from scheduler.simulation.simulator import Inconsistent
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import World
 from scheduler.tables import ArrayTable
-from smore import local, stream
+from smore import local
+from smore.db import make_engine
 from smore.degradation import Tables
 from smore.domain.errors import SmoreError
+from smore.domain.invocation import State
+from smore.history import Reader, Served
 
 PRESET: Final = "live"
 LEAST_REPEATS: Final = 3
@@ -50,6 +54,10 @@ LEAST_REPEATS: Final = 3
 LOAD: Final = 1.5
 #: Utilisation without functions is measured for so long before each run; a training's first iterations choose kernels.
 ALONE_S: Final = 10.0
+#: Invocations of one run that are counted at most.
+MOST: Final = 200_000
+#: How often a run's load goes on, half as long again, because closed windows are missing; that counts for nothing else.
+MOST_MORE: Final = 1
 #: Calibration: each function alone, one connection.
 SOLO_S: Final = 3.0
 
@@ -79,7 +87,8 @@ class Here:
         self._budget = next(iter(budgets), None)
         middle = sum(wanted.deadline) / 2
         self._functions = [
-            Served(model=function.model, deadline_s=middle * wanted.p99_s(function, function.batch)) for function in wanted.functions
+            overload.Served(model=function.model, deadline_s=middle * wanted.p99_s(function, function.batch))
+            for function in wanted.functions
         ]
 
     def calibrate(self) -> Calibration:
@@ -122,20 +131,40 @@ class Here:
             sent = rig.follow(schedule, trace.duration_s)
             begin = float(sent.due[0]) - trace.arrival_s[0]
             load = os.getloadavg()[0]
-            windows = overload.enough_windows(rig, (begin, begin + trace.duration_s), lambda _: None, 0)
             together = self._utilisation(rig, begin, begin + trace.duration_s)
-            ended = [one for one in rig.witness.settled if one.arrival_us / 1e6 >= begin]
+            ended = self._ended(rig, begin, begin + trace.duration_s + overload.DRAIN_S, int((sent.status == 200).sum()))
+            windows = overload.enough_windows(rig, (begin, begin + trace.duration_s), partial(self._go_on, rig, schedule), MOST_MORE)
         return Run(
             status=sent.status,
             latency_s=sent.latency,
             dispatched=Counter(_name(one) for one in ended if one.attempt > 0),
-            on_time=sum(one.state == "succeeded" and one.finished_us <= one.deadline_us for one in ended),
-            runs=[(_name(one), seconds) for one in ended if one.state == "succeeded" and (seconds := _run_s(one)) is not None],
+            on_time=sum(one.met for one in ended),
+            runs=[(_name(one), one.run_s) for one in ended if one.state is State.SUCCEEDED and one.run_s is not None],
             utilisation=together,
             alone=alone,
             windows=windows,
             load=load,
         )
+
+    def _ended(self, rig: Rig, begin: float, end: float, well: int) -> list[Served]:
+        """
+        What the history knows of the invocations that arrived in a span, once it knows all that ended well: it is a second behind, and
+        whoever reads the event stream beside it finds entries gone.
+        """
+        engine = make_engine(rig.end.postgres_url, "live")
+        try:
+
+            def known() -> tuple[list[Served], int] | None:
+                found = Reader(engine).served(begin, end, MOST)
+                return found if sum(one.state is State.SUCCEEDED for one in found[0]) >= well else None
+
+            return cast("list[Served]", rig.patiently("the history of a run", known)[0])
+        finally:
+            engine.dispose()
+
+    def _go_on(self, rig: Rig, schedule: Sequence[tuple[float, int, float]], seconds: float) -> None:
+        """The same load a while longer."""
+        rig.follow([one for one in schedule if one[0] < seconds], seconds)
 
     def _rig(self, policy: str) -> Rig:
         setting, knobs = policies.parse(policy)
@@ -148,13 +177,8 @@ class Here:
         return statistics.fmean(float("nan") if one is None else one for one in found)
 
 
-def _name(one: stream.Settled) -> str:
+def _name(one: Served) -> str:
     return one.function.rpartition("/")[2]
-
-
-def _run_s(one: stream.Settled) -> float | None:
-    run_ms = stream.decode_execution(one.meta).run_ms if one.meta else None
-    return None if run_ms is None else run_ms / 1e3
 
 
 def document(outcome: Outcome, command: str) -> dict[str, Any]:
