@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from smore.domain.access import Scope
 from smore.domain.invocation import State
@@ -111,6 +111,41 @@ class JobBody(_Body):
     workload: str | None = None
     budget: float | None = None
     memory: str | None = None
+
+
+class AttachBody(_Body):
+    """
+    A training that runs already. ``gpu``: where it trains; needed where the platform cannot find out.
+
+    ``pid``, ``start`` (clock ticks since boot) and ``boot`` (``/proc/sys/kernel/random/boot_id``) name its process as its machine does;
+    ``pid`` alone is looked for on the machine of the GPU instance. ``tracked``: it will tell its steps; else nothing it loses is measured.
+
+    Ranks of one training have one ``group``, and make one job; the same process twice is the same job. ``former``: the job that it
+    was until the platform lost it. ``workload`` and ``budget`` as of a job that is started.
+    """
+
+    name: str
+    gpu: str | None = None
+    pid: int = Field(ge=1, le=2**31 - 1)
+    start: int = Field(default=0, ge=0, le=2**62)
+    boot: str = Field(default="", max_length=64)
+    tracked: bool = False
+    group: Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]*$")] | None = None
+    former: str | None = Field(default=None, max_length=64)
+    workload: str | None = None
+    budget: float | None = None
+
+
+class StepsBody(_Body):
+    """
+    Iterations of a training that runs elsewhere: ``first`` is the number of the first one, ``steps`` are [end in epoch seconds, duration in
+    seconds], oldest first; ``ended``: they were the last. The same twice counts once. Without any it says that the training lives.
+    """
+
+    gpu: str = Field(max_length=128)
+    first: int = Field(default=0, ge=0, le=2**62)
+    steps: list[tuple[FiniteFloat, Annotated[FiniteFloat, Field(ge=0)]]] = Field(max_length=8192)
+    ended: bool = False
 
 
 class KeyBody(_Body):
@@ -541,6 +576,17 @@ class Job(BaseModel):
     loss_windows: int = 0
     memory_mib: float | None = None
     exit_code: int | None = None
+    #: ``started`` by the platform, ``tracked`` (it runs elsewhere and tells its steps) or ``attached`` (it is only watched).
+    source: Literal["started", "tracked", "attached"] = "started"
+    #: Without steps nothing it loses can be measured.
+    measured: bool = True
+
+
+class Attached(BaseModel):
+    """The job that it has become, and the GPU instance that it counts on."""
+
+    id: str
+    gpu: str
 
 
 class BudgetStep(BaseModel):

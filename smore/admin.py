@@ -105,6 +105,18 @@ def set_budget(job: str, budget: float) -> Flow[Job]:
     return read_answer((yield from _send("PUT", {"budget": budget}, "jobs", job, "slo")), Job)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    id: str
+    gpu: str
+
+
+def attach(name: str, pid: int, *, gpu: str | None = None, workload: str | None = None) -> Flow[Attached]:
+    """Watch a training that runs already on the machine of a GPU instance, without its doing anything for it."""
+    body = {"name": name, "pid": pid, "gpu": gpu, "workload": workload}
+    return read_answer((yield from _send("POST", body, "jobs", "attach")), Attached)
+
+
 def set_limits(project: str, limits: Limits) -> Flow[Project]:
     """Set all limits of a project."""
     return read_answer((yield from _send("PUT", limits, "projects", project, "limits")), Project)

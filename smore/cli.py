@@ -72,7 +72,7 @@ app.add_typer(queues, name="queues")
 app.add_typer(keys, name="keys")
 secrets = typer.Typer(help="Secrets of functions; alone: list their names.", invoke_without_command=True)
 app.add_typer(secrets, name="secrets")
-cli_admin.add_to(app, queues=queues, gpus=gpus)
+cli_admin.add_to(app, queues=queues, gpus=gpus, jobs=jobs)
 
 
 def read_input(text: str) -> Any:
@@ -726,7 +726,7 @@ def _list_jobs(output: Output) -> None:
         ("iterations", lambda j: j.iterations),
         ("alone", lambda j: ms(j.solo_s)),
         ("shared", lambda j: ms(j.shared_s)),
-        ("degradation", lambda j: percent(j.degradation)),
+        ("degradation", lambda j: percent(j.degradation) if j.measured else "unmeasured"),
         ("loss", lambda j: percent(j.loss)),
         ("budget", lambda j: percent(j.budget)),
         ("command", lambda j: j.argv),

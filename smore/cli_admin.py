@@ -276,7 +276,28 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
         fail(f"broken: {', '.join(broken)}", EXIT_FAILED)
 
 
-def add_to(app: typer.Typer, *, queues: typer.Typer, gpus: typer.Typer) -> None:
+# --- training that runs already ---------------------------------------------------------------------------------------------------------
+
+
+def jobs_attach(
+    pid: Annotated[int, typer.Option(min=1, help="Its process number on the machine of the GPU instance.")],
+    gpu: Annotated[str | None, typer.Option(help="Where it trains; needed where the platform cannot find out.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the job; without it pid-<number>.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Which profiled training it is: model/size/training/batch.")] = None,
+) -> None:
+    """
+    Watch a training that runs already, without a change to its code.
+
+    Its GPU instance is then known to train; what it loses to functions stays unmeasured. `smore jobs stop` lets it go: it trains on.
+    """
+    from smore import admin
+
+    with connected() as client:
+        made = client.carry(admin.attach(name or f"pid-{pid}", pid, gpu=gpu, workload=workload))
+    print(f"{made.id} on {made.gpu}; degradation unmeasured: smore.track() in its loop would tell it")
+
+
+def add_to(app: typer.Typer, *, queues: typer.Typer, gpus: typer.Typer, jobs: typer.Typer) -> None:
     """Hang all of it on ``smore``."""
     app.add_typer(slo, name="slo")
     app.add_typer(projects, name="projects")
@@ -285,3 +306,4 @@ def add_to(app: typer.Typer, *, queues: typer.Typer, gpus: typer.Typer) -> None:
     queues.command("purge")(purge)
     gpus.command("allow")(gpus_allow)
     gpus.command("protect")(gpus_protect)
+    jobs.command("attach")(jobs_attach)

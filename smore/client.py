@@ -303,6 +303,9 @@ class Job:
     loss_windows: int = 0
     memory_mib: float | None = None
     exit_code: int | None = None
+    #: started, tracked (it runs elsewhere and tells its steps) or attached (it is only watched: nothing it loses is measured).
+    source: str = "started"
+    measured: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,10 @@ import redis
 from smore import stream
 from smore.domain.loss import DEFAULT_BUDGET, Window
 
+#: Reports of one attached training that wait for its worker, and how long.
+_STEP_CHUNKS = 600
+_STEPS_TTL_S = 3600
+
 
 class WarmState(StrEnum):
     LOADING = "loading"
@@ -69,6 +73,8 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = ""
     #: The most that it may lose, a fraction.
     budget: float = DEFAULT_BUDGET
+    #: False = it tells no iterations, so that nothing it loses can be measured.
+    measured: bool = True
     windows: Sequence[Window] = ()
     loss: float | None = None
     loss_low: float | None = None
@@ -80,6 +86,19 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     closed_s: float = 0.0
     closed_n: int = 0
     closed_sd: float = 0.0
+
+
+class StepChunk(msgspec.Struct, frozen=True, array_like=True):
+    """Steps of an attached training: the number of the first, (end in epoch seconds, seconds) of each, and whether they were the last."""
+
+    first: int
+    steps: list[tuple[float, float]]
+    ended: bool = False
+
+
+def steps_key(prefix: str, job: str, gpu: str) -> str:
+    """The list of :class:`StepChunk` between gateway and worker."""
+    return f"{prefix}steps:{job}:{gpu}"
 
 
 class Stranger(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,6 +230,25 @@ class StartJob(Command, frozen=True, tag="start_job"):
     memory_mib: float = 0.0
 
 
+class AttachJob(Command, frozen=True, tag="attach_job"):
+    """
+    A training that runs already and is not the worker's to start or to end.
+
+    ``pid``, ``start`` (clock ticks) and ``boot`` name its process, where the worker can see it; ``tracked``: its steps come through the
+    gateway, else nothing is known of it but that it lives.
+    """
+
+    id: str
+    project: str
+    name: str
+    pid: int
+    start: int
+    boot: str
+    tracked: bool
+    workload: str = ""
+    budget: float = DEFAULT_BUDGET
+
+
 class StopJob(Command, frozen=True, tag="stop_job"):
     id: str
 
@@ -232,7 +270,7 @@ class Throttle(Command, frozen=True, tag="throttle"):
     duty: float
 
 
-AnyCommand = Cancel | Fetch | Offload | Prewarm | Respecify | SetBudget | StartJob | StopJob | Throttle
+AnyCommand = AttachJob | Cancel | Fetch | Offload | Prewarm | Respecify | SetBudget | StartJob | StopJob | Throttle
 
 _decode_command = msgspec.msgpack.Decoder(AnyCommand).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -324,6 +362,25 @@ class Fleet:
     def allowed(self) -> frozenset[str]:
         """``<gpu>|<pid>|<start>`` of each."""
         return frozenset(member.decode() for member in cast("set[bytes]", self._redis.smembers(f"{self._prefix}allowed")))
+
+    def attach(self, gpu: str, command: AttachJob) -> None:
+        """Let a worker know of a training, and take its steps from now on."""
+        self._redis.hset(f"{self._prefix}feeds", f"{command.id}|{gpu}", command.project)
+        self.send(gpu, command)
+
+    def feed(self, project: str, job: str, gpu: str, chunk: StepChunk) -> bool:
+        """Hand steps on; False where no such training is attached (any more)."""
+        owner = cast("bytes | None", self._redis.hget(f"{self._prefix}feeds", f"{job}|{gpu}"))
+        if owner is None or owner.decode() != project:
+            return False
+        key = steps_key(self._prefix, job, gpu)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.rpush(key, _encode(chunk))
+        # A worker that is away for long is not waited for.
+        pipe.ltrim(key, -_STEP_CHUNKS, -1)
+        pipe.expire(key, _STEPS_TTL_S)
+        pipe.execute()
+        return True
 
     def _announce_pause(self) -> None:
         """The leader re-reads all of this when it sees a catalog change of no function, gateways what is drained."""

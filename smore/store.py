@@ -27,6 +27,9 @@ from smore.domain.job import OVER, JobState
 from smore.domain.limits import Limits
 from smore.queue import new_id
 
+#: The first half of a two-part advisory lock of Postgres, one for each group of ranks.
+_GROUPS = 5303
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
@@ -340,6 +343,37 @@ class Store:
                 id=new_id(), project=project, name=name, argv=list(argv), gpus=list(gpus), state=JobState.STARTING, tags=dict(tags or {})
             )
             session.add(row)
+            session.commit()
+            return _job(row)
+
+    def attach_job(
+        self, project: str, name: str, gpu: str, tags: Mapping[str, Any], *, group: str, rank: str, former: str | None = None
+    ) -> Job:
+        """
+        A training that runs elsewhere (``starting``, until its worker reports it).
+
+        Of the ranks with one ``group`` the first makes the job, the others add their GPU instance to it. ``former`` is given up as lost.
+        Raises NotFound without the project, InvalidSpec for a bad name, Conflict where another rank tells of the same GPU instance.
+        """
+        parse_name(name)
+        with Session(self._engine) as session:
+            _require_project(session, project)
+            # Ranks come at the same moment.
+            session.execute(select(func.pg_advisory_xact_lock(_GROUPS, func.hashtext(f"{project}/{group}"))))
+            going_on = JobRow.state.not_in(OVER | {JobState.STOPPING})
+            known = (JobRow.project == project, going_on, JobRow.tags["group"].astext == group)
+            row = session.scalars(select(JobRow).where(*known).order_by(JobRow.id.desc()).limit(1).with_for_update()).first()
+            if row is not None and row.id == former:
+                row.state, row.ended_at = JobState.LOST, datetime.now(UTC)
+                row = None
+            if row is None:
+                row = JobRow(id=new_id(), project=project, name=name, argv=[], gpus=[], state=JobState.STARTING)
+                row.tags = {**tags, "group": group, "ranks": {}}
+                session.add(row)
+            if row.tags["ranks"].get(gpu, rank) != rank:
+                raise Conflict(f"Another rank of this training tells of {gpu} already.")
+            row.gpus = sorted({*row.gpus, gpu})
+            row.tags = {**row.tags, "ranks": {**row.tags["ranks"], gpu: rank}}
             session.commit()
             return _job(row)
 

@@ -43,7 +43,8 @@ _COUNT, _START, _FIRST_SLOT = 2, 3, HEADER_BYTES // 8
 _PID_OFFSET: Final = 32
 
 
-def _warn(message: str, *details: object) -> None:
+def warn(message: str, *details: object) -> None:
+    """Say it in the training's own log."""
     # Imported when needed: it is the largest part of what `import smore` would otherwise cost.
     import logging
 
@@ -65,7 +66,7 @@ class Tracker:
         if path is None:
             return
         if sys.byteorder != "little":
-            _warn("steps are not tracked: the file's layout is little-endian, this machine is not")
+            warn("steps are not tracked: the file's layout is little-endian, this machine is not")
             return
         try:
             self._open(path)
@@ -100,7 +101,7 @@ class Tracker:
 
     def _fail(self, error: Exception) -> None:
         self._map = None
-        _warn("steps are not tracked any more, training goes on: %s", error)
+        warn("steps are not tracked any more, training goes on: %s", error)
 
     @property
     def active(self) -> bool:
@@ -139,13 +140,35 @@ class Tracker:
         self.close()
 
 
-def track(path: str | None = None) -> Tracker:
+def track(
+    path: str | None = None,
+    *,
+    name: str | None = None,
+    gpu: str | None = None,
+    workload: str | None = None,
+    budget: float | None = None,
+) -> Tracker:
     """
     A :class:`Tracker` that writes to ``path``, by default to the file that the platform names in ``SMORE_TRACK``.
 
-    Without either it does nothing, so that a script runs unchanged outside the platform.
+    Without either, but with SMORE_URL and SMORE_API_KEY, the training registers itself there and tells its steps over HTTP
+    (smore/remote.py); the rest is for that alone. ``name``: of the job (SMORE_JOB); ``gpu``: the GPU instance it trains on (SMORE_GPU),
+    needed where the platform cannot find out; ``workload`` and ``budget`` as in ``POST /v1/jobs``.
+
+    Without any of them it does nothing, so that a script runs unchanged outside the platform.
     """
-    return Tracker(path or os.environ.get("SMORE_TRACK") or None)
+    file = path or os.environ.get("SMORE_TRACK")
+    url, key = os.environ.get("SMORE_URL"), os.environ.get("SMORE_API_KEY")
+    if file or not url or not key:
+        return Tracker(file or None)
+    try:
+        # Here, because a script that writes to a file needs neither the HTTP client nor its thread.
+        from smore.remote import RemoteTracker, registration
+
+        return RemoteTracker(url, key, registration(name=name, gpu=gpu, workload=workload, budget=budget))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not end somebody's training
+        warn("steps are not tracked, training goes on: %s", error)
+        return Tracker(None)
 
 
 def _valid(header: bytes) -> bool:

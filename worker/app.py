@@ -31,6 +31,7 @@ from worker.cgroup import ShareGroup, remove_left
 from worker.device import Device, open_device
 from worker.environments import Environments
 from worker.execution import Executor
+from worker.feed import Feed
 from worker.frames import SLACK_MIB, Confinement
 from worker.gate import Gate, Prober
 from worker.heartbeat import Heartbeat
@@ -87,7 +88,7 @@ class Worker:
             gpu=own.gpu, home=home, entrypoints=config.job_entrypoints, cores=device.cores, environment=device.environment,
             activity=self.pool.activity, gate=self.gate, seed=self.boot, probe_share=own.probe_share, probe_max_s=own.probe_max_s,
             memory_of=device.process_memory_mib, quick_memory_of=device.quick_memory_mib, started=self._join_group,
-            changed=lambda: self.heartbeat.wake(),
+            changed=lambda: self.heartbeat.wake(), feed=lambda id_: Feed(client, config.redis.prefix, id_, own.gpu),
         )  # fmt: skip
         self.executor = Executor(
             config=own, device=device, boot=self.boot, queue=self.queue, catalog=catalog, pool=self.pool,

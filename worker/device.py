@@ -78,6 +78,9 @@ class Device(Protocol):
     def faults(self) -> Sequence[int]:
         """Errors of the device since the look before, by their number (NVIDIA's Xid)."""
 
+    def computing(self) -> Mapping[int, float] | None:
+        """MiB of every process that computes on it, by number; None where the device cannot tell."""
+
     def utilisation(self, load: Load) -> Utilisation: ...
 
 
@@ -123,6 +126,10 @@ class CpuPartition:
     def faults(self) -> Sequence[int]:
         return ()
 
+    def computing(self) -> Mapping[int, float] | None:
+        # Whatever runs on these cores: there is no list of who means to compute.
+        return None
+
     def utilisation(self, load: Load) -> Utilisation:
         last, self._last = self._last, load
         if last is None or load.at <= last.at:
@@ -159,6 +166,15 @@ class CudaDevice:
         self.environment: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         self._sampled_us = 0
         self._events = self._listen()
+
+    def computing(self) -> Mapping[int, float] | None:
+        if not proc.sees_all():
+            return None
+        try:
+            running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        except self._nvml.NVMLError:
+            return None
+        return {process.pid: (process.usedGpuMemory or 0) / 2**20 for process in running}
 
     def process_memory_mib(self, pid: int) -> float | None:
         try:

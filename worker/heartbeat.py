@@ -14,6 +14,7 @@ from smore.celery_app import gpu_queue
 from smore.faults import Faults
 from smore.fleet import (
     AnyCommand,
+    AttachJob,
     Cancel,
     Fetch,
     Fleet,
@@ -24,6 +25,7 @@ from smore.fleet import (
     SetBudget,
     StartJob,
     StopJob,
+    Stranger,
     Throttle,
     encode_report,
 )
@@ -187,7 +189,21 @@ class Heartbeat:
             utilisation=round(self._utilisation[0], 4), utilisation_counter=self._device.counter,
             function_utilisation=round(self._utilisation[1], 4), running=self._executor.batches(), warm=warm, jobs=self._jobs.reports(),
             quarantined=self._pool.quarantined(), duty=self._gate.duty, closed=closed_until is not None, closed_until=closed_until or 0.0,
+            strangers=self._strangers(),
         )  # fmt: skip
+
+    def _strangers(self) -> list[Stranger] | None:
+        """Who computes on the device and is neither ours nor a job's."""
+        computing = self._device.computing()
+        if computing is None:
+            return None
+        roots = {os.getpid(), *self._pool.runners(), *self._jobs.pids(), *self._zygotes()}
+        known = {pid for root in roots for pid in proc.tree(root)}
+        return [
+            Stranger(pid=pid, start=proc.start_time(pid) or 0, memory_mib=round(memory_mib, 1), name=proc.name(pid))
+            for pid, memory_mib in sorted(computing.items())
+            if pid not in known
+        ]
 
     def _sample(self) -> None:
         """Over whole heartbeats only: a report between two would divide clock ticks by nearly nothing."""
@@ -250,6 +266,8 @@ class Heartbeat:
                 threading.Thread(target=self._fetch, args=key, name="fetch", daemon=True).start()
             case StartJob():
                 self._jobs.start(command)
+            case AttachJob():
+                self._jobs.attach(command)
             case StopJob():
                 self._jobs.stop(command.id)
             case SetBudget():

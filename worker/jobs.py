@@ -1,5 +1,5 @@
 """
-Serverful jobs: training processes that outlive their worker.
+Serverful jobs: training processes that outlive their worker, and those that run elsewhere and were attached.
 
 A job is started in a session of its own and known by process number, start time and a token in its environment. What is known is written to
 ``<home>/run/jobs/<id>.json``, so a worker that starts adopts the jobs that live and reports the others lost. Its iterations are read from
@@ -24,11 +24,12 @@ import msgspec
 from smore import observability
 from smore.domain.job import JobState
 from smore.domain.loss import DEFAULT_BUDGET, Sample
-from smore.fleet import JobReport, StartJob
+from smore.fleet import AttachJob, JobReport, StartJob
 from smore.track import TrackReader
 from worker import proc
 from worker.activity import Activity
 from worker.device import pinned
+from worker.feed import Feed
 from worker.gate import Due, Gate
 from worker.processes import MALLOC, ROOT, scrubbed
 from worker.windows import Closing, Windows
@@ -74,6 +75,10 @@ class Record(msgspec.Struct, kw_only=True):
     state: JobState = JobState.RUNNING
     exit_code: int | None = None
     ended_at: float = 0.0
+    #: Somebody else's process: watched, never started, signalled or moved. ``pid`` 0 = it cannot be seen from here.
+    attached: bool = False
+    #: Its steps come through the gateway, and not in a file.
+    tracked: bool = False
 
 
 _encode = msgspec.json.Encoder().encode
@@ -83,7 +88,7 @@ _decode = msgspec.json.Decoder(Record).decode
 @dataclass(slots=True)
 class _Job:
     record: Record
-    reader: TrackReader
+    reader: TrackReader | Feed
     windows: Windows
     #: None where it was adopted.
     child: "subprocess.Popen[bytes] | None" = None
@@ -112,7 +117,8 @@ class Jobs:
     """
     The jobs of one GPU instance. ``tick`` is called with every heartbeat; every method is safe from any thread.
 
-    ``memory_of`` gives the MiB of the device that a process holds; ``started`` is told the process number of every job, adopted ones too.
+    ``memory_of`` gives the MiB of the device that a process holds; ``started`` is told the process number of every job of our own, adopted
+    ones too. ``feed`` makes the reader of an attached job's steps.
     ``gate`` is told whether a job runs. ``probe_share`` and ``probe_max_s``: see :class:`~worker.windows.Windows`, whose times follow from
     ``seed`` and the job's id.
     """
@@ -132,6 +138,7 @@ class Jobs:
         probe_max_s: float,
         memory_of: Callable[[int], float | None],
         quick_memory_of: Callable[[int], float | None],
+        feed: Callable[[str], Feed],
         started: Callable[[int], None],
         changed: Callable[[], None],
     ) -> None:
@@ -148,6 +155,7 @@ class Jobs:
         self._probe_max_s = probe_max_s
         self._memory_of = memory_of
         self._quick_memory_of = quick_memory_of
+        self._feed = feed
         self._started = started
         self._changed = changed
         self._lock = threading.RLock()
@@ -169,9 +177,10 @@ class Jobs:
                 job = self._jobs[record.id] = self._job(record)
                 if not job.running:
                     continue
-                if _alive(record):
+                if _lives(job):
                     log.info("job adopted", job=record.id, pid=record.pid)
-                    self._started(record.pid)
+                    if not record.attached:
+                        self._started(record.pid)
                 else:
                     log.warning("job lost", job=record.id, pid=record.pid)
                     self._close(job, JobState.LOST, None)
@@ -208,10 +217,36 @@ class Jobs:
             self._gate.protect(True)
         self._changed()
 
+    def attach(self, command: AttachJob) -> None:
+        """Watch a training that runs already. One that tells no steps and cannot be seen here ends at once."""
+        with self._lock:
+            if command.id in self._jobs:
+                return
+            if not _plain(command.id):
+                log.error("job refused: its id is no file name", job=command.id)
+                return
+            boot, start = proc.boot_id(), proc.start_time(command.pid)
+            # With a boot of its own it says who it is and is believed only where all of it fits: numbers mean nothing in another namespace.
+            seen = start is not None and (not command.boot or (command.boot == boot and command.start == start))
+            record = Record(
+                id=command.id, project=command.project, name=command.name, argv=[], pid=command.pid if seen else 0,
+                start=(start or 0) if seen else 0, boot=boot, token="", gpu=self._gpu, workload=command.workload, budget=command.budget,
+                attached=True, tracked=command.tracked,
+            )  # fmt: skip
+            job = self._jobs[command.id] = self._job(record)
+            if not seen and not command.tracked:
+                log.error("job refused: there is no such process here", job=command.id, pid=command.pid)
+                self._close(job, JobState.ENDED, REFUSED)
+            else:
+                self._write(record)
+                log.info("job attached", job=record.id, pid=record.pid, tracked=record.tracked)
+                self._gate.protect(True)
+        self._changed()
+
     def _job(self, record: Record) -> _Job:
         seed = f"{self._seed}/{record.id}"
         windows = Windows(seed=seed, share=self._probe_share, longest_s=self._probe_max_s, since=time.time())
-        return _Job(record, TrackReader(str(self._track(record.id))), windows)
+        return _Job(record, self._feed(record.id) if record.tracked else TrackReader(str(self._track(record.id))), windows)
 
     def _spawn(self, record: Record, env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         own = {name: value for name, value in env.items() if not name.startswith(_RESERVED)}
@@ -229,10 +264,13 @@ class Jobs:
             )
 
     def stop(self, id_: str) -> None:
-        """SIGTERM now, SIGKILL after :data:`STOP_S`."""
+        """SIGTERM now, SIGKILL after :data:`STOP_S`; an attached one is let go and trains on."""
         with self._lock:
             job = self._jobs.get(id_)
-            if job is not None and job.running and job.kill_at is None:
+            if job is not None and job.running and job.record.attached:
+                log.info("job let go", job=id_)
+                self._close(job, JobState.ENDED, None)
+            elif job is not None and job.running and job.kill_at is None:
                 job.kill_at = time.monotonic() + STOP_S
                 self._signal(job, signal.SIGTERM)
 
@@ -278,11 +316,11 @@ class Jobs:
         if job.found_at is None:
             job.found_at = mono
         elif mono - job.measured_at < min(_MEASURE_S, job.measured_at - job.found_at):
-            looks = [self._quick_memory_of(pid) for pid in proc.tree(job.record.pid)]
+            looks = [self._quick_memory_of(pid) for pid in _tree(job.record)]
             job.memory_mib = max(job.memory_mib, sum(look or 0.0 for look in looks) - job.shared_mib)
             job.record.peak_mib = max(job.record.peak_mib, job.memory_mib)
             return
-        family = list(proc.tree(job.record.pid))
+        family = _tree(job.record)
         job.memory_mib, job.measured_at = sum(self._memory_of(pid) or 0.0 for pid in family), mono
         job.shared_mib = max(0.0, sum(self._quick_memory_of(pid) or 0.0 for pid in family) - job.memory_mib)
         job.record.peak_mib = max(job.record.peak_mib, job.memory_mib)
@@ -293,8 +331,12 @@ class Jobs:
             code = job.child.poll()
             if code is None:
                 return False
-        elif _alive(job.record):
+        elif _lives(job):
             return False
+        elif job.record.pid == 0 and isinstance(job.reader, Feed) and not job.reader.ended:
+            log.warning("job lost: it has fallen silent", job=job.record.id)
+            self._close(job, JobState.LOST, None)
+            return True
         else:
             code = None
         log.info("job ended", job=job.record.id, exit_code=code)
@@ -305,6 +347,8 @@ class Jobs:
         job.record.state, job.record.exit_code, job.record.ended_at = state, code, time.time()
         job.memory_mib = 0.0
         self._write(job.record)
+        if isinstance(job.reader, Feed):
+            job.reader.close()
 
     def _forget(self, job: _Job) -> None:
         del self._jobs[job.record.id]
@@ -368,9 +412,13 @@ class Jobs:
 
     def cpu_s(self) -> float:
         """CPU seconds of all running jobs with their descendants."""
+        return sum(proc.cpu_s(pid) for pid in self.pids())
+
+    def pids(self) -> list[int]:
+        """Of all running jobs with their descendants, as far as they can be seen."""
         with self._lock:
-            roots = [job.record.pid for job in self._jobs.values() if job.running]
-        return sum(proc.cpu_s(pid) for root in roots for pid in proc.tree(root))
+            records = [job.record for job in self._jobs.values() if job.running]
+        return [pid for record in records for pid in _tree(record)]
 
     # ---- files --------------------------------------------------------------------------------------------------------------------------
 
@@ -399,8 +447,23 @@ def _alive(record: Record) -> bool:
         record.pid > 0
         and record.boot == proc.boot_id()
         and proc.start_time(record.pid) == record.start
-        and proc.environment_of(record.pid).get(TOKEN) == record.token
+        and (record.attached or proc.environment_of(record.pid).get(TOKEN) == record.token)
     )
+
+
+def _lives(job: _Job) -> bool:
+    """By its process, or, where that cannot be seen, by what it says."""
+    record, reader = job.record, job.reader
+    if isinstance(reader, Feed):
+        if reader.ended:
+            return False
+        if record.pid == 0:
+            return not reader.silent
+    return _alive(record)
+
+
+def _tree(record: Record) -> list[int]:
+    return list(proc.tree(record.pid)) if record.pid > 0 else []
 
 
 def _report(job: _Job) -> JobReport:
@@ -413,7 +476,8 @@ def _report(job: _Job) -> JobReport:
         reserve_mib=round(job.reserve_mib, 1), iterations=job.reader.count, window_s=WINDOW_S,
         solo_s=sum(solo) / len(solo) if solo else 0.0, solo_count=len(solo),
         shared_s=sum(shared) / len(shared) if shared else 0.0, shared_count=len(shared),
-        exit_code=job.record.exit_code, workload=job.record.workload, budget=job.record.budget, windows=windows.fresh(),
+        exit_code=job.record.exit_code, workload=job.record.workload, budget=job.record.budget,
+        measured=job.record.tracked or not job.record.attached, windows=windows.fresh(),
         loss=loss.mean if loss else None, loss_low=loss.low if loss else None, loss_high=loss.high if loss else None,
         loss_windows=windows.count, recent_s=recent.mean, recent_n=recent.n, recent_sd=recent.sd, closed_s=closed.mean,
         closed_n=closed.n, closed_sd=closed.sd,

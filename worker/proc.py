@@ -6,12 +6,30 @@ from pathlib import Path
 from typing import Final
 
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
+#: The kernel's number of the first PID namespace (PROC_PID_INIT_INO in include/linux/proc_ns.h).
+_INITIAL_NAMESPACE: Final = 0xEFFFFFFC
 _GONE: Final = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
 def boot_id() -> str:
     """Changes with every boot of the machine: process numbers and start times mean something only with it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def sees_all() -> bool:
+    """Whether process numbers here are those of the whole machine, as NVML names them: not so within most containers."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_NAMESPACE
+    except OSError:
+        return False
+
+
+def name(pid: int) -> str:
+    """What it was started as, '' for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except _GONE:
+        return ""
 
 
 def _stat(pid: int) -> list[bytes] | None:

@@ -14,12 +14,12 @@ from api import schemas
 from api.answers import moment
 from api.deps import AdminKey, Gateway, JobsKey, ReadKey, TheGateway, TheTrail
 from smore.domain import loss
-from smore.domain.errors import InvalidInput, Unavailable
+from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import parse_name, size_bytes
 from smore.domain.job import OVER, JobState, state_of
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss, Window
 from smore.domain.workload import parse_training
-from smore.fleet import JobReport, Report, SetBudget, StartJob, StopJob
+from smore.fleet import AttachJob, JobReport, Report, SetBudget, StartJob, StepChunk, StopJob
 
 if TYPE_CHECKING:
     from smore.history import BudgetStep, Harvest
@@ -67,6 +67,58 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
             fleet.send(gpu, command)
         change.target, change.after = f"job/{job.id}", {"name": body.name, "argv": body.argv, "gpus": gpus, "budget": budget}
     return _shown(job, [])
+
+
+@router.post("/attach", status_code=201)
+def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schemas.AttachBody) -> schemas.Attached:
+    """
+    Register a training that runs elsewhere. It stays its owner's: the platform never starts, stops or moves it; `stop` lets it go.
+
+    It counts as a job from its worker's next report on, with the slowest of its ranks.
+    """
+    parse_name(body.name)
+    reports = gateway.fleet().reports()
+    if not reports:
+        raise Unavailable
+    gpu = body.gpu if body.gpu is not None else _where(reports, body.pid)
+    if gpu is None or all(report.gpu != gpu for report in reports):
+        known = ", ".join(report.gpu for report in reports)
+        said = "it cannot be told where it trains" if gpu is None else f"{gpu!r} is not the name of a GPU instance"
+        raise InvalidInput(f"gpu: {said}; there are {known}", field="gpu")
+    workload = parse_training(body.workload, "workload") if body.workload is not None else ""
+    if body.budget is not None:
+        if not body.tracked:
+            raise InvalidInput("budget: nothing is measured of a training that tells no steps", field="budget")
+        _check_budget(gateway, body.budget, workload, [(report.device, report.sharing_mode) for report in reports if report.gpu == gpu])
+    budget = body.budget if body.budget is not None else DEFAULT_BUDGET
+    tags: dict[str, object] = {"budget": budget, "source": "tracked" if body.tracked else "attached"}
+    tags |= {"workload": workload} if workload else {}
+    with trail.change(caller, f"job/{body.name}") as change:
+        rank = f"{body.boot}:{body.pid}:{body.start}"
+        job = gateway.store().attach_job(caller.project, body.name, gpu, tags, group=body.group or rank, rank=rank, former=body.former)
+        command = AttachJob(
+            version=1, id=job.id, project=caller.project, name=body.name, pid=body.pid, start=body.start, boot=body.boot,
+            tracked=body.tracked, workload=workload, budget=budget,
+        )  # fmt: skip
+        gateway.fleet().attach(gpu, command)
+        change.target, change.after = f"job/{job.id}", {"name": body.name, "gpu": gpu, "pid": body.pid, "tracked": body.tracked}
+    return schemas.Attached(id=job.id, gpu=gpu)
+
+
+def _where(reports: Sequence[Report], pid: int) -> str | None:
+    """The GPU instance on which a process computes, or the only one there is; None where it cannot be told."""
+    seen = [report.gpu for report in reports if any(one.pid == pid for one in report.strangers or ())]
+    if len(seen) == 1:
+        return seen[0]
+    return reports[0].gpu if len(reports) == 1 and not seen else None
+
+
+@router.post("/{job}/steps", status_code=204)
+def take_steps(gateway: TheGateway, caller: JobsKey, job: str, body: schemas.StepsBody) -> None:
+    """Take iterations of an attached training. 404 = it is over, or was never attached: register it (again)."""
+    chunk = StepChunk(body.first, body.steps, body.ended)
+    if not gateway.fleet().feed(caller.project, job, body.gpu, chunk):
+        raise NotFound(f"There is no attached job {job} on {body.gpu} in this project.")
 
 
 def _check_budget(gateway: Gateway, budget: float, workload: str, places: Sequence[tuple[str, str]]) -> None:
@@ -133,7 +185,7 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Sta
 
 @router.post("/{job}/stop", status_code=202)
 def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) -> schemas.Job:
-    """Ask it to end (SIGTERM, then SIGKILL). One that has ended stays so."""
+    """Ask it to end (SIGTERM, then SIGKILL). One that has ended stays so; one that runs elsewhere is let go and trains on."""
     store = gateway.store()
     known = store.get_job(caller.project, job)
     if known.state in OVER:
@@ -186,6 +238,7 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
         loss=worst.loss if worst else None, loss_low=worst.loss_low if worst else None, loss_high=worst.loss_high if worst else None,
         loss_windows=min((report.loss_windows for report in reports), default=0),
         memory_mib=sum(report.memory_mib for report in reports) if reports else None, exit_code=job.exit_code,
+        source=job.tags.get("source", "started"), measured=job.tags.get("source") != "attached",
     )  # fmt: skip
 
 

@@ -52,14 +52,14 @@ SPECS = {
 
 
 class Served:
-    """The application in a thread, on a port of its own."""
+    """The application in a thread, on a port of its own (0) or a given one."""
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: Application, port: int = 0) -> None:
         self.app = app
         self._server = uvicorn.Server(
             uvicorn.Config(app, loop="uvloop", http="httptools", ws="none", log_config=None, timeout_graceful_shutdown=2)
         )
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
 

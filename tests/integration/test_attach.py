@@ -1,0 +1,238 @@
+"""Training that runs elsewhere: it registers, is shown, is watched, and is never harmed by the platform's coming and going."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from api.app import create_app
+from scheduler.record import follow_jobs
+from smore import fleet
+from smore.catalog import Catalog
+from smore.domain.access import Scope
+from smore.queue import Queue
+from smore.settings import Settings
+from smore.store import Store
+from tests.eventually import eventually
+from tests.fake_platform import GPU, report
+from tests.integration.test_api import Served, add_key, problem
+from worker import feed as feeds
+from worker import proc
+from worker.activity import Activity
+from worker.feed import Feed
+from worker.gate import Gate
+from worker.jobs import REFUSED, Jobs
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: A training of somebody else's: it says every step, so that a test can see it go on.
+LOOP = """
+import sys, smore
+with smore.track(name="theirs", gpu="test0") as tracker:
+    for line in sys.stdin:
+        tracker.step()
+        print(line.strip(), flush=True)
+"""
+
+
+class Worker:
+    """The part of a GPU worker that knows of jobs, moved by hand."""
+
+    def __init__(self, config: Settings, client: "redis.Redis", home: Path) -> None:
+        prefix = config.redis.prefix
+        self._queue = Queue(client, prefix, config.queue)
+        self._fleet = fleet.Fleet(client, prefix)
+        self._cursor = "0-0"
+        activity = Activity()
+        self.moved: list[int] = []
+        self.jobs = Jobs(
+            gpu=GPU, home=home, entrypoints=(), cores=(), environment={}, activity=activity, gate=Gate(activity), seed="s", probe_share=0.0,
+            probe_max_s=1.0, memory_of=lambda _pid: 1.0, feed=lambda id_: Feed(client, prefix, id_, GPU), started=self.moved.append,
+            changed=lambda: None,
+        )  # fmt: skip
+        self.jobs.adopt()
+
+    def beat(self) -> None:
+        for entry, command in self._fleet.commands(GPU, self._cursor, 0.001):
+            self._cursor = entry
+            match command:
+                case fleet.AttachJob():
+                    self.jobs.attach(command)
+                case fleet.StopJob():
+                    self.jobs.stop(command.id)
+        self.jobs.tick()
+        document = fleet.encode_report(fleet.Report(**{**_fields(report()), "jobs": self.jobs.reports()}))
+        self._queue.report(GPU, document, ttl_s=60, lease_s=2, cursor="", running=[])
+
+
+def _fields(one: fleet.Report) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__struct_fields__}
+
+
+@pytest.fixture
+def worker(config: Settings, redis_client: "redis.Redis", tmp_path: Path) -> Worker:
+    made = Worker(config, redis_client, tmp_path)
+    made.beat()
+    return made
+
+
+@pytest.fixture
+def key(catalog: Catalog, store: Store) -> str:
+    return add_key(catalog, *Scope)
+
+
+@pytest.fixture
+def http(config: Settings, worker: Worker, key: str) -> Iterator[httpx.Client]:
+    with Served(create_app(config)) as served, httpx.Client(base_url=served.url, headers={"X-API-Key": key}, timeout=30) as client:
+        eventually(lambda: client.get("/v1/jobs").status_code == 200, what="the key")
+        yield client
+
+
+Train = Callable[[str, str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def train() -> Iterator[Train]:
+    """Starts a training outside the platform: (URL, key) → its process."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(url: str, key: str) -> "subprocess.Popen[str]":
+        env = os.environ | {"PYTHONPATH": str(ROOT), "SMORE_URL": url, "SMORE_API_KEY": key}
+        process = subprocess.Popen([sys.executable, "-c", LOOP], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def step(process: "subprocess.Popen[str]", count: int = 1) -> None:
+    """Let it make steps, and see that it has made them."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for number in range(count):
+        process.stdin.write(f"{number}\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == f"{number}\n"
+
+
+def jobs(http: httpx.Client, worker: Worker) -> list[dict[str, Any]]:
+    worker.beat()
+    found: list[dict[str, Any]] = http.get("/v1/jobs").json()["jobs"]
+    return found
+
+
+def test_a_script_outside_attaches_is_shown_and_trains_on_when_the_platform_goes(
+    config: Settings, redis_client: "redis.Redis", worker: Worker, key: str, train: Train, store: Store, tmp_path: Path
+) -> None:
+    with Served(create_app(config)) as served, httpx.Client(base_url=served.url, headers={"X-API-Key": key}, timeout=30) as http:
+        eventually(lambda: http.get("/v1/jobs").status_code == 200, what="the key")
+        process = train(served.url, key)
+        step(process, 3)
+        (job,) = eventually(lambda: [one for one in jobs(http, worker) if one["iterations"] == 3], within_s=15, what="three steps")
+        assert (job["name"], job["gpus"], job["state"], job["source"], job["measured"]) == ("theirs", [GPU], "running", "tracked", True)
+        (seen,) = worker.jobs.reports()
+        assert (seen.pid, seen.solo_count) == (process.pid, 3), "it is known by its process, and its iterations count"
+        assert worker.moved == [], "its process is left where it is"
+    # No gateway: it trains on, and what it did meanwhile is told to the next one, by the same job.
+    step(process, 5)
+    again = Worker(config, redis_client, tmp_path)
+    assert again.jobs.running() == [job["id"]], "a worker that starts anew adopts it"
+    port = int(served.url.rpartition(":")[2])
+    with Served(create_app(config), port) as back, httpx.Client(base_url=back.url, headers={"X-API-Key": key}, timeout=30) as http:
+        step(process, 1)
+        eventually(lambda: sum(one["iterations"] for one in jobs(http, again)) >= 6, within_s=20, what="the steps made meanwhile")
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(10) == 0
+        eventually(lambda: jobs(http, again)[0]["state"] == "ended", within_s=15, what="its end")
+    assert again.jobs.running() == []
+
+
+def test_a_process_is_attached_by_its_number_and_let_go(http: httpx.Client, worker: Worker, store: Store) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        made = http.post("/v1/jobs/attach", json={"name": "theirs", "pid": process.pid}).json()
+        (job,) = jobs(http, worker)
+        assert (job["id"], job["source"], job["measured"], job["state"]) == (made["id"], "attached", False, "running")
+        assert job["degradation"] is None
+        (seen,) = worker.jobs.reports()
+        assert (seen.measured, seen.memory_mib) == (False, 1.0)
+        assert http.post(f"/v1/jobs/{made['id']}/stop").status_code == 202
+        worker.beat()
+        assert worker.jobs.running() == []
+        assert process.poll() is None, "it trains on"
+        (again,) = [http.post("/v1/jobs/attach", json={"name": "theirs", "pid": process.pid, "gpu": GPU}).json()]
+        worker.beat()
+        assert worker.jobs.running() == [again["id"]]
+    finally:
+        process.kill()
+        process.communicate()
+    worker.beat()
+    assert worker.jobs.running() == [], "its end is seen"
+
+
+def test_what_cannot_be_attached_is_refused(http: httpx.Client, worker: Worker) -> None:
+    def attach(**body: object) -> httpx.Response:
+        return http.post("/v1/jobs/attach", json={"name": "theirs", "pid": 2**30} | body)
+
+    assert problem(attach(gpu="none"), 422, "invalid_input")["field"] == "gpu"
+    assert problem(attach(budget=0.05), 422, "invalid_input")["field"] == "budget"
+    assert problem(attach(workload="x"), 422, "invalid_spec")["field"] == "workload"
+    assert attach().status_code == 201
+    worker.beat()
+    assert [one.exit_code for one in worker.jobs.reports()] == [REFUSED], "there is no such process"
+    problem(http.post("/v1/jobs/none/steps", json={"gpu": GPU, "steps": []}), 404, "not_found")
+
+
+def test_ranks_of_one_training_make_one_job(store: Store) -> None:
+    tags = {"budget": 0.1, "source": "tracked"}
+    first = store.attach_job("default", "big", "a", tags, group="g", rank="1")
+    assert store.attach_job("default", "big", "a", tags, group="g", rank="1").id == first.id, "the same process twice"
+    both = store.attach_job("default", "big", "b", tags, group="g", rank="2")
+    assert (both.id, both.gpus) == (first.id, ["a", "b"])
+    with pytest.raises(Exception, match="Another rank"):
+        store.attach_job("default", "big", "a", tags, group="g", rank="3")
+    anew = store.attach_job("default", "big", "a", tags, group="g", rank="1", former=first.id)
+    assert anew.id != first.id
+    assert store.get_job("default", first.id).state == "lost"
+
+
+def test_one_that_cannot_be_seen_lives_by_its_word(
+    http: httpx.Client, worker: Worker, config: Settings, redis_client: "redis.Redis", store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"name": "far", "pid": os.getpid(), "start": 1, "boot": "another machine's", "tracked": True, "gpu": GPU}
+    id_ = http.post("/v1/jobs/attach", json=body).json()["id"]
+    end = time.time()
+    steps = {"gpu": GPU, "first": 0, "steps": [[end - 0.2, 0.1], [end - 0.1, 0.1], [end + 3600, 0.1]]}
+    for _ in range(2):  # the same again counts once
+        assert http.post(f"/v1/jobs/{id_}/steps", json=steps).status_code == 204
+    (job,) = jobs(http, worker)
+    (seen,) = worker.jobs.reports()
+    assert (seen.pid, seen.iterations, seen.solo_count) == (0, 3, 2), "a step in the future is counted, and in no mean"
+    assert worker.jobs.pids() == []
+    monkeypatch.setattr(feeds, "SILENT_S", -1.0)
+    worker.beat()
+    assert [one.state for one in worker.jobs.reports()] == ["lost"]
+    follow_jobs(store, fleet.Fleet(redis_client, config.redis.prefix))
+    assert http.get(f"/v1/jobs/{id_}").json()["state"] == "lost"
+    problem(http.post(f"/v1/jobs/{id_}/steps", json=steps), 404, "not_found")
+    assert job["id"] == id_
+
+
+def test_our_own_are_no_strangers() -> None:
+    assert proc.name(os.getpid())
+    assert proc.name(2**30) == ""
+    assert isinstance(proc.sees_all(), bool)
