@@ -4,7 +4,7 @@ ENV PYTHONUNBUFFERED=1 PYTHONPATH=/app PIP_NO_CACHE_DIR=1 MALLOC_ARENA_MAX=2
 WORKDIR /app
 COPY pyproject.toml constraints.txt README.md ./
 COPY smore/__init__.py smore/__init__.py
-RUN pip install -c constraints.txt -e '.[examples]'
+RUN pip install -c constraints.txt -e '.[examples,node]'
 COPY . .
 RUN python -m scheduler.policy
 RUN useradd --system --create-home smore && mkdir /data && chown smore /data

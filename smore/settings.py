@@ -170,6 +170,19 @@ class WorkerSettings(BaseModel):
     scratch_mib: int = Field(default=256, ge=1)
 
 
+class NodeSettings(BaseModel):
+    """The GPU workers of one machine (``python -m worker.node``)."""
+
+    #: ``gpu``: every GPU and MIG instance that NVML shows, and an error where there is none; ``cpu``: CPU partitions in their place.
+    kind: Literal["gpu", "cpu"] = "gpu"
+    #: CPU partitions, None = one for each core but the first, two at least.
+    partitions: int | None = Field(default=None, ge=1, le=64)
+    #: What the names of its CPU partitions begin with, "" = the machine's name: names are one for the whole platform.
+    name: str = Field(default="", pattern=r"^[A-Za-z0-9-]{0,63}$")
+    #: Where the workers serve their metrics: this port of 127.0.0.1 and those behind it.
+    metrics_port: int = 8410
+
+
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SMORE_", env_nested_delimiter="__", extra="ignore")
 
@@ -197,6 +210,7 @@ class Settings(BaseSettings):
     prewarm: PrewarmSettings = PrewarmSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     worker: WorkerSettings = WorkerSettings()
+    node: NodeSettings = NodeSettings()
 
     @property
     def secrets_file(self) -> Path:

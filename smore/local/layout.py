@@ -1,12 +1,15 @@
 """What runs on one machine: the split of its cores and GPUs, and the table of processes."""
 
+import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import pynvml
+
+from smore.settings import NodeSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,25 @@ def gpu_partitions() -> tuple[Partition, ...]:
         pynvml.nvmlShutdown()
 
 
+def node_partitions(own: NodeSettings, cores: Sequence[int]) -> tuple[Partition, ...]:
+    """
+    The GPU instances of this machine under names that no other machine has: the UUID of a GPU, the machine's name before that of a CPU
+    partition.
+
+    Raises ValueError where GPUs are wanted and NVML shows none.
+    """
+    if own.kind == "cpu":
+        host = own.name or socket.gethostname().partition(".")[0]
+        return tuple(replace(part, gpu=f"{host}-{part.gpu}") for part in plan_partitions(cores, own.partitions))
+    found = gpu_partitions()
+    if not found:
+        raise ValueError(
+            "NVML shows no GPU here: is the driver loaded, and has the container been given its GPUs? SMORE_NODE__KIND=cpu makes CPU "
+            "partitions in their place"
+        )
+    return tuple(replace(part, gpu=part.device) for part in found)
+
+
 def _mig_instances(gpu: object) -> list[str] | None:
     """UUIDs of a GPU's MIG instances; None where MIG is off or unknown."""
     try:
@@ -113,6 +135,30 @@ def _mig_instances(gpu: object) -> list[str] | None:
         except pynvml.NVMLError:
             continue  # an empty place
     return uuids
+
+
+def module(*words: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", *words)
+
+
+def worker_processes(partitions: Sequence[Partition], metrics_port: int) -> tuple[Process, ...]:
+    """One GPU worker for each GPU instance; their metrics are served from that port on."""
+    return tuple(
+        Process(
+            name=f"worker-{part.gpu}",
+            command=module("worker.app"),
+            env=(
+                ("SMORE_METRICS_PORT", str(metrics_port + number)),
+                ("SMORE_WORKER__GPU", part.gpu),
+                ("SMORE_WORKER__KIND", part.kind),
+                ("SMORE_WORKER__DEVICE", part.device),
+                ("SMORE_WORKER__SHARE", f"{part.share:g}"),
+            ),
+            # It ends its runners, each of which may be in the middle of an invocation.
+            stop_wait_s=20,
+        )
+        for number, part in enumerate(partitions)
+    )
 
 
 def environment(layout: Layout) -> dict[str, str]:
@@ -132,32 +178,13 @@ def environment(layout: Layout) -> dict[str, str]:
 def processes(layout: Layout) -> tuple[Process, ...]:
     """The platform's processes in the order in which they start; Redis and Postgres are not among them."""
 
-    def module(*words: str) -> tuple[str, ...]:
-        return (sys.executable, "-m", *words)
-
     def metrics(number: int) -> tuple[tuple[str, str], ...]:
         """The gateway serves its metrics itself, the others on the ports behind its own."""
         return (("SMORE_METRICS_PORT", str(layout.gateway_port + number)),)
 
-    workers = tuple(
-        Process(
-            name=f"worker-{part.gpu}",
-            command=module("worker.app"),
-            env=(
-                *metrics(10 + number),
-                ("SMORE_WORKER__GPU", part.gpu),
-                ("SMORE_WORKER__KIND", part.kind),
-                ("SMORE_WORKER__DEVICE", part.device),
-                ("SMORE_WORKER__SHARE", f"{part.share:g}"),
-            ),
-            # It ends its runners, each of which may be in the middle of an invocation.
-            stop_wait_s=20,
-        )
-        for number, part in enumerate(layout.partitions)
-    )
     return (
         # Importing torch takes longest, so the workers go first.
-        *workers,
+        *worker_processes(layout.partitions, layout.gateway_port + 10),
         Process(name="gateway", command=module("api.app"), listens=(layout.gateway_host, layout.gateway_port)),
         Process(name="scheduler-0", command=module("scheduler.worker", "scheduler", "scheduler-0"), env=metrics(1)),
         # Two of them: one leads, the other waits for the lease.

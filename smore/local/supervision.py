@@ -37,18 +37,16 @@ class ProcessStatus:
     uptime_s: float
 
 
-def configuration(*, run: Path, logs: Path, root: Path, groups: Mapping[str, Iterable[Process]]) -> str:
+def configuration(*, run: Path, logs: Path | None, root: Path, groups: Mapping[str, Iterable[Process]]) -> str:
     """
-    The text of supervisord.conf.
+    The text of supervisord.conf. ``logs``: the folder of everybody's logs, None = the supervisor's own standard output.
 
     Raises ValueError for a path that the file's syntax cannot hold.
     """
     sections = [
         _section(
             "supervisord",
-            logfile=str(logs / "supervisor.log"),
-            logfile_maxbytes="10MB",
-            logfile_backups="3",
+            **_log("logfile", logs, "supervisor"),
             pidfile=str(run / "supervisor.pid"),
             directory=str(root),
             umask="077",
@@ -83,15 +81,22 @@ def configuration(*, run: Path, logs: Path, root: Path, groups: Mapping[str, Ite
                     stopasgroup="false",
                     killasgroup="false",
                     redirect_stderr="true",
-                    # Supervisord expands this value twice.
-                    stdout_logfile=str(logs / f"{member.name}.log").replace("%", "%%"),
-                    stdout_logfile_maxbytes="10MB",
-                    stdout_logfile_backups="3",
+                    **_log("stdout_logfile", logs, member.name),
                     **({"user": member.user} if member.user else {}),
                     **({"environment": ",".join(f'{key}="{value}"' for key, value in member.env)} if member.env else {}),
                 )
             )
     return "\n".join(sections)
+
+
+def _log(key: str, folder: Path | None, name: str) -> dict[str, str]:
+    """Where somebody's log goes: a file that is rotated, or the supervisor's own standard output, which cannot be."""
+    if folder is None:
+        return {key: "/dev/fd/1" if key == "stdout_logfile" else "/dev/null", f"{key}_maxbytes": "0"}
+    path = str(folder / f"{name}.log")
+    # Supervisord expands a program's value twice.
+    shown = path.replace("%", "%%") if key == "stdout_logfile" else path
+    return {key: shown, f"{key}_maxbytes": "10MB", f"{key}_backups": "3"}
 
 
 def _section(name: str, **values: str) -> str:
@@ -101,6 +106,11 @@ def _section(name: str, **values: str) -> str:
             raise ValueError(f"the supervisor's configuration cannot hold {key} = {value!r}")
         lines.append(f"{key} = {value.replace('%', '%%')}")
     return "\n".join(lines) + "\n"
+
+
+def foreground(configuration_file: Path) -> list[str]:
+    """The command that is the supervisor itself and stays: for a process that is to become it."""
+    return [sys.executable, "-P", str(Path(__file__).with_name("daemon.py")), "-n", "-c", str(configuration_file)]
 
 
 def launch(configuration_file: Path, environment: Mapping[str, str]) -> "subprocess.Popen[str]":

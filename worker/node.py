@@ -1,0 +1,43 @@
+"""
+``python -m worker.node``: the GPU workers of one machine, one for each GPU instance, under one supervisor.
+
+What `smore up` does for the machine of the whole platform, for a machine that only brings GPUs, or for a container that is given all of
+them. Names come from the device itself (``GPU-<uuid>``, ``MIG-<uuid>``), so that two machines never have the same; Celery queues are
+``gpu.<name>``. The process becomes the supervisor (smore/local/daemon.py): a signal to end reaches every worker, which ends its runners.
+"""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from smore.local import supervision
+from smore.local.embedded import private_folder, write_private
+from smore.local.layout import node_partitions, worker_processes
+from smore.local.supervision import SERVERS
+from smore.settings import settings
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> None:
+    config = settings()
+    try:
+        parts = node_partitions(config.node, sorted(os.sched_getaffinity(0)))
+    except ValueError as error:
+        sys.exit(f"smore: {error}")
+    home = config.home.resolve()
+    run = private_folder(home / "run")
+    file = run / f"node-{socket.gethostname()}.conf"
+    # Of the group that starts by itself: here nothing waits for servers, which the workers do on their own.
+    groups = {SERVERS: worker_processes(parts, config.node.metrics_port)}
+    own = private_folder(run / f"node-{socket.gethostname()}")
+    write_private(file, supervision.configuration(run=own, logs=None, root=ROOT, groups=groups))
+    for part in parts:
+        print(f"{part.gpu}: {part.kind} {part.device}", flush=True)
+    command = supervision.foreground(file)
+    os.execve(command[0], command, {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2", **os.environ})  # noqa: S606 - it is to become it
+
+
+if __name__ == "__main__":
+    main()
