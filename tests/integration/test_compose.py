@@ -90,6 +90,14 @@ def test_passwords_have_no_default() -> None:
     assert "${SMORE_POSTGRES_PASSWORD:?" in text
 
 
+def test_a_further_host_runs_the_same_node() -> None:
+    node, alone = composed()["node"], yaml.safe_load((ROOT / "docker-compose.node.yml").read_text())["services"]["node"]
+    for same in ("command", "restart", "init", "stop_grace_period", "security_opt", "cap_drop", "pid", "shm_size", "deploy", "healthcheck"):
+        assert alone[same] == node[same], same
+    assert "ports" not in alone
+    assert set(alone["environment"]) == set(node["environment"]) - {"SMORE_POSTGRES__URL", "SMORE_API__HOST", "SMORE_API__PORT"}
+
+
 def test_without_gpus_the_node_asks_for_none() -> None:
     node = composed("docker-compose.cpu.yml")["node"]
     assert "deploy" not in node
