@@ -65,6 +65,12 @@ class ResultDropped(CallerError):
     code = "result_dropped"
 
 
+class LetGo(CallerError):
+    """This training was let go: what it does is not followed any more."""
+
+    code = "let_go"
+
+
 class Ended(CallerError):
     """The invocation ended without a result. ``details`` carry its status, id, state and cause."""
 
@@ -86,6 +92,7 @@ STATUS: Mapping[str, int] = {
     "conflict": 409,
     "not_ready": 409,
     "result_dropped": 410,
+    "let_go": 410,
     "payload_too_large": 413,
     "unsupported_media_type": 415,
     "invalid_input": 422,

@@ -362,13 +362,14 @@ def _descriptors(place: Site) -> Iterator[Finding]:
 
 def _kernel(place: Site) -> Iterator[Finding]:
     pages = place.kernel("sys/kernel/mm/transparent_hugepage/enabled")
-    if pages is None:
+    chosen = re.search(r"\[(\w+)\]", pages or "")
+    if chosen is None:
         yield _unknown("huge pages", "this kernel does not say")
-    elif "[always]" in pages:
+    elif chosen[1] == "always":
         fix = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: forks of Redis stall and take more memory"
         yield _warning("huge pages", "always", fix)
     else:
-        yield _ok("huge pages", pages)
+        yield _ok("huge pages", chosen[1])
     overcommit = place.kernel("proc/sys/vm/overcommit_memory")
     if overcommit is None:
         yield _unknown("overcommit", "this kernel does not say")

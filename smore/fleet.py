@@ -8,7 +8,7 @@ content, and read from the cursor that the worker last reported.
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 import redis
@@ -19,6 +19,8 @@ from smore.domain.loss import DEFAULT_BUDGET, Window
 #: Reports of one attached training that wait for its worker, and how long.
 _STEP_CHUNKS = 600
 _STEPS_TTL_S = 3600
+#: How long one that was let go is told so.
+_GONE_S = 86_400
 
 
 class WarmState(StrEnum):
@@ -368,11 +370,20 @@ class Fleet:
         self._redis.hset(f"{self._prefix}feeds", f"{command.id}|{gpu}", command.project)
         self.send(gpu, command)
 
-    def feed(self, project: str, job: str, gpu: str, chunk: StepChunk) -> bool:
-        """Hand steps on; False where no such training is attached (any more)."""
-        owner = cast("bytes | None", self._redis.hget(f"{self._prefix}feeds", f"{job}|{gpu}"))
+    def let_go(self, job: str) -> None:
+        """An attached training is not wanted any more: what it still tells is refused for a day, so that it does not come back by itself."""
+        self._redis.set(f"{self._prefix}gone:{job}", b"", ex=_GONE_S)
+
+    def feed(self, project: str, job: str, gpu: str, chunk: StepChunk) -> Literal["taken", "unknown", "gone"]:
+        """Hand steps on. ``unknown``: no such training is attached (any more); ``gone``: it was let go."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hget(f"{self._prefix}feeds", f"{job}|{gpu}")
+        pipe.exists(f"{self._prefix}gone:{job}")
+        owner, gone = pipe.execute()
+        if gone:
+            return "gone"
         if owner is None or owner.decode() != project:
-            return False
+            return "unknown"
         key = steps_key(self._prefix, job, gpu)
         pipe = self._redis.pipeline(transaction=False)
         pipe.rpush(key, _encode(chunk))
@@ -380,7 +391,7 @@ class Fleet:
         pipe.ltrim(key, -_STEP_CHUNKS, -1)
         pipe.expire(key, _STEPS_TTL_S)
         pipe.execute()
-        return True
+        return "taken"
 
     def _announce_pause(self) -> None:
         """The leader re-reads all of this when it sees a catalog change of no function, gateways what is drained."""

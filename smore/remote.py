@@ -176,7 +176,7 @@ class RemoteTracker(Tracker):
                 raw = answer.read()
         except urllib.error.HTTPError as error:
             said = error.read().decode(errors="replace")
-            if error.code in (404, 410) and self._job:
+            if error.code == 404 and self._job:
                 raise Unknown from error
             if error.code < 500 and error.code not in (408, 429):
                 raise Refused(f"{error.code} {said}") from error

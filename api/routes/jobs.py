@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query
 from api import schemas
 from api.answers import moment
 from api.deps import AdminKey, Gateway, JobsKey, ReadKey, TheGateway, TheTrail
+from api.errors import LetGo
 from smore.domain import loss
 from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import parse_name, size_bytes
@@ -113,12 +114,17 @@ def _where(reports: Sequence[Report], pid: int) -> str | None:
     return reports[0].gpu if len(reports) == 1 and not seen else None
 
 
-@router.post("/{job}/steps", status_code=204)
+@router.post("/{job}/steps", status_code=204, responses={410: {"model": schemas.Problem}})
 def take_steps(gateway: TheGateway, caller: JobsKey, job: str, body: schemas.StepsBody) -> None:
-    """Take iterations of an attached training. 404 = it is over, or was never attached: register it (again)."""
-    chunk = StepChunk(body.first, body.steps, body.ended)
-    if not gateway.fleet().feed(caller.project, job, body.gpu, chunk):
-        raise NotFound(f"There is no attached job {job} on {body.gpu} in this project.")
+    """
+    Take iterations of an attached training. 404 = it is over, or was never attached: register it (again); 410 = somebody let it go: it
+    should not come back by itself.
+    """
+    match gateway.fleet().feed(caller.project, job, body.gpu, StepChunk(body.first, body.steps, body.ended)):
+        case "unknown":
+            raise NotFound(f"There is no attached job {job} on {body.gpu} in this project.")
+        case "gone":
+            raise LetGo
 
 
 def _check_budget(gateway: Gateway, budget: float, workload: str, places: Sequence[tuple[str, str]]) -> None:
@@ -191,6 +197,8 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) ->
     if known.state in OVER:
         return _shown(known, [])
     with trail.change(caller, f"job/{job}", {"state": known.state.value}) as change:
+        if known.tags.get("source") in ("tracked", "attached"):
+            gateway.fleet().let_go(job)
         for gpu in known.gpus:
             gateway.fleet().send(gpu, StopJob(version=1, id=job))
         stopping = store.update_job(caller.project, job, JobState.STOPPING)

@@ -232,6 +232,17 @@ def test_one_that_cannot_be_seen_lives_by_its_word(
     assert job["id"] == id_
 
 
+def test_a_tracked_one_that_is_let_go_does_not_come_back(http: httpx.Client, worker: Worker) -> None:
+    body = {"name": "far", "pid": os.getpid(), "tracked": True, "gpu": GPU}
+    id_ = http.post("/v1/jobs/attach", json=body).json()["id"]
+    assert http.post("/v1/jobs/attach", json=body).json()["id"] == id_, "told twice, because the first answer was lost"
+    worker.beat()
+    assert http.post(f"/v1/jobs/{id_}/stop").status_code == 202
+    worker.beat()
+    assert worker.jobs.running() == []
+    problem(http.post(f"/v1/jobs/{id_}/steps", json={"gpu": GPU, "steps": []}), 410, "let_go")
+
+
 def test_our_own_are_no_strangers() -> None:
     assert proc.name(os.getpid())
     assert proc.name(2**30) == ""

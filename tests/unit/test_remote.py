@@ -135,7 +135,8 @@ def test_one_that_is_refused_is_left_alone(made: list[Told], caplog: pytest.LogC
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(401, Refused), (422, Refused), (409, Refused), (429, urllib.error.HTTPError), (503, urllib.error.HTTPError)]
+    ("status", "kind"),
+    [(401, Refused), (410, Refused), (422, Refused), (409, Refused), (429, urllib.error.HTTPError), (503, urllib.error.HTTPError)],
 )
 def test_answers_by_status(monkeypatch: pytest.MonkeyPatch, made: list[Told], status: int, kind: type[Exception]) -> None:
     def answer(request: Any, timeout: float) -> Any:
