@@ -371,7 +371,7 @@ class Fleet:
         self.send(gpu, command)
 
     def let_go(self, job: str) -> None:
-        """An attached training is not wanted any more: what it still tells is refused for a day, so that it does not come back by itself."""
+        """An attached training is not wanted any more: what it still tells is refused for a day, so that it does not come back."""
         self._redis.set(f"{self._prefix}gone:{job}", b"", ex=_GONE_S)
 
     def feed(self, project: str, job: str, gpu: str, chunk: StepChunk) -> Literal["taken", "unknown", "gone"]:
