@@ -32,6 +32,8 @@ MAX_WAIT_S = 60.0
 _LARGE_BODY = 512 << 10
 #: How long after its deadline an inference's answer may come: the platform itself ends what is overdue.
 _ANSWER_S = 1.0
+#: A tensor of this size is not written to disk while its caller waits: writing it there and cleaning up after it is half of what it costs.
+_VOLATILE = 64 << 10
 #: The longest deadline, as for a function's own.
 _MAX_DEADLINE_MS = 86_400_000.0
 #: The most rows that a dry run may name.
@@ -44,7 +46,11 @@ _WAIT = re.compile(rb"wait\s*=\s*(\d{1,6})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What one POST asks for. ``several``: its body had ``inputs``, so the answer is a list. ``wait_s`` None = answer 202 at once."""
+    """
+    What one POST asks for. ``several``: its body had ``inputs``, so the answer is a list. ``wait_s`` None = answer 202 at once.
+
+    ``volatile``: see :class:`smore.queue.Request`.
+    """
 
     gateway: Gateway
     key: KeyEntry
@@ -60,6 +66,7 @@ class Call:
     request_hash: str
     request_id: str
     limits: Limits
+    volatile: bool = False
 
     def wanted(self, position: int) -> Wanted:
         """The input at ``position`` as a request to the queue, under a new id."""
@@ -71,7 +78,7 @@ class Call:
             channel=self.gateway.waiters.channel if told else "", encoding=payload.encoding, accept=self.accept, rows=payload.rows,
             shape=payload.shape, sync=told, trace=self.trace, key_id=self.key.id,
             idempotency_key=self.idempotency_key + suffix if self.idempotency_key else "", request_hash=self.request_hash,
-            max_pending=spec.max_pending, max_attempts=spec.max_attempts, limits=self.limits,
+            max_pending=spec.max_pending, max_attempts=spec.max_attempts, limits=self.limits, volatile=self.volatile,
         )  # fmt: skip
 
 
@@ -138,6 +145,8 @@ async def read_inference(
         trace=_trace(trace) if trace is not None else "", idempotency_key=idempotency_key,
         request_hash=_digest(f"{entry.key}@{entry.revision}", told, body) if idempotency_key else "", request_id=scope["request_id"],
         limits=of_project,
+        # Its caller is never told 202, and while the caller waits this process has the payload.
+        volatile=len(inference.payload.body) >= _VOLATILE and not idempotency_key,
     )  # fmt: skip
     return call, inference
 

@@ -124,6 +124,7 @@ FAILURE: Mapping[str, int] = {
     Cause.ATTEMPT_LIMIT: 502,
     Cause.DISPATCH_LIMIT: 502,
     Cause.QUARANTINED: 503,
+    Cause.PAYLOAD_LOST: 503,
     Cause.TIMED_OUT: 504,
 }
 

@@ -38,6 +38,9 @@ ANSWER_TTL_S = 5.0
 #: Invocations that are cancelled in one round trip.
 _PURGED_AT_ONCE = 200
 
+#: An argument of a command that is sent as it lies.
+_LARGE = 32 << 10
+
 SCRIPTS = (
     "enqueue", "ask", "claim", "start", "finish", "requeue", "reap", "release", "settle", "cancel", "keep", "sweep", "report", "lead",
     "snapshot",
@@ -58,7 +61,12 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the gateway asks for. ``deadline_us`` absolute, or ``slo_us`` from arrival; exactly one is not zero."""
+    """
+    What the gateway asks for. ``deadline_us`` absolute, or ``slo_us`` from arrival; exactly one is not zero.
+
+    ``volatile``: the payload is not written to disk. Where Redis is killed before it is started, it fails with ``payload_lost``: for a
+    caller who waits and can send it again.
+    """
 
     id: str
     function: str
@@ -79,6 +87,7 @@ class Request:
     max_pending: int = 1000
     max_attempts: int = 3
     limits: Limits = NO_LIMITS
+    volatile: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +304,7 @@ def script_sources(bounds: QueueSettings) -> dict[str, str]:
         f"local TTL_RESULT, TTL_SYNC = {int(bounds.result_ttl_s * 1e6)}, {int(bounds.sync_result_ttl_s * 1e6)}\n"
         f"local MAX_LOST = {bounds.max_lost}\n"
         f"local BLOB_EXPIRED = {_lua_text(error_result('The deadline passed before a GPU instance could start it.'))}\n"
+        f"local BLOB_LOST = {_lua_text(error_result('Its input was lost when Redis ended; send it again.'))}\n"
     )
     folder = resources.files("smore") / "lua"
     prelude = (folder / "common.lua").read_text()
@@ -313,12 +323,31 @@ def _limit_args(limits: Limits) -> list[Arg]:
     return ["" if value is None else value for value in (limits.rate_per_s, limits.burst or 1, limits.depth, limits.concurrency)]
 
 
+def _packed(command: Sequence[Arg]) -> list[bytes]:
+    """A command in Redis' protocol, in pieces: packing it in C is quick for small arguments and copies a large one time and again."""
+    if all(not isinstance(arg, bytes) or len(arg) < _LARGE for arg in command):
+        return [hiredis.pack_command(tuple(command))]  # type: ignore[arg-type]  # its stub means one-tuples
+    pieces: list[bytes] = []
+    small = [b"*%d\r\n" % len(command)]
+    for arg in command:
+        data = arg if isinstance(arg, bytes) else str(arg).encode()
+        small.append(b"$%d\r\n" % len(data))
+        if len(data) < _LARGE:
+            small.append(data)
+        else:
+            pieces += [b"".join(small), data]
+            small = []
+        small.append(b"\r\n")
+    return [*pieces, b"".join(small)]
+
+
 def _enqueue_args(request: Request, bounds: QueueSettings) -> list[Arg]:
     return [
         request.id, request.function, request.revision, request.slo_us, request.deadline_us, request.channel, request.encoding.value,
         request.accept.value, request.rows, request.shape, int(request.sync), request.trace, request.key_id, request.idempotency_key,
         request.request_hash, request.max_pending, bounds.max_pending, bounds.payload_bytes, bounds.result_bytes, bounds.events,
         int(bounds.idempotency_ttl_s), request.max_attempts, bounds.keys, request.payload, *_limit_args(request.limits),
+        int(request.volatile),
     ]  # fmt: skip
 
 
@@ -425,8 +454,10 @@ class Queue:
         pool = self.redis.connection_pool
         connection = pool.get_connection()
         try:
-            packed = b"".join(hiredis.pack_command(command) for command in commands)  # type: ignore[arg-type]  # its stub means one-tuples
-            connection.send_packed_command([packed])  # type: ignore[no-untyped-call]
+            packed = [piece for command in commands for piece in _packed(command)]
+            # One system call for all that is small.
+            whole = [b"".join(packed)] if sum(map(len, packed)) < _LARGE else packed
+            connection.send_packed_command(whole)  # type: ignore[no-untyped-call]
             answers: list[Any] = []
             for _ in commands:
                 try:
@@ -646,7 +677,7 @@ class AsyncQueue:
         try:
             async with asyncio.timeout(self.timeout_s):
                 await connection.connect()  # type: ignore[no-untyped-call]
-                packed = [hiredis.pack_command(command) for command in commands]  # type: ignore[arg-type]  # its stub means one-tuples
+                packed = [piece for command in commands for piece in _packed(command)]
                 await connection.send_packed_command(packed, check_health=False)
                 for _ in commands:
                     try:

@@ -7,6 +7,7 @@ The protocol's REST paths with Triton's extensions for binary tensors, the model
 
 import asyncio
 import time
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from inspect import cleandoc
@@ -20,7 +21,7 @@ from pydantic import BaseModel
 
 from api import oip, schemas
 from api.answers import JSON_TYPE, RAW_TYPE, Answer, result_of, server_timing
-from api.calls import read_body, read_inference
+from api.calls import Call, read_body, read_inference
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
 from api.errors import Ended, Malformed, NotReady, StillRunning, Unsupported
 from api.routes import functions, health, invocations
@@ -28,6 +29,7 @@ from smore.catalog import FunctionEntry
 from smore.domain.access import Scope
 from smore.domain.errors import CallerError, InvalidInput, NotFound, Unavailable
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec
+from smore.domain.invocation import Cause
 from smore.domain.tensors import BYTES, DATATYPES
 from smore.fleet import WarmState
 from smore.observability import REFUSALS
@@ -409,7 +411,7 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
     entry, spec = await _revision(gateway, key.project, model, version)
     try:
         call, inference = await read_inference(request, gateway, key, entry, spec)
-        told = await invocations.run(call, call.wait_s or 0.0, began)
+        told = await _run(call, began)
         if told.reply is None:
             raise StillRunning(f"The wait has ended; ask at /v1/invocations/{told.id}.", id=told.id, state=told.state)
         result = result_of(told.reply, await invocations.gate_now(gateway, entry.key, told.reply))
@@ -435,6 +437,18 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
     if told.replayed:
         headers.append((b"idempotency-replayed", b"true"))
     return Answer(200, body, call.request_id, headers)
+
+
+async def _run(call: Call, began: float) -> invocations.Told:
+    """Queue it and wait; what Redis forgets in its own restart is queued again, for what is left of its time."""
+    told = await invocations.run(call, call.wait_s or 0.0, began)
+    while told.reply is not None and told.reply.cause == Cause.PAYLOAD_LOST:
+        waited_s = time.perf_counter() - began
+        left_us = call.slo_us - int(waited_s * 1e6)
+        if left_us <= 0:
+            break
+        told = await invocations.run(replace(call, slo_us=left_us), max(0.0, (call.wait_s or 0.0) - waited_s), began)
+    return told
 
 
 def _written(result: Any, inference: oip.Inference, entry: FunctionEntry, coding: str) -> tuple[bytes, int | None]:

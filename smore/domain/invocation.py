@@ -65,6 +65,7 @@ class Cause(StrEnum):
     DEADLINE_EXPIRED = "deadline_expired"
     INFEASIBLE = "infeasible"
     CANCELLED = "cancelled"
+    PAYLOAD_LOST = "payload_lost"
     WORKER_LOST = "worker_lost"
     DISPATCH_LOST = "dispatch_lost"
     WORKER_BUSY = "worker_busy"

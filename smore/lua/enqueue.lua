@@ -3,6 +3,7 @@
 --  12 sync 0|1 (told to a caller who waits, and not asked for again by key)  13 trace  14 key id  15 idempotency key ('' = none)  16 request hash  17 max pending of the function  18 max pending
 --  19 max payload bytes  20 max result bytes  21 max events  22 idempotency ttl s  23 max attempts  24 max keys  25 payload
 --  26..29 limits of the project: rate a second, burst, depth, concurrency ('' = none)
+--  30 volatile 0|1 (the payload need not be on disk: who waits for the answer can send it again)
 -- Returns {'ok', arrival, deadline} | {'replay', id} | {'mismatch', id} | {'full', what, limit} | {'limited', what, limit, us} | {'infeasible', earliest, now} | {'late', now}
 local id, fk = ARGV[2], ARGV[3]
 local t = us()
@@ -36,7 +37,9 @@ if field then return { 'limited', field, most, int(after) } end
 redis.call('HSET', key, 'st', 'queued', 'at', 0, 'gpu', '', 'starts', 0, 'dl', int(deadline), 'ar', int(t), 'cl', 0, 'su', 0, 'rev', ARGV[4],
   'rows', ARGV[10], 'sync', idem and 0 or ARGV[12], 'psz', #payload, 'ch', ARGV[7], 'key', ARGV[14], 'tr', ARGV[13], 'sc', 0, 'enc', ARGV[8], 'acc', ARGV[9],
   'al', 0, 'f', fk, 'lost', 0, 'ma', ARGV[23], 'shp', ARGV[11], 'nd', int(need), 'v', 1)
+if ARGV[30] == '1' then redis.set_repl(redis.REPL_REPLICA) end
 redis.call('SET', P .. 'p:' .. project(fk) .. ':' .. id, payload)
+redis.set_repl(redis.REPL_ALL)
 payload_bytes = #payload
 if idem then
   redis.call('HSET', idem, 'id', id, 'hash', ARGV[16])

@@ -11,12 +11,16 @@ for i = 5, #ARGV, 2 do
   local r = redis.call('HMGET', key, 'st', 'at', 'gpu', 'starts', 'dl', 'rows', 'tr', 'enc', 'acc', 'al')
   local item = ''
   if r[1] and FROM.start[r[1]] and r[2] == attempt and r[3] == gpu then
+    local payload = redis.call('GET', P .. 'p:' .. project(fk) .. ':' .. id)
     if tonumber(r[5]) <= t then
       settle(fk, id, key, facts(key), 'expired', 'deadline_expired', t, BLOB_EXPIRED)
+    elseif not payload then
+      -- It was volatile, and this server has started again since.
+      settle(fk, id, key, facts(key), 'failed', 'payload_lost', t, BLOB_LOST)
     else
       redis.call('HSET', key, 'st', 'running', 'su', now, 'starts', tonumber(r[4]) + 1)
       redis.call('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
-      item = { redis.call('GET', P .. 'p:' .. project(fk) .. ':' .. id), r[8], r[9], r[6], r[5], r[7], r[10] }
+      item = { payload, r[8], r[9], r[6], r[5], r[7], r[10] }
     end
   end
   items[#items + 1] = item
