@@ -106,10 +106,9 @@ def platform(home: Path) -> Iterator[Side]:
 @contextmanager
 def peer() -> Iterator[Side]:
     port = naive.free_port()
-    command = (
-        sys.executable, "-m", "uvicorn", "--factory", "bench.peers.tensors:gateway", "--port", str(port), "--no-access-log",
-        "--log-level", "warning",
-    )  # fmt: skip
+    # Its turns are further apart than the five seconds for which uvicorn keeps a connection.
+    options = ("--no-access-log", "--log-level", "warning", "--timeout-keep-alive", "600")
+    command = (sys.executable, "-m", "uvicorn", "--factory", "bench.peers.tensors:gateway", "--port", str(port), *options)
     process = subprocess.Popen(command, env={**os.environ, **naive.ENVIRONMENT, "PYTHONPATH": str(report.ROOT)}, stdin=subprocess.DEVNULL)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 

@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import math
 import os
+import socket
 import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ ANSWER_TTL_S = 5.0
 #: Invocations that are cancelled in one round trip.
 _PURGED_AT_ONCE = 200
 
+#: Read at once from a connection: payloads come in fewer pieces than by the 64 KiB that are usual.
+_READ = 256 << 10
+#: What a gateway's connection may hold unsent.
+_SEND = 1 << 20
 #: An argument of a command that is sent as it lies.
 _LARGE = 32 << 10
 
@@ -51,7 +56,7 @@ def connect(config: Settings) -> "redis.Redis":
     """A client whose blocked reads outlast any tick and whose broken connections are noticed. Raises ValueError without a URL."""
     if config.redis.url is None:
         raise ValueError("SMORE_REDIS__URL is not set")
-    return redis.from_url(config.redis.url, socket_timeout=10, socket_connect_timeout=2, health_check_interval=5)
+    return redis.from_url(config.redis.url, socket_timeout=10, socket_connect_timeout=2, health_check_interval=5, socket_read_size=_READ)
 
 
 def new_id() -> str:
@@ -676,7 +681,12 @@ class AsyncQueue:
         answers: list[Any] = []
         try:
             async with asyncio.timeout(self.timeout_s):
-                await connection.connect()  # type: ignore[no-untyped-call]
+                if not connection.is_connected:
+                    await connection.connect()  # type: ignore[no-untyped-call]
+                    # A payload goes out in one turn instead of one for each 200 KiB; redis-py has no public way to its socket.
+                    writer = connection._writer
+                    if writer is not None:
+                        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND)
                 packed = [piece for command in commands for piece in _packed(command)]
                 await connection.send_packed_command(packed, check_health=False)
                 for _ in commands:

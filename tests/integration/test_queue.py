@@ -15,6 +15,7 @@ from smore import stream
 from smore.domain.invocation import Cause, Encoding
 from smore.queue import AsyncQueue, Begun, Claim, Ending, Outcome, Queue, Reply, Request, Waiting, new_id, parse_replies
 from smore.settings import QueueSettings
+from tests.eventually import eventually
 from tests.redis_server import RedisServer
 
 P = "smore:"
@@ -95,6 +96,43 @@ def test_a_hundred_enqueues_share_a_few_round_trips(server: RedisServer, client:
 
     asyncio.run(enqueue())
     assert client.zcard(f"{P}q:{F}") == 101
+
+
+def test_large_payloads_arrive_as_they_were(server: RedisServer, queue: Queue) -> None:
+    """They are sent in pieces of their own, beside small ones and by both doors."""
+    payloads = [b"", b"small", bytes(range(256)) * 2000, b"\r\n$3\r\n" * 10_000]
+
+    async def enqueue() -> list[str]:
+        wanted = [request(payload=payload) for payload in payloads]
+        async with gateway(server) as door:
+            await asyncio.gather(*(door.enqueue(one) for one in wanted))
+        return [one.id for one in wanted]
+
+    ids = asyncio.run(enqueue())
+    last = request(payload=payloads[2])
+    queue.enqueue(last)
+    assert [one and one.payload for one in begin(queue, *ids, last.id)] == [*payloads, payloads[2]]
+
+
+def test_volatile_payload_is_lost_with_the_server_and_said_to_be() -> None:
+    with RedisServer() as server:
+        with server.client() as client:
+            queue = Queue(client, P, BOUNDS)
+            kept, volatile = request(payload=b"kept"), request(payload=b"v" * 100_000, volatile=True)
+            for one in (kept, volatile):
+                assert queue.enqueue(one).status == "ok"
+            # A write may wait for the one before it to reach the disk.
+            eventually(lambda: client.info("persistence")["aof_buffer_length"] == 0, what="all that is for the disk is there")
+        server.stop()
+        server.start()
+        with server.client() as client:
+            queue = Queue(client, P, BOUNDS)
+            begun = begin(queue, kept.id, volatile.id)
+            assert begun[0] is not None and begun[0].payload == b"kept" and begun[1] is None
+            record = queue.record("default", volatile.id)
+            assert record is not None and (record.state, record.cause) == ("failed", Cause.PAYLOAD_LOST)
+            end(queue, kept.id)
+            assert not any(int(held) for held in client.hmget(f"{P}bytes", "payload") if held)
 
 
 def test_enqueueing_survives_killed_connections(server: RedisServer, client: "redis.Redis") -> None:
