@@ -19,7 +19,7 @@ import structlog
 from smore import observability
 from smore.catalog import Catalog
 from smore.domain.function import FunctionSpec
-from smore.domain.invocation import Cause
+from smore.domain.invocation import Cause, Encoding
 from smore.queue import Begun, Outcome, Queue
 from smore.settings import WorkerSettings
 from smore.stream import Execution, Result, encode, encode_json, error_result
@@ -188,7 +188,9 @@ class Executor:
         except Quarantined as error:
             self._fail(batch, Cause.QUARANTINED, str(error))
         except LoadFailed as error:
-            self._fail(batch, Cause.LOAD_FAILED, str(error))
+            # The log behind the first line is for whoever deploys it, not for every caller.
+            canary = any(member.begun.encoding is Encoding.CANARY for member in batch.members)
+            self._fail(batch, Cause.LOAD_FAILED, str(error) if canary else str(error).partition("\n")[0])
         else:
             self._run(batch, seat, spec, trace)
 

@@ -225,8 +225,11 @@ def test_what_user_code_prints_is_in_the_log(stage: Bench) -> None:
 
 
 def test_a_load_that_fails(stage: Bench) -> None:
-    record, result = stage.call(stage.function(f"{HERE}:Broken"), {})
+    broken = stage.function(f"{HERE}:Broken")
+    record, result = stage.call(broken, {})
     assert (record.state, record.cause, result.message) == ("failed", "load_failed", "FileNotFoundError: there are no weights")
+    _, result = stage.canary(broken)
+    assert result.message.startswith("FileNotFoundError: there are no weights\nIts log:\nTraceback"), "its deployer is told more"
     record, result = stage.call(stage.function("tests.integration.nowhere:Function", "nowhere"), {})
     assert record.cause == "load_failed" and "ModuleNotFoundError" in result.message
 
