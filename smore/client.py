@@ -862,6 +862,14 @@ def read_function_file(path: str | Path) -> dict[str, Any]:
             raise ValueError(f"{file}: a mapping is expected")
 
 
+def _function_name(document: Mapping[str, Any]) -> str:
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise ValueError("metadata.name: the function's name is expected")
+    return name
+
+
 class Dialogue:
     """
     Every request of the API and the reading of its answer, without I/O (see the module's docstring).
@@ -885,6 +893,7 @@ class Dialogue:
 
         from smore import archive, upload
 
+        _function_name(document)
         spec = document.get("spec")
         if not isinstance(spec, dict):
             raise ValueError(f"{folder}: spec: a mapping is expected")
@@ -899,10 +908,7 @@ class Dialogue:
         return (yield from self._deploy({**document, "spec": spec}, UPLOADED_CANARY_S))
 
     def _deploy(self, document: dict[str, Any], canary_s: float) -> Flow[Deployed]:
-        metadata = document.get("metadata")
-        name = metadata.get("name") if isinstance(metadata, Mapping) else None
-        if not isinstance(name, str) or not name:
-            raise ValueError("metadata.name: the function's name is expected")
+        name = _function_name(document)
         self._declared.pop(name, None)
         return _read((yield from exchange(_json("PUT", _path("functions", name), document, timeout_s=canary_s))), Deployed)
 

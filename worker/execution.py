@@ -204,14 +204,16 @@ class Executor:
         def wanted() -> bool:
             return not self.draining and bool(batch.mine())
 
-        self._pool.prepare(batch.function, batch.revision, spec)
+        prepared = self._pool.prepare(batch.function, batch.revision, spec)
         deadline_at = min(member.begun.deadline_us for member in batch.members) / 1e6
         # Half of what is left: the other half is for another place.
         until = time.monotonic() + min(GATE_WAIT_S, max(GATE_LEAST_S, (deadline_at - time.time()) / 2))
         while True:
             if not self._gate.wait(until - time.monotonic(), wanted):
                 raise Unservable("The gate is shut: training is protected here.")
-            seat = self._pool.acquire(batch.function, batch.revision, spec, until=time.monotonic() + SEAT_WAIT_S, wanted=wanted)
+            seat = self._pool.acquire(
+                batch.function, batch.revision, spec, until=time.monotonic() + SEAT_WAIT_S, wanted=wanted, prepared=prepared
+            )
             if seat.cold or self._gate.open():
                 return seat
             # Shut while it waited for its seat. Nothing has run.

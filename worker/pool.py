@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, NoReturn
 
 from smore import observability, stream
@@ -169,23 +170,35 @@ class Pool:
 
     # ---- for batches --------------------------------------------------------------------------------------------------------------------
 
-    def prepare(self, function: str, revision: int, spec: FunctionSpec) -> None:
+    def prepare(self, function: str, revision: int, spec: FunctionSpec) -> Mapping[str, float]:
         """
         Have on this node what an uploaded function needs for its next cold start; at once where it is warm. May take minutes.
 
-        To be called before the gate is asked, so that what follows is short. Raises LoadFailed, Unservable.
+        To be called before the gate is asked, so that what follows is short. Milliseconds by phase. Raises LoadFailed, Unservable.
         """
         if spec.artifact is None:
-            return
+            return {}
         with self._state:
             if self._instances.get((function, revision)):
-                return
-        self._supplied(function, spec).close()
+                return {}
+        supply = self._supplied(function, spec)
+        supply.close()
+        return supply.phases
 
-    def acquire(self, function: str, revision: int, spec: FunctionSpec, *, until: float, wanted: Callable[[], bool]) -> Seat:
+    def acquire(
+        self,
+        function: str,
+        revision: int,
+        spec: FunctionSpec,
+        *,
+        until: float,
+        wanted: Callable[[], bool],
+        prepared: Mapping[str, float] = MappingProxyType({}),
+    ) -> Seat:
         """
         An instance for one batch: an idle one, a new one where ``max_warm`` and memory allow, or the first that becomes free.
 
+        ``prepared``: what :meth:`prepare` has taken, part of the load where there is one.
         ``until`` (of the pool's clock) bounds the wait for somebody else's, not a load; neither begins once ``wanted`` is false. Raises
         Unservable, Quarantined, LoadFailed.
         """
@@ -221,7 +234,7 @@ class Pool:
                 if left <= 0:
                     raise Unservable("Every instance is busy and there is no room for another.")
                 self._state.wait(min(left, _ROUND_S))
-        self._provide(instance, victims)
+        self._provide(instance, victims, prepared)
         self.activity.begin()
         try:
             self._fill(instance, victims, WarmState.BUSY)
@@ -229,7 +242,7 @@ class Pool:
             self.activity.end()
             raise
         observability.COLD_STARTS.labels(function, self._gpu).inc()
-        return Seat(instance=instance, cold=True, load_us=int((self._clock() - began) * 1e6))
+        return Seat(instance=instance, cold=True, load_us=int((self._clock() - began) * 1e6 + sum(prepared.values()) * 1e3))
 
     def release(self, seat: Seat, *, healthy: bool = True) -> None:
         """Give an instance back after a batch; one that is not healthy is ended, and its memory is back on return."""
@@ -299,7 +312,7 @@ class Pool:
 
     def _prewarm(self, instance: Instance, victims: list[Instance]) -> None:
         try:
-            self._provide(instance, victims)
+            self._provide(instance, victims, {})
             self.activity.begin()
             try:
                 self._fill(instance, victims, WarmState.IDLE)
@@ -561,7 +574,7 @@ class Pool:
 
     # ---- inside, without it -------------------------------------------------------------------------------------------------------------
 
-    def _provide(self, instance: Instance, victims: list[Instance]) -> None:
+    def _provide(self, instance: Instance, victims: list[Instance], prepared: Mapping[str, float]) -> None:
         """
         Have ready what an uploaded function stands on. No run of a function, however long it takes: it keeps to the platform's cores.
 
@@ -570,7 +583,8 @@ class Pool:
         if instance.spec.artifact is None:
             return
         try:
-            instance.supply = self._supplied(instance.function, instance.spec)
+            supply = instance.supply = self._supplied(instance.function, instance.spec)
+            supply.phases = {phase: ms + prepared.get(phase, 0.0) for phase, ms in supply.phases.items()}
         except (LoadFailed, Unservable) as error:
             self._unload(victims, Why.EVICTED)
             self._lose(instance, error)

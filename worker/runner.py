@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final, NoReturn, cast
 
 import msgspec
@@ -223,6 +224,14 @@ def _failure(error: BaseException) -> Failed:
     if isinstance(error, BadOutput):
         return Failed(cause=Cause.BAD_OUTPUT, message=str(error)[:4000])
     return Failed(cause=Cause.OUT_OF_MEMORY if exhausted else Cause.HANDLER_ERROR, message=text)
+
+
+def _own_frames(error: BaseException) -> TracebackType | None:
+    """The traceback from user code on: how the runner came to call it helps nobody. Whole where it never got there."""
+    place = error.__traceback__
+    while place is not None and place.tb_frame.f_code.co_filename.startswith((__file__, importlib.__file__, "<frozen importlib")):
+        place = place.tb_next
+    return place if place is not None else error.__traceback__
 
 
 class _Resident:
@@ -483,7 +492,7 @@ def serve(channel: Channel) -> NoReturn:
                         resident.unload()
                     _end(0)
         except Exception as error:  # noqa: BLE001 - whatever user code raises is its caller's to read
-            traceback.print_exc()
+            traceback.print_exception(type(error), error, _own_frames(error))
             answer = _failure(error)
             if log.kept:
                 said = log.kept.decode(errors="replace").strip()

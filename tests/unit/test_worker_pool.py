@@ -95,9 +95,12 @@ def test_an_uploaded_function_is_supplied_once_and_let_go_of_with_its_instance()
 def test_what_a_cold_start_needs_is_fetched_before_the_gate_is_asked() -> None:
     stage = Stage()
     spec = FunctionSpec(entrypoint="m:C", artifact=UPLOADED)
-    stage.pool.prepare("p/a", 1, spec)
-    assert stage.supplied == ["+a", "-a"]
-    stage.run("a", artifact=UPLOADED)
+    prepared = stage.pool.prepare("p/a", 1, spec)
+    assert (stage.supplied, prepared) == (["+a", "-a"], {"fetch": 2.0})
+    seat = stage.pool.acquire("p/a", 1, spec, until=stage.now, wanted=lambda: True, prepared=prepared)
+    assert seat.instance.phases == {"fetch": 4.0, "import": 1.0}, "it is told as a part of the load"
+    assert seat.load_us == 2000
+    stage.pool.release(seat)
     stage.pool.prepare("p/a", 1, spec)
     stage.pool.prepare("p/b", 1, FunctionSpec(entrypoint="m:C"))
     assert stage.supplied == ["+a", "-a", "+a"]

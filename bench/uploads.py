@@ -1,0 +1,182 @@
+"""
+What an uploaded function costs: sending it, building its environment, its cold starts.
+
+``python -m bench.uploads --json`` starts a platform of its own in a temporary home, with one CPU partition, and deploys folders to it.
+``--pypi`` takes the requirement from PyPI (einops) in place of a wheel that is made here, and so needs a network.
+
+Figures: ``upload_mib_s`` = a folder with weights, from packing to stored and checked blobs, and ``upload_ratio`` = its time over that of
+copying the file and hashing it twice, as both ends do, in process; ``gateway_growth_mib`` = peak resident memory of the gateway beyond
+what it had before; ``resend_s`` = deploying the same folder with another line of code; ``build_s`` = fetching and building at the first
+deploy of a function with a requirement, ``deploy_s`` = all of that deploy; ``cold_ms`` and ``cold_own_ms`` = a load, by its phases
+together (median of several): in the platform's environment, and in one of its own whose zygote is there.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import statistics
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import psutil
+
+from bench.report import emit, progress, rounded
+from smore import archive, local, upload
+from smore.client import Client
+from smore.settings import Settings
+
+ROUNDS = 7
+MEBIBYTE = 1 << 20
+
+T = TypeVar("T")
+
+HANDLER = """
+import smore
+{imports}
+
+class Own(smore.Handler):
+    example = {{"x": 1}}
+
+    def predict(self, inputs):
+        return inputs
+"""
+
+
+def folder(place: Path, name: str, *, imports: str = "", requirements: str = "") -> Path:
+    place.mkdir(exist_ok=True)
+    (place / "function.yaml").write_text(
+        f"apiVersion: smore/v1\nkind: Function\nmetadata: {{name: {name}}}\n"
+        f"spec:\n  entrypoint: handler:Own\n  slo: {{deadline: 60s}}\n  requirements: [{requirements}]\n"
+    )
+    (place / "handler.py").write_text(HANDLER.format(imports=imports))
+    return place
+
+
+def wheel(place: Path) -> str:
+    info = "tinywheel-1.0.dist-info"
+    with zipfile.ZipFile(place / "tinywheel-1.0-py3-none-any.whl", "w") as writer:
+        writer.writestr("tinywheel.py", "")
+        writer.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tinywheel\nVersion: 1.0\n")
+        writer.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        writer.writestr(f"{info}/RECORD", f"tinywheel.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return "./tinywheel-1.0-py3-none-any.whl"
+
+
+def eventually(look: Callable[[], T], within_s: float, what: str) -> T:
+    """The first true answer of ``look``."""
+    until = time.monotonic() + within_s
+    while not (found := look()):
+        if time.monotonic() > until:
+            raise TimeoutError(what)
+        time.sleep(0.02)
+    return found
+
+
+def peak_mib(pid: int) -> float:
+    """VmHWM: the most that was ever resident."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+class Stage:
+    def __init__(self, place: Path, home: Path, client: Client) -> None:
+        self.place = place
+        self.home = home
+        self.client = client
+
+    def upload(self, mib: int) -> dict[str, float]:
+        place = folder(self.place / "big", "big")
+        weights = place / "weights.bin"
+        with weights.open("wb") as sink:
+            for _ in range(mib):
+                sink.write(os.urandom(MEBIBYTE))
+        began = time.perf_counter()
+        for _ in range(2):
+            archive.digest_of(weights)
+        shutil.copyfile(weights, self.place / "copy.bin")
+        least_s = time.perf_counter() - began
+        gateway = local.pid(self.home, "gateway")
+        assert gateway is not None
+        before = psutil.Process(gateway).memory_info().rss / MEBIBYTE
+        with tempfile.TemporaryDirectory() as packing:
+            began = time.perf_counter()
+            packed = archive.pack(place, Path(packing))
+            assert packed is not None
+            self.client._carry(upload.send(packed))
+            sent_s = time.perf_counter() - began
+        growth = peak_mib(gateway) - before
+        self.client.deploy(place)
+        (place / "handler.py").write_text(HANDLER.format(imports="# another line"))
+        again = time.perf_counter()
+        self.client.deploy(place)
+        return {
+            "upload_mib_s": mib / sent_s, "upload_ratio": sent_s / least_s, "gateway_growth_mib": growth,
+            "resend_s": time.perf_counter() - again,
+        }  # fmt: skip
+
+    def cold_ms(self, name: str) -> dict[str, float]:
+        """Milliseconds of one load, by phase."""
+        self.client.offload(name)
+        eventually(lambda: all(one.function != f"default/{name}" for gpu in self.client.gpus() for one in gpu.warm), 30, "unloaded")
+        done = self.client.invoke(name, {"x": 1}, deadline_ms=60_000)
+        load: dict[str, float] = eventually(lambda: self._loading(done.id), 30, "the history")
+        return load
+
+    def _loading(self, id_: str) -> dict[str, float]:
+        attempts = self.client.explain(id_).attempts
+        return attempts[-1].phases_ms.loading if attempts else {}
+
+
+def run(mib: int, pypi: bool) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="smore-uploads-") as temporary:
+        place, home = Path(temporary), Path(temporary, "home")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            os.environ["SMORE_API__PORT"] = str(free.getsockname()[1])
+        end = local.up(home, config=Settings(), partitions=1)
+        try:
+            with Client(end.gateway_url, (home / "key").read_text().strip()) as client:
+                eventually(lambda: httpx.get(f"{end.gateway_url}/readyz").status_code == 200, 120, "readiness")
+                stage = Stage(place, home, client)
+                figures: dict[str, Any] = stage.upload(mib)
+                progress(f"uploaded: {figures}")
+                client.deploy(folder(place / "plain", "plain"))
+                own = place / "own"
+                own.mkdir()
+                requirement, imports = ("einops==0.8.1", "import einops") if pypi else (wheel(own), "import tinywheel")
+                began = time.perf_counter()
+                client.deploy(folder(own, "own", imports=imports, requirements=requirement))
+                figures["deploy_s"] = time.perf_counter() - began
+                (first,) = client.invocations(function="own", state=None, limit=1).items
+                phases: dict[str, float] = eventually(lambda: stage._loading(first.id), 30, "the history")
+                figures["build_s"] = (phases["fetch"] + phases["environment"]) / 1e3
+                for name, figure in (("plain", "cold_ms"), ("own", "cold_own_ms")):
+                    loads = [sum(stage.cold_ms(name).values()) for _ in range(ROUNDS)]
+                    figures[figure] = statistics.median(loads)
+                    progress(f"{name}: {loads}")
+                return {name: rounded(value) for name, value in figures.items()}
+        finally:
+            local.down(home)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--mib", type=int, default=512, help="size of the weights")
+    parser.add_argument("--pypi", action="store_true", help="take the requirement from PyPI")
+    options = parser.parse_args()
+    figures = run(options.mib, options.pypi)
+    if options.json:
+        emit("bench.uploads", figures)
+    else:
+        print(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()
