@@ -66,6 +66,17 @@ class Echo(Handler):
         return inputs
 
 
+#: A cold start of the paper's smaller models (digest A40), seconds.
+LOAD_S = 1.5
+
+
+class Slow(Echo):
+    """Loads for :data:`LOAD_S` and computes nothing: what is measured is when it is loaded."""
+
+    def load(self, device: str) -> None:  # noqa: ARG002 - it has no weights
+        time.sleep(LOAD_S)
+
+
 class _Value(Handler):
     """A network whose input is ``{"v": number}``: what is measured is the platform, not the transport of tensors."""
 

@@ -37,7 +37,7 @@ COLUMNS: Final = {
 }
 _BADGE: Final = {Verdict.HELD: "yes", Verdict.FAILED: "no", Verdict.UNKNOWN: "open"}
 
-_STYLE: Final = """
+STYLE: Final = """
 :root { color-scheme: light; --ink: #1c2330; --soft: #5b6577; --line: #dfe3ea; --back: #f6f7f9; --card: #fff; --blue: #0072b2; }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--ink); font: 15px/1.55 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; }
@@ -125,7 +125,7 @@ def page(title: str, heading: str, about: str, links: str, body: str) -> str:
     """A whole document in the house's style; ``links`` and ``body`` are HTML."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>"
         f'<h1>{escape(heading)}</h1><p class="soft">{escape(about)}</p><nav>{links}</nav>{body}</main></body></html>\n'
     )
 

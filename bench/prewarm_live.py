@@ -1,0 +1,255 @@
+"""
+Cold starts with the prewarmer on against off, on a platform of its own: ``python -m bench.prewarm_live --json``.
+
+Functions come in pairs that get the same requests at the same moments: one with ``prewarm: auto``, one with ``prewarm: off``; both have the
+same keep-alive, so that the second is what a fixed keep-alive gives. Every other request goes to the second one first. All of them stand on
+one CPU partition. Each loads for 1.5 s (bench/functions.py).
+
+* *Periodic*: one request in every ``--period``-th minute, at a moment drawn uniformly within it.
+* *Bursty*: three to six requests in one minute, then as many minutes without as a fair coin says: ``--period`` - 1 or ``--period``.
+
+Nothing is compressed: a minute is a minute. The six hours before the run are drawn by the same rules and written into Postgres as counted
+minutes, as an import of a trace would be; the forecaster is fitted on them by the platform's own command, and the leader is started anew,
+so that its rules are taught what was counted. From then on the platform counts, forecasts and decides on its own.
+
+Figures for ``periodic`` and ``bursty``: ``cold_share_on.<kind>`` and ``cold_share_off.<kind>``, cold starts of all requests;
+``cold_avoided.<kind>``, their difference, with its 95 % interval (``cold_avoided_low``, ``cold_avoided_high``: paired bootstrap over
+minutes with requests); ``idle_gb_s_on.<kind>``, ``idle_gb_s_off.<kind>``: GB-seconds that instances stood loaded without work, loads
+included; ``requests.<kind>``. ``forecast_s``: one forecast of all functions, start of the process included.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from sqlalchemy import Engine, insert
+
+from bench import report
+from bench.overload import Rig
+from smore import local
+from smore.db import ArrivalsMinuteRow, CountedMinuteRow, make_engine
+
+KINDS: Final = ("periodic", "bursty")
+#: Minutes before the run that are known.
+PAST_MIN: Final = 360
+KEEP_ALIVE_S: Final = 20.0
+#: Seconds for which an instance of these functions may stand idle to save a cold start.
+PRICE_S: Final = 90.0
+MEMORY_MIB: Final = 64
+ALL_SECONDS: Final = (1 << 60) - 1
+RESAMPLES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two functions with the same requests. ``counts`` [T]: by minute, the last ones are the run's."""
+
+    kind: str
+    name: str
+    counts: Sequence[int]
+
+    def function(self, mode: str) -> str:
+        return f"{self.name}-{mode}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """One request of a pair: its minute, and whether it was cold with the prewarmer on and off."""
+
+    pair: Pair
+    minute: int
+    on: bool
+    off: bool
+
+
+def counts(kind: str, minutes: int, period: int, random: np.random.Generator) -> list[int]:
+    """Requests in each of so many minutes, from a phase drawn at random."""
+    found = [0] * minutes
+    at = int(random.integers(period))
+    while at < minutes:
+        if kind == "periodic":
+            found[at] = 1
+            at += period
+        else:
+            found[at] = int(random.integers(3, 7))
+            at += period + int(random.integers(2))
+    return found
+
+
+def document(name: str, mode: str) -> dict[str, object]:
+    return {
+        "apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": name},
+        "spec": {
+            "entrypoint": "bench.functions:Slow", "slo": {"deadline": "20s"}, "resources": {"gpu_memory": f"{MEMORY_MIB}MiB"},
+            "scaling": {"keep_alive": KEEP_ALIVE_S, "prewarm": mode},
+        },
+    }  # fmt: skip
+
+
+def remember(engine: Engine, pairs: Sequence[Pair], begin: float, minutes: int) -> None:
+    """Write the minutes before the run as if they had been counted."""
+    moments = [datetime.fromtimestamp(begin + 60 * minute, UTC) for minute in range(minutes)]
+    with engine.begin() as connection:
+        # What the platform has counted since it came up stays.
+        connection.execute(insert(CountedMinuteRow), [{"minute": at, "seconds": ALL_SECONDS} for at in moments[:-3]])
+        rows = [
+            {"project": "default", "function": pair.function("on"), "minute": moments[minute], "n": pair.counts[minute]}
+            for pair in pairs
+            for minute in range(minutes - 3)
+            if pair.counts[minute]
+        ]
+        connection.execute(insert(ArrivalsMinuteRow), rows)
+
+
+def command(rig: Rig, word: str) -> tuple[dict[str, object], float]:
+    """A command of ml.foresight against this platform: what it says, and its seconds."""
+    environment = os.environ | {
+        "SMORE_REDIS__URL": rig.end.redis_url, "SMORE_POSTGRES__URL": rig.end.postgres_url, "PYTHONPATH": str(report.ROOT)
+    }  # fmt: skip
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "ml.foresight", word], env=environment, capture_output=True, text=True, check=True)
+    said: dict[str, object] = json.loads(done.stdout.strip().rpartition("\n")[2])
+    return said, time.perf_counter() - began
+
+
+def run(
+    rig: Rig, pairs: Sequence[Pair], begin: float, first: int, minutes: int, random: np.random.Generator
+) -> list[tuple[Pair, int, str, str]]:
+    """Send what is due; (pair, minute, invocation with it on, invocation with it off)."""
+    due = sorted(
+        (60 * minute + 60 * float(random.random()), minute, index)
+        for index, pair in enumerate(pairs)
+        for minute in range(first, first + minutes)
+        for _ in range(pair.counts[minute])
+    )
+    sent = []
+
+    def send(pair: Pair, minute: int, turn: int) -> tuple[Pair, int, str, str]:
+        ids = {}
+        for mode in ("on", "off") if turn % 2 else ("off", "on"):
+            ids[mode] = rig.client.invoke(pair.function(mode), {"x": 1}).id
+        return pair, minute, ids["on"], ids["off"]
+
+    with ThreadPoolExecutor(16) as threads:
+        for turn, (offset, minute, index) in enumerate(due):
+            time.sleep(max(0.0, begin + offset - time.time()))
+            sent.append(threads.submit(send, pairs[index], minute, turn))
+    return [one.result() for one in sent]
+
+
+def difference(sent: Sequence[Sent], random: np.random.Generator) -> tuple[float, float, float]:
+    """Cold starts that were avoided, of all requests: (mean, low, high), 95 % over minutes with requests."""
+    minutes: dict[tuple[str, int], list[int]] = {}
+    for one in sent:
+        minutes.setdefault((one.pair.name, one.minute), []).append(int(one.off) - int(one.on))
+    totals = np.array([(sum(values), len(values)) for values in minutes.values()], float)
+    drawn = totals[random.integers(len(totals), size=(RESAMPLES, len(totals)))].sum(axis=1)
+    low, high = np.percentile(drawn[:, 0] / drawn[:, 1], (2.5, 97.5))
+    return float(totals[:, 0].sum() / totals[:, 1].sum()), float(low), float(high)
+
+
+def measure(minutes: int, period: int, many: int, seed: int) -> tuple[dict[str, float], dict[str, object]]:
+    random = np.random.default_rng(seed)
+    # The minutes while the platform comes up belong to the past.
+    made = PAST_MIN + 10 + minutes
+    pairs = [Pair(kind=kind, name=f"{kind}{n}", counts=counts(kind, made, period, random)) for kind in KINDS for n in range(many)]
+    figures: dict[str, float] = {}
+    environment = {
+        "SMORE_PREWARM__PRICE_GB_S": f"{PRICE_S * MEMORY_MIB / 1024:g}", "SMORE_PREWARM__SHARE": "0.9", "SMORE_WORKER__SHARE": "1",
+    }  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory(prefix="smore-prewarm-") as folder,
+        Rig(Path(folder), [local.Partition(gpu="cpu0", kind="cpu", device="")], functions=(), environment=environment) as rig,
+    ):
+        for pair in pairs:
+            for mode, word in (("on", "auto"), ("off", "off")):
+                rig.client.deploy(document(pair.function(mode), word))
+        known = PAST_MIN + 3
+        begin = time.time() // 60 * 60 - 60 * known
+        engine = make_engine(rig.end.postgres_url, "bench")
+        remember(engine, pairs, begin, known)
+        engine.dispose()
+        fitted, _ = command(rig, "fit")
+        report.progress(f"fitted: {fitted}")
+        leader = rig.redis.get(f"{rig.prefix}leader:process")
+        assert isinstance(leader, bytes)
+        os.kill(int(leader.decode().rpartition(":")[2]), signal.SIGTERM)
+        published, figures["forecast_s"] = command(rig, "forecast")
+        report.progress(f"published: {published}")
+        rig.patiently("a word from the rules", lambda: _foreseen(rig, pairs))
+        first = int((time.time() - begin) // 60) + 1
+        since = begin + 60 * first
+        report.progress(f"{minutes} minutes from {datetime.fromtimestamp(since, UTC):%H:%M:%S}")
+        ids = run(rig, pairs, begin, first, minutes, random)
+        time.sleep(max(0.0, since + 60 * minutes - time.time()))
+        rig.patiently("the history", lambda: rig.client.executions(ids[-1][2]) and rig.client.executions(ids[-1][3]))
+        sent = [Sent(pair=pair, minute=minute, on=_cold(rig, on), off=_cold(rig, off)) for pair, minute, on, off in ids]
+        # What lives was told of within the last minute; what was asked for before the run is left out.
+        account = {one.function: one for one in rig.client.prewarm(time.time() - since).functions}
+    for kind in KINDS:
+        mine = [one for one in sent if one.pair.kind == kind]
+        figures[f"requests.{kind}"] = len(mine)
+        for mode in ("on", "off"):
+            figures[f"cold_share_{mode}.{kind}"] = sum(getattr(one, mode) for one in mine) / len(mine)
+            figures[f"idle_gb_s_{mode}.{kind}"] = sum(account[p.function(mode)].counts.idle_gb_s for p in pairs if p.kind == kind)
+        mean, low, high = difference(mine, random)
+        figures |= {f"cold_avoided.{kind}": mean, f"cold_avoided_low.{kind}": low, f"cold_avoided_high.{kind}": high}
+    functions = {
+        name: {
+            "source": one.source, "hits": one.counts.hits, "late": one.counts.late, "wasted": one.counts.wasted, "saved": one.counts.saved,
+            "cold": one.counts.cold, "of": one.counts.invocations, "unforeseen": one.counts.unforeseen,
+        }
+        for name, one in account.items()
+    }  # fmt: skip
+    return figures, {
+        "minutes": minutes,
+        "period": period,
+        "pairs": many,
+        "seed": seed,
+        "keep_alive_s": KEEP_ALIVE_S,
+        "functions": functions,
+    }
+
+
+def _foreseen(rig: Rig, pairs: Sequence[Pair]) -> bool:
+    """Every function that is to be foreseen is."""
+    found = {one.function: one for one in rig.client.prewarm().functions}
+    return all(pair.function("on") in found and not found[pair.function("on")].silence for pair in pairs)
+
+
+def _cold(rig: Rig, invocation: str) -> bool:
+    return any(one.cold for one in rig.client.executions(invocation))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.prewarm_live", description="Cold starts with the prewarmer on and off.")
+    parser.add_argument("--minutes", type=int, default=30)
+    parser.add_argument("--period", type=int, default=3, help="minutes between requests, or bursts")
+    parser.add_argument("--pairs", type=int, default=3, help="of functions, for each kind")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+    asked = parser.parse_args(arguments)
+    if asked.minutes < 2 * asked.period or asked.period < 2 or asked.pairs < 1:
+        parser.error("--minutes must be at least twice the --period, that at least 2, and --pairs above 0")
+    figures, extra = measure(asked.minutes, asked.period, asked.pairs, asked.seed)
+    if asked.json:
+        report.emit("bench.prewarm_live", figures, **extra)
+    else:
+        for name, value in sorted(figures.items()):
+            print(f"{name:32}{report.rounded(value):>12g}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The page of what keeping ready came to: rules on counted arrivals, from never to the oracle."""
+
+import numpy as np
+import pytest
+
+from scheduler.prewarmed import page, picture, points, workload
+from smore.domain.function import FunctionSpec, Profile
+from smore.prewarming import FunctionAccount, Past
+
+MINUTES = 300
+PAST = Past(from_at=0.0, known=[True] * MINUTES, counts={"p/clock": dict.fromkeys(range(0, MINUTES, 4), 1), "p/gone": {7: 2}})
+SPECS = {"p/clock": FunctionSpec(entrypoint="m:C", profile=Profile(run_s={1: 0.1}, load_s=1.5, memory_mib=512.0))}
+
+
+def test_counts_become_a_workload() -> None:
+    work = workload(PAST, SPECS)
+    assert work.names == ("p/clock", "p/gone")
+    assert work.counts.shape == (2, MINUTES)
+    assert (work.counts[0].sum(), work.counts[1, 7]) == (75, 2)
+    np.testing.assert_allclose(work.memory_gb, [0.5, 0.25])
+
+
+def test_rules_lie_between_never_and_the_oracle() -> None:
+    found = {one.rule: one for one in points(workload(PAST, SPECS), 0)}
+    never, oracle = found["never"], found["oracle"]
+    # The first fifth is learned from: 60 of the 75 are scored.
+    assert (never.requests, never.cold, never.avoided) == (60, 1.0, 0)
+    assert oracle.avoided >= max(one.avoided for one in found.values()) - 1
+    assert oracle.idle_gb_h <= min(one.idle_gb_h for one in found.values() if one.avoided >= oracle.avoided)
+    # Requests are three to five minutes apart.
+    assert found["keep-alive 120 s"].cold == 1.0
+    assert found["keep-alive 600 s"].cold < 0.05
+    assert never.avoided_per_gb_h == pytest.approx(0.0)
+
+
+def test_the_page_holds_its_picture_and_escapes_names() -> None:
+    account = FunctionAccount(
+        function="p/<b>", invocations=3, cold=1, hits=2, late=0, wasted=1, failed=0, open=0, cold_loads=1, saved=2, held_gb_s=3.0,
+        idle_gb_s=2.0, wasted_gb_s=1.0, unforeseen={"never_seen": 1},
+    )  # fmt: skip
+    found = points(workload(PAST, SPECS), 0)
+    svg = picture(found)
+    made = page(PAST, [account], found, svg)
+    assert made.count("<svg") == 1
+    assert "p/&lt;b&gt;" in made
+    assert "never_seen 1" in made
+    assert "300 of 300 minutes were counted" in made
+    assert picture(found) == svg
