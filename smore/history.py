@@ -532,6 +532,9 @@ class _Fold:
 
     def _warmed(self, event: stream.Warmed) -> None:
         project, _, name = event.function.partition("/")
+        known = self.instances.get(event.id)
+        if known is not None and known.told > event.at_us:
+            return
         self.instances[event.id] = _Instance(
             event.id, event.gpu, event.boot, project, name, event.revision, str(bool(event.prewarmed)), event.outcome, event.why,
             event.asked_us, event.ready_us, event.used_us, event.ended_us, event.at_us, event.load_us / 1e6, event.busy_us / 1e6,

@@ -258,6 +258,7 @@ class Keeper:
         """A function is gone: so is all that was loaded for it, also what is still on its way."""
         kept = self._kept.pop(function, None)
         self._dirty.discard(function)
+        self._loaded.pop(function, None)
         if kept is None:
             return []
         rows = {*kept.told, *kept.pending, *(row for row, count in kept.known.items() if count)}
@@ -500,13 +501,13 @@ class Keeper:
             else:
                 there[row] = max(there[row], pending.instances)
         loaded = int(there.sum())
-        self._loaded[demand.function] = loaded
         if kept.wanted > loaded:
             self._load(now, at, kept, house, there, kept.wanted - loaded, decisions)
         elif loaded > kept.wanted and not kept.silence and demand.spec.keep_alive_s != -1:
-            self._release(at, kept, cluster, loaded - kept.wanted, decisions)
+            self._release(at, kept, cluster, there, loaded - kept.wanted, decisions)
         if kept.wanted:
             self._renew(now, at, kept, cluster, decisions)
+        self._loaded[demand.function] = int(there.sum())
 
     def _load(
         self, now: float, at: float, kept: _Kept, house: House, there: kernel.Floats, missing: int, decisions: list[Decision]
@@ -580,7 +581,7 @@ class Keeper:
             Offload(function=function, revision=revision, gpu=cluster.names[row], keep=keep) for (function, revision), keep in going.items()
         ]
 
-    def _release(self, at: float, kept: _Kept, cluster: Cluster, surplus: int, decisions: list[Decision]) -> None:
+    def _release(self, at: float, kept: _Kept, cluster: Cluster, there: kernel.Floats, surplus: int, decisions: list[Decision]) -> None:
         """Let idle instances go, those that weigh most first."""
         demand, n = kept.demand, len(cluster)
         cell = cluster.cells[demand.column, :, :n]
@@ -597,6 +598,7 @@ class Keeper:
             decisions.append(Offload(function=demand.function, revision=demand.revision, gpu=cluster.names[row], keep=keep))
             # Nothing is to be sent there as if it were still loaded.
             cluster.offload(demand, row, keep)
+            there[row] -= going
             kept.known[row] = keep
             kept.told.pop(row, None)
             kept.lost, kept.lost_at = Unforeseen.GIVEN_UP, at
