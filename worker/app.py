@@ -4,6 +4,7 @@
 One Celery worker (threads, one for each slot) that consumes ``gpu.<id>``; each thread waits on Redis or on a runner and computes nothing.
 """
 
+import ctypes
 import hashlib
 import os
 import signal
@@ -45,6 +46,7 @@ from worker.tasks import register_run
 log = observability.logger(__name__)
 
 _RETRY_S: Final = 0.2
+_PR_SET_DUMPABLE: Final = 4
 
 
 class Worker:
@@ -203,6 +205,14 @@ def celery_app(config: Settings) -> Celery:
     return app
 
 
+def _shut_memory() -> None:
+    """
+    Nobody of our own user may look into this process: it knows the passwords. Where runners are other users, or Landlock shuts them in,
+    they could not anyway; it ends core files too.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
 def _serve(app: Celery, worker: Worker) -> int:
     register_run(app, worker.executor, worker.stopping)
     controller = app.Worker(
@@ -216,6 +226,7 @@ def _serve(app: Celery, worker: Worker) -> int:
 def main() -> int:
     config = settings()
     observability.configure(config, f"worker-{config.worker.gpu}")
+    _shut_memory()
     device = open_device(config.worker)
     if config.platform_cores:
         os.sched_setaffinity(0, [int(core) for core in config.platform_cores.split(",")])

@@ -59,25 +59,22 @@ class RunnerGroup:
         self._folders = folders
 
     @classmethod
-    def make(cls, name: str, *, memory_mib: float | None, processes: int) -> Self | None:
-        """``memory_mib`` None = no bound. None where no group may be made."""
-        wanted = {"pids": {"pids.max": str(processes)}}
-        if memory_mib is not None:
-            wanted["memory"] = {"memory.limit_in_bytes": str(int(memory_mib * 2**20))}
+    def make(cls, name: str, *, processes: int) -> Self | None:
+        """Without a bound for memory yet. None where no group may be made."""
         folders: dict[str, Path] = {}
-        for controller, limits in wanted.items():
+        for controller in ("pids", "memory"):
             parent = _own_folder(controller)
-            if parent is None:
-                continue
-            folder = parent / name
-            try:
-                folder.mkdir()
-                for file, value in limits.items():
-                    (folder / file).write_text(value)
-            except OSError:
-                continue
-            folders[controller] = folder
+            if parent is not None:
+                with contextlib.suppress(OSError):
+                    (parent / name).mkdir()
+                    folders[controller] = parent / name
+        if "pids" in folders:
+            (folders["pids"] / "pids.max").write_text(str(processes))
         return cls(folders) if folders else None
+
+    def limit(self, memory_mib: float) -> None:
+        if "memory" in self._folders:
+            (self._folders["memory"] / "memory.limit_in_bytes").write_text(str(int(memory_mib * 2**20)))
 
     def add(self, pid: int) -> None:
         """Take a process in. Raises OSError; ProcessLookupError where it is gone."""

@@ -365,14 +365,14 @@ class Pool:
         with self._state:
             going: list[Instance] = []
             for one in seen:
+                assert one.runner is not None
                 if self._exceeds(one, held[id(one)]):
-                    held[id(one)] = exact = self._device.runner_memory_mib(one.runner.pid) or 0.0  # type: ignore[union-attr]
-                    if self._exceeds(one, exact) and not one.evicted:
-                        log.warning(
-                            "takes more memory than it may", function=one.label, memory_mib=round(exact), declared=one.spec.memory_mib
-                        )
-                        self._evict(one, Cause.OUT_OF_MEMORY)
-                        going.append(one)
+                    # A quick look may have counted too much.
+                    held[id(one)] = self._device.runner_memory_mib(one.runner.pid) or 0.0
+                if not one.evicted and (self._exceeds(one, held[id(one)]) or one.runner.exhausted()):
+                    log.warning("takes more memory than it may", function=one.label, memory_mib=round(held[id(one)]))
+                    self._evict(one, Cause.OUT_OF_MEMORY)
+                    going.append(one)
             going += self._make_free(seen, held, sum(held[id(one)] for one in going))
             standby = self._standby if self._standby is not None and self._short_mib(seen, held, going) > 0 and self._owed_mib() else None
             if standby is not None:

@@ -159,24 +159,34 @@ class Runner:
         assert isinstance(answer, Loaded)
         return answer
 
-    def _bound(self, request: Load) -> None:
-        """Into a control group of its own before any code of the function runs, where one may be made."""
+    def enter_group(self) -> None:
+        """Into a control group of its own, where one may be made; takes milliseconds, so before anybody waits for a load."""
         if self._bounds is None:
             return
-        # A GPU function declares memory of its device; what it takes of the machine nobody has said.
-        memory_mib = request.memory_mib + self._bounds.beyond_mib if request.device == "cpu" else None
-        self._group = RunnerGroup.make(f"{self._bounds.group}{self.pid}", memory_mib=memory_mib, processes=self._bounds.processes)
-        if self._group is not None:
+        group = RunnerGroup.make(f"{self._bounds.group}{self.pid}", processes=self._bounds.processes)
+        if group is not None:
+            self._group = group
             try:
-                self._group.add(self.pid)
+                group.add(self.pid)
             except OSError as error:
                 log.warning("runner not in its control group", pid=self.pid, error=str(error))
+            if self.ended.is_set():
+                group.remove()
+
+    def _bound(self, request: Load) -> None:
+        # A GPU function declares memory of its device; what it takes of the machine nobody has said.
+        if self._group is not None and self._bounds is not None and request.device == "cpu":
+            self._group.limit(request.memory_mib + self._bounds.beyond_mib)
+
+    def exhausted(self) -> bool:
+        """Whether the kernel has ended something that it started for want of memory."""
+        return self._group is not None and self._group.ran_out()
 
     def gone(self, status: int | None) -> None:
         """Its process has ended, and what it had started."""
         self.status = status
         if self._group is not None:
-            self.ran_out = self._group.ran_out()
+            self.ran_out = self.exhausted()
             self._group.remove()
         self.ended.set()
 
@@ -311,7 +321,11 @@ class Zygote:
             if not pending.done.wait(_FORK_S) or not pending.pid:
                 raise NoRunner("The zygote did not answer.")
             with self._lock:
-                return self._runners[pending.pid] if pending.pid in self._runners else self._dead(pending.pid, ours)
+                runner = self._runners.get(pending.pid)
+            if runner is None:
+                return self._dead(pending.pid, ours)
+            runner.enter_group()
+            return runner
         finally:
             self._pending.pop(token, None)
             self._sockets.pop(token, None)

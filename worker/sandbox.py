@@ -81,10 +81,10 @@ class Warden:
         self._readable = tuple(_readable(confinement, root, self._private))
         #: Empty slots of ``_USERS`` are tried from here on, so that a number is not taken again at once.
         self._next = 0
-        self._view = bool(confinement.own_users) and _may_switch() and self._make_view()
-        if self._view:
-            # What this process compiles the runners are to read.
+        if may_switch := confinement.own_users and _may_switch():
+            # What this process makes its runners are to read, whoever they are.
             os.umask(0o022)
+        self._view = may_switch and self._make_view()
         self.holds = self._list()
 
     def _list(self) -> list[str]:
@@ -110,6 +110,8 @@ class Warden:
         shut = {path for path in map(_shut, needed) if path is not None} | {str(path) for path in self._private if path.is_dir()}
         shut = {path for path in shut if not any(other != path and Path(path).is_relative_to(other) for other in shut)}
         try:
+            # To be passed through, not to be looked into.
+            self._scratch.chmod(0o711)
             if _libc.unshare(_CLONE_NEWNS):
                 return False
             _mount(None, "/", None, _MS_REC | _MS_SLAVE)
@@ -162,6 +164,19 @@ class Warden:
             self._next = (self._next + step + 1) % len(_USERS)
             return held, user
         return None, None
+
+    def overfull(self, cell: Cell) -> bool:
+        """Whether a scratch folder on the disk has outgrown its bound; one in memory cannot."""
+        if cell.mounted:
+            return False
+        used, bound = 0, self._given.scratch_mib << 20
+        for folder, _, names in os.walk(cell.folder):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    used += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            if used > bound:
+                return True
+        return False
 
     def release(self, cell: Cell) -> None:
         """Its runner has ended: nothing of the cell stays."""

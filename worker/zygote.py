@@ -27,6 +27,8 @@ from worker.frames import Channel
 from worker.sandbox import Cell, Warden
 
 _PR_SET_PDEATHSIG: Final = 1
+#: How often it looks after scratch folders that the kernel does not bound.
+_LOOK_S: Final = 1.0
 
 
 def die_with_parent(parent: int) -> None:
@@ -60,6 +62,7 @@ class _Forker:
         selector.register(self._control, selectors.EVENT_READ)
         selector.register(self._woken, selectors.EVENT_READ)
         parent = os.getppid()
+        looked_at = time.monotonic()
         # The end of the socket says that the worker is gone; the look at the parent is there for a worker whose socket leaked.
         while os.getppid() == parent:
             for key, _ in selector.select(timeout=1.0):
@@ -69,6 +72,9 @@ class _Forker:
                     self._reap()
                 elif not self._serve():
                     return
+            if time.monotonic() - looked_at >= _LOOK_S:
+                looked_at = time.monotonic()
+                self._end_overfull()
 
     def _next(self) -> tuple[frames.ToZygote, list[int]] | None:
         """A request and the descriptors that came with it; None when the worker is gone."""
@@ -166,6 +172,15 @@ class _Forker:
             sys.excepthook(*sys.exc_info())
             os._exit(1)
         os._exit(0)
+
+    def _end_overfull(self) -> None:
+        if self._warden is None:
+            return
+        for pid, cell in self._children.items():
+            if self._warden.overfull(cell):
+                print(f"runner {pid} has filled its scratch folder and is ended", file=sys.stderr, flush=True)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
         while self._children:

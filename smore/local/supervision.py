@@ -239,5 +239,8 @@ def _belongs(process: psutil.Process, session: int, home: Path) -> bool:
             return False
         # Redis writes its title over its environment; it works inside the home instead.
         return process.environ().get("SMORE_HOME") == str(home) or Path(process.cwd()).is_relative_to(home)
+    except psutil.AccessDenied:
+        # A GPU worker lets nobody look into it, ourselves among them where we are not root.
+        return "worker.app" in process.cmdline()
     except (ProcessLookupError, psutil.Error):
         return False

@@ -279,6 +279,11 @@ class Measured:
 
 
 class Killed(FakeRunner):
+    spent = False
+
+    def exhausted(self) -> bool:
+        return self.spent
+
     def kill(self, number: int = 9) -> None:
         self.ended.set()
 
@@ -355,6 +360,10 @@ def test_who_takes_more_than_it_may_goes_at_once() -> None:
     stage.device.held[2] = 151.0
     assert stage.relieve() == ["b"]
     assert stage.relieve() == []
+    seat = stage.acquire("c")
+    seat.runner.spent = True
+    assert stage.relieve() == ["c"], "the kernel has ended a child of its for want of memory"
+    assert seat.instance.evicted is Cause.OUT_OF_MEMORY
 
 
 def test_a_fault_of_the_device_is_told_of_whoever_was_at_work() -> None:

@@ -1,0 +1,204 @@
+"""
+Functions that want out, on a whole platform with a training beside them: each attempt is refused or bounded, and training goes on.
+
+What no machine can hold without root is skipped there; docs/security.md lists what is open.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smore.client import ApiError
+from smore.track import TrackReader
+from tests.acceptance.conftest import ROOT, Platform
+from tests.eventually import eventually
+from worker import proc
+
+ENTRYPOINT = "tests.acceptance.hostile.functions:Hostile"
+SECRET = "correct-horse-battery-staple"
+SPEC: dict[str, object] = {
+    "slo": {"deadline": "60s"}, "resources": {"gpu_memory": "64MiB"}, "retries": {"max_attempts": 1}, "limits": {"timeout": "30s"},
+    "profile": {"run_ms": {1: 1}, "load_ms": 10, "usage_gain": 0.01, "degradation": 0.01},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stage(platform: Platform) -> Iterator[Platform]:
+    """A training that nothing of all this may end, and a hostile function beside it."""
+    platform.deploy("hostile", ENTRYPOINT, **SPEC)
+    argv = ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--batch", "16", "--input-wait", "0.5", "--seconds", "3600"]
+    platform.client.start_job("bystander", argv)
+    eventually(lambda: any(job.iterations > 3 for report in platform.reports() for job in report.jobs), 40, "iterations")
+    yield platform
+    trains_on(platform)
+
+
+def trains_on(stage: Platform) -> None:
+    (job,) = [job for report in stage.reports() for job in report.jobs]
+    assert job.state == "running" and proc.start_time(job.pid) is not None
+    reader = TrackReader(str(next((stage.home / "run" / "jobs").glob("*.track"))))
+    before = len(reader.read_new())
+    eventually(lambda: reader.read_new(), 20, f"an iteration after {before}")
+
+
+def attempt(stage: Platform, do: str, function: str = "hostile", **item: object) -> dict[str, Any]:
+    output = stage.client.invoke(function, {"do": do, **item}, deadline_ms=60_000).output
+    assert isinstance(output, dict)
+    return output
+
+
+def refused(stage: Platform, do: str, **item: object) -> bool:
+    answer = attempt(stage, do, **item)
+    assert "got" not in answer, f"{do} {item}: {answer['got']}"
+    return True
+
+
+def worker_log(stage: Platform) -> str:
+    return "\n".join(path.read_text(errors="replace") for path in (stage.home / "logs").glob("worker-*.log"))
+
+
+def own_user(stage: Platform) -> None:
+    if "own user" not in worker_log(stage):
+        pytest.skip("the platform may not set users here: open, see docs/security.md")
+
+
+def test_it_is_nobody(stage: Platform) -> None:
+    who = attempt(stage, "who")["got"]
+    assert (who["CapEff"], who["CapPrm"], who["NoNewPrivs"], who["Seccomp"]) == ("0" * 16, "0" * 16, "1", "2")
+    own_user(stage)
+    assert int(who["Uid"]) not in (0, os.getuid())
+    assert refused(stage, "become_root")
+
+
+def test_it_reads_no_credentials(stage: Platform) -> None:
+    assert attempt(stage, "environment")["got"] == {}, "of no other process"
+    home = stage.home.resolve()
+    for name in ("key", "redis.password", "postgres.password", "redis.conf", "secrets.key", "supervisord.conf", "run/endpoints.json"):
+        assert (home / name).exists(), f"{name}: the test would be empty"
+        assert refused(stage, "read", path=str(home / name))
+    for path in ("/etc/shadow", f"/proc/{stage.pid('gateway')}/environ", f"/proc/{stage.pid('gateway')}/mem", "/root/.ssh/id_rsa"):
+        assert refused(stage, "read", path=path)
+    environment = attempt(stage, "own_environment")["got"]
+    passwords = [(home / name).read_text().strip() for name in ("key", "redis.password", "postgres.password")]
+    assert not [name for name, value in environment.items() if name.startswith("SMORE_") or any(one in value for one in passwords)]
+    descriptors = attempt(stage, "descriptors")["got"]
+    assert len(descriptors) <= 5 and not any(str(home) in name and "/logs/" not in name for name in descriptors), descriptors
+
+
+def test_it_reaches_neither_redis_nor_postgres_nor_the_gateway(stage: Platform) -> None:
+    run = (stage.home / "run").resolve()
+    for path in (run / "redis.sock", run / ".s.PGSQL.5432", run / "supervisor.sock"):
+        assert path.is_socket(), f"{path}: the test would be empty"
+        assert refused(stage, "unix", path=str(path))
+    host, _, port = stage.url.removeprefix("http://").partition(":")
+    assert refused(stage, "connect", host=host, port=int(port))
+    # As a Redis or a Postgres would listen that is not the platform's own.
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        assert refused(stage, "connect", host="127.0.0.1", port=elsewhere.getsockname()[1])
+    assert refused(stage, "listen")
+
+
+def test_it_changes_nobodys_code(stage: Platform) -> None:
+    code = ROOT / "zoo" / "echo.py"
+    before = code.read_bytes()
+    for path in (code, ROOT / "zoo" / "new.py", Path(__file__).with_name("functions.py"), Path(os.__file__)):
+        assert refused(stage, "write", path=str(path))
+    assert code.read_bytes() == before
+    # Nor does it look into a neighbour's scratch folder.
+    stage.deploy("neighbour", ENTRYPOINT, **SPEC)
+    neighbour = attempt(stage, "who", function="neighbour")
+    own_user(stage)
+    assert refused(stage, "listing", path=neighbour["cwd"])
+    assert refused(stage, "shoot", pid=neighbour["pid"]) and refused(stage, "trace", pid=neighbour["pid"])
+
+
+def test_it_signals_and_traces_nobody(stage: Platform) -> None:
+    assert attempt(stage, "shoot_all")["got"] == []
+    for do in ("shoot", "trace"):
+        assert refused(stage, do)
+        assert refused(stage, do, pid=stage.pid("gateway"))
+
+
+def test_a_fork_bomb_is_bounded_and_ends_with_its_runner(stage: Platform) -> None:
+    if "own user" not in worker_log(stage) and not os.access("/sys/fs/cgroup/pids", os.W_OK) and os.getuid() == 0:
+        pytest.skip("neither users nor control groups: open, see docs/security.md")
+    answer = attempt(stage, "fork_bomb")
+    assert 0 < answer["got"]["made"] < 256 and "unavailable" in answer["got"]["error"]
+    bomb = list(proc.tree(answer["pid"]))
+    assert len(bomb) > 100
+    stage.client.offload("hostile")
+    eventually(lambda: not any(proc.start_time(pid) for pid in bomb), 20, "the bomb is gone")
+    assert attempt(stage, "who")["pid"] != answer["pid"]
+
+
+def test_a_daemon_does_not_outlive_its_runner(stage: Platform) -> None:
+    left = attempt(stage, "daemon")["got"]
+    assert proc.start_time(left) is not None
+    stage.client.offload("hostile")
+    eventually(lambda: proc.start_time(left) is None, 20, "the daemon is gone")
+
+
+def test_the_disk_is_not_filled(stage: Platform) -> None:
+    own_user(stage)
+    answer = attempt(stage, "fill_disk")["got"]
+    assert 0 < answer["written"] <= 256 << 20 and "No space" in answer["error"] and answer["elsewhere"] == [], answer
+    stage.client.offload("hostile")
+
+
+def test_a_secret_is_told_to_its_function_alone_and_to_no_log(stage: Platform) -> None:
+    stage.client.set_secret("API_TOKEN", SECRET)
+    assert [one.name for one in stage.client.secrets()] == ["API_TOKEN"]
+    stage.deploy("entrusted", ENTRYPOINT, secrets=["API_TOKEN"], **SPEC)
+    assert attempt(stage, "tell", function="entrusted", name="API_TOKEN")["got"] == len(SECRET)
+    with pytest.raises(ApiError) as failed:
+        attempt(stage, "tell", function="entrusted", name="API_TOKEN", **{"raise": True})
+    assert failed.value.code == "handler_error" and failed.value.detail.endswith("it did not like ***")
+    assert attempt(stage, "has", names=["API_TOKEN"])["got"] == {"API_TOKEN": False}
+    eventually(lambda: worker_log(stage).count("the secret is ***") == 2, 10, "what it printed is in the log")
+    held = [path for path in (stage.home / "logs").rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert held == []
+    sealed = stage.redis.hget("smore:catalog:secrets", "default/API_TOKEN")
+    assert isinstance(sealed, bytes) and SECRET.encode() not in sealed
+
+    # A replaced one is in force with the next load; without it there is none.
+    stage.client.set_secret("API_TOKEN", f"{SECRET}-2")
+    stage.client.offload("entrusted")
+    assert attempt(stage, "tell", function="entrusted", name="API_TOKEN")["got"] == len(SECRET) + 2
+    stage.client.delete_secret("API_TOKEN")
+    stage.client.offload("entrusted")
+    with pytest.raises(ApiError, match="There is no secret API_TOKEN"):
+        attempt(stage, "who", function="entrusted")
+
+
+def test_what_eats_all_memory_is_ended_and_then_shut_out_everywhere(stage: Platform) -> None:
+    """Three ways, three faults; the training beside it is none the worse."""
+    stage.deploy("eater", ENTRYPOINT, **SPEC)
+    (before,) = [job for report in stage.reports() for job in report.jobs]
+    for do in ("allocate", "allocate_shared", "allocate_in_children"):
+        with pytest.raises(ApiError) as failed:
+            attempt(stage, do, function="eater")
+        assert failed.value.code == "out_of_memory", (do, failed.value)
+        trains_on(stage)
+    (after,) = [job for report in stage.reports() for job in report.jobs]
+    assert after.pid == before.pid and after.reserve_mib >= 1.049 * after.memory_mib > 0
+
+    eventually(lambda: all("default/eater@1" in report.quarantined for report in stage.reports()), 10, "every worker keeps it out")
+    (one,) = stage.client.quarantined()
+    assert (one.function, one.revision, one.cause) == ("eater", 1, "out_of_memory")
+    stage.deploy("eater", ENTRYPOINT, **SPEC | {"limits": {"timeout": "29s"}})
+    assert attempt(stage, "who", function="eater")["got"], "a new revision begins anew"
+    assert stage.client.lift("eater") == [1] and stage.client.quarantined() == []
+    eventually(lambda: not any(report.quarantined for report in stage.reports()), 10, "every worker has heard it")
+
+
+def test_a_crash_is_its_own(stage: Platform) -> None:
+    stage.deploy("crasher", ENTRYPOINT, **SPEC)
+    with pytest.raises(ApiError) as failed:
+        attempt(stage, "crash", function="crasher")
+    assert failed.value.code == "crashed" and "SIGSEGV" in failed.value.detail
+    assert attempt(stage, "who", function="crasher")["got"]
+    assert attempt(stage, "who")["got"], "nor does anybody else notice"
