@@ -52,6 +52,23 @@ def test_a_key_is_mirrored_and_revoked(store: Store, config: Settings) -> None:
     assert revoked.revoked_at is not None
 
 
+def test_a_secret_is_mirrored_sealed_and_comes_back_after_a_loss(store: Store, catalog: Catalog) -> None:
+    with pytest.raises(NotFound):
+        store.put_secret("nowhere", "TOKEN", b"sealed")
+    first = store.put_secret("default", "TOKEN", b"\x01sealed")
+    assert catalog.secrets("default", ["TOKEN", "OTHER"]) == {"TOKEN": b"\x01sealed"}
+    again = store.put_secret("default", "TOKEN", b"\x01anew")
+    assert again.created_at == first.created_at and [one.name for one in store.list_secrets("default")] == ["TOKEN"]
+    catalog.put_secret("default/TOKEN", None)
+    catalog.put_secret("default/STALE", b"gone in Postgres")
+    assert store.sync_mirror() == 2
+    assert catalog.secrets("default", ["TOKEN", "STALE"]) == {"TOKEN": b"\x01anew"}
+    store.delete_secret("default", "TOKEN")
+    assert catalog.secrets("default", ["TOKEN"]) == {} and store.list_secrets("default") == []
+    with pytest.raises(NotFound):
+        store.delete_secret("default", "TOKEN")
+
+
 def mirrored(config: Settings) -> dict[str, KeyEntry]:
     """The keys as a gateway reads them."""
 

@@ -25,7 +25,7 @@ def listing(item: dict[str, Any]) -> object:
 
 
 def write(item: dict[str, Any]) -> object:
-    return Path(item["path"]).write_text("overwritten")
+    return Path(item["path"]).write_text(item.get("text", "overwritten"))
 
 
 def environment(item: dict[str, Any]) -> object:
