@@ -297,3 +297,29 @@ def test_a_platform_without_a_capacity_is_no_comparison(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="at no rate was a deadline met"):
         outcome(tmp_path, Dead({}))
+
+
+# ---- the devices at hand -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_platform_gets_the_policy_with_its_knobs_and_the_preset_s_functions(tmp_path: Path) -> None:
+    rig = here.Here(tmp_path, preset(tmp_path).worlds[""], 0)._rig("smore:sm_rule=none:guard=0.1")
+
+    assert rig._environment["SMORE_POLICY__NAME"] == "smore"
+    assert json.loads(rig._environment["SMORE_POLICY__KNOBS"]) == {"sm_rule": "none", "guard": 0.1}
+    assert [one.model for one in rig.functions] == ["deepfm", "bert"]
+    assert len(rig._partitions) == 1
+
+
+@pytest.mark.parametrize(
+    ("gpus", "why"),
+    [
+        ([{"count": 999, "trainings": ["resnet50/2"]}], "gpus: 999 are wanted"),
+        ([{"count": 1, "trainings": ["none"]}, {"count": 1, "trainings": ["resnet50/2"]}], "gpus: "),
+    ],
+)
+def test_gpu_instances_that_are_not_at_hand_are_refused(tmp_path: Path, gpus: list[dict[str, Any]], why: str) -> None:
+    one = preset(tmp_path, world=PRESET["world"] | {"gpus": gpus}).worlds[""]
+
+    with pytest.raises(world.BadWorld, match=why):
+        here.Here(tmp_path, one, 0)
