@@ -107,6 +107,8 @@ STATUS: Mapping[str, int] = {
     "limit_reached": 429,
     "slo_infeasible": 429,
     "internal": 500,
+    "sealed": 500,
+    "no_key": 503,
     "draining": 503,
     "unavailable": 503,
     "still_running": 504,

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query
 
@@ -12,7 +12,9 @@ from api import schemas
 from api.answers import moment
 from api.deps import ReadKey, TheGateway
 from smore.forecasts import Board, Keeping, decode_state
-from smore.prewarming import FunctionAccount
+
+if TYPE_CHECKING:
+    from smore.prewarming import FunctionAccount
 
 router = APIRouter(prefix="/v1", tags=["prewarming"])
 
@@ -46,7 +48,7 @@ def get_prewarm(
     )
 
 
-def _function(name: str, kept: Keeping | None, account: FunctionAccount | None) -> schemas.PrewarmFunction:
+def _function(name: str, kept: Keeping | None, account: "FunctionAccount | None") -> schemas.PrewarmFunction:
     counts = _counts(account) if account is not None else schemas.PrewarmCounts()
     if kept is None:
         return schemas.PrewarmFunction(function=name, counts=counts)
@@ -60,11 +62,11 @@ def _function(name: str, kept: Keeping | None, account: FunctionAccount | None) 
     )  # fmt: skip
 
 
-def _counts(account: FunctionAccount) -> schemas.PrewarmCounts:
+def _counts(account: "FunctionAccount") -> schemas.PrewarmCounts:
     return schemas.PrewarmCounts(**{key: value for key, value in asdict(account).items() if key != "function"})
 
 
-def _total(accounts: Sequence[FunctionAccount]) -> schemas.PrewarmCounts:
+def _total(accounts: Sequence["FunctionAccount"]) -> schemas.PrewarmCounts:
     sums: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for account in accounts:

@@ -300,7 +300,7 @@ class Training(Stage):
             gpu="g", device=self.device, zygote=lambda: SimpleNamespace(fork=self._fork), standby=False,  # type: ignore[arg-type,return-value]
             others_mib=lambda: self.jobs_mib, owed_mib=lambda: self.owed_mib, beyond_mib=50.0,
             faulted=lambda function, revision, culprit, cause: self.told.append((function, cause.value)),
-            changed=lambda: None, clock=lambda: self.now,
+            supply=lambda *which: self.supply(*which), changed=lambda: None, clock=lambda: self.now,
         )  # fmt: skip
 
     def _fork(self) -> FakeRunner:
