@@ -111,6 +111,7 @@ CAUSES: Mapping[str, str] = {
     Cause.DEADLINE_EXPIRED: "no GPU instance could finish it before its deadline",
     Cause.INFEASIBLE: "no GPU instance could ever take it",
     Cause.CANCELLED: "it was cancelled",
+    Cause.PAYLOAD_LOST: "its input was lost when Redis ended",
     Cause.WORKER_LOST: "its worker was lost while it ran",
     Cause.DISPATCH_LOST: "no worker took it in time",
     Cause.WORKER_BUSY: "the worker had no room for it",

@@ -7,7 +7,8 @@ calls ``load`` once, ``predict`` for every batch, ``unload`` before the process 
 Two kinds of input, told apart by ``example``:
 
 * **tensors**: ``example`` is ``{name: numpy array}``; every array has a leading axis of rows. ``predict`` receives the same dict with the
-  rows of several invocations concatenated on axis 0 and returns ``{name: array}`` with the same number of rows in the same order.
+  rows of several invocations concatenated on axis 0 and returns ``{name: array}`` with the same number of rows in the same order. An axis
+  may be 0 long. Text and other bytes are arrays of objects: ``bytes`` come in, ``bytes`` or ``str`` go out.
 * **JSON**: ``example`` is any other JSON value. ``predict`` receives a list of such values, one for each invocation, and returns a list of
   the same length.
 """
