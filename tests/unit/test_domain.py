@@ -178,7 +178,7 @@ def test_an_entrypoint_is_enough() -> None:
         (spec(inputs=[{**TENSOR, "unit": "m"}]), "spec.inputs[0].unit"),
         (spec(outputs=[{**TENSOR, "datatype": "FP8"}]), "spec.outputs[0].datatype"),
         (spec(outputs=[{**TENSOR, "datatype": ["FP32"]}]), "spec.outputs[0].datatype"),
-        (spec(outputs=[{**TENSOR, "datatype": "BYTES"}]), "spec.outputs[0].datatype"),
+        (spec(outputs=[{**TENSOR, "datatype": "bytes"}]), "spec.outputs[0].datatype"),
         (spec(outputs=[{**TENSOR, "shape": []}]), "spec.outputs[0].shape"),
         (spec(outputs=[{**TENSOR, "shape": [3, 3]}]), "spec.outputs[0].shape"),
         (spec(outputs=[{**TENSOR, "shape": [-1, 0]}]), "spec.outputs[0].shape"),
