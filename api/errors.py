@@ -102,7 +102,7 @@ STATUS: Mapping[str, int] = {
     "invalid_artifact": 422,
     "wrong_digest": 422,
     "blob_not_found": 404,
-    "storage_full": 507,
+    "storage_full": 413,
     "queue_full": 429,
     "limit_reached": 429,
     "slo_infeasible": 429,

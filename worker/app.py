@@ -164,6 +164,7 @@ class Worker:
     def stopping(self) -> None:
         """Take nothing more; what runs goes on."""
         self.executor.drain()
+        self.supplier.stopping()
         self.heartbeat.wake()
 
     def close(self) -> None:

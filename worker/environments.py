@@ -6,6 +6,7 @@ not installed again. What a runner itself stands on keeps the platform's version
 numpy one that torch was not built for. pip alone can build one: uv does not see packages behind a .pth file.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -36,6 +38,10 @@ _CHECK: Final = "import torch, worker.runner"
 
 class BuildFailed(Exception):
     """The environment cannot be built; the message ends with the log."""
+
+
+class BuildEnded(Exception):
+    """The worker is ending, and the build with it."""
 
 
 def environment_key(requirements: Sequence[str], artifact: Artifact) -> str:
@@ -61,12 +67,15 @@ class Environments:
     def __init__(self, root: Path, limit_bytes: int, build_s: float) -> None:
         self.shelf = Shelf(root, limit_bytes)
         self._build_s = build_s
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._ended = False
 
     def take(self, requirements: Sequence[str], artifact: Artifact, code: Path) -> Held:
         """
         The environment, to be closed when nobody uses it any more. ``code`` is the unpacked folder: wheels of its own lie there.
 
-        Built by the first who asks on this node; the others wait for it. Raises BuildFailed, OSError.
+        Built by the first who asks on this node; the others wait for it. Raises BuildFailed, BuildEnded, OSError.
         """
         key = environment_key(requirements, artifact)
         return self.shelf.take(key, lambda folder, lock: self._build(requirements, code, folder, lock))
@@ -79,33 +88,54 @@ class Environments:
             wanted.write_text("".join(f"{one}\n" for one in requirements))
             fixed.write_text("".join(f"{one}\n" for one in _fixed()))
             python = str(python_of(folder))
-            _run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder)], code, log, lock, until, {})
+            self._run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder)], code, log, lock, until, {})
             site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
             (site / "platform.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
             # In the folder, so that the paths of its own wheels lead somewhere.
-            _run(
+            self._run(
                 [sys.executable, "-m", "pip", "--python", python, "install", "--no-input", "--disable-pip-version-check",
                  "--no-warn-script-location", "--root-user-action", "ignore", "--constraint", str(fixed), "--requirement", str(wanted)],
                 code, log, lock, until, {},
             )  # fmt: skip
-            _run([python, "-c", _CHECK], ROOT, log, lock, until, {"PYTHONPATH": str(ROOT)})
+            self._run([python, "-c", _CHECK], ROOT, log, lock, until, {"PYTHONPATH": str(ROOT)})
 
-
-def _run(words: Sequence[str], cwd: Path, log: IO[str], lock: int, until: float, extra: Mapping[str, str]) -> None:
-    """Run to the end, what it says into the log. Raises BuildFailed."""
-    process = subprocess.Popen(
-        words, cwd=cwd, env=scrubbed(extra), stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock], start_new_session=True
-    )
-    try:
-        status: int | None = process.wait(max(0.0, until - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        status = None
-    finally:
-        if process.poll() is None:
+    def _run(self, words: Sequence[str], cwd: Path, log: IO[str], lock: int, until: float, extra: Mapping[str, str]) -> None:
+        """Run to the end, what it says into the log. Raises BuildFailed, BuildEnded."""
+        with self._lock:
+            if self._ended:
+                raise BuildEnded
+            process = subprocess.Popen(
+                words,
+                cwd=cwd,
+                env=scrubbed(extra),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[lock],
+                start_new_session=True,
+            )
+            self._running.add(process)
+        try:
+            status: int | None = process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            status = None
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    if status != 0:
-        log.seek(0)
-        said = log.read()[-LOG_CHARS:].strip()
-        what = "took too long" if status is None else f"ended with status {status}"
-        raise BuildFailed(f"The environment was not built: {' '.join(words[1:3])} {what}. Its log:\n{said}")
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        if status != 0:
+            if self._ended:
+                raise BuildEnded
+            log.seek(0)
+            said = log.read()[-LOG_CHARS:].strip()
+            what = "took too long" if status is None else f"ended with status {status}"
+            raise BuildFailed(f"The environment was not built: {' '.join(words[1:3])} {what}. Its log:\n{said}")
+
+    def end(self) -> None:
+        """End what is being built, and begin nothing more."""
+        with self._lock:
+            self._ended = True
+            for process in self._running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)

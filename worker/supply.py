@@ -15,7 +15,7 @@ from smore.catalog import Catalog
 from smore.domain.errors import SmoreError
 from smore.domain.function import FunctionSpec
 from worker.artifacts import Artifacts
-from worker.environments import BuildFailed, Environments, environment_key, python_of
+from worker.environments import BuildEnded, BuildFailed, Environments, environment_key, python_of
 from worker.processes import Zygote
 from worker.shelf import Held
 
@@ -111,6 +111,9 @@ class Supplier:
         except (BuildFailed, OSError) as error:
             supply.close()
             raise self._failure(key, str(error)) from error
+        except BuildEnded as error:
+            supply.close()
+            raise SupplyAway("The worker is ending.") from error
         except SupplyFailed:
             supply.close()
             raise
@@ -178,6 +181,10 @@ class Supplier:
         uploaded = [(spec.requirements, spec.artifact) for spec in specs if spec.artifact is not None]
         self._artifacts.sweep({artifact.digest for _, artifact in uploaded})
         self._environments.shelf.sweep({environment_key(requirements, artifact) for requirements, artifact in uploaded if requirements})
+
+    def stopping(self) -> None:
+        """Build nothing more: another worker, or the next one here, begins anew."""
+        self._environments.end()
 
     def close(self) -> None:
         """End the zygotes of all environments and what they have forked."""

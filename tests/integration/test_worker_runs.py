@@ -230,6 +230,7 @@ def test_a_load_that_fails(stage: Bench) -> None:
     assert (record.state, record.cause, result.message) == ("failed", "load_failed", "FileNotFoundError: there are no weights")
     _, result = stage.canary(broken)
     assert result.message.startswith("FileNotFoundError: there are no weights\nIts log:\nTraceback"), "its deployer is told more"
+    assert "runner.py" not in result.message
     record, result = stage.call(stage.function("tests.integration.nowhere:Function", "nowhere"), {})
     assert record.cause == "load_failed" and "ModuleNotFoundError" in result.message
 

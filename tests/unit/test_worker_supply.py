@@ -22,7 +22,7 @@ from smore.domain.errors import BlobNotFound, InvalidArtifact, WrongDigest
 from smore.domain.function import FunctionSpec
 from tests.eventually import eventually
 from worker.artifacts import Artifacts
-from worker.environments import BuildFailed, Environments, environment_key
+from worker.environments import BuildEnded, BuildFailed, Environments, environment_key
 from worker.runner import _enter
 from worker.shelf import Shelf
 from worker.supply import FAILURE_S, IDLE_ZYGOTES, Supplier, SupplyAway, SupplyFailed
@@ -222,6 +222,25 @@ class TestEnvironments:
         with pytest.raises(BuildFailed, match=r"pip ended with status[\s\S]*Its log:[\s\S]*whl"):
             environments.take(["./w-1-py3-none-any.whl"], artifact, tmp_path)
         assert [path.suffix for path in (tmp_path / "e").iterdir()] == [".lock"]
+
+    def test_a_worker_that_ends_takes_its_builds_with_it(self, tmp_path: Path) -> None:
+        environments = Environments(tmp_path / "e", 1 << 30, 60.0)
+        raised: list[BaseException] = []
+
+        def build() -> None:
+            try:
+                environments.take(["x"], Artifact(code="a" * 64), tmp_path)
+            except BuildEnded as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=build)
+        thread.start()
+        (process,) = eventually(lambda: list(environments._running), what="the build has begun")
+        environments.end()
+        thread.join()
+        assert (len(raised), process.poll() is not None) == (1, True)
+        with pytest.raises(BuildEnded):
+            environments.take(["x"], Artifact(code="a" * 64), tmp_path)
 
     def test_a_build_that_takes_too_long_is_ended(self, tmp_path: Path) -> None:
         environments = Environments(tmp_path / "e", 1 << 30, 0.0)
