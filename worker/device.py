@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from smore.place import cpu_partition, sharing
 from smore.settings import WorkerSettings
@@ -84,6 +84,10 @@ class Device(Protocol):
     def utilisation(self, load: Load) -> Utilisation: ...
 
 
+#: Processes of a runner that are measured one by one.
+_FAMILY: Final = 16
+
+
 class CpuPartition:
     """
     Cores with pinned threads and a part of their time.
@@ -118,7 +122,11 @@ class CpuPartition:
 
     def runner_memory_mib(self, pid: int) -> float | None:
         family = list(proc.tree(pid))
-        return proc.private_mib(pid) if len(family) == 1 else proc.proportional_mib(family)
+        if len(family) == 1:
+            return proc.private_mib(pid)
+        # Each takes milliseconds: of many some stand for the others.
+        seen = family[:_FAMILY]
+        return proc.proportional_mib(seen) * len(family) / len(seen)
 
     def free_mib(self) -> float | None:
         return proc.available_mib()
