@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smore.fleet import JobReport, StartJob, StopJob, Throttle
+from smore.fleet import JobReport, StartJob, StopJob, Throttle, WarmState
 from tests.integration.worker_bench import Bench, RedisProcess, bench, eventually
 from worker import proc
 
@@ -205,6 +205,24 @@ def guarded(tmp_path: Path, server: RedisProcess) -> Iterator[Bench]:
     """A worker that looks after a job closely: a tenth of the time is closed windows."""
     with bench(tmp_path / "home", server, job_entrypoints='["zoo.train"]', probe_share="0.1") as one:
         yield one
+
+
+def test_a_running_function_makes_room_for_training(tmp_path: Path, server: RedisProcess) -> None:
+    """The job declares more than is left beside a function at work: that one goes within a heartbeat, and nobody is charged for it."""
+    with bench(tmp_path / "home", server, memory_mib="600", standby="false", probe_share="0") as stage:
+        function = stage.function("zoo.misbehave:Sleep", timeout_s=60.0)
+        id_ = stage.enqueue(function, b'{"s": 50}')
+        stage.dispatch(function, [id_])
+        stage.state(id_, "running")
+        (busy,) = eventually(lambda: [one for one in stage.report().warm if one.state is WarmState.BUSY], "it works")
+        command = StartJob(version=1, id="j1", project="p", name="t", argv=list(TRAIN), env={}, memory_mib=590.0)
+        stage.fleet.send("t0", command)
+        record = stage.state(id_, "queued")
+        assert (record.starts, proc.start_time(busy.pid)) == (0, None)
+        report = eventually(lambda: found if (found := stage.report()) is not None and found.jobs else None, "the job is reported")
+        assert report.jobs[0].reserve_mib == 619.5 and report.memory_used_mib >= 619.5 and not report.quarantined
+        stage.dispatch(function, [id_])
+        assert stage.state(id_, "queued").starts == 0, "nor is there room for it now"
 
 
 def throttle(stage: Bench, duty: float) -> None:
