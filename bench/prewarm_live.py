@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, delete, insert
 
 from bench import report
 from bench.overload import Rig
@@ -42,8 +42,9 @@ from smore import local
 from smore.db import ArrivalsMinuteRow, CountedMinuteRow, make_engine
 
 KINDS: Final = ("periodic", "bursty")
-#: Minutes before the run that are known.
+#: Minutes before the run that are known, and of them those that the platform has to come up in.
 PAST_MIN: Final = 360
+MARGIN_MIN: Final = 4
 KEEP_ALIVE_S: Final = 20.0
 #: Seconds for which an instance of these functions may stand idle to save a cold start.
 PRICE_S: Final = 90.0
@@ -98,16 +99,17 @@ def document(name: str, mode: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def remember(engine: Engine, pairs: Sequence[Pair], begin: float, minutes: int) -> None:
-    """Write the minutes before the run as if they had been counted."""
-    moments = [datetime.fromtimestamp(begin + 60 * minute, UTC) for minute in range(minutes)]
+def remember(engine: Engine, pairs: Sequence[Pair], begin: float) -> None:
+    """Write the minutes before the run as if they had been counted, in place of what the first runs of the functions were counted as."""
+    moments = [datetime.fromtimestamp(begin + 60 * minute, UTC) for minute in range(PAST_MIN)]
     with engine.begin() as connection:
-        # What the platform has counted since it came up stays.
-        connection.execute(insert(CountedMinuteRow), [{"minute": at, "seconds": ALL_SECONDS} for at in moments[:-3]])
+        for row in (CountedMinuteRow, ArrivalsMinuteRow):
+            connection.execute(delete(row))
+        connection.execute(insert(CountedMinuteRow), [{"minute": at, "seconds": ALL_SECONDS} for at in moments])
         rows = [
             {"project": "default", "function": pair.function("on"), "minute": moments[minute], "n": pair.counts[minute]}
             for pair in pairs
-            for minute in range(minutes - 3)
+            for minute in range(PAST_MIN)
             if pair.counts[minute]
         ]
         connection.execute(insert(ArrivalsMinuteRow), rows)
@@ -162,8 +164,7 @@ def difference(sent: Sequence[Sent], random: np.random.Generator) -> tuple[float
 
 def measure(minutes: int, period: int, many: int, seed: int) -> tuple[dict[str, float], dict[str, object]]:
     random = np.random.default_rng(seed)
-    # The minutes while the platform comes up belong to the past.
-    made = PAST_MIN + 10 + minutes
+    made = PAST_MIN + minutes
     pairs = [Pair(kind=kind, name=f"{kind}{n}", counts=counts(kind, made, period, random)) for kind in KINDS for n in range(many)]
     figures: dict[str, float] = {}
     environment = {
@@ -176,10 +177,11 @@ def measure(minutes: int, period: int, many: int, seed: int) -> tuple[dict[str, 
         for pair in pairs:
             for mode, word in (("on", "auto"), ("off", "off")):
                 rig.client.deploy(document(pair.function(mode), word))
-        known = PAST_MIN + 3
-        begin = time.time() // 60 * 60 - 60 * known
+        time.sleep(3)  # until their first runs are recorded
+        since = time.time() // 60 * 60 + 60 * MARGIN_MIN
+        begin = since - 60 * PAST_MIN
         engine = make_engine(rig.end.postgres_url, "bench")
-        remember(engine, pairs, begin, known)
+        remember(engine, pairs, begin)
         engine.dispose()
         fitted, _ = command(rig, "fit")
         report.progress(f"fitted: {fitted}")
@@ -189,10 +191,10 @@ def measure(minutes: int, period: int, many: int, seed: int) -> tuple[dict[str, 
         published, figures["forecast_s"] = command(rig, "forecast")
         report.progress(f"published: {published}")
         rig.patiently("a word from the rules", lambda: _foreseen(rig, pairs))
-        first = int((time.time() - begin) // 60) + 1
-        since = begin + 60 * first
+        if time.time() > since:
+            raise RuntimeError(f"the platform took longer than {MARGIN_MIN} minutes to come up")
         report.progress(f"{minutes} minutes from {datetime.fromtimestamp(since, UTC):%H:%M:%S}")
-        ids = run(rig, pairs, begin, first, minutes, random)
+        ids = run(rig, pairs, begin, PAST_MIN, minutes, random)
         time.sleep(max(0.0, since + 60 * minutes - time.time()))
         rig.patiently("the history", lambda: rig.client.executions(ids[-1][2]) and rig.client.executions(ids[-1][3]))
         sent = [Sent(pair=pair, minute=minute, on=_cold(rig, on), off=_cold(rig, off)) for pair, minute, on, off in ids]

@@ -510,6 +510,7 @@ class Engine:
         slowdown, expected_end_at = float(cluster.effects[kind, kernel.OWN, row]), float(cluster.finish[row])
         reasons = self._reasons(demand, kind, weighed, row, run_s, priority)
         if cold and self.keeper is not None:
+            self.keeper.dispatched(demand)
             reasons = replace(reasons, unforeseen=self.keeper.unforeseen(now, demand, cluster).value)
         if self.shadow is not None:
             reasons = replace(reasons, shadow=self._shadowed(now, demand, kind, rows, deadline_at))

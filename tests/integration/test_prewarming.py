@@ -250,7 +250,7 @@ def test_a_leader_keeps_what_is_to_be_kept_and_says_so(led: Led) -> None:
         assert isinstance(command, Prewarm)
         assert (command.function, command.revision, command.instances) == ("default/echo", 1, 1)
         assert command.until > time.time() + 60
-        found = led.state(wanted=1).functions[0]
+        found = led.state(wanted=1, loaded=1).functions[0]
         assert (found.mode, found.silence, found.loaded) == ("off", "off", 1)
         # Deleted while it is being loaded.
         led.catalog.remove_function("default/echo")

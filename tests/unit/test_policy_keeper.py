@@ -383,13 +383,30 @@ def test_a_clock_that_is_set_back_goes_on_for_rules_and_holds() -> None:
     back = -3600.0
     assert kinds(stage.at(T + 11 + back)) == []
     assert stage.keeper.jumps == 1
-    # Thirty seconds are over when thirty seconds are over: it was set back a second late.
-    assert stage.keeper.next_at == pytest.approx(T + 41 + back)
-    assert kinds(stage.at(T + 41 + back)) == [("offload", "a", 0)]
-    stage.at(T + 61 + back)
+    assert stage.keeper.next_at == pytest.approx(T + 40 + back)
+    assert kinds(stage.at(T + 40 + back)) == [("offload", "a", 0)]
+    stage.at(T + 60 + back)
     times = [line[1] for line in stage.rules["p/f0"].heard]
     assert times == sorted(times)  # type: ignore[type-var]
     assert stage.rules["p/f0"].minutes()[-1] == (T + 60, None, None)
+
+
+def test_a_small_step_back_is_an_error_of_measurement() -> None:
+    """However many there are: minutes begin when they begin, and forecasts mean the minutes that they name."""
+    stage = Stage(foresees=True)
+    stage.at(T - 1, function(0), served(), report("a", T - 1))
+    for step in range(100):
+        stage.at(T + step / 10 + 0.5)
+        stage.at(T + step / 10)
+    values = np.array([0.0, 1.0, 0.0])
+    stage.at(T + 20, ForecastsUpdated(made_at=T, forecasts={"p/f0": Forecast(from_at=T, mean=values, any=values, source="x")}))
+    heard: list[Forecast | None] = []
+    stage.rules["p/f0"].minute = lambda at, count, forecast: heard.append(forecast)  # type: ignore[method-assign,assignment,func-returns-value]
+    assert stage.keeper.next_at == T + 60
+    stage.at(T + 60)
+    assert (stage.keeper.jumps, len(heard)) == (0, 1)
+    assert heard[0] is not None
+    assert heard[0].chance(T + 60) == 1.0
 
 
 def test_minutes_that_a_clock_jumped_over_are_counted_by_nobody() -> None:

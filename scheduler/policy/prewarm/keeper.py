@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heappop, heappush
-from math import floor, inf, isfinite
+from math import ceil, floor, inf, isfinite
 from typing import Final, Protocol
 
 import numpy as np
@@ -34,6 +34,8 @@ MINUTE_S: Final = 60.0
 LEASE_S: Final = 120.0
 #: A step of the clock by more than this is no passing of time: what was counted across it counts for nothing.
 JUMP_S: Final = 90.0
+#: One back by no more than this is an error of measurement: a leader reckons Redis' clock from its own.
+STEP_S: Final = 5.0
 #: Rules that are told of a new minute in one round: a round is what an invocation's placement may have to wait for.
 AT_A_TIME: Final = 200
 #: Missed minutes that rules are told of, the newest.
@@ -159,6 +161,9 @@ class _Kept:
     seen: bool = False
     count: int = 0
     wanted: int = 0
+    #: Instances that there are, on their way included, as last looked; ``look``: something has changed there since.
+    loaded: int = 0
+    look: bool = True
     unmet: bool = False
     retry_at: float = -inf
     failures: int = 0
@@ -194,13 +199,11 @@ class Keeper:
         self._due: list[tuple[float, str]] = []
         self._offset = 0.0
         self._last = -inf
-        self._began = -inf
         #: The minute that runs, and the rules that are still to be told of it.
         self._minute = -inf
         #: Whether all of the minute that runs was counted, and all of the one before.
         self._counted = self._complete = False
         self._untold: deque[str] = deque()
-        self._loaded: dict[str, int] = {}
 
     @property
     def next_at(self) -> float:
@@ -223,6 +226,7 @@ class Keeper:
         at = self._straight(now)
         self._turn(at)
         kept.heard = max(kept.heard, self._minute)
+        kept.look = True
         self._consult(kept, at)
         self._dirty.add(demand.function)
 
@@ -258,7 +262,6 @@ class Keeper:
         """A function is gone: so is all that was loaded for it, also what is still on its way."""
         kept = self._kept.pop(function, None)
         self._dirty.discard(function)
-        self._loaded.pop(function, None)
         if kept is None:
             return []
         rows = {*kept.told, *kept.pending, *(row for row, count in kept.known.items() if count)}
@@ -279,6 +282,12 @@ class Keeper:
         kept.count += 1
         if kept.rule is not None:
             self._hold(kept, kept.rule.arrived(at))
+
+    def dispatched(self, demand: Demand) -> None:
+        """A batch is on its way to a load of its own."""
+        kept = self._kept.get(demand.function)
+        if kept is not None:
+            kept.look = True
 
     def idle(self, now: float, demand: Demand, idle: int, busy: int) -> None:
         """A batch has ended: ``idle`` instances have no work now, its own included."""
@@ -315,6 +324,7 @@ class Keeper:
             elif pending is None and count > before and not cluster.cells[demand.column, kernel.OUTSTANDING, row]:
                 self.idle(now, demand, count, 0)
             if count != before or kept.unmet:
+                kept.look = True
                 self._dirty.add(demand.function)
 
     def lost(self, row: int) -> None:
@@ -326,6 +336,7 @@ class Keeper:
             if kept is not None:
                 for facts in (kept.told, kept.pending, kept.known):
                     facts.pop(row, None)
+                kept.look = True
                 self._dirty.add(function)
 
     def told(self, now: float, event: InstanceTold, row: int) -> None:
@@ -344,6 +355,7 @@ class Keeper:
             kept.load_s += LOAD_WEIGHT * (event.load_s - kept.load_s)
         if event.evicted:
             kept.lost, kept.lost_at = Unforeseen.EVICTED, self._straight(now)
+        kept.look = True
         self._dirty.add(event.function)
 
     def foresee(self, now: float, event: ForecastsUpdated) -> None:
@@ -354,21 +366,21 @@ class Keeper:
     # ---- time -------------------------------------------------------------------------------------------------------------------------
 
     def _straight(self, now: float) -> float:
-        """Time that never goes back."""
+        """
+        Time that never goes back. A small step back is waited for; after a large one time is ahead of the clock by whole minutes, so
+        that minutes begin together.
+        """
         at = now + self._offset
-        if at < self._last:
-            if self._last - at > 1.0:
-                self.jumps += 1
-                # What is left of this minute was counted on two clocks.
-                self._counted = False
-            self._offset += self._last - at
-            at = self._last
-        elif at - self._last > JUMP_S and isfinite(self._last):
-            self.jumps += 1
-            self._counted = False
+        if at < self._last - STEP_S:
+            self._offset += ceil((self._last - at) / MINUTE_S) * MINUTE_S
+            at = now + self._offset
+        elif at - self._last <= JUMP_S or not isfinite(self._last):
+            self._last = max(self._last, at)
+            return self._last
+        self.jumps += 1
+        # What is left of this minute was counted on two clocks.
+        self._counted = False
         self._last = at
-        if not isfinite(self._began):
-            self._began = at
         return at
 
     def _turn(self, at: float) -> None:
@@ -411,6 +423,7 @@ class Keeper:
         if kept.silence != before:
             if kept.silence:
                 kept.holds = ()
+            kept.look = True
             self._dirty.add(kept.demand.function)
 
     def _voice(self, kept: _Kept, at: float) -> tuple[str, str]:
@@ -451,6 +464,7 @@ class Keeper:
         while self._due and self._due[0][0] <= at:
             due_at, function = heappop(self._due)
             if function in self._kept and self._kept[function].due_at == due_at:
+                self._kept[function].look = True
                 self._dirty.add(function)
         decisions: list[Decision] = []
         dirty, self._dirty = self._dirty, set()
@@ -490,8 +504,11 @@ class Keeper:
     def _keep(self, now: float, at: float, kept: _Kept, house: House, decisions: list[Decision]) -> None:
         cluster, demand = house.cluster, kept.demand
         self._consult(kept, at)
-        kept.wanted = self._wanted(kept, at, house)
-        kept.unmet = False
+        wanted = self._wanted(kept, at, house)
+        renewed = all(until - at > LEASE_S / 2 for _, until in kept.told.values())
+        if wanted == kept.wanted == kept.loaded and renewed and not kept.look:
+            return  # as at the ends of most batches
+        kept.wanted, kept.unmet, kept.look = wanted, False, False
         n = len(cluster)
         cell = cluster.cells[demand.column, :, :n]
         there = np.maximum(cell[kernel.RESIDENT], cell[kernel.OUTSTANDING]) * cluster.alive
@@ -507,7 +524,7 @@ class Keeper:
             self._release(at, kept, cluster, there, loaded - kept.wanted, decisions)
         if kept.wanted:
             self._renew(now, at, kept, cluster, decisions)
-        self._loaded[demand.function] = int(there.sum())
+        kept.loaded = int(there.sum())
 
     def _load(
         self, now: float, at: float, kept: _Kept, house: House, there: kernel.Floats, missing: int, decisions: list[Decision]
@@ -658,7 +675,7 @@ class Keeper:
         return [
             Standing(
                 function=function, revision=kept.demand.revision, mode=kept.mode, source=kept.source, silence=str(kept.silence),
-                wanted=kept.wanted, loaded=self._loaded.get(function, 0), unmet=kept.unmet, load_s=round(kept.load_s, 4),
+                wanted=kept.wanted, loaded=kept.loaded, unmet=kept.unmet, load_s=round(kept.load_s, 4),
                 holds=[(hold.from_at - self._offset, hold.until_at - self._offset, hold.instances) for hold in kept.holds],
             )
             for function, kept in sorted(self._kept.items())

@@ -50,7 +50,7 @@ class Priced:
         #: When each level fell idle; NaN while it is at work or before it ever was.
         self._since = [math.nan]
         self._busy = 0
-        self._forecast: Hold | None = None
+        self._forecasts: list[Hold] = []
         self._forecast_until = -math.inf
 
     def arrived(self, at: float) -> Sequence[Hold] | None:
@@ -78,19 +78,25 @@ class Priced:
         return [kernel.level_window(self._windows, group, which, told) for which in range(kernel.WINDOWS)]
 
     def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
-        before = self._forecast
-        chance, mean = (math.nan, math.nan) if forecast is None or forecast.source == OWN else (forecast.chance(at), forecast.expected(at))
-        self._forecast = None
+        before = self._forecasts
         self._forecast_until = -math.inf
-        if not (math.isnan(chance) or math.isnan(mean)):
-            self._forecast_until = at + MINUTE_S
-            wanted = kernel.minute_wanted(chance, mean, *self._prices, self._run_s)
-            if wanted:
-                self._forecast = Hold(from_at=at, until_at=at + MINUTE_S, instances=wanted)
-        if before is None and self._forecast is None:
+        # The minute after this one too, so that a load may begin before it does; what is said of it then takes its place.
+        self._forecasts = [hold for hold in (self._held(begin, forecast) for begin in (at, at + MINUTE_S)) if hold is not None]
+        if not before and not self._forecasts:
             return None
         return self._holds(at, self._busy)
 
+    def _held(self, begin: float, forecast: Forecast | None) -> Hold | None:
+        """What a forecast is worth in the minute from ``begin``."""
+        if forecast is None or forecast.source == OWN:
+            return None
+        chance, mean = forecast.chance(begin), forecast.expected(begin)
+        if math.isnan(chance) or math.isnan(mean):
+            return None
+        if self._forecast_until == -math.inf:
+            self._forecast_until = begin + MINUTE_S
+        wanted = kernel.minute_wanted(chance, mean, *self._prices, self._run_s)
+        return Hold(from_at=begin, until_at=begin + MINUTE_S, instances=wanted) if wanted else None
+
     def _holds(self, at: float, busy: int) -> list[Hold]:
-        held = [] if self._forecast is None or self._forecast.until_at <= at else [self._forecast]
-        return held + self._levels.holds(at, busy)
+        return [hold for hold in self._forecasts if hold.until_at > at] + self._levels.holds(at, busy)
