@@ -1,6 +1,7 @@
 """The nouns: the table of an invocation's life, a function's description and its errors, names, durations, sizes."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from smore.domain.artifact import Artifact
 from smore.domain.errors import CallerError, InvalidSpec, PlatformError, SmoreError
 from smore.domain.function import (
     FunctionSpec,
+    Prewarming,
     Profile,
     TensorSpec,
     duration_s,
@@ -20,6 +22,7 @@ from smore.domain.function import (
     parse_spec,
     size_bytes,
     spec_from_dict,
+    with_scaling,
 )
 from smore.domain.invocation import TERMINAL, TRANSITIONS, State
 from smore.domain.tensors import DATATYPES
@@ -95,7 +98,7 @@ def test_a_whole_description() -> None:
             slo={"deadline": "800ms"},
             resources={"gpu_memory": "1.5GiB"},
             batching={"max_size": 16},
-            scaling={"max_warm": 2, "keep_alive": -1},
+            scaling={"max_warm": 2, "keep_alive": -1, "min_warm": 1, "prewarm": "paper"},
             retries={"max_attempts": 1},
             limits={"max_pending": 0, "timeout": "2m", "payload": "1MB"},
             profile={"run_ms": {1: 10, "8": 40.0}, "load_ms": 2500, "usage_gain": 0.3, "degradation": 0},
@@ -109,6 +112,8 @@ def test_a_whole_description() -> None:
         max_batch=16,
         max_warm=2,
         keep_alive_s=-1,
+        min_warm=1,
+        prewarm=Prewarming.PAPER,
         max_attempts=1,
         max_pending=0,
         timeout_s=120,
@@ -159,6 +164,12 @@ def test_an_entrypoint_is_enough() -> None:
         (spec(batching={"max_size": "4"}), "spec.batching.max_size"),
         (spec(batching={"max_size": float("nan")}), "spec.batching.max_size"),
         (spec(scaling={"max_warm": 65}), "spec.scaling.max_warm"),
+        (spec(scaling={"min_warm": -1}), "spec.scaling.min_warm"),
+        (spec(scaling={"min_warm": 65}), "spec.scaling.min_warm"),
+        (spec(scaling={"prewarm": "later"}), "spec.scaling.prewarm"),
+        (spec(scaling={"prewarm": True}), "spec.scaling.prewarm"),
+        (spec(scaling={"prewarm": None}), "spec.scaling.prewarm"),
+        (spec(scaling={"prewarms": "auto"}), "spec.scaling.prewarms"),
         (spec(scaling={"keep_alive": -5}), "spec.scaling.keep_alive"),
         (spec(scaling={"keep_alive": float("inf")}), "spec.scaling.keep_alive"),
         (spec(scaling={"keep_alive": "for ever"}), "spec.scaling.keep_alive"),
@@ -204,6 +215,19 @@ def test_what_is_wrong_is_named(raw: object, field: str) -> None:
     assert str(caught.value).startswith(field)
 
 
+def test_a_bare_off_in_yaml_is_off() -> None:
+    assert parse_spec(spec(scaling={"prewarm": False})).prewarm is Prewarming.OFF
+
+
+def test_knobs_that_are_not_named_stay() -> None:
+    before = FunctionSpec(entrypoint="m:C", max_warm=3, keep_alive_s=7.0)
+    assert with_scaling(before, {"min_warm": 2}) == replace(before, min_warm=2)
+    assert with_scaling(before, {}) == before
+    with pytest.raises(InvalidSpec) as caught:
+        with_scaling(before, {"keep_alive": "long"})
+    assert caught.value.details["field"] == "scaling.keep_alive"
+
+
 #: A short alphabet: units, marks and digits that are none.
 TEXT = st.text("19²٣mshMBi.:-/ é\n", max_size=6)
 JSON = st.recursive(
@@ -217,8 +241,8 @@ PARTS = st.sampled_from(
 SECTION = st.dictionaries(
     st.sampled_from(
         (
-            "deadline", "gpu_memory", "max_size", "max_warm", "keep_alive", "max_attempts", "max_pending", "timeout", "payload", "run_ms",
-            "load_ms", "usage_gain", "degradation",
+            "deadline", "gpu_memory", "max_size", "max_warm", "min_warm", "prewarm", "keep_alive", "max_attempts", "max_pending", "timeout",
+            "payload", "run_ms", "load_ms", "usage_gain", "degradation",
         )
     ),
     JSON,
@@ -256,6 +280,8 @@ SPECS = st.builds(
     memory_mib=POSITIVE,
     max_batch=st.integers(1, 1024),
     keep_alive_s=POSITIVE | st.just(-1.0),
+    min_warm=st.integers(0, 64),
+    prewarm=st.sampled_from(Prewarming),
     profile=st.builds(
         Profile,
         run_s=st.dictionaries(st.integers(1, 1024), POSITIVE, min_size=1),
