@@ -66,7 +66,7 @@ def _counts(account: "FunctionAccount") -> schemas.PrewarmCounts:
     return schemas.PrewarmCounts(**{key: value for key, value in asdict(account).items() if key != "function"})
 
 
-def _total(accounts: Sequence["FunctionAccount"]) -> schemas.PrewarmCounts:
+def _total(accounts: "Sequence[FunctionAccount]") -> schemas.PrewarmCounts:
     sums: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for account in accounts:
