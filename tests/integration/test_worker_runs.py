@@ -11,9 +11,16 @@ import msgspec
 import numpy as np
 import pytest
 
+from api.app import create_app
+from smore import archive, upload
 from smore.celery_app import RUN, gpu_queue, message
+from smore.client import Client
+from smore.domain.access import Scope
+from smore.domain.artifact import Artifact
 from smore.domain.invocation import Encoding
 from smore.fleet import Cancel, Offload, Prewarm, WarmState
+from smore.settings import RedisSettings, Settings
+from tests.integration.test_api import Served, add_key
 from tests.integration.worker_bench import PREFIX, Bench, RedisProcess, bench, eventually
 from worker import proc
 
@@ -39,9 +46,17 @@ def other_server(tmp_path: Path) -> Iterator[RedisProcess]:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory, server: RedisProcess) -> Iterator[Bench]:
+def gateway(tmp_path_factory: pytest.TempPathFactory, server: RedisProcess) -> Iterator[Served]:
+    """On another host than the worker, as far as their folders tell."""
+    config = Settings(home=tmp_path_factory.mktemp("gateway"), redis=RedisSettings(url=server.url, prefix=PREFIX))
+    with Served(create_app(config)) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory, server: RedisProcess, gateway: Served) -> Iterator[Bench]:
     """One worker for all tests that do it no lasting harm."""
-    with bench(tmp_path_factory.mktemp("home"), server) as one:
+    with bench(tmp_path_factory.mktemp("home"), server, SMORE_BLOBS__URL=gateway.url) as one:
         yield one
 
 
@@ -83,6 +98,29 @@ def test_a_batch_of_tensors_is_joined_and_split(stage: Bench) -> None:
     assert (third.form, third.shapes) == ("raw", "total:FP32:1,1;rows:INT32:1")
     assert third.body == np.float32(5).tobytes() + np.int32(4).tobytes()
     assert metas(stage)[-1]["batch"] == 3 and metas(stage)[-1]["rows"] == 4
+
+
+def test_an_uploaded_function_is_fetched_through_the_gateway(stage: Bench, gateway: Served, tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    folder.mkdir()
+    (folder / "handler.py").write_text(
+        "from pathlib import Path\nimport smore\n\nclass Own(smore.Handler):\n    example = 1\n\n    def predict(self, inputs):\n"
+        "        return [one + Path(__file__).with_name('weights.bin').stat().st_size for one in inputs]\n"
+    )
+    (folder / "weights.bin").write_bytes(os.urandom(2 << 20))
+    packed = archive.pack(folder, tmp_path)
+    assert packed is not None
+    with Client(gateway.url, add_key(stage.catalog, Scope.DEPLOY, project="p")) as client:
+        client._carry(upload.send(packed))
+    function = stage.function("handler:Own", artifact=packed.artifact)
+    record, result = stage.call(function, 7)
+    assert (record.state, result.body) == ("succeeded", str(7 + (2 << 20)).encode()), result
+    assert set(metas(stage)[-1]["load_ms"]) == {"fetch", "import", "weights", "first_run"}  # type: ignore[call-overload]
+    assert not (stage.home / "blobs").exists(), "they share no folder"
+
+    missing = stage.function("handler:Gone", artifact=Artifact(code="0" * 64))
+    record, result = stage.call(missing, 1)
+    assert (record.cause, result.message) == ("load_failed", "The uploaded folder cannot be had: There is no such blob in this project.")
 
 
 def raw(shapes: str, *arrays: np.ndarray[Any, np.dtype[Any]]) -> bytes:

@@ -212,8 +212,10 @@ class Bench:
 
 @contextlib.contextmanager
 def bench(home: Path, server: RedisProcess, **settings: str) -> Iterator[Bench]:
+    """``settings``: the worker's own by their names, others by their variables."""
     home.mkdir(parents=True, exist_ok=True)
-    stage = Bench(home, server, {f"SMORE_WORKER__{name.upper()}": value for name, value in settings.items()})
+    named = {name if name.isupper() else f"SMORE_WORKER__{name.upper()}": value for name, value in settings.items()}
+    stage = Bench(home, server, named)
     try:
         stage.start()
         yield stage

@@ -262,6 +262,13 @@ def test_a_new_key_is_printed(serve: Serve, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == "sk_k1_secret\n"
 
 
+def test_a_key_that_runs_code_must_be_asked_for_by_name(serve: Serve) -> None:
+    platform = serve()
+    platform.answers["POST /v1/keys"] = (201, {"id": "k1", "name": "ci", "key": "sk_k1_secret"})
+    assert smore("keys", "create", "ci") == 0
+    assert platform.asked == [("POST /v1/keys", {"name": "ci", "scopes": ["invoke", "read"]})]
+
+
 class TestMachine:
     @pytest.fixture(autouse=True)
     def home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
