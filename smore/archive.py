@@ -8,12 +8,13 @@ are, so that a change of the code does not move them again. Equal folders make e
 import hashlib
 import os
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from smore.domain.artifact import MAX_FILES, Artifact, check_path
 from smore.domain.errors import InvalidArtifact
@@ -32,6 +33,8 @@ _RATIO_FREE_BYTES: Final = 4 << 20
 
 _CHUNK: Final = 1 << 20
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+#: What zipfile raises over bytes that are no zip, among them offsets that no file has.
+_BROKEN: Final = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError, OverflowError, OSError)
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -79,6 +82,12 @@ def pack(folder: Path, into: Path) -> Packed | None:
             entry.create_system = 3
             entry.external_attr = (stat.S_IFREG | 0o444) << 16
             writer.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    try:
+        with archive.open("rb") as made:
+            check(made)
+    except InvalidArtifact as error:
+        # Said here, before anything is sent.
+        raise ValueError(f"{folder}: {error}") from error
     blobs = {digest_of(archive): archive}
     (code,) = blobs
     files = {}
@@ -120,7 +129,7 @@ def check(file: BinaryIO) -> list[zipfile.ZipInfo]:
     try:
         with zipfile.ZipFile(file) as reader:
             entries = reader.infolist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
+    except _BROKEN as error:
         raise InvalidArtifact(f"The code is no readable zip: {error}") from error
     if len(entries) > MAX_ENTRIES:
         raise InvalidArtifact(f"The code's archive has {len(entries)} entries; it may have {MAX_ENTRIES}.")
@@ -179,20 +188,21 @@ def unpack(archive: Path, target: Path) -> None:
                     path.mkdir(parents=True, exist_ok=True)
                     continue
                 path.parent.mkdir(parents=True, exist_ok=True)
-                try:
-                    # Exclusive: never through something that is there already.
-                    with reader.open(entry) as source, path.open("xb") as sink:
-                        _copy(source, sink, entry)
-                except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError) as error:
-                    raise InvalidArtifact(f"The code's archive: {entry.filename}: {error}") from error
+                # Exclusive: never through something that is there already.
+                with path.open("xb") as sink:
+                    for piece in _pieces(reader, entry):
+                        sink.write(piece)
 
 
-def _copy(source: IO[bytes], sink: BinaryIO, entry: zipfile.ZipInfo) -> None:
+def _pieces(reader: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
+    """An entry's content, exactly as long as the list says. Raises InvalidArtifact."""
     left = entry.file_size
-    while chunk := source.read(_CHUNK):
-        left -= len(chunk)
-        if left < 0:
-            raise ValueError("more bytes than its entry says")
-        sink.write(chunk)
+    try:
+        with reader.open(entry) as source:
+            while left >= 0 and (piece := source.read(_CHUNK)):
+                left -= len(piece)
+                yield piece
+    except _BROKEN as error:
+        raise InvalidArtifact(f"The code's archive: {entry.filename}: {error}") from error
     if left:
-        raise ValueError("fewer bytes than its entry says")
+        raise InvalidArtifact(f"The code's archive: {entry.filename} has not as many bytes as the list says.")

@@ -1,13 +1,17 @@
 """An uploaded folder: what packing leaves at home, what checking refuses, what unpacking makes."""
 
+import contextlib
 import io
 import os
 import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from smore import archive
 from smore.domain.artifact import Artifact, check_path, parse_artifact, parse_requirements
@@ -93,6 +97,12 @@ class TestPack:
         (root / "out").unlink()
         (root / "dir").symlink_to("/etc")
         with pytest.raises(ValueError, match=r"dir: a link"):
+            archive.pack(root, tmp_path)
+
+    def test_what_the_platform_would_refuse_is_told_before_it_is_sent(self, tmp_path: Path) -> None:
+        root = folder(tmp_path, handler_py="c")
+        (root / "Handler.py").write_text("c")
+        with pytest.raises(ValueError, match="twice"):
             archive.pack(root, tmp_path)
 
     def test_a_pipe_is_refused(self, tmp_path: Path) -> None:
@@ -183,6 +193,25 @@ def test_content_that_is_not_what_the_list_says_is_refused(made: Callable[[], io
     target.mkdir()
     with pytest.raises(InvalidArtifact):
         archive.unpack(archived, target)
+
+
+WHOLE = zipped(("handler.py", b"code" * 50), ("pkg/a.py", b"x"), (entry("pkg/b/c.py", stat.S_IFREG | 0o644), b"")).getvalue()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=6), st.integers(0, len(WHOLE)))
+def test_whatever_an_archive_holds_it_is_refused_or_stays_inside(changes: list[tuple[int, int]], end: int) -> None:
+    made = bytearray(WHOLE)
+    for at, value in changes:
+        made[at] = value
+    with TemporaryDirectory() as place:
+        target = Path(place, "out")
+        target.mkdir()
+        Path(place, "a.zip").write_bytes(made if end % 4 else made[:end])
+        with contextlib.suppress(InvalidArtifact):
+            archive.unpack(Path(place, "a.zip"), target)
+        assert sorted(path.name for path in Path(place).iterdir()) == ["a.zip", "out"]
+        assert all(path.is_dir() or stat.S_ISREG(path.lstat().st_mode) for path in target.rglob("*"))
 
 
 class TestPaths:
