@@ -30,19 +30,17 @@ def send(packed: Packed) -> Flow[None]:
 
 
 def _send_blob(digest: str, path: Path) -> Flow[None]:
-    size, failures = path.stat().st_size, 0
-    state = yield from _ask(digest)
+    size, furthest, failures = path.stat().st_size, 0, 0
+    #: None: where it stands must be asked.
+    state: _State | None = None
     with path.open("rb") as file:
-        while not state.complete:
-            file.seek(state.offset)
-            query = (("offset", str(state.offset)), ("size", str(size)))
-            headers = {"Content-Type": "application/octet-stream"}
-            content = file.read(STRETCH_BYTES)
-            before = state.offset
+        while state is None or not state.complete:
             try:
-                answer = yield from exchange(
-                    Call(method="PATCH", path=f"/v1/blobs/{digest}", query=query, headers=headers, content=content, timeout_s=ANSWER_S)
-                )
+                if state is None:
+                    answer = yield from exchange(Call(method="GET", path=f"/v1/blobs/{digest}/state"))
+                else:
+                    file.seek(state.offset)
+                    answer = yield from exchange(_stretch(digest, state.offset, size, file.read(STRETCH_BYTES)))
                 state = msgspec.json.decode(answer.body, type=_State)
             except (ApiError, Unreachable) as error:
                 if isinstance(error, ApiError) and error.status not in (409, 503):
@@ -51,14 +49,16 @@ def _send_blob(digest: str, path: Path) -> Flow[None]:
                 if failures == TRIES:
                     raise
                 yield Pause(seconds=PAUSE_S * 2**failures)
-                state = yield from _ask(digest)
-            if state.offset > before:
-                failures = 0
+                state = None
+                continue
+            if state.offset > furthest:
+                furthest, failures = state.offset, 0
 
 
-def _ask(digest: str) -> Flow[_State]:
-    answer = yield from exchange(Call(method="GET", path=f"/v1/blobs/{digest}/state"))
-    return msgspec.json.decode(answer.body, type=_State)
+def _stretch(digest: str, offset: int, size: int, content: bytes) -> Call:
+    query = (("offset", str(offset)), ("size", str(size)))
+    headers = {"Content-Type": "application/octet-stream"}
+    return Call(method="PATCH", path=f"/v1/blobs/{digest}", query=query, headers=headers, content=content, timeout_s=ANSWER_S)
 
 
 def read_requirements(folder: Path, given: object) -> object:

@@ -166,7 +166,18 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize("breaks", [{}, {3: "before"}, {3: "during"}, {3: "after"}, {2: "during", 4: "before", 6: "after"}, {5: "after"}])
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        {},
+        {3: "before"},
+        {3: "during"},
+        {3: "after"},
+        {2: "during", 4: "before", 6: "after"},
+        {5: "after"},
+        dict.fromkeys(range(4, 12), "before"),
+    ],
+)
 def test_what_breaks_is_gone_on_with(blobs: Blobs, file: Path, breaks: dict[int, str]) -> None:
     server = Server(blobs, breaks)
     send(server, file, DIGEST)
