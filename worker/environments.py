@@ -3,7 +3,7 @@ Environments of uploaded functions on this node: what they require, on top of wh
 
 An environment is a venv whose last place to look is the platform's own site-packages, so that torch and everything else that is there is
 not installed again. What a runner itself stands on keeps the platform's version by constraint: another torch would be gigabytes, another
-numpy one that torch was not built for. pip alone can build one: uv does not see packages behind a .pth file.
+numpy one that torch was not built for. pip builds it: it looks where the environment's interpreter looks, behind the .pth file too.
 """
 
 import contextlib
