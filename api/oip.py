@@ -35,6 +35,10 @@ CODINGS: Final[Mapping[str, int]] = {"gzip": 31, "deflate": 15}
 
 #: More axes than any array library has.
 _MAX_AXES: Final = 64
+#: Sizes of an axis are below it. An axis beside an empty one costs no bytes, so that nothing else would bound it.
+_MAX_SIZE: Final = 1 << 31
+#: Rows that need no bytes are taken up to here.
+_MAX_ROWS: Final = 1 << 16
 #: Triton's knobs that would change what the caller gets, so that passing them over would be wrong.
 _SEQUENCE: Final = "sequence_id"
 _SHARED_MEMORY: Final = "shared_memory_region"
@@ -151,11 +155,14 @@ def _payload(given: object, body: bytes, start: int, spec: FunctionSpec) -> Payl
     for tensor in declared:
         if tensor.name not in shapes:
             raise InvalidInput(f"inputs: {tensor.name} is missing", field="inputs")
-    check_size(sum(map(len, parts)), spec, "inputs")
+    total = sum(map(len, parts))
+    check_size(total, spec, "inputs")
     if spec.inputs is None:
         return _value(parts[0], spec)
     in_order = [shapes[tensor.name] for tensor in declared]
     rows = rows_of(declared, in_order, "inputs")
+    if rows > max(total, _MAX_ROWS):
+        raise InvalidInput(f"inputs: {rows} rows of nothing are too many", field="inputs")
     described = [(name, known[name].datatype, shape) for name, shape in shapes.items()]
     # An invocation without rows is a run as well: to those who plan it counts as one row.
     return raw_payload(described, parts, max(1, rows), batching_key(declared, in_order))
@@ -166,7 +173,7 @@ def _shape(one: Mapping[str, object], tensor: TensorSpec, path: str) -> list[int
     if datatype != tensor.datatype:
         shown = datatype if isinstance(datatype, str) else "that"
         raise InvalidInput(f"{path}.datatype: {tensor.datatype} is expected for {tensor.name}, not {shown}", field=f"{path}.datatype")
-    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+    if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < _MAX_SIZE for size in shape):
         raise InvalidInput(f"{path}.shape: a list of sizes is expected", field=f"{path}.shape")
     wanted = tensor.shape
     if len(shape) != len(wanted) or any(declared not in (-1, size) for size, declared in zip(shape, wanted, strict=True)):

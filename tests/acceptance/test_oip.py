@@ -2,9 +2,12 @@
 
 import gzip
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -303,3 +306,35 @@ def test_kserves_client(platform: Platform, headers: dict[str, str]) -> None:
             assert found[form][name] == [str(Mirror.example[name].dtype), [[1.0, 0.0]]], name
     assert found["error"].startswith("There is no such function") and "404" in found["error"]
     assert found["key"].startswith("A valid API key") and "401" in found["key"]
+
+
+def test_redis_dies_while_a_large_tensor_waits(platform: Platform, triton: InferenceServerClient, headers: dict[str, str]) -> None:
+    """The tensor was on no disk. The gateway has it still, and its caller only waits longer."""
+    sent = arrays(4000)
+    platform.client.pause("mirror")
+    with ThreadPoolExecutor() as pool, InferenceServerClient(platform.url.removeprefix("http://"), network_timeout=90) as client:
+        waiting = pool.submit(lambda: client.infer("mirror", inputs(sent), timeout=60_000_000, headers=dict(headers)))
+        eventually(
+            lambda: any(queue.function == "mirror" and queue.depth for queue in platform.client.queues()), 20, "the tensor in the queue"
+        )
+        eventually(lambda: platform.redis.info("persistence")["aof_buffer_length"] == 0, 20, "its record on the disk")
+        os.kill(platform.pid("redis"), signal.SIGKILL)
+
+        def resumed() -> bool:
+            try:
+                platform.client.resume("mirror")
+            except (ApiError, httpx.HTTPError):
+                return False
+            return True
+
+        eventually(resumed, 40, "Redis again")
+        same(waiting.result(timeout=90), sent)
+    eventually(lambda: httpx.get(f"{platform.url}/readyz").status_code == 200, 30, "readiness")
+    eventually(
+        lambda: any(
+            one["cause"] == "payload_lost"
+            for one in httpx.get(f"{platform.url}/v1/invocations", params={"function": "mirror"}, headers=headers).json()["invocations"]
+        ),
+        15,
+        "the lost one in the history",
+    )

@@ -259,7 +259,7 @@ def request_bytes(inputs: Any = (A, K), tail: bytes = bytes(16), **more: Any) ->
         ([A, K | {"parameters": {"binary_data_size": 8}}], "inputs[1].parameters.binary_data_size"),
         ([A, K | {"parameters": {"binary_data_size": 17}}], "inputs[1].parameters.binary_data_size"),
         ([A, K | {"parameters": {"binary_data_size": 1 << 62}}], "inputs[1].parameters.binary_data_size"),
-        ([A, K | {"shape": [1, 1 << 60]}], "inputs[1].parameters.binary_data_size"),
+        ([A, K | {"shape": [1, 1 << 30]}], "inputs[1].parameters.binary_data_size"),
         ([A, K | {"shape": [1, 1], "parameters": {"binary_data_size": 8}}], "body"),
         ([A, K | {"shape": [1, 0], "parameters": {}, "data": []}], "body"),
     ],
@@ -326,6 +326,20 @@ def test_headers_that_lie() -> None:
         oip.read(b"[]", None, PAIR)
     with pytest.raises(PayloadTooLarge):
         oip.read(body, size, function(*(PAIR.inputs or ()), payload_bytes=27))
+
+
+@pytest.mark.parametrize(
+    ("shape", "field"), [([1 << 17, 0], "inputs"), ([1 << 40, 0], "inputs[0].shape"), ([0, 1 << 31], "inputs[0].shape")]
+)
+def test_what_costs_no_bytes_has_bounds_as_well(shape: list[int], field: str) -> None:
+    """Else one request could tell the scheduler of more rows than it can count."""
+    spec = function(tensor("x", "FP32", -1))
+    empty = {"name": "x", "datatype": "FP32", "parameters": {"binary_data_size": 0}}
+    assert oip.read(*request_bytes([empty | {"shape": [1 << 16, 0]}], b""), spec).payload.rows == 1 << 16
+    with pytest.raises(InvalidInput) as refused:
+        oip.read(*request_bytes([empty | {"shape": shape}], b""), spec)
+
+    assert refused.value.details["field"] == field
 
 
 @pytest.mark.parametrize(
