@@ -37,9 +37,10 @@ if field then return { 'limited', field, most, int(after) } end
 redis.call('HSET', key, 'st', 'queued', 'at', 0, 'gpu', '', 'starts', 0, 'dl', int(deadline), 'ar', int(t), 'cl', 0, 'su', 0, 'rev', ARGV[4],
   'rows', ARGV[10], 'sync', idem and 0 or ARGV[12], 'psz', #payload, 'ch', ARGV[7], 'key', ARGV[14], 'tr', ARGV[13], 'sc', 0, 'enc', ARGV[8], 'acc', ARGV[9],
   'al', 0, 'f', fk, 'lost', 0, 'ma', ARGV[23], 'shp', ARGV[11], 'nd', int(need), 'v', 1)
-if ARGV[30] == '1' then redis.set_repl(redis.REPL_REPLICA) end
+local volatile = ARGV[30] == '1'
+if volatile then redis.set_repl(redis.REPL_REPLICA) end
 redis.call('SET', P .. 'p:' .. project(fk) .. ':' .. id, payload)
-redis.set_repl(redis.REPL_ALL)
+if volatile then redis.set_repl(redis.REPL_ALL) end
 payload_bytes = #payload
 if idem then
   redis.call('HSET', idem, 'id', id, 'hash', ARGV[16])
