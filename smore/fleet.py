@@ -197,7 +197,7 @@ class Offload(Command, frozen=True, tag="offload"):
 class Prewarm(Command, frozen=True, tag="prewarm"):
     """
     Load what is missing of ``instances`` now, and let so many stand idle for longer than their keep-alive, before ``until`` (epoch
-    seconds; 0 = the keep-alive alone). It replaces what was said of the revision before.
+    seconds; what was said before is replaced. 0 = it stays). One whose time has passed is passed over.
     """
 
     function: str

@@ -256,8 +256,9 @@ class Heartbeat:
                 threading.Thread(target=self._pool.offload, args=args, name="offload", daemon=True).start()
             case Prewarm():
                 spec = self._catalog.revision(command.function, command.revision)
-                if spec is not None:
-                    hold_s = max(0.0, command.until - time.time())
+                hold_s = max(0.0, command.until - time.time())
+                # One that comes too late, after a restart, is nobody's wish any more.
+                if spec is not None and (hold_s or not command.until):
                     self._pool.prewarm(command.function, command.revision, spec, command.instances, hold_s)
             case Respecify():
                 self._respecify(command.function, command.revision)

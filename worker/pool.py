@@ -286,7 +286,8 @@ class Pool:
 
     def prewarm(self, function: str, revision: int, spec: FunctionSpec, instances: int = 1, hold_s: float = 0.0) -> None:
         """
-        Load what is missing of ``instances``, at most ``max_warm``, and hold so many for ``hold_s``; returns at once.
+        Load what is missing of ``instances``, at most ``max_warm``, and hold so many for ``hold_s`` (0 = as was said before); returns at
+        once.
 
         Room is made of idle instances that nobody holds. Where there is none the rest is not loaded.
         """
@@ -297,8 +298,6 @@ class Pool:
                 return
             if hold_s > 0:
                 self._holds[key] = (instances, self._clock() + hold_s)
-            else:
-                self._holds.pop(key, None)
             present = sum(not one.leaving for one in self._instances.get(key, ()))
             for _ in range(min(instances, spec.max_warm) - present):
                 victims = self._try_room(function, revision, spec, spare_only=True)
