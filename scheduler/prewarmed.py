@@ -123,7 +123,7 @@ def draw(found: Sequence[Point]) -> "Figure":
         axes.plot([one.idle_gb_h for one in line], [one.avoided for one in line], color=colour, marker=marker, label=label, linewidth=1.4)
     for family, colour, marker in (("never", GREY, "v"), ("oracle", GREEN, "*")):
         one = next(point for point in found if point.family == family)
-        axes.plot([one.idle_gb_h], [one.avoided], color=colour, marker=marker, markersize=10, linestyle="none", label=family)
+        axes.plot([one.idle_gb_h], [one.avoided], color=colour, marker=marker, markersize=10, linestyle="none", label=family, clip_on=False)
     axes.set_xlabel("GB-hours loaded without work, loads included")
     axes.set_ylabel("cold starts avoided, against never")
     axes.set_xlim(left=0)
