@@ -29,12 +29,12 @@ def list_quarantine(gateway: TheGateway, caller: ReadKey) -> schemas.Quarantine:
     )
 
 
-@router.delete("/{name}")
-def lift_quarantine(gateway: TheGateway, caller: AdminKey, trail: TheTrail, name: str) -> schemas.Lifted:
+@router.delete("/{function}")
+def lift_quarantine(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str) -> schemas.Lifted:
     """Let a function's revisions run again; they count from nothing. A new revision needs no lifting."""
-    with trail.change(caller, f"function/{name}") as change:
-        revisions = _faults(gateway).lift(f"{caller.project}/{name}")
+    with trail.change(caller, f"function/{function}") as change:
+        revisions = _faults(gateway).lift(f"{caller.project}/{function}")
         if not revisions:
-            raise NotFound(f"No revision of {name} is shut out.")
+            raise NotFound(f"No revision of {function} is shut out.")
         change.after = {"lifted": revisions}
-    return schemas.Lifted(function=name, revisions=revisions)
+    return schemas.Lifted(function=function, revisions=revisions)

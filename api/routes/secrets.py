@@ -21,19 +21,19 @@ def list_secrets(gateway: TheGateway, caller: DeployKey) -> schemas.Secrets:
     return schemas.Secrets(secrets=[_shown(one) for one in gateway.store().list_secrets(caller.project)])
 
 
-@router.put("/{name}")
-def put_secret(gateway: TheGateway, caller: DeployKey, trail: TheTrail, name: str, body: schemas.SecretBody) -> schemas.Secret:
+@router.put("/{secret}")
+def put_secret(gateway: TheGateway, caller: DeployKey, trail: TheTrail, secret: str, body: schemas.SecretBody) -> schemas.Secret:
     """Set it, or replace it: a function that names it finds the new value with its next load."""
-    sealed = gateway.vault().seal(caller.project, parse_secret_name(name), body.value)
-    with trail.change(caller, f"secret/{name}"):
-        return _shown(gateway.store().put_secret(caller.project, name, sealed))
+    sealed = gateway.vault().seal(caller.project, parse_secret_name(secret, "secret"), body.value)
+    with trail.change(caller, f"secret/{secret}"):
+        return _shown(gateway.store().put_secret(caller.project, secret, sealed))
 
 
-@router.delete("/{name}", status_code=204)
-def delete_secret(gateway: TheGateway, caller: DeployKey, trail: TheTrail, name: str) -> None:
+@router.delete("/{secret}", status_code=204)
+def delete_secret(gateway: TheGateway, caller: DeployKey, trail: TheTrail, secret: str) -> None:
     """Functions that name it fail to load from now on; what is loaded keeps it."""
-    with trail.change(caller, f"secret/{name}"):
-        gateway.store().delete_secret(caller.project, name)
+    with trail.change(caller, f"secret/{secret}"):
+        gateway.store().delete_secret(caller.project, secret)
 
 
 def _shown(one: "Secret") -> schemas.Secret:

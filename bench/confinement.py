@@ -1,0 +1,86 @@
+"""
+What shutting runners in costs: ``python -m bench.confinement --json``.
+
+One zygote that shuts its runners in and one that does not, without a platform; by turns each forks a runner, loads a function in it and
+ends it. A cold start with a standby runner pays the load alone, one without pays the fork too.
+
+====================================== ==========================================================================================
+figure                                 milliseconds, median over the rounds
+====================================== ==========================================================================================
+fork_open_ms, fork_shut_ms             request to the runner's process, its control group included
+load_<function>_open_ms, …_shut_ms     import, weights, first run
+end_open_ms, end_shut_ms               unload to the process's end
+====================================== ==========================================================================================
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.report import emit, progress, rounded
+from worker.frames import SLACK_MIB, Confinement, Load
+from worker.processes import Bounds, Zygote
+
+FUNCTIONS = {"echo": "zoo.echo:Function", "mobilenet": "zoo.mobilenet:Function"}
+LOAD_S = 60.0
+
+
+def zygote(home: Path, *, shut: bool) -> Zygote:
+    (home / "run").mkdir(parents=True)
+    confinement = Confinement(on=shut, tcp_ports=[53, 443])
+    bounds = Bounds(group="smore-bench-r", beyond_mib=SLACK_MIB + confinement.scratch_mib, processes=confinement.processes)
+    made = Zygote(
+        cores=(), nice=0, environment={}, scratch=home / "run" / "scratch", home=home, confinement=confinement,
+        bounds=bounds if shut else None, record=home / "run" / "record", exited=lambda _: None, started=lambda _: None,
+    )  # fmt: skip
+    made.start()
+    # Not before it has imported.
+    made.fork().end()
+    return made
+
+
+def measure(zygotes: dict[str, Zygote], function: str, rounds: int) -> dict[str, float]:
+    took: defaultdict[str, list[float]] = defaultdict(list)
+    for number in range(rounds):
+        for name in sorted(zygotes, reverse=bool(number % 2)):
+            began = time.perf_counter()
+            runner = zygotes[name].fork()
+            forked = time.perf_counter()
+            runner.load(Load(entrypoint=FUNCTIONS[function], device="cpu", memory_mib=512.0, label=function), LOAD_S)
+            loaded = time.perf_counter()
+            runner.unload()
+            took[f"fork_{name}_ms"].append(forked - began)
+            took[f"load_{function}_{name}_ms"].append(loaded - forked)
+            took[f"end_{name}_ms"].append(time.perf_counter() - loaded)
+    return {figure: statistics.median(values) * 1e3 for figure, values in took.items()}
+
+
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.confinement", description="What shutting runners in costs.")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+    asked = parser.parse_args(words)
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        zygotes = {}
+        for name in ("open", "shut"):
+            zygotes[name] = zygote(Path(folder) / name, shut=name == "shut")
+            stack.callback(zygotes[name].close)
+        # The lightest last: its forks and ends are the ones kept.
+        for function in ("mobilenet", "echo"):
+            progress(f"{function}, {asked.rounds} rounds")
+            figures |= measure(zygotes, function, asked.rounds)
+    for figure, value in figures.items():
+        progress(f"{figure:28} {value:8.1f}")
+    if asked.json:
+        emit("python -m bench.confinement", {figure: rounded(value) for figure, value in figures.items()})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
