@@ -1,7 +1,7 @@
 """
 What shutting runners in costs: ``python -m bench.confinement --json``.
 
-One zygote that shuts its runners in and one that does not, without a platform; by turns each forks a runner, loads a function in it and
+One zygote that shuts its runners in and one that does not, on one core as a CPU partition is, without a platform; by turns each forks a runner, loads a function in it and
 ends it. A cold start with a standby runner pays the load alone, one without pays the fork too.
 
 ====================================== ==========================================================================================
@@ -14,6 +14,7 @@ end_open_ms, end_shut_ms               unload to the process's end
 """
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -36,7 +37,7 @@ def zygote(home: Path, *, shut: bool) -> Zygote:
     confinement = Confinement(on=shut, tcp_ports=[53, 443])
     bounds = Bounds(group="smore-bench-r", beyond_mib=SLACK_MIB + confinement.scratch_mib, processes=confinement.processes)
     made = Zygote(
-        cores=(), nice=0, environment={}, scratch=home / "run" / "scratch", home=home, confinement=confinement,
+        cores=(max(os.sched_getaffinity(0)),), nice=0, environment={}, scratch=home / "run" / "scratch", home=home, confinement=confinement,
         bounds=bounds if shut else None, record=home / "run" / "record", exited=lambda _: None, started=lambda _: None,
     )  # fmt: skip
     made.start()
