@@ -1,8 +1,8 @@
 """
 What shutting runners in costs: ``python -m bench.confinement --json``.
 
-One zygote that shuts its runners in and one that does not, on one core as a CPU partition is, without a platform; by turns each forks a runner, loads a function in it and
-ends it. A cold start with a standby runner pays the load alone, one without pays the fork too.
+One zygote that shuts its runners in and one that does not, on one core as a CPU partition is, without a platform; by turns each forks a
+runner, loads a function in it and ends it. A cold start with a standby runner pays the load alone, one without pays the fork too.
 
 ====================================== ==========================================================================================
 figure                                 milliseconds, median over the rounds
