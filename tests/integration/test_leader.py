@@ -5,7 +5,7 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -19,7 +19,7 @@ from smore.degradation import Table, Tables
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import Cause
 from smore.explain import Answer, decode_answer
-from smore.fleet import Fleet, Report, WarmInstance, WarmState, encode_report
+from smore.fleet import Fleet, Report, Steer, Stranger, WarmInstance, WarmState, encode_report
 from smore.queue import AsyncQueue, Claim, Gate, Outcome, Question, Queue, Request, new_id
 from smore.settings import QueueSettings, SchedulerSettings, Settings
 from smore.stream import Asked, Dispatched, Result, decode, encode
@@ -64,11 +64,11 @@ def lead(redis_client: "redis.Redis", queue: Queue) -> Iterator[Callable[[], thr
         assert not thread.is_alive()
 
 
-def heartbeat(queue: Queue, gpu: str = "cpu0") -> None:
+def heartbeat(queue: Queue, gpu: str = "cpu0", strangers: Sequence[Stranger] | None = None) -> None:
     report = Report(
         gpu=gpu, boot="b", at=time.time(), kind="cpu", device="d", sharing_mode="time-slice", slots=2, memory_total_mib=1000,
         memory_used_mib=10,
-        utilisation=0.0, utilisation_counter="cpu-time", function_utilisation=0.0, running=0,
+        utilisation=0.0, utilisation_counter="cpu-time", function_utilisation=0.0, running=0, strangers=strangers,
         warm=[WarmInstance(function="default/echo", revision=1, state=WarmState.IDLE, memory_mib=10, pid=1)],
     )  # fmt: skip
     queue.report(gpu, encode_report(report), ttl_s=60, lease_s=2, cursor="", running=[])
@@ -232,6 +232,36 @@ def ask(config: Settings, question: Question) -> tuple[Gate, Answer | None]:
             return gate, None if raw is None else decode_answer(raw)
 
     return asyncio.run(put())
+
+
+def test_what_people_set_reaches_the_policy(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    """Pins, drains and strangers hold at a leader that runs, and at one that begins anew."""
+    fleet, stranger = Fleet(redis_client, PREFIX), Stranger(pid=7, start=1, memory_mib=1.0)
+    fleet.steer(Steer(function="default/echo", gpus=("cpu1",)))
+    heartbeat(queue)
+    stop = lead()
+    pinned = submit(queue)
+    assert message(redis_client, queue, "cpu1") == [[pinned, 1]]
+    fleet.steer(Steer(function="default/echo"))
+    fleet.pause("-g:cpu1")
+    eventually(lambda: fleet.commands("cpu1", "0-0", 0.01) or heartbeat(queue, "cpu1"), what="the idle instance told to go")
+    drained = submit(queue)
+    assert message(redis_client, queue) == [[drained, 1]]
+    stop.set()
+    lead()
+    heartbeat(queue, "cpu0", strangers=[stranger])
+    protected = submit(queue)
+    eventually(lambda: redis_client.get(f"{PREFIX}leader"))
+    assert not redis_client.llen(f"{PREFIX}gpu.cpu0")
+    fleet.allow("cpu0", stranger)
+
+    def pop() -> bytes | None:
+        heartbeat(queue, "cpu0", strangers=[stranger])
+        found = redis_client.rpop(f"{PREFIX}gpu.cpu0")
+        assert found is None or isinstance(found, bytes)
+        return found
+
+    assert protected in base64.b64decode(json.loads(eventually(pop, what="a message"))["body"]).decode()
 
 
 def test_a_question_is_answered_and_places_nothing(

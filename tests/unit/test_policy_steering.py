@@ -50,6 +50,15 @@ def test_a_boost_multiplies_the_priority_and_ends() -> None:
     assert placed(policy.decide(NOW + 5, [arrived("p/a", "1"), arrived("p/b", "2")])) == [("1", "g")]
 
 
+@pytest.mark.parametrize(("waited_s", "first"), [(1.9, "2"), (2.1, "1")])
+def test_the_starvation_bound_holds_with_any_boost(waited_s: float, first: str) -> None:
+    """Who has waited 1 / ageing_per_s (2 s) longer stands first, whatever the other is multiplied by."""
+    policy = engine(SteeringChanged(steers=[Steer(function="p/b", boost=1000.0)]))
+    policy.decide(NOW, [arrived("p/a", "1")])
+    late = InvocationArrived(function="p/b", revision=1, id="2", attempt=0, arrival_at=NOW + waited_s, deadline_at=NOW + 60)
+    assert placed(policy.decide(NOW + waited_s, [late, gpu("g", "p/a", "p/b", at=NOW + waited_s, slots=1)])) == [(first, "g")]
+
+
 def test_a_pin_holds_for_gpus_that_come_later_and_ends() -> None:
     pin = SteeringChanged(steers=[Steer(function="p/a", gpus=frozenset({"h"}), pin_until=NOW + 5)])
     policy = engine(gpu("g", "p/a"), pin)
