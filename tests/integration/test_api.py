@@ -518,7 +518,7 @@ def test_without_a_key_or_its_scope(gateway: Served, catalog: Catalog) -> None:
 PATCHES = {
     "scaling": {}, "value": "short",
     "revision": 1, "deadline_ms": 5, "name": "x", "argv": ["zoo.train"], "scopes": ["read"], "factor": 2, "gpus": ["test0"],
-    "budget": 0.1, "pid": 1, "steps": [],
+    "budget": 0.1, "pid": 1, "gpu": "test0", "steps": [],
     "apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": "echo"}, "spec": {"entrypoint": "a:B", "inputs": "nonsense"},
 }  # fmt: skip
 

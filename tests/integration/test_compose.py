@@ -81,6 +81,7 @@ def test_every_service_is_hardened_and_checked() -> None:
     assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
     assert services["node"]["pid"] == "host"
     for name in OURS[1:]:
+        assert services[name]["env_file"] == [{"path": ".env", "required": False}], name
         assert services[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}, name
 
 
