@@ -1,12 +1,14 @@
 """One invocation's whole way on real parts, as a client that knows only HTTP sees it."""
 
 import time
+from collections.abc import Callable
 
 import httpx
 import numpy as np
 import pytest
 
-from smore.client import ApiError
+from smore.client import ApiError, PrewarmFunction
+from smore.fleet import WarmState
 from tests.acceptance.conftest import ROOT, Platform
 from tests.eventually import eventually
 
@@ -189,3 +191,40 @@ def test_a_job_trains_and_is_measured(platform: Platform, http: httpx.Client) ->
     assert refused.status_code in (400, 403, 422), refused.text
     platform.client.stop_job(job.id)
     eventually(lambda: platform.client.job(job.id).state not in ("running", "starting", "pending"), 20, "the job ended")
+
+
+def test_an_instance_is_kept_ready_and_accounted_for(platform: Platform, http: httpx.Client) -> None:
+    """Its idle instances go at once and nobody foresees anything, until one is to stand ready."""
+    name = "kept"
+    platform.deploy(name, "zoo.echo:Function", scaling={"keep_alive": 0, "prewarm": "off"}, resources={"gpu_memory": "64MiB"})
+    eventually(lambda: not platform.runner_pids(name), what="the end of the canary's instance")
+    platform.client.invoke(name, {"x": 1})
+
+    def said(holds: Callable[[PrewarmFunction], bool], what: str) -> PrewarmFunction:
+        def look() -> PrewarmFunction | None:
+            found = next((one for one in platform.client.prewarm().functions if one.function == name), None)
+            return found if found is not None and holds(found) else None
+
+        return eventually(look, 20, what)
+
+    found = said(lambda one: one.counts.cold >= 2 and one.mode == "off", "two cold starts")
+    assert (found.silence, found.wanted, found.counts.hits) == ("off", 0, 0)
+    assert sum(found.counts.unforeseen.values()) == found.counts.cold
+
+    answer = http.patch(f"/v1/functions/{name}", json={"scaling": {"prewarm": "later"}})
+    assert (answer.status_code, answer.json()["field"]) == (422, "scaling.prewarm")
+    platform.client.set_scaling(name, {"min_warm": 1})
+
+    def idle() -> list[int]:
+        warm = [one for report in platform.reports() for one in report.warm if one.function == f"default/{name}"]
+        return [one.pid for one in warm if one.state is WarmState.IDLE]
+
+    (pid,) = eventually(idle, what="an instance that stands ready")
+    for _ in range(3):
+        assert platform.client.invoke(name, {"x": 1}).timings_ms["load"] == 0
+    found = said(lambda one: one.counts.hits == 1 and one.loaded == 1, "the hit")
+    assert (found.counts.cold, found.wanted, found.unmet) == (2, 1, False)
+    assert platform.runner_pids(name) == [pid]
+
+    platform.client.delete(name)
+    eventually(lambda: not platform.runner_pids(name), what="the end of the instance")
