@@ -219,7 +219,7 @@ def test_the_end_of_a_deadline_names_the_invocation(platform: Platform, headers:
     body, size = InferenceServerClient.generate_request_body(seconds(8))
     told = httpx.post(
         f"{platform.url}/v2/models/slow/infer", content=body, timeout=30,
-        headers=headers | {"Inference-Header-Content-Length": str(size), "Smore-Deadline-Ms": "1500"},
+        headers=headers | {"Inference-Header-Content-Length": str(size), "Smore-Deadline-Ms": "800"},
     )  # fmt: skip
 
     assert told.status_code == 504, told.text
@@ -245,7 +245,7 @@ def test_malformed_requests_reach_no_queue(platform: Platform, headers: dict[str
         ({}, b"", 400),
         ({"Content-Encoding": "br", length: str(size)}, body, 415),
         ({"Content-Encoding": "gzip", length: str(size)}, body, 400),
-        ({"Content-Encoding": "gzip", length: "2"}, gzip.compress(bytes(64 << 20)), 413),
+        ({"Content-Encoding": "gzip", length: "2"}, gzip.compress(bytes(9 << 20)), 413),
     ):
         answer = httpx.post(url, content=content, headers=headers | more)
         assert answer.status_code == status, answer.text
