@@ -9,6 +9,7 @@ All of it is guarded by one condition; what takes time (loads, unloads, kills) h
 """
 
 import math
+import signal
 import threading
 import time
 from collections import deque
@@ -38,6 +39,12 @@ LOAD_S: Final = 120.0
 _MEASURE_S: Final = 10.0
 #: Runs of a revision whose longest is reported.
 _RUNS: Final = 50
+#: How long there is no standby runner after training needed the memory of one.
+_STANDBY_PAUSE_S: Final = 30.0
+#: Ends that a function brings about itself, by its own instructions; anybody may send SIGKILL.
+_CRASHES: Final = frozenset(
+    -number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGSYS, signal.SIGTRAP)
+)
 #: How often the pool looks after itself when nothing wakes it.
 _ROUND_S: Final = 1.0
 
@@ -160,6 +167,8 @@ class Pool:
         self._lives = Lives(boot)
         self._standby: Runner | None = None
         self._standby_mib = 0.0
+        #: Not before this time is there another one.
+        self._standby_from = 0.0
         self._loading = 0
         self._closed = False
         self._keeper: threading.Thread | None = None
@@ -271,7 +280,7 @@ class Pool:
         instance = seat.instance
         observability.RUNNER_DEATHS.labels(instance.function, self._gpu, cause.value).inc()
         self._note_crash(instance, culprit)
-        if cause is Cause.OUT_OF_MEMORY or (seat.runner.status or 0) < 0:
+        if cause is Cause.OUT_OF_MEMORY or seat.runner.status in _CRASHES:
             self._faulted(instance.function, instance.revision, culprit, cause)
 
     def ran(self, seat: Seat, seconds: float) -> None:
@@ -376,6 +385,7 @@ class Pool:
             standby = self._standby if self._standby is not None and self._short_mib(seen, held, going) > 0 and self._owed_mib() else None
             if standby is not None:
                 self._standby, self._standby_mib = None, 0.0
+                self._standby_from = self._clock() + _STANDBY_PAUSE_S
             self._changed()
         if standby is not None:
             standby.kill()
@@ -629,8 +639,8 @@ class Pool:
             observability.RUNNER_DEATHS.labels(instance.function, self._gpu, Cause.LOAD_FAILED.value).inc()
             culprit = f"load of runner {runner.pid}"
             self._note_crash(instance, culprit)
-            if error.status < 0:
-                ran_out = instance.evicted is not None or runner.ran_out
+            ran_out = instance.evicted is not None or runner.ran_out
+            if ran_out or error.status in _CRASHES:
                 self._faulted(instance.function, instance.revision, culprit, Cause.OUT_OF_MEMORY if ran_out else Cause.CRASHED)
             self._lose(instance, LoadFailed(f"While loading: {error}"))
         phases = {**supply.phases, **loaded.phases} if supply is not None else loaded.phases
@@ -728,7 +738,8 @@ class Pool:
                     return
                 expired = self._expired()
                 measure = self._to_measure()
-                wants_standby = self._wants_standby and self._standby is None and not self._loading
+                due = self._clock() >= self._standby_from
+                wants_standby = self._wants_standby and due and self._standby is None and not self._loading
             self._unload(expired, Why.KEEP_ALIVE)
             for one in measure:
                 self._measure(one)

@@ -335,6 +335,18 @@ def test_then_from_running_ones() -> None:
     assert greedy.instance.evicted is Cause.WORKER_BUSY and not modest.instance.evicted
 
 
+def test_the_standby_runner_goes_before_what_works() -> None:
+    stage = Training()
+    seat, standby = stage.acquire("a"), Killed(99)
+    stage.pool._standby, stage.pool._standby_mib = standby, 60.0  # type: ignore[assignment]
+    # 300 - 60 - 60 - 100 are free: 80, and the job is owed 120.
+    stage.jobs_mib, stage.owed_mib = 220.0, 120.0
+    assert stage.relieve() == [] and standby.ended.is_set() and not seat.instance.evicted
+    assert stage.pool.memory_used_mib() == 100.0
+    stage.jobs_mib, stage.owed_mib = 260.0, 160.0
+    assert stage.relieve() == ["a"]
+
+
 def test_what_somebody_else_takes_of_the_machine_counts() -> None:
     stage = Training()
     seat = stage.acquire("a")
@@ -372,6 +384,16 @@ def test_a_fault_of_the_device_is_told_of_whoever_was_at_work() -> None:
     stage.acquire("b")
     stage.pool.device_fault(31)
     assert stage.told == [("p/b", "crashed")]
+
+
+@pytest.mark.parametrize(("status", "told"), [(-11, True), (-6, True), (-9, False), (3, False)])
+def test_only_what_a_function_did_itself_counts_everywhere(status: int, told: bool) -> None:
+    """An operator's kill -9 of a runner, or its exit, says nothing about the device."""
+    stage = Training()
+    seat = stage.acquire("a")
+    seat.runner.status = status
+    stage.pool.crashed(seat, "i1", Cause.CRASHED)
+    assert bool(stage.told) is told
 
 
 def test_what_is_shut_out_everywhere_is_refused_until_it_is_lifted() -> None:
