@@ -67,18 +67,26 @@ class Worker:
         # In a group of their own the kernel weighs runners against jobs one by one; outside any it may divide time by session first.
         self._group = ShareGroup.make(group, own.share) if own.kind == "cpu" else None
         self.queue = Queue(client, config.redis.prefix, config.queue)
-        remove_left(f"{group}-r")
+        self._runner_groups = f"{group}-r"
+        remove_left(self._runner_groups)
         #: The interpreter's own growth, and what it writes into its scratch folder, which is in memory.
         beyond_mib = SLACK_MIB + own.scratch_mib
         self._home = home
         self._bounds = Bounds(group=f"{group}-r", beyond_mib=beyond_mib, processes=own.processes)
         self.faults = Faults(client, config.redis.prefix)
+<<<<<<< HEAD
         self._cache = home / "cache"
         self.zygote = self._zygote("", Path(sys.executable))
         catalog, limit = Catalog(client, config.redis.prefix), own.cache_mib << 20
         self.supplier = Supplier(
             artifacts=Artifacts(self._cache, lambda: open_source(config, client), limit),
             environments=Environments(self._cache / "environments", limit, own.build_s), catalog=catalog, zygote=self._zygote,
+=======
+        self.zygote = Zygote(
+            cores=device.cores, nice=device.function_nice, environment=device.environment,
+            scratch=run / "scratch" / own.gpu, home=home, confinement=confinement(own), record=self._record, exited=self._exited,
+            bounds=Bounds(group=self._runner_groups, beyond_mib=beyond_mib, processes=own.processes), started=self._join_group,
+>>>>>>> fc3e746 (Take control groups back that lingered)
         )  # fmt: skip
         self.pool = Pool(
             gpu=own.gpu, device=device, zygote=lambda: self.zygote, standby=own.standby, others_mib=lambda: self.jobs.memory_mib(),
@@ -173,6 +181,7 @@ class Worker:
         self.pool.close()
         self.supplier.close()
         self.zygote.close()
+        remove_left(self._runner_groups)
         if self._group is not None:
             self._group.remove()
 

@@ -90,11 +90,12 @@ class RunnerGroup:
             return False
         return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in text.splitlines())
 
-    def remove(self) -> None:
-        """All its processes have ended."""
+    def remove(self) -> bool:
+        """Whether it is gone: not while something of it has still to end."""
         for folder in self._folders.values():
             with contextlib.suppress(OSError):
                 folder.rmdir()
+        return not any(folder.exists() for folder in self._folders.values())
 
 
 def remove_left(prefix: str) -> None:

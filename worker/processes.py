@@ -182,13 +182,13 @@ class Runner:
         """Whether the kernel has ended something that it started for want of memory."""
         return self._group is not None and self._group.ran_out()
 
-    def gone(self, status: int | None) -> None:
-        """Its process has ended, and what it had started."""
+    def gone(self, status: int | None) -> RunnerGroup | None:
+        """Its process has ended. Its control group, where something that it had started has still to end."""
         self.status = status
-        if self._group is not None:
-            self.ran_out = self.exhausted()
-            self._group.remove()
+        self.ran_out = self.exhausted()
+        lingers = self._group is not None and not self._group.remove()
         self.ended.set()
+        return self._group if lingers else None
 
     def predict(self, items: Sequence[Item], payloads: Sequence[Chunk], trace: str, timeout_s: float) -> tuple[Predicted, bytearray]:
         """The answers and the results' bytes one after the other. Raises RunnerDied, RunnerTimeout, RunnerFailed."""
@@ -259,6 +259,8 @@ class Zygote:
         self._pending: dict[int, _Pending] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._runners: dict[int, Runner] = {}
+        #: Control groups of runners that have ended, with something in them that has not yet.
+        self._lingering: list[RunnerGroup] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._listener: threading.Thread | None = None
@@ -387,7 +389,8 @@ class Zygote:
         with self._lock:
             runner = self._runners.pop(pid, None)
         if runner is not None:
-            runner.gone(status)
+            group = runner.gone(status)
+            self._lingering = [one for one in (*self._lingering, *([group] if group else [])) if not one.remove()]
             self._exited(runner)
 
     def close(self) -> None:

@@ -253,12 +253,14 @@ def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: st
 
 
 @router.patch("/{function}")
-def change(gateway: TheGateway, caller: AdminKey, function: str, body: schemas.FunctionChanges) -> schemas.Function:
+def change(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.FunctionChanges) -> schemas.Function:
     """
     Change how many instances of the function stand ready, and who decides. It holds until another revision takes the traffic; GPU
     workers hear of it at once.
     """
-    gateway.store().set_scaling(caller.project, function, body.scaling)
+    with trail.change(caller, f"function/{function}") as changed:
+        gateway.store().set_scaling(caller.project, function, body.scaling)
+        changed.after = {"scaling": dict(body.scaling)}
     now = gateway.store().get_function(caller.project, function)
     fleet = gateway.fleet()
     for report in fleet.reports():

@@ -560,7 +560,7 @@ class Engine:
     def loadable(self, now: float, demand: Demand) -> Bools:
         """GPU instances [N] that would accept a run as long as a load now. Of one with an idle instance memory is not asked."""
         n = len(self.cluster)
-        if "*" in self._paused:
+        if "*" in self._paused or not self._steering.may_load(demand):
             return np.zeros(n, bool)
         ask = self._asked(self.knobs)
         self._weighed(now, demand, self.cluster.kind(demand, 1), 1, inf, False, ask, run_s=demand.load_s)
