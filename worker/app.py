@@ -72,21 +72,14 @@ class Worker:
         #: The interpreter's own growth, and what it writes into its scratch folder, which is in memory.
         beyond_mib = SLACK_MIB + own.scratch_mib
         self._home = home
-        self._bounds = Bounds(group=f"{group}-r", beyond_mib=beyond_mib, processes=own.processes)
+        self._bounds = Bounds(group=self._runner_groups, beyond_mib=beyond_mib, processes=own.processes)
         self.faults = Faults(client, config.redis.prefix)
-<<<<<<< HEAD
         self._cache = home / "cache"
         self.zygote = self._zygote("", Path(sys.executable))
         catalog, limit = Catalog(client, config.redis.prefix), own.cache_mib << 20
         self.supplier = Supplier(
             artifacts=Artifacts(self._cache, lambda: open_source(config, client), limit),
             environments=Environments(self._cache / "environments", limit, own.build_s), catalog=catalog, zygote=self._zygote,
-=======
-        self.zygote = Zygote(
-            cores=device.cores, nice=device.function_nice, environment=device.environment,
-            scratch=run / "scratch" / own.gpu, home=home, confinement=confinement(own), record=self._record, exited=self._exited,
-            bounds=Bounds(group=self._runner_groups, beyond_mib=beyond_mib, processes=own.processes), started=self._join_group,
->>>>>>> fc3e746 (Take control groups back that lingered)
         )  # fmt: skip
         self.pool = Pool(
             gpu=own.gpu, device=device, zygote=lambda: self.zygote, standby=own.standby, others_mib=lambda: self.jobs.memory_mib(),
