@@ -56,7 +56,7 @@ def _figure(width: float, height: float, words: str) -> Figure:
 
 
 def _percent(axes: Axes, which: str = "y") -> None:
-    (axes.yaxis if which == "y" else axes.xaxis).set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
+    (axes.yaxis if which == "y" else axes.xaxis).set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
 
 
 def _bars(axes: Axes, places: Sequence[float], intervals: Sequence[Interval], position: int, *, width: float, label: str) -> None:
