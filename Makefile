@@ -13,7 +13,7 @@ help: ## This list
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PY) || python3 -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,examples,report,dev]'
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,examples,forecast,report,dev]'
 	$(PY) -m scheduler.policy
 	@touch $@
 

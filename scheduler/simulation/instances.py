@@ -49,11 +49,15 @@ class Setup:
     others: tuple["Setup", ...] = field(default=())
 
 
+#: The arrivals of a trace, by (seed, row): rules are compared on the same ones, and drawing them takes as long as a replay.
+Drawn = dict[tuple[int, int], Floats]
+
+
 def arrivals(counts: Ints, seed: int, row: int) -> Floats:
     """``counts`` [T] a minute, uniform within their minute, in order. The same (seed, row) gives the same times under every rule."""
     random = np.random.default_rng([seed, row])
     minutes = np.repeat(np.arange(len(counts)), counts)
-    return np.sort(60.0 * (minutes + random.random(len(minutes))))
+    return np.sort(60.0 * (minutes + random.random(len(minutes))), kind="stable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,6 +72,14 @@ class Workload:
     run_s: Floats
     memory_gb: Floats
     load_s: float
+    #: Filled as a replay needs it.
+    drawn: Drawn = field(default_factory=dict, repr=False)
+
+    def arrivals(self, seed: int, row: int) -> Floats:
+        found = self.drawn.get((seed, row))
+        if found is None:
+            found = self.drawn[seed, row] = arrivals(self.counts[row], seed, row)
+        return found
 
     def cut(self, minutes: int) -> "Workload":
         """Its first ``minutes``."""
@@ -112,7 +124,7 @@ def _run(work: Workload, setup: Setup, function: int, seed: int, from_minute: in
         gaps, totals, plans = np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((2, 1, WINDOWS, 2))
     return int(
         kernel.replay(
-            arrivals(work.counts[function], seed, function),
+            work.arrivals(seed, function),
             float(work.run_s[function]),
             work.load_s,
             none if setup.base is None else setup.base[function],

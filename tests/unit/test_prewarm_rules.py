@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from scheduler.policy.prewarm.hold import Forecast, Hold
+from scheduler.policy.prewarm.hold import OWN, Forecast, Hold
 from scheduler.policy.prewarm.rules import rule
 
 
@@ -80,3 +82,121 @@ def test_a_forecast_that_is_none_leaves_a_keep_alive(number: float) -> None:
     assert counted.minute(0.0, 0, forecast(0.0, number)) is None
     holds = counted.idle(10.0, 1)
     assert [held(holds, at) for at in (39.9, 40.0)] == [1, 0]
+
+
+def busy_with(gap_s: float, name: str, times: int = 60, **knobs: object) -> tuple[object, float]:
+    """A rule that has seen a request every ``gap_s``, each at work for 0.1 s; what it said at the last end of work, and when that was."""
+    tried = rule(name, **knobs)
+    at, holds, told = 0.0, None, 0.0
+    for _ in range(times):
+        while told <= at:
+            tried.minute(told, None, None)
+            told += 60.0
+        tried.arrived(at)
+        holds = tried.idle(at + 0.1, 1, 0)
+        at += gap_s
+    return holds, at - gap_s + 0.1
+
+
+@pytest.mark.parametrize("name", ["hhp", "lsth"])
+def test_a_histogram_unloads_and_comes_back_before_the_next_request(name: str) -> None:
+    """Idle for 299.9 s: bin 4, of which 4 min less a tenth is stayed away and 5 min and a tenth kept."""
+    holds, ended = busy_with(300.0, name, least=2, short_minutes=120)
+    (hold,) = holds  # type: ignore[misc]
+    assert hold.from_at - ended == pytest.approx(4 * 60 * 0.9)
+    assert hold.until_at - ended == pytest.approx(5 * 60 * 1.1)
+
+
+def test_a_histogram_without_a_pattern_keeps_for_its_range() -> None:
+    holds, ended = busy_with(300.0, "hhp", times=3, range_minutes=30)
+    (hold,) = holds  # type: ignore[misc]
+    assert (hold.from_at - ended, hold.until_at - ended) == (pytest.approx(0.0), pytest.approx(1800.0))
+
+
+def test_lsth_is_between_its_two_spans() -> None:
+    """Idle for 5 min all day, for 2 min in the last hour: halfway between both windows."""
+    tried = rule("lsth", least=2, short_minutes=30)
+    at = told = 0.0
+    for gap in [300.0] * 200 + [120.0] * 16:
+        while told <= at:
+            tried.minute(told, None, None)
+            told += 60.0
+        tried.arrived(at)
+        holds = tried.idle(at + 0.1, 1, 0)
+        at += gap
+    ended = at - gap + 0.1
+    (hold,) = holds
+    assert hold.from_at - ended == pytest.approx(0.5 * (1 + 1) * 60 * 0.9, abs=0.5 * 3 * 60)
+    assert 0 < hold.from_at - ended < 4 * 60 * 0.9
+
+
+def test_idle_times_beyond_the_range_are_left_to_a_series_model() -> None:
+    holds, ended = busy_with(1200.0, "hhp", times=12, range_minutes=5, predict=lambda idle_s: idle_s[-1])
+    (hold,) = holds  # type: ignore[misc]
+    assert hold.from_at - ended == pytest.approx(1199.9 * 0.85)
+    assert hold.until_at - ended == pytest.approx(1199.9 * 1.15)
+
+
+def test_a_price_decides_between_keeping_and_coming_back() -> None:
+    """A request every 5 min to the second, at one GB: a dear cold start is worth a load before it, a cheap one nothing."""
+    holds, ended = busy_with(300.0, "priced", price_gb_s=200.0, load_s=1.5, run_s=0.1)
+    assert held(holds, ended + 299.9) == 1
+    assert held(holds, ended + 200.0) == 0
+    assert held(busy_with(300.0, "priced", price_gb_s=1.0, load_s=1.5, run_s=0.1)[0], ended + 299.9) == 0
+
+
+def test_more_memory_is_held_for_less_time() -> None:
+    def kept(memory_gb: float) -> float:
+        holds, ended = busy_with(20.0, "priced", times=1, price_gb_s=300.0, load_s=1.5, run_s=0.1, memory_gb=memory_gb)
+        return max((hold.until_at - ended for hold in holds), default=0.0)  # type: ignore[attr-defined]
+
+    assert kept(0.5) > kept(2.0) > 0
+
+
+def test_a_forecast_that_is_sure_holds_the_minute_and_one_of_nothing_does_not() -> None:
+    tried = rule("priced", price_gb_s=200.0, load_s=1.5, run_s=0.1)
+    sure = Forecast(from_at=0.0, mean=np.array([1.0, 1.0]), any=np.array([1.0, 0.0]), source="renewal")
+    assert held(tried.minute(0.0, 0, sure), 30.0) == 1
+    assert held(tried.minute(60.0, 1, sure), 90.0) == 0
+    many = Forecast(from_at=120.0, mean=np.array([600.0]), any=np.array([1.0]), source="renewal")
+    # Ten a second, 0.1 s each: one at work on average, some more by chance.
+    assert 3 <= held(tried.minute(120.0, 1, many), 121.0) <= 8
+
+
+def test_a_forecast_by_the_gaps_is_not_gone_by() -> None:
+    tried = rule("priced", price_gb_s=200.0, load_s=1.5, run_s=0.1)
+    own = Forecast(from_at=0.0, mean=np.array([1.0]), any=np.array([1.0]), source=OWN)
+    assert tried.minute(0.0, 0, own) is None
+
+
+NUMBERS = st.one_of(st.floats(0, 1e4), st.sampled_from([math.nan, math.inf, -1.0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs"),
+    [
+        ("never", {}), ("always", {}), ("keep-alive", {"seconds": 60.0}), ("hhp", {"least": 2}), ("lsth", {"least": 2}),
+        ("ls-lstm", {"run_s": 0.1, "load_s": 1.5}), ("priced", {"price_gb_s": 100.0, "load_s": 1.5, "run_s": 0.1}),
+    ],
+)  # fmt: skip
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["arrived", "idle", "minute"]), st.floats(0, 500), st.integers(0, 3), NUMBERS), max_size=40))
+def test_no_rule_ever_answers_nan_or_a_hold_that_ends_before_it_begins(
+    name: str, knobs: dict[str, float], steps: list[tuple[str, float, int, float]]
+) -> None:
+    tried = rule(name, **knobs)
+    at = 1.7e9
+    for what, after, busy, number in steps:
+        at += after
+        if what == "arrived":
+            answer = tried.arrived(at)
+        elif what == "idle":
+            answer = tried.idle(at, 1, busy)
+        else:
+            values = np.array([number, number])
+            answer = tried.minute(at, None, Forecast(from_at=at, mean=values, any=values / 1e4, source="made up"))
+        for hold in answer or ():
+            assert math.isfinite(hold.from_at)
+            assert hold.until_at >= hold.from_at
+            assert hold.until_at >= at
+            assert hold.instances >= 1

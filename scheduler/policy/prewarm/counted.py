@@ -26,8 +26,9 @@ def instances_for(requests: int, run_s: float, *, burst: float = 1.5, how: Insta
 
 class Counted:
     """
-    Holds from the beginning of a minute on what its ``rqnum`` (Eq. 8, ``Forecast.mean``) needs; ``rqnum`` requests later everything idle
-    goes (A41), unless less than a cold start is left of the minute and the next one has requests too (A42; ``guard``).
+    Holds from the beginning of a minute on what its ``rqnum`` (Eq. 8, ``Forecast.mean``) needs, and what was loaded beyond that, to the
+    minute's end. ``rqnum`` requests later everything idle goes (A41), unless less than a cold start is left of the minute and the next one
+    has requests too (A42; ``guard``).
 
     ``run_s``, ``load_s``: a warm run, a cold start. Where there is no forecast, or NaN, it is a keep-alive of ``keep_s``.
     """
@@ -42,20 +43,26 @@ class Counted:
         self._next = 0
         self._seen = 0
         self._until = -math.inf
+        self._held = 0
 
     def arrived(self, at: float) -> Sequence[Hold] | None:
         if self._requests is None or at >= self._until:
             return None
         self._seen += 1
-        if self._seen < max(1, self._requests):
+        if not self._held or self._seen < max(1, self._requests):
             return None
         if self._guard and self._next > 0 and self._until - at < self._load_s:
             return None
+        self._held = 0
         return ()
 
     def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
         kept = self._keep.idle(at, instances, busy)
-        return kept if self._requests is None else None
+        if self._requests is None:
+            return kept
+        if self._held and at < self._until:
+            self._held = max(self._held, instances + busy)
+        return self._holds(at)
 
     def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
         ahead = [] if forecast is None else [forecast.expected(at), forecast.expected(at + MINUTE_S)]
@@ -65,5 +72,8 @@ class Counted:
             return None
         self._requests = rounded(ahead[0])
         self._next = 0 if math.isnan(ahead[1]) else rounded(ahead[1])
-        wanted = instances_for(self._requests, self._run_s, burst=self._burst, how=self._how)
-        return (Hold(from_at=at, until_at=self._until, instances=wanted),) if wanted else ()
+        self._held = instances_for(self._requests, self._run_s, burst=self._burst, how=self._how)
+        return self._holds(at)
+
+    def _holds(self, at: float) -> Sequence[Hold]:
+        return (Hold(from_at=at, until_at=self._until, instances=self._held),) if self._held and at < self._until else ()

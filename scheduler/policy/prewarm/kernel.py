@@ -345,8 +345,8 @@ def emit(
 
 @compiled
 def settle(
-    begin: float, was_loaded: bool, windows: Floats, base: Ints, closed: Floats, level: int, now: float, load_s: float, oracle: bool,
-    spans: Floats, rows: Floats, used: int, tally: Floats, since: float, end: float,
+    begin: float, was_loaded: bool, windows: Floats, base: Ints, close: Ints, closed: Floats, level: int, now: float, load_s: float,
+    oracle: bool, spans: Floats, rows: Floats, used: int, tally: Floats, since: float, end: float,
 ) -> tuple[int, float]:  # fmt: skip
     """
     What a level did in a pause from ``begin`` to ``now``; then (rows used, when it is ready: inf = it is gone).
@@ -369,7 +369,8 @@ def settle(
                 spans[count, 1] = begin + windows[place, 1]
                 count += 1
     for minute in range(int(begin / 60.0), min(int(now / 60.0), base.shape[0] - 1) + 1):
-        if base[minute] >= level:
+        # Of a minute that is closed on count, what has worked in it stays until then.
+        if base[minute] >= level or (was_loaded and close[minute] > 0 and minute == int(begin / 60.0)):
             begin_at, end_at = max(begin, 60.0 * minute), min(60.0 * (minute + 1), closed[minute])
             if end_at > begin_at or (end_at == begin_at and begin_at == begin):
                 place = count
@@ -473,8 +474,8 @@ def replay(
         if level > LEVELS:
             raise ValueError("more instances at once than a replay has levels")
         used, ready = settle(
-            began[level], was_loaded[level], windows[level], base, closed, level, now, load_s, how == ORACLE, spans, rows, used, tally,
-            since, end,
+            began[level], was_loaded[level], windows[level], base, close, closed, level, now, load_s, how == ORACLE, spans, rows, used,
+            tally, since, end,
         )  # fmt: skip
         highest = max(highest, level)
         if was_loaded[level]:
@@ -510,8 +511,8 @@ def replay(
     if how != ORACLE:
         for level in range(busy + 1, highest + 1):
             used, _ = settle(
-                began[level], was_loaded[level], windows[level], base, closed, level, end, load_s, False, spans, rows, used, tally, since,
-                end,
+                began[level], was_loaded[level], windows[level], base, close, closed, level, end, load_s, False, spans, rows, used, tally,
+                since, end,
             )  # fmt: skip
     return used
 

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
+
+from scheduler.policy.prewarm import kernel
 from scheduler.policy.prewarm.counted import Counted
 from scheduler.policy.prewarm.fixed import Always, KeepAlive, Never, Told
 from scheduler.policy.prewarm.histogram import hhp, lsth
-from scheduler.policy.prewarm.hold import WarmPolicy
+from scheduler.policy.prewarm.hold import Forecast, WarmPolicy
 from scheduler.policy.prewarm.priced import Priced
 
 #: ``ls-lstm`` is the rule of the paper: which forecaster stands behind its numbers is the caller's affair.
@@ -31,3 +34,22 @@ def rule(name: str, **knobs: Any) -> WarmPolicy:
         return make(**knobs)
     except TypeError as error:
         raise ValueError(f"{name}: {error}") from error
+
+
+def prepare() -> None:
+    """Compile what rules and their replay run, or take it from the cache."""
+    none, tally = np.zeros(1, np.int64), np.zeros(kernel.FIELDS)
+    rows = np.zeros((8, kernel.COLUMNS))
+    used = kernel.replay(
+        np.zeros(1), 1.0, 1.0, none, none, none, True, kernel.KEEP, 0.0, 1.0, np.zeros(11), *kernel.no_idle_times(1, 1),
+        *kernel.no_gaps(1.0, 1.0, 1.0, 0.3), rows, tally, 0.0,
+    )  # fmt: skip
+    kernel.reduce(rows, used, tally, 0.0, 60.0)
+    kernel.wanted(np.ones((1, 1)), np.ones((1, 1)), np.ones(1), 1.0, np.ones(1))
+    known = Forecast(from_at=0.0, mean=np.ones(1), any=np.ones(1))
+    for made in (rule("lsth"), rule("priced", price_gb_s=1.0, load_s=1.0, run_s=1.0)):
+        made.minute(0.0, None, known)
+        made.arrived(1.0)
+        made.idle(2.0, 1)
+        made.arrived(3.0)
+        made.idle(4.0, 1)

@@ -1,0 +1,84 @@
+"""
+What forecasting costs at platform size: ``python -m bench.prewarm [--json] [--quick]``.
+
+Counts are made up (Poisson, every function with a rate of its own). ``forecast_10k_s``: telling LS-LSTM (Eq. 8, the long and the short
+model, each function with weights of its own) the minute that ended and asking it for the next one, 10,000 functions, median of five.
+``retrain_1k_s``: fitting both models of 1,000 functions anew, the long one on a day, the short one on an hour, up to 50 epochs with early
+stopping. Beside them: ``shared_*``, one network for all with a state per function; ``renewal_*``, counting alone; ``single_train_s``, the
+grouped code with one function in the group, what a loop over functions would pay for each. ``--quick``: two epochs, and a tenth of the
+functions; its figures carry their size in their names and are not comparable.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from bench import report
+from ml.forecast.forecaster import Floats, Forecaster, Renewal
+from ml.forecast.lstm import LongShort, Shared
+
+DAY: int = 1440
+
+
+def made_up(functions: int, minutes: int) -> Floats:
+    random = np.random.default_rng(0)
+    return random.poisson(random.lognormal(-1.0, 2.0, functions)[:, None], (functions, minutes)).astype(float)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def each_minute(forecaster: Forecaster, functions: int) -> float:
+    """A minute's work: what ended is told, what comes is asked for; median of five."""
+    now = made_up(functions, 6)
+
+    def minute(which: int) -> None:
+        forecaster.update(now[:, which])
+        forecaster.forecast(2)
+
+    minute(5)
+    return statistics.median(seconds(lambda which=which: minute(which)) for which in range(5))  # type: ignore[misc]
+
+
+def measured(quick: bool, only_forecast: bool) -> dict[str, float]:
+    many, some, epochs = (1000, 100, 2) if quick else (10_000, 1000, 50)
+    size = {1000: "1k", 10_000: "10k", 100: "100"}
+    found: dict[str, float] = {}
+    report.progress(f"a minute of {many} functions")
+    for name, made in (("", LongShort(epochs=0)), ("renewal_", Renewal()), ("shared_", Shared(epochs=0))):
+        made.fit(made_up(many, 60))
+        found[f"{name}forecast_{size[many]}_s"] = each_minute(made, many)
+    if only_forecast:
+        return found
+    day = made_up(some, DAY)
+    for name, fitted in (("", LongShort(epochs=epochs)), ("shared_", Shared(epochs=epochs))):
+        report.progress(f"training {some} functions ({name or 'grouped'})")
+        found[f"{name}retrain_{size[some]}_s"] = seconds(lambda fitted=fitted: fitted.fit(day))  # type: ignore[misc]
+    report.progress("training one function alone")
+    found["single_train_s"] = seconds(lambda: LongShort(epochs=epochs).fit(day[:1]))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.prewarm", description="Forecasting at platform size; see the docstring.")
+    parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the functions, two epochs")
+    parser.add_argument("--only-forecast", action="store_true", help="no training")
+    options = parser.parse_args(arguments)
+    figures = measured(options.quick, options.only_forecast)
+    if options.json:
+        report.emit("prewarm", figures, threads=torch.get_num_threads())
+    else:
+        for name, value in figures.items():
+            print(f"{name:28}{report.rounded(value):>12g}")
+
+
+if __name__ == "__main__":
+    main()

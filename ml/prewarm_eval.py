@@ -1,0 +1,528 @@
+"""
+Prewarming rules against real traces: ``python -m ml.prewarm_eval [--json] [--preset small|full] [--pictures DIR]``.
+
+**Protocol.** The Azure Functions trace of 2019 in its publisher's files (``--traces``): 245 functions for 8 h with their own run times (the
+median) and memory, and 557 functions for a day, to which the models of the paper's table I are dealt out in the order of the rows. No time
+is compressed. The first 60 % of the minutes train and tune, the last 40 % are scored once; within the training part the last 40 % again are
+what knobs, the price and each function's forecaster are chosen on. Requests lie uniformly within their minute, five seeds; a cold start
+takes 1.5 s or 5 s. Forecasts of a minute are made when it begins, from the past alone, and what they ask for begins to load then. Every
+load and every idle second of a loaded instance is waste, for every rule.
+
+**Rates** are pooled: R_cs = cold starts / requests, R_rw = waste / seconds loaded (A44); intervals by bootstrap over functions. Classes by
+the training part: dense (a request in at least half of the minutes), sparse (in at most one of twenty), mid; bursty: a variance of the
+counts of at least five times their mean.
+
+**Ours** (``priced``): per function the gaps or the forecaster that cost least there, one price for all, the smallest one with which R_cs in
+the training part lies at most half the tolerance above LSTH's, overall and of the bursty class.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.azure import by_function, invocations
+from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, rolling
+from ml.forecast.intermittent import Intermittent
+from ml.forecast.lstm import Grouped, Shared
+from scheduler.policy.prewarm import kernel
+from scheduler.policy.prewarm.counted import instances_for, rounded
+from scheduler.policy.prewarm.kernel import AHEADS, BUSY_S, COLDS, HISTOGRAM, IDLE_S, LATES, LOADING_S, ORACLE, PRICED, REQUESTS
+from scheduler.simulation.instances import Setup, Workload, score
+from smore.domain.errors import NotFound
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+TRAIN: Final = 0.6
+SEEDS: Final = (0, 1, 2, 3, 4)
+LOADS_S: Final = (1.5, 5.0)
+#: Seconds of a warm run (table I) and GB of weights and activations at batch 1 (``scheduler/simulation/data/workloads.json``).
+TABLE_I: Final = (
+    ("vgg16", 0.003, 0.668), ("mobilenet", 0.009, 0.092), ("deepvit", 0.011, 0.283), ("resnet50", 0.013, 0.247), ("bert", 0.037, 0.519),
+    ("roberta", 0.010, 0.578), ("deepfm", 0.008, 0.039), ("segnet", 0.050, 4.215),
+)  # fmt: skip
+#: GB-seconds of held memory that a cold start is worth, in ``gap_closed``.
+RATIOS: Final = (30.0, 300.0, 3000.0)
+#: The bar: R_cs at most this above LSTH's, R_rw at most this share of it.
+TOLERANCE: Final = 0.005
+HALF: Final = 0.5
+RESAMPLES: Final = 1000
+LEAST_S: Final = 0.001
+#: How much less a forecaster must cost than the gaps alone in the backtest, as a share.
+BETTER: Final = 0.02
+#: Requests a minute, on average, beyond which no forecaster is tried: what a second brings is nothing that a minute's number says.
+DENSEST: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """``functions``: of each file, evenly spread; None: all. ``neural``: with the LSTMs."""
+
+    name: str
+    files: tuple[str, ...]
+    functions: int | None
+    seeds: tuple[int, ...]
+    loads_s: tuple[float, ...]
+    neural: bool
+
+
+PRESETS: Final = {
+    one.name: one
+    for one in (
+        Preset(name="small", files=("8h",), functions=60, seeds=(0,), loads_s=(1.5,), neural=False),
+        Preset(name="full", files=("8h", "1d"), functions=None, seeds=SEEDS, loads_s=LOADS_S, neural=True),
+    )
+}
+
+
+def workload(folder: Path, file: str, load_s: float, functions: int | None = None) -> Workload:
+    """``8h`` or ``1d``. NotFound where its files are not."""
+    needed = ("invocations", "durations", "memory") if file == "8h" else ("one_day_rows",)
+    paths = [folder / f"{name}.csv.gz" for name in needed]
+    for path in paths:
+        if not path.exists():
+            raise NotFound(f"{path} is not there: name the folder of the Azure trace with --traces")
+    if file == "8h":
+        found = invocations(paths[0])
+        seconds, megabytes = by_function(paths[1], "percentile_Average_50"), by_function(paths[2], "AverageAllocatedMb_pct50")
+        run_s = np.array([max(LEAST_S, seconds[name] / 1000.0) for name in found.names])
+        memory = np.array([megabytes[name] / 1024.0 for name in found.names])
+    else:
+        found = invocations(paths[0], "row_id")
+        dealt = [TABLE_I[row % len(TABLE_I)] for row in range(len(found.names))]
+        run_s, memory = np.array([one[1] for one in dealt]), np.array([one[2] for one in dealt])
+    every = len(found.names)
+    chosen = np.arange(every) if functions is None else np.unique(np.linspace(0, every - 1, functions).astype(int))
+    return Workload(
+        name=file, names=tuple(found.names[row] for row in chosen), counts=found.counts[chosen].astype(np.int64), run_s=run_s[chosen],
+        memory_gb=memory[chosen], load_s=load_s,
+    )  # fmt: skip
+
+
+def classes(counts: NDArray[np.int64]) -> dict[str, Bools]:
+    """[F] of each class, by these minutes alone."""
+    active = (counts > 0).mean(axis=1)
+    mean = counts.mean(axis=1)
+    bursty = counts.var(axis=1) >= 5.0 * mean
+    return {
+        "overall": np.ones(len(counts), bool), "dense": active >= 0.5, "mid": (active < 0.5) & (active > 0.05), "sparse": active <= 0.05,
+        "bursty": bursty & (mean > 0),
+    }  # fmt: skip
+
+
+# ---- forecasts ---------------------------------------------------------------------------------------------------------------------------
+
+#: One minute ahead: ``mean`` and ``any`` [F, T].
+Ahead = tuple[Floats, Floats]
+
+
+def _forecasters(neural: bool) -> dict[str, tuple[Callable[[], Forecaster], int, int | None]]:
+    """What is made, how often it is fitted anew (minutes), and on how much."""
+    found: dict[str, tuple[Callable[[], Forecaster], int, int | None]] = {
+        "seasonal-naive": (Seasonal, 60, None),
+        "renewal": (Renewal, 0, None),
+        "intermittent": (Intermittent, 0, None),
+    }
+    if neural:
+        found["short"] = (lambda: Grouped(span=60, epochs=15, warm=3), 10, 60)
+        found["long"] = (lambda: Grouped(span=1440, epochs=15, warm=1), 60, None)
+        found["shared"] = (lambda: Shared(epochs=12, warm=1), 120, None)
+    return found
+
+
+def forecasts(work: Workload, neural: bool, cache: Path | None, say: Callable[[str], None]) -> dict[str, Ahead]:
+    """Of all minutes from the middle of the training part on. ``cache``: where they are kept from run to run, by trace and forecaster."""
+    found: dict[str, Ahead] = {}
+    length = work.counts.shape[1]
+    begin = int(TRAIN * TRAIN * length)
+    for name, (make, every, span) in _forecasters(neural).items():
+        stored = None if cache is None else cache / f"{work.name}-{len(work.names)}-{name}.npz"
+        if stored is not None and stored.exists():
+            with np.load(stored) as arrays:
+                found[name] = (arrays["mean"], arrays["any"])
+            continue
+        say(f"{work.name}: forecasting ({name})")
+        found[name] = rolling(make(), work.counts.astype(float), begin, refit_every=every, span=span)
+        if stored is not None:
+            stored.parent.mkdir(parents=True, exist_ok=True)
+            np.savez(stored, mean=found[name][0], any=found[name][1])
+    if neural:
+        found["blend"] = blend(found, 0.5)
+    return found
+
+
+def blend(ahead: Mapping[str, Ahead], alpha: float) -> Ahead:
+    """Eq. 8."""
+    mean = alpha * ahead["long"][0] + (1 - alpha) * ahead["short"][0]
+    return mean, -np.expm1(-mean)
+
+
+# ---- rules -------------------------------------------------------------------------------------------------------------------------------
+
+
+def histogram(
+    name: str, gamma: float, *, head: float = 5.0, tail: float = 99.0, range_minutes: int = 240, stand_in: bool = False
+) -> Setup:  # fmt: skip
+    """HHP (``gamma`` 1) and LSTH."""
+    return Setup(name=name, how=HISTOGRAM, knobs=(gamma, head, tail, 0.1, 10, 2.0, 0.5, float(stand_in), range_minutes, 1440, 60))
+
+
+def lsth_grid() -> list[Setup]:
+    """The published setting first."""
+    found = [histogram("lsth", 0.5)]
+    for tail in (99.0, 90.0):
+        for range_minutes in (240, 60, 20):
+            for stand_in in (False, True):
+                for gamma in (0.3, 0.7):
+                    name = f"lsth {gamma:g} 5/{tail:g} {range_minutes} min{' stand-in' if stand_in else ''}"
+                    found.append(histogram(name, gamma, tail=tail, range_minutes=range_minutes, stand_in=stand_in))
+    return found[:1] + [one for one in found[1:] if one.knobs != found[0].knobs]
+
+
+def counted(name: str, work: Workload, ahead: Ahead) -> Setup:
+    """The paper's rule behind a forecaster."""
+    mean = np.nan_to_num(ahead[0])
+    requests = np.vectorize(rounded, otypes=[np.int64])(mean)
+    base = np.zeros(requests.shape, np.int64)
+    for function in range(len(requests)):
+        for minute in np.flatnonzero(requests[function]):
+            base[function, minute] = instances_for(int(requests[function, minute]), float(work.run_s[function]))
+    return Setup(name=name, base=base, close=requests)
+
+
+def priced(name: str, work: Workload, price_gb_s: float, ahead: Ahead | None, *, prior: float = 1.0, tail: float = 0.3) -> Setup:
+    price_s = price_gb_s / work.memory_gb
+    if ahead is None:
+        return Setup(name=name, how=PRICED, knobs=(prior, tail), price_s=price_s)
+    base, told = kernel.wanted(ahead[1], ahead[0], price_s, work.load_s, work.run_s)
+    return Setup(name=name, how=PRICED, knobs=(prior, tail), price_s=price_s, base=base, told=told)
+
+
+def cut(setup: Setup, minutes: int) -> Setup:
+    """For a trace of the first ``minutes``."""
+
+    def first(one: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+        return None if one is None else one[:, :minutes]
+
+    return replace(
+        setup, base=first(setup.base), close=first(setup.close), told=first(setup.told),
+        others=tuple(cut(other, minutes) for other in setup.others),
+    )  # fmt: skip
+
+
+# ---- scores ------------------------------------------------------------------------------------------------------------------------------
+
+
+def waste_s(tally: Floats) -> Floats:
+    return np.asarray(tally[..., LOADING_S] + tally[..., IDLE_S])
+
+
+def cost(tally: Floats, work: Workload, price_gb_s: float) -> Floats:
+    """[F]: GB-seconds, a cold start at its price."""
+    return np.asarray(tally[:, COLDS] * price_gb_s + waste_s(tally) * work.memory_gb)
+
+
+def rates(tally: Floats, part: Bools) -> tuple[float, float]:
+    """(R_cs, R_rw) pooled over the functions of a class."""
+    total = tally[part].sum(axis=0)
+    waste = float(waste_s(total))
+    return float(total[COLDS] / max(1.0, total[REQUESTS])), waste / max(1e-9, waste + float(total[BUSY_S]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scored:
+    """One rule in one trace: ``tally`` [F, FIELDS], the mean of all seeds."""
+
+    name: str
+    family: str
+    tally: Floats
+
+
+def scored(work: Workload, setup: Setup, seeds: Sequence[int], from_minute: int, family: str = "") -> Scored:
+    tally = np.mean([score(work, setup, seed, from_minute) for seed in seeds], axis=0)
+    return Scored(name=setup.name, family=family or setup.name, tally=tally)
+
+
+def intervals(ours: Floats, theirs: Floats, part: Bools, seed: int = 0) -> dict[str, tuple[float, float]]:
+    """95 % over functions of: the difference of R_cs, the ratio of R_rw, the ratio of waste."""
+    random = np.random.default_rng(seed)
+    rows = np.flatnonzero(part)
+    found: dict[str, list[float]] = {"rcs_diff": [], "rrw_ratio": [], "waste_ratio": []}
+    if not len(rows):
+        return {}
+    for _ in range(RESAMPLES):
+        drawn = random.choice(rows, len(rows))
+        one, other = ours[drawn].sum(axis=0), theirs[drawn].sum(axis=0)
+        mine, yours = float(waste_s(one)), float(waste_s(other))
+        found["rcs_diff"].append(float((one[COLDS] - other[COLDS]) / max(1.0, one[REQUESTS])))
+        found["rrw_ratio"].append((mine / max(1e-9, mine + one[BUSY_S])) / max(1e-9, yours / max(1e-9, yours + other[BUSY_S])))
+        found["waste_ratio"].append(mine / max(1e-9, yours))
+    return {name: (float(np.quantile(values, 0.025)), float(np.quantile(values, 0.975))) for name, values in found.items()}
+
+
+# ---- tuning on the training part ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bench:
+    """A trace's training part as a bench of its own: what is learned lies before ``begin``, what is compared from there on."""
+
+    work: Workload
+    begin: int
+
+    def tally(self, setup: Setup, only: Bools | None = None) -> Floats:
+        return score(self.work, cut(setup, self.work.counts.shape[1]), 0, self.begin, only=only)
+
+
+def chosen(work: Workload, bench: Bench, price_gb_s: float, ahead: Mapping[str, Ahead]) -> tuple[Setup, list[str]]:
+    """Ours at a price: per function the gaps or the forecaster that cost least in the backtest, and which."""
+    names = list(ahead)
+    alone = priced("gaps", work, price_gb_s, None)
+    others = tuple(priced(name, work, price_gb_s, ahead[name]) for name in names)
+    light = bench.work.counts.mean(axis=1) <= DENSEST
+    costs = np.stack([cost(bench.tally(setup, light), work, price_gb_s) for setup in (alone, *others)])
+    costs[0] *= 1.0 - BETTER
+    best = np.argmin(costs, axis=0)
+    setup = replace(alone, name="ours", choice=best - 1, others=others)
+    return setup, ["gaps" if one == 0 else names[one - 1] for one in best]
+
+
+def tuned_price(
+    work: Workload, bench: Bench, ahead: Mapping[str, Ahead], lsth: Setup, parts: Mapping[str, Bools], say: Callable[[str], None]
+) -> float:  # fmt: skip
+    """The smallest price, to an eighth of an octave, with which R_cs stays within half the tolerance of LSTH's."""
+    theirs = bench.tally(lsth)
+
+    def holds(price: float) -> bool:
+        ours = bench.tally(chosen(work, bench, price, ahead)[0])
+        found = all(rates(ours, parts[name])[0] <= rates(theirs, parts[name])[0] + TOLERANCE / 2 for name in ("overall", "bursty"))
+        say(f"{work.name}, {work.load_s:g} s: a price of {price:.4g} GB-seconds {'holds' if found else 'is too low'}")
+        return found
+
+    low, high = 0, 8 * 13
+    while low < high:
+        middle = (low + high) // 2
+        if holds(2.0 ** (middle / 8)):
+            high = middle
+        else:
+            low = middle + 1
+    return float(2.0 ** (low / 8))
+
+
+# ---- the evaluation ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Case:
+    """One trace with one cold start, evaluated. ``scores`` by name; ``curves`` family → names in it."""
+
+    work: Workload
+    parts: dict[str, Bools]
+    scores: dict[str, Scored]
+    curves: dict[str, list[str]]
+    ahead: dict[str, Ahead]
+    price_gb_s: float
+    sources: list[str]
+    lsth: str
+    gap_closed: dict[str, float]
+    from_minute: int
+
+
+def evaluate(
+    preset: Preset, file: str, load_s: float, traces: Path, cache: Path | None, say: Callable[[str], None]
+) -> Case:  # fmt: skip
+    work = workload(traces, file, load_s, preset.functions)
+    length = work.counts.shape[1]
+    train = int(TRAIN * length)
+    bench = Bench(work=work.cut(train), begin=int(TRAIN * train))
+    parts = classes(work.counts[:, :train])
+    ahead = forecasts(work, preset.neural, cache, say)
+    scores: dict[str, Scored] = {}
+    curves: dict[str, list[str]] = {}
+
+    def add(family: str, setup: Setup) -> Scored:
+        say(f"{file}, {load_s:g} s: {setup.name}")
+        scores[setup.name] = scored(work, setup, preset.seeds, train, family)
+        curves.setdefault(family, []).append(setup.name)
+        return scores[setup.name]
+
+    # LSTH: the published setting and the one that cost least in the training part.
+    grid = lsth_grid() if preset.name == "full" else lsth_grid()[:4]
+    costs = [float(cost(bench.tally(setup), work, RATIOS[1]).sum()) for setup in grid]
+    published, best = grid[0], grid[int(np.argmin(costs))]
+    reference = replace(best, name="lsth tuned") if best is not published else published
+    price = tuned_price(work, bench, ahead, reference, parts, say)
+    add("never", Setup(name="never"))
+    for seconds in (10.0, 60.0, 300.0, 600.0, 1200.0, 3600.0):
+        add("keep-alive", Setup(name=f"keep-alive {seconds:g} s", keep_s=seconds))
+    add("always", Setup(name="always", keep_s=1e9, base=np.ones(work.counts.shape, np.int64)))
+    add("oracle", Setup(name="oracle", how=ORACLE))
+    for minutes in (240, 60, 20):
+        add("hhp", histogram("hhp" if minutes == 240 else f"hhp {minutes} min", 1.0, range_minutes=minutes))
+    add("lsth", published)
+    if reference is not published:
+        add("lsth", reference)
+    for minutes in (60, 20):
+        add("lsth", histogram(f"lsth {minutes} min", 0.5, range_minutes=minutes))
+    for name in ("seasonal-naive", "intermittent", "renewal"):
+        add(name, counted(name, work, ahead[name]))
+    if preset.neural:
+        add("lstm", counted("lstm long", work, ahead["long"]))
+        add("lstm", counted("lstm short", work, ahead["short"]))
+        for alpha in (0.5, 0.25, 0.75):
+            add("ls-lstm", counted("ls-lstm" if alpha == 0.5 else f"ls-lstm {alpha:g}", work, blend(ahead, alpha)))
+        add("shared-lstm", counted("shared-lstm", work, ahead["shared"]))
+    setup, sources = chosen(work, bench, price, ahead)
+    add("ours", setup)
+    add("gaps", priced("ours, gaps alone", work, price, None))
+    gap_closed = {}
+    for ratio in (3.0, 10.0, *RATIOS, 100.0, 1000.0, 1e4, 1e5, 1e6):
+        at_ratio = add("ours", replace(chosen(work, bench, ratio, ahead)[0], name=f"ours at {ratio:g}"))
+        if ratio in RATIOS:
+            at_lsth = min(
+                (name for name in curves["lsth"][: 1 + (reference is not published)]), key=lambda one: _total(scores[one], work, ratio)
+            )
+            theirs, floor = _total(scores[at_lsth], work, ratio), _total(scores["oracle"], work, ratio)
+            gap_closed[f"{ratio:g}"] = (theirs - _total(at_ratio, work, ratio)) / max(1e-9, theirs - floor)
+    return Case(
+        work=work, parts=parts, scores=scores, curves=curves, ahead=ahead, price_gb_s=price, sources=sources, lsth=reference.name,
+        gap_closed=gap_closed, from_minute=train,
+    )  # fmt: skip
+
+
+def _total(one: Scored, work: Workload, price_gb_s: float) -> float:
+    return float(cost(one.tally, work, price_gb_s).sum())
+
+
+def point(case: Case, name: str) -> tuple[float, float]:
+    """(GB-seconds of waste, R_cs) of the whole trace."""
+    tally = case.scores[name].tally
+    return float((waste_s(tally) * case.work.memory_gb).sum()), rates(tally, case.parts["overall"])[0]
+
+
+def above(case: Case) -> list[str]:
+    """Baselines that ours does not reach: at their GB-seconds the line through ours has a higher R_cs."""
+    mine = sorted(point(case, name) for name in case.curves["ours"])
+    spent, cold = np.log([one[0] for one in mine]), np.minimum.accumulate([one[1] for one in mine])
+    found = []
+    for family, members in case.curves.items():
+        if family not in ("ours", "gaps", "oracle", "always", "never"):
+            for name in members:
+                at = point(case, name)
+                if np.interp(np.log(at[0]), spent, cold, left=np.inf) > at[1] + 1e-9:
+                    found.append(name)
+    return found
+
+
+def rows(case: Case) -> list[dict[str, Any]]:
+    """One per rule and class: what the tables show."""
+    minutes = case.work.counts.shape[1] - case.from_minute
+    found = []
+    for name, one in case.scores.items():
+        for part, mask in case.parts.items():
+            if not mask.any():
+                continue
+            total = one.tally[mask].sum(axis=0)
+            cold, waste = rates(one.tally, mask)
+            found.append(
+                {
+                    "rule": name, "class": part, "functions": int(mask.sum()), "requests": float(total[REQUESTS]), "r_cs": cold,
+                    "r_rw": waste, "waste_per_wall_s": float(waste_s(total)) / (60.0 * minutes),
+                    "gb_s": float((waste_s(one.tally[mask]) * case.work.memory_gb[mask]).sum()),
+                    "late": float(total[LATES] / max(1.0, total[REQUESTS])), "loads_ahead": float(total[AHEADS]),
+                }
+            )  # fmt: skip
+    return found
+
+
+def figures(cases: Sequence[Case]) -> dict[str, float]:
+    """Per case (suffix ``.8h.1.5s``) and, without one, the worst of all."""
+    found: dict[str, float] = {}
+    for case in cases:
+        suffix = f".{case.work.name}.{case.work.load_s:g}s"
+        for part in ("overall", "bursty"):
+            if not case.parts[part].any():
+                continue
+            kind = "" if part == "overall" else f".{part}"
+            mask = case.parts[part]
+            ours, theirs, floor = (case.scores[name].tally for name in ("ours", case.lsth, "oracle"))
+            found[f"rcs_diff_to_lsth{kind}{suffix}"] = rates(ours, mask)[0] - rates(theirs, mask)[0]
+            found[f"rrw_ratio_to_lsth{kind}{suffix}"] = rates(ours, mask)[1] / rates(theirs, mask)[1]
+            found[f"rrw_floor_to_lsth{kind}{suffix}"] = rates(floor, mask)[1] / rates(theirs, mask)[1]
+            found[f"waste_ratio_to_lsth{kind}{suffix}"] = float(waste_s(ours[mask]).sum() / waste_s(theirs[mask]).sum())
+        for ratio, share in case.gap_closed.items():
+            found[f"gap_closed_{ratio}{suffix}"] = share
+        found[f"above_pareto{suffix}"] = float(len(above(case)))
+    worst = {"gap_closed": min}
+    for name in sorted({key.rsplit(".8h.", 1)[0].rsplit(".1d.", 1)[0] for key in found}):
+        values = [value for key, value in found.items() if key.startswith((f"{name}.8h.", f"{name}.1d."))]
+        found[name] = worst.get(name.rsplit("_", 1)[0], max)(values)
+    return found
+
+
+def report(cases: Sequence[Case]) -> dict[str, Any]:
+    return {
+        "figures": figures(cases),
+        "cases": [
+            {
+                "trace": case.work.name, "load_s": case.work.load_s, "functions": len(case.work.names), "price_gb_s": case.price_gb_s,
+                "lsth": case.lsth, "compression": 1,
+                "sources": {name: case.sources.count(name) for name in sorted(set(case.sources))},
+                "intervals": {
+                    part: intervals(case.scores["ours"].tally, case.scores[case.lsth].tally, mask)
+                    for part, mask in case.parts.items() if mask.any()
+                },
+                "above_pareto": above(case), "gap_closed": case.gap_closed, "rows": rows(case),
+            }
+            for case in cases
+        ],
+    }  # fmt: skip
+
+
+def table(case: Case) -> str:
+    """Plain text of one case."""
+    lines = [f"{case.work.name}, cold start {case.work.load_s:g} s, price {case.price_gb_s:.4g} GB-s, LSTH: {case.lsth}"]
+    lines.append(f"{'rule':28} {'class':8} {'R_cs %':>8} {'R_rw %':>8} {'waste/s':>9} {'GB-s':>11} {'late %':>7}")
+    for row in rows(case):
+        lines.append(
+            f"{row['rule']:28} {row['class']:8} {100 * row['r_cs']:8.3f} {100 * row['r_rw']:8.2f} {row['waste_per_wall_s']:9.2f} "
+            f"{row['gb_s']:11.4g} {100 * row['late']:7.3f}"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m ml.prewarm_eval", description="Prewarming rules against real traces.")
+    parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="full")
+    parser.add_argument("--traces", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data" / "azure2019")
+    parser.add_argument("--forecasts", type=Path, help="keep forecasts in this folder from run to run")
+    parser.add_argument("--pictures", type=Path, help="draw figures 15 and 16 and the curves into this folder")
+    options = parser.parse_args(arguments)
+    preset = PRESETS[options.preset]
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    cases = [
+        evaluate(preset, file, load_s, options.traces, options.forecasts, say) for file in preset.files for load_s in preset.loads_s
+    ]  # fmt: skip
+    if options.pictures is not None:
+        from ml.prewarm_pictures import draw
+
+        draw(cases, options.pictures)
+    if options.json:
+        print(json.dumps({"command": "prewarm_eval", "preset": preset.name, **report(cases)}))
+    else:
+        print("\n\n".join(table(case) for case in cases))
+
+
+if __name__ == "__main__":
+    main()

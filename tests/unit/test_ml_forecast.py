@@ -1,0 +1,122 @@
+"""Forecasters: what they say of traces whose next minute is known, and that they survive what is not a number."""
+
+import numpy as np
+import pytest
+import torch
+
+from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, brier, rolling
+from ml.forecast.intermittent import Intermittent, arima
+from ml.forecast.lstm import Grouped, LongShort, Shared
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def made(name: str) -> Forecaster:
+    return {
+        "seasonal": Seasonal, "renewal": Renewal, "intermittent": Intermittent, "grouped": lambda: Grouped(span=60, hidden=4, epochs=1),
+        "long-short": lambda: LongShort(epochs=1), "shared": lambda: Shared(hidden=4, epochs=1),
+    }[name]()  # fmt: skip
+
+
+NAMES = ["seasonal", "renewal", "intermittent", "grouped", "long-short", "shared"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_hold_all_of_it(name: str) -> None:
+    counts = np.random.default_rng(0).poisson(0.7, (3, 50)).astype(float)
+    one = made(name)
+    one.fit(counts)
+    other = type(one).loads(one.dumps())
+    for forecaster in (one, other):
+        forecaster.update(np.array([1.0, 0.0, 2.0]))
+    for mine, theirs in zip(one.forecast(3), other.forecast(3), strict=True):
+        assert mine.shape == (3, 3)
+        np.testing.assert_allclose(mine, theirs)
+    with pytest.raises(ValueError, match="no"):
+        type(one).loads(b"something else")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_minutes_that_nobody_counted_do_no_harm(name: str) -> None:
+    counts = np.random.default_rng(1).poisson(0.7, (3, 50)).astype(float)
+    counts[:, 20:25] = np.nan
+    counts[2] = np.nan
+    forecaster = made(name)
+    forecaster.fit(counts)
+    forecaster.update(np.array([np.nan, -1.0, np.inf]))
+    mean, any_ = forecaster.forecast(2)
+    known = mean[:2][np.isfinite(mean[:2])]
+    assert (known >= 0).all()
+    finite = any_[np.isfinite(any_)]
+    assert ((finite >= 0) & (finite <= 1)).all()
+
+
+def test_renewal_meets_what_comes_on_the_clock() -> None:
+    counts = np.zeros((1, 200))
+    counts[0, ::5] = 3.0
+    mean, any_ = rolling(Renewal(), counts, 150)
+    due = counts[0, 150:] > 0
+    assert any_[0, 150:][due].min() > 0.7
+    assert any_[0, 150:][~due].max() < 0.3
+    assert mean[0, 150:][due].min() > 1.5
+
+
+def test_seasonal_finds_the_period() -> None:
+    counts = np.tile([4.0, 0.0, 0.0, 1.0, 0.0, 0.0], 30)[None, :]
+    mean, _ = rolling(Seasonal(), counts, 120)
+    np.testing.assert_array_equal(mean[:, 120:], counts[:, 120:])
+
+
+def test_intermittent_demand_is_its_rate() -> None:
+    counts = (np.random.default_rng(2).random((1, 2000)) < 0.2).astype(float)
+    forecaster = Intermittent()
+    forecaster.fit(counts)
+    assert 0.05 < forecaster.forecast()[1][0, 0] < 0.5
+
+
+def test_arima_continues_a_constant_and_refuses_too_little() -> None:
+    assert arima([300.0] * 12) == pytest.approx(300.0, rel=0.01)
+    assert np.isnan(arima([300.0]))
+
+
+def test_every_function_of_a_group_learns_its_own() -> None:
+    """One is always busy, the other never; together they are forecast as they would be alone."""
+    counts = np.stack([np.full(60, 9.0), np.zeros(60)])
+    both, alone = Grouped(span=60, hidden=4, epochs=3), Grouped(span=60, hidden=4, epochs=3)
+    both.fit(counts)
+    alone.fit(counts[:1])
+    np.testing.assert_allclose(both.forecast()[0][0], alone.forecast()[0][0], rtol=1e-4)
+    np.testing.assert_allclose(both.forecast()[0][:, 0], [9.0, 0.0], atol=0.5)
+
+
+def test_long_beats_short_on_a_period_and_short_beats_long_after_a_change() -> None:
+    """Digest 2.19 (8), and the blend is never worse than both. Day follows night again, and the short model has seen the night alone."""
+    day, night = np.tile([30.0, 1.0, 1.0], 20), np.full(60, 2.0)
+    steady = np.concatenate([day, night, day, night, day[:33]])
+    changed = np.concatenate([np.tile([200.0, 100.0], 100), np.tile([3.0, 1.0], 30)])
+
+    def errors(counts: np.ndarray) -> dict[str, float]:
+        model = LongShort(long_span=len(counts), short_span=40, epochs=30)
+        model.fit(counts[None, :-20])
+        found: dict[str, list[float]] = {"long": [], "short": [], "blend": []}
+        for came in counts[-20:]:
+            for name, one in (("long", model.long), ("short", model.short), ("blend", model)):
+                found[name].append(abs(float(one.forecast()[0][0, 0]) - came))
+            model.update(np.array([came]))
+        return {name: float(np.mean(values)) for name, values in found.items()}
+
+    periodic, after = errors(steady), errors(changed)
+    assert periodic["long"] < periodic["short"]
+    assert after["short"] < after["long"]
+    for one in (periodic, after):
+        assert one["blend"] <= max(one["long"], one["short"]) + 1e-9
+
+
+def test_a_backtest_tells_good_from_bad() -> None:
+    counts = np.array([[1.0, 0.0, 1.0, 0.0]])
+    assert brier(counts, counts)[0] == 0.0
+    assert brier(1 - counts, counts)[0] == 1.0
+    assert np.isnan(brier(np.full((1, 4), np.nan), counts)[0])
