@@ -75,6 +75,9 @@ class Worker:
         self._bounds = Bounds(group=self._runner_groups, beyond_mib=beyond_mib, processes=own.processes)
         self.faults = Faults(client, config.redis.prefix)
         self._cache = home / "cache"
+        # There and open before the zygote starts, so that it is part of what its runners may see.
+        self._cache.mkdir(exist_ok=True)
+        self._cache.chmod(0o755)
         self.zygote = self._zygote("", Path(sys.executable))
         catalog, limit = Catalog(client, config.redis.prefix), own.cache_mib << 20
         self.supplier = Supplier(

@@ -40,7 +40,9 @@ class Artifacts:
 
     def _make(self, project: str, artifact: Artifact, folder: Path) -> None:
         self.sweep(None)
-        self._files.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._files.mkdir(parents=True, exist_ok=True)
+        # Functions are users of their own, whatever the umask says.
+        self._files.chmod(0o755)
         with tempfile.TemporaryDirectory(dir=self._files, prefix="code.") as place:
             code = Path(place, "code.zip")
             self._fetch(project, artifact.code, code)

@@ -58,7 +58,9 @@ class Shelf:
         ``make`` is given the lock's descriptor too: a process of its own that inherits it keeps others away even when this one is killed.
         What it raises goes through, and nothing is left then.
         """
-        self._root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._root.mkdir(parents=True, exist_ok=True)
+        # Functions are users of their own, whatever the umask says.
+        self._root.chmod(0o755)
         while True:
             held = self._share(key)
             if held is not None:
