@@ -54,6 +54,7 @@ LEAST_REPEATS: Final = 3
 LOAD: Final = 1.5
 #: Utilisation without functions is measured for so long before each run; a training's first iterations choose kernels.
 ALONE_S: Final = 10.0
+SERVERS: Final = ("SMORE_REDIS__URL", "SMORE_POSTGRES__URL")
 #: Invocations of one run that are counted at most.
 MOST: Final = 200_000
 #: How often a run's load goes on, half as long again, because closed windows are missing; that counts for nothing else.
@@ -276,6 +277,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         # A terminated run still ends the processes that it started.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        # `smore` tells its programs where this machine's platform has its servers; what is measured here has its own.
+        for name in SERVERS:
+            os.environ.pop(name, None)
         with tempfile.TemporaryDirectory(prefix="smore-live-") as folder:
             outcome = live.compare(Here(Path(folder), plan.world, asked.seed), plan, report.progress, keep)
         told = document(outcome, "smore compare --live " + " ".join(words))

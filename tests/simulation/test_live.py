@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -323,3 +324,20 @@ def test_gpu_instances_that_are_not_at_hand_are_refused(tmp_path: Path, gpus: li
 
     with pytest.raises(world.BadWorld, match=why):
         here.Here(tmp_path, one, 0)
+
+
+def test_a_platform_that_is_up_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in here.SERVERS:
+        monkeypatch.setenv(name, "of the platform that is up")
+    seen: list[set[str]] = []
+
+    def stop(*_: object) -> None:
+        seen.append(set(os.environ) & set(here.SERVERS))
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(live, "compare", stop)
+    monkeypatch.setattr(here, "Here", lambda *_: None)
+    monkeypatch.setattr(here.signal, "signal", lambda *_: None)
+
+    assert here.main([]) == 2
+    assert seen == [set()]
