@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -14,6 +15,7 @@ from scheduler.foresight import warmth
 from scheduler.live import Leader
 from scheduler.policy.core import Engine as Policy
 from scheduler.policy.prewarm.keeper import Keeper
+from scheduler.prewarmed import write
 from smore import stream
 from smore.catalog import Catalog, FunctionEntry
 from smore.domain.errors import Conflict, InvalidSpec
@@ -294,3 +296,22 @@ def test_forecasts_come_as_events_and_bad_ones_leave_the_keep_alive(led: Led) ->
         eventually(lambda: keeper._kept["default/echo"].failures == 1, what="the failure")
     finally:
         led.end()
+
+
+def test_the_page_is_made_of_what_was_recorded(
+    recorder: Recorder, engine: Engine, redis_client: "redis.Redis", tmp_path: Path
+) -> None:  # fmt: skip
+    with pytest.raises(ValueError, match="nothing was counted"):
+        write(engine, {}, 3600.0, tmp_path, 0, T + 3600.0)
+    for minute in range(0, 60, 5):
+        emit(
+            redis_client, T + 60 * minute, *ran(f"i{minute}", T + 60 * minute, cold=minute == 0, reason="never_seen" if minute == 0 else "")
+        )
+    recorder.drain()
+    said = write(engine, {"default/echo": FunctionSpec(entrypoint="m:C")}, 3600.0, tmp_path, 0, T + 3600.0)
+    (account,) = cast("list[dict[str, object]]", said["functions"])
+    assert (account["invocations"], account["cold"], account["unforeseen"]) == (12, 1, {"never_seen": 1})
+    made = (tmp_path / "index.html").read_text()
+    assert "never_seen 1" in made
+    assert "12 of 60 minutes" not in made, "a minute with one second in it was not counted"
+    assert "0 of 60 minutes were counted" in made
