@@ -197,8 +197,6 @@ def test_an_instance_is_kept_ready_and_accounted_for(platform: Platform, http: h
     """Its idle instances go at once and nobody foresees anything, until one is to stand ready."""
     name = "kept"
     platform.deploy(name, "zoo.echo:Function", scaling={"keep_alive": 0, "prewarm": "off"}, resources={"gpu_memory": "64MiB"})
-    eventually(lambda: not platform.runner_pids(name), what="the end of the canary's instance")
-    platform.client.invoke(name, {"x": 1})
 
     def said(holds: Callable[[PrewarmFunction], bool], what: str) -> PrewarmFunction:
         def look() -> PrewarmFunction | None:
@@ -207,9 +205,11 @@ def test_an_instance_is_kept_ready_and_accounted_for(platform: Platform, http: h
 
         return eventually(look, 20, what)
 
-    found = said(lambda one: one.counts.cold >= 2 and one.mode == "off", "two cold starts")
+    # The canary's. Once it is recorded, reports are newer than its instance.
+    found = said(lambda one: one.counts.cold == 1 and one.mode == "off", "a cold start")
     assert (found.silence, found.wanted, found.counts.hits) == ("off", 0, 0)
-    assert sum(found.counts.unforeseen.values()) == found.counts.cold
+    assert sum(found.counts.unforeseen.values()) == 1
+    eventually(lambda: not platform.runner_pids(name), what="the end of its instance")
 
     answer = http.patch(f"/v1/functions/{name}", json={"scaling": {"prewarm": "later"}})
     assert (answer.status_code, answer.json()["field"]) == (422, "scaling.prewarm")
@@ -223,7 +223,7 @@ def test_an_instance_is_kept_ready_and_accounted_for(platform: Platform, http: h
     for _ in range(3):
         assert platform.client.invoke(name, {"x": 1}).timings_ms["load"] == 0
     found = said(lambda one: one.counts.hits == 1 and one.loaded == 1, "the hit")
-    assert (found.counts.cold, found.wanted, found.unmet) == (2, 1, False)
+    assert (found.counts.cold, found.wanted, found.unmet) == (1, 1, False)
     assert platform.runner_pids(name) == [pid]
 
     platform.client.delete(name)
