@@ -56,9 +56,11 @@ def _lead(client: "redis.Redis", config: Settings, stop: threading.Event) -> Non
     from scheduler.live import Leader
     from scheduler.policy.core import Engine, prepare
     from scheduler.policy.knobs import preset
+    from scheduler.policy.prewarm import rules
     from scheduler.policy.prewarm.keeper import Keeper
 
     prepare()
+    rules.prepare()
     knobs = preset(config.policy.name, seed=config.policy.seed, **config.policy.knobs)
     shadow = preset(config.policy.shadow) if config.policy.shadow else None
     warm = warmth(config.prewarm)

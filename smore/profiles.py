@@ -26,7 +26,7 @@ from smore.domain.predictor import PredictorState
 Source: TypeAlias = Literal["imported", "live"]
 
 #: One of Postgres' advisory locks: whoever makes, takes back or publishes predictors holds it.
-LOCK = 5_303_002
+LOCK = 5_303_004
 
 #: Rows that one statement inserts.
 _CHUNK = 500

@@ -35,9 +35,7 @@ from scheduler.policy.events import (
 )
 from scheduler.policy.knobs import PRESETS, BudgetRule, Choice, Knobs, Order, SmRule
 from scheduler.policy.load import LoadSwitch
-from scheduler.policy.prewarm.hold import Forecast
 from scheduler.policy.prewarm.keeper import Keeper
-from scheduler.policy.prewarm.rules import rule
 from scheduler.policy.steering import Steering
 from scheduler.policy.waiting import Lane, Waiting
 from smore.domain.function import FunctionSpec
@@ -814,12 +812,6 @@ def prepare() -> None:
     arrival = InvocationArrived(function="none", revision=1, id="", attempt=0, arrival_at=0.0, deadline_at=60.0)
     engine.decide(0.0, [FunctionKnown(function="none", revision=1, spec=spec), report, GpuLost(gpu="none"), report, arrival])
     engine.decide(1.0, [InvocationSettled(id="", attempt=1)])
-    # Prewarming rules have kernels of their own: a gap between two requests goes through all of it.
-    for made in (rule("priced", price_gb_s=1.0, load_s=1.0, run_s=0.1), rule("lsth")):
-        for second in (0.0, 120.0):
-            made.arrived(second)
-            made.idle(second + 1.0, 1)
-        made.minute(180.0, 1, Forecast(from_at=180.0, mean=np.ones(2), any=np.ones(2)))
 
 
 def _end(invocation: InvocationArrived, action: str, cause: Cause, message: str) -> End:

@@ -54,8 +54,8 @@ class Worker:
         self.moved: list[int] = []
         self.jobs = Jobs(
             gpu=GPU, home=home, entrypoints=(), cores=(), environment={}, activity=activity, gate=Gate(activity), seed="s", probe_share=0.0,
-            probe_max_s=1.0, memory_of=lambda _pid: 1.0, feed=lambda id_: Feed(client, prefix, id_, GPU), started=self.moved.append,
-            changed=lambda: None,
+            probe_max_s=1.0, memory_of=lambda _pid: 1.0, quick_memory_of=lambda _pid: None,
+            feed=lambda id_: Feed(client, prefix, id_, GPU), started=self.moved.append, changed=lambda: None,
         )  # fmt: skip
         self.jobs.adopt()
 
