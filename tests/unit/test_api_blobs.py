@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from smore.catalog import AsyncCatalog, KeyEntry
 from smore.domain.access import Scope, new_token, read_token
 from smore.settings import BlobSettings, RedisSettings, Settings
 
-DATA = os.urandom(2 * CHUNK + 5)
+DATA = random.Random(0).randbytes(2 * CHUNK + 5)
 DIGEST = hashlib.sha256(DATA).hexdigest()
 PATH = f"/v1/blobs/{DIGEST}"
 
