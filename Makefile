@@ -33,8 +33,9 @@ up: $(STAMP) ## The whole platform on this machine; stays
 down: $(STAMP) ## End what `make up` started
 	$(PY) -m smore.cli down
 
+# Most tests wait for processes, so three files at a time keep two cores busy.
 test: $(STAMP) $(KSERVE) ## Every test
-	$(PY) -m pytest
+	$(PY) -m pytest -n 3 --dist loadfile
 
 check: $(STAMP) ## Formatting, lint, types, layers
 	$(VENV)/bin/ruff format --check .

@@ -16,6 +16,7 @@ from smore.catalog import FunctionEntry, KeyEntry
 from smore.domain.errors import FunctionNotFound, QueueFull
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause, Encoding, State
+from smore.domain.limits import NO_LIMITS
 from smore.history import BatchTotal, Totals
 from smore.queue import Reply
 
@@ -25,7 +26,8 @@ def call(slo_us: int = 5_000_000) -> Call:
     return Call(
         gateway=nobody, key=KeyEntry(id="k", project="default", digest="", scopes=[]),
         entry=FunctionEntry(project="default", name="f", revision=1), spec=FunctionSpec(entrypoint="a:B"), payloads=[], several=False,
-        accept=Encoding.RAW, slo_us=slo_us, wait_s=6.0, trace="", idempotency_key="", request_hash="", request_id="r", volatile=True,
+        accept=Encoding.RAW, slo_us=slo_us, wait_s=6.0, trace="", idempotency_key="", request_hash="", request_id="r", limits=NO_LIMITS,
+        volatile=True,
     )  # fmt: skip
 
 

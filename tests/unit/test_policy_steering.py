@@ -34,8 +34,8 @@ def placed(decisions: Sequence[Decision]) -> list[tuple[str, str]]:
     return [(id_, decision.gpu) for decision in decisions if isinstance(decision, Dispatch) for id_, _ in decision.attempts]
 
 
-def engine(*events: Event) -> Engine:
-    made = Engine(preset("smore-product"))
+def engine(*events: Event, **knobs: object) -> Engine:
+    made = Engine(preset("smore-product", **knobs))
     made.decide(NOW, [function("p/a", gain=0.4), function("p/b", gain=0.2), *events])
     return made
 
@@ -53,7 +53,7 @@ def test_a_boost_multiplies_the_priority_and_ends() -> None:
 @pytest.mark.parametrize(("waited_s", "first"), [(1.9, "2"), (2.1, "1")])
 def test_the_starvation_bound_holds_with_any_boost(waited_s: float, first: str) -> None:
     """Who has waited 1 / ageing_per_s (2 s) longer stands first, whatever the other is multiplied by."""
-    policy = engine(SteeringChanged(steers=[Steer(function="p/b", boost=1000.0)]))
+    policy = engine(SteeringChanged(steers=[Steer(function="p/b", boost=1000.0)]), order="priority", ageing_per_s=0.5)
     policy.decide(NOW, [arrived("p/a", "1")])
     late = InvocationArrived(function="p/b", revision=1, id="2", attempt=0, arrival_at=NOW + waited_s, deadline_at=NOW + 60)
     assert placed(policy.decide(NOW + waited_s, [late, gpu("g", "p/a", "p/b", at=NOW + waited_s, slots=1)])) == [(first, "g")]

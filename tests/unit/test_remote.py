@@ -266,7 +266,7 @@ def test_who_is_neither_ours_nor_a_jobs_is_a_stranger(
     monkeypatch.setattr(heartbeat.proc, "tree", lambda pid: [pid])
     beat = Heartbeat.__new__(Heartbeat)
     beat._device, beat._pool, beat._jobs = Listing(computing), Held(11), Held(22)  # type: ignore[assignment]
-    beat._zygote_pid = lambda: 44
+    beat._zygotes = lambda: [44]
     found = beat._strangers()
     assert (found if found is None else [one.pid for one in found]) == expected
 
