@@ -33,9 +33,9 @@ up: $(STAMP) ## The whole platform on this machine; stays
 down: $(STAMP) ## End what `make up` started
 	$(PY) -m smore.cli down
 
-# Most tests wait for processes, so three files at a time keep two cores busy.
+# Most tests wait for processes, so two files at a time take little more than half the time.
 test: $(STAMP) $(KSERVE) ## Every test
-	$(PY) -m pytest -n 3 --dist loadfile
+	$(PY) -m pytest -n 2 --dist loadfile
 
 check: $(STAMP) ## Formatting, lint, types, layers
 	$(VENV)/bin/ruff format --check .
