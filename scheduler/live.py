@@ -50,7 +50,7 @@ from smore import stream
 from smore.catalog import Catalog
 from smore.celery_app import RUN, gpu_queue, message
 from smore.degradation import BadTable, Tables
-from smore.domain.loss import Loss, Sample
+from smore.domain.loss import Sample
 from smore.forecasts import BadForecast, Board, Keeping, State, encode_state
 from smore.queue import ANSWER_TTL_S, Claim, Ending, Held, Queue, Waiting
 from smore.settings import Settings
@@ -471,6 +471,9 @@ class Leader:
             if self._told.get(function) != value:
                 self._told[function] = priority[function] = value
             metrics.QUEUE_DEPTH.labels(function).set(self._policy.waiting.count(function))
+        for gpu, factor, held_s in self._policy.accounts(now):
+            metrics.BUDGET_FACTOR.labels(gpu).set(factor)
+            metrics.BUDGET_ACCOUNT.labels(gpu).set(held_s)
         self._queue.publish_feasible(feasible, priority)
 
     def _tell_kept(self, now: float) -> None:
@@ -617,15 +620,12 @@ def _arrival(waiting: Waiting) -> InvocationArrived:
 
 
 def _loss(job: wire.JobReport) -> JobLoss:
-    known = None
-    if job.loss is not None and job.loss_low is not None and job.loss_high is not None:
-        known = Loss(mean=job.loss, low=job.loss_low, high=job.loss_high, windows=job.loss_windows)
     return JobLoss(
         id=job.id,
         budget=job.budget,
         recent=Sample(mean=job.recent_s, sd=job.recent_sd, n=job.recent_n) if job.recent_n else None,
         closed=Sample(mean=job.closed_s, sd=job.closed_sd, n=job.closed_n) if job.closed_n else None,
-        loss=known,
+        windows=job.windows,
     )
 
 

@@ -26,6 +26,8 @@ DECISION_SECONDS = Histogram(
     buckets=(1e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 0.025, 0.1),
 )
 DECISIONS = Counter("smore_decisions", "Decisions carried out", ["decision", "reason"])
+BUDGET_FACTOR = Gauge("smore_budget_factor", "What predicted losses of trainings are multiplied by", ["gpu_instance"])
+BUDGET_ACCOUNT = Gauge("smore_budget_account_seconds", "Training time that functions may still cost", ["gpu_instance"])
 LEASES_REAPED = Counter("smore_lease_reaped", "Invocations returned to the queue because their lease ran out")
 AUDIT_DIFFERENCES = Counter("smore_state_audit_differences", "Rows of the leader's arrays that differed from Redis")
 

@@ -7,16 +7,23 @@ once all the iterations that are compared are younger than the step. Where the t
 
 The test looks at every report and at iterations that resemble their neighbours, so it errs more often than one time in twenty, and it
 blames functions for whatever slows a machine down; so it is passed over where functions were at work for too little of the time to have
-cost as much (:data:`WORST`). It is a brake, not a measure: what a training loses over time is kept by ``factor``,
-which corrects the predictions themselves by the causal estimate alone: up while that lies above the budget, down while it is surely below.
+cost as much (:data:`WORST`). It is a brake, not a measure.
+
+What a training loses over time is kept by ``factor``, which multiplies what runs are predicted to cost. Each closed window says what the
+training really lost beside it, free of drift; what was charged at that time stands over against it. Their ratio is followed by a Kalman
+filter of one state (:class:`Toll`), so that a window in which little was charged says little, and the load itself teaches nothing: only how
+wrong the predictions are.
 """
 
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from math import hypot
 from typing import Final
 
-from smore.domain.loss import LEAST_RECENT, Loss, Sample, over_budget
+from smore.domain.loss import LEAST_RECENT, Sample, Window, over_budget
 
 
 class Step(StrEnum):
@@ -41,24 +48,63 @@ ALARM: Final = 2.0
 WORST: Final = 2.0
 #: Weight of the newest report in that share: what the compared iterations have seen, some seconds.
 BUSY_WEIGHT: Final = 0.15
-#: What predictions are multiplied by: bounds, and with each new window.
+#: What predictions are multiplied by: bounds.
 FACTOR_MIN: Final = 0.1
 FACTOR_MAX: Final = 10.0
-UP: Final = 1.1
-DOWN: Final = 0.9
-#: Predictions come down only while the loss is surely below this share of the budget.
-ROOM: Final = 0.9
+#: Of the factor: how far it may be from one at first, and how far it wanders from one window to the next, as a share of itself.
+PRIOR_SD: Final = 1.0
+WANDER: Final = 0.1
+#: So many standard errors of the factor are charged on top: what is not known yet is paid for by functions, not by trainings.
+MARGIN: Final = 0.5
+#: How well what was charged in the seconds beside a window tells what ran in them, as a share of it: a charge is booked when a run starts.
+BOOKED_SD: Final = 0.5
+#: No window resolves a smaller share of the time than this.
+LEAST_NOISE: Final = 0.005
+#: How far back what was charged is known, seconds: windows are told that late at most.
+BOOKS_S: Final = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLoss:
-    """What a report says of one training: its budget, its last iterations, the closed ones before them, and the causal estimate."""
+    """
+    What a report says of one training: its budget, its last iterations, the closed ones before them, and the closed windows that were
+    finished a short while ago, each told several times and known by its ``start``.
+    """
 
     id: str
     budget: float
     recent: Sample | None = None
     closed: Sample | None = None
-    loss: Loss | None = None
+    windows: Sequence[Window] = ()
+
+
+@dataclass(slots=True)
+class Toll:
+    """
+    How many times its prediction a training pays: the state of a Kalman filter. A window in which ``y`` of the time beside it was lost, and
+    ``c`` charged at the predictions as they are, observes ``y = factor c``.
+    """
+
+    factor: float = 1.0
+    variance: float = PRIOR_SD**2
+    #: The last window that was learned from began then.
+    seen: float = 0.0
+
+    def learn(self, window: Window, charged: float) -> None:
+        """``charged``: seconds a second, in the time that the window's open iterations took."""
+        self.variance += (WANDER * self.factor) ** 2
+        ratio = window.closed_s / window.open_s
+        noise = ratio * window.closed_sd / window.closed_s * (1.0 / window.closed_n + 1.0 / (window.before_n + window.after_n)) ** 0.5
+        error = hypot(max(noise, LEAST_NOISE), BOOKED_SD * self.factor * charged)
+        gain = self.variance * charged / (self.variance * charged**2 + error**2)
+        factor = self.factor + gain * (1.0 - ratio - self.factor * charged)
+        self.factor = min(FACTOR_MAX, max(FACTOR_MIN, factor))
+        self.variance = min(PRIOR_SD**2 * max(1.0, self.factor) ** 2, (1.0 - gain * charged) * self.variance)
+
+    @property
+    def rate(self) -> float:
+        """What is charged: predictions as they are until a window has said something, then with a margin for what is not known."""
+        return min(FACTOR_MAX, self.factor + MARGIN * self.variance**0.5) if self.seen else 1.0
 
 
 @dataclass(slots=True)
@@ -69,10 +115,14 @@ class Governor:
     factor: float = 1.0
     #: Share of the time in which functions were at work lately.
     busy: float = 0.0
+    #: Training time charged so far, as predicted, seconds.
+    charged_s: float = 0.0
     #: Epoch second from which the compared iterations are all younger than the last step.
     _settled_at: float = 0.0
-    #: Windows behind the estimate that was looked at last, by training.
-    _windows: tuple[tuple[str, int, float], ...] = ()
+    #: (epoch second, ``charged_s`` then), a report each.
+    _books: deque[tuple[float, float]] = field(default_factory=deque)
+    #: By training.
+    _tolls: dict[str, Toll] = field(default_factory=dict)
 
     def judge(self, now: float, jobs: Sequence[JobLoss], busy: float) -> str | None:
         """
@@ -81,9 +131,10 @@ class Governor:
         Returns the training for which a step was taken; None = none was. Without a training everything is open and as predicted.
         """
         if not jobs:
-            self.factor, self._windows = 1.0, ()
+            self.factor = 1.0
+            self._tolls.clear()
             return self._go(now, Step.OPEN, 0.0, "") if self.step is not Step.OPEN else None
-        self._correct(jobs)
+        self._correct(now, jobs)
         self.busy += BUSY_WEIGHT * (busy - self.busy)
         if now < self._settled_at:
             return None
@@ -106,16 +157,36 @@ class Governor:
         self.step, self._settled_at = step, now + span_s
         return job
 
-    def _correct(self, jobs: Sequence[JobLoss]) -> None:
-        seen = tuple((job.id, job.loss.windows, job.loss.mean) for job in jobs if job.loss is not None)
-        if seen == self._windows:
-            return
-        self._windows = seen
-        known = [(job.loss, job.budget) for job in jobs if job.loss is not None]
-        if any(loss.mean > budget for loss, budget in known):
-            self.factor = min(FACTOR_MAX, self.factor * UP)
-        elif len(known) == len(jobs) and all(loss.high < ROOM * budget for loss, budget in known):
-            self.factor = max(FACTOR_MIN, self.factor * DOWN)
+    def _correct(self, now: float, jobs: Sequence[JobLoss]) -> None:
+        """Learn from the windows that are new. Of several trainings the one that pays most counts."""
+        self._books.append((now, self.charged_s))
+        while self._books[0][0] < now - BOOKS_S:
+            self._books.popleft()
+        self._tolls = {job.id: self._tolls.get(job.id) or Toll() for job in jobs}
+        for job in jobs:
+            toll = self._tolls[job.id]
+            for window in sorted(job.windows, key=lambda one: one.start):
+                charged = self._charged(window) if window.start > toll.seen else None
+                if charged is not None:
+                    toll.seen = window.start
+                    toll.learn(window, charged)
+        self.factor = max(toll.rate for toll in self._tolls.values())
+
+    def _charged(self, window: Window) -> float | None:
+        """Seconds a second that were charged while its open iterations went on; None where the books do not reach."""
+        guard_s = window.end - window.start
+        before_s, after_s = window.before_n * window.before_s, window.after_n * window.after_s
+        sides = ((window.start - guard_s - before_s, before_s), (window.end + guard_s, after_s))
+        if sides[0][0] < self._books[0][0] or sum(sides[1]) > self._books[-1][0]:
+            return None
+        return sum(between(self._books, begin + length) - between(self._books, begin) for begin, length in sides) / (before_s + after_s)
+
+
+def between(points: Sequence[tuple[float, float]], at: float) -> float:
+    """A total known at two moments at least, in their order: what it was at a moment between, in proportion to time."""
+    place = min(max(1, bisect_left(points, (at, 0.0))), len(points) - 1)
+    (since, before), (until, after) = points[place - 1], points[place]
+    return before + (after - before) * (at - since) / (until - since) if until > since else after
 
 
 def _span(job: JobLoss) -> float:

@@ -220,7 +220,7 @@ class Engine:
             case GpuReported():
                 self._reported(event, decisions)
             case ClaimRefused():
-                self.cluster.end(event.id, event.attempt + 1, now)
+                self._returned(now, event.id, event.attempt + 1)
             case InvocationHeld():
                 self._held(now, event)
             case FunctionKnown():
@@ -278,7 +278,7 @@ class Engine:
 
     def _arrived(self, now: float, event: InvocationArrived, decisions: list[Decision]) -> None:
         if event.attempt:
-            self.cluster.end(event.id, event.attempt, now)  # came back: its former attempt's place is free
+            self._returned(now, event.id, event.attempt)  # its former attempt's place is free
         demand = self._demand(event.function, event.revision)
         if demand is None:
             decisions.append(_end(event, "fail", Cause.FUNCTION_DELETED, "The revision is not known any more."))
@@ -296,6 +296,12 @@ class Engine:
         self.waiting.add(event)
         if self.keeper is not None and event.attempt == 0:
             self.keeper.arrived(now, demand)
+
+    def _returned(self, now: float, id_: str, attempt: int) -> None:
+        """A member was not run; a batch of which none was costs nothing."""
+        batch = self.cluster.end(id_, attempt, now)
+        if batch is not None and not batch.members and batch.charge_s:
+            self._charge(now, batch.row, -batch.charge_s)
 
     def _held(self, now: float, event: InvocationHeld) -> None:
         column = self.columns.get((event.function, event.revision))
@@ -336,7 +342,7 @@ class Engine:
         demand.observe_run(rows, run_s, batch.slowdown)
         if batch.charge_s:
             expected = batch.run_s * (1.0 + batch.slowdown)
-            self.cluster.spend(batch.row, batch.charge_s * (run_s / expected - 1.0), now)
+            self._charge(now, batch.row, batch.charge_s * (run_s / expected - 1.0))
 
     def _reported(self, event: GpuReported, decisions: list[Decision]) -> None:
         cluster = self.cluster
@@ -533,9 +539,9 @@ class Engine:
                 reasons=reasons,
             )
         )
-        if self.knobs.budget_rule is BudgetRule.ACCOUNT and cluster.rows[kernel.JOBS, row] > 0:
+        if row in self._governors and cluster.rows[kernel.JOBS, row] > 0:
             batch.charge_s = kernel.charge(cluster.rows, row, cluster.effects, kind, run_s)
-            cluster.spend(row, batch.charge_s, now)
+            self._charge(now, row, batch.charge_s)
         self.waiting.take_these(members)
         demand.placed.add(now, len(members))
         self._tag = self._tags[demand.function]
@@ -568,9 +574,15 @@ class Engine:
     def charge_load(self, now: float, demand: Demand, row: int) -> None:
         """A load costs training time as a run of its length does."""
         cluster = self.cluster
-        if self.knobs.budget_rule is BudgetRule.ACCOUNT and cluster.rows[kernel.JOBS, row] > 0:
+        if row in self._governors and cluster.rows[kernel.JOBS, row] > 0:
             kind = cluster.kind(demand, 1)
-            cluster.spend(row, kernel.charge(cluster.rows, row, cluster.effects, kind, demand.load_s), now)
+            self._charge(now, row, kernel.charge(cluster.rows, row, cluster.effects, kind, demand.load_s))
+
+    def _charge(self, now: float, row: int, seconds: float) -> None:
+        """Training time that a run costs, as corrected: from the account, and into the books from which predictions are corrected."""
+        self._governors[row].charged_s += seconds / float(self.cluster.rows[kernel.FACTOR, row])
+        if self.knobs.budget_rule is BudgetRule.ACCOUNT:
+            self.cluster.spend(row, seconds, now)
 
     def paused(self, function: str) -> bool:
         return f"f:{function}" in self._paused
@@ -723,6 +735,15 @@ class Engine:
         run_s = demand.run_s(min(most, waiting + 1)) if waiting or under_way else floor
         return Feasible(wait + run_s, floor, each, waiting)
 
+    def accounts(self, now: float) -> list[tuple[str, float, float]]:
+        """Of each GPU instance with a training: its name, what predictions there are multiplied by, what its account holds (seconds)."""
+        cluster = self.cluster
+        rows = np.flatnonzero(cluster.alive & (cluster.fact(kernel.JOBS) > 0)).tolist()
+        return [
+            (cluster.names[row], float(cluster.rows[kernel.FACTOR, row]), float(kernel.balance(cluster.rows, row, now, cluster.cap_s)))
+            for row in rows
+        ]
+
     def _unpaid(self, now: float, demand: Demand, waiting: int) -> tuple[float, float]:
         """
         Seconds until the trainings' accounts allow one more invocation, at its function's share of them, and for each that waits beside.
@@ -784,8 +805,9 @@ class Engine:
         """Training time that one invocation costs in a full batch, where it costs least, seconds."""
         cluster, most = self.cluster, demand.spec.max_batch
         kind = cluster.kind(demand, most)
-        more = np.maximum(0.0, cluster.effect(kind, kernel.TRAINING) - cluster.fact(kernel.NOW_TRAINING)) * cluster.fact(kernel.FACTOR)
-        costs = demand.run_s(most) * (1.0 + cluster.effect(kind, kernel.OWN)) * more / (1.0 + more) / most
+        more = np.maximum(0.0, cluster.effect(kind, kernel.TRAINING) - cluster.fact(kernel.NOW_TRAINING))
+        share = more / (1.0 + more) * cluster.fact(kernel.FACTOR)
+        costs = demand.run_s(most) * (1.0 + cluster.effect(kind, kernel.OWN)) * share / most
         return float(costs[self._supply.rows].min(initial=inf))
 
     def _weight(self, demand: Demand) -> float:

@@ -326,9 +326,12 @@ def give(
 
 @compiled
 def charge(rows: Floats, row: int, effects: Floats, kind: int, seconds: float) -> float:
-    """Training time in seconds that a batch of ``seconds`` alone costs there: its duration times the share that it takes."""
-    more = max(0.0, effects[kind, TRAINING, row] - rows[NOW_TRAINING, row]) * rows[FACTOR, row]
-    cost: float = seconds * (1.0 + effects[kind, OWN, row]) * more / (1.0 + more)
+    """
+    Training time in seconds that a batch of ``seconds`` alone costs there: its duration times the share that it takes, as corrected. By the
+    factor it may come to more than its duration: what a run brings with it is work too.
+    """
+    more = max(0.0, effects[kind, TRAINING, row] - rows[NOW_TRAINING, row])
+    cost: float = seconds * (1.0 + effects[kind, OWN, row]) * more / (1.0 + more) * rows[FACTOR, row]
     return cost
 
 
@@ -401,9 +404,9 @@ def weigh(
                     why = OVER_BUDGET
             elif budgeted == BUDGET_ACCOUNT:
                 cap = earns[row] * cap_s
-                more = max(0.0, training[row] - before[row]) * factor[row]
+                more = max(0.0, training[row] - before[row])
                 # No run can be stopped, so the account must stand the longest that was seen.
-                cost = max(ask[A_RUN_S] * (1.0 + own[row]), ask[A_STRETCH]) * more / (1.0 + more)
+                cost = max(ask[A_RUN_S] * (1.0 + own[row]), ask[A_STRETCH]) * more / (1.0 + more) * factor[row]
                 # A batch may leave a small debt, which is paid back before the next may go, so that batches form; what costs more than
                 # the account ever holds may go when it is full, and leaves a larger one.
                 if min(held[row] + earns[row] * max(0.0, now - at[row]), cap) < min(max(0.0, cost - earns[row] * debt_s), cap):

@@ -11,7 +11,7 @@ sets of several functions by A10's normalised rule. The truth's own formula is n
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
@@ -46,13 +46,15 @@ HIGHEST: Final = 10.0
 class Belief:
     """
     ``kind``: sampled, exact, or none (nothing is known: every degradation as declared). ``fraction`` of the pairs that are measured;
-    ``recipe`` of ``ml.pairwise``; ``updates`` of the weights, 0: they stay one.
+    ``recipe`` of ``ml.pairwise``; ``updates`` of the weights, 0: they stay one. ``bias``: what predicted losses of trainings are multiplied
+    by in the end, so that the closed loop has an error to correct.
     """
 
     kind: Kind = "sampled"
     fraction: float = 0.2
     recipe: str = "ours"
     updates: int = 3000
+    bias: float = 1.0
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Belief":
@@ -63,6 +65,7 @@ class Belief:
             fraction=reader.number("fraction", 0.2, 0.01, 1.0),
             recipe=reader.word("recipe", "ours", tuple(pairwise.RECIPES)),
             updates=reader.whole("updates", 3000, 0, 1_000_000),
+            bias=reader.number("bias", 1.0, 0.01, 100.0),
         )
         reader.end()
         return found
@@ -89,7 +92,9 @@ def table(world: World, belief: Belief, seed: int) -> Table | None:
     for sevenths in sorted({gpu.sevenths for gpu in world.gpus}):
         gpu = next(gpu for gpu in world.gpus if gpu.sevenths == sevenths)
         found, rmsle = _place(world, sevenths, belief, seed)
-        places[world.device(gpu), world.truth.sharing_mode] = found
+        places[world.device(gpu), world.truth.sharing_mode] = replace(
+            found, training=found.training * belief.bias, training_upper=found.training_upper * belief.bias
+        )
         errors |= {f"{direction}.{sevenths}": value for direction, value in rmsle.items()}
     return Tables(version=1, places=places, rmsle=errors)
 

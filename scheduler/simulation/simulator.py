@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.policy.budget import JobLoss
+from scheduler.policy.budget import JobLoss, between
 from scheduler.policy.core import Admitting, Feasible, Policy
 from scheduler.policy.decisions import Decision, Dispatch, End, Offload, Prewarm, Throttle
 from scheduler.policy.degradation import Table
@@ -35,7 +35,7 @@ from scheduler.simulation.archive import archive
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.truth import Contention
 from scheduler.simulation.world import Gpu, World
-from smore.domain.loss import DEFAULT_BUDGET, Sample, window_s
+from smore.domain.loss import DEFAULT_BUDGET, WINDOW_ITERATIONS, Sample, Window, window_s
 
 Floats = NDArray[np.float64]
 
@@ -54,6 +54,8 @@ DRAIN_S: Final = 60.0
 REVISION: Final = 1
 #: A throttled gate is open for the first part of every such period.
 GATE_S: Final = 1.0
+#: How far back the work of a training is known, for windows that are told late.
+_WORKED_S: Final = 60.0
 
 
 class Inconsistent(Exception):
@@ -91,7 +93,7 @@ class _Gpu:
     __slots__ = (
         "alive", "alive_s", "at", "boot", "busy_s", "closed", "code", "contention", "count", "duty", "executing_s", "free_mib",
         "function_s", "idle", "index", "instances", "lanes", "loaded_s", "loading", "loads", "report_due", "running", "shut", "slow_s",
-        "spec", "state", "used", "version", "window", "work_s",
+        "spec", "state", "told", "used", "version", "window", "windows", "work_s", "worked",
     )  # fmt: skip
 
     def __init__(self, index: int, spec: Gpu, contention: Contention, functions: int, free_mib: float) -> None:
@@ -109,6 +111,10 @@ class _Gpu:
         self.free_mib = free_mib
         #: (time, slow_s, alive_s, busy_s, function_s) at past reports.
         self.window: deque[tuple[float, float, float, float, float]] = deque([(0.0, 0.0, 0.0, 0.0, 0.0)])
+        #: (time, work_s) at past reports; windows whose after side is to come, as (shut, opened); those that reports tell.
+        self.worked: deque[tuple[float, float]] = deque()
+        self.windows: deque[tuple[float, float]] = deque()
+        self.told: deque[Window] = deque(maxlen=8)
         self.report_due = False
         #: Part of the time in which batches may start, whether they may not because a window is closed, and those that wait for a gate that
         #: is shut for good.
@@ -651,6 +657,8 @@ class _Simulation:
         gpu.advance(now)
         if periodic:
             self._keep(gpu, now)
+            if self._world.probe_share and gpu.contention.training is not None:
+                self._settle_windows(gpu, now)
         report = self._report(gpu, now)
         if world.monitor_delay_s:
             self._push(now + world.monitor_delay_s, _DELIVER, gpu.index, report)
@@ -725,9 +733,8 @@ class _Simulation:
 
     def _losses(self, gpu: _Gpu, seconds: float, slow_s: float) -> list[JobLoss]:
         """
-        The training's budget, and in the closed loop its iterations over the job's window beside as many with the gate shut.
-
-        Those are drawn: the windows in which they would be measured take no time here.
+        The training's budget, and in the closed loop its iterations over the job's window beside as many with the gate shut (drawn);
+        and what the closed windows showed, where there are any.
         """
         training, budget = gpu.contention.training, gpu.spec.budget
         if training is None or (budget is None and not self._world.closed_loop):
@@ -742,7 +749,8 @@ class _Simulation:
             noisy = mean * math.exp(spread * self._noisy() / math.sqrt(n))
             return Sample(mean=noisy, sd=spread * noisy, n=n)
 
-        return [replace(job, recent=sample(training.seconds * slow_s / seconds), closed=sample(training.seconds))]
+        recent, closed = sample(training.seconds * slow_s / seconds), sample(training.seconds)
+        return [replace(job, recent=recent, closed=closed, windows=tuple(gpu.told))]
 
     # ---- windows and the gate -----------------------------------------------------------------------------------------------------------
 
@@ -758,10 +766,41 @@ class _Simulation:
     def _window(self, gpu: _Gpu, closed: bool, now: float) -> None:
         """A window begins or ends."""
         gpu.closed = closed
+        if not closed:
+            gpu.windows.append((now - self._window_s(gpu), now))
         self._push(now + (self._window_s(gpu) if closed else self._gap_s(gpu)), _WINDOW, gpu.index, not closed)
         self._wake(gpu, now)
         if not closed:
             self._let_in(gpu, now)
+
+    def _settle_windows(self, gpu: _Gpu, now: float) -> None:
+        """
+        What a window shows, as soon as the work after it is known (worker/windows.py): the closed iterations as if nothing had run, those
+        beside it by the work that was done then, all with the noise of their means.
+        """
+        training, count = gpu.contention.training, WINDOW_ITERATIONS
+        assert training is not None
+        gpu.worked.append((now, gpu.work_s))
+        while len(gpu.worked) > 2 and gpu.worked[1][0] < now - _WORKED_S:
+            gpu.worked.popleft()
+        while gpu.windows:
+            shut, opened = gpu.windows[0]
+            length = opened - shut
+            if now < opened + 2 * length:
+                return
+            gpu.windows.popleft()
+            if shut - 2 * length < gpu.worked[0][0]:
+                continue
+            sides = [(shut - 2 * length, shut - length), (opened + length, opened + 2 * length)]
+            before, after = (length / max(1e-9, between(gpu.worked, end) - between(gpu.worked, begin)) for begin, end in sides)
+            spread = self._world.truth.noise / math.sqrt(count)
+            means = [training.seconds * slow * math.exp(spread * self._noisy()) for slow in (before, 1.0, after)]
+            gpu.told.append(
+                Window(
+                    start=shut, end=opened, before_s=means[0], before_n=count, closed_s=means[1], closed_n=count,
+                    closed_sd=self._world.truth.noise * training.seconds, after_s=means[2], after_n=count,
+                )
+            )  # fmt: skip
 
     def _tell(self, now: float) -> None:
         """The gate is told of every function when a new invocation could end."""

@@ -12,7 +12,8 @@ from scheduler.policy.core import Feasible
 from scheduler.policy.decisions import Decision, End, Offload, Throttle
 from scheduler.policy.events import Event, GpuLost, InvocationArrived, InvocationSettled
 from scheduler.simulation import policies, traces
-from scheduler.simulation.simulator import EXPIRED, FAILED, REFUSED, SUCCEEDED, Inconsistent, Result, simulate
+from scheduler.simulation.comparison import Plan, run_cell
+from scheduler.simulation.simulator import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, SUCCEEDED, Inconsistent, Result, simulate
 from scheduler.simulation.traces import BadTrace, Trace
 from scheduler.simulation.truth import Truth
 from scheduler.simulation.world import Failure, Function, Gpu, Training, World
@@ -410,3 +411,29 @@ def test_closed_windows_start_nothing_and_are_told() -> None:
     assert (result.status == SUCCEEDED).all()
     late = result.start_s > result.dispatch_s + 1e-9
     assert 0.15 < late.mean() < 0.45
+
+
+def test_closed_windows_show_what_runs_cost() -> None:
+    """A function that is at work most of the time beside a training: what windows show is what it really lost while they were open."""
+    gpu = Gpu(name="gpu0", training=Training(model="vgg16", batch=64))
+    place = world("bert", gpus=(gpu,), probe_share=0.1, closed_loop=True)
+    arrivals = [(0.04 * number, "bert") for number in range(5000)]
+    result, policy = run(place, trace(*arrivals, functions=["bert"], deadline_s=1e6, duration_s=200.0))
+
+    windows = {window.start: window for _, report in policy.reports() for job in report.losses for window in job.windows}
+    assert len(windows) > 10
+    lost = 1.0 - sum(window.closed_s for window in windows.values()) / sum(window.open_s for window in windows.values())
+    alive_s, slow_s, work_s = (result.gpus[0, GPU_COLUMNS.index(name)] for name in ("alive_s", "slow_s", "work_s"))
+    assert alive_s < slow_s
+    assert lost == pytest.approx(1.0 - work_s / alive_s, rel=0.2)
+
+
+@pytest.mark.parametrize("bias", [0.25, 4.0])
+def test_a_predictor_that_errs_is_corrected(bias: float) -> None:
+    """Predicted losses are a quarter, or four times, of what they are: under overload budgets are kept all the same, and made use of."""
+    trace_ = {"rate_per_min": 6000, "seconds": 40}
+    belief = {"kind": "exact", "updates": 0, "bias": bias}
+    plan = Plan(preset="overload", policies=("smore-product",), seeds=(0,), predictor=belief, trace=trace_)
+    _, row, _ = run_cell(plan, plan.cells()[0])
+    assert 0.045 < row["smore-product"]["train_loss"] < 0.1
+    assert row["smore-product"]["dsr_accepted"] > 0.92

@@ -1,14 +1,19 @@
-"""The closed loop of a budget: steps down and back, and the slower correction of predictions."""
+"""The closed loop of a budget: steps down and back, and the correction of predictions by closed windows."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
 
 import pytest
 
 from scheduler.policy import kernel
-from scheduler.policy.budget import DUTY, FACTOR_MAX, FACTOR_MIN, STEPS, Governor, JobLoss, Step
+from scheduler.policy.budget import DUTY, FACTOR_MAX, FACTOR_MIN, MARGIN, PRIOR_SD, STEPS, Governor, JobLoss, Step
 from scheduler.policy.core import CAUTION, Engine
 from scheduler.policy.decisions import Dispatch, Offload, Throttle
-from scheduler.policy.events import Event, InvocationSettled
+from scheduler.policy.events import ClaimRefused, Event, InvocationSettled
 from scheduler.policy.knobs import preset
-from smore.domain.loss import Loss, Sample
+from smore.domain.loss import Sample, Window
 from tests.unit.test_policy_engine import NOW, arrived, function, gpu, known
 
 CLOSED = Sample(mean=0.1, sd=0.002, n=30)
@@ -18,13 +23,17 @@ BUSY = 1.0
 FULL = 0.1 / 1.1 * 2.0
 
 
-def job(slower: float = 0.0, *, budget: float = 0.1, loss: Loss | None = None, n: int = 20) -> JobLoss:
+def job(slower: float = 0.0, *, budget: float = 0.1, windows: Sequence[Window] = (), n: int = 20) -> JobLoss:
     """A training whose last iterations of 0.1 s are slower by that fraction."""
-    return JobLoss(id="j", budget=budget, recent=Sample(mean=0.1 * (1 + slower), sd=0.002, n=n), closed=CLOSED, loss=loss)
+    return JobLoss(id="j", budget=budget, recent=Sample(mean=0.1 * (1 + slower), sd=0.002, n=n), closed=CLOSED, windows=windows)
 
 
-def loss(mean: float, reach: float = 0.01, windows: int = 20) -> Loss:
-    return Loss(mean=mean, low=mean - reach, high=mean + reach, windows=windows)
+def window(end: float, lost: float, noise: float = 0.0) -> Window:
+    """Closed for 0.7 s; beside it that share of the time was lost, all told 2 s after it."""
+    open_s = 0.1 / (1 - lost) * (1 + noise)
+    return Window(
+        start=end - 0.7, end=end, before_s=open_s, before_n=6, closed_s=0.1, closed_n=6, closed_sd=0.005, after_s=open_s, after_n=6
+    )  # fmt: skip
 
 
 def test_steps_down_only_on_younger_iterations_and_back_one_by_one() -> None:
@@ -92,28 +101,63 @@ def test_the_end_of_a_training_opens_everything() -> None:
     assert governor.judge(1.2, [], BUSY) is None
 
 
-def test_predictions_are_corrected_by_each_new_estimate_once() -> None:
+def settled(truth: float, charged: Callable[[float], float], *, minutes: float = 5.0, noise: float = 0.0, drift: float = 0.0) -> Governor:
+    """
+    A window each 5 s beside a training that loses ``truth`` times the ``charged`` (seconds a second at each second), reports each 0.5 s.
+
+    ``noise``: of what is lost; ``drift``: the training slows down by itself by that fraction a minute.
+    """
+    governor, random, windows = Governor(), Random(0), deque[Window](maxlen=6)
+    for tick in range(int(minutes * 120)):
+        now = tick / 2
+        governor.charged_s += charged(now) / 2
+        if tick % 10 == 9 and now > 5.0:
+            slow = 1 + drift * now / 60
+            one = window(now - 2.0, min(0.9, truth * charged(now - 2.5) + random.gauss(0.0, noise)))
+            windows.append(replace(one, before_s=one.before_s * slow, closed_s=one.closed_s * slow, after_s=one.after_s * slow))
+        governor.judge(now, [job(windows=windows)], BUSY)
+    return governor
+
+
+@pytest.mark.parametrize("truth", [0.3, 1.0, 2.0, 4.0])
+def test_predictions_are_corrected_by_what_windows_show(truth: float) -> None:
+    """By a little more than that: half a standard error is charged on top."""
+    assert truth < settled(truth, lambda _: 0.05).factor < 1.2 * truth + 0.1
+    assert 0.8 * truth < settled(truth, lambda _: 0.05, noise=0.01).factor < 1.4 * truth + 0.1
+
+
+@pytest.mark.parametrize("charged", [0.002, 0.02, 0.09])
+def test_how_much_runs_teaches_nothing_about_what_a_run_costs(charged: float) -> None:
+    """A load far below the budget leaves predictions that are right as they are, but for the margin, and a drift does not change them."""
+    assert 1.0 < settled(1.0, lambda _: charged, drift=0.2).factor <= 1.0 + MARGIN * PRIOR_SD
+
+
+def test_without_a_run_windows_say_nothing() -> None:
+    assert settled(1.0, lambda _: 0.0, noise=0.05).factor == 1.0 + MARGIN * PRIOR_SD
+
+
+def test_a_few_windows_are_enough_for_a_prediction_that_is_far_off() -> None:
+    assert settled(3.0, lambda _: 0.05, minutes=0.5).factor > 1.8
+
+
+def test_a_window_is_learned_from_once_and_not_where_the_books_do_not_reach() -> None:
     governor = Governor()
-    for _ in range(5):
-        governor.judge(0.0, [job(loss=loss(0.02))], BUSY)
-    assert governor.factor == pytest.approx(0.9)
-    governor.judge(0.0, [job(loss=loss(0.02, windows=21))], BUSY)
-    assert governor.factor == pytest.approx(0.81)
-    # Not surely below, nor above.
-    governor.judge(0.0, [job(loss=loss(0.085, windows=22))], BUSY)
-    assert governor.factor == pytest.approx(0.81)
-    governor.judge(0.0, [job(loss=loss(0.12, windows=23))], BUSY)
-    assert governor.factor == pytest.approx(0.891)
+    for tick in range(20):
+        governor.charged_s += 0.025
+        governor.judge(tick / 2, [job(windows=[window(5.0, 0.2)])], BUSY)
+    once = governor.factor
+    assert 1.0 < once < 4.0
+    governor.judge(10.0, [job(windows=[window(5.0, 0.2)])], BUSY)
+    assert governor.factor == once
+    late = Governor()
+    for tick in range(8, 20):
+        late.judge(tick / 2, [job(windows=[window(5.0, 0.2)])], BUSY)
+    assert late.factor == 1.0
 
 
 def test_the_factor_has_bounds() -> None:
-    governor = Governor()
-    for windows in range(100):
-        governor.judge(0.0, [job(loss=loss(0.0, windows=windows))], BUSY)
-    assert governor.factor == FACTOR_MIN
-    for number in range(100):
-        governor.judge(100.0 * number, [job(0.5, loss=loss(0.5, windows=1000 + number))], BUSY)
-    assert governor.factor == FACTOR_MAX
+    assert settled(0.0, lambda _: 0.3, minutes=10.0).factor == pytest.approx(FACTOR_MIN, rel=0.2)
+    assert settled(40.0, lambda _: 0.02, minutes=10.0).factor == FACTOR_MAX
 
 
 def test_one_of_two_trainings_is_enough_to_hold_back_and_both_must_recover() -> None:
@@ -151,10 +195,32 @@ def test_nothing_new_goes_beside_a_training_over_its_budget() -> None:
 
 
 def test_a_corrected_prediction_is_what_is_charged() -> None:
+    """Runs that take a third of the training while they last, charged 0.067 s a second: windows show that 0.08 are lost."""
+    engine, now = Engine(preset("smore-product")), NOW
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1, losses=[job()])])
+    for tick in range(120):
+        now = NOW + tick / 2
+        engine.decide(now, [arrived(0, f"{tick}", at=now), gpu("a", functions=1, at=now, losses=[job(windows=[window(now - 2.0, 0.08)])])])
+        engine.decide(now + 0.1, [InvocationSettled(id=f"{tick}", attempt=1, run_s=0.1, batch_rows=1)])
+    ((name, factor, _),) = engine.accounts(now)
+    truth = 0.08 / (0.1 * 0.5 / 1.5 * 2)
+    assert name == "a"
+    assert truth < factor < 1.2 * truth
+    engine.decide(now + 10.0, [arrived(0, "last", at=now + 10.0)])
+    ((_, _, held),) = engine.accounts(now + 10.0)
+    assert held == pytest.approx(FULL - factor * 0.1 * 0.5 / 1.5)
+
+
+def test_what_was_never_run_costs_nothing() -> None:
     engine = Engine(preset("smore-product"))
-    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1, losses=[job(loss=loss(0.12))])])
-    engine.decide(NOW, [arrived(0, "1")])
-    assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(FULL - 0.1 * 0.55 / 1.55)
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=2), gpu("a", functions=1, losses=[job()])])
+    engine.decide(NOW, [arrived(0, "1"), arrived(0, "2")])
+    spent = engine.accounts(NOW)[0][2]
+    assert spent < FULL
+    engine.decide(NOW, [ClaimRefused(id="1", attempt=0)])
+    assert engine.accounts(NOW)[0][2] == spent
+    engine.decide(NOW, [ClaimRefused(id="2", attempt=0)])
+    assert engine.accounts(NOW)[0][2] == pytest.approx(FULL)
 
 
 def test_the_gate_is_told_what_a_budget_leaves() -> None:
