@@ -30,20 +30,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
-import numpy as np
-
 from bench import harvest, overload, report
 from bench.overload import Rig, Trained
 from scheduler.simulation import live, live_report, policies, world
-from scheduler.simulation.live import CALIBRATED_WITH, Calibration, Look, Outcome, Plan, Run
+from scheduler.simulation.live import CALIBRATED_WITH, Calibration, Outcome, Plan, Run
 from scheduler.simulation.section import BadReport
 from scheduler.simulation.simulator import Inconsistent
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import World
-from scheduler.tables import ArrayTable
 from smore import local
 from smore.db import make_engine
-from smore.degradation import Tables
 from smore.domain.errors import SmoreError
 from smore.domain.invocation import State
 from smore.history import Reader, Served
@@ -59,8 +55,6 @@ SERVERS: Final = ("SMORE_REDIS__URL", "SMORE_POSTGRES__URL")
 MOST: Final = 200_000
 #: How often a run's load goes on, half as long again, because closed windows are missing; that counts for nothing else.
 MOST_MORE: Final = 1
-#: Calibration: each function alone, one connection.
-SOLO_S: Final = 3.0
 
 
 class Here:
@@ -95,29 +89,9 @@ class Here:
     def calibrate(self) -> Calibration:
         with self._rig(CALIBRATED_WITH) as rig:
             rig.prepare()
-            rig.warm()
-            solo, hops = {}, []
-            for one in self._functions:
-                sent = rig.drive(SOLO_S, connections=1, only=one)
-                good = (sent.status == 200) & np.isfinite(sent.run)
-                if not good.any():
-                    raise RuntimeError(f"{one.model} gives no good answer: {Counter(sent.status.tolist())}")
-                solo[one.model] = float(np.median(sent.run[good]))
-                hops.append(float(np.median(sent.latency[good] - sent.run[good])))
-            gpu = rig.client.gpus()[0]
-            current = Tables(rig.redis, rig.prefix).current()
-            table = ArrayTable(current) if current is not None else None
+            solo = rig.solo()
             rig.train(self._trainings, budget=self._budget, lasting_s=600)
-            looks = overload.looks(rig, solo, self._seed)
-        return Calibration(
-            device=gpu.device,
-            sharing_mode=gpu.sharing_mode,
-            solo_s=solo,
-            hop_s=statistics.fmean(hops),
-            looks=[Look(rate_per_s=look.rate, met=look.met / look.submitted) for look in looks],
-            deadline_s={one.model: one.deadline_s for one in self._functions},
-            table=table if table is not None and table.at(gpu.device, gpu.sharing_mode) is not None else None,
-        )
+            return rig.calibration(solo, overload.looks(rig, solo, self._seed))
 
     def run(self, policy: str, trace: Trace) -> Run:
         with self._rig(policy) as rig:

@@ -28,6 +28,8 @@ losses):
 * ``goodput_ratio``: deadline-met completions per second at the overload, over the best at any lower rate.
 * ``harvest_ratio``: harvest at the overload over that of the best fixed rate.
 * ``worst_job_loss`` at the overload, and ``budget``; ``worst_job_loss_all``: over all points under the policy.
+* ``replay_error.<figure>`` and ``replay_spearman.<figure>``: the arrivals of the points under the policy in the simulator
+  (``bench/replayed.py``), its mean absolute error and the rank correlation over the rates.
 * ``retry_after_share``: refusals that named a time to come back. ``reference_rate``, ``capacity_rate``: per second.
 """
 
@@ -57,7 +59,9 @@ import redis
 import uvloop
 from numpy.typing import NDArray
 
-from bench import load, report
+from bench import load, replayed, report
+from scheduler.simulation.live import Calibration, Look
+from scheduler.tables import ArrayTable
 from smore import local, stream
 from smore.client import ApiError, Client, ClientError
 from smore.degradation import Tables
@@ -415,6 +419,7 @@ class Rig:
         self._before: dict[str, str] = {}
         #: Name of a training → its id.
         self.jobs: dict[str, str] = {}
+        self.hop_s = 0.0
 
     def __enter__(self) -> Self:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -531,11 +536,13 @@ class Rig:
 
     def solo(self) -> dict[str, float]:
         """
-        Seconds that one warm invocation of each function takes on a GPU instance: the median of the workers' run times.
+        Seconds that one warm invocation of each function takes on a GPU instance: the median of the workers' run times; ``hop_s``, what an
+        answer takes beyond its run.
 
         Also leaves every function warm on every GPU instance.
         """
         found = {}
+        hops: list[float] = []
         self.warm()
         for one in self.functions:
             runs: list[float] = []
@@ -545,8 +552,25 @@ class Rig:
                 if not len(good):
                     raise RuntimeError(f"{one.model} gives no good answer: {Counter(sent.status.tolist())}")
                 runs += good[1:].tolist()
+            hops.append(statistics.median((sent.latency - sent.run)[(sent.status == 200) & np.isfinite(sent.run)]))
             found[one.model] = statistics.median(runs)
+        self.hop_s = statistics.fmean(hops)
         return found
+
+    def calibration(self, solo: Mapping[str, float], looks: Sequence["Point"]) -> Calibration:
+        """What the simulator is told of the devices at hand, the leader's degradation table with it. After :meth:`solo`."""
+        gpu = self.client.gpus()[0]
+        current = Tables(self.redis, self.prefix).current()
+        table = ArrayTable(current) if current is not None else None
+        return Calibration(
+            device=gpu.device,
+            sharing_mode=gpu.sharing_mode,
+            solo_s=solo,
+            hop_s=self.hop_s,
+            looks=[Look(rate_per_s=look.rate, met=look.met / look.submitted) for look in looks],
+            deadline_s={one.model: one.deadline_s for one in self.functions},
+            table=table if table is not None and table.at(gpu.device, gpu.sharing_mode) is not None else None,
+        )
 
     def warm(self) -> None:
         """Every function on every GPU instance."""
@@ -616,7 +640,7 @@ class Point:
     ``statuses``: all requests by answer, 0 = none. ``met``: answered well within the deadline, by the client; ``met_platform`` of
     ``ended_platform`` by the platform's clock. ``functions``: met, admitted, refused of each. ``goodput``: met per second; ``harvest``:
     device-seconds per second; ``busy``: the same of all runs, as slow as they were and batches counted once. ``losses`` by training, None =
-    not enough ``windows``.
+    not enough ``windows``. ``arrivals``: (seconds from the beginning of the warm-up, function) of all that were sent.
     """
 
     began: float
@@ -640,6 +664,7 @@ class Point:
     functions: Mapping[str, Mapping[str, int]]
     losses: Mapping[str, Loss | None]
     windows: Mapping[str, int]
+    arrivals: tuple[NDArray[np.float64], NDArray[np.int64]]
 
     @property
     def worst(self) -> Loss | None:
@@ -735,6 +760,7 @@ def measure(
         },
         losses={name: estimate(within) for name, within in windows.items()},
         windows={name: len(within) for name, within in windows.items()},
+        arrivals=(sent.due - (begin - WARMUP_S), sent.function.astype(np.int64)),
     )
     report.progress(shown(point))
     return point
@@ -801,7 +827,9 @@ def run(options: Options) -> tuple[dict[str, float], dict[str, object]]:
             report.progress("solo: " + ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in solo.items()))
             rig.train(TRAININGS, budget=options.budget, lasting_s=lasting_s)
             report.progress("the budget rule off, rising rates:")
-            most = capacity(rig, solo, options.seed)
+            looked = looks(rig, solo, options.seed)
+            most = max(point.goodput.value for point in looked)
+            calibration = rig.calibration(solo, looked)
             report.progress(f"capacity {most:.1f}/s; fixed rates:")
             fixed = sweep(lambda rate, seed: measure(rig, solo, seconds=options.seconds, rate=rate, seed=seed), most, options)
         best = best_fixed(fixed, options.budget)
@@ -816,8 +844,13 @@ def run(options: Options) -> tuple[dict[str, float], dict[str, object]]:
                 for number, multiple in enumerate(options.multiples, 1)
             ]
             said = {name: asdict(rig.client.statement(job)) for name, job in rig.jobs.items()}
-    return figures(policy, fixed, reference, options.budget) | {"capacity_rate": most}, {
+    simulated = replayed.replay(policy, calibration)
+    for told in simulated:
+        report.progress("simulated: " + ", ".join(f"{name} {value:.3f}" for name, value in told.items()))
+    found = figures(policy, fixed, reference, options.budget) | {"capacity_rate": most}
+    return found | replayed.figures(policy, simulated), {
         "solo_s": solo,
+        "simulated": simulated,
         "options": asdict(options),
         "functions": [asdict(one) for one in FUNCTIONS],
         "trainings": [one.workload for one in TRAININGS],
@@ -825,11 +858,6 @@ def run(options: Options) -> tuple[dict[str, float], dict[str, object]]:
         "fixed": [row(point) for point in fixed],
         "statements": {name: one["summary"] for name, one in said.items()},
     }
-
-
-def capacity(rig: Rig, solo: Mapping[str, float], seed: int) -> float:
-    """The best rate of deadline-met completions that rising rates find, per second."""
-    return max(point.goodput.value for point in looks(rig, solo, seed))
 
 
 def looks(rig: Rig, solo: Mapping[str, float], seed: int) -> list[Point]:
@@ -899,7 +927,7 @@ def row(point: Point) -> dict[str, object]:
             return {str(name): plain(one) for name, one in value.items()}
         return (report.rounded(value) if math.isfinite(value) else None) if isinstance(value, float) else value
 
-    return cast("dict[str, object]", plain(asdict(point)))
+    return cast("dict[str, object]", plain({name: value for name, value in asdict(point).items() if name != "arrivals"}))
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -61,19 +61,26 @@ class Cluster:
     """
     N GPU instances, F revisions, K kinds of batches, in arrays with room to grow; see ``kernel.py`` for their fields.
 
-    ``shares``: weights of the impact (digest A27: training, the batch, the others); ``cap_s``: seconds of budget that an account holds;
-    ``budget``: of a training that names none; ``memory_reserve``: share of the memory that stays free (A26).
+    ``shares``: weights of the impact (digest A27: training, the batch, the others); ``cap_s``: seconds of budget that an account holds,
+    ``aim``: the part of a budget that it earns; ``budget``: of a training that names none; ``memory_reserve``: share of the memory that
+    stays free (A26).
     """
 
     def __init__(
-        self, *, shares: Sequence[float] = (1.0, 1.0, 1.0), cap_s: float = 10.0, budget: float = 0.1, memory_reserve: float = 0.0
+        self,
+        *,
+        shares: Sequence[float] = (1.0, 1.0, 1.0),
+        cap_s: float = 10.0,
+        aim: float = 1.0,
+        budget: float = 0.1,
+        memory_reserve: float = 0.0,
     ) -> None:
         self.names: list[str] = []
         self.index: dict[str, int] = {}
         self.demands: list[Demand] = []
         self.kinds = Kinds()
         self.places = Places(self.kinds)
-        self.cap_s = cap_s
+        self.cap_s, self.aim = cap_s, aim
         self.default_budget = budget
         self.memory_reserve = memory_reserve
         self.rows = np.zeros((kernel.ROW_FIELDS, 8))
@@ -275,7 +282,7 @@ class Cluster:
         """The training's side of a report: what functions may cost it from now on."""
         facts = self.rows[:, row]
         budget = min((job.budget for job in event.losses), default=self.default_budget) if event.jobs else np.inf
-        earns = budget / (1.0 + budget) if event.jobs else np.inf
+        earns = self.aim * budget / (1.0 + budget) if event.jobs else np.inf
         if earns != facts[kernel.EARNS]:
             # Another training, or none: what the last one had saved or owed is not this one's.
             facts[kernel.BALANCE], facts[kernel.AT] = earns * self.cap_s, event.at

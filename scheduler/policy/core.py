@@ -147,7 +147,9 @@ class Engine:
         self.knobs = knobs
         self.keeper = keeper
         self.shadow = shadow
-        self.cluster = Cluster(shares=knobs.impact, cap_s=knobs.account_s, budget=knobs.tau_training, memory_reserve=knobs.memory_reserve)
+        self.cluster = Cluster(
+            shares=knobs.impact, cap_s=knobs.account_s, aim=knobs.aim, budget=knobs.tau_training, memory_reserve=knobs.memory_reserve
+        )
         self.waiting = Waiting()
         self.load = LoadSwitch(high=knobs.load_hi, low=knobs.load_lo, hold_s=knobs.hold_s)
         self.columns: dict[tuple[str, int], int] = {}
@@ -791,7 +793,10 @@ class Engine:
             # One that is overdue by x is expected to take x more.
             owed_s[row] = max(owed_s[row], abs(self._closed_at.get(row, now) + self._closed_s.get(row, CLOSED_S) - now))
         supply.starts_s = float(owed_s[alive].min())
-        supply.earns = float(earns[alive & ~closed].sum())
+        open_ = earns[alive & ~closed]
+        # One at a time closes for a window; who is let in now may still wait when the next does.
+        spare = float(open_.max()) if len(open_) > 1 and not (alive & closed).any() else 0.0
+        supply.earns = float(open_.sum()) - spare
         supply.saved = float(held[alive & ~closed].sum())
         supply.rows = alive
         for demand in cluster.demands:

@@ -69,6 +69,7 @@ class Knobs:
     memory_reserve        share of the memory that stays free                                         0..1         A26
     budget_rule           what a training's budget bounds                                             BudgetRule   A28.1
     tau_training          degradation budget of a training that names none                            >= 0         10 %
+    aim                   part of its budget that an account earns                                    0..1         none
     account_s             seconds of budget that an account can hold                                  > 0          none
     debt_s                seconds of budget that a batch may leave it owing                           >= 0         none
     tau_function          most predicted degradation of a function                                    > 0, inf     A28.4
@@ -98,6 +99,7 @@ class Knobs:
     memory_reserve: float = 0.05
     budget_rule: BudgetRule = BudgetRule.INSTANT
     tau_training: float = 0.10
+    aim: float = 1.0
     account_s: float = 10.0
     debt_s: float = 0.0
     tau_function: float = inf
@@ -124,6 +126,7 @@ class Knobs:
             ("sm_cap", self.sm_cap > 0),
             ("memory_reserve", 0 <= self.memory_reserve < 1),
             ("tau_training", self.tau_training >= 0),
+            ("aim", 0 < self.aim <= 1),
             ("account_s", self.account_s > 0),
             ("debt_s", self.debt_s >= 0),
             ("tau_function", self.tau_function > 0),
@@ -157,8 +160,8 @@ PRESETS: Final[Mapping[str, Knobs]] = {
         replace(_SMORE, name="smore-strict10", tau_function=0.10),
         replace(_SMORE, name="smore-no-fast", fast=False),
         replace(
-            _SMORE, name="smore-product", order=Order.SHARES, sm_rule=SmRule.NONE, budget_rule=BudgetRule.ACCOUNT, account_s=2.0,
-            debt_s=0.25, warm_first=True, guard=0.05, memory_reserve=0.0, fast_from=512,
+            _SMORE, name="smore-product", order=Order.SHARES, sm_rule=SmRule.NONE, budget_rule=BudgetRule.ACCOUNT, aim=0.9,
+            account_s=2.0, debt_s=0.25, warm_first=True, guard=0.05, memory_reserve=0.0, fast_from=512,
         ),
         replace(_SMORE, name="elasticflow", order=Order.DEADLINE, fast=False),
         replace(_PLAIN, name="random", order=Order.ARRIVAL, choice=Choice.RANDOM),

@@ -245,9 +245,10 @@ def at_hand(world: World, found: Calibration, drag: float = 1.0) -> World:
     return replace(world, truth=told, dispatch_s=min(10.0, max(0.0, found.hop_s)))
 
 
-def dragged(world: World, found: Calibration) -> float:
+def dragged(world: World, found: Calibration, policy: str = CALIBRATED_WITH) -> float:
     """
-    The drag with which the simulator meets as many deadlines at the looks of calibration as the platform did, on average.
+    The drag with which the simulator meets as many deadlines at the looks of calibration, under their ``policy``, as the platform did, on
+    average.
 
     The more of it, the longer every run: the share falls with it and is found by halving.
     """
@@ -256,17 +257,17 @@ def dragged(world: World, found: Calibration) -> float:
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         tried = at_hand(world, found, math.exp(middle))
-        met = fmean(_look(tried, found, look.rate_per_s) for look in found.looks)
+        met = fmean(_look(tried, found, look.rate_per_s, policy) for look in found.looks)
         low, high = (middle, high) if met > wanted else (low, middle)
     return math.exp((low + high) / 2)
 
 
-def _look(world: World, found: Calibration, rate_per_s: float) -> float:
+def _look(world: World, found: Calibration, rate_per_s: float, policy: str) -> float:
     """Share of the deadlines that the simulator meets."""
     drawn = traces.generated("poisson", world, rate_per_s=rate_per_s, seconds=LOOK_S, seed=0)
     deadline = np.array([found.deadline_s[name] for name in drawn.functions])[drawn.function]
     trace = replace(drawn, factor=np.full(len(drawn), np.nan), deadline_s=deadline)
-    result = simulate(world, trace, policies.factory(CALIBRATED_WITH), seed=0, table=found.table)
+    result = simulate(world, trace, policies.factory(policy), seed=0, table=found.table)
     counted = result.arrival_s >= WARMUP_S
     return float(((result.status == SUCCEEDED) & (result.end_s <= result.deadline_s))[counted].mean()) if counted.any() else 1.0
 
