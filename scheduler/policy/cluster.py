@@ -8,17 +8,16 @@ instances are resident. Credits (free slots) are what the arrays say: one batch 
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.policy import kernel
-from scheduler.policy.degradation import Kinds, Places, Table
+from scheduler.policy.degradation import Kinds, Place, Places, Table
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import GpuReported
-from scheduler.policy.kernel import Floats
+from scheduler.policy.kernel import Floats, Ints
 
 Bools = NDArray[np.bool_]
 
@@ -48,10 +47,16 @@ class Batch:
 
 
 def _grown(array: Floats, axis: int, empty: Floats | float = 0.0) -> Floats:
-    """Twice as long along ``axis``, the new half ``empty``."""
+    """Twice as long along ``axis``, the new half ``empty``; in memory as before."""
     more = np.empty_like(array)
     more[...] = empty
     return np.concatenate([array, more], axis=axis)
+
+
+def _lines(*shape: int) -> Floats:
+    """Zeros [..., fields, N] whose fields lie side by side in memory, where what begins or ends on one GPU instance needs them."""
+    *others, fields, n = shape
+    return np.zeros((*others, n, fields)).swapaxes(-1, -2)
 
 
 _EMPTY_CELL: Final = np.array([0.0, 0.0, 0.0, np.inf, 0.0, kernel.COLD, 0.0])[None, :, None]
@@ -83,28 +88,29 @@ class Cluster:
         self.cap_s, self.aim = cap_s, aim
         self.default_budget = budget
         self.memory_reserve = memory_reserve
-        self.rows = np.zeros((kernel.ROW_FIELDS, 8))
-        self.cells = np.zeros((8, kernel.CELL_FIELDS, 8)) + _EMPTY_CELL
-        self.effects = np.zeros((8, kernel.EFFECT_FIELDS, 8))
+        self.rows = _lines(kernel.ROW_FIELDS, 8)
+        self.cells = _lines(8, kernel.CELL_FIELDS, 8) + _EMPTY_CELL
+        self.effects = _lines(8, kernel.EFFECT_FIELDS, 8)
         self.running = np.zeros((8, 8, kernel.RUN_FIELDS))
         #: What was weighed last [N]: kernel's codes, when the batch would end, and in which order rows were looked at.
         self.code = np.zeros(8, np.int8)
         self.finish = np.zeros(8)
         self.looked = np.zeros(8, np.int64)
-        #: Invocation → its batch; the batches of each GPU instance in the order of ``running``, and of each (row, column).
+        #: Invocation → its batch; the batches of each GPU instance in the order of ``running``.
         self.batches: dict[str, Batch] = {}
-        self.cells_of: dict[tuple[int, int], list[Batch]] = {}
         self.there: list[list[Batch]] = []
-        #: Rows with a resident instance of a revision, by column.
-        self.homes: list[set[int]] = []
+        #: Rows with a resident instance of a revision, in order, by column.
+        self.homes: list[Ints] = []
         self.reported_at: dict[str, float] = {}
         #: Memory of the largest GPU instance ever seen, MiB, 0 before the first: what is away now may come back.
         self.largest = 0.0
         self._shares = np.array(shares, float)
+        #: Where each GPU instance is, what it trains, and the columns that are at home there.
         self._place: list[tuple[str, str]] = []
         self._known_places: set[tuple[str, str]] = set()
         self._workloads: list[tuple[str, ...]] = []
-        self._training = np.zeros(8, np.int64)
+        self._joined: list[Place] = []
+        self._at_home: list[set[int]] = []
 
     def __len__(self) -> int:
         return len(self.names)
@@ -167,12 +173,13 @@ class Cluster:
             self.code = np.zeros(2 * row, np.int8)
             self.finish = np.zeros(2 * row)
             self.looked = np.zeros(2 * row, np.int64)
-            self._training = np.concatenate([self._training, np.zeros(row, np.int64)])
         self.names.append(name)
         self.there.append([])
         self._place.append(("", ""))
         self._workloads.append(())
-        self._training[row] = _NO_TRAINING
+        self._joined.append(self.places.at(("", "")))
+        self._at_home.append(set())
+        self.rows[kernel.TABLED, row] = _NO_TRAINING
         self.rows[kernel.FACTOR, row] = 1.0
         self.rows[kernel.BUDGET, row] = self.rows[kernel.EARNS, row] = np.inf
         self.refresh(row, 0.0)
@@ -183,7 +190,7 @@ class Cluster:
         if len(self.demands) == len(self.cells):
             self.cells = _grown(self.cells, 0, _EMPTY_CELL)
         self.demands.append(demand)
-        self.homes.append(set())
+        self.homes.append(np.zeros(0, np.int64))
 
     def kind(self, demand: Demand, rows: int) -> int:
         """The kind of a batch of ``rows``: one for each size that is a power of two, made when it is first met."""
@@ -197,6 +204,7 @@ class Cluster:
         kind = self.kinds.add(model, rows, declared)
         if kind == len(self.effects):
             self.effects = _grown(self.effects, 0)
+        self.places.learn()
         self.refresh_all(kind)
         return kind
 
@@ -240,14 +248,14 @@ class Cluster:
         self._train(row, event)
         cells = self.cells[:, :, row]
         cells[:, kernel.RESIDENT] = cells[:, kernel.LOADING] = cells[:, kernel.QUARANTINED] = 0.0
-        for home in self.homes:
-            home.discard(row)
+        at_home: set[int] = set()
         for field_, counts in ((kernel.RESIDENT, event.warm), (kernel.LOADING, event.loading)):
             for function, revision, count in counts:
                 column = columns.get((function, revision))
                 if column is not None:
                     cells[column, field_] = count
-                    self.homes[column].add(row)
+                    at_home.add(column)
+        self._settle(row, at_home)
         for function, revision, memory_mib in event.sizes:
             column = columns.get((function, revision))
             if column is not None:
@@ -255,7 +263,7 @@ class Cluster:
         for function, revision, seconds in event.stretches:
             column = columns.get((function, revision))
             if column is not None:
-                self.demands[column].stretches[row] = seconds
+                self.demands[column].observe_stretch(row, seconds)
         for name in event.quarantined:
             function, _, number = name.rpartition("@")
             column = columns.get((function, int(number)))
@@ -296,33 +304,30 @@ class Cluster:
             self.rows[kernel.ALIVE, row] = 0.0
             self.cells[:, kernel.RESIDENT, row] = self.cells[:, kernel.LOADING, row] = 0.0
             kernel.gate(self.rows, row)
-            for home in self.homes:
-                home.discard(row)
+            self._settle(row, set())
             self.reported_at.pop(name, None)
 
     def offload(self, demand: Demand, row: int, keep: int) -> None:
         """Idle instances of a revision are on their way out there: ``keep`` are left, before any report says so."""
         self.cells[demand.column, kernel.RESIDENT, row] = keep
         if not keep:
-            self.homes[demand.column].discard(row)
+            self._settle(row, self._at_home[row] - {demand.column})
         self._tell(demand.column, row)
 
     def begin(self, batch: Batch, now: float) -> None:
         """Take a slot for a batch."""
-        row, column, there = batch.row, batch.column, self.there[batch.row]
-        position = len(there)
+        row, column = batch.row, batch.column
+        there, demand, place = self.there[row], self.demands[column], self._joined[row]
         there.append(batch)
         for id_ in batch.members:
             self.batches[id_] = batch
-        self.cells_of.setdefault((row, column), []).append(batch)
-        if position == self.running.shape[1]:
+        if len(there) > self.running.shape[1]:
             self._room(row)
-        demand = self.demands[column]
-        kernel.take(
-            self.rows, self.cells, self.running, row, column, batch.kind, batch.run_s, max(now, batch.start_at), batch.deadline_at,
-            batch.expected_end_at, demand.memory_mib, demand.sm, float(demand.spec.max_warm),
+        kernel.begin(
+            now, row, column, batch.kind, batch.run_s, max(now, batch.start_at), batch.deadline_at, batch.expected_end_at,
+            demand.memory_mib, demand.sm, demand.spec.max_warm, self.rows, self.cells, self.effects, self.running,
+            place.pairs, place.between, place.weights, place.kinds, self.kinds.declared, self._shares,
         )  # fmt: skip
-        self.refresh(row, now)
 
     def end(self, id_: str, attempt: int, now: float) -> Batch | None:
         """A member has ended or gone back to the queue; with the last one the slot is free. None: unknown, or another attempt."""
@@ -332,24 +337,21 @@ class Cluster:
         del self.batches[id_]
         del batch.members[id_]
         if not batch.members:
-            row, column, there = batch.row, batch.column, self.there[batch.row]
-            position, last = there.index(batch), len(there) - 1
-            there[position] = there[last]
+            row = batch.row
+            there, demand, place = self.there[row], self.demands[batch.column], self._joined[row]
+            position, last = there.index(batch), there[-1]
+            there[position] = last
             there.pop()
-            cell, demand = self.cells_of[row, column], self.demands[column]
-            cell.remove(batch)
-            free_at = min([other.expected_end_at for other in cell], default=inf)
-            kernel.give(
-                self.rows, self.cells, self.running, row, column, position, free_at, demand.memory_mib, demand.sm,
-                float(demand.spec.max_warm),
+            kernel.end(
+                now, row, position, demand.memory_mib, demand.sm, demand.spec.max_warm, self.rows, self.cells, self.effects, self.running,
+                place.pairs, place.between, place.weights, place.kinds, self.kinds.declared, self._shares,
             )  # fmt: skip
-            self.refresh(row, now)
         return batch
 
     def join(self, coming: Batch, now: float) -> None:
         """Take over a member that is under way already: those that are to end together were dispatched together."""
-        for batch in self.cells_of.get((coming.row, coming.column), ()):
-            if batch.expected_end_at == coming.expected_end_at:
+        for batch in self.there[coming.row]:
+            if batch.column == coming.column and batch.expected_end_at == coming.expected_end_at:
                 batch.members.update(coming.members)
                 self.batches.update(dict.fromkeys(coming.members, batch))
                 return
@@ -386,32 +388,43 @@ class Cluster:
 
     def refresh(self, row: int, now: float) -> None:
         """Count the effects on a GPU instance afresh."""
-        place, index = self.places.at(self._place[row])
+        place = self._joined[row]
         kernel.refresh(
-            now, row, 0, len(self.kinds), self.rows, self.effects, self.running, place.pairs, place.between, place.weights,
-            place.training_model, place.model, index, self.kinds.declared, self._training[row], self._shares,
+            now, row, 0, self.rows, self.effects, self.running, place.pairs, place.between, place.weights, place.kinds,
+            self.kinds.declared, self._shares,
         )  # fmt: skip
 
-    def refresh_all(self, begin: int = 0) -> None:
-        """Count the effects of the kinds from ``begin`` on afresh, everywhere."""
+    def refresh_all(self, first: int = 0) -> None:
+        """Count the effects of the kinds from ``first`` on afresh, everywhere."""
         by_place: dict[tuple[str, str], list[int]] = {}
         for row, key in enumerate(self._place):
             by_place.setdefault(key, []).append(row)
         for key, rows in by_place.items():
-            place, index = self.places.at(key)
+            place = self.places.at(key)
             kernel.refresh_all(
-                begin, len(self.kinds), np.array(rows), self.rows, self.effects, self.running, place.pairs,
-                place.between, place.weights, place.training_model, place.model, index, self.kinds.declared, self._training, self._shares,
+                np.array(rows), first, self.rows, self.effects, self.running, place.pairs, place.between, place.weights, place.kinds,
+                self.kinds.declared, self._shares,
             )  # fmt: skip
 
+    def _settle(self, row: int, at_home: set[int]) -> None:
+        """These columns, and no others, have a resident instance there."""
+        for column in at_home ^ self._at_home[row]:
+            home = self.homes[column]
+            position = int(np.searchsorted(home, row))
+            self.homes[column] = np.insert(home, position, row) if column in at_home else np.delete(home, position)
+        self._at_home[row] = at_home
+
     def _join(self, row: int) -> None:
-        table, workloads = self.places.at(self._place[row])[0].table, self._workloads[row]
+        place, workloads = self.places.at(self._place[row]), self._workloads[row]
+        table = place.table
         # A table holds for one training beside functions; of two of them it says nothing.
-        named = table is not None and len(workloads) == 1
-        self._training[row] = table.trainings.get(workloads[0], _NO_TRAINING) if table is not None and named else _NO_TRAINING
+        training = table.trainings.get(workloads[0], _NO_TRAINING) if table is not None and len(workloads) == 1 else _NO_TRAINING
+        self._joined[row] = place
+        self.rows[kernel.TABLED, row] = training
+        self.rows[kernel.VICTIM, row] = table.training_model[training] if table is not None and training >= 0 else 0
 
     def _tell(self, column: int, row: int) -> None:
-        kernel.tell(self.cells, column, row, float(self.demands[column].spec.max_warm))
+        kernel.tell(self.cells, column, row, self.demands[column].spec.max_warm)
 
     def _room(self, row: int) -> None:
         """As many places as batches may be there."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
-from math import ceil, gcd, inf, nan
+from math import ceil, inf, nan
 from random import Random
 from typing import Final, NamedTuple, Protocol, assert_never, runtime_checkable
 
@@ -174,6 +174,8 @@ class Engine:
         #: Row → the one column that has run there, and since when.
         self._alone: dict[int, tuple[int, float]] = {}
         self._random = Random(knobs.seed)
+        #: For so many GPU instances, how many a sample looks at.
+        self._sample = (0, 0)
         self._ask = self._asked(knobs)
         self._shadow_ask = self._asked(shadow) if shadow is not None else self._ask
         self._shadow_random = Random(shadow.seed if shadow is not None else 0)
@@ -183,7 +185,7 @@ class Engine:
 
     @staticmethod
     def _asked(knobs: Knobs) -> kernel.Row:
-        """What a scan needs of the knobs; the rest is filled in for each batch."""
+        """What a scan needs of the knobs."""
         ask = np.zeros(kernel.ASK_FIELDS)
         ask[kernel.A_GUARD], ask[kernel.A_SM_CAP], ask[kernel.A_TAU_FUNCTION] = knobs.guard, knobs.sm_cap, knobs.tau_function
         ask[kernel.A_SM_RULE], ask[kernel.A_BUDGET_RULE] = _SM_RULES[knobs.sm_rule], _BUDGET_RULES[knobs.budget_rule]
@@ -568,8 +570,7 @@ class Engine:
         n = len(self.cluster)
         if "*" in self._paused or not self._steering.may_load(demand):
             return np.zeros(n, bool)
-        ask = self._asked(self.knobs)
-        self._weighed(now, demand, self.cluster.kind(demand, 1), 1, inf, False, ask, run_s=demand.load_s)
+        self._weighed(now, demand, self.cluster.kind(demand, 1), 1, inf, False, self._ask, run_s=demand.load_s)
         open_: Bools = self.cluster.code[:n] == kernel.OPEN
         return open_
 
@@ -593,23 +594,32 @@ class Engine:
         self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float, fast: bool, ask: kernel.Row,
         run_s: float | None = None,
     ) -> Weighed:  # fmt: skip
-        cluster, column, n = self.cluster, demand.column, len(self.cluster)
-        ask[kernel.A_NOW], ask[kernel.A_DEADLINE] = now, deadline_at
-        ask[kernel.A_RUN_S], ask[kernel.A_LOAD_S] = demand.run_s(rows) if run_s is None else run_s, demand.load_s
-        ask[kernel.A_MEMORY], ask[kernel.A_SM], ask[kernel.A_STRETCH] = demand.memory_mib, demand.sm, demand.stretch_s
-        homes, start, stride, d = _NO_ROWS, 0, 1, n
+        cluster, column = self.cluster, demand.column
+        n, homes, start, stride, d = len(cluster.names), _NO_ROWS, 0, 1, 0
         if fast:
-            d = min(n, max(self.knobs.d_least, ceil(self.knobs.d_share * n)))
-            start, stride = self._random.randrange(n), self._random.randrange(n) + 1
-            while gcd(stride, n) != 1:
-                stride += 1
+            d, start, stride = self._sampled(n)
             if self.knobs.warm_first:
-                homes = np.array(sorted(cluster.homes[column])[:d], np.int64)
+                homes = cluster.homes[column]
         warm, cold, earliest, late, seen = kernel.weigh(
-            cluster.rows, cluster.cells, cluster.effects, n, column, kind, ask, cluster.code, cluster.finish,
-            fast, homes, start, stride, d, cluster.looked,
+            cluster.rows, cluster.cells, cluster.effects, cluster.code, cluster.finish, cluster.looked, homes, ask, n, column, kind,
+            now, deadline_at, demand.run_s(rows) if run_s is None else run_s, demand.load_s, demand.memory_mib, demand.sm, demand.stretch_s,
+            fast, start, stride, d,
         )  # fmt: skip
         return Weighed(warm, cold, earliest, late, seen, fast)
+
+    def _sampled(self, n: int) -> tuple[int, int, int]:
+        """How many of ``n`` rows are looked at, and two numbers below ``n`` and from 1 to ``n``: where to start, and by what stride."""
+        known, d = self._sample
+        if known != n:
+            d = min(n, max(self.knobs.d_least, ceil(self.knobs.d_share * n)))
+            self._sample = (n, d)
+        # As random.randrange draws, without its checks.
+        draw, bits = self._random.getrandbits, n.bit_length()
+        while (start := draw(bits)) >= n:
+            pass
+        while (stride := draw(bits)) >= n:
+            pass
+        return d, start, stride + 1
 
     def _choose(
         self, now: float, demand: Demand, kind: int, weighed: Weighed, deadline_at: float, rows: int, knobs: Knobs, random: Random

@@ -74,32 +74,31 @@ class NoTable:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Place:
-    """One place's table as the kernel reads it (see kernel.refresh). ``index`` [K] is mutable: kinds come one by one."""
+    """One place's table as the kernel reads it (see kernel.refresh). ``kinds`` [2, K] grows: kinds come one by one."""
 
     table: Degradation | None
     pairs: Floats
     between: Floats
     weights: Floats
-    training_model: Ints
-    model: Ints
+    kinds: Ints = field(default_factory=lambda: np.zeros((2, 0), np.int64))
+
+    def learn(self, names: Sequence[tuple[str, int]]) -> None:
+        """Join the kinds that are not joined yet, of all there are."""
+        found = [self.table.index(model, rows) if self.table is not None else -1 for model, rows in names[self.kinds.shape[1] :]]
+        models = [self.table.function_model[index] if self.table is not None and index >= 0 else 0 for index in found]
+        self.kinds = np.concatenate([self.kinds, np.array([found, models], np.int64)], axis=1)
 
 
 def _packed(table: Degradation | None) -> Place:
     if table is None:
-        one = np.zeros(1, np.int64)
-        return Place(
-            table=None, pairs=np.zeros((4, 1, 1)), between=np.zeros((2, 1, 1)), weights=np.ones((3, K_MAX + 1, 1, 1)), training_model=one,
-            model=one,
-        )  # fmt: skip
+        return Place(table=None, pairs=np.zeros((4, 1, 1)), between=np.zeros((2, 1, 1)), weights=np.ones((3, K_MAX + 1, 1, 1)))
     return Place(
         table=table,
         pairs=np.ascontiguousarray([table.training, table.training_upper, table.function, table.function_upper]),
         between=np.ascontiguousarray([table.functions, table.functions_upper]),
         weights=np.ascontiguousarray([table.gamma, table.alpha, table.beta]),
-        training_model=np.ascontiguousarray(table.training_model),
-        model=np.ascontiguousarray(table.function_model),
     )
 
 
@@ -127,35 +126,32 @@ class Kinds:
 
 
 class Places:
-    """The places that GPU instances are at, by (device, sharing mode), each with the index of every kind in its table."""
+    """The places that GPU instances are at, by (device, sharing mode), each joined with every kind."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.table: Table = NoTable()
         self._kinds = kinds
         self._places: dict[tuple[str, str], Place] = {}
-        self._index: dict[tuple[str, str], Ints] = {}
 
     def adopt(self, table: Table) -> None:
         """A new version: what was joined with the old one is forgotten."""
         self.table = table
         self._places.clear()
-        self._index.clear()
 
-    def at(self, key: tuple[str, str]) -> tuple[Place, Ints]:
-        """(the place, index of each kind [>= K] there, -1 = not in its table)."""
+    def learn(self) -> None:
+        """Kinds have come: they are joined with the places that are known."""
+        for place in self._places.values():
+            place.learn(self._kinds.names)
+
+    def at(self, key: tuple[str, str]) -> Place:
         place = self._places.get(key)
         if place is None:
             place = self._places[key] = _packed(self.table.at(*key))
-            self._index[key] = np.zeros(0, np.int64)
-        index = self._index[key]
-        if len(index) < len(self._kinds):
-            table, known = place.table, self._kinds.names[len(index) :]
-            more = [table.index(model, rows) if table is not None else -1 for model, rows in known]
-            index = self._index[key] = np.concatenate([index, np.array(more, np.int64)])
-        return place, index
+            place.learn(self._kinds.names)
+        return place
 
     def averages(self, model: str, keys: Sequence[tuple[str, str]]) -> tuple[float, float] | None:
         """(usage gain, degradation) of a function's smallest batch, mean over ``keys``; None where no table knows it."""
-        tables = [table for key in keys if (table := self.at(key)[0].table) is not None]
+        tables = [table for key in keys if (table := self.at(key).table) is not None]
         found = [(table.gain[index], table.cost[index]) for table in tables if (index := table.index(model, 1)) >= 0]
         return (float(np.mean([gain for gain, _ in found])), float(np.mean([cost for _, cost in found]))) if found else None

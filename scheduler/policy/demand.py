@@ -31,8 +31,13 @@ class Demand:
     column: int
     #: Kinds of its batches (cluster.py), by size.
     kinds: dict[int, int] = field(init=False, default_factory=dict)
-    #: The longest of its last runs on each GPU instance, seconds, by row.
-    stretches: dict[int, float] = field(init=False, default_factory=dict)
+    #: Seconds that a cold start takes; share of a GPU instance's SMs that a batch uses alone.
+    load_s: float = field(init=False)
+    sm: float = field(init=False)
+    #: The larger of what was declared and what was seen.
+    memory_mib: float = field(init=False)
+    #: For how long a run may go on that cannot be stopped: the longest of its last runs anywhere, seconds.
+    stretch_s: float = field(init=False, default=0.0)
     #: Invocations that were placed.
     placed: Rate = field(init=False, default_factory=lambda: Rate(half_life_s=PLACED_HALF_LIFE_S))
     _sizes: list[int] = field(init=False)
@@ -42,6 +47,8 @@ class Demand:
     _degradation: float = field(init=False)
     _observed: float = field(init=False, default=OFFLINE_WEIGHT)
     _memory_mib: float = field(init=False, default=0.0)
+    #: The longest of its last runs on each GPU instance, by row.
+    _stretches: dict[int, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._adopt()
@@ -65,6 +72,8 @@ class Demand:
         self._usage = profile.usage_gain
         self._degradation = profile.degradation
         self._observed = OFFLINE_WEIGHT
+        self.load_s, self.sm = profile.load_s, profile.utilisation or profile.usage_gain
+        self.memory_mib = max(profile.memory_mib, self._memory_mib)
 
     def _of(self, seconds: list[float], rows: int) -> float:
         position = bisect_left(self._sizes, rows)
@@ -81,28 +90,9 @@ class Demand:
         return self._of(self._best_s, rows)
 
     @property
-    def load_s(self) -> float:
-        return self.spec.profile.load_s
-
-    @property
-    def memory_mib(self) -> float:
-        """The larger of what was declared and what was seen."""
-        return max(self.spec.profile.memory_mib, self._memory_mib)
-
-    @property
     def degradation(self) -> float:
         """Potential increase in degradation: the offline average blended with what was observed (A17)."""
         return self._degradation
-
-    @property
-    def stretch_s(self) -> float:
-        """For how long a run may go on that cannot be stopped."""
-        return max(self.stretches.values(), default=0.0)
-
-    @property
-    def sm(self) -> float:
-        """Share of a GPU instance's SMs that a batch uses alone."""
-        return self.spec.profile.utilisation or self.spec.profile.usage_gain
 
     @property
     def priority(self) -> float:
@@ -133,6 +123,13 @@ class Demand:
 
     def observe_memory(self, memory_mib: float) -> None:
         self._memory_mib = max(self._memory_mib, memory_mib)
+        self.memory_mib = max(self.memory_mib, memory_mib)
+
+    def observe_stretch(self, row: int, seconds: float) -> None:
+        """The longest of the last runs on a GPU instance, in place of what was said of it before."""
+        before = self._stretches.get(row, 0.0)
+        self._stretches[row] = seconds
+        self.stretch_s = max(self.stretch_s, seconds) if before < self.stretch_s else max(self._stretches.values())
 
     def observe_effect(self, usage: float, degradation: float | None) -> None:
         """Blend what was seen while this function alone ran beside a job: mean of the declared value and all observations (A16, A17)."""

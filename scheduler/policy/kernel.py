@@ -2,8 +2,8 @@
 The inner loops of a decision, compiled: what one more batch would mean on each GPU instance, and which of them may have it.
 
 State is a few packed arrays, so that a call hands over a handful of pointers. A GPU instance's effects are computed when something changes
-there (:func:`refresh`), for every kind of batch at once; a decision then only reads them (:func:`weigh`). With N GPU
-instances, F revisions, K kinds of batches and S slots:
+there, for every kind of batch at once and in the same call (:func:`begin`, :func:`end`, :func:`refresh`); a decision then only reads them
+(:func:`weigh`). With N GPU instances, F revisions, K kinds of batches and S slots:
 
 =========== ===================== ====================================================================
 ``rows``    [ROW_FIELDS, N]       a GPU instance: memory in MiB, shares 0..1, times in epoch seconds
@@ -12,9 +12,12 @@ instances, F revisions, K kinds of batches and S slots:
 ``running`` [N, S, RUN_FIELDS]    the batches there, in the first ``USED`` places
 =========== ===================== ====================================================================
 
+The fields of one GPU instance lie side by side in memory (cluster.py), so that a batch that begins or ends touches few cache lines.
+
 Compiled code is kept beside the module, so that only the first process of an installation waits for the compiler.
 """
 
+from math import gcd
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
@@ -42,12 +45,15 @@ K_MAX: Final = 8
 # Facts of a GPU instance. SM: what is in use by the larger of the counter and the profiles (A26); SM_TRAINING: the training's share alone.
 # BUDGET: the smallest degradation budget of its trainings; BALANCE, EARNS, AT: seconds of training time that functions may still cost,
 # what comes in for each second, and when it was counted; FACTOR: what a predicted loss is multiplied by (measured over predicted).
-# NOW_TRAINING: loss that is predicted for now; GATE: why no batch may go there, or OPEN; PROTECTED: strangers compute there.
+# NOW_TRAINING: loss that is predicted for now; GATE: why no batch may go there, or OPEN; PROTECTED: strangers compute there; TABLED: its
+# training's row in the table of its place, -1 = none; VICTIM: that training's model there. Each line of eight is a cache line: the first
+# is what a scan reads of every row.
 (
-    ALIVE, PAUSED, SLOTS, USED, MEMORY_TOTAL, MEMORY_FREE, RESERVED, UTILISATION, SM, SM_TRAINING, JOBS, CLOSED, BUDGET, BALANCE, EARNS, AT,
-    FACTOR, NOW_TRAINING, GATE, PROTECTED,
-) = range(20)  # fmt: skip
-ROW_FIELDS: Final = 20
+    GATE, SM, JOBS, FACTOR, NOW_TRAINING, BALANCE, EARNS, AT,
+    BUDGET, MEMORY_FREE, RESERVED, UTILISATION, SM_TRAINING, USED, SLOTS, ALIVE,
+    PAUSED, PROTECTED, CLOSED, MEMORY_TOTAL, TABLED, VICTIM,
+) = range(22)  # fmt: skip
+ROW_FIELDS: Final = 22
 
 # AWAY: the function is pinned to other GPU instances.
 RESIDENT, LOADING, OUTSTANDING, FREE_AT, QUARANTINED, STATE, AWAY = range(7)
@@ -59,16 +65,15 @@ OWN, OWN_UPPER, TRAINING, TRAINING_UPPER, IMPACT, KNOWN, HOLDS = range(7)
 EFFECT_FIELDS: Final = 7
 
 # A batch under way: seconds of its run that remain, counted in time alone, at the moment SINCE (before which it does not run); its
-# slowdown LOST.
-KIND, REMAINING, SINCE, LOST, DEADLINE = range(5)
-RUN_FIELDS: Final = 5
+# slowdown LOST; the column of its revision and when it was expected to end.
+KIND, REMAINING, SINCE, LOST, DEADLINE, COLUMN, ENDS = range(7)
+RUN_FIELDS: Final = 7
 
-# What is asked for, and the knobs that a scan needs.
+# The knobs that a scan needs.
 (
-    A_NOW, A_DEADLINE, A_RUN_S, A_LOAD_S, A_MEMORY, A_SM, A_GUARD, A_SM_CAP, A_SM_RULE, A_BUDGET_RULE, A_TAU_FUNCTION, A_PROTECT, A_ACCEPT,
-    A_BESIDE, A_CHOICE, A_UPPER, A_CAP_S, A_DEBT_S, A_STRETCH,
-) = range(19)  # fmt: skip
-ASK_FIELDS: Final = 19
+    A_GUARD, A_SM_CAP, A_SM_RULE, A_BUDGET_RULE, A_TAU_FUNCTION, A_PROTECT, A_ACCEPT, A_BESIDE, A_CHOICE, A_UPPER, A_CAP_S, A_DEBT_S,
+) = range(12)  # fmt: skip
+ASK_FIELDS: Final = 12
 
 #: A_SM_RULE: no test, all that is there, the training alone (EDF-util).
 SM_NONE, SM_TOTAL, SM_TRAINING_ONLY = 0.0, 1.0, 2.0
@@ -116,7 +121,7 @@ def _advance(running: Floats, row: int, used: int, now: float) -> None:
 
 @compiled
 def _lost(
-    weights: Floats, pairs: Floats, between: Floats, model: Ints, victim: int, training: int, known: bool, has: float, k: int,
+    weights: Floats, pairs: Floats, between: Floats, models: Ints, victim: int, training: int, known: bool, has: float, k: int,
     indices: Ints, declared: Floats, s: int, used: int,
 ) -> float:  # fmt: skip
     """Slowdown of the batch in place ``s`` by the training and by all others there (Eq. 4)."""
@@ -124,11 +129,11 @@ def _lost(
     if own < 0:
         strange: float = declared[s] * (has + used - 1)
         return strange
-    lost: float = weights[1, k, model[own], victim] * pairs[2, training, own] if known else has * declared[s]
+    lost: float = weights[1, k, models[s], victim] * pairs[2, training, own] if known else has * declared[s]
     for other in range(used):
         if other != s:
             if indices[other] >= 0:
-                lost += weights[2, k, model[own], model[indices[other]]] * between[0, own, indices[other]]
+                lost += weights[2, k, models[s], models[other]] * between[0, own, indices[other]]
             else:
                 lost += declared[s]
     return lost
@@ -144,31 +149,29 @@ def _breaks(running: Floats, row: int, s: int, lost: float) -> bool:
 
 @compiled
 def refresh(
-    now: float, row: int, begin: int, kinds: int, rows: Floats, effects: Floats, running: Floats,
-    pairs: Floats, between: Floats, weights: Floats, training_model: Ints, model: Ints, index: Ints, declared: Floats,
-    training: int, shares: Floats,
+    now: float, row: int, first: int, rows: Floats, effects: Floats, running: Floats, pairs: Floats, between: Floats, weights: Floats,
+    kinds: Ints, declared: Floats, shares: Floats,
 ) -> None:  # fmt: skip
     """
-    Count the effects of one more batch of each kind from ``begin`` on, below ``kinds``, on ``row`` as it is now.
+    Count the effects of one more batch of each kind from ``first`` on, on ``row`` as it is now.
 
     ``pairs`` [4, J, F]: loss of a training by a function, its bound, slowdown of the function, its bound; ``between`` [2, F, F]: slowdown
-    of a function by another, its bound; ``weights`` [3, K_MAX + 1, M, M]: gamma, alpha, beta; ``training_model`` [J] and ``model`` [F]
-    number models; ``index`` [K]: kind → column of the table, -1 where it has none; ``training``: its row, -1 where it has none;
-    ``shares``: weights of the impact (training, the batch, the others).
+    of a function by another, its bound; ``weights`` [3, K_MAX + 1, M, M]: gamma, alpha, beta; ``kinds`` [2, K]: column of the table, -1
+    where it has none, and model; ``declared`` [>= K]; ``shares``: weights of the impact (training, the batch, the others).
     """
     used = int(rows[USED, row])
     has = 1.0 if rows[JOBS, row] > 0 else 0.0
+    training, victim = int(rows[TABLED, row]), int(rows[VICTIM, row])
     known = has > 0.0 and training >= 0
-    victim = training_model[training] if known else 0
     # With one more there are used + 1; two functions without a training are the pair that was measured (weights stay one).
     k = min(max(int(used + has), 1), K_MAX)
     k_now = min(max(int(used - 1 + has), 1), K_MAX)
-    indices = np.empty(used, np.int64)
+    indices, models = np.empty(used, np.int64), np.empty(used, np.int64)
     told = np.empty(used, np.float64)
     strange, base = 0, 0.0
     for s in range(used):
         kind = int(running[row, s, KIND])
-        indices[s], told[s] = index[kind], declared[kind]
+        indices[s], models[s], told[s] = kinds[0, kind], kinds[1, kind], declared[kind]
         if indices[s] < 0:
             strange += 1
             base += told[s]
@@ -179,19 +182,19 @@ def refresh(
     for s in range(used):
         if indices[s] >= 0:
             if known:
-                others += weights[0, k, victim, model[indices[s]]] * pairs[0, training, indices[s]]
-                others_upper += weights[0, k, victim, model[indices[s]]] * pairs[1, training, indices[s]]
-                current += weights[0, k_now, victim, model[indices[s]]] * pairs[0, training, indices[s]]
+                others += weights[0, k, victim, models[s]] * pairs[0, training, indices[s]]
+                others_upper += weights[0, k, victim, models[s]] * pairs[1, training, indices[s]]
+                current += weights[0, k_now, victim, models[s]] * pairs[0, training, indices[s]]
             else:
                 current += has * told[s]
-        running[row, s, LOST] = _lost(weights, pairs, between, model, victim, training, known, has, k_now, indices, told, s, used)
-        then[s] = _lost(weights, pairs, between, model, victim, training, known, has, k, indices, told, s, used)
+        running[row, s, LOST] = _lost(weights, pairs, between, models, victim, training, known, has, k_now, indices, told, s, used)
+        then[s] = _lost(weights, pairs, between, models, victim, training, known, has, k, indices, told, s, used)
     rows[NOW_TRAINING, row] = current
     gate(rows, row)
-    for kind in range(begin, kinds):
-        own, said = index[kind], declared[kind]
+    for kind in range(first, kinds.shape[1]):
+        own, model, said = kinds[0, kind], kinds[1, kind], declared[kind]
         if own >= 0 and known:
-            gamma = weights[0, k, victim, model[own]]
+            gamma = weights[0, k, victim, model]
             adds, adds_upper = gamma * pairs[0, training, own], gamma * pairs[1, training, own]
         else:
             adds = adds_upper = said * has
@@ -210,17 +213,17 @@ def refresh(
                 if _breaks(running, row, s, then[s] + (told[s] if indices[s] < 0 else said)):
                     holds = 0.0
         else:
-            slowed = weights[1, k, model[own], victim] * pairs[2, training, own] if known else has * said
-            slowed_upper = weights[1, k, model[own], victim] * pairs[3, training, own] if known else has * said
+            slowed = weights[1, k, model, victim] * pairs[2, training, own] if known else has * said
+            slowed_upper = weights[1, k, model, victim] * pairs[3, training, own] if known else has * said
             slowed += strange * said
             slowed_upper += strange * said
             to_others = strange * said
             for s in range(used):
                 if indices[s] >= 0:
-                    beta = weights[2, k, model[own], model[indices[s]]]
+                    beta = weights[2, k, model, models[s]]
                     slowed += beta * between[0, own, indices[s]]
                     slowed_upper += beta * between[1, own, indices[s]]
-                    suffers = weights[2, k, model[indices[s]], model[own]] * between[0, indices[s], own]
+                    suffers = weights[2, k, models[s], model] * between[0, indices[s], own]
                     to_others += suffers
                 else:
                     suffers = told[s]
@@ -234,16 +237,12 @@ def refresh(
 
 @compiled
 def refresh_all(
-    begin: int, kinds: int, which: Ints, rows: Floats, effects: Floats, running: Floats,
-    pairs: Floats, between: Floats, weights: Floats, training_model: Ints, model: Ints, index: Ints, declared: Floats,
-    trainings: Ints, shares: Floats,
+    which: Ints, first: int, rows: Floats, effects: Floats, running: Floats, pairs: Floats, between: Floats, weights: Floats, kinds: Ints,
+    declared: Floats, shares: Floats,
 ) -> None:  # fmt: skip
     """:func:`refresh` of the rows ``which`` of one place; what runs there has not gone on meanwhile."""
     for row in which:
-        refresh(
-            0.0, row, begin, kinds, rows, effects, running, pairs, between, weights, training_model, model, index, declared,
-            trainings[row], shares,
-        )  # fmt: skip
+        refresh(0.0, row, first, rows, effects, running, pairs, between, weights, kinds, declared, shares)
 
 
 @compiled
@@ -258,7 +257,7 @@ def slots(rows: Floats, n: int) -> tuple[float, float]:
 
 
 @compiled
-def tell(cells: Floats, column: int, row: int, most: float) -> None:
+def tell(cells: Floats, column: int, row: int, most: int) -> None:
     """Count a cell's state afresh: OPEN = an instance is idle, COLD = one could be loaded, of which ``most`` may be there."""
     cell = cells[column]
     outstanding, resident = cell[OUTSTANDING, row], cell[RESIDENT, row]
@@ -283,45 +282,46 @@ def _coming(cells: Floats, column: int, row: int) -> float:
 
 
 @compiled
-def take(
-    rows: Floats, cells: Floats, running: Floats, row: int, column: int, kind: int, run_s: float, since: float, deadline: float,
-    ends: float, memory: float, sm: float, most: float,
+def begin(
+    now: float, row: int, column: int, kind: int, run_s: float, since: float, deadline: float, ends: float, memory: float, sm: float,
+    most: int, rows: Floats, cells: Floats, effects: Floats, running: Floats, pairs: Floats, between: Floats, weights: Floats, kinds: Ints,
+    declared: Floats, shares: Floats,
 ) -> None:  # fmt: skip
-    """Give a batch the next slot of a row: what it will hold is reserved from now on."""
+    """Give a batch the next slot of a row: what it will hold is reserved from now on; then :func:`refresh`."""
     used, before = int(rows[USED, row]), _coming(cells, column, row)
     running[row, used, KIND], running[row, used, REMAINING], running[row, used, SINCE] = kind, run_s, since
     running[row, used, LOST], running[row, used, DEADLINE] = 0.0, deadline
+    running[row, used, COLUMN], running[row, used, ENDS] = column, ends
     rows[USED, row] = used + 1
     cells[column, OUTSTANDING, row] += 1.0
     cells[column, FREE_AT, row] = min(cells[column, FREE_AT, row], ends)
     rows[RESERVED, row] += memory * (_coming(cells, column, row) - before)
     rows[SM, row] += sm
     tell(cells, column, row, most)
+    refresh(now, row, 0, rows, effects, running, pairs, between, weights, kinds, declared, shares)
 
 
 @compiled
-def give(
-    rows: Floats,
-    cells: Floats,
-    running: Floats,
-    row: int,
-    column: int,
-    position: int,
-    free_at: float,
-    memory: float,
-    sm: float,
-    most: float,
-) -> None:
-    """Take the slot in ``position`` back; the last one moves there."""
-    last, before = int(rows[USED, row]) - 1, _coming(cells, column, row)
+def end(
+    now: float, row: int, position: int, memory: float, sm: float, most: int, rows: Floats, cells: Floats, effects: Floats,
+    running: Floats, pairs: Floats, between: Floats, weights: Floats, kinds: Ints, declared: Floats, shares: Floats,
+) -> None:  # fmt: skip
+    """Take the slot in ``position`` back, where the last one moves; then :func:`refresh`."""
+    last, column = int(rows[USED, row]) - 1, int(running[row, position, COLUMN])
+    before = _coming(cells, column, row)
     running[row, position] = running[row, last]
     rows[USED, row] = last
+    free_at = np.inf
+    for s in range(last):
+        if running[row, s, COLUMN] == column:
+            free_at = min(free_at, running[row, s, ENDS])
     cells[column, OUTSTANDING, row] -= 1.0
     cells[column, FREE_AT, row] = free_at
     # What is counted up and down ends at nothing, whatever was rounded.
     rows[RESERVED, row] = max(0.0, rows[RESERVED, row] + memory * (_coming(cells, column, row) - before)) if last else 0.0
     rows[SM, row] = max(rows[UTILISATION, row], rows[SM, row] - sm) if last else rows[UTILISATION, row]
     tell(cells, column, row, most)
+    refresh(now, row, 0, rows, effects, running, pairs, between, weights, kinds, declared, shares)
 
 
 @compiled
@@ -344,14 +344,19 @@ def balance(rows: Floats, row: int, now: float, cap_s: float) -> float:
 
 @compiled
 def weigh(
-    rows: Floats, cells: Floats, effects: Floats, n: int, column: int, kind: int, ask: Row, code: Codes, finish: Row,
-    first: bool, homes: Ints, start: int, stride: int, d: int, looked: Ints,
+    rows: Floats, cells: Floats, effects: Floats, code: Codes, finish: Row, looked: Ints, homes: Ints, knobs: Row, n: int, column: int,
+    kind: int, now: float, deadline: float, run_s: float, load_s: float, memory: float, share: float, stretch: float, first: bool,
+    start: int, stride: int, d: int,
 ) -> tuple[int, int, float, int, int]:  # fmt: skip
     """
     Weigh rows for one batch. Fills ``code`` (why not, or OPEN) and ``finish`` (when it would end) of those it looks at.
 
-    All ``n`` of them; or, where ``first``, at most ``d`` until one is acceptable: ``homes``, then ``start``, ``start + stride``, ... modulo
-    ``n``, named in ``looked``. With a stride that has no common factor with ``n`` no row comes twice and each is as likely as any other.
+    ``run_s``, ``load_s``, ``memory``, ``share``: what the batch is expected to take, in seconds alone, MiB and a share of the SMs;
+    ``stretch``: the longest that its revision was seen to run, seconds.
+
+    All ``n`` rows; or, where ``first``, at most ``d`` until one is acceptable: ``homes``, then ``start``, ``start + stride``, ... modulo
+    ``n``, named in ``looked``. ``stride`` is raised until it has no common factor with ``n``: no row comes twice then, and each is as
+    likely as any other.
 
     Returns the best warm row and the best cold one (-1 = none), the earliest end among rows that are refused for the deadline alone, the
     row of least impact among those, and how many were looked at. Best: least impact (or least utilised), then more free memory, then the
@@ -359,30 +364,33 @@ def weigh(
     """
     # Each fact by itself: a view costs nothing within the loop, where a call with so many arrays would.
     gates, free, reserved, jobs = rows[GATE], rows[MEMORY_FREE], rows[RESERVED], rows[JOBS]
-    sm = rows[SM_TRAINING] if ask[A_SM_RULE] == SM_TRAINING_ONLY else rows[SM]
+    sm = rows[SM_TRAINING] if knobs[A_SM_RULE] == SM_TRAINING_ONLY else rows[SM]
     budget, held, earns, at, factor, before = rows[BUDGET], rows[BALANCE], rows[EARNS], rows[AT], rows[FACTOR], rows[NOW_TRAINING]
     states, effect = cells[column, STATE], effects[kind]
     own, training, holds, impact = effect[OWN], effect[TRAINING], effect[HOLDS], effect[IMPACT]
-    slowed = effect[OWN_UPPER] if ask[A_UPPER] > 0.0 else own
-    keys = rows[UTILISATION] if ask[A_CHOICE] == LEAST_UTILISED else impact
-    now, deadline, run_s, load_s, memory = ask[A_NOW], ask[A_DEADLINE], ask[A_RUN_S] * (1.0 + ask[A_GUARD]), ask[A_LOAD_S], ask[A_MEMORY]
+    slowed = effect[OWN_UPPER] if knobs[A_UPPER] > 0.0 else own
+    keys = rows[UTILISATION] if knobs[A_CHOICE] == LEAST_UTILISED else impact
+    guarded_s = run_s * (1.0 + knobs[A_GUARD])
     # What is within its room: EDF-util asks for strictly less (A51).
-    sm_room = ask[A_SM_CAP] - ask[A_SM] if ask[A_SM_RULE] != SM_NONE else np.inf
-    strictly = ask[A_SM_RULE] == SM_TRAINING_ONLY
-    budgeted, tau, cap_s, debt_s = ask[A_BUDGET_RULE], ask[A_TAU_FUNCTION], ask[A_CAP_S], ask[A_DEBT_S]
-    accept, protect, beside = ask[A_ACCEPT] > 0.0, ask[A_PROTECT] > 0.0, ask[A_BESIDE] > 0.0
+    sm_room = knobs[A_SM_CAP] - share if knobs[A_SM_RULE] != SM_NONE else np.inf
+    strictly = knobs[A_SM_RULE] == SM_TRAINING_ONLY
+    budgeted, tau, cap_s, debt_s = knobs[A_BUDGET_RULE], knobs[A_TAU_FUNCTION], knobs[A_CAP_S], knobs[A_DEBT_S]
+    accept, protect, beside = knobs[A_ACCEPT] > 0.0, knobs[A_PROTECT] > 0.0, knobs[A_BESIDE] > 0.0
     best_warm, best_cold, late_row, seen = -1, -1, -1, 0
     earliest, late_key, key_warm, key_cold = np.inf, np.inf, np.inf, np.inf
+    warm = min(len(homes), d)
+    while first and gcd(stride, n) != 1:
+        stride += 1
     count = d if first else n
     for step in range(count):
         row = step
         if first:
-            row = homes[step] if step < len(homes) else (start + (step - len(homes)) * stride) % n
+            row = homes[step] if step < warm else (start + (step - warm) * stride) % n
             looked[step] = row
         seen += 1
         state = states[row]
         cold = state == COLD
-        ends = now + run_s * (1.0 + slowed[row])
+        ends = now + guarded_s * (1.0 + slowed[row])
         if cold:
             ends += load_s
         why = OPEN
@@ -406,7 +414,7 @@ def weigh(
                 cap = earns[row] * cap_s
                 more = max(0.0, training[row] - before[row])
                 # No run can be stopped, so the account must stand the longest that was seen.
-                cost = max(ask[A_RUN_S] * (1.0 + own[row]), ask[A_STRETCH]) * more / (1.0 + more) * factor[row]
+                cost = max(run_s * (1.0 + own[row]), stretch) * more / (1.0 + more) * factor[row]
                 # A batch may leave a small debt, which is paid back before the next may go, so that batches form; what costs more than
                 # the account ever holds may go when it is full, and leaves a larger one.
                 if min(held[row] + earns[row] * max(0.0, now - at[row]), cap) < min(max(0.0, cost - earns[row] * debt_s), cap):
