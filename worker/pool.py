@@ -386,7 +386,8 @@ class Pool:
             if standby is not None:
                 self._standby, self._standby_mib = None, 0.0
                 self._standby_from = self._clock() + _STANDBY_PAUSE_S
-            self._changed()
+            if going or standby is not None:
+                self._changed()
         if standby is not None:
             standby.kill()
         for one in going:

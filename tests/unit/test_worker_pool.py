@@ -296,11 +296,12 @@ class Training(Stage):
         self.device = Measured()
         self.owed_mib = 0.0
         self.told: list[tuple[str, str]] = []
+        self.changes: list[float] = []
         self.pool = Pool(
             gpu="g", device=self.device, zygote=lambda: SimpleNamespace(fork=self._fork), standby=False,  # type: ignore[arg-type,return-value]
             others_mib=lambda: self.jobs_mib, owed_mib=lambda: self.owed_mib, beyond_mib=50.0,
             faulted=lambda function, revision, culprit, cause: self.told.append((function, cause.value)),
-            supply=lambda *which: self.supply(*which), changed=lambda: None, clock=lambda: self.now,
+            supply=lambda *which: self.supply(*which), changed=lambda: self.changes.append(self.now), clock=lambda: self.now,
         )  # fmt: skip
 
     def _fork(self) -> FakeRunner:
@@ -323,6 +324,16 @@ def test_training_gets_its_memory_from_idle_functions_first() -> None:
     assert stage.relieve() == ["a"] and stage.made[0].ended.is_set()
     assert not busy.instance.evicted
     assert stage.relieve() == [], "that was enough"
+
+
+def test_a_look_that_changes_nothing_asks_for_no_report() -> None:
+    stage = Training()
+    stage.run("a")
+    del stage.changes[:]
+    # Every heartbeat looks. If the look asked for the next heartbeat they would follow each other without a pause.
+    assert stage.relieve() == [] and stage.changes == []
+    stage.jobs_mib, stage.owed_mib = 250.0, 50.0
+    assert stage.relieve() == ["a"] and stage.changes
 
 
 def test_then_from_running_ones() -> None:
