@@ -3,9 +3,9 @@
 import logging
 import sys
 
-import structlog
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
+from smore.plain_log import structlog
 from smore.settings import Settings
 
 #: 5 ms … 30 min: queue waits blow past run-time shaped buckets.

@@ -26,9 +26,9 @@ def test_names_import_from_under_the_root(name: str) -> None:
     ("module", "absent"),
     [
         ("smore", {"numpy", "torch", "sqlalchemy", "redis", "celery", "httpx", "pydantic"}),
-        ("api.app", {"torch", "sqlalchemy", "numpy", "celery", "sklearn"}),
-        ("worker.app", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn"}),
-        ("scheduler.beat", {"torch", "sqlalchemy", "numpy", "fastapi"}),
+        ("api.app", {"torch", "sqlalchemy", "numpy", "celery", "sklearn", "rich"}),
+        ("worker.app", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn", "rich"}),
+        ("scheduler.beat", {"torch", "sqlalchemy", "numpy", "fastapi", "rich"}),
         ("scheduler.assign", {"torch", "sqlalchemy", "fastapi"}),
         ("scheduler.learn", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn", "ml"}),
     ],
