@@ -1,9 +1,9 @@
 """
 The long and the short LSTM (paper section VI-A, Eq. 8; digest A36, A37), for many functions at once.
 
-``Grouped``: each function has weights of its own, as in the paper, but all functions' cells are computed in one batched product, so that
-a thousand of them cost what a few large matrices cost. ``Shared``: one network for all, which carries a state per function from minute to
-minute and says a distribution (chance of a request, mean). Both see log1p of the counts, scaled per function.
+``Grouped``: each function has weights of its own, as in the paper. They are trained together, all functions' cells in one batched product;
+forecasts are made function by function, compiled (``kernel.py``). ``Shared``: one network for all, which carries a state per function from
+minute to minute and says a distribution (chance of a request, mean). Both see log1p of the counts, scaled per function.
 """
 
 import io
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ml.forecast import kernel
 from ml.forecast.forecaster import Floats, chance, checked, column
 
 #: Minutes that a forecast is made from (A37).
@@ -71,6 +72,13 @@ class Cells:
     @property
     def parameters(self) -> list[Tensor]:
         return [self.w_in, self.w_hidden, self.bias, self.w_out, self.b_out]
+
+    def ahead(self, windows: Floats, horizon: int) -> Floats:
+        """[F, n] of scaled counts → [F, horizon]: the minutes that follow. Nothing is learned from it."""
+        found = np.zeros((len(windows), horizon), np.float32)
+        w_in, w_hidden, bias, w_out, b_out = (one.detach().contiguous().numpy() for one in self.parameters)
+        kernel.ahead(windows.astype(np.float32), w_in, w_hidden, bias, w_out, b_out, found)
+        return found.astype(np.float64)
 
     def __call__(self, windows: Tensor) -> Tensor:
         functions, batch, length = windows.shape
@@ -162,14 +170,9 @@ class Grouped:
         if self._cells is None:
             found = np.repeat(mean[:, None], horizon, axis=1)
             return found, chance(found)
-        window = torch.from_numpy((np.log1p(_filled(self._last)) - self._mean[:, None]) / self._scale[:, None]).float().unsqueeze(1)
-        found = np.zeros((len(self._last), horizon))
-        with torch.no_grad():
-            for ahead in range(horizon):
-                following = self._cells(window)
-                window = torch.cat([window[:, :, 1:], following.unsqueeze(2)], dim=2)
-                logs = following[:, 0].double().numpy() * self._scale + self._mean
-                found[:, ahead] = np.expm1(np.clip(logs, 0.0, 20.0))
+        scaled = (np.log1p(_filled(self._last)) - self._mean[:, None]) / self._scale[:, None]
+        logs = self._cells.ahead(scaled, horizon) * self._scale[:, None] + self._mean[:, None]
+        found = np.expm1(np.clip(logs, 0.0, 20.0))
         found[~known.any(axis=1)] = np.nan
         return found, chance(found)
 
@@ -236,23 +239,28 @@ class _Network(nn.Module):
         self.head = nn.Linear(hidden, 2)
 
     def forward(self, minutes: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """[F, T, inputs] → [F, T, 2] (log odds of a request in the next minute, log of its mean given one), and the state."""
+        """[F, T, inputs] → [F, T, 2] (log odds of a request in the next minute, its size in deviations), and the state."""
         shown, state = self.lstm(minutes, state)
         return self.head(shown), state
 
 
 class Shared:
     """
-    One network for all functions with a state for each. Per minute it sees: the scaled log count, whether there was a request, how long ago
-    the last ones were, how often there are any, and the minute of the hour. Trained on sequences of ``stretch`` minutes with the state
-    carried over: cross-entropy of "any request", plus squared error of the log count where there were some.
+    One network for all functions with a state for each. What it sees and says of a minute's size is by how far that lies from the
+    function's own level (a running mean of the log counts of its minutes with requests) in its own deviations, so that one network can
+    serve rates of all orders. It also sees whether there was a request, how long ago the last ones were, how often there are any, the level
+    itself and the minute of the hour. Trained on sequences of ``stretch`` minutes with the state carried over: cross-entropy of "any
+    request", plus squared error of the size where there were some.
     """
 
     name: ClassVar[str] = "shared-lstm"
-    INPUTS: Final = 8
+    INPUTS: Final = 10
+    #: Of the running numbers: the weight of the newest minute; the least deviation of log counts.
+    WEIGHT: Final = 0.02
+    LEAST: Final = 0.1
 
     def __init__(
-        self, *, hidden: int = HIDDEN, epochs: int = 50, warm: int = 2, stretch: int = 60, rate: float = 5e-3, patience: int = 5,
+        self, *, hidden: int = HIDDEN, epochs: int = 150, warm: int = 5, stretch: int = 20, rate: float = 1e-2, patience: int = 20,
         seed: int = 0,
     ) -> None:  # fmt: skip
         self._knobs: dict[str, Any] = {
@@ -261,55 +269,70 @@ class Shared:
         self._network: _Network | None = None
         self._state: tuple[Tensor, Tensor] | None = None
         self._minute = 0
-        self._scale = np.zeros(0)
         self._rate = np.zeros(0)
+        self._level = np.zeros(0)
+        self._deviation = np.zeros(0)
+        #: Minutes with requests.
+        self._seen = np.zeros(0)
         #: Minutes since the last three minutes with requests, [F, 3].
         self._ages = np.zeros((0, 3))
         self._ahead = torch.zeros(0, 2)
 
-    def _inputs(self, counts: Floats, first: int) -> Tensor:
-        """[F, T, INPUTS]; moves on what is known of the past."""
+    def _inputs(self, counts: Floats, first: int) -> tuple[Tensor, Floats, Floats]:
+        """[F, T, INPUTS], and level and deviation [F, T] after each minute; moves on what is known of the past."""
         functions, length = counts.shape
         found = np.zeros((functions, length, self.INPUTS), np.float32)
+        levels, deviations = np.zeros((functions, length)), np.zeros((functions, length))
         for place in range(length):
             now = counts[:, place]
             active = now > 0
+            logs = np.log1p(now[active])
+            # A function's first minutes with requests are its level: it moves by 1 / n until that is the weight of the newest.
+            self._seen[active] += 1
+            weight = np.maximum(self.WEIGHT, 1.0 / self._seen[active])
+            away = logs - self._level[active]
+            self._level[active] += weight * away
+            self._deviation[active] += weight * (np.abs(away) - self._deviation[active])
             self._ages += 1
             self._ages[active] = np.concatenate([np.zeros((int(active.sum()), 1)), self._ages[active, :2]], axis=1)
-            self._rate += 0.02 * (active - self._rate)
+            self._rate += self.WEIGHT * (active - self._rate)
             angle = 2 * math.pi * ((first + place) % 60) / 60
-            found[:, place, 0] = np.log1p(np.nan_to_num(now)) / self._scale
+            levels[:, place], deviations[:, place] = self._level, np.maximum(self._deviation, self.LEAST)
+            found[active, place, 0] = np.clip((logs - levels[active, place]) / deviations[active, place], -5.0, 5.0)
             found[:, place, 1] = active
             found[:, place, 2:5] = np.log1p(np.minimum(self._ages, 1440)) / 4
             found[:, place, 5] = self._rate
             found[:, place, 6], found[:, place, 7] = math.sin(angle), math.cos(angle)
-        return torch.from_numpy(found)
+            found[:, place, 8], found[:, place, 9] = self._level / 4, self._deviation
+        return torch.from_numpy(found), levels, deviations
 
     def fit(self, counts: Floats) -> None:
         counts = checked(counts)
         functions, length = counts.shape
-        fresh = self._network is None or len(self._scale) != functions
-        self._scale = np.maximum(np.nanmax(np.log1p(np.nan_to_num(counts)), axis=1, initial=0.0), 0.7)
-        self._rate = np.zeros(functions)
+        fresh = self._network is None or len(self._rate) != functions
+        self._rate, self._level, self._deviation, self._seen = np.zeros((4, functions))
         self._ages = np.full((functions, 3), 1440.0)
         self._minute = 0
-        inputs = self._inputs(counts, 0)
+        inputs, levels, deviations = self._inputs(counts, 0)
         if fresh:
             with torch.random.fork_rng():
                 torch.manual_seed(self._knobs["seed"])
                 self._network = _Network(self.INPUTS, self._knobs["hidden"])
         assert self._network is not None
         came = torch.from_numpy(np.nan_to_num(counts) > 0).float()
-        logs = torch.from_numpy(np.log1p(np.nan_to_num(counts))).float()
+        # The size of the next minute by what is known of the function now.
+        sizes = np.zeros_like(levels)
+        sizes[:, 1:] = np.clip((np.log1p(np.nan_to_num(counts[:, 1:])) - levels[:, :-1]) / deviations[:, :-1], -5.0, 5.0)
         known = torch.from_numpy(np.isfinite(counts)).float()
         if length >= 2 * WINDOW:
-            self._train(self._network, inputs, came, logs, known, self._knobs["epochs"] if fresh else self._knobs["warm"])
+            epochs = self._knobs["epochs"] if fresh else self._knobs["warm"]
+            self._train(self._network, inputs, came, torch.from_numpy(sizes).float(), known, epochs)
         self._minute = length
         with torch.no_grad():
             ahead, self._state = self._network(inputs, None)
         self._ahead = ahead[:, -1] if length else torch.full((functions, 2), math.nan)
 
-    def _train(self, network: _Network, inputs: Tensor, came: Tensor, logs: Tensor, known: Tensor, epochs: int) -> None:
+    def _train(self, network: _Network, inputs: Tensor, came: Tensor, sizes: Tensor, known: Tensor, epochs: int) -> None:
         adam = torch.optim.Adam(network.parameters(), lr=self._knobs["rate"])
         length = inputs.shape[1]
         best, waited = math.inf, 0
@@ -322,7 +345,7 @@ class Shared:
                 state = (state[0].detach(), state[1].detach())
                 seen, target = known[:, begin + 1 : end + 1], came[:, begin + 1 : end + 1]
                 odds = functional.binary_cross_entropy_with_logits(ahead[..., 0], target, reduction="none")
-                size = (ahead[..., 1] - logs[:, begin + 1 : end + 1]) ** 2 * target
+                size = (ahead[..., 1] - sizes[:, begin + 1 : end + 1]) ** 2 * target
                 loss = ((odds + 0.1 * size) * seen).sum() / seen.sum().clamp_min(1.0)
                 adam.zero_grad()
                 loss.backward()
@@ -339,7 +362,7 @@ class Shared:
     def update(self, counts: Floats) -> None:
         if self._network is None:
             raise ValueError("fit it first")
-        inputs = self._inputs(column(counts, len(self._scale)), self._minute)
+        inputs, _, _ = self._inputs(column(counts, len(self._rate)), self._minute)
         self._minute += 1
         with torch.no_grad():
             ahead, self._state = self._network(inputs, self._state)
@@ -348,13 +371,16 @@ class Shared:
     def forecast(self, horizon: int = 1) -> tuple[Floats, Floats]:
         """The next minute; the ones after it are taken to be like it."""
         any_ = torch.sigmoid(self._ahead[:, 0]).double().numpy()
-        mean = any_ * np.maximum(1.0, np.expm1(np.clip(self._ahead[:, 1].double().numpy(), 0.0, 20.0)))
+        logs = self._level + np.maximum(self._deviation, self.LEAST) * self._ahead[:, 1].double().numpy()
+        mean = any_ * np.maximum(1.0, np.expm1(np.clip(logs, 0.0, 20.0)))
         return np.repeat(mean[:, None], horizon, axis=1), np.repeat(any_[:, None], horizon, axis=1)
 
     def dumps(self) -> bytes:
         if self._network is None or self._state is None:
             raise ValueError("fit it first")
-        numbers = {"scale": self._scale, "rate": self._rate, "ages": self._ages}
+        numbers = {
+            "rate": self._rate, "level": self._level, "deviation": self._deviation, "seen": self._seen, "ages": self._ages,
+        }  # fmt: skip
         return _saved(
             self.name, knobs=self._knobs, network=self._network.state_dict(), state=list(self._state), ahead=self._ahead,
             minute=self._minute, **{name: torch.from_numpy(value) for name, value in numbers.items()},
@@ -368,5 +394,6 @@ class Shared:
         made._network.load_state_dict(stored["network"])
         made._state = (stored["state"][0], stored["state"][1])
         made._ahead, made._minute = stored["ahead"], stored["minute"]
-        made._scale, made._rate, made._ages = stored["scale"].numpy(), stored["rate"].numpy(), stored["ages"].numpy()
+        for name in ("rate", "level", "deviation", "seen", "ages"):
+            setattr(made, f"_{name}", stored[name].numpy())
         return made

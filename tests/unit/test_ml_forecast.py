@@ -6,7 +6,7 @@ import torch
 
 from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, brier, rolling
 from ml.forecast.intermittent import Intermittent, arima
-from ml.forecast.lstm import Grouped, LongShort, Shared
+from ml.forecast.lstm import WINDOW, Cells, Grouped, LongShort, Shared
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +90,21 @@ def test_every_function_of_a_group_learns_its_own() -> None:
     alone.fit(counts[:1])
     np.testing.assert_allclose(both.forecast()[0][0], alone.forecast()[0][0], rtol=1e-4)
     np.testing.assert_allclose(both.forecast()[0][:, 0], [9.0, 0.0], atol=0.5)
+
+
+def test_compiled_cells_say_what_the_trained_ones_say() -> None:
+    """Weights that differ from function to function, inputs far out in the flat parts of the gates too."""
+    cells = Cells(5, hidden=32)
+    random = torch.Generator().manual_seed(3)
+    for one in cells.parameters:
+        one += torch.randn(one.shape, generator=random)
+    windows = np.random.default_rng(4).normal(0.0, 3.0, (5, WINDOW))
+    with torch.no_grad():
+        first = cells(torch.from_numpy(windows).float().unsqueeze(1))
+        second = cells(torch.cat([torch.from_numpy(windows).float(), first], dim=1).unsqueeze(1))
+    found = cells.ahead(windows, 2)
+    np.testing.assert_allclose(found[:, :1], first.numpy(), atol=2e-4)
+    np.testing.assert_allclose(found[:, 1:], second.numpy(), atol=2e-4)
 
 
 def test_long_beats_short_on_a_period_and_short_beats_long_after_a_change() -> None:
