@@ -17,6 +17,8 @@ the training part lies at most half the tolerance above LSTH's, overall and of t
 """
 
 import argparse
+import hashlib
+import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +36,7 @@ from ml.forecast.lstm import Grouped, Shared
 from scheduler.policy.prewarm import kernel
 from scheduler.policy.prewarm.counted import instances_for, rounded
 from scheduler.policy.prewarm.kernel import AHEADS, BUSY_S, COLDS, HISTOGRAM, IDLE_S, LATES, LOADING_S, ORACLE, PRICED, REQUESTS
+from scheduler.simulation import instances
 from scheduler.simulation.instances import Setup, Workload, score
 from smore.domain.errors import NotFound
 
@@ -133,7 +136,7 @@ def _forecasters(neural: bool) -> dict[str, tuple[Callable[[], Forecaster], int,
     if neural:
         found["short"] = (lambda: Grouped(span=60, epochs=15, warm=3), 10, 60)
         found["long"] = (lambda: Grouped(span=1440, epochs=15, warm=1), 60, None)
-        found["shared"] = (lambda: Shared(epochs=12, warm=1), 120, None)
+        found["shared"] = (Shared, 120, None)
     return found
 
 
@@ -245,8 +248,55 @@ class Scored:
     tally: Floats
 
 
-def scored(work: Workload, setup: Setup, seeds: Sequence[int], from_minute: int, family: str = "") -> Scored:
-    tally = np.mean([score(work, setup, seed, from_minute) for seed in seeds], axis=0)
+class Replays:
+    """
+    Replays that were made before: a run that was cut goes on where it ended, and one with other rules makes only what is new.
+
+    A tally lies in ``folder`` (None: nowhere) under a hash of all that it follows from: trace, setup, seed and the code of the replay.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._code = "".join(inspect.getsource(module) for module in (kernel, instances)).encode()
+
+    def tally(self, work: Workload, setup: Setup, seed: int, from_minute: int, only: Bools | None = None) -> Floats:
+        """See ``scheduler.simulation.instances.score``."""
+        if self._folder is None:
+            return score(work, setup, seed, from_minute, only=only)
+        stored = self._folder / f"{self._name(work, setup, seed, from_minute, only)}.npy"
+        if stored.exists():
+            return np.asarray(np.load(stored))
+        found = score(work, setup, seed, from_minute, only=only)
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        part = stored.with_suffix(".part")
+        with part.open("wb") as file:
+            np.save(file, found)
+        part.rename(stored)
+        return found
+
+    def _name(self, work: Workload, setup: Setup, seed: int, from_minute: int, only: Bools | None) -> str:
+        digest = hashlib.blake2b(self._code, digest_size=16)
+
+        def add(*parts: object) -> None:
+            for one in parts:
+                if isinstance(one, np.ndarray):
+                    digest.update(f"{one.dtype}{one.shape}".encode())
+                    digest.update(np.ascontiguousarray(one).tobytes())
+                else:
+                    digest.update(f"{one!r};".encode())
+
+        def add_setup(one: Setup) -> None:
+            add(one.how, one.keep_s, one.knobs, one.price_s, one.base, one.close, one.told, one.guard, one.choice)
+            for other in one.others:
+                add_setup(other)
+
+        add(work.counts, work.run_s, work.memory_gb, work.load_s, seed, from_minute, only)
+        add_setup(setup)
+        return digest.hexdigest()
+
+
+def scored(replays: Replays, work: Workload, setup: Setup, seeds: Sequence[int], from_minute: int, family: str = "") -> Scored:
+    tally = np.mean([replays.tally(work, setup, seed, from_minute) for seed in seeds], axis=0)
     return Scored(name=setup.name, family=family or setup.name, tally=tally)
 
 
@@ -276,9 +326,10 @@ class Bench:
 
     work: Workload
     begin: int
+    replays: Replays
 
     def tally(self, setup: Setup, only: Bools | None = None) -> Floats:
-        return score(self.work, cut(setup, self.work.counts.shape[1]), 0, self.begin, only=only)
+        return self.replays.tally(self.work, cut(setup, self.work.counts.shape[1]), 0, self.begin, only)
 
 
 def chosen(work: Workload, bench: Bench, price_gb_s: float, ahead: Mapping[str, Ahead]) -> tuple[Setup, list[str]]:
@@ -335,21 +386,21 @@ class Case:
     from_minute: int
 
 
-def evaluate(
-    preset: Preset, file: str, load_s: float, traces: Path, cache: Path | None, say: Callable[[str], None]
-) -> Case:  # fmt: skip
+def evaluate(preset: Preset, file: str, load_s: float, traces: Path, kept: Path | None, say: Callable[[str], None]) -> Case:
+    """``kept``: the folder of forecasts and replays that were made before."""
     work = workload(traces, file, load_s, preset.functions)
     length = work.counts.shape[1]
     train = int(TRAIN * length)
-    bench = Bench(work=work.cut(train), begin=int(TRAIN * train))
+    replays = Replays(None if kept is None else kept / "replays")
+    bench = Bench(work=work.cut(train), begin=int(TRAIN * train), replays=replays)
     parts = classes(work.counts[:, :train])
-    ahead = forecasts(work, preset.neural, cache, say)
+    ahead = forecasts(work, preset.neural, None if kept is None else kept / "forecasts", say)
     scores: dict[str, Scored] = {}
     curves: dict[str, list[str]] = {}
 
     def add(family: str, setup: Setup) -> Scored:
         say(f"{file}, {load_s:g} s: {setup.name}")
-        scores[setup.name] = scored(work, setup, preset.seeds, train, family)
+        scores[setup.name] = scored(replays, work, setup, preset.seeds, train, family)
         curves.setdefault(family, []).append(setup.name)
         return scores[setup.name]
 
@@ -503,7 +554,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="full")
     parser.add_argument("--traces", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data" / "azure2019")
-    parser.add_argument("--forecasts", type=Path, help="keep forecasts in this folder from run to run")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep forecasts and replays here: a run that is cut goes on there")
     parser.add_argument("--pictures", type=Path, help="draw figures 15 and 16 and the curves into this folder")
     options = parser.parse_args(arguments)
     preset = PRESETS[options.preset]
@@ -512,7 +563,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(line, file=sys.stderr, flush=True)
 
     cases = [
-        evaluate(preset, file, load_s, options.traces, options.forecasts, say) for file in preset.files for load_s in preset.loads_s
+        evaluate(preset, file, load_s, options.traces, options.keep, say) for file in preset.files for load_s in preset.loads_s
     ]  # fmt: skip
     if options.pictures is not None:
         from ml.prewarm_pictures import draw
