@@ -36,6 +36,7 @@ from api.routes import (
     quarantine,
     queues,
     secrets,
+    traces,
 )  # fmt: skip
 from api.routes import explain as explain_routes
 from smore.domain.errors import SmoreError
@@ -138,7 +139,7 @@ def create_app(config: Settings) -> Application:
         app.add_exception_handler(kind, _explained)
     for module in (
         invocations, explain_routes, functions, blobs, queues, gpus, jobs, predictor, prewarm, keys, projects, secrets, quarantine, audit,
-        health, oip,
+        health, oip, traces,
     ):  # fmt: skip
         app.include_router(module.router)
     return app

@@ -836,6 +836,34 @@ class Prewarm(BaseModel):
     functions: list[PrewarmFunction]
 
 
+class TraceFunction(BaseModel):
+    """``source``: what the file calls it; ``arrivals``: all of them."""
+
+    function: str
+    source: str
+    arrivals: int
+
+
+class Trace(BaseModel):
+    """Imported arrivals, which count as having come from ``since`` until ``until``; ``digest``: SHA-256 of the file."""
+
+    id: int
+    name: str
+    digest: str
+    created_at: datetime
+    since: datetime
+    until: datetime
+    functions: list[TraceFunction]
+
+
+class Traces(BaseModel):
+    traces: list[Trace]
+
+
+class TraceRemoved(BaseModel):
+    id: int
+
+
 class Problem(BaseModel):
     """RFC 9457; ``code`` is stable."""
 

@@ -26,15 +26,13 @@ from smore.catalog import Catalog
 from smore.db import make_engine
 from smore.domain.function import Prewarming
 from smore.forecasts import OWN, Board, Counted, Forecasts
-from smore.prewarming import MINUTE_S, Past
+from smore.prewarming import MINUTE_S, SPAN_MIN, Past
 from smore.prewarming import Prewarming as History
 from smore.queue import connect
 from smore.settings import PrewarmSettings, Settings, settings
 
 Floats = NDArray[np.float64]
 
-#: Minutes of the past that a fit and a forecast see: the long model's day, twice, so that each minute of a day was seen before.
-SPAN_MIN: Final = 2 * 1440
 #: Minutes of the past that lie in Redis for the rules of a new leader.
 TAUGHT_MIN: Final = 1440
 
@@ -146,26 +144,38 @@ class Foresight:
         self._clock = clock
 
     def fit(self, *, asked: bool) -> Outcome:
-        """Fit on what was counted, where that is asked for or due, and there is enough of it."""
+        """Fit on what was counted and imported, where that is asked for or due, and there is enough of it."""
         began, now = time.perf_counter(), self._clock()
-        newest = self._door.newest()
+        newest, lesson = self._door.newest(), self._board.lesson()
         past = self._door.past(now - SPAN_MIN * MINUTE_S, now)
-        self._teach(past)
-        if newest is not None and not asked and now - newest.created_at < self._knobs.refit_s:
+        self._teach(past, lesson)
+        self._board.learned(lesson)
+        rests = newest is not None and newest.manifest.get("lesson", 0) == lesson
+        if newest is not None and rests and not asked and now - newest.created_at < self._knobs.refit_s:
             # Redis may have lost it.
             self._board.use(newest.version)
             return Outcome(result="skipped", reason="The last fit is not old.", version=newest.version)
-        known = sum(past.known)
-        if known < self._knobs.least_minutes or not past.counts:
-            reason = f"{known} minutes were counted, {self._knobs.least_minutes} are needed."
-            return Outcome(result="skipped", reason=reason, functions=len(past.counts))
-        functions = sorted(past.counts)
-        model = self._craft.fit(matrix(past, functions), [row for row, function in enumerate(functions) if function in self._paper()])
-        manifest = {"functions": functions, "minutes": known, "until": past.from_at + len(past.known) * MINUTE_S}
+        seen, least = sorted({*past.counts, *past.imported}), self._knobs.least_minutes
+        known = dict(zip(seen, np.isfinite(matrix(past, seen)).sum(axis=1).tolist(), strict=True))
+        most = max(known.values(), default=sum(past.known))
+        functions = [function for function in seen if known[function] >= least]
+        if not functions:
+            if not rests:
+                # What it was fitted on was taken back.
+                self._board.use(0)
+            return Outcome(result="skipped", reason=f"{most} minutes were counted, {least} are needed.", functions=len(seen))
+        counts = matrix(past, functions)
+        # From the first minute that anybody knows: a backtest over nothing would choose blindly.
+        counts = counts[:, np.isfinite(counts).any(axis=0).argmax() :]
+        model = self._craft.fit(counts, [row for row, function in enumerate(functions) if function in self._paper()])
+        manifest = {
+            "functions": functions, "minutes": most, "until": past.from_at + len(past.known) * MINUTE_S, "lesson": lesson,
+            "imported": {function: len(minutes) for function, minutes in past.imported.items()},
+        }  # fmt: skip
         version = self._door.store(manifest, model)
         self._board.use(version)
         return Outcome(
-            result="fitted", reason=f"{known} minutes", version=version, functions=len(functions), seconds=time.perf_counter() - began
+            result="fitted", reason=f"{most} minutes", version=version, functions=len(functions), seconds=time.perf_counter() - began
         )
 
     def forecast(self) -> Outcome:
@@ -183,7 +193,7 @@ class Foresight:
         forecasts = Forecasts(
             version=self._board.version() + 1, model=fitted.version, made_at=now, from_at=past.from_at + len(past.known) * MINUTE_S,
             horizon=self._knobs.horizon, functions=functions, sources=sources, mean=mean.astype("<f4").tobytes(),
-            any=any_.astype("<f4").tobytes(),
+            any=any_.astype("<f4").tobytes(), lesson=int(fitted.manifest.get("lesson", 0)),
         )  # fmt: skip
         self._board.publish(forecasts)
         reason = ", ".join(f"{source} {count}" for source, count in sorted(Counter(sources).items()))
@@ -192,24 +202,30 @@ class Foresight:
             seconds=time.perf_counter() - began,
         )  # fmt: skip
 
-    def _teach(self, past: Past) -> None:
+    def _teach(self, past: Past, lesson: int) -> None:
         """Lay out what the rules of a new leader are taught."""
         skipped = max(0, len(past.known) - TAUGHT_MIN)
-        counts = {
-            function: [value for minute, count in sorted(minutes.items()) if minute >= skipped for value in (minute - skipped, count)]
-            for function, minutes in past.counts.items()
-        }
+        counts: dict[str, list[int]] = {}
+        for function in {*past.counts, *past.imported}:
+            # A minute that was imported is none that was counted. In one that was counted in part something may have been seen.
+            minutes = {**past.imported.get(function, {}), **past.counts.get(function, {})}
+            counts[function] = [
+                value for minute, count in sorted(minutes.items()) if count and minute >= skipped for value in (minute - skipped, count)
+            ]
         known = [minute - skipped for minute, counted in enumerate(past.known) if counted and minute >= skipped]
-        self._board.put_counts(Counted(from_at=past.from_at + skipped * MINUTE_S, known=known, counts=counts))
+        self._board.put_counts(Counted(from_at=past.from_at + skipped * MINUTE_S, known=known, counts=counts, lesson=lesson))
 
 
 def matrix(past: Past, functions: Sequence[str]) -> Floats:
-    """Arrivals [F, T]; NaN where nobody counted, also where somebody counted a part."""
+    """Arrivals [F, T]: as they were counted, else as they were imported, else NaN, also where somebody counted a part."""
     counts = np.zeros((len(functions), len(past.known)))
     for row, function in enumerate(functions):
         for minute, count in past.counts.get(function, {}).items():
             counts[row, minute] = count
     counts[:, ~np.asarray(past.known, bool)] = np.nan
+    for row, function in enumerate(functions):
+        for minute, count in past.imported.get(function, {}).items():
+            counts[row, minute] = count
     return counts
 
 

@@ -107,8 +107,12 @@ def register_learn(app: Celery, config: Settings) -> None:
     @app.task(name=FORECAST)
     def forecast() -> None:
         with suppress(*_OUTAGE):
+            if not config.prewarm.on:
+                return
+            if board.unlearned():
+                children.run("fit", module="ml.foresight")
             # Mostly a small platform has nothing to forecast from, and then no process is started for it.
-            if config.prewarm.on and board.model():
+            if board.model():
                 children.run("forecast", module="ml.foresight")
 
     @app.task(name=REFIT)

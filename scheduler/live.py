@@ -90,6 +90,8 @@ class Leader:
         self._table_seen = 0
         self._board = Board(client, prefix)
         self._forecasts_seen = 0
+        #: What was imported when rules were last taught what was counted.
+        self._lesson = 0
         self._state_at = 0.0
         self._jumps = 0
         self._policy = policy()
@@ -177,7 +179,7 @@ class Leader:
         self._measure_skew()
         snapshot = self._queue.snapshot()
         self._cursor = snapshot.last_event
-        self._table_seen = self._forecasts_seen = 0
+        self._table_seen = self._forecasts_seen = self._lesson = 0
         events: list[Event] = [*self._ruled(), *self._new_table()]
         for function, entry in self._catalog.functions().items():
             if entry.revision:
@@ -235,7 +237,12 @@ class Leader:
         except BadForecast as error:
             log.error("forecasts not used", version=version, error=str(error))
             return []
-        return [] if found is None else [foresight.updated(found)]
+        if found is None:
+            return []
+        # Rules that were taught before something was imported begin anew.
+        taught = self._counted() if found.lesson != self._lesson else []
+        self._lesson = found.lesson
+        return [*taught, foresight.updated(found)]
 
     def _counted(self) -> list[Event]:
         """What was counted before this leader began."""
@@ -246,7 +253,10 @@ class Leader:
         except BadForecast as error:
             log.error("counts not used", error=str(error))
             return []
-        return [] if found is None else [foresight.known(found)]
+        if found is None:
+            return []
+        self._lesson = found.lesson
+        return [foresight.known(found)]
 
     def _held(self, held: Held, events: list[Event]) -> None:
         waiting = held.waiting

@@ -7,9 +7,12 @@ What administrators ask of the platform: flows for both clients, ``client.carry(
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from smore.client import Answer, Call, Flow, Job, Limits, Project, exchange, path_of, read_answer, request_json
+
+#: Reading the largest file takes some seconds.
+IMPORT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,62 @@ def _send(method: str, body: object, *parts: str, **query: str | None) -> Flow[A
     asked = tuple((name, value) for name, value in query.items() if value is not None)
     call = Call(method=method, path=path_of(*parts)) if body is None else request_json(method, path_of(*parts), body)
     return (yield from exchange(replace(call, query=asked)))
+
+
+# --- traces -----------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFunction:
+    """``source``: what the file calls it."""
+
+    function: str
+    source: str
+    arrivals: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Imported arrivals, which count as having come from ``since`` until ``until``; ``digest``: SHA-256 of the file."""
+
+    id: int
+    name: str
+    digest: str
+    created_at: datetime
+    since: datetime
+    until: datetime
+    functions: list[TraceFunction]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traces:
+    traces: list[Trace]
+
+
+def import_trace(
+    content: bytes, *, name: str = "trace.csv", give: Sequence[str] = (), deal: Sequence[str] = (), end: datetime | None = None
+) -> Flow[Trace]:  # fmt: skip
+    """
+    Lay arrivals that were recorded elsewhere into the past of functions: a CSV file per minute or per arrival, gzip or not.
+
+    ``give``: ``NAME=FUNCTION`` of names in the file; ``deal``: functions that get what is busiest; ``end``: where its last minute ends.
+    """
+    query = [("name", name), *(("map", each) for each in give), *(("deal", each) for each in deal)]
+    if end is not None:
+        query.append(("end", end.isoformat()))
+    headers = {"Content-Type": "application/gzip" if content[:2] == b"\x1f\x8b" else "text/csv"}
+    call = Call(method="POST", path=path_of("traces"), query=tuple(query), headers=headers, content=content, timeout_s=IMPORT_S)
+    return read_answer((yield from exchange(call)), Trace)
+
+
+def traces() -> Flow[list[Trace]]:
+    """What was imported, the newest first."""
+    return read_answer((yield from _send("GET", None, "traces")), _Traces).traces
+
+
+def remove_trace(id_: int) -> Flow[None]:
+    """Forget what was imported; forecasters are fitted without it."""
+    yield from _send("DELETE", None, "traces", str(id_))
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------------------------

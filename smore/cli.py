@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from smore import cli_admin
+from smore import cli_admin, cli_traces
 from smore.terminal import (
     EXIT_FAILED as EXIT_FAILED,
 )
@@ -63,6 +63,7 @@ profiles = typer.Typer(help="Measured co-locations.", no_args_is_help=True)
 predictor = typer.Typer(help="The degradation predictor; alone: the version in force.", invoke_without_command=True)
 prewarm = typer.Typer(help="How functions are kept ready; alone: as it is now, and what it came to.", invoke_without_command=True)
 app.add_typer(prewarm, name="prewarm")
+app.add_typer(cli_traces.traces, name="traces")
 app.add_typer(profiles, name="profiles")
 app.add_typer(predictor, name="predictor")
 app.add_typer(functions, name="functions")

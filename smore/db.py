@@ -23,6 +23,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Identity,
     Index,
+    Integer,
     MetaData,
     Text,
     create_engine,
@@ -230,6 +231,35 @@ class PredictorRow(Base):
     manifest: Mapped[dict[str, Any]]
     table: Mapped[bytes | None]
     artifact: Mapped[bytes | None]
+
+
+class TraceRow(Base):
+    """
+    Arrivals that were recorded elsewhere and imported, for forecasters alone (``smore/prewarming.py`` is the only writer).
+
+    ``name``: of the file, for people; ``digest``: SHA-256 of its bytes. They count as having come in [from_at, until_at).
+    """
+
+    __tablename__ = "traces"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.name"), index=True)
+    name: Mapped[str]
+    digest: Mapped[str]
+    from_at: Mapped[datetime]
+    until_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class TraceCountRow(Base):
+    """``counts``: arrivals in each minute from the trace's ``from_at`` on, given to ``function``; ``source``: their name in the file."""
+
+    __tablename__ = "trace_counts"
+
+    trace: Mapped[int] = mapped_column(ForeignKey("traces.id", ondelete="CASCADE"), primary_key=True)
+    function: Mapped[str] = mapped_column(primary_key=True)
+    source: Mapped[str]
+    counts: Mapped[list[int]] = mapped_column(ARRAY(Integer))
 
 
 # The history

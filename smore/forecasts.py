@@ -26,7 +26,8 @@ class BadForecast(ValueError):
 class Forecasts(msgspec.Struct, frozen=True, kw_only=True):
     """
     ``mean``, ``any`` [F, H]: expected arrivals of ``functions`` (``<project>/<name>``) in the minutes from ``from_at`` + 60 h, and the
-    chance of at least one; ``sources`` [F]: the forecaster that was best in each one's backtest. ``model``: version of the fit.
+    chance of at least one; ``sources`` [F]: the forecaster that was best in each one's backtest. ``model``: version of the fit;
+    ``lesson``: state of what was imported that it rests on (:meth:`Board.lesson`).
     """
 
     format: int = FORMAT
@@ -39,18 +40,21 @@ class Forecasts(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[str]
     mean: bytes
     any: bytes
+    lesson: int = 0
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """
     Arrivals per minute as they were counted: ``counts``: function → [minute, arrivals, minute, arrivals, ...], minutes since
-    ``from_at``, those without arrivals left out; ``known``: minutes since ``from_at`` that somebody counted.
+    ``from_at``, those without arrivals left out; ``known``: minutes since ``from_at`` that somebody counted. Arrivals that were imported
+    stand among them, ``lesson`` as in the forecasts.
     """
 
     format: int = FORMAT
     from_at: float
     known: list[int]
     counts: Mapping[str, Sequence[int]]
+    lesson: int = 0
 
 
 class Keeping(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +143,7 @@ class Board:
         self._redis = client
         self._blob, self._version = f"{prefix}prewarm:forecasts", f"{prefix}prewarm:version"
         self._counts, self._model, self._state = f"{prefix}prewarm:counts", f"{prefix}prewarm:model", f"{prefix}prewarm:state"
+        self._lesson, self._learned = f"{prefix}prewarm:lesson", f"{prefix}prewarm:learned"
 
     def publish(self, forecasts: Forecasts) -> None:
         """Put forecasts in place of the last ones, in one step."""
@@ -171,6 +176,23 @@ class Board:
     def model(self) -> int:
         """Version of the forecaster in use, 0 = there is none."""
         return int(cast("bytes | None", self._redis.get(self._model)) or 0)
+
+    def changed(self) -> None:
+        """What was imported has changed: the learn worker fits anew when the next minute begins."""
+        self._redis.incr(self._lesson)
+
+    def lesson(self) -> int:
+        """How often what was imported has changed."""
+        return int(cast("bytes | None", self._redis.get(self._lesson)) or 0)
+
+    def learned(self, lesson: int) -> None:
+        """A fit has looked at what was imported."""
+        self._redis.set(self._learned, lesson)
+
+    def unlearned(self) -> bool:
+        """Whether what was imported has changed since a fit looked at it."""
+        lesson, learned = cast("list[bytes | None]", self._redis.mget(self._lesson, self._learned))
+        return int(lesson or 0) != int(learned or 0)
 
     def tell(self, state: bytes, ttl_s: float) -> None:
         """How the leader keeps functions now (:class:`State`)."""

@@ -764,6 +764,7 @@ def _retirements(before: datetime) -> Iterator[tuple[str, datetime | int]]:
         ("arrivals_minute", "minute", before),
         ("counted_minutes", "minute", before),
         ("instances", "asked_at", before),
+        ("traces", "until_at", before),
     ):
         rows = f"SELECT ctid FROM {table} WHERE {column} < %(before)s LIMIT %(chunk)s"
         yield f"WITH old AS (DELETE FROM {table} WHERE ctid = ANY(ARRAY({rows})) RETURNING 1) SELECT count(*) FROM old", bound

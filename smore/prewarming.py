@@ -2,21 +2,24 @@
 Keeping instances ready, in Postgres: what it rests on, and what it came to.
 
 Arrivals per minute (:class:`Past`), the lives of instances and the cold starts (:class:`FunctionAccount`), fitted forecasters. A minute
-that nobody counted is no minute without arrivals.
+that nobody counted is no minute without arrivals. What was recorded elsewhere (:class:`Imported`) lies in tables of its own: forecasters
+learn from it, and nothing that is counted or accounted for contains it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import floor
 from typing import Any, Final
 
-from sqlalchemy import Engine, case, delete, func, select
+from sqlalchemy import Engine, case, delete, func, select, text
 from sqlalchemy.orm import Session
 
-from smore.db import ArrivalsMinuteRow, CountedMinuteRow, ExecutionRow, ForecasterRow, InstanceRow
+from smore.db import ArrivalsMinuteRow, CountedMinuteRow, ExecutionRow, ForecasterRow, InstanceRow, TraceCountRow, TraceRow
 
 MINUTE_S: Final = 60.0
+#: Minutes of the past that a fit and a forecast see: the long model's day, twice, so that each minute of a day was seen before.
+SPAN_MIN: Final = 2 * 1440
 #: A minute counts where the platform was up in so many of its seconds.
 LEAST_SECONDS: Final = 50
 #: Forecasters that are kept.
@@ -28,11 +31,31 @@ class Past:
     """
     Arrivals per minute from ``from_at`` (epoch seconds) on: ``known`` [T]: somebody counted that minute; ``counts``: function
     (``<project>/<name>``) → minute → arrivals, where there were any.
+
+    ``imported``: function → minute → arrivals, 0 too, as a trace has them, in minutes that nobody counted here.
     """
 
     from_at: float
     known: Sequence[bool]
     counts: Mapping[str, Mapping[int, int]]
+    imported: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """
+    Arrivals that were recorded elsewhere, as they were laid into the past of this platform: [from_at, until_at), epoch seconds.
+
+    ``functions``: function (its name in the project) → (name in the file, arrivals). ``digest``: SHA-256 of the file.
+    """
+
+    id: int
+    name: str
+    digest: str
+    created_at: float
+    from_at: float
+    until_at: float
+    functions: Mapping[str, tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +120,66 @@ class Prewarming:
                 select(*columns).where(row.minute >= _moment(begin), row.minute < _moment(end)).order_by(row.minute)
             ):
                 counts.setdefault(f"{project}/{function}", {})[int((minute.timestamp() - begin) / MINUTE_S)] = n
-        return Past(from_at=begin, known=known, counts=counts)
+            imported = self._imported(connection, begin, known)
+        return Past(from_at=begin, known=known, counts=counts, imported=imported)
+
+    # ---- what was imported -------------------------------------------------------------------------------------------------------------
+
+    def import_trace(
+        self, project: str, *, name: str, digest: str, from_at: float, counts: Mapping[str, tuple[str, Sequence[int]]]
+    ) -> Imported:  # fmt: skip
+        """Keep arrivals: ``counts``: function → (name in the file, arrivals in each minute from ``from_at`` on), all equally long."""
+        minutes = max(len(each) for _, each in counts.values())
+        with Session(self._engine) as session:
+            row = TraceRow(
+                project=project, name=name, digest=digest, from_at=_moment(from_at), until_at=_moment(from_at + minutes * MINUTE_S)
+            )
+            session.add(row)
+            session.flush()
+            session.add_all(
+                TraceCountRow(trace=row.id, function=function, source=source, counts=list(each))
+                for function, (source, each) in counts.items()
+            )
+            session.commit()
+            return _trace(row, {function: (source, sum(each)) for function, (source, each) in counts.items()})
+
+    def traces(self, project: str) -> list[Imported]:
+        """The newest first."""
+        total = select(func.coalesce(func.sum(text("n")), 0)).select_from(func.unnest(TraceCountRow.counts).alias("n")).scalar_subquery()
+        with Session(self._engine) as session:
+            rows = session.scalars(select(TraceRow).where(TraceRow.project == project).order_by(TraceRow.id.desc())).all()
+            found: dict[int, dict[str, tuple[str, int]]] = {row.id: {} for row in rows}
+            columns = (TraceCountRow.trace, TraceCountRow.function, TraceCountRow.source, total)
+            for trace, function, source, n in session.execute(select(*columns).where(TraceCountRow.trace.in_(found))):
+                found[trace][function] = (source, int(n))
+            return [_trace(row, found[row.id]) for row in rows]
+
+    def remove_trace(self, project: str, id_: int) -> bool:
+        """Forget what was imported. False where there is no such trace."""
+        with Session(self._engine) as session:
+            gone = session.execute(delete(TraceRow).where(TraceRow.project == project, TraceRow.id == id_).returning(TraceRow.id)).all()
+            session.commit()
+            return bool(gone)
+
+    @staticmethod
+    def _imported(connection: Any, begin: float, known: Sequence[bool]) -> dict[str, dict[int, int]]:
+        """By function, where nobody counted; of two traces with the same minute of a function the newer one's."""
+        end = begin + len(known) * MINUTE_S
+        columns = (TraceRow.project, TraceCountRow.function, TraceRow.from_at, TraceCountRow.counts)
+        rows = (
+            select(*columns)
+            .join(TraceCountRow, TraceCountRow.trace == TraceRow.id)
+            .where(TraceRow.until_at > _moment(begin), TraceRow.from_at < _moment(end))
+            .order_by(TraceRow.id)
+        )
+        found: dict[str, dict[int, int]] = {}
+        for project, function, from_at, counts in connection.execute(rows):
+            first = int((from_at.timestamp() - begin) / MINUTE_S)
+            minutes = found.setdefault(f"{project}/{function}", {})
+            for minute in range(max(0, first), min(len(known), first + len(counts))):
+                if not known[minute]:
+                    minutes[minute] = counts[minute - first]
+        return found
 
     # ---- what it came to --------------------------------------------------------------------------------------------------------------
 
@@ -174,6 +256,13 @@ class Prewarming:
             if row is None:
                 return None
             return Fitted(version=row.version, created_at=row.created_at.timestamp(), manifest=row.manifest, model=row.model)
+
+
+def _trace(row: TraceRow, functions: Mapping[str, tuple[str, int]]) -> Imported:
+    return Imported(
+        id=row.id, name=row.name, digest=row.digest, created_at=row.created_at.timestamp(), from_at=row.from_at.timestamp(),
+        until_at=row.until_at.timestamp(), functions=functions,
+    )  # fmt: skip
 
 
 def _moment(at: float) -> datetime:

@@ -53,7 +53,7 @@ class Wall:
     def __init__(self) -> None:
         self.forecasts: list[wire.Forecasts] = []
         self.counted: wire.Counted | None = None
-        self.used = 0
+        self.used = self.asked = self.done = 0
 
     def publish(self, forecasts: wire.Forecasts) -> None:
         self.forecasts.append(forecasts)
@@ -63,6 +63,12 @@ class Wall:
 
     def use(self, model: int) -> None:
         self.used = model
+
+    def lesson(self) -> int:
+        return self.asked
+
+    def learned(self, lesson: int) -> None:
+        self.done = lesson
 
     def put_counts(self, counted: wire.Counted) -> None:
         self.counted = counted
@@ -136,6 +142,48 @@ def test_a_new_leader_is_taught_the_newest_minutes_alone() -> None:
     assert list(event.counts["p/b"]) == []
     assert list(event.counts["p/a"])[-1] == (T + 1497 * 60, 1)
     assert len(event.counts["p/a"]) == 10
+
+
+def lent(minutes: int = 30) -> Past:
+    """Nothing but a trace of ``p/b``, and of ``p/c`` too little."""
+    imported = {"p/b": {minute: minute % 2 for minute in range(10, minutes)}, "p/c": dict.fromkeys(range(25, minutes), 1)}
+    return Past(from_at=T, known=[False] * minutes, counts={"p/a": {29: 1}}, imported=imported)
+
+
+def test_what_was_imported_stands_where_nobody_counted() -> None:
+    found = matrix(Past(from_at=T, known=[True, False], counts={"p/a": {0: 3, 1: 9}}, imported={"p/a": {1: 0}}), ["p/a", "p/b"])
+    np.testing.assert_array_equal(found, [[3, 0], [0, math.nan]])
+
+
+def test_a_platform_that_has_counted_nothing_forecasts_from_a_trace() -> None:
+    now = [T + 30 * 60]
+    made_, door, wall = made(lent(), now)
+    door.past = lambda since, until: lent()  # type: ignore[method-assign]
+    wall.asked = 7
+    outcome = made_.fit(asked=False)
+    # Of the others nobody knows enough: they go on with their keep-alive.
+    assert (outcome.result, door.fitted[0].manifest["functions"], wall.done) == ("fitted", ["p/b"], 7)
+    # From the first minute of the trace on, and LS-LSTM is the row's that wants it.
+    assert msgspec.json.decode(door.fitted[0].model) == [20, [0]]
+    assert (door.fitted[0].manifest["imported"], door.fitted[0].manifest["lesson"]) == ({"p/b": 20, "p/c": 5}, 7)
+    assert wall.counted is not None
+    assert (wall.counted.lesson, wall.counted.known) == (7, [])
+    assert list(wall.counted.counts["p/b"]) == [value for minute in range(11, 30, 2) for value in (minute, 1)]
+    assert made_.forecast().functions == 1
+    assert wall.forecasts[0].lesson == 7
+
+
+def test_a_trace_that_is_taken_back_is_forecast_from_no_more() -> None:
+    now = [T + 30 * 60]
+    made_, door, wall = made(lent(), now)
+    door.past = lambda since, until: lent()  # type: ignore[method-assign]
+    made_.fit(asked=False)
+    door.fitted[0] = Fitted(version=1, created_at=now[0], manifest=door.fitted[0].manifest, model=door.fitted[0].model)
+    door.past = lambda since, until: Past(from_at=T, known=[False] * 30, counts={})  # type: ignore[method-assign]
+    assert (made_.fit(asked=False).result, wall.used) == ("skipped", 1)
+    # Something was imported or removed since: no fit is young enough.
+    wall.asked = 1
+    assert (made_.fit(asked=False).result, wall.used, wall.done) == ("skipped", 0, 1)
 
 
 def test_the_best_forecaster_of_each_function_is_chosen() -> None:

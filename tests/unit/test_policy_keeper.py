@@ -318,6 +318,23 @@ def test_a_new_leader_teaches_its_rules_what_was_counted() -> None:
     ]  # fmt: skip
 
 
+def test_rules_begin_anew_with_what_was_imported_meanwhile_and_with_what_is_loaded() -> None:
+    stage = Stage()
+    stage.at(T, function(0), function(1), served(), served(1), report("a", T, 2))
+    former, other = stage.rules["p/f0"], stage.rules["p/f1"]
+    stage.rules.clear()
+    stage.at(T + 90, CountsKnown(counts={"p/f0": [(T - 60, 1), (T + 60, 5)]}))
+    begun = stage.rules["p/f0"]
+    assert begun is not former
+    assert begun.heard[:3] == [("arrived", T - 30), ("idle", T - 30, 1, 0), ("minute", T, 1, None)]
+    # The minute that runs is no past.
+    assert ("minute", T + 120, 5, None) not in begun.heard
+    assert ("idle", T + 90, 2, 0) in begun.heard
+    assert "p/f1" not in stage.rules
+    stage.keeper.idle(T + 91, stage.engine.cluster.demands[1], 1, 0)
+    assert other.heard[-1] == ("idle", T + 91, 1, 0)
+
+
 def test_an_instance_that_nobody_asked_for_begins_to_be_idle() -> None:
     """A former leader has, or a person: the rule decides how long it stays."""
     stage = Stage()

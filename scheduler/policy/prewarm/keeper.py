@@ -237,16 +237,20 @@ class Keeper:
 
     def remember(self, now: float, event: CountsKnown) -> None:
         """
-        Arrivals of the time before this keeper began, so that its rules need not learn them again.
+        Arrivals of the past, so that rules need not learn them again: those of the functions that are named begin anew with them.
 
-        Arrivals are taken to be spread evenly over their minute; nothing that a rule answers meanwhile counts.
+        Arrivals are taken to be spread evenly over their minute; nothing that a rule answers meanwhile counts. What is loaded then begins
+        to be idle now.
         """
-        self._turn(self._straight(now))
+        now_at = self._straight(now)
+        self._turn(now_at)
         begin = self._minute
         for function, minutes in event.counts.items():
             kept = self._kept.get(function)
             if kept is None or kept.rule is None:
                 continue
+            kept.rule = self._rule(kept.demand)
+            assert kept.rule is not None
             for at, count in minutes:
                 if at + MINUTE_S > begin:
                     break
@@ -257,6 +261,9 @@ class Keeper:
                         kept.rule.arrived(moment)
                         kept.rule.idle(moment, 1)
                 kept.rule.minute(at + MINUTE_S, count, None)
+            loaded = sum(kept.known.values())
+            if loaded:
+                self._hold(kept, kept.rule.idle(now_at, loaded, 0))
 
     def forget(self, function: str) -> list[Decision]:
         """A function is gone: so is all that was loaded for it, also what is still on its way."""

@@ -1,0 +1,184 @@
+"""Arrivals that were recorded elsewhere: what forecasters learn from until a function has been counted for long enough here."""
+
+import hashlib
+import tempfile
+import time
+from math import floor
+from pathlib import Path as File
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from pydantic import AwareDatetime, StringConstraints
+
+from api import schemas
+from api.answers import moment
+from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
+from smore.catalog import KeyEntry
+from smore.domain.errors import FunctionNotFound, InvalidInput, NotFound, PayloadTooLarge
+from smore.forecasts import Board
+from smore.traces import MINUTE_S, MOST_CHARACTERS, Trace, read_trace
+
+if TYPE_CHECKING:
+    from smore.prewarming import Imported
+
+router = APIRouter(prefix="/v1/traces", tags=["prewarming"])
+
+#: Bytes as they are sent, packed or not; what they unpack to is bounded too.
+MOST_BYTES = MOST_CHARACTERS
+#: Functions that one trace is given to.
+MOST_FUNCTIONS = 1000
+
+_FILES = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in ("text/csv", "application/gzip")}
+Name = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+
+
+@router.post("", status_code=201, openapi_extra={"requestBody": {"required": True, "content": _FILES}})
+async def import_trace(
+    gateway: TheGateway,
+    caller: AdminKey,
+    trail: TheTrail,
+    request: Request,
+    name: Annotated[
+        str, Query(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$", description="Of the file, for people and messages")
+    ] = "trace.csv",
+    give: Annotated[
+        list[Name] | None,
+        Query(alias="map", max_length=MOST_FUNCTIONS, description="`NAME=FUNCTION`: what came for NAME came for FUNCTION"),
+    ] = None,
+    deal: Annotated[
+        list[Name] | None, Query(max_length=MOST_FUNCTIONS, description="Functions that get what is busiest in the file, in this order")
+    ] = None,
+    end: Annotated[AwareDatetime | None, Query(description="Where its last minute is to end; default: dates as they are, else now")] = None,
+) -> schemas.Trace:
+    """
+    Lay arrivals into the past of functions of this project. Where neither `map` nor `deal` is given, names are those of functions.
+
+    A CSV file, gzip or not: a row for each function and a column for each minute of the day, as the Azure Functions trace of 2019 has it
+    (`HashFunction`, `1` to `1440`), or a row for each arrival (`function`, `timestamp`). A row that cannot be used is refused with its
+    line and field, and nothing is kept. Forecasters learn from it when the next minute begins; minutes that the platform has counted
+    itself go before it, and nothing that is counted, limited or accounted for contains it.
+    """
+    with tempfile.TemporaryDirectory(prefix="smore-trace-") as folder:
+        file = File(folder) / name
+        digest = await _receive(request, file)
+        chosen, from_at = await run_in_threadpool(_choose, gateway, caller.project, file, give or [], deal or [], end)
+        return await run_in_threadpool(_keep, gateway, caller, trail, name, digest, from_at, chosen)
+
+
+async def _receive(request: Request, file: File) -> str:
+    """The body into a file; its SHA-256. Raises PayloadTooLarge."""
+    digest, size = hashlib.sha256(), 0
+    with file.open("wb") as target:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > MOST_BYTES:
+                raise PayloadTooLarge(f"A trace has {MOST_BYTES >> 20} MiB at most.", limit=MOST_BYTES)
+            digest.update(piece)
+            await run_in_threadpool(target.write, piece)
+    return digest.hexdigest()
+
+
+def _choose(
+    gateway: Gateway, project: str, file: File, give: list[str], deal: list[str], end: AwareDatetime | None
+) -> tuple[dict[str, tuple[str, list[int]]], int]:
+    """Function → (name in the file, arrivals per minute), and where they begin. Raises BadTrace, InvalidInput, FunctionNotFound."""
+    trace = read_trace(file)
+    mine = {key.partition("/")[2] for key in list(gateway.catalog.functions) if key.partition("/")[0] == project}
+    names = _given(trace, mine, give, deal)
+    from_at = _begin(trace, end)
+    counts = trace.counts(names.values())
+    return {function: (source, counts[source]) for function, source in names.items()}, from_at
+
+
+def _given(trace: Trace, mine: set[str], give: list[str], deal: list[str]) -> dict[str, str]:
+    """Function → name in the file."""
+    names: dict[str, str] = {}
+    for each in give:
+        source, _, function = each.rpartition("=")
+        if source not in trace.totals:
+            raise InvalidInput(f"map: {source[:80]!r} is not in the file", field="map")
+        names[_new(function, mine, names, "map")] = source
+    dealt = trace.busiest(len(deal), without=names.values())
+    if len(dealt) < len(deal):
+        raise InvalidInput(f"deal: the file has {len(dealt)} names to deal, {len(deal)} functions want one", field="deal")
+    for function, source in zip(deal, dealt, strict=True):
+        names[_new(function, mine, names, "deal")] = source
+    if not give and not deal:
+        names = {name: name for name in trace.totals if name in mine}
+        if not names:
+            raise InvalidInput("map: the file names no function of this project; `map` or `deal` say whose arrivals these are", field="map")
+    if len(names) > MOST_FUNCTIONS:
+        raise InvalidInput(f"map: a trace is given to {MOST_FUNCTIONS} functions at most", field="map")
+    return names
+
+
+def _new(function: str, mine: set[str], names: dict[str, str], field: str) -> str:
+    if function not in mine:
+        raise FunctionNotFound(f"{field}: there is no function {function[:80]!r} in this project.", field=field)
+    if function in names:
+        raise InvalidInput(f"{field}: {function!r} is given two traces", field=field)
+    return function
+
+
+def _begin(trace: Trace, end: AwareDatetime | None) -> int:
+    """Epoch seconds of its first minute. Raises InvalidInput where forecasters would see nothing of it."""
+    from smore.prewarming import SPAN_MIN
+
+    now = floor(time.time() / MINUTE_S) * MINUTE_S
+    length = trace.minutes * MINUTE_S
+    laid = trace.from_at + length if trace.dated else now
+    until = floor(end.timestamp() / MINUTE_S) * MINUTE_S if end is not None else laid
+    if until > now:
+        raise InvalidInput("end: the trace would end in the future", field="end")
+    if until <= now - SPAN_MIN * MINUTE_S:
+        raise InvalidInput(f"end: forecasters look back {SPAN_MIN} minutes, and it ends before that; `end` lays it elsewhere", field="end")
+    return until - length
+
+
+def _keep(
+    gateway: Gateway, caller: KeyEntry, trail: Trail, name: str, digest: str, from_at: int, chosen: dict[str, tuple[str, list[int]]]
+) -> schemas.Trace:
+    with trail.change(caller, f"trace/{name}") as change:
+        made = gateway.prewarming().import_trace(caller.project, name=name, digest=digest, from_at=from_at, counts=chosen)
+        change.after = {
+            "id": made.id,
+            "digest": digest,
+            "functions": {function: source for function, (source, _) in made.functions.items()},
+        }
+    _changed(gateway)
+    return _shown(made)
+
+
+def _changed(gateway: Gateway) -> None:
+    Board(gateway.client(), gateway.settings.redis.prefix).changed()
+
+
+@router.get("")
+def list_traces(gateway: TheGateway, caller: ReadKey) -> schemas.Traces:
+    """What was imported into this project, the newest first."""
+    return schemas.Traces(traces=[_shown(one) for one in gateway.prewarming().traces(caller.project)])
+
+
+@router.delete("/{trace}")
+def remove_trace(
+    gateway: TheGateway, caller: AdminKey, trail: TheTrail, trace: Annotated[int, Path(ge=1, le=2**63 - 1)]
+) -> schemas.TraceRemoved:  # fmt: skip
+    """Forget an imported trace: forecasters are fitted without it when the next minute begins."""
+    with trail.change(caller, f"trace/{trace}") as change:
+        if not gateway.prewarming().remove_trace(caller.project, trace):
+            raise NotFound(f"There is no trace {trace}.")
+        change.after = {"removed": trace}
+    _changed(gateway)
+    return schemas.TraceRemoved(id=trace)
+
+
+def _shown(one: "Imported") -> schemas.Trace:
+    return schemas.Trace(
+        id=one.id, name=one.name, digest=one.digest, created_at=moment(one.created_at), since=moment(one.from_at),
+        until=moment(one.until_at),
+        functions=[
+            schemas.TraceFunction(function=function, source=source, arrivals=arrivals)
+            for function, (source, arrivals) in sorted(one.functions.items())
+        ],
+    )  # fmt: skip
