@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from smore.client import Answer, Call, Flow, Job, Limits, Project, exchange, path_of, read_answer, request_json
+from smore.client import Answer, Call, Flow, Job, Project, exchange, path_of, read_answer, request_json
+from smore.domain.limits import Limits
 
 #: Reading the largest file takes some seconds.
 IMPORT_S: Final = 120.0

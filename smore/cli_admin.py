@@ -205,7 +205,7 @@ def projects_limit(
 ) -> None:
     """Set all limits of a project; what is not named is not limited."""
     from smore import admin
-    from smore.client import Limits
+    from smore.domain.limits import Limits
 
     limits = Limits(rate_per_s=rate, burst=burst, depth=depth, concurrency=concurrency, warm_memory_mib=warm_memory)
     with connected() as client:

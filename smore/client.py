@@ -29,6 +29,7 @@ import msgspec
 from smore.domain import tensors
 from smore.domain.function import TensorSpec
 from smore.domain.invocation import TERMINAL, State
+from smore.domain.limits import NO_LIMITS, Limits
 
 if TYPE_CHECKING:
     import numpy
@@ -642,23 +643,12 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a project may use, or uses: see docs/admin.md. None = no limit."""
-
-    rate_per_s: float | None = None
-    burst: int | None = None
-    depth: int | None = None
-    concurrency: int | None = None
-    warm_memory_mib: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
     """``use``: invocations that wait (``depth``), that wait or run (``concurrency``), and memory of warm instances."""
 
     name: str
     created_at: datetime | None = None
-    limits: Limits = Limits()
+    limits: Limits = NO_LIMITS
     use: Limits | None = None
 
 

@@ -84,11 +84,16 @@ def tree(pid: int) -> Iterator[int]:
 
 def private_mib(pid: int) -> float:
     """Memory that comes back when the process ends: its pages that nobody else maps, swapped ones included. MiB."""
+    return _sum_mib(pid, "smaps_rollup", (b"Private_Clean:", b"Private_Dirty:", b"Swap:"))
+
+
+def _sum_mib(pid: int, name: str, fields: tuple[bytes, ...]) -> float:
+    """The sum of these lines of a file in /proc, which are in KiB; 0 of a process that is gone."""
     total = 0
     try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
             for line in file:
-                if line.startswith((b"Private_Clean:", b"Private_Dirty:", b"Swap:")):
+                if line.startswith(fields):
                     total += int(line.split()[1])
     except _GONE:
         return 0.0
@@ -101,15 +106,7 @@ def resident_mib(pid: int) -> float:
 
     A look of microseconds where :func:`private_mib` takes milliseconds; what a fork shares with its parent counts in full.
     """
-    total = 0
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            for line in file:
-                if line.startswith((b"RssAnon:", b"RssShmem:", b"VmSwap:")):
-                    total += int(line.split()[1])
-    except _GONE:
-        return 0.0
-    return total / 1024
+    return _sum_mib(pid, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
 
 
 def proportional_mib(pids: Iterable[int]) -> float:

@@ -4,6 +4,7 @@ BERT with a classification head (Devlin et al. 2019, "BERT: pre-training of deep
 The paper preset is BERT-base-uncased: 109.48 M parameters with its pooler. The data set of table I is CSL: two classes.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -128,12 +129,17 @@ def build(preset: str) -> nn.Module:
     return Bert(SIZES[preset])
 
 
-def sample(preset: str, rows: int, generator: torch.Generator) -> Tensors:
-    """Sequences of half to full length, [CLS] ... [SEP], padded with 0."""
-    size = SIZES[preset]
+def token_rows(size: Size, rows: int, first: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of half to full length: words from ``first`` on and mask, [rows, tokens], and lengths [rows, 1]."""
     lengths = torch.randint(size.tokens // 2, size.tokens + 1, (rows, 1), generator=generator)
     mask = torch.arange(size.tokens).expand(rows, -1) < lengths
-    words = torch.randint(SEP + 1, size.vocabulary, (rows, size.tokens), generator=generator) * mask
+    return torch.randint(first, size.vocabulary, (rows, size.tokens), generator=generator), mask, lengths
+
+
+def sample(preset: str, rows: int, generator: torch.Generator) -> Tensors:
+    """Sequences of half to full length, [CLS] ... [SEP], padded with 0."""
+    words, mask, lengths = token_rows(SIZES[preset], rows, SEP + 1, generator)
+    words *= mask
     words[:, 0] = CLS
     words.scatter_(1, lengths - 1, SEP)
     return {"input_ids": words, "attention_mask": mask.long()}
@@ -144,28 +150,40 @@ def labels(preset: str, rows: int, generator: torch.Generator) -> Tensor:
     return torch.randint(SIZES[preset].classes, (rows,), generator=generator)
 
 
-def _preset(name: str, training_batches: tuple[int, int, int, int]) -> Preset:
-    size = SIZES[name]
-    return Preset(
-        inputs=(tensor_spec("input_ids", "INT64", size.tokens), tensor_spec("attention_mask", "INT64", size.tokens)),
-        limits={"input_ids": size.vocabulary},
-        training_batches=training_batches,
+def text_card(
+    *,
+    name: str,
+    sizes: Mapping[str, Size],
+    build: Callable[[str], nn.Module],
+    sample: Callable[[str, int, torch.Generator], Tensors],
+    labels: Callable[[str, int, torch.Generator], Tensor],
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> ModelCard:
+    """The card of a model on this encoder: ``input_ids`` and ``attention_mask`` [rows, tokens] to ``logits``; the sizes go by preset."""
+    batches = {"paper": (8, 16, 32, 64), "cpu": (1, 2, 4, 8)}
+    return ModelCard(
+        name=name,
+        output="logits",
+        presets={
+            preset: Preset(
+                inputs=(tensor_spec("input_ids", "INT64", size.tokens), tensor_spec("attention_mask", "INT64", size.tokens)),
+                limits={"input_ids": size.vocabulary},
+                training_batches=batches[preset],
+            )
+            for preset, size in sizes.items()
+        },
+        build=build,
+        sample=sample,
+        labels=labels,
+        loss=loss,
+        optimizer="adam",
+        learning_rate=1e-4,
+        weight_std=0.02,
+        input_wait=0.2,
     )
 
 
-CARD = ModelCard(
-    name="bert",
-    output="logits",
-    presets={"paper": _preset("paper", (8, 16, 32, 64)), "cpu": _preset("cpu", (1, 2, 4, 8))},
-    build=build,
-    sample=sample,
-    labels=labels,
-    loss=functional.cross_entropy,
-    optimizer="adam",
-    learning_rate=1e-4,
-    weight_std=0.02,
-    input_wait=0.2,
-)
+CARD = text_card(name="bert", sizes=SIZES, build=build, sample=sample, labels=labels, loss=functional.cross_entropy)
 
 
 class Function(ModelFunction):

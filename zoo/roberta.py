@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zoo.bert import Encoder, Size
-from zoo.model import ModelCard, ModelFunction, Preset, Tensors, tensor_spec
+from zoo.bert import Encoder, Size, text_card, token_rows
+from zoo.model import ModelFunction, Tensors
 
 #: Tokens of the vocabulary: <s>, <pad>, </s>. Positions count from the one after ``PAD``.
 START, PAD, END = 0, 1, 2
@@ -57,9 +57,8 @@ def _context(size: Size) -> int:
 def sample(preset: str, rows: int, generator: torch.Generator) -> Tensors:
     """Sequences of half to full length: <s> question </s></s> context </s>, padded with <pad>."""
     size = SIZES[preset]
-    lengths = torch.randint(size.tokens // 2, size.tokens + 1, (rows, 1), generator=generator)
-    mask = torch.arange(size.tokens).expand(rows, -1) < lengths
-    words = torch.randint(END + 1, size.vocabulary, (rows, size.tokens), generator=generator).masked_fill(~mask, PAD)
+    words, mask, lengths = token_rows(size, rows, END + 1, generator)
+    words.masked_fill_(~mask, PAD)
     context = _context(size)
     words[:, 0] = START
     words[:, context - 2 : context] = END
@@ -78,28 +77,7 @@ def loss(logits: Tensor, spans: Tensor) -> Tensor:
     return functional.cross_entropy(logits, spans)
 
 
-def _preset(name: str, training_batches: tuple[int, int, int, int]) -> Preset:
-    size = SIZES[name]
-    return Preset(
-        inputs=(tensor_spec("input_ids", "INT64", size.tokens), tensor_spec("attention_mask", "INT64", size.tokens)),
-        limits={"input_ids": size.vocabulary},
-        training_batches=training_batches,
-    )
-
-
-CARD = ModelCard(
-    name="roberta",
-    output="logits",
-    presets={"paper": _preset("paper", (8, 16, 32, 64)), "cpu": _preset("cpu", (1, 2, 4, 8))},
-    build=build,
-    sample=sample,
-    labels=labels,
-    loss=loss,
-    optimizer="adam",
-    learning_rate=1e-4,
-    weight_std=0.02,
-    input_wait=0.2,
-)
+CARD = text_card(name="roberta", sizes=SIZES, build=build, sample=sample, labels=labels, loss=loss)
 
 
 class Function(ModelFunction):
