@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,7 +30,7 @@ from scheduler.simulation.instances import Setup, Workload, score
 from smore.catalog import Catalog
 from smore.db import make_engine
 from smore.domain.function import FunctionSpec
-from smore.prewarming import FunctionAccount, Past, Prewarming
+from smore.prewarming import MINUTE_S, FunctionAccount, Past, Prewarming
 from smore.queue import connect
 from smore.settings import Settings, settings
 
@@ -44,6 +45,20 @@ BELIEFS: Final = (1.0, 0.3)
 #: Part of the span that rules learn from before they are scored.
 LEARNING: Final = 0.2
 PAGE: Final = "index.html"
+#: Beside the style that pages of reports share. The picture's inks are made for white paper: in the dark they are turned round, hues kept.
+LOOK: Final = """
+figure svg { width: 100%; max-width: 700px; height: auto; display: block; margin: 0 auto; }
+td.why { min-width: 32ch; }
+.scroll td:first-child, .scroll th:first-child { position: sticky; left: 0; background: var(--card); white-space: nowrap; }
+tr.ours td { font-weight: 600; }
+@media (max-width: 600px) {
+  main { padding: 20px 14px 48px; } h2 { margin-top: 36px; } figure { padding: 8px 4px; } th, td { padding: 6px 8px; }
+}
+@media (prefers-color-scheme: dark) {
+  :root { color-scheme: dark; --ink: #e4e8ef; --soft: #9aa5b8; --line: #333c4b; --back: #12161d; --card: #1b212b; --blue: #5cb3e6; }
+  figure svg { filter: invert(1) hue-rotate(180deg) brightness(1.25); }
+}
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +95,21 @@ def workload(past: Past, specs: dict[str, FunctionSpec]) -> Workload:
     )  # fmt: skip
 
 
-def points(work: Workload, seed: int) -> list[Point]:
-    """Every rule on the same arrivals."""
+def since_counted(past: Past) -> Past:
+    """From the first minute on of which anything is known: a platform is not judged by the time before it came up."""
+    first = min([minute for each in past.counts.values() for minute in each] + [minute for minute, known in enumerate(past.known) if known])
+    counts = {function: {minute - first: count for minute, count in minutes.items()} for function, minutes in past.counts.items()}
+    return Past(from_at=past.from_at + first * MINUTE_S, known=past.known[first:], counts=counts)
+
+
+def points(work: Workload, seed: int, price: float) -> list[Point]:
+    """Every rule on the same arrivals; ``price``: GB-seconds that a cold start is worth to the rule in force."""
     first = int(LEARNING * work.counts.shape[1])
     setups = [("never", Setup(name="never", how=KEEP, keep_s=0.0))]
     setups += [("keep-alive", Setup(name=f"keep-alive {keep:g} s", how=KEEP, keep_s=keep)) for keep in KEEPS]
     setups += [
-        ("priced", Setup(name=f"priced {price:g} GB s", how=PRICED, knobs=BELIEFS, price_s=price / work.memory_gb)) for price in PRICES
+        ("priced", Setup(name=_priced(price), how=PRICED, knobs=BELIEFS, price_s=price / work.memory_gb))
+        for price in sorted({*PRICES, price})
     ]
     setups.append(("oracle", Setup(name="oracle", how=ORACLE)))
     tallies = [(family, setup.name, score(work, setup, seed, first)) for family, setup in setups]
@@ -109,13 +132,17 @@ def _missed(tally: Floats) -> int:
 # ---- the page ----------------------------------------------------------------------------------------------------------------------------
 
 
-def draw(found: Sequence[Point]) -> "Figure":
-    """Cold starts avoided against memory held idle: the further up and left, the better."""
+def _priced(price: float) -> str:
+    return f"priced {price:g} GB s"
+
+
+def draw(found: Sequence[Point], price: float) -> "Figure":
+    """Cold starts avoided against memory held idle: the further up and left, the better. A ring marks the price in force."""
     from matplotlib.figure import Figure
 
     from ml.pictures import BLUE, GREEN, GREY, ORANGE
 
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    figure = Figure(figsize=(5.0, 3.7), layout="constrained")
     axes = figure.subplots()
     looks = {"keep-alive": (ORANGE, "s", "fixed keep-alives"), "priced": (BLUE, "o", "priced, at several prices")}
     for family, (colour, marker, label) in looks.items():
@@ -124,6 +151,11 @@ def draw(found: Sequence[Point]) -> "Figure":
     for family, colour, marker in (("never", GREY, "v"), ("oracle", GREEN, "*")):
         one = next(point for point in found if point.family == family)
         axes.plot([one.idle_gb_h], [one.avoided], color=colour, marker=marker, markersize=10, linestyle="none", label=family, clip_on=False)
+    ours = next(point for point in found if point.rule == _priced(price))
+    axes.plot(
+        [ours.idle_gb_h], [ours.avoided], color=BLUE, marker="o", markersize=12, markerfacecolor="none", linestyle="none",
+        label=f"the price in force, {price:g} GB s",
+    )  # fmt: skip
     axes.set_xlabel("GB-hours loaded without work, loads included")
     axes.set_ylabel("cold starts avoided, against never")
     axes.set_xlim(left=0)
@@ -133,7 +165,7 @@ def draw(found: Sequence[Point]) -> "Figure":
     return figure
 
 
-def picture(found: Sequence[Point]) -> str:
+def picture(found: Sequence[Point], price: float) -> str:
     """As SVG, the same for the same points."""
     import io
 
@@ -143,14 +175,18 @@ def picture(found: Sequence[Point]) -> str:
 
     with mpl.rc_context(STYLE):
         written = io.StringIO()
-        draw(found).savefig(written, format="svg", metadata={"Date": None})
+        draw(found, price).savefig(written, format="svg", metadata={"Date": None}, transparent=True)
     return written.getvalue()
 
 
-def page(past: Past, accounts: Sequence[FunctionAccount], found: Sequence[Point], svg: str) -> str:
+def page(past: Past, accounts: Sequence[FunctionAccount], found: Sequence[Point], svg: str, price: float) -> str:
     from scheduler.simulation.report import STYLE
 
-    counted = f"{sum(past.known)} of {len(past.known)} minutes were counted"
+    begin = datetime.fromtimestamp(past.from_at).astimezone()
+    counted = f"{sum(past.known)} of {len(past.known)} minutes since {begin:%Y-%m-%d %H:%M %Z} were counted"
+    attempts, cold, saved = (sum(getattr(one, name) for one in accounts) for name in ("invocations", "cold", "saved"))
+    idle = sum(one.idle_gb_s for one in accounts) / 3600
+    total = f"{cold} of {attempts} attempts were cold, {saved} were saved a cold start, for {idle:.3f} GB-hours loaded without work"
     measured = _table(
         ("function", "attempts", "cold", "hit", "late", "wasted", "failed", "saved", "GB s idle", "GB s wasted", "why cold"),
         [
@@ -171,43 +207,52 @@ def page(past: Past, accounts: Sequence[FunctionAccount], found: Sequence[Point]
             )
             for one in found
         ],
+        ours=_priced(price),
     )  # fmt: skip
     inner = svg[svg.index("<svg") :]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>SMore: kept ready</title><style>{STYLE}</style></head><body><main><h1>Kept ready</h1>"
+        f"<title>SMore: kept ready</title><style>{STYLE}{LOOK}</style></head><body><main><h1>Kept ready</h1>"
         f'<p class="soft">{counted}; the others are taken to be without arrivals in the replay.</p>'
         "<h2>What it came to</h2><p>Measured: instances that were loaded ahead by outcome, and every cold start with the reason why none "
-        f"stood ready.</p>{measured}<h2>What rules would have made of it</h2><p>Replayed from the arrivals per minute, without a limit of "
-        "memory, arrivals uniform within their minute; scored after the first fifth of the span. These numbers say which rule suits the "
-        f'arrivals, not what happened.</p><figure role="img" aria-label="Cold starts avoided against GB-hours">{inner}</figure>{rules}'
+        f"stood ready. {total}.</p>{measured}<h2>What rules would have made of it</h2><p>Replayed from the arrivals per minute, without "
+        "a limit of memory, arrivals uniform within their minute; scored after the first fifth of the span. These numbers say which rule "
+        "suits the arrivals, not what happened. The price in force is marked.</p>"
+        f'<figure role="img" aria-label="Cold starts avoided against GB-hours">{inner}</figure>{rules}'
         "</main></body></html>\n"
     )
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    def line(tag: str, cells: Sequence[object]) -> str:
-        opening = (f"<{tag}>", f'<{tag} class="n">')
-        return "".join(f"{opening[place > 0]}{escape(str(cell))}</{tag}>" for place, cell in enumerate(cells))
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]], ours: str = "") -> str:
+    """Numbers but for the first column, and for one that says why. The row that begins with ``ours`` stands out."""
 
-    head, body = line("th", heads), "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    def line(tag: str, cells: Sequence[object]) -> str:
+        looks = ["", *(' class="why"' if head.startswith("why") else ' class="n"' for head in heads[1:])]
+        return "".join(f"<{tag}{look}>{escape(str(cell))}</{tag}>" for look, cell in zip(looks, cells, strict=True))
+
+    head = line("th", heads)
+    marks = (' class="ours"' if row[0] == ours else "" for row in rows)
+    body = "".join(f"<tr{mark}>{line('td', row)}</tr>" for mark, row in zip(marks, rows, strict=True))
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 # ---- the command -------------------------------------------------------------------------------------------------------------------------
 
 
-def write(engine: Engine, specs: dict[str, FunctionSpec], since_s: float, out: Path, seed: int, now: float) -> dict[str, object]:
-    """The page into ``out``; what it says, in short. Raises ValueError where nothing came in the span."""
+def write(
+    engine: Engine, specs: dict[str, FunctionSpec], since_s: float, out: Path, *, seed: int, now: float, price: float
+) -> dict[str, object]:  # fmt: skip
+    """The page into ``out``; what it says, in short. ``price``: of the rule in force. Raises ValueError where nothing came in the span."""
     door = Prewarming(engine)
     past, accounts = door.past(now - since_s, now), door.account(now - since_s, now)
     if not past.counts:
         raise ValueError("nothing was counted in that span")
-    found = points(workload(past, specs), seed)
-    svg = picture(found)
+    past = since_counted(past)
+    found = points(workload(past, specs), seed, price)
+    svg = picture(found, price)
     out.mkdir(parents=True, exist_ok=True)
     (out / "avoided.svg").write_text(svg)
-    (out / PAGE).write_text(page(past, accounts, found, svg))
+    (out / PAGE).write_text(page(past, accounts, found, svg, price))
     return {"page": str(out / PAGE), "functions": [asdict(one) for one in accounts], "rules": [asdict(one) for one in found]}
 
 
@@ -227,7 +272,7 @@ def main(arguments: Sequence[str]) -> int:
             catalog = Catalog(client, config.redis.prefix)
             known = {key: catalog.revision(key, entry.revision) for key, entry in catalog.functions().items() if entry.revision}
         specs = {key: spec for key, spec in known.items() if spec is not None}
-        said = write(engine, specs, options.since, options.out, options.seed, time.time())
+        said = write(engine, specs, options.since, options.out, seed=options.seed, now=time.time(), price=config.prewarm.price_gb_s)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

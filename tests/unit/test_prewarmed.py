@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scheduler.prewarmed import page, picture, points, workload
+from scheduler.prewarmed import page, picture, points, since_counted, workload
 from smore.domain.function import FunctionSpec, Profile
 from smore.prewarming import FunctionAccount, Past
 
@@ -21,7 +21,7 @@ def test_counts_become_a_workload() -> None:
 
 
 def test_rules_lie_between_never_and_the_oracle() -> None:
-    found = {one.rule: one for one in points(workload(PAST, SPECS), 0)}
+    found = {one.rule: one for one in points(workload(PAST, SPECS), 0, 60.0)}
     never, oracle = found["never"], found["oracle"]
     # The first fifth is learned from: 60 of the 75 are scored.
     assert (never.requests, never.cold, never.avoided) == (60, 1.0, 0)
@@ -38,11 +38,29 @@ def test_the_page_holds_its_picture_and_escapes_names() -> None:
         function="p/<b>", invocations=3, cold=1, hits=2, late=0, wasted=1, failed=0, open=0, cold_loads=1, saved=2, held_gb_s=3.0,
         idle_gb_s=2.0, wasted_gb_s=1.0, unforeseen={"never_seen": 1},
     )  # fmt: skip
-    found = points(workload(PAST, SPECS), 0)
-    svg = picture(found)
-    made = page(PAST, [account], found, svg)
+    found = points(workload(PAST, SPECS), 0, 60.0)
+    svg = picture(found, 60.0)
+    made = page(PAST, [account], found, svg, 60.0)
     assert made.count("<svg") == 1
     assert "p/&lt;b&gt;" in made
     assert "never_seen 1" in made
-    assert "300 of 300 minutes were counted" in made
-    assert picture(found) == svg
+    assert "300 of 300 minutes since 1970-01-01" in made
+    assert "1 of 3 attempts were cold, 2 were saved a cold start, for 0.001 GB-hours" in made
+    # The price in force stands out, in its row and as a ring.
+    assert '<tr class="ours"><td>priced 60 GB s</td>' in made
+    assert "<th>why cold</th>" not in made
+    assert '<td class="why">never_seen 1</td>' in made
+    assert picture(found, 60.0) == svg
+
+
+def test_a_price_of_ones_own_is_among_them() -> None:
+    found = points(workload(PAST, SPECS), 0, 7.5)
+    assert [one.rule for one in found].count("priced 7.5 GB s") == 1
+    assert "the price in force, 7.5 GB s" in picture(found, 7.5).replace("<!-- ", "").replace(" -->", "")
+
+
+def test_the_time_before_anything_was_counted_is_left_out() -> None:
+    late = since_counted(Past(from_at=600.0, known=[False] * 10 + [True] * 5, counts={"p/a": {8: 1, 12: 2}}))
+    assert (late.from_at, late.known, late.counts) == (1080.0, [False] * 2 + [True] * 5, {"p/a": {0: 1, 4: 2}})
+    late = since_counted(Past(from_at=0.0, known=[False, True, True], counts={"p/a": {2: 1}}))
+    assert (late.from_at, late.known, late.counts) == (60.0, [True, True], {"p/a": {1: 1}})
