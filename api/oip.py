@@ -49,7 +49,7 @@ class Inference:
     """
     An inference request. ``outputs``: which are wanted and whether each as bytes, in the wanted order, None = all, as ``binary`` says.
 
-    ``deadline_ms`` from arrival, None = the function's own.
+    ``deadline_ms`` from arrival, None = the function's own. ``priority``: as it was asked for, 0 = the default.
     """
 
     payload: Payload
@@ -57,6 +57,7 @@ class Inference:
     outputs: Mapping[str, bool] | None
     binary: bool
     deadline_ms: float | None
+    priority: int = 0
 
 
 # --- in -----------------------------------------------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ def read(body: bytes, json_size: int | None, spec: FunctionSpec) -> Inference:
     binary = _flag(parameters, "binary_data_output", "parameters")
     return Inference(
         payload=_payload(document.get("inputs"), body, size, spec), id=id_, outputs=_outputs(document.get("outputs"), binary, spec),
-        binary=binary, deadline_ms=_deadline_ms(parameters),
+        binary=binary, deadline_ms=_deadline_ms(parameters), priority=priority,
     )  # fmt: skip
 
 
@@ -289,6 +290,9 @@ def write(result: Result, inference: Inference, model: str, version: int) -> tup
     document: dict[str, object] = {"model_name": model, "model_version": str(version), "outputs": outputs}
     if inference.id:
         document["id"] = inference.id
+    if inference.priority:
+        # There is one level, the default: as Triton treats every priority of a model without priority levels. The caller is told.
+        document["parameters"] = {"priority": 0}
     header = orjson.dumps(document)
     # An empty tensor is sent as bytes too, so not the bytes but the wish decides.
     return (b"".join((header, *parts)), len(header)) if any(wanted.values()) else (header, None)

@@ -207,7 +207,7 @@ def _config(model: str, entry: FunctionEntry, spec: FunctionSpec) -> dict[str, A
         "name": model, "platform": "smore", "backend": "smore", "max_batch_size": spec.max_batch if rows else 0,
         "version_policy": {"specific": {"versions": [entry.revision]}},
         "input": tensors(oip.JSON_INPUTS if spec.inputs is None else spec.inputs), "output": tensors(_outputs(spec)),
-        "dynamic_batching": {"priority_levels": 0, "default_queue_policy": {
+        "dynamic_batching": {"priority_levels": 0, "default_priority_level": 0, "default_queue_policy": {
             "timeout_action": "REJECT", "allow_timeout_override": True, "default_timeout_microseconds": int(_deadline_s(entry, spec) * 1e6),
             "max_queue_size": spec.max_pending,
         }},
@@ -393,8 +393,9 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
     Run the function and wait for its end: at most until its deadline, and at most a minute (504 with the invocation's id).
 
     JSON, or JSON and then raw tensors (`Inference-Header-Content-Length`), `gzip` or `deflate` both ways. `parameters`: `timeout`
-    (microseconds) and `smore_deadline_ms` set the deadline; `priority` is taken and has no effect, the nearest deadline goes first;
-    `binary_data_output` asks for all outputs as bytes. A function of JSON values has one input, `input`, BYTES of shape [1]: a JSON text.
+    (microseconds) and `smore_deadline_ms` set the deadline; `priority` is taken and has no effect, the nearest deadline goes first (there
+    is one level, 0, and the answer to a request that named another says so); `binary_data_output` asks for all outputs as bytes. A
+    function of JSON values has one input, `input`, BYTES of shape [1]: a JSON text.
     """
     began = time.perf_counter()
     scope = request.scope
@@ -493,7 +494,7 @@ _REQUEST = _object(
     outputs={"type": "array", "items": _object(("name",), name=_TEXT, parameters=_object((), binary_data={"type": "boolean"}))},
 )  # fmt: skip
 _ANSWER = _object(
-    ("model_name", "model_version", "outputs"), model_name=_TEXT, model_version=_TEXT, id=_TEXT,
+    ("model_name", "model_version", "outputs"), model_name=_TEXT, model_version=_TEXT, id=_TEXT, parameters=_FREE,
     outputs={"type": "array", "items": _object(
         ("name", "shape", "datatype"), **_TENSOR, parameters=_object((), binary_data_size=_BINARY), data={"type": "array", "items": {}}
     )},

@@ -190,6 +190,15 @@ def test_function_of_json_values() -> None:
         oip.read(*sent({"input": np.array([b"{"], object)}, spec), spec)
 
 
+@pytest.mark.parametrize("priority", [0, 1, 7])
+def test_there_is_one_level_of_priority_and_the_answer_says_so(priority: int) -> None:
+    array = np.ones((1, 3), np.float32)
+    spec = function(tensor("a", "FP32", 3))
+    inference = oip.read(*sent({"a": array}, spec, priority=priority, timeout=None), spec)
+    got = answered(run(inference.payload.body, {"a": array}), inference).get_response()
+    assert got.get("parameters") == ({"priority": 0} if priority else None)
+
+
 def test_numbers_that_json_has_no_word_for_are_null() -> None:
     result = Result(form="raw", body=struct.pack("<2f", float("nan"), 1), shapes="x:FP32:2")
     document, size = oip.write(result, oip.read(*sent({"input": np.array([b"1"], object)}, function(), outputs=None), function()), "m", 1)
