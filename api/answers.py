@@ -98,17 +98,21 @@ def refusal(admission: Admission, slo_us: int) -> CallerError:
         case "full":
             return QueueFull(f"Too much is waiting already ({admission.limit}).", limit=admission.limit, retry_after_s=1)
         case "limited":
-            field = _LIMITS[admission.limit]
-            return LimitReached(
-                f"The project has reached its limit {field} ({admission.bound:g}).", field=field, limit=admission.bound,
-                retry_after_s=max(1, math.ceil(admission.after_us / 1e6)),
-            )  # fmt: skip
+            return limit_reached(admission.limit, admission.bound, admission.after_us)
         case "infeasible":
             needed_us = admission.earliest_us - admission.now_us
             # When so much of what waits now will have been worked off.
             return SloInfeasible(**earliest(admission.now_us, needed_us), retry_after_s=max(1, math.ceil((needed_us - slo_us) / 1e6)))
         case _:
             return DeadlineExpired()
+
+
+def limit_reached(limit: str, bound: float, after_us: int) -> LimitReached:
+    """What the gate calls ``limit`` is ``bound`` and reached."""
+    field = _LIMITS[limit]
+    return LimitReached(
+        f"The project has reached its limit {field} ({bound:g}).", field=field, limit=bound, retry_after_s=max(1, math.ceil(after_us / 1e6))
+    )  # fmt: skip
 
 
 def moment(at: float) -> datetime:

@@ -63,7 +63,7 @@ class BoostBody(_Body):
 class PinBody(_Body):
     """``gpus``: the only GPU instances that the function may go to, those that are away now too; ``for_s`` as for a boost."""
 
-    gpus: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(min_length=1, max_length=64)
+    gpus: list[Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00]*$")]] = Field(min_length=1, max_length=64)
     for_s: For = None
 
 
@@ -128,10 +128,10 @@ class AttachBody(_Body):
     gpu: str | None = None
     pid: int = Field(ge=1, le=2**31 - 1)
     start: int = Field(default=0, ge=0, le=2**62)
-    boot: str = Field(default="", max_length=64)
+    boot: str = Field(default="", max_length=64, pattern=r"^[^\x00]*$")
     tracked: bool = False
     group: Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]*$")] | None = None
-    former: str | None = Field(default=None, max_length=64)
+    former: str | None = Field(default=None, max_length=64, pattern=r"^[^\x00]*$")
     workload: str | None = None
     budget: float | None = None
 
@@ -423,12 +423,16 @@ class DryRun(BaseModel):
     What would become of an invocation; nothing was placed.
 
     ``outcome``: ``placed`` (at once, on ``gpu``), ``waits`` (taken, and placed when what ``decision.refused`` names has changed; then
-    ``finish_at`` counts what waits before it), ``refused`` (by the gate), ``late`` (taken, and would expire). ``feasible``: its deadline
-    can be met as things are. ``predicted``: of itself and of the training there. ``earliest_deadline_*``: the earliest deadline that would
-    be accepted, from now and as an instant, null = not known or not a matter of time.
+    ``finish_at`` counts what waits before it), ``refused`` (by the gate), ``late`` (taken, and would expire). ``reason`` is a stable code,
+    '' where it would be placed: the ``code`` of the error that an invocation would get (``draining``, ``limit_reached``, ``queue_full``,
+    ``slo_infeasible``, ``deadline_expired``) or what it would wait for (``paused``, or as ``decision.refused`` names it: ``pinned`` where
+    there are no GPU instances but those that it may not go to). ``feasible``: its deadline can be met as things are. ``predicted``: of
+    itself and of the training there. ``earliest_deadline_*``: the earliest deadline that would be accepted, from now and as an instant,
+    null = not known or not a matter of time.
     """
 
     outcome: Literal["placed", "waits", "late", "refused"]
+    reason: str = ""
     feasible: bool
     detail: str
     gpu: str | None = None

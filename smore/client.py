@@ -509,10 +509,11 @@ class Explanation:
 class DryRun:
     """
     What would become of an invocation: ``placed`` at once, ``waits`` for what ``detail`` names, ``late`` (taken, and would expire) or
-    ``refused``. ``earliest_deadline_ms``: the earliest deadline that would be accepted, None = not known.
+    ``refused``; ``reason``: the code of that. ``earliest_deadline_ms``: the earliest deadline that would be accepted, None = not known.
     """
 
     outcome: str
+    reason: str = ""
     feasible: bool = False
     detail: str = ""
     gpu: str | None = None

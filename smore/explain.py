@@ -150,6 +150,17 @@ def why_not_now(found: Reasons, paused: str = "") -> str:
     return f"{words}." if words else "There is no GPU instance."
 
 
+def obstacle(found: Reasons) -> str:
+    """
+    The one code of :data:`REFUSED` that stands for why nothing is placed: the most frequent one of the GPU instances where the function may
+    go at all, ``pinned`` where it may go to none of them.
+    """
+    if any(candidate.refusal is None for candidate in found.candidates):
+        return "busy"
+    there = {code: count for code, count in found.refused.items() if code != "pinned"} or found.refused
+    return min(there, key=lambda code: (-there[code], code), default="gone")
+
+
 def hopeless(found: Reasons) -> bool:
     """Whether nothing that could change soon stands against it: all are refused for what waiting does not mend."""
     return set(found.refused) <= HOPELESS and not any(candidate.refusal is None for candidate in found.candidates)

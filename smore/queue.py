@@ -122,7 +122,7 @@ class Question:
     """
     What would become of an invocation? ``deadline_us`` absolute, or ``slo_us`` from now; exactly one is not zero.
 
-    ``id`` is the question's own, '' = only the gate is asked, not the leader. ``size``: bytes of its payload.
+    ``id`` is the question's own, '' = only the gate is asked, not the leader. ``size``: bytes of its payload; ``limits`` of its project.
     """
 
     id: str
@@ -133,6 +133,7 @@ class Question:
     deadline_us: int = 0
     size: int = 0
     max_pending: int = 1000
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +142,7 @@ class Gate:
     What the gate says to a :class:`Question`. Times in microseconds.
 
     ``needed_us``: the earliest feasible finish from now, 0 = not known; ``full``: the bound that one more would break, '' = none;
+    ``limited``: the limit of its project that one more would break, '' = none, ``bound`` its value, ``after_us`` when to try again;
     ``paused``: '', ``function`` or ``platform``. ``leader``: ``asked`` (its answer comes), ``many`` (too many questions within a second),
     ``alone`` (nobody leads), ``gate`` (it was not to be asked).
     """
@@ -151,6 +153,9 @@ class Gate:
     full: str
     paused: Literal["", "function", "platform"]
     leader: Literal["asked", "many", "alone", "gate"]
+    limited: str = ""
+    bound: float = 0.0
+    after_us: int = 0
 
     @property
     def feasible(self) -> bool:
@@ -360,14 +365,16 @@ def _ask_args(question: Question, bounds: QueueSettings) -> list[Arg]:
     return [
         question.id, question.function, question.revision, question.rows, question.slo_us, question.deadline_us, question.size,
         question.max_pending, bounds.max_pending, bounds.payload_bytes, bounds.result_bytes, bounds.events, bounds.keys, bounds.asks_per_s,
+        *_limit_args(question.limits),
     ]  # fmt: skip
 
 
 def _gate(raw: Sequence[bytes]) -> Gate:
-    full, paused, leader = (value.decode() for value in raw[3:6])
+    full, paused, leader, limited = (value.decode() for value in raw[3:7])
     return Gate(
         now_us=int(raw[0]), deadline_us=int(raw[1]), needed_us=int(raw[2]), full=full,
         paused=cast("Literal['', 'function', 'platform']", paused), leader=cast("Literal['asked', 'many', 'alone', 'gate']", leader),
+        limited=limited, bound=float(raw[7]), after_us=int(raw[8]),
     )  # fmt: skip
 
 

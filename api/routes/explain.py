@@ -11,13 +11,14 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 
 from api import schemas
-from api.answers import earliest, moment
+from api.answers import earliest, limit_reached, moment
 from api.calls import read_asked
 from api.deps import Gateway, InvokeKey, ReadKey, TheGateway
 from api.errors import NotReady
 from api.routes.invocations import check_id
-from smore.domain.errors import QueueFull, Unavailable
+from smore.domain.errors import CallerError, DeadlineExpired, Draining, LimitReached, QueueFull, SloInfeasible, Unavailable
 from smore.domain.invocation import TERMINAL, State
+from smore.domain.limits import NO_LIMITS
 from smore.explain import (
     Answer,
     Candidate,
@@ -27,6 +28,7 @@ from smore.explain import (
     duration,
     hopeless,
     in_words,
+    obstacle,
     phases_ms,
     reasons,
     why_not_now,
@@ -77,10 +79,15 @@ async def dry_run(gateway: TheGateway, caller: InvokeKey, request: Request, func
     Over all gateways so many questions a second as `SMORE_QUEUE__ASKS_PER_S` says, then 429; 503 while no scheduler leads.
     """
     entry, spec = await gateway.function(caller.project, function)
+    limits, held = NO_LIMITS, None
+    try:
+        limits = gateway.admit(entry, spec)
+    except (Draining, LimitReached) as error:
+        held = error
     asked = await read_asked(request, gateway, entry, spec)
     question = Question(
         id=new_id(), function=entry.key, revision=entry.revision, rows=asked.rows, slo_us=asked.slo_us, size=asked.size,
-        max_pending=spec.max_pending,
+        max_pending=spec.max_pending, limits=limits,
     )  # fmt: skip
     gate, answer = await _ask(gateway, question)
     if gate.leader == "many":
@@ -89,7 +96,7 @@ async def dry_run(gateway: TheGateway, caller: InvokeKey, request: Request, func
         raise Unavailable
     if not answer.known:
         raise NotReady
-    return _dry_run(gate, answer)
+    return _dry_run(gate, answer, held)
 
 
 async def _ask(gateway: Gateway, question: Question) -> tuple[Gate, Answer | None]:
@@ -105,7 +112,8 @@ async def _ask(gateway: Gateway, question: Question) -> tuple[Gate, Answer | Non
         return gate, None
 
 
-def _dry_run(gate: Gate, answer: Answer) -> schemas.DryRun:
+def _dry_run(gate: Gate, answer: Answer, held: CallerError | None = None) -> schemas.DryRun:
+    """``held``: what the gateway itself refuses an invocation with."""
     deadline_at = gate.deadline_us / 1e6
     shown = schemas.DryRun(
         outcome="placed", feasible=True, detail="", deadline_at=moment(deadline_at), decision=_decision(answer.reasons, None)
@@ -116,7 +124,7 @@ def _dry_run(gate: Gate, answer: Answer) -> schemas.DryRun:
     if later is not None and (answer.gpu is not None or hopeless(answer.reasons)):
         needed_us = max(needed_us, int(later * 1e6) - gate.now_us)
     soonest = earliest(gate.now_us, needed_us)
-    outcome, shown.detail = _outcome(gate, answer)
+    outcome, shown.reason, shown.detail = _outcome(gate, answer, held)
     shown.outcome, shown.feasible = outcome, outcome == "placed" or (outcome == "waits" and not gate.paused)
     if outcome == "placed":
         shown.gpu, shown.cold = answer.gpu, answer.cold
@@ -125,29 +133,35 @@ def _dry_run(gate: Gate, answer: Answer) -> schemas.DryRun:
         shown.predicted = _degradation(chosen) if chosen is not None else None
     elif shown.feasible and answer.finish_s is not None:
         shown.finish_at = moment(answer.at + answer.finish_s)
-    if not gate.full and not (outcome == "late" and later is None):
+    of_time = outcome != "refused" or shown.reason == SloInfeasible.code
+    if of_time and not (outcome == "late" and later is None):
         for name, value in soonest.items():
             setattr(shown, name, value)
     return shown
 
 
-def _outcome(gate: Gate, answer: Answer) -> tuple[Literal["placed", "waits", "late", "refused"], str]:
-    """What it would come to, and that in words."""
-    if gate.full:
-        return "refused", f"The gate would refuse it: too much is waiting already ({gate.full})."
+def _outcome(gate: Gate, answer: Answer, held: CallerError | None) -> tuple[Literal["placed", "waits", "late", "refused"], str, str]:
+    """What it would come to, the code of that, and that in words. The gate refuses in the order of enqueue.lua."""
+    if held is not None:
+        return "refused", held.code, f"It would be refused: {held}"
     if not gate.feasible:
         needed = duration(gate.needed_us / 1e6)
         paused = f" {why_not_now(answer.reasons, gate.paused)}" if gate.paused else ""
-        return "refused", f"The gate would refuse it: it could be done in {needed} at the earliest.{paused}"
+        return "refused", SloInfeasible.code, f"The gate would refuse it: it could be done in {needed} at the earliest.{paused}"
+    if gate.full:
+        return "refused", QueueFull.code, f"The gate would refuse it: too much is waiting already ({gate.full})."
+    if gate.limited:
+        return "refused", LimitReached.code, f"The gate would refuse it: {limit_reached(gate.limited, gate.bound, gate.after_us)}"
     if gate.paused:
-        return "waits", why_not_now(answer.reasons, gate.paused)
+        return "waits", "paused", why_not_now(answer.reasons, gate.paused)
     if answer.gpu is not None:
         slack_s = gate.deadline_us / 1e6 - (answer.finish_at or 0.0)
         how = "after a cold start" if answer.cold else "on a warm instance"
-        return "placed", f"It would run on {answer.gpu} {how} and end {duration(slack_s)} before its deadline."
+        return "placed", "", f"It would run on {answer.gpu} {how} and end {duration(slack_s)} before its deadline."
     if hopeless(answer.reasons):
-        return "late", f"The gate would take it; as things are it would expire. {why_not_now(answer.reasons)}"
-    return "waits", why_not_now(answer.reasons)
+        detail = f"The gate would take it; as things are it would expire. {why_not_now(answer.reasons)}"
+        return "late", DeadlineExpired.code, detail
+    return "waits", obstacle(answer.reasons), why_not_now(answer.reasons)
 
 
 # --- explaining ---------------------------------------------------------------------------------------------------------------------------

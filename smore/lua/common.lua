@@ -104,8 +104,8 @@ local function full(fk, size, limits)
 end
 
 -- The limit of its project that one more invocation would break, its value and how long until it could be taken, us; nil = none. `limits`: rate a
--- second, burst, depth, concurrency, '' = none. Taken by the rate counts at once: nothing may refuse after it.
-local function limited(fk, t, limits)
+-- second, burst, depth, concurrency, '' = none. Taken by the rate counts at once: nothing may refuse after it. `asks`: nothing is taken.
+local function limited(fk, t, limits, asks)
   local home = project(fk)
   if limits[3] ~= '' and tonumber(redis.call('HGET', P .. 'projects', home .. ':waiting') or 0) >= tonumber(limits[3]) then
     return 'depth', limits[3], 1000000
@@ -119,7 +119,7 @@ local function limited(fk, t, limits)
     local due = math.max(t, tonumber(redis.call('HGET', P .. 'rate', home) or 0))
     local early = due - t - (tonumber(limits[2]) - 1) * every
     if early > 0 then return 'rate', limits[1], early end
-    redis.call('HSET', P .. 'rate', home, int(due + every))
+    if not asks then redis.call('HSET', P .. 'rate', home, int(due + every)) end
   end
 end
 

@@ -66,6 +66,15 @@ def ok(response: httpx.Response) -> Any:
     return response.json() if response.content else None
 
 
+#: What the leader says of every invocation that is asked for: it would run at once.
+PLACED = b'{"at":1.0,"gpu":"test0","cold":false,"start_at":1.0,"finish_at":1.1,"finish_s":0.1,"reasons":{}}'
+
+
+def asked(client: httpx.Client) -> dict[str, Any]:
+    found: dict[str, Any] = ok(client.post("/v1/functions/echo/invocations:dryRun", json={"input": 1}))
+    return found
+
+
 def limit(client: httpx.Client, project: str = "default", **limits: object) -> None:
     ok(client.put(f"/v1/projects/{project}/limits", json=limits))
 
@@ -78,12 +87,18 @@ def test_a_limit_refuses_with_its_field_and_when_to_come_back(
     http: httpx.Client, other: httpx.Client, platform: FakePlatform, limits: dict[str, object], taken: int, field: str
 ) -> None:
     platform.held |= {ECHO, "other/echo"}
+    platform.answer = PLACED
     limit(http, **limits)
     eventually(lambda: http.get("/v1/projects").json()["projects"][0]["limits"][field] is not None, what="the limit")
+    # To ask takes nothing of the limit.
+    assert [asked(http)["outcome"] for _ in range(taken + 1)] == ["placed"] * (taken + 1)
     answers = [submit(http) for _ in range(taken)]
     assert [answer.status_code for answer in answers] == [202] * taken
+    told = asked(http)
     refused = submit(http)
     assert problem(refused, 429, "limit_reached")["field"] == field
+    assert (told["outcome"], told["reason"], told["feasible"]) == ("refused", "limit_reached", False)
+    assert refused.json()["detail"] in told["detail"] and "earliest_deadline_ms" not in told
     assert int(refused.headers["retry-after"]) >= 1
     assert submit(other).status_code == 202, "another project has limits of its own"
     limit(http)
@@ -96,10 +111,13 @@ def test_the_counters_of_a_project_go_back_to_nothing(http: httpx.Client, redis_
     assert redis_client.hgetall("smore:projects") == {b"default:waiting": b"0", b"default:open": b"0"}
 
 
-def test_a_function_that_can_never_be_warm_is_refused(http: httpx.Client) -> None:
+def test_a_function_that_can_never_be_warm_is_refused(http: httpx.Client, platform: FakePlatform) -> None:
+    platform.answer = PLACED
     limit(http, warm_memory_mib=10)
     refused = eventually(lambda: (answer := submit(http)).status_code == 429 and answer, what="the limit")
     assert problem(refused, 429, "limit_reached")["field"] == "warm_memory_mib"
+    told = asked(http)
+    assert (told["outcome"], told["reason"]) == ("refused", "limit_reached") and refused.json()["detail"] in told["detail"]
 
 
 @pytest.mark.parametrize(
@@ -114,11 +132,15 @@ def test_bad_limits_are_refused_by_name(http: httpx.Client, body: dict[str, obje
 @pytest.mark.parametrize("path", ["/v1/queues/echo", "/v1/queues"])
 def test_a_drain_closes_the_gate_and_serves_what_waits(http: httpx.Client, platform: FakePlatform, path: str) -> None:
     platform.held.add(ECHO)
+    platform.answer = PLACED
     id_ = ok(submit(http))["id"]
+    assert (asked(http)["outcome"], asked(http)["reason"]) == ("placed", "")
     ok(http.post(f"{path}/drain"))
     refused = eventually(lambda: (answer := submit(http)).status_code == 503 and answer, what="the closed gate")
     assert refused.headers["retry-after"] == "5"
     problem(refused, 503, "draining")
+    told = asked(http)
+    assert (told["outcome"], told["reason"], told["feasible"]) == ("refused", "draining", False)
     assert ok(http.get("/v1/queues"))["queues"][0]["draining"]
     platform.held.clear()
     assert ok(http.get(f"/v1/invocations/{id_}", params={"wait": 10}))["state"] == "succeeded"

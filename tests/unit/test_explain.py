@@ -4,6 +4,7 @@ import pytest
 
 from api.routes.explain import _dry_run
 from scheduler.policy.decisions import Refusal
+from smore.domain.errors import Draining
 from smore.domain.invocation import Cause, State
 from smore.explain import (
     CAUSES,
@@ -16,6 +17,7 @@ from smore.explain import (
     decode_answer,
     hopeless,
     in_words,
+    obstacle,
     phases_ms,
     reasons,
     refused_in_words,
@@ -145,5 +147,35 @@ class TestDryRun:
         found = _dry_run(gate(needed_us=800_000), BUSY)
         assert (found.outcome, found.feasible, found.gpu, found.earliest_deadline_ms) == ("refused", False, None, 800)
         assert found.detail == "The gate would refuse it: it could be done in 800.0 ms at the earliest."
+        assert found.reason == "slo_infeasible"
         full = _dry_run(gate(full="pending"), PLACED)
-        assert (full.outcome, full.earliest_deadline_ms) == ("refused", None)
+        assert (full.outcome, full.reason, full.earliest_deadline_ms) == ("refused", "queue_full", None)
+
+    def test_the_reason_is_the_code_that_an_invocation_would_get(self) -> None:
+        """In the gate's own order: what the gateway holds, time, bounds, limits; then what it would wait for."""
+        everything = {"full": "pending", "limited": "depth", "bound": 7.0, "after_us": 1}
+        drained = _dry_run(gate(needed_us=800_000, **everything), PLACED, Draining())
+        assert (drained.outcome, drained.reason, drained.feasible, drained.earliest_deadline_ms) == ("refused", "draining", False, None)
+        assert _dry_run(gate(needed_us=800_000, **everything), PLACED).reason == "slo_infeasible"
+        assert _dry_run(gate(**everything), PLACED).reason == "queue_full"
+        limited = _dry_run(gate(**(everything | {"full": ""})), PLACED)
+        assert (limited.reason, limited.earliest_deadline_ms) == ("limit_reached", None)
+        assert limited.detail == "The gate would refuse it: The project has reached its limit depth (7)."
+        assert _dry_run(gate(paused="function"), PLACED).reason == "paused"
+        assert _dry_run(gate(), LATE).reason == "deadline_expired"
+        assert _dry_run(gate(), PLACED).reason == ""
+
+
+@pytest.mark.parametrize(
+    ("refused", "code"),
+    [
+        ({"pinned": 3}, "pinned"),
+        ({"pinned": 3, "no_slot": 1}, "no_slot"),
+        ({"sm": 1, "memory": 2}, "memory"),
+        ({"sm": 1, "memory": 1}, "memory"),
+        ({}, "gone"),
+    ],
+)
+def test_the_obstacle_is_that_of_where_it_may_go(refused: dict[str, int], code: str) -> None:
+    assert obstacle(Reasons(refused=refused)) == code
+    assert obstacle(Reasons(refused=refused, candidates=[Candidate(gpu="a")])) == "busy"
