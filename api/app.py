@@ -6,10 +6,12 @@ middlewares, routing and dependency machinery. Every other path is ordinary Fast
 """
 
 import gc
+import math
 import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -18,7 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
 from api import schemas
+from api.connections import protocol
 from api.deps import Gateway
+from api.description import describe
 from api.errors import explain, hybrid
 from api.routes import (
     audit,
@@ -49,6 +53,7 @@ log = logger("api")
 SHUTDOWN_S = 10
 
 _PREFIX, _SUFFIX = "/v1/functions/", "/invocations"
+_BLOBS = "/v1/blobs/"
 _OIP = "/v2"
 _INFER = re.compile(rf"{_OIP}/models/([^/]+)(?:/versions/([^/]+))?/infer")
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
@@ -83,8 +88,16 @@ class Application(FastAPI):
             return
         await self._ordinary(scope, receive, send, request_id)
 
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = describe(title=self.title, summary=self.summary or "", version=self.version, routes=self.routes)
+        return self.openapi_schema
+
     async def _ordinary(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         header = (b"x-request-id", request_id.encode())
+        # An upload is taken piece by piece and bounded by the size that it announces.
+        if not (scope["method"] == "PATCH" and scope["path"].startswith(_BLOBS)):
+            receive = _bounded(scope, receive, self.state.gateway.settings.api.max_body_bytes)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start" and all(name != b"x-request-id" for name, _ in message["headers"]):
@@ -95,6 +108,23 @@ class Application(FastAPI):
             await super().__call__(scope, receive, send_with_id)
         except Exception as error:  # noqa: BLE001 - it has been answered and logged by _explained; Starlette raises it again for servers' logs
             log.debug("raised", error=type(error).__name__, request_id=request_id)
+
+
+def _bounded(scope: Scope, receive: Receive, most: int) -> Receive:
+    """The request's body, of which no more is read than shows that it is too large: FastAPI reads whole ones, before it asks for a key."""
+    announced = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
+    came = 0
+
+    async def counted() -> Message:
+        nonlocal came
+        if announced <= most:
+            message = await receive()
+            came += len(message.get("body", b""))
+            if came <= most:
+                return message
+        raise HTTPException(413, f"The body may have {most} bytes.", {"Connection": "close"})
+
+    return counted
 
 
 def _request_id(scope: Scope) -> str:
@@ -157,7 +187,7 @@ def main() -> None:
         host=config.api.host,
         port=config.api.port,
         loop="uvloop",
-        http="httptools",
+        http=protocol(config.api),
         ws="none",
         lifespan="on",
         access_log=False,
@@ -166,6 +196,7 @@ def main() -> None:
         proxy_headers=False,
         date_header=False,
         backlog=2048,
+        timeout_keep_alive=math.ceil(config.api.keep_alive_s),
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
 

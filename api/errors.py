@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from smore.domain.errors import CallerError, PlatformError, SmoreError, Unavailable
+from smore.domain.errors import CallerError, InvalidInput, PlatformError, SmoreError, Unavailable
 from smore.domain.invocation import Cause, State
 from smore.observability import logger
 
@@ -192,6 +192,11 @@ def explain(error: Exception, request_id: str) -> Response:
         case _ if is_away(error):
             log.warning("a server is away", error=str(error).partition("\n")[0], request_id=request_id)
             return _hidden(Unavailable, request_id)
+        case _ if _is_unstorable(error):
+            log.warning("cannot be stored", error=str(error).partition("\n")[0], request_id=request_id)
+            return _of(
+                InvalidInput("A value in it cannot be stored: a NUL, or a number out of range."), request_id, 422, "invalid_input", {}
+            )
         case _:
             log.error("unhandled", request_id=request_id, exc_info=error)
             return _hidden(PlatformError, request_id)
@@ -204,6 +209,12 @@ def is_away(error: Exception) -> bool:
     # A process that has not loaded SQLAlchemy cannot raise its errors, and loading it here would cost every gateway its memory.
     database = sys.modules.get("sqlalchemy.exc")
     return database is not None and isinstance(error, database.OperationalError | database.InterfaceError | database.TimeoutError)
+
+
+def _is_unstorable(error: Exception) -> bool:
+    """Whether Postgres refused a value as such: its types hold less than JSON and a path do."""
+    database = sys.modules.get("sqlalchemy.exc")
+    return database is not None and isinstance(error, database.DataError)
 
 
 def _of(error: CallerError, request_id: str, status: int, code: str, details: Mapping[str, object]) -> Response:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
+
 from smore.handler import Handler
 
 #: A network ready to run: a list of input values (one for each row) to one number for each row.
@@ -61,6 +63,17 @@ def build_mlp() -> Network:
 
 class Echo(Handler):
     example: ClassVar[Any] = {"x": [1, 2, 3, 4, 5, 6, 7, 8], "id": "abc"}
+
+    def predict(self, inputs: Any) -> Any:
+        return inputs
+
+
+class Mirror(Handler):
+    """Tensors of three kinds, answered as they came: what is tried is the door, not the function."""
+
+    example: ClassVar[Any] = {
+        "numbers": np.zeros((1, 2), np.float32), "counts": np.zeros((1, 1), np.int64), "texts": np.array([[b"a"]], object),
+    }  # fmt: skip
 
     def predict(self, inputs: Any) -> Any:
         return inputs

@@ -41,6 +41,16 @@ class ApiSettings(BaseModel):
     max_inputs_per_call: int = 64
     #: How long a synchronous call waits when the client names no ``Prefer: wait``; then it becomes a 202.
     sync_wait_s: float = 30.0
+    #: Connections at a time. Beyond them those that have waited longest for a request are closed; where all are at work, the newest (503).
+    max_connections: int = Field(default=8192, ge=16)
+    #: How long a connection may wait for its next request, seconds: longer than clients keep theirs, so that they close first.
+    keep_alive_s: float = Field(default=75.0, gt=0)
+    #: How long a request's line and headers may take to come, seconds, and how many bytes they may have.
+    head_s: float = Field(default=10.0, gt=0)
+    max_head_bytes: int = Field(default=32 << 10, ge=1024)
+    #: How long a body may take, seconds, and one more for each so many bytes of it; and how long a client may leave an answer unread.
+    stall_s: float = Field(default=20.0, gt=0)
+    min_bytes_per_s: int = Field(default=1024, ge=1)
 
 
 class BlobSettings(BaseModel):

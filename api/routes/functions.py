@@ -61,7 +61,9 @@ async def deploy(
     `spec.artifact` names an uploaded folder, whose blobs must be there (`/v1/blobs`). To deploy is to run code: the scope equals a shell on
     the GPU workers.
     """
-    document = _document(request.headers.get("content-type", ""), await read_body(request, _MAX_DOCUMENT))
+    # YAML of a megabyte takes seconds to read.
+    body = await read_body(request, _MAX_DOCUMENT)
+    document = await run_in_threadpool(_document, request.headers.get("content-type", ""), body)
     parse_name(document.metadata.name, "metadata.name")
     if document.metadata.name != function:
         raise InvalidSpec(f"metadata.name: {document.metadata.name} is not {function}, as in the path", field="metadata.name")
