@@ -785,9 +785,13 @@ def jobs_statement(id_: Id, output: OutputOption = Output.TABLE) -> None:
 
 @jobs.command("stop")
 def jobs_stop(id_: Id) -> None:
-    """End a job."""
+    """End a job. One that runs elsewhere is let go: it trains on, and is not followed any more."""
     with connected() as client:
-        client.stop_job(id_)
+        stopped = client.stop_job(id_)
+    if stopped.source == "started":
+        print(f"{stopped.name} is {stopped.state}")
+    else:
+        print(f"{stopped.name} is let go; it runs elsewhere and trains on")
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------------------------

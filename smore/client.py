@@ -1090,8 +1090,8 @@ class Dialogue:
     def statement(self, id_: str) -> Flow[Statement]:
         return _read((yield from exchange(Call(method="GET", path=_path("jobs", id_, "statement")))), Statement)
 
-    def stop_job(self, id_: str) -> Flow[None]:
-        yield from _post({}, "jobs", id_, "stop")
+    def stop_job(self, id_: str) -> Flow[Job]:
+        return _read((yield from _post({}, "jobs", id_, "stop")), Job)
 
     # the predictor
 
@@ -1428,8 +1428,9 @@ class Client:
         """What functions have got beside a job, and what the job has lost to them, with 95 % confidence."""
         return self._carry(self._dialogue.statement(id_))
 
-    def stop_job(self, id_: str) -> None:
-        self._carry(self._dialogue.stop_job(id_))
+    def stop_job(self, id_: str) -> Job:
+        """End a job; one that runs elsewhere (``source`` is not ``started``) is let go and trains on."""
+        return self._carry(self._dialogue.stop_job(id_))
 
     def executions(self, id_: str) -> list[Execution]:
         """The attempts of an invocation, with the degradation that was predicted and the one that was measured."""
@@ -1651,8 +1652,8 @@ class AsyncClient:
     async def statement(self, id_: str) -> Statement:
         return await self._carry(self._dialogue.statement(id_))
 
-    async def stop_job(self, id_: str) -> None:
-        await self._carry(self._dialogue.stop_job(id_))
+    async def stop_job(self, id_: str) -> Job:
+        return await self._carry(self._dialogue.stop_job(id_))
 
     async def executions(self, id_: str) -> list[Execution]:
         return await self._carry(self._dialogue.executions(id_))

@@ -37,6 +37,9 @@ LOOP = """
 import sys, smore
 with smore.track(name="theirs", gpu="test0") as tracker:
     for line in sys.stdin:
+        if line == "active\\n":
+            print(tracker.active, flush=True)
+            continue
         tracker.step()
         print(line.strip(), flush=True)
 """
@@ -241,6 +244,36 @@ def test_a_tracked_one_that_is_let_go_does_not_come_back(http: httpx.Client, wor
     worker.beat()
     assert worker.jobs.running() == []
     problem(http.post(f"/v1/jobs/{id_}/steps", json={"gpu": GPU, "steps": []}), 410, "let_go")
+
+
+def test_a_tracked_one_that_is_stopped_trains_on_and_tells_no_more(
+    http: httpx.Client, worker: Worker, config: Settings, redis_client: "redis.Redis", store: Store, key: str, train: Train
+) -> None:
+    process = train(str(http.base_url).rstrip("/"), key)
+
+    def active() -> bool:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("active\n")
+        process.stdin.flush()
+        return process.stdout.readline() == "True\n"
+
+    step(process, 3)
+    (job,) = eventually(lambda: [one for one in jobs(http, worker) if one["iterations"] == 3], within_s=15, what="three steps")
+    stopped = http.post(f"/v1/jobs/{job['id']}/stop")
+    assert (stopped.status_code, stopped.json()["state"], stopped.json()["source"]) == (202, "stopping", "tracked")
+    worker.beat()
+    assert worker.jobs.running() == []
+    follow_jobs(store, fleet.Fleet(redis_client, config.redis.prefix))
+    ended = http.get(f"/v1/jobs/{job['id']}").json()
+    assert (ended["state"], ended["exit_code"]) == ("ended", None), "the platform does not know how it ended, for it has not"
+    assert http.post(f"/v1/jobs/{job['id']}/stop").json()["state"] == "ended", "twice is once"
+
+    step(process, 2)
+    eventually(lambda: not active(), within_s=15, what="the end of its reports")
+    step(process, 2)
+    assert process.poll() is None, "it trains on"
+    assert [one["id"] for one in jobs(http, worker)] == [job["id"]], "and does not come back"
 
 
 def test_our_own_are_no_strangers() -> None:
