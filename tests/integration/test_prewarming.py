@@ -97,6 +97,21 @@ def test_a_minute_counts_where_the_platform_was_up_in_most_of_it(
     assert door.past(T - 60, T + 179) == past
 
 
+def test_counts_outlive_a_redis_that_lost_everything(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+    for second in range(60):
+        emit(redis_client, T + second, arrived(f"i{second}", T + second))
+    recorder.drain()
+    redis_client.flushdb()
+    for second in range(60, 120):
+        emit(redis_client, T + second, stream.CatalogChanged(version=1, function="", at_us=0))
+    emit(redis_client, T + 120, arrived("after", T + 120))
+    # The process that goes on, and one that began since.
+    recorder.drain()
+    Recorder(engine, redis_client, PREFIX).drain()
+    past = History(engine).past(T, T + 180)
+    assert (past.known, past.counts) == ([True, True, False], {"default/echo": {0: 60, 2: 1}})
+
+
 def test_a_life_is_told_in_parts_and_the_last_word_counts(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
     door = History(engine)
     emit(redis_client, T, warmed("a", T + 2, ready=T + 2, load=2.0))

@@ -132,6 +132,46 @@ def test_it_is_fitted_when_it_is_due_and_forecasts_follow_what_came_since() -> N
     assert made_.fit(asked=False).result == "fitted"
 
 
+def test_a_fit_that_is_killed_leaves_the_last_one_in_use() -> None:
+    class Killed(Twice):
+        def fit(self, counts: Floats, paper: Sequence[int]) -> bytes:
+            raise KeyboardInterrupt
+
+    now = [T + 20 * 60 + 5]
+    made_, door, wall = made(past(20), now)
+    made_.fit(asked=True)
+    killed = Foresight(door, wall, PrewarmSettings(least_minutes=10, horizon=3), craft=Killed(), paper=set, clock=lambda: now[0])  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        killed.fit(asked=True)
+    assert (len(door.fitted), wall.used, wall.forecasts) == (1, 1, [])
+    now[0] += 60
+    assert killed.forecast().result == "published"
+
+
+def test_what_a_redis_has_lost_is_said_again() -> None:
+    now = [T + 20 * 60 + 5]
+    made_, door, _ = made(past(20), now)
+    made_.fit(asked=True)
+    door.fitted[0] = Fitted(version=1, created_at=now[0], manifest=door.fitted[0].manifest, model=door.fitted[0].model)
+    emptied = Wall()
+    again = Foresight(door, emptied, PrewarmSettings(least_minutes=10, horizon=3), craft=Twice(), paper=set, clock=lambda: now[0])  # type: ignore[arg-type]
+    assert again.fit(asked=False).result == "skipped"
+    assert (emptied.used, emptied.counted is not None) == (1, True)
+    now[0] += 60
+    assert again.forecast().version == 1
+
+
+def test_numbers_of_another_shape_are_not_published() -> None:
+    class Short(Twice):
+        def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
+            return since[:1, :1], since[:1, :1], ["short"]
+
+    made_, _, wall = made(past(20), [T + 20 * 60 + 5], craft=Short())
+    made_.fit(asked=True)
+    assert made_.forecast().result == "failed"
+    assert wall.forecasts == []
+
+
 def test_a_new_leader_is_taught_the_newest_minutes_alone() -> None:
     made_, _, wall = made(past(1500, unknown=[1499]), [T + 1500 * 60])
     made_.fit(asked=True)
