@@ -1,6 +1,6 @@
 """The one method every policy has, and the engine behind all of them: SMore's rule and, with other knobs, its baselines'."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import ceil, inf, nan
@@ -446,33 +446,33 @@ class Engine:
             return
         fast = self.load.fast(now, slots, len(self.waiting), len(self.cluster))
         fast = fast and self.knobs.fast and len(self.cluster) >= self.knobs.fast_from
-        open_ = [(lane, demand) for lane, demand in lanes if self.waiting.head(lane) and f"f:{lane[0]}" not in self._paused]
+        open_ = {lane: demand for lane, demand in lanes if self.waiting.head(lane) and not (self._paused and self.paused(lane[0]))}
         if self.knobs.order is Order.PRIORITY:
             for priority, lane in self._order(now, open_):
-                while self._place_one(now, lane, priority, fast, decisions):
+                while self._place_one(now, lane, open_[lane], priority, fast, decisions):
                     pass
             return
-        heap = [self._urgency(lane) for lane, _ in open_]
+        several = len({lane[0] for lane in open_}) < len(open_)
+        heap = [self._urgency(lane, demand, head) for lane, demand in open_.items() if (head := self.waiting.head(lane)) is not None]
         heapify(heap)
         while heap:
             key = heappop(heap)
             lane = key[-1]
-            if self._urgency(lane) != key:
-                heappush(heap, self._urgency(lane))  # another lane of its function has had something meanwhile
-            elif self._place_one(now, lane, 0.0, fast, decisions) and self.waiting.head(lane) is not None:
-                heappush(heap, self._urgency(lane))
+            demand, head = open_[lane], self.waiting.head(lane)
+            if several and head is not None and (fresh := self._urgency(lane, demand, head)) != key:
+                heappush(heap, fresh)  # another lane of its function has had something meanwhile
+            elif self._place_one(now, lane, demand, 0.0, fast, decisions) and (head := self.waiting.head(lane)) is not None:
+                heappush(heap, self._urgency(lane, demand, head))
 
-    def _urgency(self, lane: Lane) -> tuple[float, float, float, str, Lane]:
-        head = self.waiting.head(lane)
-        assert head is not None
+    def _urgency(self, lane: Lane, demand: Demand, head: InvocationArrived) -> tuple[float, float, float, str, Lane]:
         if self.knobs.order is Order.ARRIVAL:
             return head.arrival_at, head.deadline_at, 0.0, head.id, lane
         if self.knobs.order is Order.SHARES:
-            priority = self.cluster.demands[self.columns[lane[0], lane[1]]].priority * self._steering.boost(lane[0])
+            priority = demand.priority * self._steering.boost(lane[0])
             return self._tags[lane[0]], -priority, head.deadline_at, head.id, lane
         return head.deadline_at, head.arrival_at, 0.0, head.id, lane
 
-    def _order(self, now: float, lanes: Sequence[tuple[Lane, Demand]]) -> list[tuple[float, Lane]]:
+    def _order(self, now: float, lanes: Mapping[Lane, Demand]) -> list[tuple[float, Lane]]:
         """
         Lanes by their function's Eq. 5, normalised to 0..1, plus ageing, highest first; ties by function, so that replays agree.
 
@@ -480,18 +480,18 @@ class Engine:
         """
         oldest: dict[str, float] = {}
         highest: dict[str, float] = {}
-        for lane, demand in lanes:
+        for lane, demand in lanes.items():
             head = self.waiting.head(lane)
             arrival_at = head.arrival_at if head is not None else now
             oldest[lane[0]] = min(oldest.get(lane[0], now), arrival_at)
             highest[lane[0]] = max(highest.get(lane[0], 0.0), demand.priority * self._steering.boost(lane[0]))
         scale = max(highest.values(), default=0.0) or 1.0
         ranks = {function: highest[function] / scale + self.knobs.ageing_per_s * (now - oldest[function]) for function in oldest}
-        return sorted(((ranks[lane[0]], lane) for lane, _ in lanes), key=lambda item: (-item[0], item[1][0]))
+        return sorted(((ranks[lane[0]], lane) for lane in lanes), key=lambda item: (-item[0], item[1][0]))
 
-    def _place_one(self, now: float, lane: Lane, priority: float, fast: bool, decisions: list[Decision]) -> bool:
+    def _place_one(self, now: float, lane: Lane, demand: Demand, priority: float, fast: bool, decisions: list[Decision]) -> bool:
         """Dispatch the largest batch of a lane that passes, or nothing."""
-        cluster, demand = self.cluster, self.cluster.demands[self.columns[lane[0], lane[1]]]
+        cluster = self.cluster
         members = self.waiting.first(lane, demand.spec.max_batch)
         if not members:
             return False
@@ -514,8 +514,8 @@ class Engine:
             else:
                 # A smaller batch helps where the deadline or the budget was the reason; where neither was, one is tried all the same.
                 members = members[: len(members) // 2]
-        run_s, cold = demand.run_s(rows), bool(cluster.cells[demand.column, kernel.STATE, row] == kernel.COLD)
-        slowdown, expected_end_at = float(cluster.effects[kind, kernel.OWN, row]), float(cluster.finish[row])
+        run_s, cold = demand.run_s(rows), cluster.cells.item(demand.column, kernel.STATE, row) == kernel.COLD
+        slowdown, expected_end_at = cluster.effects.item(kind, kernel.OWN, row), cluster.finish.item(row)
         reasons = self._reasons(demand, kind, weighed, row, run_s, priority)
         if cold and self.keeper is not None:
             self.keeper.dispatched(demand)
@@ -543,7 +543,7 @@ class Engine:
                 reasons=reasons,
             )
         )
-        if row in self._governors and cluster.rows[kernel.JOBS, row] > 0:
+        if row in self._governors and cluster.rows.item(kernel.JOBS, row) > 0:
             batch.charge_s = kernel.charge(cluster.rows, row, cluster.effects, kind, run_s)
             self._charge(now, row, batch.charge_s)
         self.waiting.take_these(members)

@@ -6,6 +6,7 @@ from typing import Final
 
 #: Seconds after which an arrival counts half.
 HALF_LIFE_S: Final = 1.0
+_LN2: Final = log(2.0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,8 +18,10 @@ class Rate:
     _at: float = 0.0
 
     def add(self, now: float, amount: float) -> None:
-        self._value = self.at(now) + amount * log(2.0) / self.half_life_s
-        self._at = max(now, self._at)
+        if now > self._at:
+            self._value *= 0.5 ** ((now - self._at) / self.half_life_s)
+            self._at = now
+        self._value += amount * _LN2 / self.half_life_s
 
     @property
     def last_at(self) -> float:

@@ -7,14 +7,18 @@ from heapq import heappop, heappush
 from scheduler.policy.events import InvocationArrived
 
 Lane = tuple[str, int, str]
+#: Deadline, arrival, id.
+Entry = tuple[float, float, str]
 
 
 @dataclass(slots=True)
 class Waiting:
     """Lanes keyed (function, revision, shape); an invocation that must run alone has a lane of its own."""
 
-    _lanes: dict[Lane, list[tuple[float, float, str]]] = field(default_factory=dict)
+    _lanes: dict[Lane, list[Entry]] = field(default_factory=dict)
     _known: dict[str, InvocationArrived] = field(default_factory=dict)
+    #: The entry of each: what else a heap holds is of one that was taken or removed.
+    _entries: dict[str, Entry] = field(default_factory=dict)
     _of_function: dict[str, dict[Lane, None]] = field(default_factory=dict)
     _count: dict[str, int] = field(default_factory=dict)
 
@@ -38,13 +42,15 @@ class Waiting:
         if heap is None:
             heap = self._lanes[lane] = []
             self._of_function.setdefault(invocation.function, {})[lane] = None
-        heappush(heap, (invocation.deadline_at, invocation.arrival_at, invocation.id))
+        entry = self._entries[invocation.id] = (invocation.deadline_at, invocation.arrival_at, invocation.id)
+        heappush(heap, entry)
         self._count[invocation.function] = self._count.get(invocation.function, 0) + 1
 
     def remove(self, id_: str) -> InvocationArrived | None:
         """Forget one. Its entry in the heap is passed over when it comes up."""
         invocation = self._known.pop(id_, None)
         if invocation is not None:
+            del self._entries[id_]
             left = self._count[invocation.function] - 1
             if left:
                 self._count[invocation.function] = left
@@ -82,7 +88,10 @@ class Waiting:
         heap = self._lanes.get(lane)
         if heap is None:
             return []
-        taken: list[tuple[float, float, str]] = []
+        if at_most == 1:
+            head = self.head(lane)
+            return [] if head is None else [head]
+        taken: list[Entry] = []
         found: list[InvocationArrived] = []
         while len(found) < at_most:
             entry = self._head(lane)
@@ -113,12 +122,12 @@ class Waiting:
 
     def due_after(self, lane: Lane, moment: float) -> InvocationArrived | None:
         """The first of a lane whose deadline is not before ``moment``."""
-        later = [entry for entry in self._lanes.get(lane, ()) if entry[0] >= moment and self._live(lane, entry)]
+        later = [entry for entry in self._lanes.get(lane, ()) if entry[0] >= moment and self._live(entry)]
         return self._known[min(later)[2]] if later else None
 
     def length(self, lane: Lane) -> int:
         """How many wait in a lane."""
-        return sum(self._live(lane, entry) for entry in self._lanes.get(lane, ()))
+        return sum(self._live(entry) for entry in self._lanes.get(lane, ()))
 
     def oldest(self, function: str, now: float) -> float:
         """When the oldest head of a function's lanes arrived; ``now`` without any."""
@@ -128,14 +137,14 @@ class Waiting:
     def of_function(self, function: str) -> Iterator[InvocationArrived]:
         return (invocation for invocation in self._known.values() if invocation.function == function)
 
-    def _head(self, lane: Lane) -> tuple[float, float, str] | None:
+    def _head(self, lane: Lane) -> Entry | None:
         heap = self._lanes.get(lane)
         while heap:
-            if self._live(lane, heap[0]):
-                return heap[0]
+            entry = heap[0]
+            if self._entries.get(entry[2]) is entry:
+                return entry
             heappop(heap)
         return None
 
-    def _live(self, lane: Lane, entry: tuple[float, float, str]) -> bool:
-        known = self._known.get(entry[2])
-        return known is not None and (known.deadline_at, known.arrival_at) == entry[:2] and self.lane_of(known) == lane
+    def _live(self, entry: Entry) -> bool:
+        return self._entries.get(entry[2]) is entry
