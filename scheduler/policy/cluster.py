@@ -31,7 +31,8 @@ class Batch:
     Members of one dispatch that have not ended yet.
 
     ``kind``: what it weighs on others; ``expected_end_at`` and ``slowdown`` (a fraction: what a measured run time is divided by to give the
-    time alone) as predicted when it was placed; ``charge_s``: training time that it was expected to cost.
+    time alone) as predicted when it was placed; ``charge_s``: training time that it was expected to cost; ``position`` among the batches
+    there.
     """
 
     row: int
@@ -44,6 +45,7 @@ class Batch:
     members: dict[str, int]
     slowdown: float = 0.0
     charge_s: float = 0.0
+    position: int = -1
 
 
 def _grown(array: Floats, axis: int, empty: Floats | float = 0.0) -> Floats:
@@ -318,6 +320,7 @@ class Cluster:
         """Take a slot for a batch."""
         row, column = batch.row, batch.column
         there, demand, place = self.there[row], self.demands[column], self._joined[row]
+        batch.position = len(there)
         there.append(batch)
         for id_ in batch.members:
             self.batches[id_] = batch
@@ -339,11 +342,11 @@ class Cluster:
         if not batch.members:
             row = batch.row
             there, demand, place = self.there[row], self.demands[batch.column], self._joined[row]
-            position, last = there.index(batch), there[-1]
-            there[position] = last
-            there.pop()
+            last = there.pop()
+            if last is not batch:
+                there[batch.position], last.position = last, batch.position
             kernel.end(
-                now, row, position, demand.memory_mib, demand.sm, demand.spec.max_warm, self.rows, self.cells, self.effects, self.running,
+                now, row, batch.position, demand.memory_mib, demand.sm, demand.spec.max_warm, self.rows, self.cells, self.effects, self.running,
                 place.pairs, place.between, place.weights, place.kinds, self.kinds.declared, self._shares,
             )  # fmt: skip
         return batch

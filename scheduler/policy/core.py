@@ -176,8 +176,8 @@ class Engine:
         self._random = Random(knobs.seed)
         #: For so many GPU instances, how many a sample looks at.
         self._sample = (0, 0)
-        self._ask = self._asked(knobs)
-        self._shadow_ask = self._asked(shadow) if shadow is not None else self._ask
+        self._asks = self._asked(knobs)
+        self._shadow_asks = self._asked(shadow) if shadow is not None else self._asks
         self._shadow_random = Random(shadow.seed if shadow is not None else 0)
         self._best = np.zeros(knobs.recorded, np.int64)
         self._numbers = np.zeros((knobs.recorded, kernel.CANDIDATE_FIELDS))
@@ -498,7 +498,8 @@ class Engine:
         while True:
             rows = sum(member.rows for member in members)
             kind, deadline_at = cluster.kind(demand, rows), members[0].deadline_at
-            weighed = self.weigh(now, demand, kind, rows, deadline_at, fast)
+            run_s = demand.run_s(rows)
+            weighed = self.weigh(now, demand, kind, rows, deadline_at, fast, run_s)
             row = self._choose(now, demand, kind, weighed, deadline_at, rows, self.knobs, self._random)
             if row >= 0:
                 break
@@ -514,7 +515,7 @@ class Engine:
             else:
                 # A smaller batch helps where the deadline or the budget was the reason; where neither was, one is tried all the same.
                 members = members[: len(members) // 2]
-        run_s, cold = demand.run_s(rows), cluster.cells.item(demand.column, kernel.STATE, row) == kernel.COLD
+        cold = cluster.cells.item(demand.column, kernel.STATE, row) == kernel.COLD
         slowdown, expected_end_at = cluster.effects.item(kind, kernel.OWN, row), cluster.finish.item(row)
         reasons = self._reasons(demand, kind, weighed, row, run_s, priority)
         if cold and self.keeper is not None:
@@ -561,16 +562,34 @@ class Engine:
             return None
         return self.waiting.due_after(lane, weighed.earliest)
 
-    def weigh(self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float, fast: bool) -> Weighed:
-        """Every GPU instance, or a sample: may the batch run there now, when would it end (digest A26-A28)."""
-        return self._weighed(now, demand, kind, rows, deadline_at, fast, self._ask)
+    def weigh(
+        self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float, fast: bool, run_s: float | None = None,
+        asks: kernel.Row | None = None,
+    ) -> Weighed:  # fmt: skip
+        """
+        Every GPU instance, or a sample: may the batch run there now, when would it end (digest A26-A28).
+
+        ``run_s``: where it is not a run of so many rows; ``asks``: of other knobs than the engine's own.
+        """
+        cluster, column = self.cluster, demand.column
+        n, homes, start, stride, d = len(cluster.names), _NO_ROWS, 0, 1, 0
+        if fast:
+            d, start, stride = self._sampled(n)
+            if self.knobs.warm_first:
+                homes = cluster.homes[column]
+        warm, cold, earliest, late, seen = kernel.weigh(
+            cluster.rows, cluster.cells, cluster.effects, cluster.code, cluster.finish, cluster.looked, homes,
+            self._asks if asks is None else asks, n, column, kind, now, deadline_at, demand.run_s(rows) if run_s is None else run_s,
+            demand.load_s, demand.memory_mib, demand.sm, demand.stretch_s, fast, start, stride, d,
+        )  # fmt: skip
+        return Weighed(warm, cold, earliest, late, seen, fast)
 
     def loadable(self, now: float, demand: Demand) -> Bools:
         """GPU instances [N] that would accept a run as long as a load now. Of one with an idle instance memory is not asked."""
         n = len(self.cluster)
         if "*" in self._paused or not self._steering.may_load(demand):
             return np.zeros(n, bool)
-        self._weighed(now, demand, self.cluster.kind(demand, 1), 1, inf, False, self._ask, run_s=demand.load_s)
+        self.weigh(now, demand, self.cluster.kind(demand, 1), 1, inf, False, demand.load_s)
         open_: Bools = self.cluster.code[:n] == kernel.OPEN
         return open_
 
@@ -589,23 +608,6 @@ class Engine:
 
     def paused(self, function: str) -> bool:
         return f"f:{function}" in self._paused
-
-    def _weighed(
-        self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float, fast: bool, ask: kernel.Row,
-        run_s: float | None = None,
-    ) -> Weighed:  # fmt: skip
-        cluster, column = self.cluster, demand.column
-        n, homes, start, stride, d = len(cluster.names), _NO_ROWS, 0, 1, 0
-        if fast:
-            d, start, stride = self._sampled(n)
-            if self.knobs.warm_first:
-                homes = cluster.homes[column]
-        warm, cold, earliest, late, seen = kernel.weigh(
-            cluster.rows, cluster.cells, cluster.effects, cluster.code, cluster.finish, cluster.looked, homes, ask, n, column, kind,
-            now, deadline_at, demand.run_s(rows) if run_s is None else run_s, demand.load_s, demand.memory_mib, demand.sm, demand.stretch_s,
-            fast, start, stride, d,
-        )  # fmt: skip
-        return Weighed(warm, cold, earliest, late, seen, fast)
 
     def _sampled(self, n: int) -> tuple[int, int, int]:
         """How many of ``n`` rows are looked at, and two numbers below ``n`` and from 1 to ``n``: where to start, and by what stride."""
@@ -644,7 +646,7 @@ class Engine:
 
     def _shadowed(self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float) -> Shadow:
         assert self.shadow is not None
-        weighed = self._weighed(now, demand, kind, rows, deadline_at, False, self._shadow_ask)
+        weighed = self.weigh(now, demand, kind, rows, deadline_at, False, asks=self._shadow_asks)
         row = self._choose(now, demand, kind, weighed, deadline_at, rows, self.shadow, self._shadow_random)
         return Shadow(policy=self.shadow.name, gpu=self.cluster.names[row] if row >= 0 else None)
 
@@ -655,7 +657,7 @@ class Engine:
             return None
         cluster = self.cluster
         kind, run_s = cluster.kind(demand, rows), demand.run_s(rows)
-        weighed = self._weighed(now, demand, kind, rows, deadline_at, False, self._ask)
+        weighed = self.weigh(now, demand, kind, rows, deadline_at, False)
         row = self._choose(now, demand, kind, weighed, deadline_at, rows, self.knobs, Random(self.knobs.seed))
         cold = row >= 0 and bool(cluster.cells[demand.column, kernel.STATE, row] == kernel.COLD)
         finish_at = float(cluster.finish[row]) if row >= 0 else nan
