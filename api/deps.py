@@ -44,6 +44,8 @@ log = logger("api")
 START_PATIENCE_S = 5.0
 #: When to ask again where a person has to act first.
 DRAINING_S = 5
+#: How often what ended invocations left in memory (smore/payloads.py) is removed, and how old it is then at least.
+SWEEP_S = 60.0
 #: Connections of this process to Redis, the subscription aside; more requests at once wait for one.
 _CONNECTIONS = 64
 
@@ -65,6 +67,7 @@ class Gateway:
         self.waiters = Waiters(pool, self.queue, self.catalog.channel, self._changed, self._connected)
         #: What a 202 promises: ``standard`` (on disk within a second), ``strict`` (on disk), ``none``.
         self.durability = "none"
+        self._sweeper: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._client: redis.Redis | None = None
         self._store: Store | None = None
@@ -79,10 +82,20 @@ class Gateway:
         if self.settings.platform_cores:
             os.sched_setaffinity(0, {int(core) for core in self.settings.platform_cores.split(",")})
         await self.waiters.start()
+        if self.settings.queue.payloads is not None:
+            self._sweeper = asyncio.create_task(self._sweep())
         with suppress(TimeoutError):
             await asyncio.wait_for(self.waiters.connected.wait(), START_PATIENCE_S)
 
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            with suppress(redis.RedisError, OSError):
+                await self.queue.sweep_payloads(SWEEP_S)
+
     async def stop(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         await self.waiters.stop()
         await self.queue.close()
         await self.redis.aclose()

@@ -27,6 +27,7 @@ from redis.exceptions import NoScriptError
 
 from smore.domain.invocation import TRANSITIONS, Cause, Encoding
 from smore.domain.limits import NO_LIMITS, Limits
+from smore.payloads import Payloads
 from smore.settings import QueueSettings, Settings
 from smore.stream import error_result
 
@@ -35,6 +36,8 @@ Arg = bytes | str | int | float
 #: How long an answer of the leader's lies in Redis for the gateway that asked, and how long the leader takes a question for one that
 #: somebody still waits for.
 ANSWER_TTL_S = 5.0
+
+_LOST = error_result("Its input was lost on the way; send it again.")
 
 #: Invocations that are cancelled in one round trip.
 _PURGED_AT_ONCE = 200
@@ -70,7 +73,7 @@ class Request:
     What the gateway asks for. ``deadline_us`` absolute, or ``slo_us`` from arrival; exactly one is not zero.
 
     ``volatile``: the payload is not written to disk. Where Redis is killed before it is started, it fails with ``payload_lost``: for a
-    caller who waits and can send it again.
+    caller who waits and can send it again. It may lie beside Redis (smore/payloads.py).
     """
 
     id: str
@@ -314,7 +317,7 @@ def script_sources(bounds: QueueSettings) -> dict[str, str]:
         f"local TTL_RESULT, TTL_SYNC = {int(bounds.result_ttl_s * 1e6)}, {int(bounds.sync_result_ttl_s * 1e6)}\n"
         f"local MAX_LOST = {bounds.max_lost}\n"
         f"local BLOB_EXPIRED = {_lua_text(error_result('The deadline passed before a GPU instance could start it.'))}\n"
-        f"local BLOB_LOST = {_lua_text(error_result('Its input was lost when Redis ended; send it again.'))}\n"
+        f"local BLOB_LOST = {_lua_text(_LOST)}\n"
     )
     folder = resources.files("smore") / "lua"
     prelude = (folder / "common.lua").read_text()
@@ -351,13 +354,14 @@ def _packed(command: Sequence[Arg]) -> list[bytes]:
     return [*pieces, b"".join(small)]
 
 
-def _enqueue_args(request: Request, bounds: QueueSettings) -> list[Arg]:
+def _enqueue_args(request: Request, bounds: QueueSettings, *, beside: bool = False) -> list[Arg]:
+    """``beside``: its payload lies beside Redis."""
     return [
         request.id, request.function, request.revision, request.slo_us, request.deadline_us, request.channel, request.encoding.value,
         request.accept.value, request.rows, request.shape, int(request.sync), request.trace, request.key_id, request.idempotency_key,
         request.request_hash, request.max_pending, bounds.max_pending, bounds.payload_bytes, bounds.result_bytes, bounds.events,
-        int(bounds.idempotency_ttl_s), request.max_attempts, bounds.keys, request.payload, *_limit_args(request.limits),
-        int(request.volatile),
+        int(bounds.idempotency_ttl_s), request.max_attempts, bounds.keys, b"" if beside else request.payload, *_limit_args(request.limits),
+        int(request.volatile and not beside), len(request.payload) if beside else "",
     ]  # fmt: skip
 
 
@@ -430,6 +434,14 @@ def _claimed(answer: Sequence[bytes]) -> frozenset[str] | None:
     return None if answer[0] == b"fenced" else frozenset(id_.decode() for id_ in answer[2:])
 
 
+def _payloads(bounds: QueueSettings) -> Payloads | None:
+    return Payloads(bounds.payloads) if bounds.payloads is not None else None
+
+
+def _project(function: str) -> str:
+    return function.partition("/")[0]
+
+
 class Queue:
     """The synchronous door: for the leader and for workers. Errors of the connection are redis-py's and reach the caller."""
 
@@ -439,6 +451,7 @@ class Queue:
         self.bounds = bounds
         self._scripts = _Scripts(bounds)
         self._failed = error_result("It was started or dispatched as often as allowed.")
+        self._payloads = _payloads(bounds)
 
     def _call(self, name: str, *args: Arg) -> Any:
         return self._calls([(name, args)])[0]
@@ -544,18 +557,33 @@ class Queue:
         pipe.execute()
 
     def start(self, function: str, gpu: str, lease_s: float, attempts: Iterable[tuple[str, int]]) -> list[Begun | None]:
-        """Begin a batch; None where an invocation is not this worker's (any more) or its deadline has passed."""
-        pairs = [value for pair in attempts for value in pair]
-        answer = self._call("start", function, gpu, int(lease_s * 1e6), *pairs)
-        return [
-            None
-            if not item
-            else Begun(
-                payload=item[0], encoding=Encoding(item[1].decode()), accept=Encoding(item[2].decode()), rows=int(item[3]),
-                deadline_us=int(item[4]), trace=item[5].decode(), alone=item[6] == b"1",
-            )
-            for item in answer[1:]
-        ]  # fmt: skip
+        """Begin a batch; None where an invocation is not this worker's (any more), its deadline has passed or its payload is lost."""
+        known = list(attempts)
+        answer = self._call("start", function, gpu, int(lease_s * 1e6), *(value for pair in known for value in pair))
+        begun: list[Begun | None] = []
+        lost: list[Outcome] = []
+        for (id_, attempt), item in zip(known, answer[1:], strict=True):
+            payload = self._payload(function, id_, item[0], int(item[7])) if item else None
+            if payload is None:
+                begun.append(None)
+                if item:
+                    lost.append(Outcome(id=id_, attempt=attempt, action="fail", cause=Cause.PAYLOAD_LOST, result=_LOST))
+                continue
+            begun.append(
+                Begun(
+                    payload=payload, encoding=Encoding(item[1].decode()), accept=Encoding(item[2].decode()), rows=int(item[3]),
+                    deadline_us=int(item[4]), trace=item[5].decode(), alone=item[6] == b"1",
+                )
+            )  # fmt: skip
+        if lost:
+            self.finish(function, "", lost)
+        return begun
+
+    def _payload(self, function: str, id_: str, found: bytes, size: int) -> bytes | None:
+        """What Redis gave, or what lies beside it; None where that is gone."""
+        if found or not size:
+            return found
+        return self._payloads.get(_project(function), id_, size) if self._payloads is not None else None
 
     def finish(self, function: str, meta: str, outcomes: Sequence[Outcome]) -> list[bool]:
         """End a batch; False where another attempt owns the invocation or it has ended (cancelled)."""
@@ -646,7 +674,9 @@ class AsyncQueue:
         self.patience_s = patience_s
         self.timeout_s = timeout_s
         self._scripts = _Scripts(bounds)
-        self._pending: list[tuple[Request, asyncio.Future[Admission]]] = []
+        self._payloads = _payloads(bounds)
+        #: (what was asked for, whether its payload lies beside Redis, who waits for the answer)
+        self._pending: list[tuple[Request, bool, asyncio.Future[Admission]]] = []
         self._flushing = False
         self._connection: redis.asyncio.Connection | None = None
         self._turn = asyncio.Lock()
@@ -716,7 +746,10 @@ class AsyncQueue:
 
     async def enqueue(self, request: Request) -> Admission:
         future: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
-        self._pending.append((request, future))
+        beside = (
+            request.volatile and self._payloads is not None and self._payloads.put(_project(request.function), request.id, request.payload)
+        )
+        self._pending.append((request, beside, future))
         if not self._flushing:
             self._flushing = True
             task = asyncio.create_task(self._flush())
@@ -729,21 +762,45 @@ class AsyncQueue:
             while self._pending:
                 batch, self._pending = self._pending, []
                 try:
-                    answers = await self._calls([("enqueue", _enqueue_args(request, self.bounds)) for request, _ in batch])
+                    answers = await self._calls(
+                        [("enqueue", _enqueue_args(request, self.bounds, beside=beside)) for request, beside, _ in batch]
+                    )
                 except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers who wait
-                    for _, future in batch:
+                    for _, _, future in batch:
                         if not future.done():
                             future.set_exception(error)
                     continue
-                for (_, future), answer in zip(batch, answers, strict=True):
+                for (request, beside, future), answer in zip(batch, answers, strict=True):
+                    found = answer if isinstance(answer, Exception) else _admission(answer)
+                    if beside and (isinstance(found, Exception) or found.status != "ok"):
+                        self.forget_payload(request.function, request.id)
                     if future.done():
                         continue
-                    if isinstance(answer, Exception):
-                        future.set_exception(answer)
+                    if isinstance(found, Exception):
+                        future.set_exception(found)
                     else:
-                        future.set_result(_admission(answer))
+                        future.set_result(found)
         finally:
             self._flushing = False
+
+    def forget_payload(self, function: str, id_: str) -> None:
+        """An invocation has ended, or was refused: what lies of it beside Redis goes."""
+        if self._payloads is not None:
+            self._payloads.drop(_project(function), id_)
+
+    async def sweep_payloads(self, older_s: float) -> int:
+        """Remove what lies beside Redis of invocations that have ended. How many."""
+        if self._payloads is None:
+            return 0
+        old = list(self._payloads.older(older_s))
+        pipe = self.redis.pipeline(transaction=False)
+        for project, id_ in old:
+            pipe.exists(f"{self.prefix}p:{project}:{id_}")
+        waited_for = await pipe.execute() if old else []
+        ended = [one for one, held in zip(old, waited_for, strict=True) if not held]
+        for project, id_ in ended:
+            self._payloads.drop(project, id_)
+        return len(ended)
 
     async def _one(self, name: str, *args: Arg) -> Any:
         answer = (await self._calls([(name, args)]))[0]

@@ -71,6 +71,9 @@ class QueueSettings(BaseModel):
 
     max_pending: int = 20_000
     payload_bytes: int = 512 << 20
+    #: A folder in memory that the gateways and GPU workers of one machine share: payloads of 64 KiB and more whose callers wait lie there
+    #: (smore/payloads.py). None = all go through Redis, as they must where a GPU worker is on another machine.
+    payloads: Path | None = None
     result_bytes: int = 256 << 20
     events: int = 1_000_000
     #: How long a finished invocation's record and result stay in Redis.

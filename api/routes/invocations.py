@@ -108,6 +108,8 @@ async def run(call: Call, wait_s: float, began: float) -> Told:
     if reply is None:
         reply, state = await _keep(gateway, project, wanted.id)
     if reply is not None:
+        if wanted.volatile:
+            gateway.queue.forget_payload(wanted.function, wanted.id)
         _e2e(call.entry.key).observe(time.perf_counter() - began)
         _ends(call.entry.key, reply.state).inc()
     return Told(id=wanted.id, reply=reply, state=state)

@@ -128,6 +128,15 @@ def run_folder(home: Path) -> Path:
     return short
 
 
+def memory_folder(home: Path) -> Path | None:
+    """The home's own folder in the machine's memory; None where the machine has no place for one."""
+    memory = Path("/dev/shm")  # noqa: S108 - private_folder refuses what is not ours
+    try:
+        return private_folder(memory / f"smore-{os.geteuid()}-{_digest(home)}") if memory.is_dir() else None
+    except OSError:
+        return None
+
+
 def secret(path: Path) -> str:
     """The password in this file; a new one, of mode 0600, where there is none."""
     try:

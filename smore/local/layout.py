@@ -39,6 +39,8 @@ class Layout:
     #: Comma-separated core numbers for the platform's own processes ("" = any).
     platform_cores: str
     partitions: tuple[Partition, ...]
+    #: A folder in memory for large payloads (smore/payloads.py); None = they go through Redis.
+    payloads: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +174,7 @@ def environment(layout: Layout) -> dict[str, str]:
         "SMORE_REDIS__URL": layout.redis_url,
         "SMORE_POSTGRES__URL": layout.postgres_url,
         "SMORE_PLATFORM_CORES": layout.platform_cores,
+        **({"SMORE_QUEUE__PAYLOADS": str(layout.payloads)} if layout.payloads is not None else {}),
     }
 
 

@@ -4,6 +4,7 @@ import fcntl
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -299,6 +300,8 @@ def _stop(home: Path, run: Path) -> None:
             os.kill(number, signal.SIGKILL)
             supervision.wait_ended(number, STOP_S)
     supervision.end_leftovers(home, run)
+    if (memory := embedded.memory_folder(home)) is not None:
+        shutil.rmtree(memory, ignore_errors=True)
 
 
 def _servers(home: Path, run: Path, config: Settings, *, durable: bool) -> tuple[str, str, tuple[embedded.Server, ...]]:
@@ -328,6 +331,8 @@ def _layout(home: Path, config: Settings, partitions: int | Sequence[Partition] 
         gateway_port=config.api.port,
         # Beside GPUs the cores are nobody's in particular.
         platform_cores=config.platform_cores or ("" if gpus else str(cores[0])),
+        # Whoever names a Redis may have GPU workers on other machines; ours is on a socket of this one.
+        payloads=config.queue.payloads or (embedded.memory_folder(home) if config.redis.url is None else None),
         partitions=named or gpus or plan_partitions(cores, count),
     )
 

@@ -5,7 +5,7 @@
 --   P i:<project>:<id>   HASH   one invocation: f function key "<project>/<name>", rev, st state, at attempt, starts, lost, ma max attempts,
 --                               dl deadline, ar arrival, sc deciding took, cl claimed, su started, fi finished (all us), gpu, ch reply channel, enc, acc, rows,
 --                               shp shape, al 1 = must run alone, sync, nd what the gate held against the deadline (us from arrival), tr trace, key API key id, psz payload bytes, rsz result bytes, cause
---   P p:<project>:<id>   STRING payload, gone when the invocation ends
+--   P p:<project>:<id>   STRING payload, gone when the invocation ends; '' where it lies beside Redis (smore/payloads.py)
 --   P r:<project>:<id>   STRING result record (opaque here)
 --   P q                  ZSET   functions with waiting invocations, by priority
 --   P q:<fk>             ZSET   waiting ids by deadline

@@ -4,6 +4,7 @@
 --  19 max payload bytes  20 max result bytes  21 max events  22 idempotency ttl s  23 max attempts  24 max keys  25 payload
 --  26..29 limits of the project: rate a second, burst, depth, concurrency ('' = none)
 --  30 volatile 0|1 (the payload need not be on disk: who waits for the answer can send it again)
+--  31 size of the payload where it lies beside Redis ('' = it is 25)
 -- Returns {'ok', arrival, deadline} | {'replay', id} | {'mismatch', id} | {'full', what, limit} | {'limited', what, limit, us} | {'infeasible', earliest, now} | {'late', now}
 local id, fk = ARGV[2], ARGV[3]
 local t = us()
@@ -28,20 +29,21 @@ local need = needed(fk, t)
 if t + need > deadline then return { 'infeasible', int(t + need), int(t) } end
 
 local payload = ARGV[25]
-local what, limit = full(fk, #payload, { ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[24] })
+local size = tonumber(ARGV[31]) or #payload
+local what, limit = full(fk, size, { ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[24] })
 if what then return { 'full', what, limit } end
 local field, most, after = limited(fk, t, { unpack(ARGV, 26, 29) })
 if field then return { 'limited', field, most, int(after) } end
 
 -- Small hashes are scanned from the front: what is read and written most stands there.
 redis.call('HSET', key, 'st', 'queued', 'at', 0, 'gpu', '', 'starts', 0, 'dl', int(deadline), 'ar', int(t), 'cl', 0, 'su', 0, 'rev', ARGV[4],
-  'rows', ARGV[10], 'sync', idem and 0 or ARGV[12], 'psz', #payload, 'ch', ARGV[7], 'key', ARGV[14], 'tr', ARGV[13], 'sc', 0, 'enc', ARGV[8], 'acc', ARGV[9],
+  'rows', ARGV[10], 'sync', idem and 0 or ARGV[12], 'psz', size, 'ch', ARGV[7], 'key', ARGV[14], 'tr', ARGV[13], 'sc', 0, 'enc', ARGV[8], 'acc', ARGV[9],
   'al', 0, 'f', fk, 'lost', 0, 'ma', ARGV[23], 'shp', ARGV[11], 'nd', int(need), 'v', 1)
 local volatile = ARGV[30] == '1'
 if volatile then redis.set_repl(redis.REPL_REPLICA) end
 redis.call('SET', P .. 'p:' .. project(fk) .. ':' .. id, payload)
 if volatile then redis.set_repl(redis.REPL_ALL) end
-payload_bytes = #payload
+payload_bytes = size
 if idem then
   redis.call('HSET', idem, 'id', id, 'hash', ARGV[16])
   redis.call('EXPIRE', idem, ARGV[22])

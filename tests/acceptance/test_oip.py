@@ -18,6 +18,7 @@ import pytest
 from tritonclient.http import InferenceServerClient, InferenceServerException, InferInput, InferRequestedOutput, InferResult
 
 from smore.client import ApiError
+from smore.local.embedded import memory_folder
 from tests.acceptance.conftest import ROOT, Platform
 from tests.acceptance.handlers import Mirror
 from tests.eventually import eventually
@@ -309,7 +310,7 @@ def test_kserves_client(platform: Platform, headers: dict[str, str]) -> None:
 
 
 def test_redis_dies_while_a_large_tensor_waits(platform: Platform, triton: InferenceServerClient, headers: dict[str, str]) -> None:
-    """The tensor was on no disk. The gateway has it still, and its caller only waits longer."""
+    """The tensor was on no disk, and what lay in memory is gone too. The gateway has it still, and its caller only waits longer."""
     sent = arrays(4000)
     platform.client.pause("mirror")
     with ThreadPoolExecutor() as pool, InferenceServerClient(platform.url.removeprefix("http://"), network_timeout=90) as client:
@@ -318,6 +319,8 @@ def test_redis_dies_while_a_large_tensor_waits(platform: Platform, triton: Infer
             lambda: any(queue.function == "mirror" and queue.depth for queue in platform.client.queues()), 20, "the tensor in the queue"
         )
         eventually(lambda: platform.redis.info("persistence")["aof_buffer_length"] == 0, 20, "its record on the disk")
+        (lying,) = [path for path in (memory_folder(platform.home) or platform.home).iterdir() if path.name.startswith("default.")]
+        lying.unlink()
         os.kill(platform.pid("redis"), signal.SIGKILL)
 
         def resumed() -> bool:

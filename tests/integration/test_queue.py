@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -43,9 +44,9 @@ def queue(client: "redis.Redis") -> Queue:
 
 
 @asynccontextmanager
-async def gateway(server: RedisServer, patience_s: float = 10.0) -> AsyncIterator[AsyncQueue]:
+async def gateway(server: RedisServer, patience_s: float = 10.0, bounds: QueueSettings = BOUNDS) -> AsyncIterator[AsyncQueue]:
     client = redis.asyncio.Redis.from_url(server.url)
-    queue = AsyncQueue(client, P, BOUNDS, patience_s=patience_s)
+    queue = AsyncQueue(client, P, bounds, patience_s=patience_s)
     try:
         yield queue
     finally:
@@ -133,6 +134,38 @@ def test_volatile_payload_is_lost_with_the_server_and_said_to_be() -> None:
             assert record is not None and (record.state, record.cause) == ("failed", Cause.PAYLOAD_LOST)
             end(queue, kept.id)
             assert not any(int(held) for held in client.hmget(f"{P}bytes", "payload") if held)
+
+
+def test_payloads_beside_redis(server: RedisServer, client: "redis.Redis", tmp_path: Path) -> None:
+    bounds = BOUNDS.model_copy(update={"payloads": tmp_path})
+    queue = Queue(client, P, bounds)
+    taken, lost, small = request(payload=b"t" * 100_000, volatile=True), request(payload=b"l" * 100_000, volatile=True), request()
+    late = request(payload=b"x" * 100_000, volatile=True, slo_us=0, deadline_us=1)
+
+    async def enqueue() -> list[str]:
+        async with gateway(server, bounds=bounds) as door:
+            return [(await door.enqueue(one)).status for one in (taken, lost, small, late)]
+
+    def lying() -> set[str]:
+        return {path.name.rpartition(".")[2] for path in tmp_path.iterdir() if not path.name.startswith(".")}
+
+    assert asyncio.run(enqueue()) == ["ok", "ok", "ok", "late"]
+    assert lying() == {taken.id, lost.id}, "what was refused leaves nothing"
+    assert [client.strlen(f"{P}p:default:{one.id}") for one in (taken, lost, small)] == [0, 0, 2]
+    assert client.hget(f"{P}bytes", "payload") == b"200002"
+    (tmp_path / f"default.{lost.id}").unlink()
+    begun = begin(queue, taken.id, lost.id, small.id)
+    assert [one and one.payload for one in begun] == [taken.payload, None, b"{}"]
+    record = queue.record("default", lost.id)
+    assert record is not None and (record.state, record.cause) == ("failed", Cause.PAYLOAD_LOST)
+
+    async def sweep() -> int:
+        async with gateway(server, bounds=bounds) as door:
+            return await door.sweep_payloads(-1.0)
+
+    assert asyncio.run(sweep()) == 0 and lying() == {taken.id}, "it runs, and may run again"
+    end(queue, taken.id)
+    assert asyncio.run(sweep()) == 1 and not lying()
 
 
 def test_enqueueing_survives_killed_connections(server: RedisServer, client: "redis.Redis") -> None:
