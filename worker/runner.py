@@ -360,7 +360,9 @@ class _Resident:
             try:
                 plain = {name: _texts(array).tolist() if array.dtype.kind == "O" else array for name, array in own.items()}
             except UnicodeDecodeError as error:
-                answers[place] = Answer(form="error", cause=Cause.BAD_OUTPUT, message=f"the output is no text for JSON: {error}"[:4000])
+                # Bytes are a good answer; who wants them as JSON has asked for what cannot be.
+                message = f"InvalidInput: the output is no text, which JSON needs ({error}); ask for application/octet-stream"
+                answers[place] = Answer(form="error", cause=Cause.HANDLER_ERROR, message=message[:4000])
                 continue
             encoded = orjson.dumps(plain, option=orjson.OPT_SERIALIZE_NUMPY)
             bodies[place] = [encoded]

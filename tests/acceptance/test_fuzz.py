@@ -8,7 +8,11 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
+import numpy as np
+import orjson
 import psutil
 import pytest
 
@@ -16,6 +20,7 @@ from bench import connections, fuzz
 from bench.connections import GIB, Gate
 from smore import local
 from tests.acceptance.conftest import Platform
+from tests.acceptance.handlers import Mirror
 from tests.eventually import eventually
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
@@ -221,3 +226,150 @@ def test_json_that_is_none(attacked: Attacked, body: bytes) -> None:
             assert 400 <= status(answer) < 500, (path, answer[:500])
 
     attacked.by(attack)
+
+
+# --- values that break what is careless ---------------------------------------------------------------------------------------------------
+
+VALUES = "values"
+FLOATS = {"FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
+#: Infinities, no number, the smallest denormal, the largest number, and a zero that has a sign.
+ODD = {
+    name: np.array(
+        [[dtype("inf"), -dtype("inf")], [dtype("nan"), np.finfo(dtype).smallest_subnormal], [np.finfo(dtype).max, dtype("-0.0")]], dtype
+    )
+    for name, dtype in FLOATS.items()
+}
+TEXTS = [[b"\0", b"a\0b"], [b"", "\u00e9\U0001f600".encode()], [b"\0\0", b"\x01\x7f"]]
+
+
+@pytest.fixture(scope="module")
+def values(platform: Platform, attacked: Attacked) -> Iterator[httpx.Client]:
+    platform.deploy(VALUES, "tests.acceptance.handlers:Mirror", slo={"deadline": "20s"})
+    with httpx.Client(base_url=platform.url, headers={"Authorization": f"Bearer {platform.key}"}, timeout=60) as client:
+        yield client
+
+
+def tensors(rows: int = 3) -> dict[str, Any]:
+    found: dict[str, Any] = {name: np.zeros((rows, 2), example.dtype) for name, example in Mirror.example.items() if name != "BYTES"}
+    return found | {"BYTES": TEXTS[:rows]}
+
+
+def raw(name: str, value: Any) -> bytes:
+    if name == "BYTES":
+        return b"".join(len(text).to_bytes(4, "little") + text for row in value for text in row)
+    found: bytes = value.tobytes()
+    return found
+
+
+def inferred(client: httpx.Client, sent: dict[str, Any], *, rows: int = 3, binary: bool = True) -> httpx.Response:
+    """Every input as bytes; all outputs as bytes, or as JSON."""
+    parts = {name: raw(name, value) for name, value in sent.items()}
+    inputs = [
+        {"name": name, "datatype": name, "shape": [rows, 2], "parameters": {"binary_data_size": len(part)}} for name, part in parts.items()
+    ]
+    head = orjson.dumps({"inputs": inputs, "parameters": {"binary_data_output": binary}})
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    return client.post(f"/v2/models/{VALUES}/infer", content=head + b"".join(parts.values()), headers=headers)
+
+
+def outputs(answer: httpx.Response) -> dict[str, Any]:
+    """The raw bytes of each output, or its elements where they came as JSON."""
+    size = int(answer.headers.get("inference-header-content-length", len(answer.content)))
+    found, at = {}, size
+    for one in orjson.loads(answer.content[:size])["outputs"]:
+        if "data" in one:
+            found[one["name"]] = one["data"]
+        else:
+            stop = at + one["parameters"]["binary_data_size"]
+            found[one["name"]], at = answer.content[at:stop], stop
+    return found
+
+
+def test_tensors_as_bytes_come_back_bit_by_bit(values: httpx.Client) -> None:
+    sent = tensors() | ODD
+    answer = inferred(values, sent)
+    assert answer.status_code == 200, answer.text
+    got = outputs(answer)
+    assert {name: got[name] for name in sent} == {name: raw(name, value) for name, value in sent.items()}
+
+    natively = values.post(
+        f"/v1/functions/{VALUES}/invocations", content=b"".join(raw(name, value) for name, value in sent.items()),
+        headers={"Content-Type": "application/octet-stream", "Accept": "application/octet-stream", "Smore-Shape": shapes(3)},
+    )  # fmt: skip
+    assert natively.status_code == 200, natively.text
+    assert natively.content.startswith(b"".join(raw(name, value) for name, value in sent.items()))
+
+
+def shapes(rows: int) -> str:
+    return ";".join(f"{name}={rows},2" for name in Mirror.example)
+
+
+def test_tensors_as_json_come_back_or_are_null(values: httpx.Client) -> None:
+    got = outputs(inferred(values, tensors() | ODD, binary=False))
+    for name, sent in ODD.items():
+        kept = [float(one) if np.isfinite(one) else None for one in sent.flat]
+        assert got[name] == kept, "what JSON has no word for is null (docs/how-to/open-inference-protocol.md)"
+    assert got["BYTES"] == [text.decode() for row in TEXTS for text in row]
+
+    finite = {name: [[float(one[1][1]), float(one[2][0])], [-0.0, 1.0]] for name, one in ODD.items()}
+    plain = {name: value[:2].tolist() for name, value in tensors().items() if name not in {*FLOATS, "BYTES"}}
+    document = finite | plain | {"BYTES": [["\0", "a\0b"], ["", "\u00e9"]]}
+    inputs = [{"name": name, "datatype": name, "shape": [2, 2], "data": data} for name, data in document.items()]
+    through = values.post(f"/v2/models/{VALUES}/infer", json={"inputs": inputs})
+    assert through.status_code == 200, through.text
+    natively = values.post(f"/v1/functions/{VALUES}/invocations", json={"input": document})
+    assert natively.status_code == 200, natively.text
+    for name, data in document.items():
+        dtype = Mirror.example[name].dtype
+        # Written as short as the datatype allows: the same number of it, sign and all.
+        for got_back in (outputs(through)[name], natively.json()["output"][name]):
+            wanted, found = np.array(data, dtype).reshape(-1), np.array(got_back, dtype).reshape(-1)
+            assert wanted.tolist() == found.tolist() if dtype.kind == "O" else wanted.tobytes() == found.tobytes()
+
+
+def test_text_that_is_none_is_not_guessed_at(values: httpx.Client) -> None:
+    sent = tensors() | {"BYTES": [[b"\xff", b"\xfe\0"]] * 3}
+    assert outputs(inferred(values, sent))["BYTES"] == raw("BYTES", sent["BYTES"])
+    refused = inferred(values, sent, binary=False)
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input"), refused.text
+    natively = values.post(
+        f"/v1/functions/{VALUES}/invocations", content=b"".join(raw(name, value) for name, value in sent.items()),
+        headers={"Content-Type": "application/octet-stream", "Smore-Shape": shapes(3)},
+    )  # fmt: skip
+    assert 400 <= natively.status_code < 500, natively.text
+
+
+def test_tensors_without_rows(values: httpx.Client) -> None:
+    empty = outputs(inferred(values, tensors(0), rows=0))
+    assert {name: empty[name] for name in Mirror.example} == dict.fromkeys(Mirror.example, b"")
+    data = [{"name": name, "datatype": name, "shape": [0, 2], "data": []} for name in Mirror.example]
+    assert outputs(values.post(f"/v2/models/{VALUES}/infer", json={"inputs": data}))["FP32"] == []
+    for how in (
+        {"content": b"", "headers": {"Content-Type": "application/octet-stream"}},
+        {"content": b"", "headers": {"Content-Type": "application/octet-stream", "Smore-Shape": shapes(0)}},
+        {"json": {"input": {name: [] for name in Mirror.example}}},
+    ):
+        refused = values.post(f"/v1/functions/{VALUES}/invocations", **how)
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input"), refused.text
+
+
+@pytest.mark.parametrize("datatype", sorted(FLOATS))
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "null", '"1"', "true"])
+def test_numbers_that_are_none_are_refused(values: httpx.Client, datatype: str, number: str) -> None:
+    text = orjson.dumps(
+        {name: value.tolist() if name != "BYTES" else [["", ""]] for name, value in tensors(1).items() if name != datatype}
+    ).decode()
+    headers = {"Content-Type": "application/json"}
+    native = text[:-1] + f', "{datatype}": [[{number}, 0]]}}'
+    answers = [values.post(f"/v1/functions/{VALUES}/invocations", content=f'{{"input": {native}}}', headers=headers)]
+    inputs = [{"name": name, "datatype": name, "shape": [1, 2], "data": data} for name, data in orjson.loads(text).items()]
+    mine = f'{{"name": "{datatype}", "datatype": "{datatype}", "shape": [1, 2], "data": [{number}, 0]}}'
+    standard = f'{{"inputs": {orjson.dumps(inputs).decode()[:-1]}, {mine}]}}'
+    answers.append(values.post(f"/v2/models/{VALUES}/infer", content=standard, headers=headers))
+    answers.append(values.post(f"/v1/functions/{fuzz.ECHO}/invocations", content=f'{{"input": {number}}}', headers=headers))
+    told = [answer.status_code for answer in answers[:2]]
+    assert all(400 <= status < 500 for status in told), [answer.text for answer in answers]
+    # A function of JSON values takes what is JSON.
+    assert answers[2].status_code == (200 if number in ("null", '"1"', "true") else 400)
+    if answers[2].status_code == 200:
+        assert answers[2].json()["output"] == orjson.loads(number)
