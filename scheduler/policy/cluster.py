@@ -346,8 +346,8 @@ class Cluster:
             if last is not batch:
                 there[batch.position], last.position = last, batch.position
             kernel.end(
-                now, row, batch.position, demand.memory_mib, demand.sm, demand.spec.max_warm, self.rows, self.cells, self.effects, self.running,
-                place.pairs, place.between, place.weights, place.kinds, self.kinds.declared, self._shares,
+                now, row, batch.position, demand.memory_mib, demand.sm, demand.spec.max_warm, self.rows, self.cells, self.effects,
+                self.running, place.pairs, place.between, place.weights, place.kinds, self.kinds.declared, self._shares,
             )  # fmt: skip
         return batch
 

@@ -298,7 +298,7 @@ def begin(
     rows[RESERVED, row] += memory * (_coming(cells, column, row) - before)
     rows[SM, row] += sm
     tell(cells, column, row, most)
-    refresh(now, row, 0, rows, effects, running, pairs, between, weights, kinds, declared, shares)
+    refresh(now, row, np.int64(0), rows, effects, running, pairs, between, weights, kinds, declared, shares)
 
 
 @compiled
@@ -321,7 +321,7 @@ def end(
     rows[RESERVED, row] = max(0.0, rows[RESERVED, row] + memory * (_coming(cells, column, row) - before)) if last else 0.0
     rows[SM, row] = max(rows[UTILISATION, row], rows[SM, row] - sm) if last else rows[UTILISATION, row]
     tell(cells, column, row, most)
-    refresh(now, row, 0, rows, effects, running, pairs, between, weights, kinds, declared, shares)
+    refresh(now, row, np.int64(0), rows, effects, running, pairs, between, weights, kinds, declared, shares)
 
 
 @compiled
@@ -413,11 +413,11 @@ def weigh(
             elif budgeted == BUDGET_ACCOUNT:
                 cap = earns[row] * cap_s
                 more = max(0.0, training[row] - before[row])
-                # No run can be stopped, so the account must stand the longest that was seen.
-                cost = max(run_s * (1.0 + own[row]), stretch) * more / (1.0 + more) * factor[row]
-                # A batch may leave a small debt, which is paid back before the next may go, so that batches form; what costs more than
-                # the account ever holds may go when it is full, and leaves a larger one.
-                if min(held[row] + earns[row] * max(0.0, now - at[row]), cap) < min(max(0.0, cost - earns[row] * debt_s), cap):
+                taken, expected_s = more / (1.0 + more) * factor[row], run_s * (1.0 + own[row])
+                # A batch may leave a small debt, which is paid back before the next may go, so that batches form. No run can be stopped, so
+                # the longest that was seen may leave one of a whole account. What costs more than that may go when the account is full.
+                usual, longest = expected_s * taken - earns[row] * debt_s, max(expected_s, stretch) * taken - cap
+                if min(held[row] + earns[row] * max(0.0, now - at[row]), cap) < min(max(0.0, usual, longest), cap):
                     why = OVER_BUDGET
         if why == OPEN and protect and holds[row] == 0.0:
             why = BREAKS_OTHERS

@@ -54,6 +54,8 @@ DRAIN_S: Final = 60.0
 REVISION: Final = 1
 #: A throttled gate is open for the first part of every such period.
 GATE_S: Final = 1.0
+#: The longest of so many runs is told (worker/pool.py).
+_LASTED: Final = 50
 #: How far back the work of a training is known, for windows that are told late.
 _WORKED_S: Final = 60.0
 
@@ -92,8 +94,8 @@ class _Gpu:
 
     __slots__ = (
         "alive", "alive_s", "at", "boot", "busy_s", "closed", "code", "contention", "count", "duty", "executing_s", "free_mib",
-        "function_s", "idle", "index", "instances", "lanes", "loaded_s", "loading", "loads", "report_due", "running", "shut", "slow_s",
-        "spec", "state", "told", "used", "version", "window", "windows", "work_s", "worked",
+        "function_s", "idle", "index", "instances", "lanes", "lasted", "loaded_s", "loading", "loads", "report_due", "running", "shut",
+        "slow_s", "spec", "state", "told", "used", "version", "window", "windows", "work_s", "worked",
     )  # fmt: skip
 
     def __init__(self, index: int, spec: Gpu, contention: Contention, functions: int, free_mib: float) -> None:
@@ -108,6 +110,8 @@ class _Gpu:
         self.count = [0] * functions
         self.loading = [0] * functions
         self.loads: list[_Load] = []
+        #: By function: how long its last runs took.
+        self.lasted: list[deque[float]] = [deque(maxlen=_LASTED) for _ in range(functions)]
         self.free_mib = free_mib
         #: (time, slow_s, alive_s, busy_s, function_s) at past reports.
         self.window: deque[tuple[float, float, float, float, float]] = deque([(0.0, 0.0, 0.0, 0.0, 0.0)])
@@ -538,6 +542,7 @@ class _Simulation:
             gpu.used -= 1
             gpu.idle[batch.function].append(now)
             run_s = now - batch.start
+            gpu.lasted[batch.function].append(run_s)
             told = None if batch.cold else run_s
             for number in batch.members:
                 self._run[number] = run_s
@@ -728,6 +733,7 @@ class _Simulation:
             sharing_mode=world.sharing_mode(spec),
             workloads=[world.workload(spec.training)] if spec.training is not None else [],
             closed=gpu.closed,
+            stretches=[(names[index], REVISION, max(lasted)) for index, lasted in enumerate(gpu.lasted) if lasted and world.closed_loop],
             losses=self._losses(gpu, whole, last[1] - window[0][1]),
         )
 

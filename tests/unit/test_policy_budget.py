@@ -260,6 +260,16 @@ def test_the_longest_run_that_was_seen_must_fit_an_account() -> None:
     assert [type(decision) for decision in engine.decide(NOW, [arrived(0, "3")])] == [Dispatch]
 
 
+def test_a_long_run_that_was_seen_once_does_not_keep_a_function_out() -> None:
+    """10 ms expected, 0.5 s the longest: that would leave an account at half a debt that the next seconds pay back."""
+    engine = Engine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.01), gpu("a", functions=1, stretches=[("p/f0", 1, 0.5)])])
+    engine.cluster.spend(0, FULL / 2, NOW)
+    assert [type(decision) for decision in engine.decide(NOW, [arrived(0, "1")])] == [Dispatch]
+    engine.cluster.spend(0, FULL, NOW)
+    assert engine.decide(NOW, [arrived(0, "2")]) == []
+
+
 def test_batches_form_while_a_debt_is_paid_back() -> None:
     """One costs 3.3 ms, and a batch may leave a debt of 20.5 ms: an account at nothing takes six at once, then none for 0.24 s."""
     engine = Engine(preset("smore-product"))
