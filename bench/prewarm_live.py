@@ -116,12 +116,14 @@ def remember(engine: Engine, pairs: Sequence[Pair], begin: float) -> None:
 
 
 def command(rig: Rig, word: str) -> tuple[dict[str, object], float]:
-    """A command of ml.foresight against this platform: what it says, and its seconds."""
+    """A command of scheduler.forecasting against this platform: what it says, and its seconds."""
     environment = os.environ | {
         "SMORE_REDIS__URL": rig.end.redis_url, "SMORE_POSTGRES__URL": rig.end.postgres_url, "PYTHONPATH": str(report.ROOT)
     }  # fmt: skip
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "ml.foresight", word], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "scheduler.forecasting", word], env=environment, capture_output=True, text=True, check=True
+    )
     said: dict[str, object] = json.loads(done.stdout.strip().rpartition("\n")[2])
     return said, time.perf_counter() - began
 

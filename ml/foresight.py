@@ -1,35 +1,27 @@
 """
-``python -m ml.foresight``: what will arrive, from what was counted: fit a forecaster, and forecast with it, for every function at once.
+What will arrive, from what was counted: fit a forecaster, and forecast with it, for every function at once.
 
-The ``learn`` worker runs it as a child, each minute and each time a fit is due. Counts come from Postgres, the fitted forecaster goes
-there; forecasts go to Redis whole (smore/forecasts.py), where the leader finds them.
+A child of the ``learn`` worker does it (``scheduler/forecasting.py``), each minute and each time a fit is due. Counts come from Postgres,
+the fitted forecaster goes there; forecasts go to Redis whole (smore/forecasts.py), where the leader finds them.
 """
 
-import argparse
-import json
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, brier, rolling
-from ml.learning import yield_to_others
-from smore import observability
-from smore.catalog import Catalog
-from smore.db import make_engine
-from smore.domain.function import Prewarming
-from smore.forecasts import OWN, Board, Counted, Forecasts
+from ml.forecast.choice import Judge, choose
+from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, rolling
+from smore.forecasts import Board, Counted, Forecasts
 from smore.prewarming import MINUTE_S, SPAN_MIN, Past
 from smore.prewarming import Prewarming as History
-from smore.queue import connect
-from smore.settings import PrewarmSettings, Settings, settings
+from smore.settings import PrewarmSettings
 
 Floats = NDArray[np.float64]
 
@@ -40,8 +32,11 @@ TAUGHT_MIN: Final = 1440
 class Craft(Protocol):
     """The art of forecasting, apart from where counts come from and forecasts go."""
 
-    def fit(self, counts: Floats, paper: Sequence[int]) -> bytes:
-        """A fitted forecaster of ``counts`` [F, T], arrivals per minute, NaN where nobody counted; rows ``paper`` want LS-LSTM."""
+    def fit(self, functions: Sequence[str], counts: Floats, paper: Sequence[int], before: bytes | None) -> bytes:
+        """
+        A fitted forecaster of ``counts`` [F, T], arrivals per minute, NaN where nobody counted; rows ``paper`` want LS-LSTM. ``before``:
+        what the last fit gave, of whatever functions there were.
+        """
         ...
 
     def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
@@ -49,49 +44,58 @@ class Craft(Protocol):
         ...
 
 
+#: What a backtest of these counts [F, T] of these functions, from that minute on, is judged by.
+Judging = Callable[[Sequence[str], Floats, int], Judge]
+
+
 class Best:
     """
-    For each function the forecaster that told best whether a minute has a request, in a rolling backtest over the last fifth of what was
-    counted (Brier score, one minute ahead): a season, the gaps between minutes with requests, or neither: where the share of minutes with
-    requests was as good, the rule goes by the gaps between requests itself, and is told so (``hold.OWN``). LS-LSTM has no choice.
+    For each function the forecaster that would have cost least in a rolling backtest over the last fifth of what was counted
+    (``ml/forecast/choice.py``): a season, or the gaps between minutes with requests; or neither, then the rule goes by the gaps between
+    requests itself and is told so (``hold.OWN``). LS-LSTM has no choice; it goes on from the weights of the fit before.
     """
 
-    def fit(self, counts: Floats, paper: Sequence[int]) -> bytes:
+    def __init__(self, judging: Judging) -> None:
+        self._judging = judging
+
+    def fit(self, functions: Sequence[str], counts: Floats, paper: Sequence[int], before: bytes | None) -> bytes:
         begin = max(1, int(counts.shape[1] * 0.8))
-        share = np.nanmean(np.concatenate([counts[:, :begin] > 0, np.zeros((len(counts), 1))], axis=1), axis=1)
-        scores = [brier(np.repeat(share[:, None], counts.shape[1] - begin, axis=1), counts[:, begin:])]
         fitted: list[Forecaster] = [Seasonal(), Renewal()]
+        ahead = {made.name: rolling(made, counts, begin) for made in fitted}
         for made in fitted:
-            scores.append(brier(rolling(made, counts, begin)[1][:, begin:], counts[:, begin:]))
             made.fit(counts)
-        # Where nothing can be compared the rule goes by its own.
-        best = np.argmin(np.nan_to_num(np.stack(scores), nan=np.inf), axis=0)
+        chosen = choose(ahead, counts, self._judging(functions, counts, begin))
         lstm = b""
         if len(paper):
             # It alone needs torch.
             from ml.forecast.lstm import LongShort
 
-            network = LongShort()
+            network, names = LongShort(), [functions[row] for row in paper]
+            # A fit of another version of this code, or without LS-LSTM, teaches nothing.
+            with suppress(msgspec.DecodeError, ValueError):
+                old = _parts(before or b"")
+                kept = LongShort.loads(old.lstm)
+                kept.rearrange([old.names.index(name) if name in old.names else -1 for name in names])
+                network = kept
             network.fit(counts[list(paper)])
             lstm = network.dumps()
-        parts = {"choice": best.tolist(), "paper": list(paper), "models": [one.dumps() for one in fitted], "lstm": lstm}
+        parts = _Parts(
+            sources=chosen.sources, paper=list(paper), names=[functions[row] for row in paper], models=[one.dumps() for one in fitted],
+            lstm=lstm,
+        )  # fmt: skip
         return msgspec.msgpack.encode(parts)
 
     def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
         parts = _parts(model)
-        functions = len(parts.choice)
-        mean, any_ = np.full((functions, horizon), np.nan), np.full((functions, horizon), np.nan)
-        sources = [OWN] * functions
-        choice = np.array(parts.choice)
+        sources = list(parts.sources)
+        mean, any_ = np.full((len(sources), horizon), np.nan), np.full((len(sources), horizon), np.nan)
         fitted: list[Forecaster] = [Seasonal.loads(parts.models[0]), Renewal.loads(parts.models[1])]
-        for place, made in enumerate(fitted, start=1):
+        for made in fitted:
             for minute in since.T:
                 made.update(minute)
-            rows = np.flatnonzero(choice == place)
+            rows = np.flatnonzero(np.array(sources) == made.name)
             found = made.forecast(horizon)
             mean[rows], any_[rows] = found[0][rows], found[1][rows]
-            for row in rows.tolist():
-                sources[row] = made.name
         if parts.paper:
             from ml.forecast.lstm import LongShort
 
@@ -105,8 +109,11 @@ class Best:
 
 
 class _Parts(msgspec.Struct):
-    choice: list[int]
+    """``sources`` [F]: who foresees each function; ``paper``: rows with LS-LSTM, whose ``names`` are these."""
+
+    sources: list[str]
     paper: list[int]
+    names: list[str]
     models: list[bytes]
     lstm: bytes
 
@@ -167,7 +174,9 @@ class Foresight:
         counts = matrix(past, functions)
         # From the first minute that anybody knows: a backtest over nothing would choose blindly.
         counts = counts[:, np.isfinite(counts).any(axis=0).argmax() :]
-        model = self._craft.fit(counts, [row for row, function in enumerate(functions) if function in self._paper()])
+        wanted = self._paper()
+        paper = [row for row, function in enumerate(functions) if function in wanted]
+        model = self._craft.fit(functions, counts, paper, None if newest is None else newest.model)
         manifest = {
             "functions": functions, "minutes": most, "until": past.from_at + len(past.known) * MINUTE_S, "lesson": lesson,
             "imported": {function: len(minutes) for function, minutes in past.imported.items()},
@@ -227,47 +236,3 @@ def matrix(past: Past, functions: Sequence[str]) -> Floats:
         for minute, count in past.imported.get(function, {}).items():
             counts[row, minute] = count
     return counts
-
-
-# ---- the command -------------------------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def foresight(config: Settings) -> Iterator[Foresight]:
-    """Of the platform that the settings name. Raises ValueError where they do not."""
-    if config.postgres.url is None or config.redis.url is None:
-        raise ValueError("SMORE_POSTGRES__URL and SMORE_REDIS__URL must be set")
-    engine = make_engine(config.postgres.url, "foresight")
-    try:
-        with connect(config) as client:
-            catalog = Catalog(client, config.redis.prefix)
-
-            def paper() -> Collection[str]:
-                specs = {key: catalog.revision(key, entry.revision) for key, entry in catalog.functions().items()}
-                return {key for key, spec in specs.items() if spec is not None and spec.prewarm is Prewarming.PAPER}
-
-            yield Foresight(History(engine), Board(client, config.redis.prefix), config.prewarm, craft=Best(), paper=paper)
-    finally:
-        engine.dispose()
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="ml.foresight", description="Forecasts of arrivals.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("forecast", help="forecast from this minute on, and publish")
-    commands.add_parser("fit", help="fit on what was counted").add_argument("--if-due", action="store_true", help="only where it is time")
-    options = parser.parse_args(arguments)
-    config = settings()
-    observability.configure(config, "foresight")
-    yield_to_others(config)
-    try:
-        with foresight(config) as door:
-            outcome = door.forecast() if options.command == "forecast" else door.fit(asked=not options.if_due)
-    except (ValueError, OSError) as error:
-        outcome = Outcome(result="failed", reason=str(error))
-    print(json.dumps(asdict(outcome)), flush=True)
-    return 1 if outcome.result == "failed" else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

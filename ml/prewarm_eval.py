@@ -30,13 +30,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.azure import by_function, invocations
-from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, rolling
+from ml.forecast.choice import Ahead, choose
+from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, brier, mase, rolling
 from ml.forecast.intermittent import Intermittent
 from ml.forecast.lstm import Grouped, Shared
 from scheduler.policy.prewarm import kernel
 from scheduler.policy.prewarm.counted import instances_for, rounded
-from scheduler.policy.prewarm.kernel import AHEADS, BUSY_S, COLDS, HISTOGRAM, IDLE_S, LATES, LOADING_S, ORACLE, PRICED, REQUESTS
+from scheduler.policy.prewarm.kernel import AHEADS, BUSY_S, COLDS, HISTOGRAM, LATES, ORACLE, REQUESTS
 from scheduler.simulation import instances
+from scheduler.simulation.backtest import Backtest, cost, priced, waste_s
 from scheduler.simulation.instances import Setup, Workload, score
 from smore.domain.errors import NotFound
 
@@ -58,10 +60,6 @@ TOLERANCE: Final = 0.005
 HALF: Final = 0.5
 RESAMPLES: Final = 1000
 LEAST_S: Final = 0.001
-#: How much less a forecaster must cost than the gaps alone in the backtest, as a share.
-BETTER: Final = 0.02
-#: Requests a minute, on average, beyond which no forecaster is tried: what a second brings is nothing that a minute's number says.
-DENSEST: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +119,6 @@ def classes(counts: NDArray[np.int64]) -> dict[str, Bools]:
 
 
 # ---- forecasts ---------------------------------------------------------------------------------------------------------------------------
-
-#: One minute ahead: ``mean`` and ``any`` [F, T].
-Ahead = tuple[Floats, Floats]
 
 
 def _forecasters(neural: bool) -> dict[str, tuple[Callable[[], Forecaster], int, int | None]]:
@@ -200,14 +195,6 @@ def counted(name: str, work: Workload, ahead: Ahead) -> Setup:
     return Setup(name=name, base=base, close=requests)
 
 
-def priced(name: str, work: Workload, price_gb_s: float, ahead: Ahead | None, *, prior: float = 1.0, tail: float = 0.3) -> Setup:
-    price_s = price_gb_s / work.memory_gb
-    if ahead is None:
-        return Setup(name=name, how=PRICED, knobs=(prior, tail), price_s=price_s)
-    base, told = kernel.wanted(ahead[1], ahead[0], price_s, work.load_s, work.run_s)
-    return Setup(name=name, how=PRICED, knobs=(prior, tail), price_s=price_s, base=base, told=told)
-
-
 def cut(setup: Setup, minutes: int) -> Setup:
     """For a trace of the first ``minutes``."""
 
@@ -221,15 +208,6 @@ def cut(setup: Setup, minutes: int) -> Setup:
 
 
 # ---- scores ------------------------------------------------------------------------------------------------------------------------------
-
-
-def waste_s(tally: Floats) -> Floats:
-    return np.asarray(tally[..., LOADING_S] + tally[..., IDLE_S])
-
-
-def cost(tally: Floats, work: Workload, price_gb_s: float) -> Floats:
-    """[F]: GB-seconds, a cold start at its price."""
-    return np.asarray(tally[:, COLDS] * price_gb_s + waste_s(tally) * work.memory_gb)
 
 
 def rates(tally: Floats, part: Bools) -> tuple[float, float]:
@@ -333,16 +311,13 @@ class Bench:
 
 
 def chosen(work: Workload, bench: Bench, price_gb_s: float, ahead: Mapping[str, Ahead]) -> tuple[Setup, list[str]]:
-    """Ours at a price: per function the gaps or the forecaster that cost least in the backtest, and which."""
+    """Ours at a price: what decides each function is chosen as the live platform does, and which."""
+    judge = Backtest(bench.work, bench.begin, price_gb_s, bench.replays.tally)
+    sources = choose(ahead, bench.work.counts.astype(float), judge).sources
     names = list(ahead)
-    alone = priced("gaps", work, price_gb_s, None)
+    places = np.array([names.index(one) if one in ahead else -1 for one in sources], np.int64)
     others = tuple(priced(name, work, price_gb_s, ahead[name]) for name in names)
-    light = bench.work.counts.mean(axis=1) <= DENSEST
-    costs = np.stack([cost(bench.tally(setup, light), work, price_gb_s) for setup in (alone, *others)])
-    costs[0] *= 1.0 - BETTER
-    best = np.argmin(costs, axis=0)
-    setup = replace(alone, name="ours", choice=best - 1, others=others)
-    return setup, ["gaps" if one == 0 else names[one - 1] for one in best]
+    return replace(priced("ours", work, price_gb_s, None), choice=places, others=others), sources
 
 
 def tuned_price(
@@ -493,6 +468,21 @@ def rows(case: Case) -> list[dict[str, Any]]:
     return found
 
 
+def foreseen(case: Case) -> list[dict[str, Any]]:
+    """One per forecaster and class, of the minutes that are scored: the mean of the Brier scores, the median of the scaled errors."""
+    counts = case.work.counts.astype(float)
+    since = case.from_minute
+    found = []
+    for name, (mean, any_) in case.ahead.items():
+        missed, far = brier(any_[:, since:], counts[:, since:]), mase(mean, counts, since)
+        for part, mask in case.parts.items():
+            if mask.any():
+                found.append(
+                    {"forecaster": name, "class": part, "brier": float(np.nanmean(missed[mask])), "mase": float(np.nanmedian(far[mask]))}
+                )
+    return found
+
+
 def figures(cases: Sequence[Case]) -> dict[str, float]:
     """Per case (suffix ``.8h.1.5s``) and, without one, the worst of all."""
     found: dict[str, float] = {}
@@ -530,7 +520,7 @@ def report(cases: Sequence[Case]) -> dict[str, Any]:
                     part: intervals(case.scores["ours"].tally, case.scores[case.lsth].tally, mask)
                     for part, mask in case.parts.items() if mask.any()
                 },
-                "above_pareto": above(case), "gap_closed": case.gap_closed, "rows": rows(case),
+                "above_pareto": above(case), "gap_closed": case.gap_closed, "rows": rows(case), "forecasts": foreseen(case),
             }
             for case in cases
         ],

@@ -1,6 +1,6 @@
 """
 ``scheduler.retrain``, ``scheduler.rollback`` and ``scheduler.republish``: the commands of ``ml/learning.py`` as tasks; those of
-``ml/foresight.py`` as ``scheduler.forecast`` and ``scheduler.refit``.
+``scheduler/forecasting.py`` as ``scheduler.forecast`` and ``scheduler.refit``.
 
 Each runs in a child process. A fit takes hundreds of MiB, and only the end of a process gives all of them back; this one imports
 nothing for it and stays as small as Celery is.
@@ -36,7 +36,7 @@ LIMIT_S = 900.0
 
 
 class Children:
-    """Processes of ``python -m ml.learning`` and ``ml.foresight``; safe from any thread. After :meth:`stop` none is started."""
+    """Processes of ``python -m ml.learning`` and ``scheduler.forecasting``; safe from any thread. After :meth:`stop` none is started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -110,15 +110,15 @@ def register_learn(app: Celery, config: Settings) -> None:
             if not config.prewarm.on:
                 return
             if board.unlearned():
-                children.run("fit", module="ml.foresight")
+                children.run("fit", module="scheduler.forecasting")
             # Mostly a small platform has nothing to forecast from, and then no process is started for it.
             if board.model():
-                children.run("forecast", module="ml.foresight")
+                children.run("forecast", module="scheduler.forecasting")
 
     @app.task(name=REFIT)
     def refit(asked: bool = False) -> None:
         if config.prewarm.on:
-            children.run("fit", *([] if asked else ["--if-due"]), module="ml.foresight")
+            children.run("fit", *([] if asked else ["--if-due"]), module="scheduler.forecasting")
 
     @worker_ready.connect(weak=False)
     def _first(**_: object) -> None:

@@ -249,3 +249,14 @@ def brier(any_: Floats, counts: Floats) -> Floats:
     squares = (any_ - came) ** 2
     known = np.isfinite(squares)
     return np.asarray(np.where(known.any(axis=1), np.where(known, squares, 0).sum(axis=1) / np.maximum(1, known.sum(axis=1)), math.nan))
+
+
+def mase(mean: Floats, counts: Floats, begin: int) -> Floats:
+    """
+    [F]: mean absolute error of the minutes from ``begin`` on, over that of "as in the minute before" in the minutes before them (Hyndman
+    and Koehler, 2006); NaN where nothing changed there.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        wrong = np.nanmean(np.abs(mean[:, begin:] - counts[:, begin:]), axis=1)
+        usual = np.nanmean(np.abs(np.diff(counts[:, :begin], axis=1)), axis=1)
+        return np.where(usual > 0, wrong / usual, math.nan)

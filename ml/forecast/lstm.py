@@ -8,6 +8,7 @@ minute to minute and says a distribution (chance of a request, mean). Both see l
 
 import io
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -72,6 +73,14 @@ class Cells:
     @property
     def parameters(self) -> list[Tensor]:
         return [self.w_in, self.w_hidden, self.bias, self.w_out, self.b_out]
+
+    def rearranged(self, rows: Sequence[int], seed: int) -> "Cells":
+        """Those of these rows; -1: new ones."""
+        made = Cells(len(rows), self.w_hidden.shape[1], seed)
+        kept = [place for place, row in enumerate(rows) if row >= 0]
+        for mine, theirs in zip(made.parameters, self.parameters, strict=True):
+            mine[kept] = theirs.detach()[[rows[place] for place in kept]]
+        return made
 
     def ahead(self, windows: Floats, horizon: int) -> Floats:
         """[F, n] of scaled counts → [F, horizon]: the minutes that follow. Nothing is learned from it."""
@@ -160,6 +169,15 @@ class Grouped:
         for one in parameters:
             one.requires_grad_(False)
 
+    def rearrange(self, rows: Sequence[int]) -> None:
+        """Before another fit, of other functions: these rows of the last one keep their weights, -1 is a function that was not in it."""
+        if self._cells is None:
+            return
+        if any(row >= 0 for row in rows):
+            self._cells = self._cells.rearranged(rows, self._knobs["seed"])
+        else:
+            self._cells = None
+
     def update(self, counts: Floats) -> None:
         self._last = np.concatenate([self._last[:, 1:], column(counts, len(self._last))], axis=1)
 
@@ -212,6 +230,11 @@ class LongShort:
     def fit(self, counts: Floats) -> None:
         self.long.fit(counts)
         self.short.fit(counts)
+
+    def rearrange(self, rows: Sequence[int]) -> None:
+        """See :meth:`Grouped.rearrange`."""
+        self.long.rearrange(rows)
+        self.short.rearrange(rows)
 
     def update(self, counts: Floats) -> None:
         self.long.update(counts)

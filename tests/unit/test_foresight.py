@@ -10,13 +10,14 @@ import pytest
 
 from ml.foresight import Best, Floats, Foresight, matrix
 from scheduler import foresight
+from scheduler.forecasting import Rehearsal
 from scheduler.policy.demand import Demand
 from scheduler.policy.prewarm import hold
 from scheduler.policy.prewarm.counted import Counted as PaperRule
 from scheduler.policy.prewarm.fixed import KeepAlive
 from scheduler.policy.prewarm.priced import Priced
 from smore import forecasts as wire
-from smore.domain.function import FunctionSpec, Prewarming
+from smore.domain.function import FunctionSpec, Prewarming, Profile
 from smore.prewarming import Fitted, Past
 from smore.settings import PrewarmSettings
 
@@ -77,7 +78,7 @@ class Wall:
 class Twice:
     """A craft: what came last, twice."""
 
-    def fit(self, counts: Floats, paper: Sequence[int]) -> bytes:
+    def fit(self, functions: Sequence[str], counts: Floats, paper: Sequence[int], before: bytes | None) -> bytes:
         return msgspec.json.encode([counts.shape[1], list(paper)])
 
     def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
@@ -134,7 +135,7 @@ def test_it_is_fitted_when_it_is_due_and_forecasts_follow_what_came_since() -> N
 
 def test_a_fit_that_is_killed_leaves_the_last_one_in_use() -> None:
     class Killed(Twice):
-        def fit(self, counts: Floats, paper: Sequence[int]) -> bytes:
+        def fit(self, functions: Sequence[str], counts: Floats, paper: Sequence[int], before: bytes | None) -> bytes:
             raise KeyboardInterrupt
 
     now = [T + 20 * 60 + 5]
@@ -226,27 +227,53 @@ def test_a_trace_that_is_taken_back_is_forecast_from_no_more() -> None:
     assert (made_.fit(asked=False).result, wall.used, wall.done) == ("skipped", 0, 1)
 
 
-def test_the_best_forecaster_of_each_function_is_chosen() -> None:
+def best(price_gb_s: float = 60.0) -> Best:
+    specs = {"p/a": FunctionSpec(entrypoint="m:C", profile=Profile(load_s=1.5))}
+    return Best(lambda names, counts, begin: Rehearsal(names, counts, begin, specs, price_gb_s))
+
+
+def hourly(minutes: int) -> Floats:
+    """Once in four minutes of each hour, which gaps alone do not tell apart."""
+    return np.isin(np.arange(minutes) % 60, [0, 7, 19, 40]) * 1.0
+
+
+def test_each_function_gets_the_forecaster_that_would_have_cost_least() -> None:
+    """What comes on the clock is foreseen; what comes at random is best met by its own gaps, and so is what never comes."""
     random = np.random.default_rng(0)
     minutes = np.arange(600)
-    counts = np.stack([(minutes % 7 == 0) * 1.0, random.random(600) < 0.3, (minutes % 10 == 3) * 4.0, np.zeros(600)])
-    model = Best().fit(counts, [])
-    mean, any_, sources = Best().forecast(model, counts[:, :0], 10)
-    assert sources[1] == hold.OWN
+    counts = np.stack([hourly(600), random.random(600) < 0.3, (minutes % 10 == 3) * 4.0, np.zeros(600)])
+    names = ["p/a", "p/b", "p/c", "p/d"]
+    model = best().fit(names, counts, [], None)
+    mean, any_, sources = best().forecast(model, counts[:, :0], 10)
+    assert sources[1] == sources[3] == hold.OWN
     assert np.isnan(mean[1]).all()
     assert {sources[0], sources[2]} <= {"seasonal-naive", "renewal"}
-    # The next multiple of seven after 599 is 602.
-    assert [minute for minute in range(10) if any_[0, minute] > 0.5] == [2, 9]
+    assert [minute for minute in range(10) if any_[0, minute] > 0.5] == [0, 7]
     assert any_[2].argmax() == 3
     assert mean[2, 3] > 2.0
 
 
+def test_nothing_is_worth_foreseeing_where_a_cold_start_is_worth_nothing() -> None:
+    counts = hourly(600)[None, :]
+    assert best(0.0).forecast(best(0.0).fit(["p/a"], counts, [], None), counts[:, :0], 1)[2] == [hold.OWN]
+
+
 def test_minutes_since_the_fit_count() -> None:
-    minutes = np.arange(603)
-    counts = ((minutes % 7 == 0) * 1.0)[None, :]
-    model = Best().fit(counts[:, :600], [])
-    _, any_, _ = Best().forecast(model, counts[:, 600:], 7)
-    assert any_[0].argmax() == 6
+    counts = hourly(603)[None, :]
+    model = best().fit(["p/a"], counts[:, :600], [], None)
+    _, any_, _ = best().forecast(model, counts[:, 600:], 7)
+    assert any_[0].argmax() == 4
+
+
+def test_a_backtest_knows_each_functions_own_cold_start() -> None:
+    """Two functions alike but for the seconds of their load: what a load costs is on each one's own bill."""
+    counts = np.zeros((2, 100))
+    counts[:, ::50] = 1.0
+    specs = {name: FunctionSpec(entrypoint="m:C", profile=Profile(load_s=load)) for name, load in (("p/a", 1.0), ("p/b", 9.0))}
+    judge = Rehearsal(["p/a", "p/b"], counts, 0, specs, 10.0)
+    quick, slow = judge(None, np.array([True, True]))
+    assert slow > quick > 0
+    assert judge(None, np.array([True, False])).tolist() == [quick, 0.0]
 
 
 # ---- what cannot be used -----------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, brier, rolling
+from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, brier, mase, rolling
 from ml.forecast.intermittent import Intermittent, arima
 from ml.forecast.lstm import WINDOW, Cells, Grouped, LongShort, Shared
 
@@ -92,6 +92,18 @@ def test_every_function_of_a_group_learns_its_own() -> None:
     np.testing.assert_allclose(both.forecast()[0][:, 0], [9.0, 0.0], atol=0.5)
 
 
+def test_a_function_keeps_its_weights_when_others_come_and_go() -> None:
+    counts = np.stack([np.full(60, 9.0), np.zeros(60), np.tile([5.0, 0.0], 30)])
+    model = LongShort(long_span=60, short_span=60, epochs=3)
+    model.fit(counts)
+    before = model.forecast()[0][[2, 0]]
+    model.rearrange([2, -1, 0])
+    # Nothing new is learned in no epochs: what is kept says what it said.
+    model.long._knobs["warm"] = model.short._knobs["warm"] = 0
+    model.fit(counts[[2, 1, 0]])
+    np.testing.assert_allclose(model.forecast()[0][[0, 2]], before, rtol=1e-5)
+
+
 def test_compiled_cells_say_what_the_trained_ones_say() -> None:
     """Weights that differ from function to function, inputs far out in the flat parts of the gates too."""
     cells = Cells(5, hidden=32)
@@ -135,3 +147,11 @@ def test_a_backtest_tells_good_from_bad() -> None:
     assert brier(counts, counts)[0] == 0.0
     assert brier(1 - counts, counts)[0] == 1.0
     assert np.isnan(brier(np.full((1, 4), np.nan), counts)[0])
+
+
+def test_an_error_is_scaled_by_what_as_before_would_have_missed() -> None:
+    counts = np.array([[0.0, 2.0, 0.0, 2.0, 5.0], [1.0, 1.0, 1.0, 1.0, 9.0]])
+    mean = np.array([[0.0, 0.0, 0.0, 1.0, 3.0], [0.0] * 5])
+    found = mase(mean, counts, 3)
+    assert found[0] == pytest.approx(1.5 / 2.0)
+    assert np.isnan(found[1])
