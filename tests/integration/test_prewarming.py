@@ -3,14 +3,16 @@
 import json
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pytest
 import redis
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, insert, text
 
+from scheduler.forecasting import foresight
 from scheduler.foresight import warmth
 from scheduler.live import Leader
 from scheduler.policy.core import Engine as Policy
@@ -18,6 +20,7 @@ from scheduler.policy.prewarm.keeper import Keeper
 from scheduler.prewarmed import write
 from smore import stream
 from smore.catalog import Catalog, FunctionEntry
+from smore.db import ArrivalsMinuteRow, CountedMinuteRow
 from smore.domain.errors import Conflict, InvalidSpec
 from smore.domain.function import FunctionSpec, Prewarming
 from smore.fleet import Fleet, Offload, Prewarm, Report, encode_report
@@ -192,6 +195,35 @@ def test_knobs_are_changed_for_the_revision_in_force(store: Store, catalog: Cata
     assert caught.value.details["field"] == "scaling.max_warm"
     # What was deployed is deployed.
     assert store.register("default", "f", spec) == (number, False)
+
+
+def test_each_function_is_foreseen_by_what_would_have_cost_least(
+    engine: Engine, redis_client: "redis.Redis", store: Store, config: Settings
+) -> None:  # fmt: skip
+    """What comes by the hour is foreseen, what comes at random is left to its own gaps; counts from Postgres, forecasts in Redis."""
+    for name in ("hourly", "random"):
+        number, _ = store.register("default", name, FunctionSpec(entrypoint="m:C"))
+        store.activate("default", name, number, {})
+    begin = int(time.time()) // 60 * 60 - 600 * 60
+    random = np.random.default_rng(0)
+    came = {"hourly": np.isin(np.arange(600) % 60, [0, 7, 19, 40]), "random": random.random(600) < 0.3}
+    moments = [datetime.fromtimestamp(begin + 60 * minute, UTC) for minute in range(600)]
+    rows = [
+        {"project": "default", "function": name, "minute": moments[minute], "n": 1}
+        for name, minutes in came.items()
+        for minute in np.flatnonzero(minutes)
+    ]
+    with engine.begin() as connection:
+        connection.execute(insert(CountedMinuteRow), [{"minute": at, "seconds": (1 << 60) - 1} for at in moments])
+        connection.execute(insert(ArrivalsMinuteRow), rows)
+    with foresight(config) as door:
+        assert door.fit(asked=True).result == "fitted"
+        assert door.forecast().result == "published"
+    board = Board(redis_client, PREFIX).current()
+    assert board is not None
+    sources = dict(zip(board.functions, board.sources, strict=True))
+    assert sources["default/hourly"] in ("seasonal-naive", "renewal")
+    assert sources["default/random"] == "gaps"
 
 
 # ---- the leader --------------------------------------------------------------------------------------------------------------------------

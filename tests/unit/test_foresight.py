@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from ml.forecast import lstm
 from ml.foresight import Best, Floats, Foresight, matrix
 from scheduler import foresight
 from scheduler.forecasting import Rehearsal
@@ -274,6 +275,18 @@ def test_a_backtest_knows_each_functions_own_cold_start() -> None:
     quick, slow = judge(None, np.array([True, True]))
     assert slow > quick > 0
     assert judge(None, np.array([True, False])).tolist() == [quick, 0.0]
+
+
+def test_ls_lstm_goes_on_from_the_fit_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there was none, or one that cannot be read, it begins anew."""
+    carried: list[list[int]] = []
+    monkeypatch.setattr(lstm.LongShort, "rearrange", lambda _, rows: carried.append(list(rows)))
+    monkeypatch.setattr(lstm.Grouped, "fit", lambda *_: None)
+    counts = hourly(60)[None, :].repeat(2, axis=0)
+    first = best().fit(["p/a", "p/b"], counts, [1], None)
+    best().fit(["p/0", "p/b"], counts, [0, 1], first)
+    best().fit(["p/a", "p/b"], counts, [1], b"of another version")
+    assert carried == [[-1, 0]]
 
 
 # ---- what cannot be used -----------------------------------------------------------------------------------------------------------------
