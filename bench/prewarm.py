@@ -5,8 +5,9 @@ Counts are made up (Poisson, every function with a rate of its own). ``forecast_
 model, each function with weights of its own) the minute that ended and asking it for the next two, 10,000 functions, median of five.
 ``retrain_1k_s``: fitting both models of 1,000 functions anew, the long one on a day, the short one on an hour, up to 50 epochs with early
 stopping; ``retrain_warm_1k_s``: again, from the weights of that fit, as the platform does every ten minutes. Beside them: ``shared_*``, one
-network for all with a state per function; ``renewal_*``, counting alone; ``single_train_s``, the grouped code with one function in the
-group, what a loop over functions would pay for each. The load average of the machine when it began stands beside the figures.
+network for all with a state per function; ``renewal_*``, counting alone; ``choose_1k_s``, fitting what a platform has without LSTMs on two
+days, with the backtest that chooses; ``single_train_s``, the grouped code with one function in the group, what a loop over functions would
+pay for each. The load average of the machine when it began stands beside the figures.
 ``--quick``: two epochs, and a tenth of the functions; its figures carry their size in their names and are not comparable.
 """
 
@@ -22,6 +23,9 @@ import torch
 from bench import report
 from ml.forecast.forecaster import Floats, Forecaster, Renewal
 from ml.forecast.lstm import LongShort, Shared
+from ml.foresight import Best
+from scheduler.forecasting import Rehearsal
+from smore.settings import PrewarmSettings
 
 DAY: int = 1440
 
@@ -64,6 +68,10 @@ def measured(quick: bool, only_forecast: bool) -> dict[str, float]:
         report.progress(f"training {some} functions ({name or 'grouped'})")
         found[f"{name}retrain_{size[some]}_s"] = seconds(lambda fitted=fitted: fitted.fit(day))  # type: ignore[misc]
         found[f"{name}retrain_warm_{size[some]}_s"] = seconds(lambda fitted=fitted: fitted.fit(day))  # type: ignore[misc]
+    report.progress(f"choosing for {some} functions")
+    names, days = [str(row) for row in range(some)], made_up(some, 2 * DAY)
+    crafts = Best(lambda functions, counts, begin: Rehearsal(functions, counts, begin, {}, PrewarmSettings().price_gb_s))
+    found[f"choose_{size[some]}_s"] = seconds(lambda: crafts.fit(names, days, [], None))
     report.progress("training one function alone")
     found["single_train_s"] = seconds(lambda: LongShort(epochs=epochs).fit(day[:1]))
     return found
