@@ -366,7 +366,8 @@ class Leader:
         """An instance is ready, was used, or has ended."""
         if event.outcome != "open" and event.prewarmed and event.ended_us:
             metrics.PREWARMS.labels(event.function, event.outcome).inc()
-        loaded = event.ready_us and not event.used_us and not event.ended_us
+        # A load out of host memory says nothing about a cold start.
+        loaded = event.ready_us and not event.used_us and not event.ended_us and not event.host
         events.append(
             InstanceTold(
                 function=event.function,

@@ -455,7 +455,8 @@ class InstanceRow(Base):
     The life of a resident model (smore/stream.py: Warmed). ``id``: its worker's boot and a number; times in seconds.
 
     ``prewarmed``: loaded before a request asked for it; ``outcome``: open, hit, late, wasted or failed, and ``cold`` where a request
-    waited for it from the beginning; ``why``: what ended it, '' = it lives. ``saved``: runs that found it only because it was held.
+    waited for it from the beginning; ``why``: what ended it, '' = it lives. ``saved``: runs that found it only because it was held;
+    ``host``: it was loaded out of pinned host memory.
     """
 
     __tablename__ = "instances"
@@ -481,6 +482,7 @@ class InstanceRow(Base):
     uses: Mapped[int]
     saved: Mapped[int]
     memory_mib: Mapped[float]
+    host: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
 class ForecasterRow(Base):

@@ -14,6 +14,7 @@ Two kinds of input, told apart by ``example``:
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
@@ -31,6 +32,14 @@ class Handler(ABC):
     @abstractmethod
     def predict(self, inputs: Any) -> Any:
         """Answer one batch (see the module's docstring for shapes). An exception fails every invocation of the batch."""
+
+    def modules(self) -> Sequence[Any]:
+        """
+        Torch modules whose weights may be moved to host memory and back while nobody calls ``predict``; none by default.
+
+        Name them only where nothing else points into their memory: a CUDA graph does, a compiled module may.
+        """
+        return ()
 
     def unload(self) -> None:  # noqa: B027 - an empty default is meant
         """Let go of what is not memory (files, connections). The process ends after it, so memory needs no care."""

@@ -149,6 +149,7 @@ class _Instance(msgspec.Struct, gc=False):
     uses: int
     saved: int
     memory_mib: float
+    host: str
 
 
 class _Boot(msgspec.Struct, gc=False):
@@ -366,9 +367,9 @@ _INSTANCES = _Stage(
     _Instance,
     f"""
     INSERT INTO instances AS i (id, gpu, boot, project, function, revision, prewarmed, outcome, why, asked_at, ready_at, used_at, ended_at,
-        told_at, load_s, busy_s, idle_s, uses, saved, memory_mib)
+        told_at, load_s, busy_s, idle_s, uses, saved, memory_mib, host)
     SELECT DISTINCT ON (id) id, gpu, boot, project, function, revision, prewarmed::boolean, outcome, why, {_at("asked")}, {_at("ready")},
-        {_at("used")}, {_at("ended")}, {_at("told")}, load_s, busy_s, idle_s, uses, saved, memory_mib
+        {_at("used")}, {_at("ended")}, {_at("told")}, load_s, busy_s, idle_s, uses, saved, memory_mib, host::boolean
     FROM STAGE ORDER BY id, told DESC
     ON CONFLICT (id) DO UPDATE SET outcome = excluded.outcome, why = excluded.why, ready_at = excluded.ready_at, used_at = excluded.used_at,
         ended_at = excluded.ended_at, told_at = excluded.told_at, load_s = excluded.load_s, busy_s = excluded.busy_s,
@@ -538,7 +539,7 @@ class _Fold:
         self.instances[event.id] = _Instance(
             event.id, event.gpu, event.boot, project, name, event.revision, str(bool(event.prewarmed)), event.outcome, event.why,
             event.asked_us, event.ready_us, event.used_us, event.ended_us, event.at_us, event.load_us / 1e6, event.busy_us / 1e6,
-            event.idle_us / 1e6, event.uses, event.saved, event.memory_kib / 1024,
+            event.idle_us / 1e6, event.uses, event.saved, event.memory_kib / 1024, str(bool(event.host)),
         )  # fmt: skip
 
     def _returned(self, event: stream.Returned) -> None:

@@ -165,6 +165,11 @@ class WorkerSettings(BaseModel):
     #: The longest such window, the wait for what runs included, seconds: how long an invocation may have to wait for it. A job whose
     #: iterations need a longer one (seven of them) is not measured.
     probe_max_s: float = Field(default=PROBE_MAX_S, gt=0, le=60)
+    #: Pinned host memory for weights of models that are let go of, MiB; 0 = none, their processes end. Not for CPU partitions, which have
+    #: no other memory to give back.
+    host_mib: float = Field(default=0.0, ge=0)
+    #: How long such a model waits there for its next load, seconds.
+    keep_host_s: float = Field(default=600.0, gt=0)
     #: Unpacked uploads and built environments that a node keeps, MiB for each of the two kinds; what has not been used for longest goes
     #: first. What is loaded stays, whatever it takes.
     cache_mib: int = Field(default=20 << 10, ge=1)

@@ -114,7 +114,8 @@ class Warmed(Entry, frozen=True, tag="w"):
 
     ``id``: of this life, the worker's ``boot`` and a number. ``prewarmed`` 1: it was loaded ahead. ``outcome`` and ``why``: see
     worker/life.py; '' = it lives. ``load_us``, ``busy_us``, ``idle_us``: so far. ``uses``: runs; ``saved``: those that found it only
-    because it was loaded ahead or held for longer than its keep-alive. 0 = did not happen.
+    because it was loaded ahead or held for longer than its keep-alive. 0 = did not happen. ``host`` 1: it was loaded out of pinned host
+    memory, where its weights had been parked.
     """
 
     function: str
@@ -136,6 +137,7 @@ class Warmed(Entry, frozen=True, tag="w"):
     uses: int
     saved: int
     memory_kib: int
+    host: int = 0
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ from worker.frames import SLACK_MIB, Confinement
 from worker.gate import Gate, Prober
 from worker.heartbeat import Heartbeat
 from worker.jobs import Jobs
+from worker.parked import Parked
 from worker.pool import Pool
 from worker.processes import Bounds, Runner, Zygote, end_survivors
 from worker.secrets import Secrets
@@ -54,6 +55,10 @@ class Worker:
 
     def __init__(self, config: Settings, client: "redis.Redis", device: Device) -> None:
         own = config.worker
+        if own.host_mib and device.handler_device == "cpu":
+            raise ValueError(
+                "SMORE_WORKER__HOST_MIB is for GPU instances: a CPU partition has no device memory that parking would give back"
+            )
         home = config.home.resolve()
         run = home / "run"
         run.mkdir(parents=True, exist_ok=True)
@@ -88,6 +93,7 @@ class Worker:
             gpu=own.gpu, device=device, zygote=lambda: self.zygote, standby=own.standby, others_mib=lambda: self.jobs.memory_mib(),
             owed_mib=lambda: self.jobs.owed_mib(), beyond_mib=beyond_mib, faulted=self._faulted, changed=lambda: self.heartbeat.wake(),
             boot=self.boot, supply=self.supplier.take, secrets_of=Secrets(catalog, config.secrets_file).of,
+            parked=Parked(own.host_mib, own.keep_host_s),
         )  # fmt: skip
         self.gate = Gate(self.pool.activity)
         self.jobs = Jobs(

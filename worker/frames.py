@@ -66,11 +66,19 @@ class Predict(_Message, frozen=True, tag="predict"):
     trace: str
 
 
+class Park(_Message, frozen=True, tag="park"):
+    """Move the model's weights to pinned host memory."""
+
+
+class Restore(_Message, frozen=True, tag="restore"):
+    """And back; answered as a load is."""
+
+
 class Unload(_Message, frozen=True, tag="unload"):
     pass
 
 
-ToRunner = Prepare | Load | Predict | Unload
+ToRunner = Prepare | Load | Predict | Park | Restore | Unload
 
 # ---- from a runner ----------------------------------------------------------------------------------------------------------------------
 
@@ -79,8 +87,13 @@ class Prepared(_Message, frozen=True, tag="prepared"):
     pass
 
 
+class Parked(_Message, frozen=True, tag="parked"):
+    #: Of pinned host memory.
+    host_mib: float
+
+
 class Loaded(_Message, frozen=True, tag="loaded"):
-    #: Milliseconds: import, weights, first_run.
+    #: Milliseconds: import, weights, first_run; of a parked model ``host`` alone.
     phases: dict[str, float]
     #: Of the device; 0 on a CPU, where the parent reads it from the kernel.
     memory_mib: float
@@ -110,7 +123,7 @@ class Failed(_Message, frozen=True, tag="failed"):
     message: str
 
 
-FromRunner = Prepared | Loaded | Predicted | Failed
+FromRunner = Prepared | Loaded | Parked | Predicted | Failed
 
 # ---- to and from the zygote -------------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ class Why(StrEnum):
     CRASHED = "crashed"
     FAILED = "failed"
     CLOSED = "closed"
+    #: Its weights lie in host memory now; what comes of it is another life.
+    PARKED = "parked"
 
 
 class Outcome(StrEnum):
@@ -56,6 +58,8 @@ class Life:
     saved: int = 0
     busy_s: float = 0.0
     idle_s: float = 0.0
+    #: It came out of host memory.
+    host: bool = False
     #: A request waits, or waited, for the load.
     awaited: bool = False
     #: Since when it is busy or idle as it is now.
@@ -175,5 +179,5 @@ class Lives:
             asked_us=us(life.asked_at), ready_us=us(life.ready_at), used_us=us(life.used_at), ended_us=us(life.ended_at),
             load_us=int(((life.ready_at or at) - life.asked_at) * 1e6), busy_us=int((life.busy_s + current_s * life.busy) * 1e6),
             idle_us=int((life.idle_s + current_s * (not life.busy)) * 1e6), uses=life.uses, saved=life.saved,
-            memory_kib=int(memory_mib * 1024),
+            memory_kib=int(memory_mib * 1024), host=int(life.host),
         )  # fmt: skip

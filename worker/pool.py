@@ -4,7 +4,8 @@ The warm pool: the resident models of this GPU instance, within its memory.
 An instance is one runner process with one revision loaded. It is loading, idle or busy; idle ones are let go of when somebody needs their
 memory (least recently used first) or when their keep-alive is over. What the leader has asked to hold stays until the time that it
 named, and is let go of for others' batches only after all that nobody holds. One standby runner without a model waits for the next cold
-start. What becomes of each instance is told (:class:`~worker.life.Life`).
+start. What becomes of each instance is told (:class:`~worker.life.Life`). What is let go of may be parked in host memory
+(:class:`~worker.parked.Parked`), where the next load of its revision finds it.
 All of it is guarded by one condition; what takes time (loads, unloads, kills) happens outside it, in the thread that needs it.
 """
 
@@ -24,8 +25,9 @@ from smore.domain.invocation import Cause
 from smore.fleet import WarmInstance, WarmState
 from worker.activity import Activity
 from worker.device import Device
-from worker.frames import Load
+from worker.frames import Load, Loaded
 from worker.life import Life, Lives, Why
+from worker.parked import Parked
 from worker.processes import NoRunner, Runner, RunnerDied, RunnerFailed, RunnerTimeout, Zygote
 from worker.quarantine import Key, Quarantine
 from worker.supply import Supply, SupplyAway, SupplyFailed
@@ -34,6 +36,8 @@ log = observability.logger(__name__)
 
 #: A load may take as long as a run and at least this.
 LOAD_S: Final = 120.0
+#: Moving weights to host memory takes no longer than this.
+PARK_S: Final = 30.0
 #: How often the memory of an instance that runs is measured anew: soon after its load at first, then after twice as long each time, up
 #: to this.
 _MEASURE_S: Final = 10.0
@@ -118,6 +122,8 @@ class Pool:
     culprit, cause) of every fault of a device that a function may have caused. ``secrets_of`` gives a revision's secrets by name and may
     raise LoadFailed and Unservable. ``changed`` is called (briefly, under the lock) when the warm set changes.
 
+    ``parked``: where what is let go of may wait; by default nothing is parked.
+
     The zygote's ``exited`` must be :meth:`exited`. ``supply`` provides for uploaded functions (:meth:`worker.supply.Supplier.take`).
     """
 
@@ -136,6 +142,7 @@ class Pool:
         changed: Callable[[], None],
         supply: Callable[[str, FunctionSpec], Supply],
         boot: str = "",
+        parked: Parked | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.activity = Activity()
@@ -165,6 +172,9 @@ class Pool:
         #: How many instances of a revision the leader has asked to hold, and until when (of this pool's clock).
         self._holds: dict[Key, tuple[int, float]] = {}
         self._lives = Lives(boot)
+        self._parked = parked if parked is not None else Parked()
+        #: Revisions whose handlers name nothing that can be moved.
+        self._unparkable: set[Key] = set()
         self._standby: Runner | None = None
         self._standby_mib = 0.0
         #: Not before this time is there another one.
@@ -348,7 +358,7 @@ class Pool:
             going = sorted((one for one in present if one.state is WarmState.IDLE), key=lambda one: one.used_at)[:surplus]
             for one in [*going, *unwanted[: surplus - len(going)]]:
                 one.leaving = True
-        self._unload(going, Why.OFFLOAD)
+        self._let_go(going, Why.OFFLOAD)
 
     def respecify(self, function: str, revision: int, spec: FunctionSpec) -> None:
         """The revision's knobs have changed."""
@@ -372,6 +382,9 @@ class Pool:
         held = {id(one): self._look(one) for one in seen}
         with self._state:
             going: list[Instance] = []
+            forgotten = self._parked.staying() if self._short_mib(seen, held, ()) > 0 else []
+            for one in forgotten:
+                one.leaving = True
             for one in seen:
                 assert one.runner is not None
                 if self._exceeds(one, held[id(one)]):
@@ -381,7 +394,8 @@ class Pool:
                     log.warning("takes more memory than it may", function=one.label, memory_mib=round(held[id(one)]))
                     self._evict(one, Cause.OUT_OF_MEMORY)
                     going.append(one)
-            going += self._make_free(seen, held, sum(held[id(one)] for one in going))
+            coming = sum(held[id(one)] for one in going) + sum(one.memory_mib for one in forgotten)
+            going += self._make_free(seen, held, coming)
             standby = self._standby if self._standby is not None and self._short_mib(seen, held, going) > 0 and self._owed_mib() else None
             if standby is not None:
                 self._standby, self._standby_mib = None, 0.0
@@ -390,7 +404,7 @@ class Pool:
                 self._changed()
         if standby is not None:
             standby.kill()
-        for one in going:
+        for one in (*forgotten, *going):
             assert one.runner is not None
             one.runner.kill()
             if one.state is WarmState.IDLE:
@@ -418,7 +432,8 @@ class Pool:
         """
         owed = self._owed_mib()
         jobs_hold = self._others_mib() - owed
-        free = self._device.memory_total_mib - jobs_hold - self._standby_mib - sum(held[id(one)] for one in seen)
+        ours = self._standby_mib + self._parked.memory_mib + sum(held[id(one)] for one in seen)
+        free = self._device.memory_total_mib - jobs_hold - ours
         really = self._device.free_mib()
         if really is not None:
             free = min(free, really)
@@ -501,12 +516,12 @@ class Pool:
     def memory_used_mib(self) -> float:
         """Of all instances and the standby runner."""
         with self._state:
-            return self._standby_mib + sum(one.memory_mib for one in self._all())
+            return self._standby_mib + self._parked.memory_mib + sum(one.memory_mib for one in self._all())
 
     def runners(self) -> list[int]:
         """Process numbers."""
         with self._state:
-            found = [one.runner.pid for one in self._all() if one.runner is not None]
+            found = [one.runner.pid for one in (*self._all(), *self._parked) if one.runner is not None]
             return found + ([self._standby.pid] if self._standby is not None else [])
 
     def quarantined(self) -> list[str]:
@@ -556,10 +571,12 @@ class Pool:
         The idle instances that must go, those that nobody holds first (``spare_only``: no others), least recently used first; they leave
         from now on. None where what stays fills the memory.
         """
-        used = self._standby_mib + self._others_mib() + sum(one.memory_mib for one in self._all())
+        used = self._standby_mib + self._parked.memory_mib + self._others_mib() + sum(one.memory_mib for one in self._all())
         excess = used + self._need_mib(function, revision, spec) - self._device.memory_total_mib
+        # The one that this load would come out of gives its own memory back when it has come.
+        parked = [one for one in self._parked.staying() if one.key != (function, revision)]
         going = []
-        for one in self._spare() if spare_only else self._evictable():
+        for one in (*parked, *(self._spare() if spare_only else self._evictable())):
             if excess <= 0:
                 break
             going.append(one)
@@ -613,16 +630,20 @@ class Pool:
         try:
             self._unload(victims, Why.EVICTED)
             supply = instance.supply
-            runner = instance.runner = self._take_runner(supply)
-            request = Load(
-                entrypoint=instance.spec.entrypoint,
-                device=self._device.handler_device,
-                memory_mib=instance.spec.memory_mib,
-                label=instance.label,
-                folder=str(supply.folder) if supply is not None else "",
-                secrets=dict(self._secrets_of(instance.function, instance.spec)),
-            )
-            loaded = runner.load(request, max(LOAD_S, instance.spec.timeout_s))
+            restored = self._restored(instance)
+            if restored is not None:
+                runner, loaded = restored
+            else:
+                runner = instance.runner = self._take_runner(supply)
+                request = Load(
+                    entrypoint=instance.spec.entrypoint,
+                    device=self._device.handler_device,
+                    memory_mib=instance.spec.memory_mib,
+                    label=instance.label,
+                    folder=str(supply.folder) if supply is not None else "",
+                    secrets=dict(self._secrets_of(instance.function, instance.spec)),
+                )
+                loaded = runner.load(request, max(LOAD_S, instance.spec.timeout_s))
         except (LoadFailed, Unservable) as error:
             self._lose(instance, error)
         except NoRunner as error:
@@ -667,6 +688,64 @@ class Pool:
                 runner.unload()
             self._drop(instance, Why.CRASHED if died else Why.OFFLOAD)
 
+    def _restored(self, instance: Instance) -> tuple[Runner, Loaded] | None:
+        """Load out of host memory, where its revision is parked. None where it is not, or that failed: then it is loaded anew."""
+        with self._state:
+            parked = self._parked.take(instance.key)
+        if parked is None:
+            return None
+        assert parked.runner is not None
+        if parked.supply is not None:
+            # This instance has its own hold on what it stands on.
+            parked.supply.close()
+        try:
+            loaded = parked.runner.restore(max(LOAD_S, instance.spec.timeout_s))
+        except (RunnerFailed, RunnerDied, RunnerTimeout) as error:
+            log.warning("not restored", function=instance.label, error=str(error))
+            parked.runner.end()
+            return None
+        instance.runner, instance.life.host = parked.runner, True
+        return parked.runner, loaded
+
+    def _let_go(self, going: Iterable[Instance], why: Why) -> None:
+        """Park what can be parked, unload the rest."""
+        for one in going:
+            if not self._park(one):
+                self._unload([one], why)
+
+    def _park(self, one: Instance) -> bool:
+        """Move its weights to host memory. False where that is not wanted or not possible: it is as it was, or its process has ended."""
+        assert one.runner is not None
+        if not self._parked.most_mib or one.key in self._unparkable:
+            return False
+        try:
+            host_mib = one.runner.park(PARK_S).host_mib
+        except RunnerFailed as error:
+            self._unparkable.add(one.key)
+            log.info("not parked", function=one.label, error=str(error))
+            return False
+        except (RunnerDied, RunnerTimeout) as error:
+            log.warning("not parked", function=one.label, error=str(error))
+            return False
+        left_mib = self._device.runner_memory_mib(one.runner.pid) or 0.0
+        with self._state:
+            several = self._instances.get(one.key, [])
+            if self._closed or host_mib > self._parked.most_mib or one not in several:
+                return False
+            several.remove(one)
+            if not several:
+                del self._instances[one.key]
+            self._lives.end(one.life, self._clock(), Why.PARKED, one.memory_mib)
+            one.memory_mib, one.leaving = left_mib, one.runner.ended.is_set()
+            self._parked.add(one, host_mib, self._clock())
+            over = self._parked.due(self._clock())
+            if one.leaving:
+                over.append(one)
+            self._changed()
+            self._state.notify_all()
+        self._unload(over, Why.PARKED)
+        return True
+
     def _lose(self, instance: Instance, failure: LoadFailed | Unservable) -> NoReturn:
         """A load has failed: end its process, tell those who wait for it, raise."""
         if instance.runner is not None:
@@ -709,6 +788,8 @@ class Pool:
                 several.remove(instance)
                 self._lives.end(instance.life, self._clock(), why, instance.memory_mib)
                 supply = instance.supply
+            elif self._parked.remove(instance):
+                supply = instance.supply
             if not several:
                 self._instances.pop(instance.key, None)
             self._changed()
@@ -723,6 +804,7 @@ class Pool:
             if self._standby is runner:
                 self._standby, self._standby_mib = None, 0.0
             idle = next((one for one in self._all() if one.runner is runner and one.state is WarmState.IDLE and not one.leaving), None)
+            idle = idle or self._parked.of(runner)
             if idle is not None:
                 idle.leaving = True
         if idle is not None:
@@ -737,11 +819,12 @@ class Pool:
             with self._state:
                 if self._closed:
                     return
-                expired = self._expired()
+                expired, forgotten = self._expired(), self._parked.due(self._clock())
                 measure = self._to_measure()
                 due = self._clock() >= self._standby_from
                 wants_standby = self._wants_standby and due and self._standby is None and not self._loading
-            self._unload(expired, Why.KEEP_ALIVE)
+            self._let_go(expired, Why.KEEP_ALIVE)
+            self._unload(forgotten, Why.KEEP_ALIVE)
             for one in measure:
                 self._measure(one)
             if wants_standby:
@@ -802,7 +885,7 @@ class Pool:
         """Unload everything. Batches must have ended; what comes later is refused."""
         with self._state:
             self._closed = True
-            going = [one for one in self._all() if one.runner is not None and not one.leaving]
+            going = [one for one in (*self._all(), *self._parked) if one.runner is not None and not one.leaving]
             for one in going:
                 one.leaving = True
             self._state.notify_all()

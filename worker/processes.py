@@ -159,6 +159,18 @@ class Runner:
         assert isinstance(answer, Loaded)
         return answer
 
+    def park(self, timeout_s: float) -> frames.Parked:
+        """Its weights to host memory. Raises RunnerDied, RunnerTimeout, RunnerFailed where they cannot be moved."""
+        answer, _ = self._ask(frames.Park(), (), timeout_s)
+        assert isinstance(answer, frames.Parked)
+        return answer
+
+    def restore(self, timeout_s: float) -> Loaded:
+        """And back. Raises as :meth:`load`."""
+        answer, _ = self._ask(frames.Restore(), (), timeout_s)
+        assert isinstance(answer, Loaded)
+        return answer
+
     def enter_group(self) -> None:
         """Into a control group of its own, where one may be made; takes milliseconds, so before anybody waits for a load."""
         if self._bounds is None:

@@ -29,6 +29,7 @@ from smore.domain.invocation import Cause, Encoding
 from smore.handler import Handler
 from worker import frames, proc
 from worker.frames import Answer, Channel, Chunk, Failed, Item, Loaded, Predicted, Prepared
+from worker.weights import Weights
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
@@ -243,6 +244,7 @@ class _Resident:
         self._example: Any = handler.example
         self.tensors = is_tensors(self._example)
         self.load_ms = 0.0
+        self._weights = Weights(handler.modules())
 
     def first_run(self) -> Any:
         """One run on the example; its output, checked."""
@@ -266,6 +268,13 @@ class _Resident:
 
     def unload(self) -> None:
         self._handler.unload()
+
+    def park(self) -> frames.Parked:
+        """Raises worker.weights.NotParked."""
+        return frames.Parked(host_mib=self._weights.park())
+
+    def restore(self) -> Loaded:
+        return Loaded(phases={"host": self._weights.restore()}, memory_mib=self.memory_mib(), tensors=self.tensors)
 
     def canary(self) -> tuple[Answer, list[Chunk], int]:
         """Run the example once more, warm, and describe what went in and came out."""
@@ -489,6 +498,12 @@ def serve(channel: Channel) -> NoReturn:
                     log.prefix = f"{label} {request.trace}" if request.trace else label
                     assert resident is not None
                     answer, chunks = resident.predict(request.items, memoryview(body))
+                case frames.Park():
+                    assert resident is not None
+                    answer = resident.park()
+                case frames.Restore():
+                    assert resident is not None
+                    answer = resident.restore()
                 case frames.Unload():
                     if resident is not None:
                         resident.unload()

@@ -3,7 +3,7 @@
 import importlib
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -230,6 +230,9 @@ class ModelFunction(Handler):
     @property
     def module(self) -> nn.Module:
         return self._module
+
+    def modules(self) -> Sequence[nn.Module]:
+        return (self._module,)
 
     def predict(self, inputs: Arrays) -> Arrays:
         with torch.inference_mode():

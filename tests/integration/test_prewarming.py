@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import numpy as np
 import pytest
 import redis
@@ -135,6 +136,15 @@ def test_a_life_is_told_in_parts_and_the_last_word_counts(recorder: Recorder, en
     assert (found.held_gb_s, found.idle_gb_s, found.wasted_gb_s) == (10.0 + 9.0 + 1.0 + 4.0, 9.0 + 9.0 + 1.0 + 3.0, 9.0 + 1.0)
     assert found.saved == 2
     assert door.account(T - 1, T + 1, "other") == []
+
+
+def test_a_life_that_came_out_of_host_memory_is_told_apart(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+    parked = warmed("a", T + 9, outcome="hit", why="parked", ready=T + 1, used=T + 2, ended=T + 9, load=1.0)
+    emit(redis_client, T, parked, msgspec.structs.replace(warmed("b", T + 9, ready=T + 9, load=0.1), host=1))
+    recorder.drain()
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT id, why, host FROM instances ORDER BY id")).all()
+    assert [tuple(row) for row in rows] == [("a", "parked", False), ("b", "", True)]
 
 
 def test_what_a_killed_worker_held_has_ended(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:

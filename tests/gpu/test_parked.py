@@ -1,0 +1,31 @@
+"""Weights between a CUDA device and pinned host memory. Never run where this was written: there was no GPU."""
+
+import pytest
+import torch
+
+from worker.weights import Weights
+from zoo.bert import Function
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+
+
+def test_parking_gives_the_device_its_memory_back_and_changes_no_answer() -> None:
+    handler = Function()
+    handler.load("cuda")
+    before = handler.predict(dict(handler.example))
+    torch.cuda.synchronize()
+    bytes_before = torch.cuda.memory_allocated()
+    names = [name for name, _ in handler.module.named_parameters()]
+    weights = Weights(handler.modules())
+    size = sum(tensor.nbytes for tensor in weights._tensors())
+
+    host_mib = weights.park()
+
+    assert host_mib == pytest.approx(size / 2**20)
+    assert torch.cuda.memory_allocated() <= bytes_before - size
+    assert all(tensor.is_pinned() for tensor in handler.module.parameters())
+    assert weights.restore() > 0
+    assert [name for name, _ in handler.module.named_parameters()] == names
+    assert all(tensor.device.type == "cuda" for tensor in weights._tensors())
+    after = handler.predict(dict(handler.example))
+    assert all((before[name] == after[name]).all() for name in before)
