@@ -1,0 +1,430 @@
+"""
+The compiled loops against the same rules in plain Python: what begins and ends on random clusters leaves the same facts, effects and
+choices. The plain side counts everything afresh from a list of runs, so that nothing is kept up to date twice in the same way.
+"""
+
+from dataclasses import dataclass, field
+from math import gcd, inf
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.policy import kernel
+from scheduler.policy.budget import JobLoss
+from scheduler.policy.cluster import Batch
+from scheduler.policy.core import Engine
+from scheduler.policy.demand import Demand
+from scheduler.policy.events import Event, FunctionKnown, GpuReported, TableUpdated
+from scheduler.policy.knobs import BudgetRule, Choice, Knobs, SmRule, preset
+from scheduler.tables import ArrayTable
+from smore.degradation import Kind, PlaceTable, Table, Weight
+from smore.domain.function import FunctionSpec, Profile
+from tests.tables import DEVICE, MODE, place
+
+TRAININGS, TABLED, FUNCTIONS = 3, 3, 5
+POLICIES = ("smore", "smore-product", "smore-strict10", "edf-util", "edf-util-total", "exclusive", "fifo")
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One batch under way; ``remaining`` seconds alone at the moment ``since``."""
+
+    column: int
+    remaining: float
+    since: float
+    deadline: float
+    ends: float
+    lost: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Gpu:
+    """What was reported last, and what has begun since."""
+
+    told: GpuReported
+    training: int | None
+    balance: float
+    at: float
+    sm: float = 0.0
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def jobs(self) -> int:
+        return self.told.jobs
+
+    def earns(self) -> float:
+        budget = self.told.losses[0].budget if self.jobs else inf
+        return budget / (1.0 + budget) if self.jobs else inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added:
+    """One more batch of a column on a GPU instance."""
+
+    own: float
+    own_upper: float
+    training: float
+    training_upper: float
+    impact: float
+    holds: bool
+
+
+@dataclass(kw_only=True)
+class Plain:
+    """Eq. 3 and 4 and Algorithm 1 over lists. Columns from ``TABLED`` on are functions that no table knows."""
+
+    table: PlaceTable
+    knobs: Knobs
+    demands: list[Demand]
+    declared: list[float]
+    gpus: list[Gpu]
+
+    # ---- Eq. 3 and 4 ------------------------------------------------------------------------------------------------------------------
+
+    def _weight(self, kind: Kind, k: int, victim: str, other: str) -> float:
+        return self.table.weight(kind, k, victim, other)
+
+    def _among(self, k: int, victim: int, other: int, *, upper: bool = False) -> float:
+        matrix = self.table.function_on_function_upper if upper else self.table.function_on_function
+        return self._weight("functions", k, f"f{victim}", f"f{other}") * self.table.cell(matrix, victim, other)
+
+    def _by_training(self, k: int, gpu: Gpu, column: int, *, upper: bool = False) -> float:
+        if gpu.training is None or column >= TABLED:
+            return self.declared[column] if gpu.jobs else 0.0
+        matrix = self.table.function_upper if upper else self.table.function
+        return self._weight("function", k, f"f{column}", f"t{gpu.training}") * self.table.cell(matrix, gpu.training, column)
+
+    def _of_training(self, k: int, training: int, column: int, *, upper: bool = False) -> float:
+        matrix = self.table.training_upper if upper else self.table.training
+        return self._weight("training", k, f"t{training}", f"f{column}") * self.table.cell(matrix, training, column)
+
+    def _slowed(self, k: int, gpu: Gpu, column: int, others: list[int], *, upper: bool = False) -> float:
+        """Of a batch beside the training and others; whom the table does not know costs it what was declared of itself."""
+        lost = self._by_training(k, gpu, column, upper=upper)
+        for other in others:
+            lost += self._among(k, column, other, upper=upper) if max(column, other) < TABLED else self.declared[column]
+        return lost
+
+    def _k(self, gpu: Gpu, more: int) -> int:
+        return min(max(len(gpu.runs) + more - (0 if gpu.jobs else 1), 1), kernel.K_MAX)
+
+    def go_on(self, gpu: Gpu, now: float) -> None:
+        """Everything there progresses at its old speed up to ``now``, and goes on at the speed of those that are there now."""
+        for run in gpu.runs:
+            if now > run.since:
+                run.remaining, run.since = max(0.0, run.remaining - (now - run.since) / (1.0 + run.lost)), now
+        for run in gpu.runs:
+            others = [other.column for other in gpu.runs if other is not run]
+            run.lost = self._slowed(self._k(gpu, 0), gpu, run.column, others)
+
+    def added(self, gpu: Gpu, column: int) -> Added:
+        k, there = self._k(gpu, 1), [run.column for run in gpu.runs]
+        own, own_upper = (self._slowed(k, gpu, column, there, upper=upper) for upper in (False, True))
+        said, training, adds = self.declared[column], [0.0, 0.0], [0.0, 0.0]
+        for which in range(2):
+            if gpu.training is not None:
+                tabled = [one for one in there if one < TABLED]
+                adds[which] = self._of_training(k, gpu.training, column, upper=bool(which)) if column < TABLED else said
+                training[which] = adds[which] + sum(self._of_training(k, gpu.training, one, upper=bool(which)) for one in tabled)
+                training[which] += sum(self.declared[one] for one in there if one >= TABLED)
+            elif gpu.jobs:
+                adds[which] = said
+                training[which] = said + sum(said if one < TABLED else self.declared[one] for one in there)
+        suffered, holds = 0.0, True
+        for run in gpu.runs:
+            both = max(run.column, column) < TABLED
+            suffered += self._among(k, run.column, column) if both else said
+            then = self._slowed(k, gpu, run.column, [other.column for other in gpu.runs if other is not run])
+            if both:
+                then += self._among(k, run.column, column)
+            else:
+                then += self.declared[run.column] if run.column >= TABLED else said
+            if run.since + run.remaining * (1.0 + run.lost) <= run.deadline < run.since + run.remaining * (1.0 + then):
+                holds = False
+        train, batch, others = self.knobs.impact
+        return Added(
+            own=own, own_upper=own_upper, training=training[0], training_upper=training[1], holds=holds,
+            impact=train * adds[0] + batch * own + others * suffered,
+        )  # fmt: skip
+
+    def lost_now(self, gpu: Gpu) -> float:
+        """Of the training, by what runs there."""
+        if gpu.training is None:
+            return sum(self.declared[run.column] for run in gpu.runs) if gpu.jobs else 0.0
+        k, training = self._k(gpu, 0), gpu.training
+        return sum(
+            self._of_training(k, training, run.column) if run.column < TABLED else self.declared[run.column] for run in gpu.runs
+        )  # fmt: skip
+
+    # ---- what is where ----------------------------------------------------------------------------------------------------------------
+
+    def outstanding(self, gpu: Gpu, column: int) -> int:
+        return sum(run.column == column for run in gpu.runs)
+
+    def resident(self, gpu: Gpu, column: int) -> int:
+        return next((count for name, _, count in gpu.told.warm if name == self.demands[column].function), 0)
+
+    def reserved(self, gpu: Gpu) -> float:
+        return sum(
+            max(0, self.outstanding(gpu, column) - self.resident(gpu, column)) * demand.memory_mib
+            for column, demand in enumerate(self.demands)
+        )
+
+    def state(self, gpu: Gpu, column: int) -> int:
+        outstanding, resident = self.outstanding(gpu, column), self.resident(gpu, column)
+        if resident > outstanding:
+            return kernel.OPEN
+        return kernel.BUSY if max(resident, outstanding) >= self.demands[column].spec.max_warm else kernel.COLD
+
+    def begin(self, gpu: Gpu, batch: Batch, now: float) -> None:
+        gpu.runs.append(
+            Run(
+                column=batch.column, remaining=batch.run_s, since=max(now, batch.start_at), deadline=batch.deadline_at,
+                ends=batch.expected_end_at,
+            )
+        )  # fmt: skip
+        gpu.sm += self.demands[batch.column].sm
+        self.go_on(gpu, now)
+
+    def end(self, gpu: Gpu, position: int, now: float) -> None:
+        sm = gpu.sm - self.demands[gpu.runs.pop(position).column].sm
+        gpu.sm = max(gpu.told.utilisation, sm) if gpu.runs else gpu.told.utilisation
+        self.go_on(gpu, now)
+
+    # ---- Algorithm 1 ------------------------------------------------------------------------------------------------------------------
+
+    def why(self, gpu: Gpu, column: int, run_s: float, deadline: float, now: float) -> tuple[int, float]:
+        """(the kernel's code, when it would end)."""
+        knobs, demand, added, state = self.knobs, self.demands[column], self.added(gpu, column), self.state(gpu, column)
+        cold, slowed = state == kernel.COLD, added.own_upper if knobs.use_upper else added.own
+        ends = now + run_s * (1.0 + knobs.guard) * (1.0 + slowed) + (demand.load_s if cold else 0.0)
+        told = gpu.told
+        sm = max(0.0, told.utilisation - told.function_utilisation) if gpu.jobs else 0.0
+        sm, room = (gpu.sm if knobs.sm_rule is SmRule.TOTAL else sm), knobs.sm_cap - demand.sm
+        if len(gpu.runs) >= told.slots:
+            return kernel.NO_SLOT, ends
+        if state == kernel.BUSY:
+            return kernel.BUSY, ends
+        if cold and self._free(gpu) - self.reserved(gpu) < demand.memory_mib:
+            return kernel.NO_MEMORY, ends
+        if knobs.sm_rule is not SmRule.NONE and (sm > room or (knobs.sm_rule is SmRule.TRAINING and sm == room)):
+            return kernel.NO_SM, ends
+        if added.own > knobs.tau_function:
+            return kernel.TOO_SLOW, ends
+        if gpu.jobs and not knobs.beside_training:
+            return kernel.BESIDE_TRAINING, ends
+        if gpu.jobs and knobs.budget_rule is BudgetRule.INSTANT and added.training > told.losses[0].budget:
+            return kernel.OVER_BUDGET, ends
+        if gpu.jobs and knobs.budget_rule is BudgetRule.ACCOUNT:
+            most = gpu.earns() * knobs.account_s
+            more = max(0.0, added.training - self.lost_now(gpu))
+            cost = max(run_s * (1.0 + added.own), demand.stretch_s) * more / (1.0 + more)
+            held = min(gpu.balance + gpu.earns() * max(0.0, now - gpu.at), most)
+            if held < min(max(0.0, cost - gpu.earns() * knobs.debt_s), most):
+                return kernel.OVER_BUDGET, ends
+        if knobs.protect_inflight and not added.holds:
+            return kernel.BREAKS_OTHERS, ends
+        return (kernel.TOO_LATE if knobs.accept and ends > deadline else kernel.OPEN), ends
+
+    def best(self, column: int, codes: dict[int, int], cold: bool) -> set[int]:
+        """Rows that may be taken, of those that were looked at: one, but where sums in another order are as good as equal."""
+        open_ = [
+            row for row, code in codes.items() if code == kernel.OPEN and (self.state(self.gpus[row], column) == kernel.COLD) == cold
+        ]  # fmt: skip
+        keys = {row: self._key(row, column) for row in open_}
+        least = {row for row in open_ if keys[row] <= min(keys.values()) + 1e-12}
+        if any(self.gpus[row].runs for row in least):
+            return least
+        return {min(least, key=lambda row: (keys[row], -self._free(self.gpus[row]), row))} if least else {-1}
+
+    def _free(self, gpu: Gpu) -> float:
+        told = gpu.told
+        return told.memory_total * (1.0 - self.knobs.memory_reserve) - told.memory_used + told.memory_idle
+
+    def _key(self, row: int, column: int) -> float:
+        gpu = self.gpus[row]
+        return gpu.told.utilisation if self.knobs.choice is Choice.LEAST_UTILISED else self.added(gpu, column).impact
+
+    def sample(self, random: Random, column: int) -> list[int]:
+        """Rows in the order in which a sample looks at them."""
+        n = len(self.gpus)
+        d = min(n, max(self.knobs.d_least, -int(-self.knobs.d_share * n // 1)))
+        start, stride = random.randrange(n), random.randrange(n) + 1
+        while gcd(stride, n) != 1:
+            stride += 1
+        name = self.demands[column].function
+        homes = [row for row, gpu in enumerate(self.gpus) if any(one == name for one, _, _ in gpu.told.warm)]
+        homes = homes[:d] if self.knobs.warm_first else []
+        return (homes + [(start + step * stride) % n for step in range(d)])[:d]
+
+
+class Pair:
+    """The engine and the plain rules, told and asked the same."""
+
+    def __init__(self, seed: int, knobs: Knobs, n: int) -> None:
+        self.random, self.knobs, self.now, self.count = Random(seed), knobs, 1_000.0, 0
+        self.engine, self.draws = Engine(knobs), Random(knobs.seed)
+        self.under_way: list[list[str]] = [[] for _ in range(n)]
+        table = self._table()
+        events: list[Event] = [TableUpdated(table=ArrayTable(Table(version=1, source="test", created_at=0.0, places=[table])))]
+        events += [self._function(number) for number in range(FUNCTIONS)]
+        self.engine.decide(self.now, events)
+        cluster = self.engine.cluster
+        self.kinds = [cluster.kind(demand, 1) for demand in cluster.demands]
+        declared = [float(cluster.kinds.declared[kind]) for kind in self.kinds]
+        self.plain = Plain(table=table, knobs=knobs, demands=cluster.demands, declared=declared, gpus=[])
+        for row in range(n):
+            self.report(row)
+
+    def _table(self) -> PlaceTable:
+        def matrix(rows: int) -> list[list[float]]:
+            return [[self.random.uniform(0.0, 0.2) for _ in range(TABLED)] for _ in range(rows)]
+
+        functions, trainings = [f"f{i}" for i in range(TABLED)], [f"t{i}" for i in range(TRAININGS)]
+        weights = [
+            Weight(kind, k, victim, other, self.random.uniform(0.5, 1.5))
+            for kind, victims, others in (
+                ("training", trainings, functions), ("function", functions, trainings), ("functions", functions, functions),
+            )
+            for k in (2, 3, 4) for victim in victims for other in others if self.random.random() < 0.7
+        ]  # fmt: skip
+        return place(matrix(TRAININGS), matrix(TRAININGS), matrix(TABLED), weights=weights, upper=0.05)
+
+    def _function(self, number: int) -> FunctionKnown:
+        profile = Profile(
+            run_s={1: self.random.uniform(0.01, 1.0)}, load_s=self.random.uniform(0.1, 2.0), memory_mib=self.random.uniform(50.0, 400.0),
+            utilisation=self.random.uniform(0.0, 0.2), usage_gain=0.1, degradation=self.random.uniform(0.0, 0.2),
+            model=f"f{number}/s" if number < TABLED else "",
+        )  # fmt: skip
+        spec = FunctionSpec(entrypoint="m:C", max_warm=1 + number % 3, profile=profile)
+        return FunctionKnown(function=f"p/f{number}", revision=1, spec=spec)
+
+    def report(self, row: int) -> None:
+        """Another training each time, or none, or one that no table knows."""
+        random, plain = self.random, self.plain
+        training = random.choice([None, *range(TRAININGS + 1)])
+        told = GpuReported(
+            gpu=f"g{row}", boot="b", at=self.now, slots=6, memory_total=2_000.0, memory_used=random.uniform(0.0, 1_500.0),
+            memory_idle=random.uniform(0.0, 100.0), utilisation=random.uniform(0.0, 0.8), function_utilisation=random.uniform(0.0, 0.2),
+            jobs=int(training is not None), device=DEVICE, sharing_mode=MODE,
+            warm=[(f"p/f{number}", 1, random.randrange(1, 4)) for number in range(FUNCTIONS) if random.random() < 0.6],
+            workloads=[f"t{training}/s/training/8"] if training is not None else [],
+            losses=[JobLoss(id="j", budget=random.uniform(0.05, 0.6))] if training is not None else [],
+            stretches=[(f"p/f{number}", 1, random.uniform(0.0, 0.1)) for number in range(FUNCTIONS) if random.random() < 0.2],
+        )  # fmt: skip
+        tabled = training if training is not None and training < TRAININGS else None
+        self.engine.cluster.report(told, self.engine.columns)
+        if row == len(plain.gpus):
+            plain.gpus.append(Gpu(told=told, training=tabled, balance=0.0, at=0.0))
+        gpu = plain.gpus[row]
+        gpu.told, gpu.training = told, tabled
+        gpu.balance, gpu.at = gpu.earns() * self.knobs.account_s, self.now
+        busy = sum(plain.demands[run.column].sm for run in gpu.runs)
+        trains = max(0.0, told.utilisation - told.function_utilisation) if told.jobs else 0.0
+        gpu.sm = max(told.utilisation, trains + busy)
+        plain.go_on(gpu, self.now)
+
+    def begin(self, row: int, column: int, run_s: float) -> None:
+        cluster, random = self.engine.cluster, self.random
+        if len(self.under_way[row]) == self.plain.gpus[row].told.slots:
+            return
+        self.count += 1
+        id_ = str(self.count)
+        batch = Batch(
+            row=row, column=column, kind=self.kinds[column], run_s=run_s, start_at=self.now + random.choice([0.0, 0.3]),
+            deadline_at=self.now + random.uniform(0.0, 2.5) * run_s, expected_end_at=self.now + random.random(), members={id_: 1},
+        )  # fmt: skip
+        cluster.begin(batch, self.now)
+        self.under_way[row].append(id_)
+        self.plain.begin(self.plain.gpus[row], batch, self.now)
+
+    def end(self, row: int) -> None:
+        if self.under_way[row]:
+            position = self.random.randrange(len(self.under_way[row]))
+            assert self.engine.cluster.end(self.under_way[row].pop(position), 1, self.now) is not None
+            self.plain.end(self.plain.gpus[row], position, self.now)
+
+    def spend(self, row: int, seconds: float) -> None:
+        gpu = self.plain.gpus[row]
+        if gpu.jobs:
+            self.engine.cluster.spend(row, seconds, self.now)
+            most = gpu.earns() * self.knobs.account_s
+            gpu.balance, gpu.at = min(gpu.balance + gpu.earns() * max(0.0, self.now - gpu.at), most) - seconds, self.now
+
+    def place(self, fast: bool) -> None:
+        """Weigh on both sides, and begin what both would take."""
+        column = self.random.randrange(FUNCTIONS)
+        demand, deadline_at = self.plain.demands[column], self.now + self.random.uniform(0.0, 4.0)
+        run_s, cluster = demand.run_s(1), self.engine.cluster
+        found = self.engine.weigh(self.now, demand, self.kinds[column], 1, deadline_at, fast)
+        looked = self.plain.sample(self.draws, column) if fast else list(range(len(self.plain.gpus)))
+        codes: dict[int, int] = {}
+        steps, earliest, late = 0, inf, []
+        for row in looked:
+            steps += 1
+            codes[row], ends = self.plain.why(self.plain.gpus[row], column, run_s, deadline_at, self.now)
+            assert cluster.code[row] == codes[row]
+            assert cluster.finish[row] == pytest.approx(ends, rel=1e-12)
+            if codes[row] == kernel.TOO_LATE:
+                earliest = min(earliest, ends)
+                late.append(row)
+            if fast and codes[row] == kernel.OPEN:
+                break
+        impacts = {row: self.plain.added(self.plain.gpus[row], column).impact for row in late}
+        assert (found.seen, found.sampled, found.earliest) == (steps, fast, pytest.approx(earliest, rel=1e-12))
+        assert found.late in {row for row in late if impacts[row] <= min(impacts.values()) + 1e-12} or (found.late == -1 and not late)
+        for row, cold in ((found.warm, False), (found.cold, True)):
+            assert row in self.plain.best(column, codes, cold)
+        if found.warm >= 0 or found.cold >= 0:
+            self.begin(found.warm if found.warm >= 0 else found.cold, column, run_s)
+
+    def check(self, row: int) -> None:
+        """Every fact and effect on a row."""
+        cluster, plain, gpu = self.engine.cluster, self.plain, self.plain.gpus[row]
+        facts = {
+            kernel.USED: len(gpu.runs), kernel.RESERVED: plain.reserved(gpu), kernel.SM: gpu.sm, kernel.NOW_TRAINING: plain.lost_now(gpu),
+            kernel.GATE: kernel.NO_SLOT if len(gpu.runs) >= gpu.told.slots else kernel.OPEN,
+        }  # fmt: skip
+        for name, value in facts.items():
+            assert cluster.fact(name)[row] == pytest.approx(value, abs=1e-9), name
+        held = cluster.running[row, : len(gpu.runs)].tolist()
+        held.sort(key=lambda run: run[kernel.ENDS])
+        for there, run in zip(held, sorted(gpu.runs, key=lambda run: run.ends), strict=True):
+            kept = (there[kernel.KIND], there[kernel.REMAINING], there[kernel.SINCE], there[kernel.LOST], there[kernel.DEADLINE])
+            assert kept == pytest.approx((self.kinds[run.column], run.remaining, run.since, run.lost, run.deadline), rel=1e-12, abs=1e-9)
+        for column, kind in enumerate(self.kinds):
+            cell = cluster.cells[column, :, row]
+            assert cell[kernel.OUTSTANDING] == plain.outstanding(gpu, column)
+            assert cell[kernel.FREE_AT] == min((run.ends for run in gpu.runs if run.column == column), default=inf)
+            assert cell[kernel.STATE] == plain.state(gpu, column)
+            added = plain.added(gpu, column)
+            for effect, value in (
+                (kernel.OWN, added.own), (kernel.OWN_UPPER, added.own_upper), (kernel.TRAINING, added.training),
+                (kernel.TRAINING_UPPER, added.training_upper), (kernel.IMPACT, added.impact), (kernel.HOLDS, added.holds),
+            ):  # fmt: skip
+                assert cluster.effect(kind, effect)[row] == pytest.approx(float(value), abs=1e-9), (effect, column)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(POLICIES), st.integers(1, 12))
+def test_the_compiled_loops_are_the_rules(seed: int, policy: str, n: int) -> None:
+    pair = Pair(seed, preset(policy, seed=seed), n)
+    for _ in range(25):
+        pair.now += pair.random.uniform(0.0, 0.3)
+        row = pair.random.randrange(n)
+        action = pair.random.choice(["place", "place", "sample", "sample", "begin", "end", "end", "report", "spend"])
+        if action in ("place", "sample"):
+            pair.place(action == "sample")
+        elif action == "begin":
+            pair.begin(row, pair.random.randrange(FUNCTIONS), pair.random.uniform(0.01, 1.0))
+        elif action == "end":
+            pair.end(row)
+        elif action == "report":
+            pair.report(row)
+        else:
+            pair.spend(row, pair.random.uniform(0.0, 0.3))
+        pair.check(row)
+    for row in range(n):
+        pair.check(row)
