@@ -298,7 +298,7 @@ def begin(
     rows[RESERVED, row] += memory * (_coming(cells, column, row) - before)
     rows[SM, row] += sm
     tell(cells, column, row, most)
-    refresh(now, row, np.int64(0), rows, effects, running, pairs, between, weights, kinds, declared, shares)
+    refresh(now, row, int(0), rows, effects, running, pairs, between, weights, kinds, declared, shares)  # noqa: RUF046, UP018 - else compiled twice
 
 
 @compiled
@@ -321,7 +321,7 @@ def end(
     rows[RESERVED, row] = max(0.0, rows[RESERVED, row] + memory * (_coming(cells, column, row) - before)) if last else 0.0
     rows[SM, row] = max(rows[UTILISATION, row], rows[SM, row] - sm) if last else rows[UTILISATION, row]
     tell(cells, column, row, most)
-    refresh(now, row, np.int64(0), rows, effects, running, pairs, between, weights, kinds, declared, shares)
+    refresh(now, row, int(0), rows, effects, running, pairs, between, weights, kinds, declared, shares)  # noqa: RUF046, UP018 - else compiled twice
 
 
 @compiled

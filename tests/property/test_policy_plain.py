@@ -54,9 +54,9 @@ class Gpu:
     def jobs(self) -> int:
         return self.told.jobs
 
-    def earns(self) -> float:
+    def earns(self, aim: float) -> float:
         budget = self.told.losses[0].budget if self.jobs else inf
-        return budget / (1.0 + budget) if self.jobs else inf
+        return aim * budget / (1.0 + budget) if self.jobs else inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,11 +218,13 @@ class Plain:
         if gpu.jobs and knobs.budget_rule is BudgetRule.INSTANT and added.training > told.losses[0].budget:
             return kernel.OVER_BUDGET, ends
         if gpu.jobs and knobs.budget_rule is BudgetRule.ACCOUNT:
-            most = gpu.earns() * knobs.account_s
-            more = max(0.0, added.training - self.lost_now(gpu))
-            cost = max(run_s * (1.0 + added.own), demand.stretch_s) * more / (1.0 + more)
-            held = min(gpu.balance + gpu.earns() * max(0.0, now - gpu.at), most)
-            if held < min(max(0.0, cost - gpu.earns() * knobs.debt_s), most):
+            earns = gpu.earns(knobs.aim)
+            most, more = earns * knobs.account_s, max(0.0, added.training - self.lost_now(gpu))
+            usual, longest = (
+                seconds * more / (1.0 + more) for seconds in (run_s * (1.0 + added.own), max(run_s * (1.0 + added.own), demand.stretch_s))
+            )
+            held = min(gpu.balance + earns * max(0.0, now - gpu.at), most)
+            if held < min(max(0.0, usual - earns * knobs.debt_s, longest - most), most):
                 return kernel.OVER_BUDGET, ends
         if knobs.protect_inflight and not added.holds:
             return kernel.BREAKS_OTHERS, ends
@@ -320,7 +322,7 @@ class Pair:
             plain.gpus.append(Gpu(told=told, training=tabled, balance=0.0, at=0.0))
         gpu = plain.gpus[row]
         gpu.told, gpu.training = told, tabled
-        gpu.balance, gpu.at = gpu.earns() * self.knobs.account_s, self.now
+        gpu.balance, gpu.at = gpu.earns(self.knobs.aim) * self.knobs.account_s, self.now
         busy = sum(plain.demands[run.column].sm for run in gpu.runs)
         trains = max(0.0, told.utilisation - told.function_utilisation) if told.jobs else 0.0
         gpu.sm = max(told.utilisation, trains + busy)
@@ -350,8 +352,8 @@ class Pair:
         gpu = self.plain.gpus[row]
         if gpu.jobs:
             self.engine.cluster.spend(row, seconds, self.now)
-            most = gpu.earns() * self.knobs.account_s
-            gpu.balance, gpu.at = min(gpu.balance + gpu.earns() * max(0.0, self.now - gpu.at), most) - seconds, self.now
+            most = gpu.earns(self.knobs.aim) * self.knobs.account_s
+            gpu.balance, gpu.at = min(gpu.balance + gpu.earns(self.knobs.aim) * max(0.0, self.now - gpu.at), most) - seconds, self.now
 
     def place(self, fast: bool) -> None:
         """Weigh on both sides, and begin what both would take."""
