@@ -3,12 +3,16 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, Strict
 
 from smore.domain.access import Scope
 from smore.domain.invocation import State
 from smore.domain.loss import DEFAULT_BUDGET
 
+#: JSON's own numbers and truths: ``true`` is no number of milliseconds, ``"1"`` none either.
+Number = Annotated[float, Strict()]
+Whole = Annotated[int, Strict()]
+Flag = Annotated[bool, Strict()]
 #: Text that Postgres and an argv can hold.
 Text = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
 
@@ -34,29 +38,29 @@ class FunctionBody(_Body):
 
 
 class RollbackBody(_Body):
-    revision: int = Field(ge=1, le=2**31 - 1)
+    revision: Whole = Field(ge=1, le=2**31 - 1)
 
 
 class SloBody(_Body):
     """``deadline_ms``: from arrival; null = the revision's own."""
 
-    deadline_ms: float | None = Field(ge=1, le=86_400_000, allow_inf_nan=False)
+    deadline_ms: Number | None = Field(ge=1, le=86_400_000, allow_inf_nan=False)
 
 
 class BudgetBody(_Body):
     """``budget``: the most that the job may lose to functions, a fraction of its iteration time (0.01 to 1)."""
 
-    budget: float = Field(ge=0, le=1, allow_inf_nan=False)
+    budget: Number = Field(ge=0, le=1, allow_inf_nan=False)
 
 
 #: Seconds; null = until it is taken back.
-For = Annotated[float | None, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
+For = Annotated[Number | None, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 
 
 class BoostBody(_Body):
     """``factor``: what the function's priority is multiplied by; ``for_s``: seconds, null = until it is taken back."""
 
-    factor: float = Field(ge=0.001, le=1000, allow_inf_nan=False)
+    factor: Number = Field(ge=0.001, le=1000, allow_inf_nan=False)
     for_s: For = None
 
 
@@ -70,17 +74,17 @@ class PinBody(_Body):
 class LimitsBody(_Body):
     """In place of what was set before; null = no limit. See ``Limits``."""
 
-    rate_per_s: float | None = Field(default=None, allow_inf_nan=False)
-    burst: int | None = None
-    depth: int | None = None
-    concurrency: int | None = None
-    warm_memory_mib: float | None = Field(default=None, allow_inf_nan=False)
+    rate_per_s: Number | None = Field(default=None, allow_inf_nan=False)
+    burst: Whole | None = None
+    depth: Whole | None = None
+    concurrency: Whole | None = None
+    warm_memory_mib: Number | None = Field(default=None, allow_inf_nan=False)
 
 
 class StrangerBody(_Body):
     """A process that nobody registered, as ``GET /v1/gpus`` lists it."""
 
-    pid: int = Field(ge=1, le=2**31 - 1)
+    pid: Whole = Field(ge=1, le=2**31 - 1)
 
 
 class FunctionChanges(_Body):
@@ -109,7 +113,7 @@ class JobBody(_Body):
     gpus: list[str] | None = Field(default=None, min_length=1, max_length=64)
     env: dict[Text, Text] = Field(default={}, max_length=64)
     workload: str | None = None
-    budget: float | None = None
+    budget: Number | None = None
     memory: str | None = None
 
 
@@ -126,14 +130,14 @@ class AttachBody(_Body):
 
     name: str
     gpu: str | None = None
-    pid: int = Field(ge=1, le=2**31 - 1)
-    start: int = Field(default=0, ge=0, le=2**62)
+    pid: Whole = Field(ge=1, le=2**31 - 1)
+    start: Whole = Field(default=0, ge=0, le=2**62)
     boot: str = Field(default="", max_length=64, pattern=r"^[^\x00]*$")
-    tracked: bool = False
+    tracked: Flag = False
     group: Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]*$")] | None = None
     former: str | None = Field(default=None, max_length=64, pattern=r"^[^\x00]*$")
     workload: str | None = None
-    budget: float | None = None
+    budget: Number | None = None
 
 
 class StepsBody(_Body):
@@ -143,9 +147,9 @@ class StepsBody(_Body):
     """
 
     gpu: str = Field(max_length=128)
-    first: int = Field(default=0, ge=0, le=2**62)
+    first: Whole = Field(default=0, ge=0, le=2**62)
     steps: list[tuple[FiniteFloat, Annotated[FiniteFloat, Field(ge=0)]]] = Field(max_length=8192)
-    ended: bool = False
+    ended: Flag = False
 
 
 class KeyBody(_Body):

@@ -6,6 +6,7 @@ wrong (schemathesis, https://schemathesis.readthedocs.io). Path parameters are n
 
 * a 5xx answer, but for 503 with ``Retry-After``, and for 504 to an invocation that met its deadline or its caller's patience;
 * an answer whose status, media type, headers or body is not as the document says, or none within half a minute;
+* an input that the document forbids, taken;
 * a platform that after all of it does not answer an ordinary invocation.
 
 What the fuzzer makes must not stop it: its own key cannot be revoked by it, limits are set for a project of their own, and after each
@@ -14,6 +15,7 @@ are alike and not equal.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -32,11 +34,13 @@ import hypothesis
 import requests
 import schemathesis
 from hypothesis import strategies as st
+from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.failures import FailureGroup
 from schemathesis.core.result import Err
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
+    negative_data_rejection,
     response_headers_conformance,
     response_schema_conformance,
     status_code_conformance,
@@ -55,7 +59,9 @@ SEED: Final = 20251121
 PATIENCE_S: Final = 30.0
 #: Codes of a 504 that says the truth of an invocation.
 _HONEST: Final = {"deadline_expired", "still_running", "timed_out"}
-_CHECKS: Final = (status_code_conformance, content_type_conformance, response_headers_conformance, response_schema_conformance)
+_CHECKS: Final = (
+    status_code_conformance, content_type_conformance, response_headers_conformance, response_schema_conformance, negative_data_rejection,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +129,13 @@ class Fuzzer:
             if only not in operation.label:
                 continue
             found.operations += 1
-            for mode in schemathesis.GenerationMode:
-                try:
-                    strategy = operation.as_strategy(generation_mode=mode)
-                    self._draw(found, operation.label, strategy, examples)
-                except hypothesis.errors.Unsatisfiable:
-                    # An operation without parameters cannot be asked wrongly.
-                    continue
-            self.restore()
+            # Any text fits a path; what has nothing else cannot be asked wrongly, and schemathesis would look for it for long.
+            wrong = bool(operation.body.items or operation.query.items or operation.headers.items)
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)[: 1 + wrong]:
+                with contextlib.suppress(hypothesis.errors.Unsatisfiable):
+                    self._draw(found, operation.label, operation.as_strategy(generation_mode=mode), examples)
+            if _leaves_something(operation.label):
+                self.restore()
         return found
 
     def _draw(self, found: Found, label: str, strategy: Any, examples: int) -> None:
@@ -201,6 +206,11 @@ class Fuzzer:
     def well(self) -> bool:
         """Whether an ordinary invocation is answered."""
         return self._ask("POST", f"/v1/functions/{ECHO}/invocations", json={"input": 1}).status_code == 200
+
+
+def _leaves_something(label: str) -> bool:
+    method, _, path = label.partition(" ")
+    return method != "GET" and path.startswith(("/v1/queues", "/v1/gpus", "/v1/jobs", "/v1/functions"))
 
 
 def _honest(response: Any) -> bool:

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 import redis
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
 
 from api.answers import moment, refusal, server_timing, settled
@@ -67,6 +67,13 @@ def test_a_server_that_is_away_is_503_with_retry_after(error: Exception) -> None
     status, body, headers = document(error)
 
     assert (status, body["code"], headers["retry-after"]) == (503, "unavailable", "1")
+    assert "secret" not in str(body)
+
+
+def test_what_postgres_cannot_hold_is_the_callers() -> None:
+    status, body, _ = document(DataError("insert", {}, Exception("secret")))
+
+    assert (status, body["code"]) == (422, "invalid_input")
     assert "secret" not in str(body)
 
 
