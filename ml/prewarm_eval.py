@@ -13,7 +13,8 @@ the training part: dense (a request in at least half of the minutes), sparse (in
 counts of at least five times their mean.
 
 **Ours** (``priced``): per function the gaps or the forecaster that cost least there, one price for all, the smallest one with which R_cs in
-the training part lies at most half the tolerance above LSTH's, overall and of the bursty class.
+the training part lies at most half the tolerance above LSTH's, overall and of the bursty class. Beside it, ``product_price_gb_s``: the
+smallest one with which the live platform's forecasters leave no more cold starts there than its default keep-alive.
 """
 
 import argparse
@@ -59,6 +60,9 @@ RATIOS: Final = (30.0, 300.0, 3000.0)
 TOLERANCE: Final = 0.005
 HALF: Final = 0.5
 RESAMPLES: Final = 1000
+#: What the live platform has: the keep-alive of a function that names none (smore/domain/function.py), forecasters (ml/foresight.py).
+KEEP_ALIVE_S: Final = 600.0
+PRODUCT: Final = (Seasonal.name, Renewal.name)
 LEAST_S: Final = 0.001
 
 
@@ -320,18 +324,8 @@ def chosen(work: Workload, bench: Bench, price_gb_s: float, ahead: Mapping[str, 
     return replace(priced("ours", work, price_gb_s, None), choice=places, others=others), sources
 
 
-def tuned_price(
-    work: Workload, bench: Bench, ahead: Mapping[str, Ahead], lsth: Setup, parts: Mapping[str, Bools], say: Callable[[str], None]
-) -> float:  # fmt: skip
-    """The smallest price, to an eighth of an octave, with which R_cs stays within half the tolerance of LSTH's."""
-    theirs = bench.tally(lsth)
-
-    def holds(price: float) -> bool:
-        ours = bench.tally(chosen(work, bench, price, ahead)[0])
-        found = all(rates(ours, parts[name])[0] <= rates(theirs, parts[name])[0] + TOLERANCE / 2 for name in ("overall", "bursty"))
-        say(f"{work.name}, {work.load_s:g} s: a price of {price:.4g} GB-seconds {'holds' if found else 'is too low'}")
-        return found
-
+def smallest(holds: Callable[[float], bool]) -> float:
+    """The smallest price, to an eighth of an octave, from which on something holds."""
     low, high = 0, 8 * 13
     while low < high:
         middle = (low + high) // 2
@@ -340,6 +334,29 @@ def tuned_price(
         else:
             low = middle + 1
     return float(2.0 ** (low / 8))
+
+
+def tuned_price(
+    work: Workload, bench: Bench, ahead: Mapping[str, Ahead], lsth: Setup, parts: Mapping[str, Bools], say: Callable[[str], None]
+) -> float:  # fmt: skip
+    """The smallest price with which R_cs stays within half the tolerance of LSTH's."""
+    theirs = bench.tally(lsth)
+
+    def holds(price: float) -> bool:
+        ours = bench.tally(chosen(work, bench, price, ahead)[0])
+        found = all(rates(ours, parts[name])[0] <= rates(theirs, parts[name])[0] + TOLERANCE / 2 for name in ("overall", "bursty"))
+        say(f"{work.name}, {work.load_s:g} s: a price of {price:.4g} GB-seconds {'holds' if found else 'is too low'}")
+        return found
+
+    return smallest(holds)
+
+
+def product_price(work: Workload, bench: Bench, ahead: Mapping[str, Ahead], say: Callable[[str], None]) -> float:
+    """The smallest price with which the live platform, with its forecasters, has no more cold starts than its default keep-alive."""
+    say(f"{work.name}, {work.load_s:g} s: the product's price")
+    theirs = bench.tally(Setup(name="keep-alive", keep_s=KEEP_ALIVE_S))[:, COLDS].sum()
+    known = {name: ahead[name] for name in PRODUCT}
+    return smallest(lambda price: bool(bench.tally(chosen(work, bench, price, known)[0])[:, COLDS].sum() <= theirs))
 
 
 # ---- the evaluation ----------------------------------------------------------------------------------------------------------------------
@@ -355,6 +372,7 @@ class Case:
     curves: dict[str, list[str]]
     ahead: dict[str, Ahead]
     price_gb_s: float
+    product_price_gb_s: float
     sources: list[str]
     lsth: str
     gap_closed: dict[str, float]
@@ -418,7 +436,8 @@ def evaluate(preset: Preset, file: str, load_s: float, traces: Path, kept: Path 
             theirs, floor = _total(scores[at_lsth], work, ratio), _total(scores["oracle"], work, ratio)
             gap_closed[f"{ratio:g}"] = (theirs - _total(at_ratio, work, ratio)) / max(1e-9, theirs - floor)
     return Case(
-        work=work, parts=parts, scores=scores, curves=curves, ahead=ahead, price_gb_s=price, sources=sources, lsth=reference.name,
+        work=work, parts=parts, scores=scores, curves=curves, ahead=ahead, price_gb_s=price, sources=sources,
+        product_price_gb_s=product_price(work, bench, ahead, say), lsth=reference.name,
         gap_closed=gap_closed, from_minute=train,
     )  # fmt: skip
 
@@ -501,6 +520,7 @@ def figures(cases: Sequence[Case]) -> dict[str, float]:
         for ratio, share in case.gap_closed.items():
             found[f"gap_closed_{ratio}{suffix}"] = share
         found[f"above_pareto{suffix}"] = float(len(above(case)))
+        found[f"product_price_gb_s{suffix}"] = case.product_price_gb_s
     worst = {"gap_closed": min}
     for name in sorted({key.rsplit(".8h.", 1)[0].rsplit(".1d.", 1)[0] for key in found}):
         values = [value for key, value in found.items() if key.startswith((f"{name}.8h.", f"{name}.1d."))]
@@ -514,6 +534,7 @@ def report(cases: Sequence[Case]) -> dict[str, Any]:
         "cases": [
             {
                 "trace": case.work.name, "load_s": case.work.load_s, "functions": len(case.work.names), "price_gb_s": case.price_gb_s,
+                "product_price_gb_s": case.product_price_gb_s,
                 "lsth": case.lsth, "compression": 1,
                 "sources": {name: case.sources.count(name) for name in sorted(set(case.sources))},
                 "intervals": {
