@@ -108,8 +108,9 @@ class PrewarmSettings(BaseModel):
     on: bool = True
     #: The rule of functions with ``prewarm: auto`` (scheduler/policy/prewarm); ``paper`` is LS-LSTM as the paper has it.
     rule: str = "priced"
-    #: What a cold start is worth to that rule, GB-seconds of memory that stands idle.
-    price_gb_s: float = Field(default=60.0, ge=0)
+    #: What a cold start is worth to that rule, GB-seconds of memory that stands idle. The default leaves no more cold starts than the default
+    #: keep-alive on the traces of docs/prewarming.md ("The price").
+    price_gb_s: float = Field(default=1000.0, ge=0)
     #: Other knobs of it, as a JSON object.
     knobs: dict[str, Any] = {}
     #: Share of a GPU instance's free memory that idle instances may hold for the prewarmer to add another (digest A35).
