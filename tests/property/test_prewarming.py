@@ -1,0 +1,93 @@
+"""Whatever is loaded ahead, parked and let go of in whatever order: what is busy stays, memory is not over its bounds, budgets hold."""
+
+import math
+from contextlib import suppress
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.policy import kernel
+from scheduler.policy.decisions import Offload, Prewarm
+from scheduler.policy.prewarm.hold import Hold
+from smore.domain.function import FunctionSpec
+from smore.fleet import WarmState
+from tests.eventually import eventually
+from tests.unit.test_policy_engine import function, known
+from tests.unit.test_policy_keeper import Stage, T, report, served
+from tests.unit.test_worker_parked import Host
+from worker.pool import Unservable
+
+NAMES = "abcd"
+SPEC = FunctionSpec(entrypoint="m:C", memory_mib=100.0, max_warm=2, keep_alive_s=20.0)
+
+handling = st.lists(
+    st.tuples(
+        st.sampled_from(["run", "run", "release", "release", "prewarm", "prewarm", "offload", "rounds", "wait"]),
+        st.integers(0, 3),
+        st.integers(0, 2),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(handling, st.sampled_from([0.0, 100.0, 1000.0]))
+def test_what_is_busy_is_never_let_go_of(steps: list[tuple[str, int, int]], host_mib: float) -> None:
+    stage = Host(host_mib)
+    pool, seats = stage.pool, []
+    for action, which, number in steps:
+        name = NAMES[which]
+        match action:
+            case "run":
+                # Where all of its instances, or all of the memory, are at work it would wait.
+                with suppress(Unservable):
+                    seats.append(stage.acquire(name, max_warm=2, keep_alive_s=20.0))
+            case "release" if seats:
+                pool.release(seats.pop(which % len(seats)))
+            case "prewarm":
+                pool.prewarm(f"p/{name}", 1, SPEC, number, hold_s=30.0)
+                eventually(lambda: not [one for one in pool.warm() if one.state is WarmState.LOADING], what="the load")
+            case "offload":
+                pool.offload(f"p/{name}", 1, keep=number)
+            case "rounds":
+                stage.rounds()
+            case "wait":
+                stage.now += 15.0
+        assert not any(seat.runner.ended.is_set() for seat in seats)
+        assert len({id(seat.runner) for seat in seats}) == len(seats)
+        assert pool.memory_used_mib() <= 300.0
+        assert pool._parked.host_mib <= host_mib
+    alive = {runner.pid for runner in stage.made if not runner.ended.is_set()}
+    assert set(pool.runners()) == alive, "every process that lives is somebody's"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(0.01, 0.5),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.floats(0.1, 20.0), st.booleans()), min_size=1, max_size=40),
+)
+def test_loads_ahead_never_cost_a_training_more_than_its_account(degradation: float, steps: list[tuple[int, int, float, bool]]) -> None:
+    stage = Stage(share=1.0)
+    now, warm = T, dict.fromkeys(range(3), 0)
+    stage.at(now, known([[degradation] * 3]), *(function(n) for n in warm), *(served(n) for n in warm), report("a", now, training=0))
+    cluster = stage.engine.cluster
+    begun, earns = float(cluster.fact(kernel.BALANCE)[0]), float(cluster.fact(kernel.EARNS)[0])
+    # A load takes 1 s, and the training is slowed by so much of it.
+    charge, spent = degradation / (1 + degradation), 0.0
+    for number, wanted, passed, unloaded in steps:
+        now += passed
+        decisions = stage.hold(now, *([Hold(from_at=now, until_at=math.inf, instances=wanted)] if wanted else []), number=number)
+        for one in decisions:
+            which = int(one.function[-1]) if isinstance(one, Prewarm | Offload) else -1
+            if isinstance(one, Prewarm):
+                spent += charge * max(0, one.instances - warm[which])
+                warm[which] = max(warm[which], one.instances)
+            elif isinstance(one, Offload):
+                warm[which] = min(warm[which], one.keep)
+        if unloaded:
+            # Training took the memory: what is held is to be loaded again.
+            warm = dict.fromkeys(warm, 0)
+        counts = [(f"p/f{which}", 1, count) for which, count in warm.items() if count]
+        stage.at(now, replace(report("a", now, training=0), warm=counts, memory_used=100.0 * sum(warm.values())))
+        assert spent <= begun + earns * (now - T) + charge + 1e-6
