@@ -393,7 +393,7 @@ class Cluster:
         """Count the effects on a GPU instance afresh."""
         place = self._joined[row]
         kernel.refresh(
-            now, row, 0, self.rows, self.effects, self.running, place.pairs, place.between, place.weights, place.kinds,
+            now, row, self.rows, self.effects, self.running, place.pairs, place.between, place.weights, place.kinds,
             self.kinds.declared, self._shares,
         )  # fmt: skip
 

@@ -148,7 +148,7 @@ def _breaks(running: Floats, row: int, s: int, lost: float) -> bool:
 
 
 @compiled
-def refresh(
+def _recount(
     now: float, row: int, first: int, rows: Floats, effects: Floats, running: Floats, pairs: Floats, between: Floats, weights: Floats,
     kinds: Ints, declared: Floats, shares: Floats,
 ) -> None:  # fmt: skip
@@ -236,13 +236,22 @@ def refresh(
 
 
 @compiled
+def refresh(
+    now: float, row: int, rows: Floats, effects: Floats, running: Floats, pairs: Floats, between: Floats, weights: Floats, kinds: Ints,
+    declared: Floats, shares: Floats,
+) -> None:  # fmt: skip
+    """Count the effects of one more batch of each kind on ``row`` as it is now."""
+    _recount(now, row, 0, rows, effects, running, pairs, between, weights, kinds, declared, shares)
+
+
+@compiled
 def refresh_all(
     which: Ints, first: int, rows: Floats, effects: Floats, running: Floats, pairs: Floats, between: Floats, weights: Floats, kinds: Ints,
     declared: Floats, shares: Floats,
 ) -> None:  # fmt: skip
-    """:func:`refresh` of the rows ``which`` of one place; what runs there has not gone on meanwhile."""
+    """:func:`refresh` of the rows ``which`` of one place, from kind ``first`` on; what runs there has not gone on meanwhile."""
     for row in which:
-        refresh(0.0, row, first, rows, effects, running, pairs, between, weights, kinds, declared, shares)
+        _recount(0.0, row, first, rows, effects, running, pairs, between, weights, kinds, declared, shares)
 
 
 @compiled
@@ -298,7 +307,7 @@ def begin(
     rows[RESERVED, row] += memory * (_coming(cells, column, row) - before)
     rows[SM, row] += sm
     tell(cells, column, row, most)
-    refresh(now, row, int(0), rows, effects, running, pairs, between, weights, kinds, declared, shares)  # noqa: RUF046, UP018 - else compiled twice
+    _recount(now, row, 0, rows, effects, running, pairs, between, weights, kinds, declared, shares)
 
 
 @compiled
@@ -321,7 +330,7 @@ def end(
     rows[RESERVED, row] = max(0.0, rows[RESERVED, row] + memory * (_coming(cells, column, row) - before)) if last else 0.0
     rows[SM, row] = max(rows[UTILISATION, row], rows[SM, row] - sm) if last else rows[UTILISATION, row]
     tell(cells, column, row, most)
-    refresh(now, row, int(0), rows, effects, running, pairs, between, weights, kinds, declared, shares)  # noqa: RUF046, UP018 - else compiled twice
+    _recount(now, row, 0, rows, effects, running, pairs, between, weights, kinds, declared, shares)
 
 
 @compiled
