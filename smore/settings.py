@@ -108,8 +108,8 @@ class PrewarmSettings(BaseModel):
     on: bool = True
     #: The rule of functions with ``prewarm: auto`` (scheduler/policy/prewarm); ``paper`` is LS-LSTM as the paper has it.
     rule: str = "priced"
-    #: What a cold start is worth to that rule, GB-seconds of memory that stands idle. The default leaves no more cold starts than the default
-    #: keep-alive on the traces of docs/prewarming.md ("The price").
+    #: What a cold start is worth to that rule, GB-seconds of memory that stands idle. With the default there are no more cold starts than
+    #: with the default keep-alive, on the traces of docs/prewarming.md ("The price").
     price_gb_s: float = Field(default=1000.0, ge=0)
     #: Other knobs of it, as a JSON object.
     knobs: dict[str, Any] = {}
