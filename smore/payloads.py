@@ -3,7 +3,7 @@ Large payloads in the memory of one machine: files of a private folder in a tmpf
 
 Where gateway and GPU workers are processes of one machine, a payload need not go through Redis: through its socket, its scripts and its
 heap it is copied about ten times. Redis holds everything else of such an invocation, and of its payload the size. Only what a waiting
-caller can send again comes here (docs/decisions/0016): the gateway that took it writes the file and removes it with the caller's answer,
+caller can send again comes here (docs/decisions/0017): the gateway that took it writes the file and removes it with the caller's answer,
 and sweeps up what callers who did not wait to the end, or a gateway that was killed, have left.
 
 Fresh pages cost four times what copying into them does (250 µs against 60 for 600 kB), so a few files are kept and written over.
