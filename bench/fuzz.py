@@ -57,6 +57,8 @@ PROJECT = "fuzzed"
 SEED: Final = 20251121
 #: No operation takes longer, but for a load.
 PATIENCE_S: Final = 30.0
+#: What an input that the document forbids may be answered with.
+REFUSALS: Final = (400, 404, 405, 409, 410, 413, 415, 422, 429, 431, 503)
 #: Codes of a 504 that says the truth of an invocation.
 _HONEST: Final = {"deadline_expired", "still_running", "timed_out"}
 _CHECKS: Final = (
@@ -93,7 +95,12 @@ class Fuzzer:
         self._own_key = key.split("_")[1]
         self._session = requests.Session()
         self._session.headers["Authorization"] = f"Bearer {key}"
-        config = schemathesis.Config.from_dict({"generation": {"with-security-parameters": False}})
+        config = schemathesis.Config.from_dict(
+            {
+                "generation": {"with-security-parameters": False},
+                "checks": {"negative_data_rejection": {"expected-statuses": [str(status) for status in REFUSALS]}},
+            }
+        )
         document = self._session.get(f"{url}/openapi.json", timeout=PATIENCE_S).json()
         self._schema = schemathesis.openapi.from_dict(document, config=config)
         self._schema.config.update(base_url=url)
