@@ -530,9 +530,12 @@ def test_a_foreign_projects_key_sees_nothing(http: httpx.Client, foreign: httpx.
     store.put_secret("default", "MINE_ALONE", b"sealed")
     job = store.create_job("default", "train", ["zoo.train"], [GPU])
     entry, _ = store.create_key("default", "mine", [Scope.READ])
+    arrivals = f"function,timestamp\necho,{time.time() - 60:.0f}\n"
+    imported = http.post("/v1/traces?name=mine-alone.csv", content=arrivals, headers={"Content-Type": "text/csv"})
+    assert imported.status_code == 201, imported.text
     things = {
         "function": "echo", "invocation": id_, "job": job.id, "key": entry.id, "gpu": GPU, "project": "default", "secret": "MINE_ALONE",
-        "digest": "0" * 64,
+        "digest": "0" * 64, "trace": str(imported.json()["id"]),
     }  # fmt: skip
     document = http.get("/openapi.json").json()
     tried = 0
