@@ -145,7 +145,12 @@ def test_with_its_drag_the_simulator_meets_as_many_deadlines_as_calibration_did(
 
     def met(drag: float) -> float:
         return float(
-            np.mean([live._look(live.at_hand(bare, CALIBRATION, drag), CALIBRATION, look.rate_per_s, live.CALIBRATED_WITH) for look in CALIBRATION.looks])
+            np.mean(
+                [
+                    live._look(live.at_hand(bare, CALIBRATION, drag), CALIBRATION, look.rate_per_s, live.CALIBRATED_WITH)
+                    for look in CALIBRATION.looks
+                ]
+            )
         )
 
     drag = live.dragged(bare, CALIBRATION)
