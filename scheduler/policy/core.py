@@ -98,7 +98,7 @@ ALONE_S: Final = 60.0
 BACKLOG_S: Final = 0.5
 LONGEST_WAIT_S: Final = 60.0
 #: A predicted wait is told so many times as long: the queue stays short, and what closes a GPU instance for a moment makes nothing late.
-CAUTION: Final = 1.5
+CAUTION: Final = 2.0
 #: How long a GPU instance is taken to stay closed before it was seen how long it does, and the weight of the newest time seen.
 CLOSED_S: Final = 1.0
 CLOSED_WEIGHT: Final = 0.2
@@ -819,13 +819,18 @@ class Engine:
         return supply
 
     def _cost(self, demand: Demand) -> float:
-        """Training time that one invocation costs in a full batch, where it costs least, seconds."""
-        cluster, most = self.cluster, demand.spec.max_batch
-        kind = cluster.kind(demand, most)
-        more = np.maximum(0.0, cluster.effect(kind, kernel.TRAINING) - cluster.fact(kernel.NOW_TRAINING))
-        share = more / (1.0 + more) * cluster.fact(kernel.FACTOR)
-        costs = demand.run_s(most) * (1.0 + cluster.effect(kind, kernel.OWN)) * share / most
-        return float(costs[self._supply.rows].min(initial=inf))
+        """Training time that one invocation costs in the largest batch that an account at nothing lends for, where it is least, seconds."""
+        cluster, rows = self.cluster, demand.spec.max_batch
+        lends = cluster.fact(kernel.EARNS) * self.knobs.debt_s
+        found = np.full(len(cluster), inf)
+        while rows and not np.isfinite(found).all():
+            kind = cluster.kind(demand, rows)
+            more = np.maximum(0.0, cluster.effect(kind, kernel.TRAINING) - cluster.fact(kernel.NOW_TRAINING))
+            share = more / (1.0 + more) * cluster.fact(kernel.FACTOR)
+            costs = demand.run_s(rows) * (1.0 + cluster.effect(kind, kernel.OWN)) * share
+            found = np.where(np.isfinite(found) | ((costs > lends) & (rows > 1)), found, costs / rows)
+            rows //= 2
+        return float(found[self._supply.rows].min(initial=inf))
 
     def _weight(self, demand: Demand) -> float:
         """A function's share of the run time: Eq. 5 over the largest, :data:`LEAST_SHARE` to 1, times what an administrator gave it."""
