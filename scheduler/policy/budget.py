@@ -10,9 +10,8 @@ blames functions for whatever slows a machine down; so it is passed over where f
 cost as much (:data:`WORST`). It is a brake, not a measure.
 
 What a training loses over time is kept by ``factor``, which multiplies what runs are predicted to cost. Each closed window says what the
-training really lost beside it, free of drift; what was charged at that time stands over against it. Their ratio is followed by a Kalman
-filter of one state (:class:`Toll`), so that a window in which little was charged says little, and the load itself teaches nothing: only how
-wrong the predictions are.
+training really lost beside it, free of drift; what was charged at that time stands over against it. Their ratio (:class:`Toll`) is what
+predictions are corrected by, so that the load itself teaches nothing: only how wrong the predictions are.
 """
 
 from bisect import bisect_left
@@ -20,7 +19,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import hypot
 from typing import Final
 
 from smore.domain.loss import LEAST_RECENT, Sample, Window, over_budget
@@ -51,9 +49,9 @@ BUSY_WEIGHT: Final = 0.15
 #: What predictions are multiplied by: bounds.
 FACTOR_MIN: Final = 0.1
 FACTOR_MAX: Final = 10.0
-#: Of the factor: how far it may be from one at first, and how far it wanders from one window to the next, as a share of itself.
+#: Of the factor: how far it may be from one before anything is known, and the weight of a window beside the next one's.
 PRIOR_SD: Final = 1.0
-WANDER: Final = 0.1
+FADING: Final = 0.95
 #: So many standard errors of the factor are charged on top: what is not known yet is paid for by functions, not by trainings.
 MARGIN: Final = 0.5
 #: How well what was charged in the seconds beside a window tells what ran in them, as a share of it: a charge is booked when a run starts.
@@ -81,30 +79,38 @@ class JobLoss:
 @dataclass(slots=True)
 class Toll:
     """
-    How many times its prediction a training pays: the state of a Kalman filter. A window in which ``y`` of the time beside it was lost, and
-    ``c`` charged at the predictions as they are, observes ``y = factor c``.
+    How many times its prediction a training pays. Beside window ``i`` a share ``y_i`` of the time was lost and ``c_i`` charged, at the
+    predictions as they are: ``factor`` is the ratio of their sums, shrunk towards one as far as the noise asks for (a prior of mean 1 and
+    standard deviation :data:`PRIOR_SD`), and older windows fade. A sum of ratios, or a fit that trusts small charges more than large ones,
+    would be too high: a charge falls a little before or after what it pays for.
     """
 
     factor: float = 1.0
-    variance: float = PRIOR_SD**2
+    #: Standard error of it.
+    error: float = PRIOR_SD
     #: The last window that was learned from began then.
     seen: float = 0.0
+    _lost: float = 0.0
+    _charged: float = 0.0
+    #: Variance of what was lost less ``factor`` times what was charged.
+    _noise: float = 0.0
 
     def learn(self, window: Window, charged: float) -> None:
         """``charged``: seconds a second, in the time that the window's open iterations took."""
-        self.variance += (WANDER * self.factor) ** 2
         ratio = window.closed_s / window.open_s
         noise = ratio * window.closed_sd / window.closed_s * (1.0 / window.closed_n + 1.0 / (window.before_n + window.after_n)) ** 0.5
-        error = hypot(max(noise, LEAST_NOISE), BOOKED_SD * self.factor * charged)
-        gain = self.variance * charged / (self.variance * charged**2 + error**2)
-        factor = self.factor + gain * (1.0 - ratio - self.factor * charged)
+        self._lost = FADING * self._lost + 1.0 - ratio
+        self._charged = FADING * self._charged + charged
+        self._noise = FADING**2 * self._noise + max(noise, LEAST_NOISE) ** 2 + (BOOKED_SD * self.factor * charged) ** 2
+        doubt = self._noise / PRIOR_SD**2
+        factor = (self._lost * self._charged + doubt) / (self._charged**2 + doubt)
         self.factor = min(FACTOR_MAX, max(FACTOR_MIN, factor))
-        self.variance = min(PRIOR_SD**2 * max(1.0, self.factor) ** 2, (1.0 - gain * charged) * self.variance)
+        self.error = (self._noise / (self._charged**2 + doubt)) ** 0.5
 
     @property
     def rate(self) -> float:
         """What is charged: predictions as they are until a window has said something, then with a margin for what is not known."""
-        return min(FACTOR_MAX, self.factor + MARGIN * self.variance**0.5) if self.seen else 1.0
+        return min(FACTOR_MAX, self.factor + MARGIN * self.error) if self.seen else 1.0
 
 
 @dataclass(slots=True)

@@ -98,7 +98,7 @@ ALONE_S: Final = 60.0
 BACKLOG_S: Final = 0.5
 LONGEST_WAIT_S: Final = 60.0
 #: A predicted wait is told so many times as long: the queue stays short, and what closes a GPU instance for a moment makes nothing late.
-CAUTION: Final = 2.0
+CAUTION: Final = 3.0
 #: How long a GPU instance is taken to stay closed before it was seen how long it does, and the weight of the newest time seen.
 CLOSED_S: Final = 1.0
 CLOSED_WEIGHT: Final = 0.2

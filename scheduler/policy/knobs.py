@@ -160,7 +160,7 @@ PRESETS: Final[Mapping[str, Knobs]] = {
         replace(_SMORE, name="smore-strict10", tau_function=0.10),
         replace(_SMORE, name="smore-no-fast", fast=False),
         replace(
-            _SMORE, name="smore-product", order=Order.SHARES, sm_rule=SmRule.NONE, budget_rule=BudgetRule.ACCOUNT, aim=0.9,
+            _SMORE, name="smore-product", order=Order.SHARES, sm_rule=SmRule.NONE, budget_rule=BudgetRule.ACCOUNT, aim=0.8,
             account_s=2.0, debt_s=0.25, warm_first=True, guard=0.05, memory_reserve=0.0, fast_from=512,
         ),
         replace(_SMORE, name="elasticflow", order=Order.DEADLINE, fast=False),

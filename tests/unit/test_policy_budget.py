@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from scheduler.policy import kernel
-from scheduler.policy.budget import DUTY, FACTOR_MAX, FACTOR_MIN, MARGIN, PRIOR_SD, STEPS, Governor, JobLoss, Step
+from scheduler.policy.budget import DUTY, FACTOR_MAX, FACTOR_MIN, MARGIN, PRIOR_SD, STEPS, Governor, JobLoss, Step, Toll
 from scheduler.policy.core import CAUTION, Engine
 from scheduler.policy.decisions import Dispatch, Offload, Throttle
 from scheduler.policy.events import ClaimRefused, Event, InvocationSettled
@@ -20,7 +20,7 @@ CLOSED = Sample(mean=0.1, sd=0.002, n=30)
 #: Functions at work all the time.
 BUSY = 1.0
 #: What an account of 10 % earns a second, and holds when it is full, seconds.
-EARNS = 0.9 * 0.1 / 1.1
+EARNS = 0.8 * 0.1 / 1.1
 FULL = 2.0 * EARNS
 
 
@@ -123,8 +123,21 @@ def settled(truth: float, charged: Callable[[float], float], *, minutes: float =
 @pytest.mark.parametrize("truth", [0.3, 1.0, 2.0, 4.0])
 def test_predictions_are_corrected_by_what_windows_show(truth: float) -> None:
     """By a little more than that: half a standard error is charged on top."""
-    assert truth < settled(truth, lambda _: 0.05).factor < 1.2 * truth + 0.1
-    assert 0.8 * truth < settled(truth, lambda _: 0.05, noise=0.01).factor < 1.4 * truth + 0.1
+    assert 0.9 * truth < settled(truth, lambda _: 0.05).factor < 1.2 * truth + 0.1
+    assert 0.7 * truth < settled(truth, lambda _: 0.05, noise=0.01).factor < 1.4 * truth + 0.1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_charges_that_are_booked_beside_their_time_make_nothing_dearer(seed: int) -> None:
+    """Bursts are booked in one second and paid for in the next: a fit that trusts small charges more would find twice the truth."""
+    random = Random(seed)
+    bursts = [random.choice((0.0, 0.02, 0.18)) for _ in range(1000)]
+    toll = Toll()
+    for number in range(100):
+        toll.learn(
+            window(10.0 * number + 5.0, max(0.0, bursts[number] + random.gauss(0.0, 0.03))), 0.5 * (bursts[number] + bursts[number + 1])
+        )
+    assert 0.7 < toll.factor < 1.4
 
 
 @pytest.mark.parametrize("charged", [0.002, 0.02, 0.09])
@@ -226,7 +239,7 @@ def test_what_was_never_run_costs_nothing() -> None:
 
 def test_the_gate_is_told_what_a_budget_leaves() -> None:
     """
-    Runs of 0.1 s that cost a training a third of that each: 10 a second by throughput, 2.45 a second by a budget of 10 %. What waits is
+    Runs of 0.1 s that cost a training a third of that each: 10 a second by throughput, 2.2 a second by a budget of 10 %. What waits is
     told at the rate at which it is really placed.
     """
     engine = Engine(preset("smore-product"))
@@ -242,10 +255,10 @@ def test_the_gate_is_told_what_a_budget_leaves() -> None:
     waiting = engine.waiting.count("p/f0")
     told = engine.feasible(now, "p/f0", 1)
     assert waiting > 20
-    assert done / 60.0 == pytest.approx(2.45, rel=0.1)
+    assert done / 60.0 == pytest.approx(2.2, rel=0.1)
     assert told is not None
-    assert told.backlog_s == pytest.approx(CAUTION * waiting / 2.45, rel=0.25)
-    assert (told.each_s, told.counted) == (pytest.approx(CAUTION / 2.45, rel=0.05), waiting)
+    assert told.backlog_s == pytest.approx(CAUTION * waiting / 2.2, rel=0.25)
+    assert (told.each_s, told.counted) == (pytest.approx(CAUTION / 2.2, rel=0.05), waiting)
 
 
 def test_the_longest_run_that_was_seen_must_fit_an_account() -> None:
@@ -271,20 +284,20 @@ def test_a_long_run_that_was_seen_once_does_not_keep_a_function_out() -> None:
 
 
 def test_batches_form_while_a_debt_is_paid_back() -> None:
-    """One costs 3.3 ms, and a batch may leave a debt of 20.5 ms: an account at nothing takes six at once, then none for 0.24 s."""
+    """One costs 3.3 ms, and a batch may leave a debt of 18.2 ms: an account at nothing takes five at once, then none for 0.23 s."""
     engine = Engine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.01, max_batch=8), gpu("a", functions=1)])
     engine.cluster.spend(0, FULL, NOW)
-    first = engine.decide(NOW, [arrived(0, str(number)) for number in range(6)])
-    assert [len(decision.attempts) for decision in first if isinstance(decision, Dispatch)] == [6]
-    assert engine.decide(NOW + 0.2, [arrived(0, str(number)) for number in range(6, 9)]) == []
+    first = engine.decide(NOW, [arrived(0, str(number)) for number in range(5)])
+    assert [len(decision.attempts) for decision in first if isinstance(decision, Dispatch)] == [5]
+    assert engine.decide(NOW + 0.2, [arrived(0, str(number)) for number in range(5, 8)]) == []
     later = engine.decide(NOW + 0.25, [])
     assert [len(decision.attempts) for decision in later if isinstance(decision, Dispatch)] == [3]
 
 
 def test_the_gate_is_told_when_an_account_can_pay() -> None:
     """
-    One run costs 0.0333 s of a training that earns 0.0818 s a second: with nothing saved and four waiting, a fifth is four times 0.41 s
+    One run costs 0.0333 s of a training that earns 0.0727 s a second: with nothing saved and four waiting, a fifth is four times 0.46 s
     away, and as much for each that comes beside it. A GPU instance without a training asks for nothing.
     """
     engine = Engine(preset("smore-product", debt_s=0.0))

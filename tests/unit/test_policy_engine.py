@@ -117,14 +117,14 @@ def test_an_account_is_spent_and_earns() -> None:
             done += 1
             engine.decide(now + 0.1, [InvocationSettled(id=id_, attempt=1, run_s=0.1, batch_rows=1)])
         now, count = now + 0.1, count + 1
-    cost, budget = 0.1 * 0.5 / 1.5, 0.9 * 0.1 / 1.1
+    cost, budget = 0.1 * 0.5 / 1.5, 0.8 * 0.1 / 1.1
     assert done * cost == pytest.approx(budget * (100.0 + 2.0), rel=0.02)
 
 
 def test_what_it_really_took_is_what_the_account_pays() -> None:
     engine = Engine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1), arrived(0, "1")])
-    full = 0.9 * 0.1 / 1.1 * 2.0
+    full = 0.8 * 0.1 / 1.1 * 2.0
     assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(full - 0.1 * 0.5 / 1.5)
     engine.decide(NOW, [InvocationSettled(id="1", attempt=1, run_s=0.3, batch_rows=1)])
     assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(full - 3 * 0.1 * 0.5 / 1.5)
@@ -137,7 +137,7 @@ def test_what_costs_more_than_an_account_holds_may_go_when_it_is_full() -> None:
     # The debt is paid back before anybody else may.
     settled = InvocationSettled(id="1", attempt=1, run_s=10.0, batch_rows=1)
     assert placed(engine.decide(NOW + 10.0, [settled, arrived(0, "2", at=NOW + 10.0, within=500.0)])) == []
-    assert placed(engine.decide(NOW + 62.0, [])) == [("2", "a")]
+    assert placed(engine.decide(NOW + 69.0, [])) == [("2", "a")]
 
 
 def test_another_training_begins_with_an_account_of_its_own() -> None:
@@ -145,7 +145,7 @@ def test_another_training_begins_with_an_account_of_its_own() -> None:
     engine.decide(NOW, [known([[1.0]]), function(0, run_s=10.0), gpu("a", functions=1), arrived(0, "1", within=60.0)])
     assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) < 0
     engine.decide(NOW + 1.0, [gpu("a", None, functions=1, at=NOW + 1.0), gpu("a", functions=1, at=NOW + 2.0)])
-    assert kernel.balance(engine.cluster.rows, 0, NOW + 2.0, 2.0) == pytest.approx(0.9 * 0.1 / 1.1 * 2.0)
+    assert kernel.balance(engine.cluster.rows, 0, NOW + 2.0, 2.0) == pytest.approx(0.8 * 0.1 / 1.1 * 2.0)
 
 
 def test_without_a_training_no_budget_is_asked() -> None:
