@@ -51,7 +51,7 @@ FACTOR_MIN: Final = 0.1
 FACTOR_MAX: Final = 10.0
 #: Of the factor: how far it may be from one before anything is known, and the weight of a window beside the next one's.
 PRIOR_SD: Final = 1.0
-FADING: Final = 0.95
+FADING: Final = 0.9
 #: So many standard errors of the factor are charged on top: what is not known yet is paid for by functions, not by trainings.
 MARGIN: Final = 0.5
 #: How well what was charged in the seconds beside a window tells what ran in them, as a share of it: a charge is booked when a run starts.

@@ -26,7 +26,7 @@ from tests.eventually import eventually
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
 #: Of every operation, of either kind; bench/fuzz.py tries many more.
-EXAMPLES = 5
+EXAMPLES = 3
 #: Bounds that a test can wait for.
 BOUNDS = {
     "SMORE_API__HEAD_S": "2", "SMORE_API__STALL_S": "2", "SMORE_API__MAX_CONNECTIONS": "300", "SMORE_BLOBS__PROJECT_BYTES": str(64 << 20),

@@ -32,7 +32,7 @@ handling = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(handling, st.sampled_from([0.0, 100.0, 1000.0]))
 def test_what_is_busy_is_never_let_go_of(steps: list[tuple[str, int, int]], host_mib: float) -> None:
     stage = Host(host_mib)
@@ -63,7 +63,7 @@ def test_what_is_busy_is_never_let_go_of(steps: list[tuple[str, int, int]], host
     assert set(pool.runners()) == alive, "every process that lives is somebody's"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.floats(0.01, 0.5),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.floats(0.01, 0.5), st.booleans()), min_size=10, max_size=40),
