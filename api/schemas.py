@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, Strict
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, Strict
 
 from smore.domain.access import Scope
 from smore.domain.invocation import State
@@ -15,6 +15,17 @@ Whole = Annotated[int, Strict()]
 Flag = Annotated[bool, Strict()]
 #: Text that Postgres and an argv can hold.
 Text = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
+
+
+def _dated(value: object) -> object:
+    """Pydantic takes a number for seconds since 1970, which ``format: date-time`` does not say."""
+    if isinstance(value, str) and "T" not in value.upper():
+        raise ValueError("a date and a time with its offset are expected (RFC 3339)")
+    return value
+
+
+#: A moment that a caller names.
+Moment = Annotated[AwareDatetime, BeforeValidator(_dated)]
 
 
 class _Body(BaseModel):

@@ -1,6 +1,5 @@
 """Who changed what."""
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -24,8 +23,8 @@ def list_audit(
     key: Text = None,
     route: Text = None,
     target: Text = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    since: schemas.Moment | None = None,
+    until: schemas.Moment | None = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
 ) -> schemas.AuditPage:

@@ -3,13 +3,14 @@
 import hashlib
 import tempfile
 import time
+from datetime import datetime
 from math import floor
 from pathlib import Path as File
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
-from pydantic import AwareDatetime, StringConstraints
+from pydantic import StringConstraints
 
 from api import schemas
 from api.answers import moment
@@ -49,7 +50,9 @@ async def import_trace(
     deal: Annotated[
         list[Name] | None, Query(max_length=MOST_FUNCTIONS, description="Functions that get what is busiest in the file, in this order")
     ] = None,
-    end: Annotated[AwareDatetime | None, Query(description="Where its last minute is to end; default: dates as they are, else now")] = None,
+    end: Annotated[
+        schemas.Moment | None, Query(description="Where its last minute is to end; default: dates as they are, else now")
+    ] = None,
 ) -> schemas.Trace:
     """
     Lay arrivals into the past of functions of this project. Where neither `map` nor `deal` is given, names are those of functions.
@@ -80,7 +83,7 @@ async def _receive(request: Request, file: File) -> str:
 
 
 def _choose(
-    gateway: Gateway, project: str, file: File, give: list[str], deal: list[str], end: AwareDatetime | None
+    gateway: Gateway, project: str, file: File, give: list[str], deal: list[str], end: datetime | None
 ) -> tuple[dict[str, tuple[str, list[int]]], int]:
     """Function → (name in the file, arrivals per minute), and where they begin. Raises BadTrace, InvalidInput, FunctionNotFound."""
     trace = read_trace(file)
@@ -121,7 +124,7 @@ def _new(function: str, mine: set[str], names: dict[str, str], field: str) -> st
     return function
 
 
-def _begin(trace: Trace, end: AwareDatetime | None) -> int:
+def _begin(trace: Trace, end: datetime | None) -> int:
     """Epoch seconds of its first minute. Raises InvalidInput where forecasters would see nothing of it."""
     from smore.prewarming import SPAN_MIN
 

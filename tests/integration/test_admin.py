@@ -231,6 +231,8 @@ def test_every_change_leaves_its_trail(http: httpx.Client, other: httpx.Client, 
     assert [one["target"] for one in ok(http.get("/v1/audit", params={"route": "slo"}))["entries"]] == ["function/echo"]
     assert len(ok(http.get("/v1/audit", params={"target": f"gpu/{GPU}"}))["entries"]) == 1
     assert ok(http.get("/v1/audit", params={"since": "2999-01-01T00:00:00Z"}))["entries"] == []
+    for none in ("1.8e9", "2026-01-01", "2026-01-01T00:00:00"):
+        assert http.get("/v1/audit", params={"since": none}).status_code == 422, none
     assert {one["project"] for one in ok(other.get("/v1/audit"))["entries"]} == {"other"}
     problem(other.get("/v1/audit", params={"project": "default"}), 403, "forbidden")
 
