@@ -638,7 +638,8 @@ def test_redis_away_and_back() -> None:
             served.app.state.gateway.queue.patience_s = 0.3
             assert http.post("/v1/functions/echo/invocations", json={"input": 1}, headers={"Prefer": "respond-async"}).status_code == 202
             waiting = later(lambda: http.post("/v1/functions/echo/invocations", json={"input": 2}))
-            eventually(lambda: served.waiting)
+            # Queued, not only on its way there.
+            eventually(lambda: [one["depth"] for one in http.get("/v1/queues").json()["queues"]] == [2])
             server.stop()
 
             response = http.post("/v1/functions/echo/invocations", json={"input": 3})
