@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 KSERVE := $(VENV)/kserve/.installed
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: help install demo up down test check fmt bench migrate clean
+.PHONY: help install demo up down test search check fmt bench migrate clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,10 @@ down: $(STAMP) ## End what `make up` started
 # Most tests wait for processes, so two files at a time take little more than half the time.
 test: $(STAMP) $(KSERVE) ## Every test
 	$(PY) -m pytest -n 2 --dist loadfile
+
+# `make test` tries the same examples every time.
+search: $(STAMP) ## Tests of properties with other examples, round after round, until one fails or ROUNDS (20) are over
+	@for round in $$(seq $${ROUNDS:-20}); do $(PY) -m pytest -q --hypothesis-profile=search $$(grep -rl "@given" tests) || exit 1; done
 
 check: $(STAMP) ## Formatting, lint, types, layers
 	$(VENV)/bin/ruff format --check .

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import settings as hypothesis_settings
 from sqlalchemy import Engine, text
 
 from migrations.__main__ import PROJECT, prepare
@@ -18,6 +19,11 @@ from smore.settings import PostgresSettings, RedisSettings, Settings
 from smore.store import Store
 
 PREFIX = "smore:"
+
+# The suite tries the same examples every time: what it says of a commit stays true. `make search` looks for others.
+hypothesis_settings.register_profile("suite", derandomize=True, database=None)
+hypothesis_settings.register_profile("search", print_blob=True)
+hypothesis_settings.load_profile("suite")
 
 # A developer's own platform must not be what the tests run against.
 for name in [name for name in os.environ if name.startswith("SMORE_")]:

@@ -80,6 +80,7 @@ def test_loads_ahead_never_cost_a_training_more_than_its_account(degradation: fl
     overdraft = max(earns * preset("smore-product").debt_s, charge - begun)
 
     def told(at: float) -> None:
+        # What is decided here gets lost on its way: it was charged, and may be charged again.
         counts = [(f"p/f{which}", 1, count) for which, count in warm.items() if count]
         stage.at(at, replace(report("a", at, training=0), warm=counts, memory_used=100.0 * sum(warm.values())))
 

@@ -273,6 +273,18 @@ def test_what_is_more_than_a_rule_holds_goes_but_not_what_is_busy() -> None:
     assert kinds(stage.hold(T)) == [("offload", "a", 1)]
 
 
+def test_what_is_lost_while_another_is_on_its_way_is_charged_when_it_is_loaded_again() -> None:
+    stage = Stage(share=1.0)
+    stage.at(T, known([[0.3] * 3]), function(0), served(), report("a", T, 1, training=0))
+    charged: list[int] = []
+    stage.engine.charge_load = lambda now, demand, row: charged.append(row)  # type: ignore[method-assign]
+    wanted = Hold(from_at=T, until_at=math.inf, instances=2)
+    assert kinds(stage.hold(T, wanted)) == [("prewarm", "a", 2)]
+    # The one that was there is evicted before the second has come: one is on its way, so it takes one more, which is paid for.
+    assert kinds(stage.at(T + 0.5, report("a", T + 0.5, 0, training=0))) == [("prewarm", "a", 2)]
+    assert len(charged) == 2
+
+
 # ---- what a rule is told ---------------------------------------------------------------------------------------------------------------
 
 

@@ -326,6 +326,9 @@ class Keeper:
                 there.discard(function)
             kept.known[row] = count
             pending = kept.pending.get(row)
+            if pending is not None:
+                # Instead of one that was there and is gone, no other was asked for.
+                pending.instances -= max(0, before - count)
             if pending is not None and count >= pending.instances:
                 del kept.pending[row]
             elif pending is None and count > before and not cluster.cells[demand.column, kernel.OUTSTANDING, row]:
