@@ -113,6 +113,8 @@ class Cluster:
         self._workloads: list[tuple[str, ...]] = []
         self._joined: list[Place] = []
         self._at_home: list[set[int]] = []
+        #: Rows that a closed window keeps shut, as last reported.
+        self._windows: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -296,6 +298,12 @@ class Cluster:
         if earns != facts[kernel.EARNS]:
             # Another training, or none: what the last one had saved or owed is not this one's.
             facts[kernel.BALANCE], facts[kernel.AT] = earns * self.cap_s, event.at
+        elif row in self._windows:
+            # Nothing is earned while a window is closed: what windows say of the loss, they say of the time beside them.
+            facts[kernel.AT] = max(facts[kernel.AT], event.at)
+        elif event.closed and event.jobs:
+            self.spend(row, 0.0, event.at)
+        (self._windows.add if event.closed else self._windows.discard)(row)
         facts[kernel.JOBS], facts[kernel.BUDGET], facts[kernel.EARNS] = event.jobs, budget, earns
         facts[kernel.SM_TRAINING] = max(0.0, event.utilisation - event.function_utilisation) if event.jobs else 0.0
 
@@ -307,6 +315,7 @@ class Cluster:
             self.cells[:, kernel.RESIDENT, row] = self.cells[:, kernel.LOADING, row] = 0.0
             kernel.gate(self.rows, row)
             self._settle(row, set())
+            self._windows.discard(row)
             self.reported_at.pop(name, None)
 
     def offload(self, demand: Demand, row: int, keep: int) -> None:

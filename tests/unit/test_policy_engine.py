@@ -121,6 +121,15 @@ def test_an_account_is_spent_and_earns() -> None:
     assert done * cost == pytest.approx(budget * (100.0 + 2.0), rel=0.02)
 
 
+def test_an_account_earns_nothing_while_a_window_is_closed() -> None:
+    engine = Engine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=1.0), gpu("a", functions=1), arrived(0, "1")])
+    earns, left = 0.8 * 0.1 / 1.1, 0.8 * 0.1 / 1.1 * 2.0 - 1.0 * 0.5 / 1.5
+    for at, closed in ((1.0, True), (1.3, True), (1.6, False), (2.0, False)):
+        engine.decide(NOW + at, [gpu("a", functions=1, at=NOW + at, closed=closed)])
+    assert kernel.balance(engine.cluster.rows, 0, NOW + 2.0, 2.0) == pytest.approx(left + earns * (1.0 + 0.4))
+
+
 def test_what_it_really_took_is_what_the_account_pays() -> None:
     engine = Engine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1), arrived(0, "1")])
