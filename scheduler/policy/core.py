@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
-from math import ceil, inf, nan
+from math import ceil, inf, nan, sqrt
 from random import Random
 from typing import Final, NamedTuple, Protocol, assert_never, runtime_checkable
 
@@ -97,8 +97,10 @@ ALONE_S: Final = 60.0
 #: How old a backlog must be to be judged by what was placed meanwhile, and the slowest rate that is told, seconds for one.
 BACKLOG_S: Final = 0.5
 LONGEST_WAIT_S: Final = 60.0
-#: A predicted wait is told so many times as long: the queue stays short, and what closes a GPU instance for a moment makes nothing late.
-CAUTION: Final = 3.0
+#: The gate is told so many times the predicted wait for an account, and two deviations more. A wait is a sum of runs of uncertain lengths
+#: and of windows, so it strays by the square root of itself times this many seconds.
+CAUTION: Final = 1.5
+STRAY_S: Final = 0.4
 #: How long a GPU instance is taken to stay closed before it was seen how long it does, and the weight of the newest time seen.
 CLOSED_S: Final = 1.0
 CLOSED_WEIGHT: Final = 0.2
@@ -741,7 +743,9 @@ class Engine:
             placed = 1.0 / max(demand.placed.at(now), 1.0 / LONGEST_WAIT_S)
             wait, each = max(wait, waiting * placed), max(each, placed)
         unpaid, unpaid_each = self._unpaid(now, demand, waiting)
-        wait, each = max(wait, CAUTION * unpaid), max(each, CAUTION * unpaid_each)
+        unpaid, unpaid_each = max(0.0, unpaid), max(0.0, unpaid_each)
+        told = with_margin(unpaid)
+        wait, each = max(wait, told), max(each, with_margin(unpaid + unpaid_each) - told)
         under_way = cell[kernel.OUTSTANDING][alive].any()
         if (waiting or not cluster.idle(demand.column)[alive].any()) and under_way:
             wait += max(0.0, float(cell[kernel.FREE_AT][alive].min(initial=np.inf)) - now)
@@ -856,6 +860,11 @@ def prepare() -> None:
     arrival = InvocationArrived(function="none", revision=1, id="", attempt=0, arrival_at=0.0, deadline_at=60.0)
     engine.decide(0.0, [FunctionKnown(function="none", revision=1, spec=spec), report, GpuLost(gpu="none"), report, arrival])
     engine.decide(1.0, [InvocationSettled(id="", attempt=1)])
+
+
+def with_margin(wait_s: float) -> float:
+    """A wait for an account that is seldom exceeded, seconds."""
+    return CAUTION * wait_s + 2.0 * sqrt(STRAY_S * wait_s)
 
 
 def _end(invocation: InvocationArrived, action: str, cause: Cause, message: str) -> End:

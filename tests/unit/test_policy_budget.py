@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.policy import kernel
 from scheduler.policy.budget import DUTY, FACTOR_MAX, FACTOR_MIN, MARGIN, PRIOR_SD, STEPS, Governor, JobLoss, Step, Toll
-from scheduler.policy.core import CAUTION, Engine
+from scheduler.policy.core import Engine, with_margin
 from scheduler.policy.decisions import Dispatch, Offload, Throttle
 from scheduler.policy.events import ClaimRefused, Event, InvocationSettled
 from scheduler.policy.knobs import preset
@@ -257,8 +257,8 @@ def test_the_gate_is_told_what_a_budget_leaves() -> None:
     assert waiting > 20
     assert done / 60.0 == pytest.approx(2.2, rel=0.1)
     assert told is not None
-    assert told.backlog_s == pytest.approx(CAUTION * waiting / 2.2, rel=0.25)
-    assert (told.each_s, told.counted) == (pytest.approx(CAUTION / 2.2, rel=0.05), waiting)
+    assert told.backlog_s == pytest.approx(with_margin(waiting / 2.2), rel=0.25)
+    assert (told.each_s, told.counted) == (pytest.approx(with_margin((waiting + 1) / 2.2) - with_margin(waiting / 2.2), rel=0.05), waiting)
 
 
 def test_the_longest_run_that_was_seen_must_fit_an_account() -> None:
@@ -298,19 +298,19 @@ def test_batches_form_while_a_debt_is_paid_back() -> None:
 def test_the_gate_is_told_when_an_account_can_pay() -> None:
     """
     One run costs 0.0333 s of a training that earns 0.0727 s a second: with nothing saved and four waiting, a fifth is four times 0.46 s
-    away, and as much for each that comes beside it. A GPU instance without a training asks for nothing.
+    away, and for each that comes beside it as much more; margins are added. A GPU instance without a training asks for nothing.
     """
     engine = Engine(preset("smore-product", debt_s=0.0))
     cost, earns = 0.1 * 0.5 / 1.5, EARNS
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=1), gpu("a", functions=1)])
-    assert engine.feasible(NOW, "p/f0", 1) == (pytest.approx(0.1), pytest.approx(0.1), pytest.approx(CAUTION * cost / earns), 0)
+    assert engine.feasible(NOW, "p/f0", 1) == (pytest.approx(0.1), pytest.approx(0.1), pytest.approx(with_margin(cost / earns)), 0)
     engine.cluster.spend(0, FULL, NOW)
     engine.decide(NOW, [arrived(0, str(number)) for number in range(4)])
     assert engine.waiting.count("p/f0") == 4
     told = engine.feasible(NOW + 1e-6, "p/f0", 1)
     assert told is not None
-    assert (told.backlog_s, told.floor_s) == (pytest.approx(CAUTION * 4 * cost / earns + 0.1, rel=1e-3), pytest.approx(0.1))
-    assert (told.each_s, told.counted) == (pytest.approx(CAUTION * cost / earns), 4)
+    assert (told.backlog_s, told.floor_s) == (pytest.approx(with_margin(4 * cost / earns) + 0.1, rel=1e-3), pytest.approx(0.1))
+    assert (told.each_s, told.counted) == (pytest.approx(with_margin(5 * cost / earns) - with_margin(4 * cost / earns), rel=1e-3), 4)
     engine.decide(NOW + 0.2, [gpu("b", None, functions=1)])
     told = engine.feasible(NOW + 0.2, "p/f0", 1)
     assert told is not None
@@ -327,9 +327,9 @@ def test_the_gate_divides_what_a_budget_leaves_among_the_functions_that_want_it(
     engine.decide(NOW, [arrived(0, str(number), within=60.0) for number in range(10)])
     one, other = engine.feasible(NOW, "p/f0", 1), engine.feasible(NOW, "p/f1", 1)
     assert one is not None and other is not None
-    assert one.backlog_s == pytest.approx(CAUTION * 10 * cost / earns + 0.1)
-    assert other.backlog_s == pytest.approx(CAUTION * 1 * cost / earns + 0.1)
-    assert other.each_s == pytest.approx(CAUTION * 2 * cost / earns)
+    assert one.backlog_s == pytest.approx(with_margin(10 * cost / earns) + 0.1)
+    assert other.backlog_s == pytest.approx(with_margin(cost / earns) + 0.1)
+    assert other.each_s == pytest.approx(with_margin(3 * cost / earns) - with_margin(cost / earns))
 
 
 def test_a_closed_gpu_instance_counts_when_it_opens() -> None:
@@ -338,14 +338,14 @@ def test_a_closed_gpu_instance_counts_when_it_opens() -> None:
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=1), gpu("a", functions=1, closed=True)])
     told = engine.feasible(NOW + 0.25, "p/f0", 1)
     assert told is not None
-    assert told.backlog_s == pytest.approx(CAUTION * 0.75 + 0.1)
+    assert told.backlog_s == pytest.approx(with_margin(0.75) + 0.1)
     for second in range(1, 20):
         now = NOW + 10.0 * second
         engine.decide(now + 0.2, [gpu("a", functions=1, at=now + 0.2)])
         engine.decide(now + 10.0, [gpu("a", functions=1, at=now + 10.0, closed=True)])
     told = engine.feasible(NOW + 200.0, "p/f0", 1)
     assert told is not None
-    assert told.backlog_s == pytest.approx(CAUTION * 0.2 + 0.1, rel=0.5)
+    assert told.backlog_s == pytest.approx(with_margin(0.2) + 0.1, rel=0.5)
 
 
 def test_a_worker_that_starts_anew_is_told_again() -> None:
