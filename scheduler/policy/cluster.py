@@ -389,9 +389,7 @@ class Cluster:
 
     def spend(self, row: int, seconds: float, now: float) -> None:
         """Take training time from the account of the training there; a debt is allowed."""
-        facts = self.rows[:, row]
-        facts[kernel.BALANCE] = kernel.balance(self.rows, row, now, self.cap_s) - seconds
-        facts[kernel.AT] = now
+        kernel.spend(self.rows, row, seconds, now, self.cap_s)
 
     def idle(self, column: int) -> Bools:
         """Rows with an instance that could run now: more are resident than are taken or still loading."""

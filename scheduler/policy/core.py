@@ -443,25 +443,30 @@ class Engine:
         """One round: every lane in order until it takes no more; a lane that fails does not block the next (Fig. 6)."""
         if "*" in self._paused:
             return
-        free, slots = kernel.slots(self.cluster.rows, len(self.cluster))
+        n = len(self.cluster.names)
+        free, slots = kernel.slots(self.cluster.rows, n)
         if not free:
             return
-        fast = self.load.fast(now, slots, len(self.waiting), len(self.cluster))
-        fast = fast and self.knobs.fast and len(self.cluster) >= self.knobs.fast_from
-        open_ = {lane: demand for lane, demand in lanes if self.waiting.head(lane) and not (self._paused and self.paused(lane[0]))}
+        fast = self.load.fast(now, slots, len(self.waiting), n)
+        fast = fast and self.knobs.fast and n >= self.knobs.fast_from
+        open_ = {
+            lane: (demand, head)
+            for lane, demand in lanes
+            if (head := self.waiting.head(lane)) is not None and not (self._paused and self.paused(lane[0]))
+        }
         if self.knobs.order is Order.PRIORITY:
             for priority, lane in self._order(now, open_):
-                while self._place_one(now, lane, open_[lane], priority, fast, decisions):
+                while self._place_one(now, lane, open_[lane][0], priority, fast, decisions):
                     pass
             return
         several = len({lane[0] for lane in open_}) < len(open_)
-        heap = [self._urgency(lane, demand, head) for lane, demand in open_.items() if (head := self.waiting.head(lane)) is not None]
+        heap = [self._urgency(lane, demand, head) for lane, (demand, head) in open_.items()]
         heapify(heap)
         while heap:
             key = heappop(heap)
             lane = key[-1]
-            demand, head = open_[lane], self.waiting.head(lane)
-            if several and head is not None and (fresh := self._urgency(lane, demand, head)) != key:
+            demand = open_[lane][0]
+            if several and (head := self.waiting.head(lane)) is not None and (fresh := self._urgency(lane, demand, head)) != key:
                 heappush(heap, fresh)  # another lane of its function has had something meanwhile
             elif self._place_one(now, lane, demand, 0.0, fast, decisions) and (head := self.waiting.head(lane)) is not None:
                 heappush(heap, self._urgency(lane, demand, head))
@@ -474,7 +479,7 @@ class Engine:
             return self._tags[lane[0]], -priority, head.deadline_at, head.id, lane
         return head.deadline_at, head.arrival_at, 0.0, head.id, lane
 
-    def _order(self, now: float, lanes: Mapping[Lane, Demand]) -> list[tuple[float, Lane]]:
+    def _order(self, now: float, lanes: Mapping[Lane, tuple[Demand, InvocationArrived]]) -> list[tuple[float, Lane]]:
         """
         Lanes by their function's Eq. 5, normalised to 0..1, plus ageing, highest first; ties by function, so that replays agree.
 
@@ -482,10 +487,8 @@ class Engine:
         """
         oldest: dict[str, float] = {}
         highest: dict[str, float] = {}
-        for lane, demand in lanes.items():
-            head = self.waiting.head(lane)
-            arrival_at = head.arrival_at if head is not None else now
-            oldest[lane[0]] = min(oldest.get(lane[0], now), arrival_at)
+        for lane, (demand, head) in lanes.items():
+            oldest[lane[0]] = min(oldest.get(lane[0], now), head.arrival_at)
             highest[lane[0]] = max(highest.get(lane[0], 0.0), demand.priority * self._steering.boost(lane[0]))
         scale = max(highest.values(), default=0.0) or 1.0
         ranks = {function: highest[function] / scale + self.knobs.ageing_per_s * (now - oldest[function]) for function in oldest}

@@ -166,8 +166,11 @@ def _recount(
     # With one more there are used + 1; two functions without a training are the pair that was measured (weights stay one).
     k = min(max(int(used + has), 1), K_MAX)
     k_now = min(max(int(used - 1 + has), 1), K_MAX)
-    indices, models = np.empty(used, np.int64), np.empty(used, np.int64)
-    told = np.empty(used, np.float64)
+    # Room is taken twice, not for each of them: that is a good part of what this costs.
+    numbers, measures = np.empty((2, used), np.int64), np.empty((2, used), np.float64)
+    indices, models = numbers[0], numbers[1]
+    # Declared of each; what each would lose with one more there, that one left out.
+    told, then = measures[0], measures[1]
     strange, base = 0, 0.0
     for s in range(used):
         kind = int(running[row, s, KIND])
@@ -177,8 +180,6 @@ def _recount(
             base += told[s]
     _advance(running, row, used, now)
     others, others_upper, current = 0.0, 0.0, has * base
-    # What each would lose with one more there, that one left out.
-    then = np.empty(used, np.float64)
     for s in range(used):
         if indices[s] >= 0:
             if known:
@@ -349,6 +350,13 @@ def balance(rows: Floats, row: int, now: float, cap_s: float) -> float:
     """What the training's account holds, after what has come in since: at most what comes in over ``cap_s``."""
     held: float = min(rows[BALANCE, row] + rows[EARNS, row] * max(0.0, now - rows[AT, row]), rows[EARNS, row] * cap_s)
     return held
+
+
+@compiled
+def spend(rows: Floats, row: int, seconds: float, now: float, cap_s: float) -> None:
+    """Take training time from the training's account; a debt is allowed."""
+    rows[BALANCE, row] = balance(rows, row, now, cap_s) - seconds
+    rows[AT, row] = now
 
 
 @compiled
