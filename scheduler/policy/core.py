@@ -1,6 +1,6 @@
 """The one method every policy has, and the engine behind all of them: SMore's rule and, with other knobs, its baselines'."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import ceil, inf, nan, sqrt
@@ -115,6 +115,9 @@ _BUDGET_RULES: Final = {
 }  # fmt: skip
 _NO_ROWS: Final = np.zeros(0, np.int64)
 
+#: What waits at the head of each lane.
+_Heads = dict[Lane, tuple[Demand, InvocationArrived]]
+
 
 @dataclass(slots=True, kw_only=True)
 class _Supply:
@@ -204,9 +207,7 @@ class Engine:
             self._apply(now, event, decisions)
         self._steering.refresh(now)
         if len(self.waiting):
-            lanes = self._lanes()
-            self._expire(now, lanes, decisions)
-            self._place(now, lanes, decisions)
+            self._place(now, self._expire(now, decisions), decisions)
         if self.keeper is not None:
             decisions += self.keeper.act(now, self)
         return decisions
@@ -414,32 +415,30 @@ class Engine:
 
     # ---- admission ----------------------------------------------------------------------------------------------------------------------
 
-    def _expire(self, now: float, lanes: Sequence[tuple[Lane, Demand]], decisions: list[Decision]) -> None:
+    def _expire(self, now: float, decisions: list[Decision]) -> _Heads:
         """
-        Drop what cannot finish in time even warm and alone (digest A22).
+        Drop what cannot finish in time even warm and alone (digest A22); what is left at the head of each lane.
 
         Heads are the earliest, so a lane is looked at until one holds.
         """
-        for lane, demand in lanes:
-            while (head := self.waiting.head(lane)) is not None:
-                if now + demand.best_s(head.rows) <= head.deadline_at:
-                    break
-                self.waiting.take(lane, 1)
-                if not self.cluster.cells[demand.column, kernel.OUTSTANDING].any():
-                    demand.relax()
-                message = "No GPU instance could finish it before its deadline."
-                decisions.append(_end(head, "expire", Cause.DEADLINE_EXPIRED, message))
-
-    def _lanes(self) -> list[tuple[Lane, Demand]]:
-        return [
-            (lane, self.cluster.demands[self.columns[lane[0], lane[1]]])
-            for function in self.waiting.functions()
-            for lane in self.waiting.lanes(function)
-        ]
+        heads: _Heads = {}
+        for function in self.waiting.functions():
+            for lane in self.waiting.lanes(function):
+                demand = self.cluster.demands[self.columns[lane[0], lane[1]]]
+                while (head := self.waiting.head(lane)) is not None:
+                    if now + demand.best_s(head.rows) <= head.deadline_at:
+                        heads[lane] = (demand, head)
+                        break
+                    self.waiting.take(lane, 1)
+                    if not self.cluster.cells[demand.column, kernel.OUTSTANDING].any():
+                        demand.relax()
+                    message = "No GPU instance could finish it before its deadline."
+                    decisions.append(_end(head, "expire", Cause.DEADLINE_EXPIRED, message))
+        return heads
 
     # ---- placement ----------------------------------------------------------------------------------------------------------------------
 
-    def _place(self, now: float, lanes: Sequence[tuple[Lane, Demand]], decisions: list[Decision]) -> None:
+    def _place(self, now: float, heads: _Heads, decisions: list[Decision]) -> None:
         """One round: every lane in order until it takes no more; a lane that fails does not block the next (Fig. 6)."""
         if "*" in self._paused:
             return
@@ -449,11 +448,7 @@ class Engine:
             return
         fast = self.load.fast(now, slots, len(self.waiting), n)
         fast = fast and self.knobs.fast and n >= self.knobs.fast_from
-        open_ = {
-            lane: (demand, head)
-            for lane, demand in lanes
-            if (head := self.waiting.head(lane)) is not None and not (self._paused and self.paused(lane[0]))
-        }
+        open_ = {lane: head for lane, head in heads.items() if not self.paused(lane[0])} if self._paused else heads
         if self.knobs.order is Order.PRIORITY:
             for priority, lane in self._order(now, open_):
                 while self._place_one(now, lane, open_[lane][0], priority, fast, decisions):
@@ -479,7 +474,7 @@ class Engine:
             return self._tags[lane[0]], -priority, head.deadline_at, head.id, lane
         return head.deadline_at, head.arrival_at, 0.0, head.id, lane
 
-    def _order(self, now: float, lanes: Mapping[Lane, tuple[Demand, InvocationArrived]]) -> list[tuple[float, Lane]]:
+    def _order(self, now: float, lanes: _Heads) -> list[tuple[float, Lane]]:
         """
         Lanes by their function's Eq. 5, normalised to 0..1, plus ageing, highest first; ties by function, so that replays agree.
 
@@ -693,7 +688,9 @@ class Engine:
         """
         cluster, cell = self.cluster, self.cluster.cells[demand.column]
         key = (demand.function, demand.revision)
-        if weighed.late < 0 or not self._steering.may_load(demand) or cell[kernel.RESIDENT].any() or cell[kernel.OUTSTANDING].any():
+        if weighed.late < 0 or len(cluster.homes[demand.column]):
+            return
+        if not self._steering.may_load(demand) or cell[kernel.RESIDENT].any() or cell[kernel.OUTSTANDING].any():
             return
         if now - self._prewarmed_at.get(key, -np.inf) < 2 * demand.load_s + 1.0:
             return
