@@ -447,7 +447,8 @@ class Engine:
         if not free:
             return
         fast = self.load.fast(now, slots, len(self.waiting), n)
-        fast = fast and self.knobs.fast and n >= self.knobs.fast_from
+        # A random choice is one among all that accept: of a sample only the first is known.
+        fast = fast and self.knobs.fast and n >= self.knobs.fast_from and self.knobs.choice is not Choice.RANDOM
         open_ = {lane: head for lane, head in heads.items() if not self.paused(lane[0])} if self._paused else heads
         if self.knobs.order is Order.PRIORITY:
             for priority, lane in self._order(now, open_):

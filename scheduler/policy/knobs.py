@@ -78,7 +78,7 @@ class Knobs:
     guard                 share added to a predicted latency                                          >= 0         none
     use_upper             predict latencies with the 90 % bound                                       bool         none
     beside_training       whether functions may run beside a training at all                          bool         none
-    fast                  whether high load switches to first fit among a sample                      bool         sec. V
+    fast                  whether high load takes the first of a sample (a random choice: of all)     bool         sec. V
     fast_from             GPU instances from which on that pays: a scan of fewer costs no more          >= 0         none
     load_hi, load_lo      offered load at which that begins and ends                                  0..1         A23
     hold_s                seconds that low load must last                                             >= 0         A23
@@ -125,19 +125,19 @@ class Knobs:
         for name, good in (
             ("sm_cap", self.sm_cap > 0),
             ("memory_reserve", 0 <= self.memory_reserve < 1),
-            ("tau_training", self.tau_training >= 0),
+            ("tau_training", 0 <= self.tau_training < inf),
             ("aim", 0 < self.aim <= 1),
             ("account_s", self.account_s > 0),
             ("debt_s", self.debt_s >= 0),
             ("tau_function", self.tau_function > 0),
-            ("guard", self.guard >= 0),
+            ("guard", 0 <= self.guard < inf),
             ("fast_from", self.fast_from >= 0),
             ("load_hi", 0 < self.load_lo <= self.load_hi <= 1),
             ("hold_s", self.hold_s >= 0),
             ("d_least", self.d_least >= 1),
             ("d_share", 0 <= self.d_share <= 1),
             ("impact", len(self.impact) == 3 and all(weight >= 0 and isfinite(weight) for weight in self.impact)),
-            ("ageing_per_s", self.ageing_per_s >= 0),
+            ("ageing_per_s", 0 <= self.ageing_per_s < inf),
             ("recorded", self.recorded >= 1),
         ):
             if not good:

@@ -10,7 +10,7 @@ from scheduler.policy import kernel
 from scheduler.policy.budget import JobLoss
 from scheduler.policy.core import Engine, prepare
 from scheduler.policy.decisions import Decision, Dispatch, Refusal
-from scheduler.policy.events import Event, FunctionKnown, GpuReported, InvocationArrived, InvocationSettled, TableUpdated
+from scheduler.policy.events import Event, FunctionKnown, GpuLost, GpuReported, InvocationArrived, InvocationSettled, TableUpdated
 from scheduler.policy.knobs import PRESETS, Knobs, Order, UnknownPolicy, preset
 from scheduler.policy.load import LoadSwitch
 from scheduler.tables import ArrayTable
@@ -344,6 +344,21 @@ def test_random_takes_any_and_agrees_with_itself() -> None:
     assert set(run(1)) == {"g0", "g1", "g2", "g3"}
 
 
+def test_random_choice_never_rests_on_what_was_weighed_for_another() -> None:
+    """Whatever the load: of a sample only what was looked at is known, and a GPU instance may be full or gone since it was last weighed."""
+    for seed in range(8):
+        engine = Engine(preset("random", fast=True, d_least=1, d_share=0.0, seed=seed))
+        there = [gpu(f"g{i}", functions=1, slots=2) for i in range(4)]
+        engine.decide(NOW, [function(0, max_batch=1), *there, arrived(0, "first")])
+        first = engine.cluster.used.tolist()
+
+        went = placed(engine.decide(NOW, [GpuLost(gpu="g0"), *[arrived(0, f"{i}") for i in range(20)]]))
+
+        assert engine.load.is_high
+        assert engine.cluster.used.tolist() == [first[0], 2, 2, 2]
+        assert "g0" not in {name for _, name in went}
+
+
 def test_the_order_of_gpu_instances_does_not_matter() -> None:
     """Where impacts differ, whichever reported first."""
     table = known([[0.02], [0.05], [0.08]])
@@ -374,6 +389,8 @@ def test_knobs_from_json() -> None:
         ("smore", {"tau": 0.1}, "'tau' is not a knob; there are name"),
         ("smore", {"tau_training": -0.1}, "tau_training: -0.1 is out of range"),
         ("smore", {"tau_training": math.nan}, "tau_training: nan is out of range"),
+        ("smore", {"tau_training": math.inf}, "tau_training: inf is out of range"),
+        ("smore", {"ageing_per_s": math.inf}, "ageing_per_s: inf is out of range"),
         ("smore", {"tau_training": "0.1"}, "tau_training: '0.1' cannot be its value"),
         ("smore", {"order": "best"}, "order: 'best' cannot be its value"),
         ("smore", {"fast": 1}, "fast: 1 cannot be its value"),
