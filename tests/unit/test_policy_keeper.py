@@ -27,6 +27,7 @@ from scheduler.policy.events import (
 from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.hold import Forecast, Hold, WarmPolicy
 from scheduler.policy.prewarm.keeper import AT_A_TIME, LEASE_S, Keeper, Unforeseen, Warmth
+from scheduler.policy.prewarm.priced import Priced
 from smore.domain.function import Prewarming
 from tests.unit.test_policy_engine import arrived, function, gpu, known
 
@@ -399,6 +400,38 @@ def test_a_forecast_that_is_no_number_counts_for_nothing(value: float) -> None:
     stage.at(T + 50, forecasts(T, value))
     assert stage.at(T + 60) == []
     assert standing(stage).silence == Unforeseen.NOT_A_NUMBER  # type: ignore[attr-defined]
+
+
+def test_a_minute_without_a_number_is_one_without_the_others() -> None:
+    """The rule is told of the minutes around it, and what it answered meanwhile counts when it has a say again."""
+    stage = foreseeing()
+    values = np.array([1.0, math.nan, 1.0])
+    made = {"p/f0": Forecast(from_at=T + 60, mean=values, any=values, source="naive")}
+    stage.at(T + 50, ForecastsUpdated(made_at=T, forecasts=made))
+    assert kinds(stage.at(T + 60)) == [("prewarm", "a", 1)]
+    assert stage.at(T + 119) == []
+    assert stage.at(T + 120, report("a", T + 120, 1)) == []
+    assert (standing(stage).silence, standing(stage).holds) == (Unforeseen.NOT_A_NUMBER, [])  # type: ignore[attr-defined]
+    assert stage.at(T + 150, report("a", T + 150, 1)) == []
+    stage.rules["p/f0"].on_minute = None
+    assert kinds(stage.at(T + 180, report("a", T + 180, 1))) == [("prewarm", "a", 1)]
+    assert standing(stage).silence == ""  # type: ignore[attr-defined]
+    assert [line[2] for line in stage.rules["p/f0"].minutes()[-3:]] == ["naive", None, "naive"]
+    stage.at(T + 240)
+    assert standing(stage).silence == Unforeseen.NOT_A_NUMBER  # type: ignore[attr-defined]
+
+
+def test_what_a_rule_held_while_nobody_listened_is_not_let_go_of_when_it_has_its_say_again() -> None:
+    stage = Stage(foresees=True)
+    rule = Priced(price_gb_s=1000.0, load_s=1.0, run_s=0.1)
+    stage.rules["p/f0"] = rule  # type: ignore[assignment]
+    stage.at(T, function(0), served(), report("a", T, 1))
+    dispatched = stage.at(T + 10, arrived(0, "1", at=T + 10))
+    assert [type(one) for one in dispatched] == [Dispatch]
+    stage.at(T + 11, InvocationSettled(id="1", attempt=1))
+    assert standing(stage).silence == Unforeseen.NO_FORECAST  # type: ignore[attr-defined]
+    stage.at(T + 50, forecasts(T, 0.0))
+    assert kinds(stage.at(T + 60, report("a", T + 60, 1))) == [("prewarm", "a", 1)]
 
 
 # ---- clocks ----------------------------------------------------------------------------------------------------------------------------

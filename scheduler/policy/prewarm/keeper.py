@@ -6,9 +6,10 @@ and impact is least, within a share of the memory that is free there, least rece
 to its worker for :data:`LEASE_S` at a time, so that without a leader the keep-alive holds again after that. What is more than a rule holds,
 and idle, is let go of.
 
-A rule has a say only while it knows something: where it needs a forecast and that is missing, older than ``stale_s`` or no number, the
-function goes on with its keep-alive, and :class:`Standing` says so. All is pure: time is what the caller says, and a clock that was set
-back, or ahead, is straightened here.
+A rule has a say only while it knows something: where it needs a forecast and that is missing, older than ``stale_s`` or no number for the
+minute that runs, the function goes on with its keep-alive, and :class:`Standing` says so. What the rule answers meanwhile is kept, so that
+it counts as soon as it has a say again. All is pure: time is what the caller says, and a clock that was set back, or ahead, is straightened
+here.
 """
 
 from collections import Counter, deque
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heappop, heappush
-from math import ceil, floor, inf, isfinite
+from math import ceil, floor, inf, isfinite, isnan
 from typing import Final, Protocol
 
 import numpy as np
@@ -173,6 +174,11 @@ class _Kept:
     pending: dict[int, _Pending] = field(default_factory=dict)
     #: Resident instances as last reported, by row.
     known: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def heeded(self) -> Sequence[Hold]:
+        """``holds`` while the rule has a say."""
+        return () if self.silence else self.holds
 
 
 class Keeper:
@@ -431,8 +437,6 @@ class Keeper:
         before = kept.silence
         kept.silence, kept.source = self._voice(kept, at)
         if kept.silence != before:
-            if kept.silence:
-                kept.holds = ()
             kept.look = True
             self._dirty.add(kept.demand.function)
 
@@ -449,12 +453,14 @@ class Keeper:
             return Unforeseen.STALE, "keep-alive"
         if forecast.source == OWN:
             return "", OWN
-        if not (np.isfinite(forecast.mean).all() and np.isfinite(forecast.any).all()):
+        clock = at - self._offset
+        # Of the minute that runs alone: another one's may be a number, and a rule is told which are none.
+        if isnan(forecast.expected(clock)) or isnan(forecast.chance(clock)):
             return Unforeseen.NOT_A_NUMBER, "keep-alive"
         return "", forecast.source or "rule"
 
     def _hold(self, kept: _Kept, holds: Iterable[Hold] | None) -> None:
-        if holds is None or kept.silence:
+        if holds is None:
             return
         kept.holds = [hold for hold in holds if hold.until_at > self._last and hold.instances > 0]
         self._dirty.add(kept.demand.function)
@@ -493,7 +499,7 @@ class Keeper:
     def _next(self, kept: _Kept, at: float) -> float:
         """When something is due for a function, but for the beginning of a minute."""
         lead = kept.load_s + self.knobs.lead_s
-        moments = [moment for hold in kept.holds for moment in (hold.from_at - lead, hold.until_at)]
+        moments = [moment for hold in kept.heeded for moment in (hold.from_at - lead, hold.until_at)]
         if kept.unmet:
             moments.append(max(at + AGAIN_S, kept.retry_at))
         if kept.wanted:
@@ -506,7 +512,7 @@ class Keeper:
             return 0
         wanted = kept.demand.spec.min_warm
         lead = kept.load_s + self.knobs.lead_s
-        for hold in kept.holds:
+        for hold in kept.heeded:
             if hold.from_at - lead <= at < hold.until_at:
                 wanted = max(wanted, hold.instances)
         return wanted
@@ -686,7 +692,7 @@ class Keeper:
             Standing(
                 function=function, revision=kept.demand.revision, mode=kept.mode, source=kept.source, silence=str(kept.silence),
                 wanted=kept.wanted, loaded=kept.loaded, unmet=kept.unmet, load_s=round(kept.load_s, 4),
-                holds=[(hold.from_at - self._offset, hold.until_at - self._offset, hold.instances) for hold in kept.holds],
+                holds=[(hold.from_at - self._offset, hold.until_at - self._offset, hold.instances) for hold in kept.heeded],
             )
             for function, kept in sorted(self._kept.items())
         ]  # fmt: skip
