@@ -823,7 +823,8 @@ class PrewarmCounts(BaseModel):
 class PrewarmFunction(BaseModel):
     """
     ``mode``: auto, off or paper. ``source``: whose word is followed; ``silence``: why its rule has no say and its keep-alive holds, '' = it
-    has one. ``wanted`` instances, ``loaded`` (or on their way); ``unmet``: there is no room for what is wanted.
+    has one. ``wanted`` instances, ``loaded`` (or on their way); ``unmet``: there is no room for what is wanted. ``parked`` instances lie in
+    pinned host memory, from where a load takes ``host_s`` in place of ``load_s``.
     """
 
     function: str
@@ -834,6 +835,8 @@ class PrewarmFunction(BaseModel):
     loaded: int = 0
     unmet: bool = False
     load_s: float = 0.0
+    parked: int = 0
+    host_s: float = 0.0
     holds: list[PrewarmHold] = []
     counts: PrewarmCounts
 

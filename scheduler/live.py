@@ -366,8 +366,8 @@ class Leader:
         """An instance is ready, was used, or has ended."""
         if event.outcome != "open" and event.prewarmed and event.ended_us:
             metrics.PREWARMS.labels(event.function, event.outcome).inc()
-        # A load out of host memory says nothing about a cold start.
-        loaded = event.ready_us and not event.used_us and not event.ended_us and not event.host
+        # A life is told of again and again; out of host memory hardly anything is loaded ahead, so that the first use must not hide it.
+        loaded = event.ready_us and not event.ended_us and (event.uses <= 1 if event.host else not event.used_us)
         events.append(
             InstanceTold(
                 function=event.function,
@@ -376,6 +376,7 @@ class Leader:
                 load_s=event.load_us / 1e6 if loaded else None,
                 failed=bool(event.prewarmed) and event.why == "failed",
                 evicted=event.why == "evicted",
+                host=bool(event.host),
             )
         )
 
@@ -402,6 +403,9 @@ class Leader:
                 idle.append((*key, instance.memory_mib, instance.idle_s))
             elif instance.state is wire.WarmState.LOADING:
                 loading[key] += 1
+        for waiting in report.parked:
+            self._know(waiting.function, waiting.revision, events)
+            idle_mib += waiting.memory_mib
         degradations = [
             job.shared_s / job.solo_s - 1 for job in report.jobs if job.solo_count >= 20 and job.shared_count >= 20 and job.solo_s
         ]
@@ -430,6 +434,7 @@ class Leader:
                 losses=[_loss(job) for job in report.jobs if job.state == "running"],
                 strangers=sum(f"{report.gpu}|{one.pid}|{one.start}" not in self._allowed for one in report.strangers or ()),
                 idle=idle,
+                parked=[(one.function, one.revision, self._now() + one.left_s) for one in report.parked],
             )
         )
 
@@ -495,6 +500,7 @@ class Leader:
         self._state_at = time.monotonic() + STATE_S
         standings = keeper.standings()
         silent = Counter(one.silence for one in standings if one.silence)
+        metrics.PARKED.set(sum(one.parked for one in standings))
         for reason in foresight.SILENT:
             metrics.PREWARM_SILENT.labels(reason).set(silent[reason])
         if keeper.jumps != self._jumps:
@@ -511,6 +517,7 @@ class Leader:
                 Keeping(
                     function=one.function, revision=one.revision, mode=one.mode.value, source=one.source, silence=one.silence,
                     wanted=one.wanted, loaded=one.loaded, unmet=one.unmet, load_s=one.load_s,
+                    parked=one.parked, host_s=one.host_s,
                     holds=[(begin, None if end == inf else end, count) for begin, end, count in one.holds],
                 )
                 for one in standings
@@ -551,7 +558,8 @@ class Leader:
                 )  # fmt: skip
             elif isinstance(decision, Offload):
                 self._fleet.send(
-                    decision.gpu, wire.Offload(version=1, function=decision.function, revision=decision.revision, keep=decision.keep)
+                    decision.gpu,
+                    wire.Offload(version=1, function=decision.function, revision=decision.revision, keep=decision.keep, gone=decision.gone),
                 )
                 metrics.DECISIONS.labels("offload", "decided").inc()
         if endings:

@@ -664,7 +664,7 @@ def _show_prewarm(since: str, output: Output) -> None:
         ("function", lambda f: f.function),
         ("mode", lambda f: f.mode),
         ("follows", lambda f: f.source + (f" ({f.silence})" if f.silence else "")),
-        ("ready", lambda f: f"{f.loaded} of {f.wanted}" + (" (no room)" if f.unmet else "")),
+        ("ready", lambda f: f"{f.loaded} of {f.wanted}" + (" (no room)" if f.unmet else "") + (f", {f.parked} parked" if f.parked else "")),
         ("hit", lambda f: f.counts.hits),
         ("late", lambda f: f.counts.late),
         ("wasted", lambda f: f.counts.wasted),

@@ -596,6 +596,8 @@ class PrewarmFunction:
     load_s: float
     counts: PrewarmCounts
     holds: list[PrewarmHold] = field(default_factory=list)
+    parked: int = 0
+    host_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,19 @@ class WarmInstance(msgspec.Struct, frozen=True, kw_only=True):
     longest_s: float = 0.0
 
 
+class ParkedInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A runner whose weights lie in pinned host memory: the next load of its revision comes out of it. ``memory_mib``: what its process still
+    holds of the device, which it gives back before any idle instance; ``host_mib``: of host memory; ``left_s``: seconds until it goes.
+    """
+
+    function: str
+    revision: int
+    memory_mib: float
+    host_mib: float
+    left_s: float
+
+
 class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     """
     A serverful job on this GPU instance.
@@ -160,6 +173,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     function_utilisation: float
     running: int
     warm: Sequence[WarmInstance] = ()
+    parked: Sequence[ParkedInstance] = ()
     jobs: Sequence[JobReport] = ()
     #: Revisions this worker will not run again after repeated crashes: "function@revision".
     quarantined: Sequence[str] = ()
@@ -187,11 +201,14 @@ class Cancel(Command, frozen=True, tag="cancel"):
 
 
 class Offload(Command, frozen=True, tag="offload"):
-    """Unload idle instances until ``keep`` are left, and hold no more of them than that."""
+    """
+    Unload idle instances until ``keep`` are left, and hold no more of them than that. ``gone``: nothing of it stays in host memory either.
+    """
 
     function: str
     revision: int
     keep: int = 0
+    gone: bool = False
 
 
 class Prewarm(Command, frozen=True, tag="prewarm"):

@@ -61,7 +61,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
     """
     How the leader keeps one function. ``silence``: why its rule has no say and its keep-alive holds, '' = it has; ``source``: whose word
     is followed. ``holds``: (from, until, instances) in epoch seconds, until None = for ever. ``loaded``: those on their way included;
-    ``unmet``: there is no room for what is wanted.
+    ``unmet``: there is no room for what is wanted. ``parked`` instances lie in host memory, from where a load takes ``host_s``.
     """
 
     function: str
@@ -74,6 +74,8 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
     unmet: bool
     load_s: float
     holds: Sequence[tuple[float, float | None, int]]
+    parked: int = 0
+    host_s: float = 0.0
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):

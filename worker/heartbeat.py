@@ -187,7 +187,8 @@ class Heartbeat:
             memory_total_mib=round(self._device.memory_total_mib, 1),
             memory_used_mib=round(self._pool.memory_used_mib() + self._jobs.memory_mib(), 1),
             utilisation=round(self._utilisation[0], 4), utilisation_counter=self._device.counter,
-            function_utilisation=round(self._utilisation[1], 4), running=self._executor.batches(), warm=warm, jobs=self._jobs.reports(),
+            function_utilisation=round(self._utilisation[1], 4), running=self._executor.batches(), warm=warm, parked=self._pool.parked(),
+            jobs=self._jobs.reports(),
             quarantined=self._pool.quarantined(), duty=self._gate.duty, closed=closed_until is not None, closed_until=closed_until or 0.0,
             strangers=self._strangers(),
         )  # fmt: skip
@@ -252,8 +253,8 @@ class Heartbeat:
                 self._executor.cancel(command.function, command.id, command.attempt)
             case Offload():
                 # In a thread of its own: it waits for memory, and a throttle behind it may not.
-                args = (command.function, command.revision, command.keep)
-                threading.Thread(target=self._pool.offload, args=args, name="offload", daemon=True).start()
+                args, how = (command.function, command.revision, command.keep), {"gone": command.gone}
+                threading.Thread(target=self._pool.offload, args=args, kwargs=how, name="offload", daemon=True).start()
             case Prewarm():
                 spec = self._catalog.revision(command.function, command.revision)
                 hold_s = max(0.0, command.until - time.time())

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from smore.fleet import ParkedInstance
+
 if TYPE_CHECKING:
     from worker.pool import Instance
     from worker.processes import Runner
@@ -65,6 +67,16 @@ class Parked:
 
     def of(self, runner: "Runner") -> "Instance | None":
         return next((one for one in self if one.runner is runner and not one.leaving), None)
+
+    def told(self, now: float) -> list[ParkedInstance]:
+        """For a report."""
+        return [
+            ParkedInstance(
+                function=one.function, revision=one.revision, memory_mib=round(one.memory_mib, 1), host_mib=round(entry.host_mib, 1),
+                left_s=round(max(0.0, entry.until - now), 3),
+            )
+            for entry in self._entries if not (one := entry.instance).leaving
+        ]  # fmt: skip
 
     def staying(self) -> list["Instance"]:
         return [one for one in self if not one.leaving]

@@ -22,7 +22,7 @@ from typing import Final, NoReturn
 from smore import observability, stream
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
-from smore.fleet import WarmInstance, WarmState
+from smore.fleet import ParkedInstance, WarmInstance, WarmState
 from worker.activity import Activity
 from worker.device import Device
 from worker.frames import Load, Loaded
@@ -339,11 +339,11 @@ class Pool:
         except (LoadFailed, Unservable) as error:
             log.warning("prewarm failed", function=instance.function, revision=instance.revision, error=str(error))
 
-    def offload(self, function: str, revision: int, keep: int = 0) -> None:
+    def offload(self, function: str, revision: int, keep: int = 0, *, gone: bool = False) -> None:
         """
         Unload idle instances of a revision, least recently used first, until ``keep`` are left; returns when their memory is back.
 
-        One that is being loaded for nobody goes as soon as it has come.
+        One that is being loaded for nobody goes as soon as it has come. ``gone``: what is parked of it goes too, and nothing is parked.
         """
         key = (function, revision)
         with self._state:
@@ -356,9 +356,13 @@ class Pool:
             surplus = max(0, len(present) - keep)
             unwanted = [one for one in present if one.state is WarmState.LOADING and one.life.unwanted]
             going = sorted((one for one in present if one.state is WarmState.IDLE), key=lambda one: one.used_at)[:surplus]
-            for one in [*going, *unwanted[: surplus - len(going)]]:
+            forgotten = [one for one in self._parked.staying() if one.key == key] if gone else []
+            for one in [*going, *unwanted[: surplus - len(going)], *forgotten]:
                 one.leaving = True
-        self._let_go(going, Why.OFFLOAD)
+        if gone:
+            self._unload([*going, *forgotten], Why.OFFLOAD)
+        else:
+            self._let_go(going, Why.OFFLOAD)
 
     def respecify(self, function: str, revision: int, spec: FunctionSpec) -> None:
         """The revision's knobs have changed."""
@@ -500,6 +504,10 @@ class Pool:
                 for one in self._all() if not one.leaving
             ]  # fmt: skip
 
+    def parked(self) -> list[ParkedInstance]:
+        with self._state:
+            return self._parked.told(self._clock())
+
     def lives(self) -> list[stream.Warmed]:
         """
         What is to be told of instances, again and again until :meth:`told` takes it: those that came, were first used or ended, and
@@ -573,8 +581,12 @@ class Pool:
         """
         used = self._standby_mib + self._parked.memory_mib + self._others_mib() + sum(one.memory_mib for one in self._all())
         excess = used + self._need_mib(function, revision, spec) - self._device.memory_total_mib
-        # The one that this load would come out of gives its own memory back when it has come.
         parked = [one for one in self._parked.staying() if one.key != (function, revision)]
+        own = [one for one in self._parked.staying() if one.key == (function, revision)]
+        coming = sum(one.runner is None for one in self._instances.get((function, revision), ()))
+        if len(own) > coming:
+            # What the one that this load comes out of still holds is part of what the load needs.
+            excess -= own[-1].memory_mib
         going = []
         for one in (*parked, *(self._spare() if spare_only else self._evictable())):
             if excess <= 0:

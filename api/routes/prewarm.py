@@ -54,7 +54,7 @@ def _function(name: str, kept: Keeping | None, account: "FunctionAccount | None"
         return schemas.PrewarmFunction(function=name, counts=counts)
     return schemas.PrewarmFunction(
         function=name, mode=kept.mode, source=kept.source, silence=kept.silence, wanted=kept.wanted, loaded=kept.loaded, unmet=kept.unmet,
-        load_s=kept.load_s, counts=counts,
+        load_s=kept.load_s, parked=kept.parked, host_s=kept.host_s, counts=counts,
         holds=[
             schemas.PrewarmHold(since=moment(begin), until=moment(end) if end is not None else None, instances=instances)
             for begin, end, instances in kept.holds

@@ -61,7 +61,7 @@ def _lines(*shape: int) -> Floats:
     return np.zeros((*others, n, fields)).swapaxes(-1, -2)
 
 
-_EMPTY_CELL: Final = np.array([0.0, 0.0, 0.0, np.inf, 0.0, kernel.COLD, 0.0])[None, :, None]
+_EMPTY_CELL: Final = np.array([0.0, 0.0, 0.0, np.inf, 0.0, kernel.COLD, 0.0, 0.0])[None, :, None]
 
 
 class Cluster:
@@ -251,7 +251,7 @@ class Cluster:
         facts[kernel.PROTECTED] = float(event.strangers > 0)
         self._train(row, event)
         cells = self.cells[:, :, row]
-        cells[:, kernel.RESIDENT] = cells[:, kernel.LOADING] = cells[:, kernel.QUARANTINED] = 0.0
+        cells[:, kernel.RESIDENT] = cells[:, kernel.LOADING] = cells[:, kernel.QUARANTINED] = cells[:, kernel.PARKED] = 0.0
         at_home: set[int] = set()
         for field_, counts in ((kernel.RESIDENT, event.warm), (kernel.LOADING, event.loading)):
             for function, revision, count in counts:
@@ -260,6 +260,10 @@ class Cluster:
                     cells[column, field_] = count
                     at_home.add(column)
         self._settle(row, at_home)
+        for function, revision, _ in event.parked:
+            column = columns.get((function, revision))
+            if column is not None:
+                cells[column, kernel.PARKED] += 1.0
         for function, revision, memory_mib in event.sizes:
             column = columns.get((function, revision))
             if column is not None:
@@ -274,7 +278,7 @@ class Cluster:
             if column is not None:
                 cells[column, kernel.QUARANTINED] = 1.0
         for column in range(len(self.demands)):
-            if cells[column, kernel.RESIDENT] or cells[column, kernel.OUTSTANDING] or cells[column, kernel.STATE] != kernel.COLD:
+            if cells[column, (kernel.RESIDENT, kernel.OUTSTANDING, kernel.PARKED)].any() or cells[column, kernel.STATE] != kernel.COLD:
                 self._tell(column, row)
         self._reserve(row)
         place, workloads = (event.device, event.sharing_mode), tuple(event.workloads or [""] * event.jobs)
@@ -312,7 +316,7 @@ class Cluster:
         row = self.index.get(name)
         if row is not None:
             self.rows[kernel.ALIVE, row] = 0.0
-            self.cells[:, kernel.RESIDENT, row] = self.cells[:, kernel.LOADING, row] = 0.0
+            self.cells[:, kernel.RESIDENT, row] = self.cells[:, kernel.LOADING, row] = self.cells[:, kernel.PARKED, row] = 0.0
             kernel.gate(self.rows, row)
             self._settle(row, set())
             self._windows.discard(row)
@@ -395,6 +399,15 @@ class Cluster:
         """Rows with an instance that could run now: more are resident than are taken or still loading."""
         cell = self.cells[column, :, : len(self.names)]
         return np.asarray(cell[kernel.RESIDENT] > np.maximum(cell[kernel.OUTSTANDING], cell[kernel.LOADING]))
+
+    def host(self, column: int) -> Bools:
+        """Rows [N] where a load now would come out of host memory."""
+        return np.asarray(self.cells[column, kernel.STATE, : len(self.names)] == kernel.HOST)
+
+    def delay_s(self, demand: Demand, row: int) -> float:
+        """Seconds until an instance of a revision could run there, by what is there: none, out of host memory, a cold start."""
+        state = self.cells.item(demand.column, kernel.STATE, row)
+        return (demand.host_s if state == kernel.HOST else demand.load_s) if state < 0 else 0.0
 
     def refresh(self, row: int, now: float) -> None:
         """Count the effects on a GPU instance afresh."""

@@ -253,13 +253,15 @@ class Engine:
             case TableUpdated():
                 self.cluster.adopt(event.table)
                 self._learn(self.cluster.demands)
-            case TrafficMoved() | ForecastsUpdated() | CountsKnown() | InstanceTold():
+            case InstanceTold():
+                self._told(now, event)
+            case TrafficMoved() | ForecastsUpdated() | CountsKnown():
                 if self.keeper is not None:
                     self._prepared(now, event, self.keeper)
             case _:
                 assert_never(event)
 
-    def _prepared(self, now: float, event: TrafficMoved | ForecastsUpdated | CountsKnown | InstanceTold, keeper: Keeper) -> None:
+    def _prepared(self, now: float, event: TrafficMoved | ForecastsUpdated | CountsKnown, keeper: Keeper) -> None:
         match event:
             case TrafficMoved():
                 demand = self._demand(event.function, event.revision)
@@ -269,10 +271,13 @@ class Engine:
                 keeper.foresee(now, event)
             case CountsKnown():
                 keeper.remember(now, event)
-            case InstanceTold():
-                row = self.cluster.index.get(event.gpu)
-                if row is not None:
-                    keeper.told(now, event, row)
+
+    def _told(self, now: float, event: InstanceTold) -> None:
+        demand, row = self._demand(event.function, event.revision), self.cluster.index.get(event.gpu)
+        if demand is not None and event.host and event.load_s is not None:
+            demand.observe_host(event.load_s)
+        if self.keeper is not None and row is not None:
+            self.keeper.told(now, event, row)
 
     def _rested(self, now: float, batch: Batch) -> None:
         """The last member of a batch has ended: an instance has no work."""
@@ -368,8 +373,9 @@ class Engine:
         cluster.govern(row, governor.factor if governor is not None else 1.0, closed, event.at)
         cluster.pause(row, self._closed(event.gpu))
         if f"-g:{event.gpu}" in self._paused:
-            # Drained: the worker ends what idles, so that each report brings fewer.
-            decisions += [Offload(function=function, revision=revision, gpu=event.gpu) for function, revision, _ in event.warm]
+            # Drained: the worker ends what idles or is parked, so that each report brings fewer.
+            there = dict.fromkeys((function, revision) for function, revision, _ in (*event.warm, *event.parked))
+            decisions += [Offload(function=function, revision=revision, gpu=event.gpu, gone=True) for function, revision in there]
         if self.keeper is not None:
             self.keeper.reported(event.at, row, event, cluster)
         column, since = self._alone.get(row, (-1, event.at))
@@ -516,7 +522,7 @@ class Engine:
             else:
                 # A smaller batch helps where the deadline or the budget was the reason; where neither was, one is tried all the same.
                 members = members[: len(members) // 2]
-        cold = cluster.cells.item(demand.column, kernel.STATE, row) == kernel.COLD
+        cold, delay_s = cluster.cells.item(demand.column, kernel.STATE, row) < 0, cluster.delay_s(demand, row)
         slowdown, expected_end_at = cluster.effects.item(kind, kernel.OWN, row), cluster.finish.item(row)
         reasons = self._reasons(demand, kind, weighed, row, run_s, priority)
         if cold and self.keeper is not None:
@@ -529,7 +535,7 @@ class Engine:
             column=demand.column,
             kind=kind,
             run_s=run_s,
-            start_at=now + (demand.load_s if cold else 0.0),
+            start_at=now + delay_s,
             deadline_at=deadline_at,
             expected_end_at=expected_end_at,
             members={member.id: member.attempt + 1 for member in members},
@@ -581,7 +587,7 @@ class Engine:
         warm, cold, earliest, late, seen = kernel.weigh(
             cluster.rows, cluster.cells, cluster.effects, cluster.code, cluster.finish, cluster.looked, homes,
             self._asks if asks is None else asks, n, column, kind, now, deadline_at, demand.run_s(rows) if run_s is None else run_s,
-            demand.load_s, demand.memory_mib, demand.sm, demand.stretch_s, fast, start, stride, d,
+            demand.load_s, demand.host_s, demand.memory_mib, demand.sm, demand.stretch_s, fast, start, stride, d,
         )  # fmt: skip
         return Weighed(warm, cold, earliest, late, seen, fast)
 
@@ -592,6 +598,10 @@ class Engine:
             return np.zeros(n, bool)
         self.weigh(now, demand, self.cluster.kind(demand, 1), 1, inf, False, demand.load_s)
         open_: Bools = self.cluster.code[:n] == kernel.OPEN
+        host = self.cluster.host(demand.column)
+        if host.any():
+            self.weigh(now, demand, self.cluster.kind(demand, 1), 1, inf, False, demand.host_s)
+            open_ = np.where(host, self.cluster.code[:n] == kernel.OPEN, open_)
         return open_
 
     def charge_load(self, now: float, demand: Demand, row: int) -> None:
@@ -599,7 +609,8 @@ class Engine:
         cluster = self.cluster
         if row in self._governors and cluster.rows[kernel.JOBS, row] > 0:
             kind = cluster.kind(demand, 1)
-            self._charge(now, row, kernel.charge(cluster.rows, row, cluster.effects, kind, demand.load_s))
+            load_s = demand.host_s if cluster.host(demand.column)[row] else demand.load_s
+            self._charge(now, row, kernel.charge(cluster.rows, row, cluster.effects, kind, load_s))
 
     def _charge(self, now: float, row: int, seconds: float) -> None:
         """Training time that a run costs, as corrected: from the account, and into the books from which predictions are corrected."""
@@ -632,8 +643,8 @@ class Engine:
         if knobs.choice is Choice.RANDOM:
             open_ = np.flatnonzero(self.cluster.code[: len(self.cluster)] == kernel.OPEN)
             if not may_load:
-                open_ = open_[self.cluster.cells[demand.column, kernel.STATE, open_] != kernel.COLD]
-            if not len(open_) or (weighed.warm < 0 and self._better_to_wait(now, demand, deadline_at, rows)):
+                open_ = open_[self.cluster.cells[demand.column, kernel.STATE, open_] >= 0]
+            if not len(open_) or (weighed.warm < 0 and self._better_to_wait(now, demand, weighed.cold, deadline_at, rows)):
                 return -1
             return int(open_[random.randrange(len(open_))])
         if weighed.warm >= 0:
@@ -641,7 +652,7 @@ class Engine:
                 return weighed.warm
             impact = self.cluster.effects[kind, kernel.IMPACT]
             return weighed.warm if impact[weighed.warm] <= impact[weighed.cold] else weighed.cold
-        if weighed.cold < 0 or not may_load or self._better_to_wait(now, demand, deadline_at, rows):
+        if weighed.cold < 0 or not may_load or self._better_to_wait(now, demand, weighed.cold, deadline_at, rows):
             return -1
         return weighed.cold
 
@@ -660,26 +671,26 @@ class Engine:
         kind, run_s = cluster.kind(demand, rows), demand.run_s(rows)
         weighed = self.weigh(now, demand, kind, rows, deadline_at, False)
         row = self._choose(now, demand, kind, weighed, deadline_at, rows, self.knobs, Random(self.knobs.seed))
-        cold = row >= 0 and bool(cluster.cells[demand.column, kernel.STATE, row] == kernel.COLD)
+        cold = row >= 0 and bool(cluster.cells[demand.column, kernel.STATE, row] < 0)
         finish_at = float(cluster.finish[row]) if row >= 0 else nan
         open_ = cluster.finish[: len(cluster)][cluster.code[: len(cluster)] == kernel.OPEN]
         earliest = min(weighed.earliest, float(open_.min(initial=inf)))
         return Answer(
             row_gpu=cluster.names[row] if row >= 0 else None,
             cold=cold,
-            start_at=(now + (demand.load_s if cold else 0.0)) if row >= 0 else nan,
+            start_at=(now + cluster.delay_s(demand, row)) if row >= 0 else nan,
             finish_at=finish_at,
             earliest_deadline_at=earliest if earliest < inf else None,
             reasons=self._reasons(demand, kind, weighed, row, run_s, demand.priority),
         )
 
-    def _better_to_wait(self, now: float, demand: Demand, deadline_at: float, rows: int) -> bool:
-        """True where a busy instance will be free in time, and sooner than a new one could be loaded."""
+    def _better_to_wait(self, now: float, demand: Demand, cold: int, deadline_at: float, rows: int) -> bool:
+        """True where a busy instance will be free in time, and sooner than a new one could be loaded on the row ``cold``."""
         cluster = self.cluster
         free_at = float(cluster.cells[demand.column, kernel.FREE_AT, : len(cluster)][cluster.alive].min(initial=np.inf))
         # One that is overdue by x is expected to take x more, so that nobody waits for ever for one that hangs.
         remaining = abs(free_at - now)
-        return remaining < demand.load_s and now + remaining + demand.run_s(rows) <= deadline_at
+        return remaining < cluster.delay_s(demand, cold) and now + remaining + demand.run_s(rows) <= deadline_at
 
     def _want(self, now: float, demand: Demand, weighed: Weighed, decisions: list[Decision]) -> None:
         """
@@ -711,6 +722,7 @@ class Engine:
             priority=priority,
             run_s=run_s,
             load_s=demand.load_s,
+            host_s=demand.host_s,
             names=[cluster.names[row] for row in self._best[:kept].tolist()],
             numbers=self._numbers[:kept].copy(),
             counts=self._counts.tolist(),
@@ -735,7 +747,8 @@ class Engine:
         waiting = self.waiting.count(function)
         if not instances:
             # A cold start counts only where the function's own deadline has room for it (see _want).
-            cold = demand.load_s + floor
+            load_s = demand.host_s if (cluster.host(demand.column) & alive).any() else demand.load_s
+            cold = load_s + floor
             return Feasible(cold if cold <= demand.spec.deadline_s else floor, floor, 0.0, waiting)
         most = demand.spec.max_batch
         batch_s = demand.run_s(most) / instances

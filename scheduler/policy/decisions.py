@@ -93,6 +93,8 @@ class Reasons:
     priority: float
     run_s: float
     load_s: float
+    #: A load where it comes out of host memory.
+    host_s: float
     names: Sequence[str]
     numbers: Floats
     counts: Sequence[int]
@@ -105,10 +107,10 @@ class Reasons:
         found = []
         for name, line in zip(self.names, self.numbers.tolist(), strict=True):
             why, state, finish, impact, own, own_upper, training, training_upper, known = line
-            warm = state != kernel.COLD
+            warm, delay_s = state >= 0, self.host_s if state == kernel.HOST else self.load_s
             found.append(
                 Candidate(
-                    name, warm, 0.0 if warm else self.load_s, self.run_s, finish, impact, own, own_upper, training, training_upper,
+                    name, warm, 0.0 if warm else delay_s, self.run_s, finish, impact, own, own_upper, training, training_upper,
                     known > 0, REFUSALS.get(int(why)),
                 )
             )  # fmt: skip
@@ -202,12 +204,15 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """Unload a revision's idle instances from a GPU instance until ``keep`` are left."""
+    """
+    Unload a revision's idle instances from a GPU instance until ``keep`` are left. ``gone``: nothing of it stays in host memory either.
+    """
 
     function: str
     revision: int
     gpu: str
     keep: int = 0
+    gone: bool = False
 
 
 Decision = Dispatch | End | Prewarm | Throttle | Offload

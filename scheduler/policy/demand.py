@@ -16,6 +16,8 @@ BEST_WEIGHT = 0.05
 RELAXED = 0.25
 #: Of the rate at which a revision's invocations are placed.
 PLACED_HALF_LIFE_S = 2.0
+#: Weight of the newest return out of host memory in the moving average.
+HOST_WEIGHT = 0.3
 #: A denominator may not vanish (digest A19).
 EPSILON = 0.01
 
@@ -47,6 +49,7 @@ class Demand:
     _degradation: float = field(init=False)
     _observed: float = field(init=False, default=OFFLINE_WEIGHT)
     _memory_mib: float = field(init=False, default=0.0)
+    _host_s: float | None = field(init=False, default=None)
     #: The longest of its last runs on each GPU instance, by row.
     _stretches: dict[int, float] = field(init=False, default_factory=dict)
 
@@ -90,6 +93,11 @@ class Demand:
         return self._of(self._best_s, rows)
 
     @property
+    def host_s(self) -> float:
+        """Seconds that a load out of host memory takes, as measured; a cold start before one was."""
+        return self.load_s if self._host_s is None else self._host_s
+
+    @property
     def degradation(self) -> float:
         """Potential increase in degradation: the offline average blended with what was observed (A17)."""
         return self._degradation
@@ -115,6 +123,10 @@ class Demand:
         self._run_s[position] += RUN_WEIGHT * (seconds / (1.0 + slowdown) - self._run_s[position])
         best = self._best_s[position]
         self._best_s[position] = seconds if seconds < best else best + BEST_WEIGHT * (seconds - best)
+
+    def observe_host(self, seconds: float) -> None:
+        """A load out of host memory took so long."""
+        self._host_s = seconds if self._host_s is None else self._host_s + HOST_WEIGHT * (seconds - self._host_s)
 
     def relax(self) -> None:
         """Nothing was tried because it seemed too slow, so nothing can be learned: expect a little less until something is tried."""

@@ -121,6 +121,9 @@ class GpuReported:
     strangers: int = 0
     #: Each idle instance: function, revision, MiB, seconds since it last ran.
     idle: Sequence[tuple[str, int, float, float]] = ()
+    #: Each instance whose weights lie in host memory: function, revision, when it goes if nobody wants it. What its process still holds of
+    #: the device is part of ``memory_idle``.
+    parked: Sequence[tuple[str, int, float]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +196,10 @@ class CountsKnown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceTold:
-    """A worker tells of an instance: what its load took (None = it was told before), whether it failed or was evicted."""
+    """
+    A worker tells of an instance: what its load took (None = it was told before), whether it failed or was evicted; ``host``: the load came
+    out of host memory.
+    """
 
     function: str
     revision: int
@@ -201,6 +207,7 @@ class InstanceTold:
     load_s: float | None = None
     failed: bool = False
     evicted: bool = False
+    host: bool = False
 
 
 Event = (

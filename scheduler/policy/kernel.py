@@ -55,9 +55,9 @@ K_MAX: Final = 8
 ) = range(22)  # fmt: skip
 ROW_FIELDS: Final = 22
 
-# AWAY: the function is pinned to other GPU instances.
-RESIDENT, LOADING, OUTSTANDING, FREE_AT, QUARANTINED, STATE, AWAY = range(7)
-CELL_FIELDS: Final = 7
+# AWAY: the function is pinned to other GPU instances. PARKED: instances whose weights lie in host memory, as reported.
+RESIDENT, LOADING, OUTSTANDING, FREE_AT, QUARANTINED, STATE, AWAY, PARKED = range(8)
+CELL_FIELDS: Final = 8
 
 # Of adding a batch: OWN slowdown of it, TRAINING loss of the training by all functions then (both with 90 % bounds), IMPACT (A27), KNOWN
 # where all of it came from a table, HOLDS where every batch that runs there still meets its deadline (A28.3).
@@ -88,8 +88,8 @@ LEAST_IMPACT, LEAST_UTILISED = 0.0, 1.0
     IS_PROTECTED, IS_ELSEWHERE,
 ) = range(15)  # fmt: skip
 CODES: Final = 15
-#: State of a cell without an idle instance where one could be loaded.
-COLD: Final = -1
+#: States below 0: no idle instance, but one could be loaded, or taken out of host memory.
+COLD, HOST = -1, -2
 
 
 @compiled
@@ -268,7 +268,7 @@ def slots(rows: Floats, n: int) -> tuple[float, float]:
 
 @compiled
 def tell(cells: Floats, column: int, row: int, most: int) -> None:
-    """Count a cell's state afresh: OPEN = an instance is idle, COLD = one could be loaded, of which ``most`` may be there."""
+    """Count a cell's state afresh: OPEN = an instance is idle, COLD or HOST = one could be loaded, of which ``most`` may be there."""
     cell = cells[column]
     outstanding, resident = cell[OUTSTANDING, row], cell[RESIDENT, row]
     if cell[QUARANTINED, row] != 0.0:
@@ -279,6 +279,8 @@ def tell(cells: Floats, column: int, row: int, most: int) -> None:
         state = OPEN
     elif max(resident, outstanding) >= most:
         state = BUSY
+    elif cell[PARKED, row] > max(0.0, outstanding - resident):
+        state = HOST  # one more than what is on its way takes
     else:
         state = COLD
     cell[STATE, row] = state
@@ -362,14 +364,14 @@ def spend(rows: Floats, row: int, seconds: float, now: float, cap_s: float) -> N
 @compiled
 def weigh(
     rows: Floats, cells: Floats, effects: Floats, code: Codes, finish: Row, looked: Ints, homes: Ints, knobs: Row, n: int, column: int,
-    kind: int, now: float, deadline: float, run_s: float, load_s: float, memory: float, share: float, stretch: float, first: bool,
-    start: int, stride: int, d: int,
+    kind: int, now: float, deadline: float, run_s: float, load_s: float, host_s: float, memory: float, share: float, stretch: float,
+    first: bool, start: int, stride: int, d: int,
 ) -> tuple[int, int, float, int, int]:  # fmt: skip
     """
     Weigh rows for one batch. Fills ``code`` (why not, or OPEN) and ``finish`` (when it would end) of those it looks at.
 
     ``run_s``, ``load_s``, ``memory``, ``share``: what the batch is expected to take, in seconds alone, MiB and a share of the SMs;
-    ``stretch``: the longest that its revision was seen to run, seconds.
+    ``host_s``: the load where it comes out of host memory; ``stretch``: the longest that its revision was seen to run, seconds.
 
     All ``n`` rows; or, where ``first``, at most ``d`` until one is acceptable: ``homes``, then ``start``, ``start + stride``, ... modulo
     ``n``, named in ``looked``. ``stride`` is raised until it has no common factor with ``n``: no row comes twice then, and each is as
@@ -377,7 +379,7 @@ def weigh(
 
     Returns the best warm row and the best cold one (-1 = none), the earliest end among rows that are refused for the deadline alone, the
     row of least impact among those, and how many were looked at. Best: least impact (or least utilised), then more free memory, then the
-    lower row.
+    lower row; of cold ones first of all where one comes out of host memory.
     """
     # Each fact by itself: a view costs nothing within the loop, where a call with so many arrays would.
     gates, free, reserved, jobs = rows[GATE], rows[MEMORY_FREE], rows[RESERVED], rows[JOBS]
@@ -393,7 +395,7 @@ def weigh(
     strictly = knobs[A_SM_RULE] == SM_TRAINING_ONLY
     budgeted, tau, cap_s, debt_s = knobs[A_BUDGET_RULE], knobs[A_TAU_FUNCTION], knobs[A_CAP_S], knobs[A_DEBT_S]
     accept, protect, beside = knobs[A_ACCEPT] > 0.0, knobs[A_PROTECT] > 0.0, knobs[A_BESIDE] > 0.0
-    best_warm, best_cold, late_row, seen = -1, -1, -1, 0
+    best_warm, best_cold, late_row, seen, parked = -1, -1, -1, 0, False
     earliest, late_key, key_warm, key_cold = np.inf, np.inf, np.inf, np.inf
     warm = min(len(homes), d)
     while first and gcd(stride, n) != 1:
@@ -406,10 +408,10 @@ def weigh(
             looked[step] = row
         seen += 1
         state = states[row]
-        cold = state == COLD
+        cold = state < 0.0
         ends = now + guarded_s * (1.0 + slowed[row])
         if cold:
-            ends += load_s
+            ends += host_s if state == HOST else load_s
         why = OPEN
         if gates[row] != OPEN:
             why = int(gates[row])
@@ -448,8 +450,10 @@ def weigh(
         if why == OPEN:
             key = keys[row]
             if cold:
-                if key < key_cold or (key == key_cold and free[row] > free[best_cold]):
-                    best_cold, key_cold = row, key
+                here = state == HOST
+                better = key < key_cold or (key == key_cold and free[row] > free[best_cold])
+                if here if here != parked else better:
+                    best_cold, key_cold, parked = row, key, here
             elif key < key_warm or (key == key_warm and free[row] > free[best_warm]):
                 best_warm, key_warm = row, key
             if first:
@@ -479,7 +483,7 @@ def rank(
         why = code[row]
         counts[why] += 1
         # Impacts are degradations, far below these steps.
-        key = -np.inf if row == chosen else impact[row] + (1e6 if states[row] == COLD else 0.0) + (1e9 if why != OPEN else 0.0)
+        key = -np.inf if row == chosen else impact[row] + (1e6 if states[row] < 0.0 else 0.0) + (1e9 if why != OPEN else 0.0)
         if kept == limit and key >= keys[limit - 1]:
             continue
         position = kept if kept < limit else limit - 1

@@ -16,15 +16,17 @@ from sqlalchemy import Engine, insert, text
 from scheduler.forecasting import foresight
 from scheduler.foresight import warmth
 from scheduler.live import Leader
+from scheduler.policy import kernel
 from scheduler.policy.core import Engine as Policy
 from scheduler.policy.prewarm.keeper import Keeper
 from scheduler.prewarmed import write
+from smore import observability as metrics
 from smore import stream
 from smore.catalog import Catalog, FunctionEntry
 from smore.db import ArrivalsMinuteRow, CountedMinuteRow
 from smore.domain.errors import Conflict, InvalidSpec
 from smore.domain.function import FunctionSpec, Prewarming
-from smore.fleet import Fleet, Offload, Prewarm, Report, encode_report
+from smore.fleet import Fleet, Offload, ParkedInstance, Prewarm, Report, encode_report
 from smore.forecasts import Board, Counted, Forecasts, State, decode_state
 from smore.history import Recorder
 from smore.prewarming import Prewarming as History
@@ -253,6 +255,7 @@ class Led:
         self.leader = Leader(client, config, self.stop, lambda: Policy(keeper=Keeper(warm)))
         self._thread = threading.Thread(target=self.leader.lead, daemon=True)
         self._after = "0-0"
+        self.report = REPORT
 
     def deploy(self, name: str, **fields: object) -> None:
         self.catalog.put_revision(f"default/{name}", 1, FunctionSpec(entrypoint="m:C", **fields))  # type: ignore[arg-type]
@@ -267,7 +270,7 @@ class Led:
         assert not self._thread.is_alive()
 
     def heartbeat(self) -> None:
-        self.queue.report("cpu0", encode_report(REPORT), ttl_s=60, lease_s=2, cursor="", running=[])
+        self.queue.report("cpu0", encode_report(self.report), ttl_s=60, lease_s=2, cursor="", running=[])
 
     def command(self) -> object:
         """The next one, with heartbeats while it is awaited."""
@@ -315,7 +318,27 @@ def test_a_leader_keeps_what_is_to_be_kept_and_says_so(led: Led) -> None:
         led.catalog.remove_function("default/echo")
         command = led.command()
         assert isinstance(command, Offload)
-        assert (command.function, command.keep) == ("default/echo", 0)
+        assert (command.function, command.keep, command.gone) == ("default/echo", 0, True)
+    finally:
+        led.end()
+
+
+def test_what_a_worker_has_parked_is_known_and_how_long_its_return_takes(led: Led) -> None:
+    led.deploy("echo", prewarm=Prewarming.OFF)
+    parked = ParkedInstance(function="default/echo", revision=1, memory_mib=300.0, host_mib=500.0, left_s=60.0)
+    led.report = msgspec.structs.replace(REPORT, parked=[parked, parked], memory_used_mib=600.0)
+    led.start()
+    try:
+        found = led.state(parked=2).functions[0]
+        assert (found.loaded, found.host_s, found.load_s) == (0, 1.0, 1.0)
+        # What their processes hold of the device is theirs only until somebody needs it.
+        cluster = cast(Policy, led.leader._policy).cluster
+        assert cluster.fact(kernel.MEMORY_FREE)[0] == pytest.approx(REPORT.memory_total_mib)
+        assert metrics.PARKED._value.get() == 2
+        # A request has waited for one of them.
+        led.fleet.tell([msgspec.structs.replace(warmed("a", time.time(), outcome="cold", ready=T, used=T, load=0.2), host=1)])
+        found = led.state(host_s=0.2).functions[0]
+        assert found.load_s == 1.0
     finally:
         led.end()
 

@@ -176,7 +176,10 @@ class Plain:
         outstanding, resident = self.outstanding(gpu, column), self.resident(gpu, column)
         if resident > outstanding:
             return kernel.OPEN
-        return kernel.BUSY if max(resident, outstanding) >= self.demands[column].spec.max_warm else kernel.COLD
+        if max(resident, outstanding) >= self.demands[column].spec.max_warm:
+            return kernel.BUSY
+        parked = sum(name == self.demands[column].function for name, _, _ in gpu.told.parked)
+        return kernel.HOST if parked > max(0, outstanding - resident) else kernel.COLD
 
     def begin(self, gpu: Gpu, batch: Batch, now: float) -> None:
         gpu.runs.append(
@@ -198,8 +201,9 @@ class Plain:
     def why(self, gpu: Gpu, column: int, run_s: float, deadline: float, now: float) -> tuple[int, float]:
         """(the kernel's code, when it would end)."""
         knobs, demand, added, state = self.knobs, self.demands[column], self.added(gpu, column), self.state(gpu, column)
-        cold, slowed = state == kernel.COLD, added.own_upper if knobs.use_upper else added.own
-        ends = now + run_s * (1.0 + knobs.guard) * (1.0 + slowed) + (demand.load_s if cold else 0.0)
+        cold, slowed = state in (kernel.COLD, kernel.HOST), added.own_upper if knobs.use_upper else added.own
+        load_s = {kernel.COLD: demand.load_s, kernel.HOST: demand.host_s}.get(state, 0.0)
+        ends = now + run_s * (1.0 + knobs.guard) * (1.0 + slowed) + load_s
         told = gpu.told
         sm = max(0.0, told.utilisation - told.function_utilisation) if gpu.jobs else 0.0
         sm, room = (gpu.sm if knobs.sm_rule is SmRule.TOTAL else sm), knobs.sm_cap - demand.sm
@@ -232,9 +236,9 @@ class Plain:
 
     def best(self, column: int, codes: dict[int, int], cold: bool) -> set[int]:
         """Rows that may be taken, of those that were looked at: one, but where sums in another order are as good as equal."""
-        open_ = [
-            row for row, code in codes.items() if code == kernel.OPEN and (self.state(self.gpus[row], column) == kernel.COLD) == cold
-        ]  # fmt: skip
+        open_ = [row for row, code in codes.items() if code == kernel.OPEN and (self.state(self.gpus[row], column) != kernel.OPEN) == cold]
+        parked = [row for row in open_ if self.state(self.gpus[row], column) == kernel.HOST]
+        open_ = parked or open_
         keys = {row: self._key(row, column) for row in open_}
         least = {row for row in open_ if keys[row] <= min(keys.values()) + 1e-12}
         if any(self.gpus[row].runs for row in least):
@@ -273,6 +277,8 @@ class Pair:
         events: list[Event] = [TableUpdated(table=ArrayTable(Table(version=1, source="test", created_at=0.0, places=[table])))]
         events += [self._function(number) for number in range(FUNCTIONS)]
         self.engine.decide(self.now, events)
+        for demand in self.engine.cluster.demands[::2]:
+            demand.observe_host(self.random.uniform(0.01, 0.1))
         cluster = self.engine.cluster
         self.kinds = [cluster.kind(demand, 1) for demand in cluster.demands]
         declared = [float(cluster.kinds.declared[kind]) for kind in self.kinds]
@@ -315,6 +321,7 @@ class Pair:
             workloads=[f"t{training}/s/training/8"] if training is not None else [],
             losses=[JobLoss(id="j", budget=random.uniform(0.05, 0.6))] if training is not None else [],
             stretches=[(f"p/f{number}", 1, random.uniform(0.0, 0.1)) for number in range(FUNCTIONS) if random.random() < 0.2],
+            parked=[(f"p/f{random.randrange(FUNCTIONS)}", 1, self.now + 600.0) for _ in range(random.randrange(4))],
         )  # fmt: skip
         tabled = training if training is not None and training < TRAININGS else None
         self.engine.cluster.report(told, self.engine.columns)

@@ -388,7 +388,7 @@ class TestPrewarm:
     }
     FUNCTION: ClassVar[dict[str, object]] = {
         "function": "f", "mode": "auto", "source": "keep-alive", "silence": "stale", "wanted": 2, "loaded": 1, "unmet": True, "load_s": 1.5,
-        "holds": [], "counts": COUNTS,
+        "parked": 2, "host_s": 0.2, "holds": [], "counts": COUNTS,
     }  # fmt: skip
     ANSWER: ClassVar[dict[str, object]] = {
         "since": "2026-01-31T12:00:00+00:00", "leading": True, "on": True, "rule": "priced", "share": 0.3, "forecasts": 7, "jumps": 0,
@@ -403,7 +403,7 @@ class TestPrewarm:
         said = capsys.readouterr().out
         assert "rule priced, forecasts 7; in 90m: 2 of 9 cold, 4 saved, 12.5 GB s idle" in said
         assert "keep-alive (stale)" in said
-        assert "1 of 2 (no room)" in said
+        assert "1 of 2 (no room), 2 parked" in said
         assert "stale 1, evicted 1" in said
 
     def test_a_span_that_is_none(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:

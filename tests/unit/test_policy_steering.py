@@ -81,7 +81,7 @@ def test_a_pin_that_is_taken_back_is_over_at_once() -> None:
 def test_a_drained_gpu_instance_takes_nothing_and_gives_back_what_idles() -> None:
     policy = engine(gpu("g", "p/a"), PausesChanged(paused=frozenset({"-g:g"})))
     decisions = policy.decide(NOW, [gpu("g", "p/a"), arrived("p/a", "1")])
-    assert decisions == [Offload(function="p/a", revision=1, gpu="g")]
+    assert decisions == [Offload(function="p/a", revision=1, gpu="g", gone=True)]
     assert policy.decide(NOW, [gpu("g")]) == []
     assert placed(policy.decide(NOW, [PausesChanged(paused=frozenset())])) == [("1", "g")]
 

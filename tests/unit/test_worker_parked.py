@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from smore.fleet import ParkedInstance
 from smore.settings import Settings, WorkerSettings
 from tests.eventually import eventually
 from tests.unit.test_worker_life import told
@@ -163,6 +164,45 @@ def test_a_parked_process_gives_way_to_loads_and_to_training() -> None:
     stage.jobs_mib, stage.pool._owed_mib = 295.0, lambda: 295.0
     stage.pool.relieve()
     eventually(lambda: stage.pool.runners() == [], what="its end")
+
+
+def test_a_report_names_what_is_parked_and_until_when() -> None:
+    stage = Host()
+    stage.run("a")
+    assert stage.pool.parked() == []
+    stage.offload("a")
+    stage.now += 100.0
+    (told_,) = stage.pool.parked()
+    assert told_ == ParkedInstance(function="p/a", revision=1, memory_mib=10.0, host_mib=80.0, left_s=500.0)
+    stage.run("a")
+    assert stage.pool.parked() == []
+
+
+def test_what_is_to_be_gone_is_not_parked_and_leaves_host_memory() -> None:
+    stage = Host()
+    stage.run("a")
+    stage.offload("a")
+    stage.acquire("a")
+    stage.run("b")
+    stage.offload("b")
+    stage.run("b")
+    stage.pool.offload("p/b", 1, gone=True)
+    assert (stage.said[-1], stage.made[1].ended.is_set(), stage.pool.parked()) == ("restore 2", True, [])
+    stage.run("c")
+    stage.offload("c")
+    stage.pool.offload("p/c", 1, gone=True)
+    assert (stage.made[2].ended.is_set(), stage.pool.parked()) == (True, [])
+
+
+def test_what_a_load_comes_out_of_is_part_of_what_it_needs() -> None:
+    """Of 300 MiB two others hold 200: the 10 MiB that the parked process has are among its 100."""
+    stage = Host()
+    stage.run("a")
+    stage.offload("a")
+    for name in "bc":
+        stage.acquire(name)
+    stage.run("a")
+    assert stage.said[-1] == "restore 1"
 
 
 def test_one_that_dies_in_host_memory_is_gone() -> None:

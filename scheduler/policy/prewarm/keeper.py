@@ -1,10 +1,11 @@
 """
 Who keeps instances ready: the rules' holds carried out over the GPU instances, and a reason for every cold start (digest A35, A40, A44).
 
-For each function a rule says how many instances should be loaded when. The keeper says where: on the GPU instance where a load is accepted
-and impact is least, within a share of the memory that is free there, least recently used idle instances giving way. What is held is told
-to its worker for :data:`LEASE_S` at a time, so that without a leader the keep-alive holds again after that. What is more than a rule holds,
-and idle, is let go of.
+For each function a rule says how many instances should be loaded when. The keeper says where: on the GPU instance where a load is accepted,
+out of host memory before anew, and impact is least, within a share of the memory that is free there, least recently used idle instances
+giving way; and it begins as much earlier as that takes, a cold start or the return out of host memory. What is held is told to its worker
+for :data:`LEASE_S` at a time, so that without a leader the keep-alive holds again after that. What is more than a rule holds, and idle, is
+let go of.
 
 A rule has a say only while it knows something: where it needs a forecast and that is missing, older than ``stale_s`` or no number for the
 minute that runs, the function goes on with its keep-alive, and :class:`Standing` says so. What the rule answers meanwhile is kept, so that
@@ -117,7 +118,8 @@ class Standing:
     """
     How one function is kept, for people. ``silence``: why its rule has no say, '' = it has; ``source``: whose word is followed.
 
-    ``holds``: (from, until, instances) in epoch seconds. ``loaded``: instances that there are, on their way included.
+    ``holds``: (from, until, instances) in epoch seconds. ``loaded``: instances that there are, on their way included; ``parked``: in host
+    memory, from where a load takes ``host_s`` and not ``load_s``.
     """
 
     function: str
@@ -129,6 +131,8 @@ class Standing:
     loaded: int
     unmet: bool
     load_s: float
+    parked: int
+    host_s: float
     holds: Sequence[tuple[float, float, int]]
 
 
@@ -174,6 +178,8 @@ class _Kept:
     pending: dict[int, _Pending] = field(default_factory=dict)
     #: Resident instances as last reported, by row.
     known: dict[int, int] = field(default_factory=dict)
+    #: When instances in host memory go, by row.
+    parked: dict[int, Sequence[float]] = field(default_factory=dict)
 
     @property
     def heeded(self) -> Sequence[Hold]:
@@ -227,7 +233,7 @@ class Keeper:
             if former is not None:
                 kept.seen, kept.minute, kept.count, kept.before = former.seen, former.minute, former.count, former.before
                 if former.demand is demand:
-                    kept.told, kept.pending, kept.known = former.told, former.pending, former.known
+                    kept.told, kept.pending, kept.known, kept.parked = former.told, former.pending, former.known, former.parked
             self._kept[demand.function] = kept
         at = self._straight(now)
         self._turn(at)
@@ -277,10 +283,10 @@ class Keeper:
         self._dirty.discard(function)
         if kept is None:
             return []
-        rows = {*kept.told, *kept.pending, *(row for row, count in kept.known.items() if count)}
+        rows = {*kept.told, *kept.pending, *kept.parked, *(row for row, count in kept.known.items() if count)}
         for there in self._there.values():
             there.discard(function)
-        return [Offload(function=function, revision=kept.demand.revision, gpu=self._names[row]) for row in sorted(rows)]
+        return [Offload(function=function, revision=kept.demand.revision, gpu=self._names[row], gone=True) for row in sorted(rows)]
 
     def arrived(self, now: float, demand: Demand) -> None:
         kept = self._kept.get(demand.function)
@@ -318,15 +324,21 @@ class Keeper:
         self._idle[row] = event.idle
         self._names = cluster.names
         counts = self._present[row] = {(function, revision): count for function, revision, count in event.warm}
+        parked: dict[tuple[str, int], list[float]] = {}
+        for function, revision, until_at in event.parked:
+            parked.setdefault((function, revision), []).append(until_at + self._offset)
         there = self._there.setdefault(row, set())
-        for function in {function for function, _ in counts} | there:
+        for function in {function for function, _ in (*counts, *parked)} | there:
             kept = self._kept.get(function)
             if kept is None:
                 continue
             demand = kept.demand
             count = counts.get((demand.function, demand.revision), 0)
             before = kept.known.get(row, 0)
-            if count or row in kept.pending:
+            waiting, waited = parked.get((demand.function, demand.revision), ()), len(kept.parked.pop(row, ()))
+            if waiting:
+                kept.parked[row] = waiting
+            if count or row in kept.pending or waiting:
                 there.add(function)
             else:
                 there.discard(function)
@@ -339,7 +351,7 @@ class Keeper:
                 del kept.pending[row]
             elif pending is None and count > before and not cluster.cells[demand.column, kernel.OUTSTANDING, row]:
                 self.idle(now, demand, count, 0)
-            if count != before or kept.unmet:
+            if count != before or len(waiting) != waited or kept.unmet:
                 kept.look = True
                 self._dirty.add(demand.function)
 
@@ -350,7 +362,7 @@ class Keeper:
         for function in self._there.pop(row, set()):
             kept = self._kept.get(function)
             if kept is not None:
-                for facts in (kept.told, kept.pending, kept.known):
+                for facts in (kept.told, kept.pending, kept.known, kept.parked):
                     facts.pop(row, None)
                 kept.look = True
                 self._dirty.add(function)
@@ -368,7 +380,8 @@ class Keeper:
             kept.told.pop(row, None)
         elif event.load_s is not None:
             kept.failures = 0
-            kept.load_s += LOAD_WEIGHT * (event.load_s - kept.load_s)
+            if not event.host:
+                kept.load_s += LOAD_WEIGHT * (event.load_s - kept.load_s)
         if event.evicted:
             kept.lost, kept.lost_at = Unforeseen.EVICTED, self._straight(now)
         kept.look = True
@@ -487,7 +500,7 @@ class Keeper:
         for function in sorted(dirty & self._kept.keys()):
             kept = self._kept[function]
             self._keep(now, at, kept, house, decisions)
-            due_at = self._next(kept, at)
+            due_at = self._next(kept, at, house.cluster)
             if due_at != kept.due_at:
                 kept.due_at = due_at
                 if due_at < inf:
@@ -496,10 +509,9 @@ class Keeper:
         self._next_at = at if self._untold else due_at
         return decisions
 
-    def _next(self, kept: _Kept, at: float) -> float:
+    def _next(self, kept: _Kept, at: float, cluster: Cluster) -> float:
         """When something is due for a function, but for the beginning of a minute."""
-        lead = kept.load_s + self.knobs.lead_s
-        moments = [moment for hold in kept.heeded for moment in (hold.from_at - lead, hold.until_at)]
+        moments = [moment for hold in kept.heeded for moment in (hold.from_at - self._lead(kept, hold, cluster), hold.until_at)]
         if kept.unmet:
             moments.append(max(at + AGAIN_S, kept.retry_at))
         if kept.wanted:
@@ -511,11 +523,18 @@ class Keeper:
         if house.paused(kept.demand.function):
             return 0
         wanted = kept.demand.spec.min_warm
-        lead = kept.load_s + self.knobs.lead_s
         for hold in kept.heeded:
-            if hold.from_at - lead <= at < hold.until_at:
+            if hold.from_at - self._lead(kept, hold, house.cluster) <= at < hold.until_at:
                 wanted = max(wanted, hold.instances)
         return wanted
+
+    def _lead(self, kept: _Kept, hold: Hold, cluster: Cluster) -> float:
+        """How much earlier than a hold its loads begin, seconds: by a cold start, unless all that it lacks is in host memory until then."""
+        host_s = kept.demand.host_s
+        open_ = cluster.alive & ~cluster.paused & ~cluster.protected
+        parked = sum(until > hold.from_at for row, several in kept.parked.items() if open_[row] for until in several)
+        load_s = host_s if 0 < hold.instances - kept.loaded <= parked else kept.load_s
+        return load_s + self.knobs.lead_s
 
     def _keep(self, now: float, at: float, kept: _Kept, house: House, decisions: list[Decision]) -> None:
         cluster, demand = house.cluster, kept.demand
@@ -551,9 +570,14 @@ class Keeper:
         if at < kept.retry_at:
             return
         impact, free = cluster.effect(cluster.kind(demand, 1), kernel.IMPACT), cluster.fact(kernel.MEMORY_FREE)
+        cell = cluster.cells[demand.column, :, : len(cluster)]
         for _ in range(missing):
             open_ = house.loadable(now, demand) & (there < demand.spec.max_warm)
-            for row in sorted(np.flatnonzero(open_).tolist(), key=lambda row: (impact[row], there[row], -free[row], row)):
+            left = np.zeros(len(cluster))
+            for row, waiting in kept.parked.items():
+                left[row] = len(waiting) - max(0.0, there[row] - cell[kernel.RESIDENT, row])
+            order = [(left[row] <= 0, impact[row], there[row], -free[row], row) for row in np.flatnonzero(open_).tolist()]
+            for *_, row in sorted(order):
                 leaving = self._room(kept, row, cluster)
                 if leaving is None:
                     continue
@@ -692,6 +716,7 @@ class Keeper:
             Standing(
                 function=function, revision=kept.demand.revision, mode=kept.mode, source=kept.source, silence=str(kept.silence),
                 wanted=kept.wanted, loaded=kept.loaded, unmet=kept.unmet, load_s=round(kept.load_s, 4),
+                parked=sum(len(row) for row in kept.parked.values()), host_s=round(kept.demand.host_s, 4),
                 holds=[(hold.from_at - self._offset, hold.until_at - self._offset, hold.instances) for hold in kept.heeded],
             )
             for function, kept in sorted(self._kept.items())
