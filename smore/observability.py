@@ -40,7 +40,7 @@ UNFORESEEN = Counter("smore_unforeseen_cold_starts", "Cold starts by why no inst
 PREWARM_SILENT = Gauge(
     "smore_prewarm_silent_functions", "Functions that go by their keep-alive because their rule knows nothing", ["reason"]
 )
-PARKED = Gauge("smore_parked_instances", "Instances whose weights lie in pinned host memory")
+PARKED = Gauge("smore_parked_instances", "Instances whose weights lie in pinned host memory, of the revisions in force")
 RESIDENT_BYTES = Gauge("smore_resident_model_bytes", "Memory of warm instances", ["gpu_instance"])
 RUNNER_DEATHS = Counter("smore_runner_deaths", "Runners that ended without being told to", ["function", "gpu_instance", "cause"])
 OBSERVED_DEGRADATION = Gauge("smore_observed_degradation_ratio", "Measured slow-down of a serverful job", ["job"])

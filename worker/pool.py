@@ -13,7 +13,7 @@ import math
 import signal
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -505,8 +505,15 @@ class Pool:
             ]  # fmt: skip
 
     def parked(self) -> list[ParkedInstance]:
+        """Without those that a load which has begun will come out of."""
         with self._state:
-            return self._parked.told(self._clock())
+            coming = Counter(one.key for one in self._all() if one.runner is None)
+            found = []
+            for one in self._parked.told(self._clock()):
+                coming[one.function, one.revision] -= 1
+                if coming[one.function, one.revision] < 0:
+                    found.append(one)
+            return found
 
     def lives(self) -> list[stream.Warmed]:
         """

@@ -12,15 +12,20 @@ from ml.forecast import lstm
 from ml.foresight import Best, Floats, Foresight, matrix
 from scheduler import foresight
 from scheduler.forecasting import Rehearsal
+from scheduler.policy.decisions import Dispatch, Prewarm
 from scheduler.policy.demand import Demand
+from scheduler.policy.events import CountsKnown
 from scheduler.policy.prewarm import hold
 from scheduler.policy.prewarm.counted import Counted as PaperRule
 from scheduler.policy.prewarm.fixed import KeepAlive
+from scheduler.policy.prewarm.hold import Hold
 from scheduler.policy.prewarm.priced import Priced
 from smore import forecasts as wire
 from smore.domain.function import FunctionSpec, Prewarming, Profile
 from smore.prewarming import Fitted, Past
 from smore.settings import PrewarmSettings
+from tests.unit.test_policy_engine import arrived, function
+from tests.unit.test_policy_keeper import Stage, report, served
 
 T = 1_800_000_000.0 // 60 * 60
 
@@ -172,6 +177,35 @@ def test_numbers_of_another_shape_are_not_published() -> None:
     made_.fit(asked=True)
     assert made_.forecast().result == "failed"
     assert wall.forecasts == []
+
+
+def test_a_forecaster_that_returns_no_number_leaves_its_function_to_the_keep_alive() -> None:
+    """From the craft to the leader, by way of the blob; another function is foreseen meanwhile."""
+
+    class Broken(Twice):
+        def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
+            numbers = np.array([[math.nan] * horizon, [1.0] * horizon])
+            return numbers, numbers, ["broken", "broken"]
+
+    now = [T + 20 * 60.0]
+    counts = {"p/f0": {0: 1}, "p/f1": {0: 1}}
+    door, _, wall = made(Past(from_at=T, known=[True] * 30, counts=counts), now, craft=Broken())
+    assert door.fit(asked=True).result == "fitted"
+    assert door.forecast().result == "published"
+    blob = wire.decode(wire.encode(wall.forecasts[0]))
+    stage = Stage(foresees=True)
+    stage.at(now[0] - 60, function(0), function(1), served(0), served(1))
+    for rule in stage.rules.values():
+        rule.on_minute = [Hold(from_at=now[0], until_at=math.inf)]
+    stage.at(now[0] - 1, report("a", now[0] - 1), foresight.updated(blob))
+    assert [(one.function, one.gpu) for one in stage.at(now[0]) if isinstance(one, Prewarm)] == [("p/f1", "a")]
+    assert {one.function: (one.source, one.silence) for one in stage.keeper.standings()} == {
+        "p/f0": ("keep-alive", "not_a_number"), "p/f1": ("broken", ""),
+    }  # fmt: skip
+    # A request of the silenced one that finds nothing ready has that for its reason.
+    stage.at(now[0], CountsKnown(counts={"p/f0": [(T, 1)]}))
+    (dispatch,) = (one for one in stage.at(now[0] + 1, arrived(0, "1", at=now[0] + 1)) if isinstance(one, Dispatch))
+    assert dispatch.reasons.unforeseen == "not_a_number"
 
 
 def test_a_new_leader_is_taught_the_newest_minutes_alone() -> None:

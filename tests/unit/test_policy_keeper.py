@@ -28,6 +28,7 @@ from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.hold import Forecast, Hold, WarmPolicy
 from scheduler.policy.prewarm.keeper import AT_A_TIME, LEASE_S, Keeper, Unforeseen, Warmth
 from scheduler.policy.prewarm.priced import Priced
+from scheduler.policy.prewarm.rules import rule
 from smore.domain.function import Prewarming
 from tests.unit.test_policy_engine import arrived, function, gpu, known
 
@@ -423,8 +424,7 @@ def test_a_minute_without_a_number_is_one_without_the_others() -> None:
 
 def test_what_a_rule_held_while_nobody_listened_is_not_let_go_of_when_it_has_its_say_again() -> None:
     stage = Stage(foresees=True)
-    rule = Priced(price_gb_s=1000.0, load_s=1.0, run_s=0.1)
-    stage.rules["p/f0"] = rule  # type: ignore[assignment]
+    stage.rules["p/f0"] = Priced(price_gb_s=1000.0, load_s=1.0, run_s=0.1)  # type: ignore[assignment]
     stage.at(T, function(0), served(), report("a", T, 1))
     dispatched = stage.at(T + 10, arrived(0, "1", at=T + 10))
     assert [type(one) for one in dispatched] == [Dispatch]
@@ -432,6 +432,25 @@ def test_what_a_rule_held_while_nobody_listened_is_not_let_go_of_when_it_has_its
     assert standing(stage).silence == Unforeseen.NO_FORECAST  # type: ignore[attr-defined]
     stage.at(T + 50, forecasts(T, 0.0))
     assert kinds(stage.at(T + 60, report("a", T + 60, 1))) == [("prewarm", "a", 1)]
+
+
+def test_the_paper_rule_drains_on_count_and_the_next_request_is_cold() -> None:
+    """Digest 2.19 (9), through the engine: with rqnum = 5 the fifth request is the last that finds an instance."""
+    stage = Stage(foresees=True)
+    stage.rules["p/f0"] = rule("ls-lstm", run_s=0.01, load_s=1.0)  # type: ignore[assignment]
+    stage.at(T, function(0, prewarm=Prewarming.PAPER), served(), report("a", T))
+    stage.at(T + 50, forecasts(T, 5.0))
+    assert kinds(stage.at(T + 60)) == [("prewarm", "a", 1)]
+    stage.at(T + 61, report("a", T + 61, 1))
+    cold = []
+    for number in range(1, 7):
+        now = T + 61 + number
+        decided = stage.at(now, arrived(0, str(number), at=now))
+        cold += [one.cold for one in decided if isinstance(one, Dispatch)]
+        assert ("offload", "a", 0) not in kinds(decided)
+        ended = kinds(stage.at(now + 0.5, InvocationSettled(id=str(number), attempt=1)))
+        assert ended == ([("offload", "a", 0)] if number == 5 else [])
+    assert cold == [False] * 5 + [True]
 
 
 # ---- clocks ----------------------------------------------------------------------------------------------------------------------------

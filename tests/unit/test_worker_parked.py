@@ -178,6 +178,17 @@ def test_a_report_names_what_is_parked_and_until_when() -> None:
     assert stage.pool.parked() == []
 
 
+def test_what_a_load_is_about_to_take_is_not_told_of_any_more() -> None:
+    stage = Host()
+    stage.run("a")
+    stage.offload("a")
+    seen = []
+    take = stage.pool._parked.take
+    stage.pool._parked.take = lambda key: (seen.append(stage.pool.parked()), take(key))[1]  # type: ignore[func-returns-value,method-assign]
+    stage.run("a")
+    assert seen == [[]]
+
+
 def test_what_is_to_be_gone_is_not_parked_and_leaves_host_memory() -> None:
     stage = Host()
     stage.run("a")
