@@ -800,9 +800,10 @@ class PrewarmHold(BaseModel):
 class PrewarmCounts(BaseModel):
     """
     What keeping instances ready came to. Loads ahead by outcome: ``hits`` (ready before its first use), ``late`` (a request waited for
-    it), ``wasted``, ``failed``, ``open``; ``cold`` of ``invocations`` attempts had to wait for a load, ``unforeseen`` says why; ``saved``:
-    runs that found an instance only because it was loaded ahead or held for longer than its keep-alive. GB-seconds of memory: ``held`` in
-    all, ``idle`` without work (loads included), ``wasted`` by instances that were loaded ahead and never used.
+    it), ``wasted``, ``failed``, ``open``; ``host_loads`` of all loads came out of pinned host memory; ``cold`` of ``invocations`` attempts
+    had to wait for a load, ``unforeseen`` says why; ``saved``: runs that found an instance only because it was loaded ahead or held for
+    longer than its keep-alive. GB-seconds of memory: ``held`` in all, ``idle`` without work (loads included), ``wasted`` by instances that
+    were loaded ahead and never used.
     """
 
     invocations: int = 0
@@ -813,6 +814,7 @@ class PrewarmCounts(BaseModel):
     failed: int = 0
     open: int = 0
     cold_loads: int = 0
+    host_loads: int = 0
     saved: int = 0
     held_gb_s: float = 0.0
     idle_gb_s: float = 0.0

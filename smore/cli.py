@@ -659,6 +659,7 @@ def _show_prewarm(since: str, output: Output) -> None:
         (f"rule {found.rule}" if found.on else "switched off")
         + (f", forecasts {found.forecasts or 'none'}" if found.leading else ", no leader")
         + f"; in {since}: {counts.cold} of {counts.invocations} cold, {counts.saved} saved, {counts.idle_gb_s:.1f} GB s idle"
+        + (f", {counts.host_loads} loads out of host memory" if counts.host_loads else "")
     )
     columns: list[Column[Any]] = [
         ("function", lambda f: f.function),

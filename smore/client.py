@@ -575,6 +575,7 @@ class PrewarmCounts:
     failed: int = 0
     open: int = 0
     cold_loads: int = 0
+    host_loads: int = 0
     saved: int = 0
     held_gb_s: float = 0.0
     idle_gb_s: float = 0.0

@@ -63,10 +63,11 @@ class FunctionAccount:
     """
     One function over a span. Instances are those that were asked for in it; seconds in GB-seconds of their memory.
 
-    ``hits``, ``late``, ``wasted``, ``failed``, ``open``: loads ahead by outcome; ``cold_loads``: those that a request asked for. ``saved``:
-    runs that found an instance only because it was loaded ahead or held for longer than its keep-alive. ``held_gb_s``: all the time from
-    being asked for to the end; ``idle_gb_s``: the part of it without work, loads included (T_waste, digest A44); ``wasted_gb_s``: the part
-    of that by instances that were loaded ahead and never used. ``unforeseen``: cold starts by reason.
+    ``hits``, ``late``, ``wasted``, ``failed``, ``open``: loads ahead by outcome; ``cold_loads``: those that a request asked for;
+    ``host_loads``: of all these the ones out of pinned host memory, which are no cold starts in full. ``saved``: runs that found an
+    instance only because it was loaded ahead or held for longer than its keep-alive. ``held_gb_s``: all the time from being asked for to
+    the end; ``idle_gb_s``: the part of it without work, loads included (T_waste, digest A44); ``wasted_gb_s``: the part of that by
+    instances that were loaded ahead and never used. ``unforeseen``: cold starts by reason.
     """
 
     function: str
@@ -83,6 +84,7 @@ class FunctionAccount:
     idle_gb_s: float
     wasted_gb_s: float
     unforeseen: Mapping[str, int]
+    host_loads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +198,7 @@ class Prewarming:
         outcomes = ("hit", "late", "wasted", "failed", "open", "cold")
         sums: list[Any] = [func.count().filter(row.outcome == outcome) for outcome in outcomes]
         sums += [func.sum(row.saved), func.sum(gb * held_s), func.sum(gb * idle_s), func.sum(case((never, gb * idle_s), else_=0.0))]
+        sums.append(func.count().filter(row.host.is_(True)))
         lives: dict[str, Sequence[Any]] = {}
         with self._engine.connect() as connection:
             for owner, name, *values in connection.execute(
@@ -205,13 +208,13 @@ class Prewarming:
             runs, why = self._runs(connection, since, until, project)
         found = []
         for function in sorted({*lives, *runs}):
-            hits, late, wasted, failed, open_, cold_loads, saved, held, idle, lost = lives.get(function, (0,) * 10)
+            hits, late, wasted, failed, open_, cold_loads, saved, held, idle, lost, host = lives.get(function, (0,) * 11)
             invocations, cold = runs.get(function, (0, 0))
             found.append(
                 FunctionAccount(
                     function=function, invocations=invocations, cold=cold, hits=hits, late=late, wasted=wasted, failed=failed, open=open_,
                     cold_loads=cold_loads, saved=int(saved or 0), held_gb_s=float(held or 0.0), idle_gb_s=float(idle or 0.0),
-                    wasted_gb_s=float(lost or 0.0), unforeseen=why.get(function, {}),
+                    wasted_gb_s=float(lost or 0.0), unforeseen=why.get(function, {}), host_loads=host,
                 )
             )  # fmt: skip
         return found

@@ -147,6 +147,8 @@ def test_a_life_that_came_out_of_host_memory_is_told_apart(recorder: Recorder, e
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT id, why, host FROM instances ORDER BY id")).all()
     assert [tuple(row) for row in rows] == [("a", "parked", False), ("b", "", True)]
+    (found,) = History(engine).account(T - 60, T + 60)
+    assert (found.hits + found.open, found.host_loads) == (2, 1)
 
 
 def test_what_a_killed_worker_held_has_ended(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:

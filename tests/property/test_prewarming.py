@@ -24,7 +24,7 @@ SPEC = FunctionSpec(entrypoint="m:C", memory_mib=100.0, max_warm=2, keep_alive_s
 
 handling = st.lists(
     st.tuples(
-        st.sampled_from(["run", "run", "release", "release", "prewarm", "prewarm", "offload", "rounds", "wait"]),
+        st.sampled_from(["run", "run", "release", "release", "prewarm", "prewarm", "offload", "forget", "rounds", "wait"]),
         st.integers(0, 3),
         st.integers(0, 2),
     ),
@@ -51,6 +51,9 @@ def test_what_is_busy_is_never_let_go_of(steps: list[tuple[str, int, int]], host
                 eventually(lambda: not [one for one in pool.warm() if one.state is WarmState.LOADING], what="the load")
             case "offload":
                 pool.offload(f"p/{name}", 1, keep=number)
+            case "forget":
+                pool.offload(f"p/{name}", 1, gone=True)
+                assert name not in [one.function.removeprefix("p/") for one in pool.parked()]
             case "rounds":
                 stage.rounds()
             case "wait":

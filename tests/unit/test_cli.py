@@ -383,6 +383,7 @@ class TestPrewarm:
         "cold": 2,
         "hits": 3,
         "saved": 4,
+        "host_loads": 3,
         "idle_gb_s": 12.5,
         "unforeseen": {"stale": 1, "evicted": 1},
     }
@@ -401,7 +402,7 @@ class TestPrewarm:
         assert smore("prewarm", "--since", "90m") == 0
         assert platform.asked == [("GET /v1/prewarm", {"since_s": "5400.0"})]
         said = capsys.readouterr().out
-        assert "rule priced, forecasts 7; in 90m: 2 of 9 cold, 4 saved, 12.5 GB s idle" in said
+        assert "rule priced, forecasts 7; in 90m: 2 of 9 cold, 4 saved, 12.5 GB s idle, 3 loads out of host memory" in said
         assert "keep-alive (stale)" in said
         assert "1 of 2 (no room), 2 parked" in said
         assert "stale 1, evicted 1" in said
