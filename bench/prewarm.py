@@ -7,7 +7,8 @@ model, each function with weights of its own) the minute that ended and asking i
 stopping; ``retrain_warm_1k_s``: again, from the weights of that fit, as the platform does every ten minutes. Beside them: ``shared_*``, one
 network for all with a state per function; ``renewal_*``, counting alone; ``choose_1k_s``, fitting what a platform has without LSTMs on two
 days, with the backtest that chooses; ``single_train_s``, the grouped code with one function in the group, what a loop over functions would
-pay for each. The load average of the machine when it began stands beside the figures.
+pay for each. The load average of the machine when it began stands beside the figures, and beside those of training ``*_cpu_s``, the time
+that all cores worked on it: what others take of the machine lengthens the one and hardly the other.
 ``--quick``: two epochs, and a tenth of the functions; its figures carry their size in their names and are not comparable.
 """
 
@@ -66,8 +67,11 @@ def measured(quick: bool, only_forecast: bool) -> dict[str, float]:
     day = made_up(some, DAY)
     for name, fitted in (("", LongShort(epochs=epochs)), ("shared_", Shared(epochs=3 * epochs))):
         report.progress(f"training {some} functions ({name or 'grouped'})")
-        found[f"{name}retrain_{size[some]}_s"] = seconds(lambda fitted=fitted: fitted.fit(day))  # type: ignore[misc]
-        found[f"{name}retrain_warm_{size[some]}_s"] = seconds(lambda fitted=fitted: fitted.fit(day))  # type: ignore[misc]
+        for how in ("retrain", "retrain_warm"):
+            before = time.process_time()
+            found[f"{name}{how}_{size[some]}_s"] = taken = seconds(lambda fitted=fitted: fitted.fit(day))  # type: ignore[misc]
+            found[f"{name}{how}_{size[some]}_cpu_s"] = worked = time.process_time() - before
+            report.progress(f"{name}{how}: {taken:.1f} s, {worked:.1f} s of all cores")
     report.progress(f"choosing for {some} functions")
     names, days = [str(row) for row in range(some)], made_up(some, 2 * DAY)
     crafts = Best(lambda functions, counts, begin: Rehearsal(functions, counts, begin, {}, PrewarmSettings().price_gb_s))

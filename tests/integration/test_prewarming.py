@@ -339,8 +339,8 @@ def test_what_a_worker_has_parked_is_known_and_how_long_its_return_takes(led: Le
         assert metrics.PARKED._value.get() == 2
         # A request has waited for one of them.
         led.fleet.tell([msgspec.structs.replace(warmed("a", time.time(), outcome="cold", ready=T, used=T, load=0.2), host=1)])
-        found = led.state(host_s=0.2).functions[0]
-        assert found.load_s == 1.0
+        eventually(lambda: cluster.demands[0].host_s == 0.2, what="the time of its return")
+        assert cluster.demands[0].load_s == 1.0
     finally:
         led.end()
 
