@@ -60,6 +60,8 @@ log = metrics.logger(__name__)
 #: How often it is told how functions are kept, and for how long that counts, seconds.
 STATE_S = 2.0
 STATE_TTL_S = 10.0
+#: A round that only the time brings on waits at least so long, seconds.
+_SHORTEST_S = 0.001
 #: A GPU instance is gone when it has not reported for this many heartbeats.
 LOST_HEARTBEATS = 4
 
@@ -134,37 +136,37 @@ class Leader:
     def _follow(self) -> None:
         settings = self._config.scheduler
         next_renew = next_house = 0.0
-        table: list[Event] = []
+        found: list[Event] = []
         while not self._stop.is_set():
             mono = time.monotonic()
             if mono >= next_renew:
                 if self._queue.lead(self._token, settings.lease_s) != self._token:
                     raise Fenced
                 next_renew = mono + settings.lease_s / 4
-                table = [*self._new_table(), *self._new_forecasts()]
-            entries = self._read(self._pause_s(settings.tick_s))
+                found += [*self._new_table(), *self._new_forecasts()]
+            entries = self._read(0.0 if found else self._pause_s(settings.tick_s))
             began = time.perf_counter()
-            events = [*table, *self._events(entries)]
-            table = []
-            if time.monotonic() >= next_house:
-                events += self._housekeeping()
-                next_house = time.monotonic() + settings.tick_s
-            decisions = self._policy.decide(self._now(), events)
+            decisions = self._policy.decide(self._now(), [*found, *self._events(entries)])
             metrics.DECISION_SECONDS.observe(time.perf_counter() - began)
             self._perform(decisions, began)
             self._answer()
+            found = []
+            # Behind the round: what the gate is told rests on all that has happened.
+            if time.monotonic() >= next_house:
+                found += self._housekeeping()
+                next_house = time.monotonic() + settings.tick_s
         log.info("stopping", token=self._token)
 
     def _pause_s(self, tick_s: float) -> float:
         """Until the next tick, or the moment before it at which an instance must be loaded or let go of."""
         keeper = self._policy.keeper
-        return tick_s if keeper is None else min(tick_s, max(0.0, keeper.next_at - self._now()))
+        return tick_s if keeper is None else min(tick_s, max(_SHORTEST_S, keeper.next_at - self._now()))
 
     def _now(self) -> float:
         return time.time() + self._skew
 
     def _read(self, wait_s: float) -> list[tuple[str, bytes]]:
-        """Entries after the cursor, waiting for one at most ``wait_s``."""
+        """Entries after the cursor, waiting at the bell at most ``wait_s``."""
         entries = self._queue.events(self._cursor, wait_s)
         if entries:
             self._cursor = entries[-1][0]

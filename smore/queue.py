@@ -42,6 +42,9 @@ _LOST = error_result("Its input was lost on the way; send it again.")
 #: Invocations that are cancelled in one round trip.
 _PURGED_AT_ONCE = 200
 
+#: Redis takes a wait that is shorter for one without end.
+_WAIT_S = 0.001
+
 #: Read at once from a connection: payloads come in fewer pieces than by the 64 KiB that are usual.
 _READ = 256 << 10
 #: What a gateway's connection may hold unsent.
@@ -497,12 +500,21 @@ class Queue:
         finally:
             pool.release(connection)
 
-    def events(self, after: str, wait_s: float, at_most: int = 1000) -> list[tuple[str, bytes]]:
-        """Entries of the event stream behind ``after``: (id, what ``smore.stream.decode`` reads). Waits for one at most ``wait_s``."""
-        command = ("XREAD", "COUNT", at_most, "BLOCK", max(1, int(wait_s * 1000)), "STREAMS", f"{self.prefix}ev", after)
-        (answer,) = self._exchange([command])
-        if isinstance(answer, Exception):
-            raise answer
+    def events(self, after: str, wait_s: float = 0.0, at_most: int = 1000) -> list[tuple[str, bytes]]:
+        """
+        Entries of the event stream behind ``after``: (id, what ``smore.stream.decode`` reads).
+
+        ``wait_s``: for the leader, which waits at the bell (lua/common.lua) first, at most so long.
+        """
+        commands: list[tuple[Arg, ...]] = [("XREAD", "COUNT", at_most, "STREAMS", f"{self.prefix}ev", after)]
+        if wait_s > 0:
+            # Redis carries out what is sent behind a command that waits when the wait has ended: one write, and one wake-up.
+            commands.insert(0, ("BLPOP", f"{self.prefix}bell", max(_WAIT_S, wait_s)))
+        answers = self._exchange(commands)
+        for found in answers:
+            if isinstance(found, Exception):
+                raise found
+        answer = answers[-1]
         if not answer:
             return []
         entries = next(iter(answer.values())) if isinstance(answer, dict) else answer[0][1]

@@ -91,7 +91,7 @@ class FakePlatform:
         """Answer what was asked since the entry ``cursor`` of the stream; the entry to go on from."""
         if self.answer is None:
             return cursor
-        entries = self._queue.events(cursor, 0.001)
+        entries = self._queue.events(cursor)
         for _, raw in entries:
             asked = decode(raw)
             if isinstance(asked, Asked):

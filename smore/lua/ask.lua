@@ -25,5 +25,6 @@ if asked > tonumber(ARGV[15]) then
   return found
 end
 emit({ 'k', 1, ARGV[2], fk, tonumber(ARGV[4]), tonumber(ARGV[5]), deadline, t })
+ring()
 found[6] = 'asked'
 return found

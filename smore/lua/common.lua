@@ -18,6 +18,7 @@
 --   P projects           HASH   <project>:waiting invocations queued, <project>:open accepted and not ended
 --   P rate               HASH   project -> when its next invocation would be due at its rate (us)
 --   P ev                 STREAM events, one field e = msgpack array (smore/stream.py)
+--   P bell               LIST   not empty: the leader is to read the stream before its next tick
 --   P feasible           HASH   fk -> "<stamp>:<backlog us>:<floor us>", written by the leader
 --   P asks               STRING questions to the leader within the last second
 --   P ask:<id>           LIST   the leader's answer to one (smore/explain.py: Answer)
@@ -40,6 +41,11 @@ local function emit(event)
   return redis.call('XADD', P .. 'ev', '*', 'e', cmsgpack.pack(event))
 end
 
+-- The leader waits at the bell, not at the stream: what is on the stream need not wake it by itself.
+local function ring()
+  if redis.call('EXISTS', P .. 'bell') == 0 then redis.call('LPUSH', P .. 'bell', '') end
+end
+
 local function is_leader(fence) return redis.call('GET', P .. 'leader') == fence end
 
 local function split(member)
@@ -51,6 +57,8 @@ end
 local waiting, payload_bytes, result_bytes = 0, 0, 0
 -- The same by field of P projects.
 local of_project = {}
+-- What flush() rings the bell for: something has begun to wait; there may be room for what waits.
+local arrived, freed = false, false
 
 local function count(fk, what, change)
   local field = project(fk) .. ':' .. what
@@ -72,6 +80,7 @@ end
 
 local function attach(fk, id, deadline)
   local new = redis.call('ZADD', P .. 'q:' .. fk, deadline, id)
+  arrived = true
   waiting = waiting + new
   count(fk, 'waiting', new)
   -- Queue.publish_feasible keeps the priority of a function that waits already.
@@ -151,6 +160,7 @@ local function flush()
   add('bytes', 'payload', payload_bytes)
   add('bytes', 'result', result_bytes)
   for channel, list in pairs(replies) do redis.call('PUBLISH', channel, table.concat(list)) end
+  if arrived or freed and tonumber(redis.call('HGET', P .. 'count', 'waiting') or 0) > 0 then ring() end
 end
 
 -- What settle() needs of an invocation: 1 st  2 at  3 gpu  4 starts  5 dl  6 ar  7 cl  8 su  9 rev  10 rows  11 sync  12 psz  13 ch  14 key  15 tr
@@ -163,6 +173,7 @@ end
 local function settle(fk, id, key, r, state, cause, t, blob, meta)
   local now, home = int(t), project(fk)
   detach(fk, id, r[1], r[3])
+  freed = true
   count(fk, 'open', -1)
   redis.call('DEL', P .. 'p:' .. home .. ':' .. id)
   redis.call('SET', P .. 'r:' .. home .. ':' .. id, blob)

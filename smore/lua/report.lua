@@ -16,4 +16,6 @@ for i = 7, #ARGV, 3 do
   end
 end
 emit({ 'r', 1, gpu, t, ARGV[3] })
+freed = true
+flush()
 return lost

@@ -145,7 +145,7 @@ def test_a_new_degradation_table_is_taken_up_and_a_bad_one_is_not(
     def version_of_a_decision() -> int:
         id_ = submit(queue)
         finish(queue, id_, int(message(redis_client, queue)[0][1]))  # type: ignore[call-overload]
-        decisions = [event for _, raw in queue.events("0-0", 0.01) if isinstance(event := decode(raw), Dispatched)]
+        decisions = [event for _, raw in queue.events("0-0") if isinstance(event := decode(raw), Dispatched)]
         return int(json.loads(decisions[-1].decision)["table"])
 
     publish(1)
@@ -311,7 +311,7 @@ def test_questions_are_bounded(config: Settings, redis_client: "redis.Redis", qu
     found = asyncio.run(put())
     assert [gate.leader for gate in found] == ["asked"] * 3 + ["many"] * 2
     assert found[0].full == "pending"
-    assert sum(isinstance(decode(raw), Asked) for _, raw in queue.events("0-0", 0.01)) == 3
+    assert sum(isinstance(decode(raw), Asked) for _, raw in queue.events("0-0")) == 3
 
 
 def test_expired_and_deleted_are_ended(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:

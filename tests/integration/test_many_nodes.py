@@ -279,7 +279,7 @@ class Play:
 
     def events(self) -> list[Event]:
         """All so far, reports left out."""
-        while page := self._queue.events(self._cursor, 0.001):
+        while page := self._queue.events(self._cursor):
             self._cursor = page[-1][0]
             self._events += [event for _, raw in page if isinstance(event := decode(raw), Dispatched | Settled)]
         return self._events
