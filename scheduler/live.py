@@ -61,7 +61,7 @@ log = metrics.logger(__name__)
 STATE_S = 2.0
 STATE_TTL_S = 10.0
 #: A round that only the time brings on waits at least so long, seconds.
-_SHORTEST_S = 0.001
+_LEAST_S = 0.002
 #: A GPU instance is gone when it has not reported for this many heartbeats.
 LOST_HEARTBEATS = 4
 
@@ -160,7 +160,7 @@ class Leader:
     def _pause_s(self, tick_s: float) -> float:
         """Until the next tick, or the moment before it at which an instance must be loaded or let go of."""
         keeper = self._policy.keeper
-        return tick_s if keeper is None else min(tick_s, max(_SHORTEST_S, keeper.next_at - self._now()))
+        return tick_s if keeper is None else min(tick_s, max(_LEAST_S, keeper.next_at - self._now()))
 
     def _now(self) -> float:
         return time.time() + self._skew
@@ -442,22 +442,19 @@ class Leader:
 
     def _housekeeping(self) -> list[Event]:
         """Every tick: leases that ran out, records to drop, GPU instances that fell silent, what the gate and the history are told."""
-        reaped = self._queue.reap(self._token)
-        if reaped < 0:
-            raise Fenced
-        if reaped:
-            metrics.LEASES_REAPED.inc(reaped)
-        self._queue.sweep()
-        self._measure_skew()
         now = self._now()
         silent = LOST_HEARTBEATS * self._config.worker.heartbeat_s
         self._audit()
         lost = [name for name, at in self._policy.cluster.reported_at.items() if now - at > silent]
         for name in lost:
             log.warning("GPU instance lost", gpu=name)
-        self._tell(now)
         self._tell_kept(now)
-        self._redis.set(f"{self._prefix}leader:cursor", self._cursor)
+        reaped, clock = self._queue.keep_house(self._token, self._cursor, *self._told_gate(now))
+        if reaped < 0:
+            raise Fenced
+        if reaped:
+            metrics.LEASES_REAPED.inc(reaped)
+        self._skew = clock - time.time()
         return [GpuLost(gpu=name) for name in lost]
 
     def _audit(self) -> None:
@@ -472,10 +469,10 @@ class Leader:
         seconds, micros = self._redis.time()
         self._skew = seconds + micros / 1e6 - time.time()
 
-    def _tell(self, now: float) -> None:
+    def _told_gate(self, now: float) -> tuple[dict[str, str], dict[str, float]]:
         """
-        Publish per function the earliest feasible finish for the gate, and P where it changed (the queue's order for people and
-        tools).
+        What is published (:meth:`Queue.publish_feasible`): per function the earliest feasible finish for the gate, and P where it changed
+        (the queue's order for people and tools).
         """
         stamp = int(now * 1e6)
         feasible: dict[str, str] = {}
@@ -492,7 +489,7 @@ class Leader:
         for gpu, factor, held_s in self._policy.accounts(now):
             metrics.BUDGET_FACTOR.labels(gpu).set(factor)
             metrics.BUDGET_ACCOUNT.labels(gpu).set(held_s)
-        self._queue.publish_feasible(feasible, priority)
+        return feasible, priority
 
     def _tell_kept(self, now: float) -> None:
         """Publish how functions are kept, for people (``GET /v1/prewarm``)."""

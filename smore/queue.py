@@ -42,8 +42,8 @@ _LOST = error_result("Its input was lost on the way; send it again.")
 #: Invocations that are cancelled in one round trip.
 _PURGED_AT_ONCE = 200
 
-#: Redis takes a wait that is shorter for one without end.
-_WAIT_S = 0.001
+#: The shortest wait that is asked for: before version 7 Redis cuts off what is below a millisecond, and 0 is a wait without end.
+_WAIT_S = 0.002
 
 #: Read at once from a connection: payloads come in fewer pieces than by the 64 KiB that are usual.
 _READ = 256 << 10
@@ -459,9 +459,12 @@ class Queue:
     def _call(self, name: str, *args: Arg) -> Any:
         return self._calls([(name, args)])[0]
 
-    def _calls(self, calls: Sequence[tuple[str, Sequence[Arg]]]) -> list[Any]:
-        """All in one round trip. A server that has lost its scripts (restart) gets them again, and only what failed so is repeated."""
-        answers = self._exchange([("EVALSHA", self._scripts.sha[name], 0, self.prefix, *args) for name, args in calls])
+    def _calls(self, calls: Sequence[tuple[str, Sequence[Arg]]], commands: Sequence[tuple[Arg, ...]] = ()) -> list[Any]:
+        """
+        All scripts, and plain commands behind them, in one round trip. A server that has lost its scripts (restart) gets them again, and
+        only what failed so is repeated.
+        """
+        answers = self._exchange([*(("EVALSHA", self._scripts.sha[name], 0, self.prefix, *args) for name, args in calls), *commands])
         missing = [position for position, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if missing:
             for name in {calls[position][0] for position in missing}:
@@ -660,13 +663,31 @@ class Queue:
         ``feasible``: function → ``stamp:backlog:floor:each:counted`` (µs and a number, lua/common.lua); ``priority``: function → P, where
         it changed.
         """
-        pipe = self.redis.pipeline(transaction=False)
+        self._calls([], self._publishing(feasible, priority))
+
+    def _publishing(self, feasible: Mapping[str, str], priority: Mapping[str, float]) -> list[tuple[Arg, ...]]:
+        commands: list[tuple[Arg, ...]] = []
         if feasible:
-            pipe.hset(f"{self.prefix}feasible", items=[text for pair in feasible.items() for text in pair])
+            commands.append(("HSET", f"{self.prefix}feasible", *(text for pair in feasible.items() for text in pair)))
         for function, value in priority.items():
-            pipe.hset(f"{self.prefix}prio", function, str(value))
-            pipe.zadd(f"{self.prefix}q", {function: value}, xx=True)
-        pipe.execute()
+            commands.append(("HSET", f"{self.prefix}prio", function, str(value)))
+            commands.append(("ZADD", f"{self.prefix}q", "XX", value, function))
+        return commands
+
+    def keep_house(
+        self, token: str, cursor: str, feasible: Mapping[str, str], priority: Mapping[str, float], at_most: int = 500
+    ) -> tuple[int, float]:
+        """
+        What the leader does every tick, in one round trip: :meth:`reap`, :meth:`sweep`, :meth:`publish_feasible`, and how far it has read.
+
+        Returns how many invocations came back (-1: fenced off) and Redis' clock, epoch seconds.
+        """
+        answers = self._calls(
+            [("reap", (token, at_most, self._failed)), ("sweep", (at_most,))],
+            [*self._publishing(feasible, priority), ("SET", f"{self.prefix}leader:cursor", cursor), ("TIME",)],
+        )
+        seconds, micros = answers[-1]
+        return int(answers[0]), int(seconds) + int(micros) / 1e6
 
 
 class AsyncQueue:

@@ -463,6 +463,82 @@ def test_results_have_a_bound_that_ending_never_meets(client: "redis.Redis") -> 
     assert queue.enqueue(request()).status == "ok"
 
 
+class TestTheBell:
+    """What wakes the leader: news of something that waits, and nothing else."""
+
+    @staticmethod
+    def rung(queue: Queue) -> bool:
+        return queue.redis.delete(f"{P}bell") == 1
+
+    def test_it_is_rung_where_something_waits(self, queue: Queue) -> None:
+        first, second = request(), request()
+        queue.enqueue(first)
+        queue.enqueue(second)
+        assert self.rung(queue), "once for both, until somebody has heard it"
+        assert not self.rung(queue)
+        begin(queue, first.id)
+        assert not self.rung(queue), "that is the leader's own doing"
+        end(queue, first.id)
+        assert self.rung(queue), "there may be room for the other"
+        begin(queue, second.id)
+        end(queue, second.id)
+        assert not self.rung(queue), "nothing waits for what has become free"
+
+    def test_what_goes_back_is_news_and_a_report_is_where_something_waits(self, queue: Queue) -> None:
+        one = request()
+
+        def report() -> None:
+            queue.report("cpu0", b"{}", ttl_s=60, lease_s=2, cursor="", running=[])
+
+        queue.enqueue(one)
+        begin(queue, one.id)
+        self.rung(queue)
+        report()
+        assert not self.rung(queue)
+        assert queue.requeue(F, Cause.WORKER_BUSY, [(one.id, 1)], refund=True, alone=False, message="") == [1]
+        assert self.rung(queue)
+        report()
+        assert self.rung(queue)
+
+    def test_the_leader_hears_it_and_reads_what_came_meanwhile(self, queue: Queue, client: "redis.Redis") -> None:
+        one = request()
+        queue.enqueue(one)
+        found = queue.events("0-0", 60.0)
+        assert [event.id for _, raw in found if isinstance(event := stream.decode(raw), stream.Arrived)] == [one.id]
+        assert not client.exists(f"{P}bell")
+        begin(queue, one.id)
+        end(queue, one.id)
+        # Nobody rings; when the wait is over, it is read all the same.
+        entries = queue.events(found[-1][0], 0.001)
+        assert [type(stream.decode(raw)) for _, raw in entries] == [stream.Dispatched, stream.Settled]
+        assert queue.events(entries[-1][0], 1e-9) == [], "a wait without end would never return"
+
+
+def test_housekeeping_is_one_round_trip(queue: Queue, client: "redis.Redis") -> None:
+    lost, old = request(), request()
+    queue.enqueue(lost)
+    queue.enqueue(old)
+    begin(queue, lost.id, old.id)
+    end(queue, old.id)
+    client.zadd(f"{P}leases", {f"{F}|{lost.id}": 1})
+    client.zadd(f"{P}done", {f"{F}|{old.id}": 1})
+    token = str(client.get(f"{P}leader") or b"", "ascii")
+    queue.keep_house(token, "0-0", {}, {})  # the scripts are there now
+    client.zadd(f"{P}leases", {f"{F}|{lost.id}": 1})
+    begin(queue, lost.id, attempt=1)
+    client.zadd(f"{P}leases", {f"{F}|{lost.id}": 1})
+    token = str(client.get(f"{P}leader") or b"", "ascii")
+    before = reads(client)
+    back, clock = queue.keep_house(token, "7-1", {F: "1:2:3:4:5"}, {F: 9.5})
+    assert reads(client) - before == 2, "its own, and that of this question"
+    assert back == 1
+    assert abs(clock - client.time()[0]) <= 2
+    assert not client.exists(f"{P}i:default:{old.id}")
+    assert (client.get(f"{P}leader:cursor"), client.hget(f"{P}feasible", F), client.hget(f"{P}prio", F)) == (b"7-1", b"1:2:3:4:5", b"9.5")
+    assert client.zscore(f"{P}q", F) == 9.5
+    assert queue.keep_house("another", "7-1", {}, {})[0] == -1
+
+
 def test_what_cannot_be_met_is_refused_with_what_could(queue: Queue, client: "redis.Redis") -> None:
     now_us = queue.enqueue(request()).arrival_us
     # Stamped ahead, so that it is fresh however long this test takes.
