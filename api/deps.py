@@ -44,6 +44,8 @@ log = logger("api")
 START_PATIENCE_S = 5.0
 #: When to ask again where a person has to act first.
 DRAINING_S = 5
+#: How long Postgres may work on one statement of a request.
+STATEMENT_S = 10.0
 #: How often what ended invocations left in memory (smore/payloads.py) is removed, and how old it is then at least.
 SWEEP_S = 60.0
 #: Connections of this process to Redis, the subscription aside; more requests at once wait for one.
@@ -214,7 +216,7 @@ class Gateway:
             from smore.profiles import Profiles
             from smore.store import Store
 
-            engine = make_engine(self.settings.postgres.url, "gateway")
+            engine = make_engine(self.settings.postgres.url, "gateway", statement_timeout_s=STATEMENT_S)
             self._reader = Reader(engine)
             self._profiles = Profiles(engine)
             self._audit = Audit(engine)

@@ -29,8 +29,8 @@ def describe(*, title: str, summary: str, version: str, routes: list[BaseRoute])
                 if _is_problem(answer):
                     media_type = "application/json" if standard else "application/problem+json"
                     answer["content"] = {media_type: {"schema": _problem(standard)}}
-                    if status == "503":
-                        answer["headers"] = _RETRY_AFTER
+                if status == "503":
+                    answer["headers"] = _RETRY_AFTER
     for name in _FOREIGN:
         document["components"]["schemas"].pop(name, None)
     return document

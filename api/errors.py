@@ -219,8 +219,9 @@ def _is_unstorable(error: Exception) -> bool:
 
 def _of(error: CallerError, request_id: str, status: int, code: str, details: Mapping[str, object]) -> Response:
     headers = {}
-    if "retry_after_s" in details:
-        headers["Retry-After"] = str(details["retry_after_s"])
+    # Every 503 has one (api/description.py).
+    if "retry_after_s" in details or status == 503:
+        headers["Retry-After"] = str(details.get("retry_after_s", 1))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if status == 413:

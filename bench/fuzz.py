@@ -12,25 +12,35 @@ wrong (schemathesis, https://schemathesis.readthedocs.io). Path parameters are n
 What the fuzzer makes must not stop it: its own key cannot be revoked by it, limits are set for a project of their own, and after each
 operation pauses, drains, pins, boosts, limits and trainings are taken back. Inputs are drawn from a fixed seed; ids are not, so two runs
 are alike and not equal.
+
+``--down redis,postgres`` asks the same while these servers are away, one after the other and each in two ways: killed, so that connections
+are refused, and frozen, so that nobody answers. Then every answer must come within :data:`AWAY_S`; when the server is back the platform
+must serve again by itself, and what it had admitted before must all end well.
 """
 
 import argparse
 import contextlib
 import hashlib
+import itertools
 import json
 import os
+import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import hypothesis
+import psutil
 import requests
 import schemathesis
 from hypothesis import strategies as st
@@ -57,6 +67,17 @@ PROJECT = "fuzzed"
 SEED: Final = 20251121
 #: No operation takes longer, but for a load.
 PATIENCE_S: Final = 30.0
+#: While Redis or Postgres is away the gateway says so within this (docs/architecture.md, "What holds when something dies").
+AWAY_S: Final = 15.0
+#: How long a platform may take to serve again once its server is back.
+RECOVERY_S: Final = 60.0
+#: Requests at a time while a server is away, where each of them waits.
+AT_ONCE: Final = 24
+#: Invocations that wait when a server goes.
+ADMITTED: Final = 20
+#: The servers and how each can be away.
+SERVERS: Final = ("redis", "postgres")
+WAYS: Final = ("killed", "frozen")
 #: What an input that the document forbids may be answered with.
 REFUSALS: Final = (400, 404, 405, 409, 410, 413, 415, 422, 429, 431, 503)
 #: Codes of a 504 that says the truth of an invocation.
@@ -82,6 +103,13 @@ class Found:
     operations: int = 0
     answers: Counter[int] = field(default_factory=Counter)
     faults: dict[tuple[str, str], Fault] = field(default_factory=dict)
+    slowest_s: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def answered(self, status: int, took_s: float) -> None:
+        with self._lock:
+            self.answers[status] += 1
+            self.slowest_s = max(self.slowest_s, took_s)
 
     def add(self, operation: str, kind: str, what: str, request: str) -> None:
         self.faults.setdefault((operation, kind), Fault(operation=operation, what=what, request=request))
@@ -93,18 +121,27 @@ class Fuzzer:
     def __init__(self, url: str, key: str) -> None:
         self._url = url
         self._own_key = key.split("_")[1]
-        self._session = requests.Session()
-        self._session.headers["Authorization"] = f"Bearer {key}"
+        self._key = key
+        self._own = threading.local()
         config = schemathesis.Config.from_dict(
             {
                 "generation": {"with-security-parameters": False},
                 "checks": {"negative_data_rejection": {"expected-statuses": [str(status) for status in REFUSALS]}},
             }
         )
-        document = self._session.get(f"{url}/openapi.json", timeout=PATIENCE_S).json()
+        document = self._ask("GET", "/openapi.json").json()
         self._schema = schemathesis.openapi.from_dict(document, config=config)
         self._schema.config.update(base_url=url)
         self._known = self._prepare()
+
+    @property
+    def _session(self) -> requests.Session:
+        """Of this thread."""
+        if not hasattr(self._own, "session"):
+            self._own.session = requests.Session()
+            self._own.session.headers["Authorization"] = f"Bearer {self._key}"
+        session: requests.Session = self._own.session
+        return session
 
     def _prepare(self) -> dict[str, list[str]]:
         """Things that exist, by the name of the path parameter that they fit."""
@@ -128,6 +165,33 @@ class Fuzzer:
     def run(self, examples: int, only: str = "") -> Found:
         """``examples`` inputs of either kind, right and wrong, for each operation whose label contains ``only``."""
         found = Found()
+        for label, strategies in self._operations(found, only):
+            for strategy in strategies:
+                self._draw(label, strategy, examples, partial(self._try, found, label))
+            if _leaves_something(label):
+                self.restore()
+        return found
+
+    def draw(self, examples: int, only: str = "") -> list[tuple[str, Any]]:
+        """The inputs of :meth:`run`, each with its operation's label, not sent."""
+        drawn: list[tuple[str, Any]] = []
+        for label, strategies in self._operations(Found(), only):
+            for strategy in strategies:
+                cases: list[Any] = []
+                self._draw(label, strategy, examples, cases.append)
+                drawn += [(label, case) for case in cases]
+        return drawn
+
+    def send(self, drawn: Sequence[tuple[str, Any]]) -> Found:
+        """Them, :data:`AT_ONCE` at a time, while a server is away: nothing is taken back."""
+        found = Found(operations=len({label for label, _ in drawn}))
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            for tried in [threads.submit(self._try, found, label, case, AWAY_S) for label, case in drawn]:
+                tried.result()
+        return found
+
+    def _operations(self, found: Found, only: str) -> Iterator[tuple[str, list[Any]]]:
+        """(label, strategies of right and of wrong inputs) of each operation; ``found`` counts them and what is wrong with the document."""
         for result in self._schema.get_all_operations():
             if isinstance(result, Err):
                 found.add("openapi.json", "invalid", str(result.err()), "GET /openapi.json")
@@ -138,14 +202,10 @@ class Fuzzer:
             found.operations += 1
             # Any text fits a path; what has nothing else cannot be asked wrongly, and schemathesis would look for it for long.
             wrong = bool(operation.body.items or operation.query.items or operation.headers.items)
-            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)[: 1 + wrong]:
-                with contextlib.suppress(hypothesis.errors.Unsatisfiable):
-                    self._draw(found, operation.label, operation.as_strategy(generation_mode=mode), examples)
-            if _leaves_something(operation.label):
-                self.restore()
-        return found
+            modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)[: 1 + wrong]
+            yield operation.label, [operation.as_strategy(generation_mode=mode) for mode in modes]
 
-    def _draw(self, found: Found, label: str, strategy: Any, examples: int) -> None:
+    def _draw(self, label: str, strategy: Any, examples: int, use: Callable[[Any], None]) -> None:
         @hypothesis.seed(SEED)
         @hypothesis.settings(
             max_examples=examples, deadline=None, database=None, phases=[hypothesis.Phase.generate],
@@ -156,9 +216,10 @@ class Fuzzer:
             if known:
                 self._aim(label, case, which)
             if not self._locks_out(label, case):
-                self._try(found, label, case)
+                use(case)
 
-        one()
+        with contextlib.suppress(hypothesis.errors.Unsatisfiable):
+            one()
 
     def _aim(self, label: str, case: Any, which: int) -> None:
         for name in case.path_parameters or {}:
@@ -176,17 +237,18 @@ class Fuzzer:
             return bool(given & {ECHO, TENSORS})
         return label == "PUT /v1/projects/{project}/limits" and "default" in given
 
-    def _try(self, found: Found, label: str, case: Any) -> None:
+    def _try(self, found: Found, label: str, case: Any, within_s: float | None = None) -> None:
         request = case.as_curl_command()
+        began = time.monotonic()
         try:
-            response = case.call(session=self._session, timeout=PATIENCE_S if not label.endswith("/load") else 90.0)
+            response = case.call(session=self._session, timeout=within_s or (PATIENCE_S if not label.endswith("/load") else 90.0))
         except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
             # The client library will not send it; tests/acceptance/test_connections.py does.
             return
         except requests.exceptions.RequestException as error:
             found.add(label, type(error).__name__, f"{type(error).__name__}: {error}", request)
             return
-        found.answers[response.status_code] += 1
+        found.answered(response.status_code, time.monotonic() - began)
         if response.status_code >= 500 and not _honest(response):
             found.add(label, str(response.status_code), f"{response.status_code}: {response.text[:300]}", request)
             return
@@ -210,9 +272,34 @@ class Fuzzer:
             if job["state"] not in ("ended", "lost", "failed", "stopping"):
                 self._ask("POST", f"/v1/jobs/{job['id']}/stop")
 
+    def serves(self) -> bool:
+        """Whether Redis and Postgres are there for the gateway again, and an ordinary invocation is answered."""
+        if not all(self._ask("GET", path).status_code == 200 for path in ("/readyz", "/v1/jobs")):
+            return False
+        self.restore()
+        return self.well()
+
     def well(self) -> bool:
         """Whether an ordinary invocation is answered."""
         return self._ask("POST", f"/v1/functions/{ECHO}/invocations", json={"input": 1}).status_code == 200
+
+    def admit(self) -> dict[str, int]:
+        """Invocations that wait until :meth:`lost` lets them run: their inputs by their ids."""
+        for gpu in self._known["gpu"]:
+            self._ask("POST", f"/v1/gpus/{gpu}/pause").raise_for_status()
+        wanted = {"headers": {"Prefer": "respond-async"}, "params": {"deadline_ms": 600_000}}
+        answers = [self._ask("POST", f"/v1/functions/{ECHO}/invocations", json={"input": n}, **wanted) for n in range(ADMITTED)]
+        return {answer.json()["id"]: n for n, answer in enumerate(answers) if answer.status_code == 202}
+
+    def lost(self, admitted: dict[str, int]) -> list[str]:
+        """Let them run; those of the invocations that do not end with their own output."""
+        self.restore()
+        lost = []
+        for id_, given in admitted.items():
+            answer = self._ask("GET", f"/v1/invocations/{id_}", headers={"Prefer": "wait=20"})
+            if answer.status_code != 200 or answer.json().get("output") != given:
+                lost.append(f"{id_}: {answer.status_code} {answer.text[:200]}")
+        return lost
 
 
 def _leaves_something(label: str) -> bool:
@@ -249,21 +336,110 @@ def platform(home: Path) -> Iterator[tuple[local.Endpoints, str]]:
         local.down(home)
 
 
+# --- servers that are away ----------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def away(home: Path, server: str, way: str) -> Iterator[None]:
+    """``server`` of the platform in ``home`` killed, or all its processes frozen, while the ``with`` lasts. Raises LookupError."""
+    pid = local.pid(home, server)
+    if pid is None:
+        raise LookupError(f"{server} does not run")
+    if way == "killed":
+        os.kill(pid, signal.SIGKILL)
+        # Its supervisor would start it again at once.
+        local.stop(home, server)
+        try:
+            yield
+        finally:
+            local.start(home, server)
+        return
+    process = psutil.Process(pid)
+    frozen = [process, *process.children(recursive=True)]
+    for one in frozen:
+        one.suspend()
+    try:
+        yield
+    finally:
+        for one in reversed(frozen):
+            one.resume()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """
+    One server away in one way. ``slowest_s``: the slowest answer; ``recovery_s``: from the server's return until the platform served
+    again, None = it did not within :data:`RECOVERY_S`; ``lost``: which of the ``admitted`` did not end well.
+    """
+
+    server: str
+    way: str
+    requests: int
+    answers: dict[str, int]
+    slowest_s: float
+    recovery_s: float | None
+    admitted: int
+    lost: list[str]
+    faults: list[Fault]
+
+    @property
+    def borne(self) -> bool:
+        return self.recovery_s is not None and self.admitted == ADMITTED and not self.lost and not self.faults
+
+
+def outage(fuzzer: Fuzzer, home: Path, server: str, way: str, drawn: Sequence[tuple[str, Any]]) -> Outage:
+    """What the gateway answers to ``drawn`` while ``server`` is away, and what is left afterwards."""
+    admitted = fuzzer.admit()
+    with away(home, server, way):
+        found = fuzzer.send(drawn)
+    recovery_s = _recovery_s(fuzzer)
+    return Outage(
+        server=server, way=way, requests=found.answers.total(), answers=_sorted(found.answers), slowest_s=round(found.slowest_s, 2),
+        recovery_s=recovery_s, admitted=len(admitted), lost=fuzzer.lost(admitted) if recovery_s is not None else list(admitted),
+        faults=list(found.faults.values()),
+    )  # fmt: skip
+
+
+def _recovery_s(fuzzer: Fuzzer) -> float | None:
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < RECOVERY_S:
+        with contextlib.suppress(requests.exceptions.RequestException):
+            if fuzzer.serves():
+                return round(time.monotonic() - began, 2)
+        time.sleep(0.2 if passed < 2 else 1)
+    return None
+
+
+def _sorted(answers: Counter[int]) -> dict[str, int]:
+    return {str(status): count for status, count in sorted(answers.items())}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--examples", type=int, default=50, help="inputs of either kind for each operation")
     parser.add_argument("--only", default="", help="operations whose method and path contain this")
+    parser.add_argument("--down", default="", help=f"ask while these are away instead: {','.join(SERVERS)}")
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args(arguments)
+    servers = [name for name in wanted.down.split(",") if name]
+    if unknown := set(servers) - set(SERVERS):
+        parser.error(f"--down: {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory() as folder, platform(Path(folder)) as (end, key), Client(end.gateway_url, key) as client:
         deploy(client)
         fuzzer = Fuzzer(end.gateway_url, key)
+        if servers:
+            drawn, outages = fuzzer.draw(wanted.examples, wanted.only), []
+            for name, way in itertools.product(servers, WAYS):
+                outages.append(outage(fuzzer, Path(folder), name, way, drawn))
+                print(f"{name} {way}: {outages[-1].answers}", file=sys.stderr)
+            print(json.dumps([asdict(one) for one in outages], indent=None if wanted.json else 2))
+            return 0 if all(one.borne for one in outages) else 1
         began = time.monotonic()
         found = fuzzer.run(wanted.examples, wanted.only)
         took_s, well = time.monotonic() - began, fuzzer.well()
     figures = {
         "operations": found.operations, "requests": found.answers.total(), "seconds": round(took_s, 1), "well": well,
-        "answers": {str(status): count for status, count in sorted(found.answers.items())},
+        "answers": _sorted(found.answers),
         "faults": [asdict(one) for one in found.faults.values()],
     }  # fmt: skip
     print(json.dumps(figures, indent=None if wanted.json else 2))

@@ -10,9 +10,11 @@ It has no foreign keys: it is written in bulk, and no row waits for another.
 """
 
 import enum
+from collections.abc import Generator
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
+import psycopg
 from sqlalchemy import (
     ARRAY,
     BigInteger,
@@ -27,6 +29,7 @@ from sqlalchemy import (
     MetaData,
     Text,
     create_engine,
+    event,
     func,
     make_url,
     text,
@@ -39,24 +42,58 @@ from smore.domain.invocation import State
 from smore.domain.job import JobState
 from smore.domain.predictor import PredictorState
 
+#: How long a connection is tried and tested, seconds.
+_CONNECT_S: Final = 3
+#: How long a server may be silent beyond the time after which it would end a statement itself, seconds.
+_SILENCE_S: Final = 2.0
+#: How long a thread waits until another gives a connection back, seconds.
+_POOL_S: Final = 5.0
+
 
 def make_engine(url: str, process: str, *, statement_timeout_s: float = 30.0) -> Engine:
     """
     The way to Postgres of one process, which Postgres then knows as ``smore-<process>``.
 
     A connection is tried for 3 s and tested before each use, so that a restarted server costs nobody an error; a dead host is noticed
-    after 10 s.
+    after 10 s, and a server that is there and says nothing (stopped, its disk stuck) 2 s after ``statement_timeout_s``, in which it would
+    have ended the statement itself. All of it raises SQLAlchemy's OperationalError; having waited 5 s for a connection, its TimeoutError.
     """
-    return create_engine(
+    engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         pool_pre_ping=True,
+        pool_timeout=_POOL_S,
         connect_args={
             "application_name": f"smore-{process}",
-            "connect_timeout": 3,
+            "connect_timeout": _CONNECT_S,
             "tcp_user_timeout": 10_000,
             "options": f"-c statement_timeout={int(statement_timeout_s * 1000)}",
         },
     )
+
+    @event.listens_for(engine, "do_connect")
+    def connect(_dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]) -> _Bounded:
+        connection = _Bounded.connect(*arguments, **options)
+        connection.patience_s = statement_timeout_s + _SILENCE_S
+        return connection
+
+    return engine
+
+
+class _Bounded(psycopg.Connection[Any]):
+    """A connection that does not wait for ever: libpq knows no time limit but for connecting."""
+
+    patience_s: float = _CONNECT_S
+
+    def wait(self, gen: Generator[Any, Any, Any], interval: float = 0.1, timeout: float | None = None) -> Any:
+        # Nothing but the pool's test of a connection is asked outside a transaction.
+        patience_s = _CONNECT_S if self.autocommit else self.patience_s
+        try:
+            return super().wait(gen, interval, patience_s if timeout is None else timeout)
+        except psycopg.OperationalError:
+            # The answer is still to come: whoever used the connection next would take it for their own.
+            if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                self.pgconn.finish()
+            raise
 
 
 class Base(DeclarativeBase):

@@ -39,6 +39,7 @@ async def readyz(gateway: TheGateway, response: Response) -> Readiness:
     ready = all(check.ok for check in checks.values())
     if not ready:
         response.status_code = 503
+        response.headers["Retry-After"] = "1"
     return Readiness(ready=ready, checks=checks)
 
 

@@ -83,14 +83,33 @@ def whole(gate: Gate, body: bytes = BODY, *lines: str) -> bytes:
     return gate.head(INVOKE, f"Content-Length: {len(body)}", *lines) + body
 
 
-def test_every_operation_bears_any_input(platform: Platform, attacked: Attacked) -> None:
-    fuzzer = fuzz.Fuzzer(platform.url, platform.key)
+@pytest.fixture(scope="module")
+def fuzzer(platform: Platform, attacked: Attacked) -> fuzz.Fuzzer:
+    return fuzz.Fuzzer(platform.url, platform.key)
+
+
+def test_every_operation_bears_any_input(fuzzer: fuzz.Fuzzer) -> None:
     found = fuzzer.run(EXAMPLES)
 
     assert [f"{one.operation}: {one.what}\n{one.request}" for one in found.faults.values()] == []
     # It came further than to the refusal of everything.
     assert found.operations > 70 and found.answers[200] and found.answers[201] and found.answers[204] and found.answers[422]
     assert fuzzer.well()
+
+
+@pytest.fixture(scope="module")
+def drawn(fuzzer: fuzz.Fuzzer) -> list[tuple[str, Any]]:
+    return fuzzer.draw(1)
+
+
+@pytest.mark.parametrize("server", fuzz.SERVERS)
+def test_every_operation_while_a_server_is_away(platform: Platform, fuzzer: fuzz.Fuzzer, drawn: list[tuple[str, Any]], server: str) -> None:
+    found = fuzz.outage(fuzzer, platform.home, server, "killed", drawn)
+
+    assert [f"{one.operation}: {one.what}\n{one.request}" for one in found.faults] == []
+    assert found.recovery_s is not None and found.admitted == fuzz.ADMITTED and found.lost == []
+    # What needs the server said so; what does not was answered.
+    assert found.answers["503"] > 10 and found.answers["200"] > 5
 
 
 def test_heads_and_bodies_a_byte_at_a_time(attacked: Attacked) -> None:
