@@ -2,14 +2,17 @@
 What one client may take of the gateway before its request is understood: connections, time and bytes.
 
 uvicorn bounds how long a connection idles after an answer, and nothing else: neither the time and size of a request's head, nor the time
-of its body or of reading its answer, nor the number of connections. :class:`Connection` is its protocol with those bounds, told by
-``SMORE_API__*`` (:class:`smore.settings.ApiSettings`). A request that keeps them pays two additions; once a second all connections are
-looked at.
+of its body or of reading its answer, nor the number of connections, neither of all nor of one sender. :class:`Connection` is its protocol
+with those bounds, told by ``SMORE_API__*`` (:class:`smore.settings.ApiSettings`). A request that keeps them pays two additions; once a
+second all connections are looked at.
 """
 
 import asyncio
 import os
 import resource
+from collections.abc import Collection
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
 from typing import Any, ClassVar, Final
 
 from starlette.responses import Response
@@ -60,10 +63,14 @@ class _Transport:
 
 
 class Connection(HttpToolsProtocol):
-    """One client's connection. Made by :func:`protocol`, which gives it its ``bounds``; ``most``: how many there may be."""
+    """
+    One client's connection. Made by :func:`protocol`, which gives it its ``bounds``; ``most``: how many there may be; ``senders``: those
+    that are there by :func:`sender_of`, proxies' aside.
+    """
 
     bounds: ClassVar[ApiSettings]
     most: ClassVar[int]
+    senders: ClassVar[dict[str, set["Connection"]]]
     #: Whether somebody looks at the server's connections already.
     _watched: ClassVar[bool] = False
 
@@ -71,6 +78,8 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.lingers = False
         self._socket: asyncio.Transport | None = None
+        #: Who sends, '' = nobody in particular.
+        self._sender = ""
         #: When what the connection does now began: waiting for a request, a head, a body, an answer, lingering.
         self._since = 0.0
         self._in_head = False
@@ -85,11 +94,21 @@ class Connection(HttpToolsProtocol):
         self._socket = transport
         self._since = self.loop.time()
         super().connection_made(_Transport(transport, self))  # type: ignore[arg-type]  # all of it that uvicorn uses
-        if len(self.connections) > self.most and not self._make_room():
+        peer = transport.get_extra_info("peername")
+        self._sender = sender_of(peer[0], self.bounds.proxies) if isinstance(peer, tuple) else ""
+        if not (self._has_room_of_its_sender() and self._has_room(self.connections, self.most)):
             self._refuse(_crowded())
         elif not self._watched:
             type(self)._watched = True
             self.loop.call_later(LOOK_S, self._look_at_all, self.loop, self.connections)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        of_sender = self.senders.get(self._sender)
+        if of_sender is not None:
+            of_sender.discard(self)
+            if not of_sender:
+                del self.senders[self._sender]
 
     def data_received(self, data: bytes) -> None:
         if self.lingers:
@@ -160,10 +179,22 @@ class Connection(HttpToolsProtocol):
     def _head_bytes(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
-    def _make_room(self) -> bool:
-        """Close those that have waited longest for a request, some at a time because finding them takes a look at all of them."""
-        waiting = sorted((one for one in self.connections if isinstance(one, Connection) and one is not self and one.waits), key=_age)
-        for one in waiting[: max(1, self.most // 64)]:
+    def _has_room_of_its_sender(self) -> bool:
+        if not self._sender:
+            return True
+        of_sender = self.senders.setdefault(self._sender, set())
+        of_sender.add(self)
+        return self._has_room(of_sender, min(self.bounds.max_connections_per_sender, self.most))
+
+    def _has_room(self, among: Collection[object], most: int) -> bool:
+        """
+        Whether ``among`` it there are ``most`` at the most. Beyond that those that have waited longest for a request are closed to make it
+        so, some at a time because finding them takes a look at all of them.
+        """
+        if len(among) <= most:
+            return True
+        waiting = sorted((one for one in among if isinstance(one, Connection) and one is not self and one.waits), key=_age)
+        for one in waiting[: max(1, most // 64)]:
             one.end()
         return bool(waiting)
 
@@ -218,6 +249,20 @@ def _age(one: Connection) -> float:
     return one._since
 
 
+@lru_cache(4096)
+def sender_of(address: str, proxies: tuple[str, ...]) -> str:
+    """
+    Whom an address counts for: itself, of IPv6 its network of 64 bits, in which a host takes what addresses it likes (RFC 4862); '' where
+    it stands for many, being one of ``proxies`` (addresses and networks).
+    """
+    found = ip_address(address.partition("%")[0])
+    mapped = found.ipv4_mapped if found.version == 6 else None
+    found = mapped or found
+    if any(found in ip_network(proxy) for proxy in proxies):
+        return ""
+    return str(found) if found.version == 4 else str(ip_network((found, 64), strict=False))
+
+
 def protocol(bounds: ApiSettings) -> type[Connection]:
     """The protocol for a server with these bounds. Raises the process's own limit of descriptors as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -228,7 +273,7 @@ def protocol(bounds: ApiSettings) -> type[Connection]:
     most = min(bounds.max_connections, max(1, soft - RESERVED))
     if most < bounds.max_connections:
         log.warning("fewer connections than set: too few descriptors", connections=most, descriptors=soft)
-    return type("BoundedConnection", (Connection,), {"bounds": bounds, "most": most})
+    return type("BoundedConnection", (Connection,), {"bounds": bounds, "most": most, "senders": {}})
 
 
 # --- answers ------------------------------------------------------------------------------------------------------------------------------
@@ -254,7 +299,7 @@ def _late(what: str, within_s: float) -> Response:
 
 def _crowded() -> Response:
     return problem(
-        status=503, code="unavailable", detail="The gateway has as many connections as it may.", request_id=_request_id(),
+        status=503, code="unavailable", detail="The gateway has as many connections as it may, yours or all.", request_id=_request_id(),
         headers={"Retry-After": "1", **_CLOSE},
     )  # fmt: skip
 

@@ -1,10 +1,10 @@
 """
 Hostile connections: ``python -m bench.connections --idle 10000 --json``.
 
-On a throw-away platform, over plain sockets: connections opened and left, heads and bodies that come a byte at a time, connections that are
-cut, and bodies of a GiB. While each attack goes on ordinary invocations are made one after the other, and the gateway's memory (PSS) is
-read. The figures say for each attack how many ordinary invocations were answered 200 and how many not, the median and the slowest of them
-in milliseconds, and by how many MiB the gateway had grown at most.
+On a throw-away platform, over plain sockets: connections opened and left, by many senders and by one, heads and bodies that come a byte at
+a time, connections that are cut, and bodies of a GiB. While each attack goes on ordinary invocations are made one after the other, and the
+gateway's memory (PSS) is read. The figures say for each attack how many ordinary invocations were answered 200 and how many not, the median
+and the slowest of them in milliseconds, and by how many MiB the gateway had grown at most.
 """
 
 import argparse
@@ -35,6 +35,9 @@ GIB: Final = 1 << 30
 _PIECE: Final = bytes(256 << 10)
 #: How long an attacker waits for what the gateway does.
 PATIENCE_S: Final = 60.0
+#: Senders that together may have more connections than there may be, and one alone; ordinary callers are none of them.
+MANY: Final = tuple(f"127.0.0.{number}" for number in range(2, 18))
+ALONE: Final = "127.0.0.18"
 #: A new connection is asked for again after that where the gateway's queue of them is full.
 _AGAIN_S: Final = 0.05
 
@@ -60,11 +63,12 @@ class Gate:
         parts = urlsplit(url)
         return cls(parts.hostname or "127.0.0.1", parts.port or 80, key)
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect(self, source: str | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """``source``: the address that it comes from."""
         until = time.monotonic() + PATIENCE_S
         while True:
             try:
-                return await asyncio.open_connection(self.host, self.port)
+                return await asyncio.open_connection(self.host, self.port, local_addr=(source, 0) if source is not None else None)
             except (ConnectionError, TimeoutError):
                 if time.monotonic() > until:
                     raise
@@ -143,11 +147,14 @@ class Gate:
 # --- attacks ------------------------------------------------------------------------------------------------------------------------------
 
 
-async def leave_open(gate: Gate, count: int) -> list[asyncio.StreamWriter]:
-    """Connections that have had one answer each and stay, as clients with a pool leave them. The gateway may have closed some."""
+async def leave_open(gate: Gate, count: int, senders: Sequence[str] = MANY) -> list[asyncio.StreamWriter]:
+    """
+    Connections that have had one answer each and stay, as clients with a pool leave them, from ``senders`` by turns. The gateway may have
+    closed some.
+    """
 
-    async def one() -> asyncio.StreamWriter:
-        reader, writer = await gate.connect()
+    async def one(number: int) -> asyncio.StreamWriter:
+        reader, writer = await gate.connect(senders[number % len(senders)])
         with contextlib.suppress(ConnectionError):
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             await reader.read(1024)
@@ -155,15 +162,15 @@ async def leave_open(gate: Gate, count: int) -> list[asyncio.StreamWriter]:
 
     writers: list[asyncio.StreamWriter] = []
     for first in range(0, count, 100):
-        writers += await asyncio.gather(*(one() for _ in range(min(100, count - first))))
+        writers += await asyncio.gather(*(one(first + number) for number in range(min(100, count - first))))
     return writers
 
 
-async def trickle(gate: Gate, count: int, start: bytes, *, every_s: float = 0.2) -> list[bytes]:
+async def trickle(gate: Gate, count: int, start: bytes, *, every_s: float = 0.2, source: str | None = None) -> list[bytes]:
     """Connections that send ``start`` and then a byte at a time until the gateway has enough: what it said to each."""
 
     async def one() -> bytes:
-        reader, writer = await gate.connect()
+        reader, writer = await gate.connect(source)
         answer = asyncio.ensure_future(reader.read(65536))
         try:
             writer.write(start)
@@ -242,6 +249,14 @@ async def run(gate: Gate, pid: int, idle: int, slow: int) -> list[Figures]:
             writer.transport.abort()
         return f"{there} of {idle} were open at the end"
 
+    async def one_sender() -> str:
+        writers = await leave_open(gate, idle, (ALONE,))
+        there = sum(one.raddr.ip == ALONE for one in psutil.Process(pid).net_connections("tcp") if one.raddr)
+        for writer in writers:
+            writer.transport.abort()
+        at_work = await trickle(gate, idle // 8, gate.head(invoke, "Content-Length: 1000000"), every_s=1.0, source=ALONE)
+        return f"{there} of {idle} were open at the end, at work: {_counted(at_work)}"
+
     async def slow_heads() -> str:
         return _counted(await trickle(gate, slow, b"POST /v1/keys HTTP/1.1\r\nx: "))
 
@@ -262,7 +277,10 @@ async def run(gate: Gate, pid: int, idle: int, slow: int) -> list[Figures]:
                 said.append(f"{answer[9:12].decode()} after {sent / 2**20:.1f} MiB")
         return ", ".join(said)
 
-    attacks = {"left open": left_open, "slow heads": slow_heads, "slow bodies": slow_bodies, "cut off": cut_off, "1 GiB": large}
+    attacks = {
+        "left open": left_open, "one sender": one_sender, "slow heads": slow_heads, "slow bodies": slow_bodies, "cut off": cut_off,
+        "1 GiB": large,
+    }  # fmt: skip
     return [await measured(gate, pid, name, attack) for name, attack in attacks.items()]
 
 

@@ -6,10 +6,11 @@ Every knob of the platform in one place, read from the environment.
 """
 
 from functools import cache
+from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from smore.domain.loss import PROBE_MAX_S, PROBE_SHARE
@@ -32,6 +33,10 @@ class PostgresSettings(BaseModel):
     retention_days: float = Field(default=14.0, gt=0)
 
 
+def _network(given: str) -> str:
+    return str(ip_network(given))
+
+
 class ApiSettings(BaseModel):
     host: str = "127.0.0.1"
     port: int = 8400
@@ -43,6 +48,10 @@ class ApiSettings(BaseModel):
     sync_wait_s: float = 30.0
     #: Connections at a time. Beyond them those that have waited longest for a request are closed; where all are at work, the newest (503).
     max_connections: int = Field(default=8192, ge=16)
+    #: The same of one sender: an IPv4 address or an IPv6 network of 64 bits. Not of ``proxies``, which stand for many.
+    max_connections_per_sender: int = Field(default=1024, ge=4)
+    #: Addresses and networks of proxies in front of the gateway, as a JSON list: ``["10.0.0.7", "fd00::/64"]``.
+    proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
     #: How long a connection may wait for its next request, seconds: longer than clients keep theirs, so that they close first.
     keep_alive_s: float = Field(default=75.0, gt=0)
     #: How long a request's line and headers may take to come, seconds, and how many bytes they may have.

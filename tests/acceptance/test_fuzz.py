@@ -29,7 +29,8 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 EXAMPLES = 3
 #: Bounds that a test can wait for.
 BOUNDS = {
-    "SMORE_API__HEAD_S": "2", "SMORE_API__STALL_S": "2", "SMORE_API__MAX_CONNECTIONS": "300", "SMORE_BLOBS__PROJECT_BYTES": str(64 << 20),
+    "SMORE_API__HEAD_S": "2", "SMORE_API__STALL_S": "2", "SMORE_API__MAX_CONNECTIONS": "300",
+    "SMORE_API__MAX_CONNECTIONS_PER_SENDER": "100", "SMORE_BLOBS__PROJECT_BYTES": str(64 << 20),
 }  # fmt: skip
 #: What the gateway may grow by under an attack, MiB: several times less than one of the large bodies, or all small ones together.
 GROWTH_MIB = 96
@@ -168,6 +169,30 @@ def test_connections_that_are_left_open(attacked: Attacked) -> None:
         writers = await connections.leave_open(gate, 900)
         pid = local.pid(attacked.home, "gateway")
         assert len(psutil.Process(pid).net_connections("tcp")) < 300 + 64
+        for writer in writers:
+            writer.transport.abort()
+
+    attacked.by(attack)
+
+
+def test_one_sender_does_not_take_all_connections(attacked: Attacked) -> None:
+    gateway = psutil.Process(local.pid(attacked.home, "gateway"))
+    working = b"HTTP/1.1 100 "
+
+    async def attack(gate: Gate) -> None:
+        writers = await connections.leave_open(gate, 250, (connections.ALONE,))
+        held = sum(one.raddr.ip == connections.ALONE for one in gateway.net_connections("tcp") if one.raddr)
+        assert held <= 100
+        # When none of theirs waits for a request any more the next is refused.
+        head, said = gate.head(INVOKE, "Content-Length: 100000", "Expect: 100-continue"), working
+        for _ in range(300):
+            reader, writer = await gate.connect(connections.ALONE)
+            writers.append(writer)
+            writer.write(head)
+            said = await reader.read(4096)
+            if not said.startswith(working):
+                break
+        assert status(said) == 503 and b"retry-after: 1" in said.lower()
         for writer in writers:
             writer.transport.abort()
 
