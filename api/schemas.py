@@ -1,20 +1,25 @@
 """Bodies of the admin routes and of all answers, for checking and for the API's description. The hot path does not use them."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, Strict
 
 from smore.domain.access import Scope
+from smore.domain.function import TensorSpec
 from smore.domain.invocation import State
+from smore.domain.limits import Limits
 from smore.domain.loss import DEFAULT_BUDGET
 
 #: JSON's own numbers and truths: ``true`` is no number of milliseconds, ``"1"`` none either.
 Number = Annotated[float, Strict()]
 Whole = Annotated[int, Strict()]
 Flag = Annotated[bool, Strict()]
-#: Text that Postgres and an argv can hold.
-Text = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
+#: No character that Postgres and an argv cannot hold.
+_STORABLE: Final = r"^[^\x00]*$"
+Text = Annotated[str, Field(max_length=4096, pattern=_STORABLE)]
+#: A short one: a name, or what a list is searched for.
+Word = Annotated[str, Field(max_length=256, pattern=_STORABLE)]
 
 
 def _dated(value: object) -> object:
@@ -78,7 +83,7 @@ class BoostBody(_Body):
 class PinBody(_Body):
     """``gpus``: the only GPU instances that the function may go to, those that are away now too; ``for_s`` as for a boost."""
 
-    gpus: list[Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00]*$")]] = Field(min_length=1, max_length=64)
+    gpus: list[Annotated[str, Field(min_length=1, max_length=128, pattern=_STORABLE)]] = Field(min_length=1, max_length=64)
     for_s: For = None
 
 
@@ -143,10 +148,10 @@ class AttachBody(_Body):
     gpu: str | None = None
     pid: Whole = Field(ge=1, le=2**31 - 1)
     start: Whole = Field(default=0, ge=0, le=2**62)
-    boot: str = Field(default="", max_length=64, pattern=r"^[^\x00]*$")
+    boot: str = Field(default="", max_length=64, pattern=_STORABLE)
     tracked: Flag = False
-    group: Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]*$")] | None = None
-    former: str | None = Field(default=None, max_length=64, pattern=r"^[^\x00]*$")
+    group: Annotated[str, Field(min_length=1, max_length=256, pattern=_STORABLE)] | None = None
+    former: str | None = Field(default=None, max_length=64, pattern=_STORABLE)
     workload: str | None = None
     budget: Number | None = None
 
@@ -178,13 +183,7 @@ class ProjectBody(_Body):
 class SecretBody(_Body):
     """Eight characters at least: shorter ones could not be told from other text where they are masked."""
 
-    value: str = Field(min_length=8, max_length=32_768, pattern=r"^[^\x00]*$", repr=False)
-
-
-class Tensor(BaseModel):
-    name: str
-    datatype: str
-    shape: list[int]
+    value: str = Field(min_length=8, max_length=32_768, pattern=_STORABLE, repr=False)
 
 
 class Scaling(BaseModel):
@@ -204,8 +203,8 @@ class Function(BaseModel):
     revision: int
     entrypoint: str = ""
     deadline_ms: float | None = None
-    inputs: list[Tensor] | None = None
-    outputs: list[Tensor] | None = None
+    inputs: tuple[TensorSpec, ...] | None = None
+    outputs: tuple[TensorSpec, ...] | None = None
     scaling: Scaling | None = None
 
 
@@ -664,19 +663,6 @@ class Key(BaseModel):
     created_at: datetime | None = None
     revoked_at: datetime | None = None
     key: str | None = None
-
-
-class Limits(BaseModel):
-    """
-    What a project may use, null = no limit: invocations accepted a second over time (``rate_per_s``) and at once (``burst``, default 1),
-    that wait (``depth``), that wait or run (``concurrency``), and memory of all its warm instances (``warm_memory_mib``).
-    """
-
-    rate_per_s: float | None = None
-    burst: int | None = None
-    depth: int | None = None
-    concurrency: int | None = None
-    warm_memory_mib: float | None = None
 
 
 class Use(BaseModel):

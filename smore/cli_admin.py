@@ -161,7 +161,7 @@ def _list_projects(output: Output) -> None:
     def of(name: str) -> Column[Any]:
         def cell(project: Any) -> str:
             most = getattr(project.limits, name)
-            used = getattr(project.use, name) if project.use is not None else None
+            used = getattr(project.use, name, None)
             return f"{'' if used is None else f'{used:g} of '}{'any' if most is None else f'{most:g}'}"
 
         return name, cell

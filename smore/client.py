@@ -194,6 +194,7 @@ class Invocation:
     detail: str = ""
     attempt: int = 0
     gpu: str = ""
+    rows: int = 1
     arrival_at: datetime | None = None
     deadline_at: datetime | None = None
     finished_at: datetime | None = None
@@ -307,6 +308,7 @@ class Job:
     #: started, tracked (it runs elsewhere and tells its steps) or attached (it is only watched: nothing it loses is measured).
     source: str = "started"
     measured: bool = True
+    workload: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -647,13 +649,20 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Project:
-    """``use``: invocations that wait (``depth``), that wait or run (``concurrency``), and memory of warm instances."""
+class Use:
+    """What a project uses now: invocations that wait, that wait or run, and memory of its warm instances."""
 
+    depth: int = 0
+    concurrency: int = 0
+    warm_memory_mib: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
     name: str
     created_at: datetime | None = None
     limits: Limits = NO_LIMITS
-    use: Limits | None = None
+    use: Use | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

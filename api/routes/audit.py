@@ -12,17 +12,15 @@ from smore.domain.errors import Forbidden
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
-Text = Annotated[str | None, Query(max_length=256, pattern=r"^[^\x00]*$")]
-
 
 @router.get("")
 def list_audit(
     gateway: TheGateway,
     caller: AdminKey,
-    project: Text = None,
-    key: Text = None,
-    route: Text = None,
-    target: Text = None,
+    project: schemas.Word | None = None,
+    key: schemas.Word | None = None,
+    route: schemas.Word | None = None,
+    target: schemas.Word | None = None,
     since: schemas.Moment | None = None,
     until: schemas.Moment | None = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,

@@ -174,15 +174,9 @@ def _shown(entry: FunctionEntry, spec: FunctionSpec | None) -> schemas.Function:
     if spec is None:
         return schemas.Function(name=entry.name, project=entry.project, revision=entry.revision)
     deadline_s = spec.deadline_s if entry.deadline_s is None else entry.deadline_s
-
-    def tensors(declared: Any) -> list[schemas.Tensor] | None:
-        if declared is None:
-            return None
-        return [schemas.Tensor(name=tensor.name, datatype=tensor.datatype, shape=list(tensor.shape)) for tensor in declared]
-
     return schemas.Function(
         name=entry.name, project=entry.project, revision=entry.revision, entrypoint=spec.entrypoint, deadline_ms=deadline_s * 1000,
-        inputs=tensors(spec.inputs), outputs=tensors(spec.outputs),
+        inputs=spec.inputs, outputs=spec.outputs,
         scaling=schemas.Scaling(min_warm=spec.min_warm, max_warm=spec.max_warm, keep_alive_s=spec.keep_alive_s, prewarm=spec.prewarm.value),
     )  # fmt: skip
 

@@ -41,8 +41,7 @@ def list_projects(gateway: TheGateway, _caller: OperatorKey) -> schemas.Projects
 
 
 def _shown(project: "Project", use: schemas.Use | None = None) -> schemas.Project:
-    limits = schemas.Limits(**project.limits.to_dict())
-    return schemas.Project(name=project.name, created_at=moment(project.created_at), limits=limits, use=use)
+    return schemas.Project(name=project.name, created_at=moment(project.created_at), limits=project.limits, use=use)
 
 
 @router.post("", status_code=201)
