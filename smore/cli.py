@@ -36,6 +36,7 @@ from smore.terminal import (
     percent,
     show,
     show_value,
+    span_s,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +74,6 @@ app.add_typer(queues, name="queues")
 app.add_typer(keys, name="keys")
 secrets = typer.Typer(help="Secrets of functions; alone: list their names.", invoke_without_command=True)
 app.add_typer(secrets, name="secrets")
-cli_admin.add_to(app, queues=queues, gpus=gpus, jobs=jobs)
 
 
 def read_input(text: str) -> Any:
@@ -94,8 +94,9 @@ def read_input(text: str) -> Any:
 @app.command()
 def deploy(files: Annotated[list[Path], typer.Argument(help="function.yaml files, or folders that hold one and its code.")]) -> None:
     """
-    Register functions, or new revisions of them. Returns when their canary has passed. A folder's code and weights are uploaded: a key
-    that may do this has a shell on the GPU workers.
+    Register functions, or new revisions of them; returns when their first run has succeeded.
+
+    A folder's code and weights are uploaded: a key that may do this has a shell on the GPU workers.
     """
     with connected() as client:
         for file in files:
@@ -635,22 +636,12 @@ def predictor_rollback() -> None:
     learn("ml.learning", "rollback")
 
 
-def _span_s(text: str) -> float:
-    from smore.domain.errors import InvalidSpec
-    from smore.domain.function import duration_s
-
-    try:
-        return duration_s(text, "--since")
-    except InvalidSpec as error:
-        fail(str(error))
-
-
 Since = Annotated[str, typer.Option(help="How far back is counted: 90s, 30m, 24h.")]
 
 
 def _show_prewarm(since: str, output: Output) -> None:
     with connected() as client:
-        found = client.prewarm(_span_s(since))
+        found = client.prewarm(span_s(since))
     if output is not Output.TABLE:
         show_value(found, output)
         return
@@ -723,7 +714,7 @@ def _list_jobs(output: Output) -> None:
     columns: list[Column[Any]] = [
         ("id", lambda j: j.id),
         ("name", lambda j: j.name),
-        ("state", lambda j: j.state),
+        ("state", lambda j: f"{j.state} (exit code {j.exit_code})" if j.exit_code else j.state),
         ("gpus", lambda j: j.gpus),
         ("iterations", lambda j: j.iterations),
         ("alone", lambda j: ms(j.solo_s)),
@@ -1039,6 +1030,9 @@ class Tail:
         self._at += end
         for line in data[:end].decode(errors="replace").splitlines():
             print(f"{self._prefix}{line}", file=out)
+
+
+cli_admin.add_to(app, queues=queues, gpus=gpus, jobs=jobs)
 
 
 def main() -> None:

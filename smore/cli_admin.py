@@ -1,29 +1,20 @@
 """The commands of administrators: limits, drains, boosts, pins, purges, targets, the trail of changes, and the doctor."""
 
-import re
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
 
-from smore.terminal import EXIT_FAILED, Column, Id, Output, OutputOption, connected, fail, moment, percent, show, show_value
+from smore.terminal import EXIT_FAILED, Column, Id, Output, OutputOption, connected, fail, moment, percent, show, show_value, span_s
 
 slo = typer.Typer(help="Targets: deadlines of functions and budgets of jobs; alone: list them.", invoke_without_command=True)
 projects = typer.Typer(help="Projects, what they may use and what they use; alone: list them.", invoke_without_command=True)
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 ForOption = Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h, 1d; without it until --end.")]
 EndOption = Annotated[bool, typer.Option("--end", help="Take it back.")]
 ProjectOption = Annotated[str | None, typer.Option(help="Of this project; without it that of your key.")]
 Function = Annotated[str, typer.Argument(metavar="FUNCTION")]
-
-
-def seconds(text: str) -> float:
-    """``90s``, ``30m``, ``2h``, ``1d`` or a number of seconds. Raises typer.BadParameter."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is no time; 90s, 30m, 2h and 1d are")
-    return float(found[1]) * _UNITS[found[2] or "s"]
 
 
 # --- what is done to queues and GPU instances -------------------------------------------------------------------------------------------
@@ -63,7 +54,7 @@ def boost(
 
     if (factor is None) != end:
         raise typer.BadParameter("either a FACTOR or --end is expected")
-    for_s = seconds(for_) if for_ is not None else None
+    for_s = span_s(for_) if for_ is not None else None
     with connected() as client:
         client.carry(admin.boost(function, factor, for_s=for_s, project=project))
 
@@ -75,14 +66,17 @@ def pin(
     end: EndOption = False,
     project: ProjectOption = None,
 ) -> None:
-    """Keep a function to some GPU instances."""
+    """Keep a function to some GPU instances, those that are away now too: while all of them are, it waits."""
     from smore import admin
 
     if bool(gpu) == end:
         raise typer.BadParameter("either GPU instances or --end is expected")
-    for_s = seconds(for_) if for_ is not None else None
+    for_s = span_s(for_) if for_ is not None else None
     with connected() as client:
         client.carry(admin.pin(function, gpu or [], for_s=for_s, project=project))
+        away = set(gpu or []) - {one.id for one in client.gpus()} if gpu else set()
+    if away:
+        print(f"smore: not there now: {', '.join(sorted(away))}", file=sys.stderr)
 
 
 def purge(function: Function, project: ProjectOption = None) -> None:
@@ -135,9 +129,14 @@ def slo_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
 
 @slo.command("function")
 def slo_function(
-    name: Function, deadline_ms: Annotated[float | None, typer.Argument(help="Without it the revision's own again.")] = None
+    name: Function,
+    deadline: Annotated[str | None, typer.Argument(help="250ms, 5s, or milliseconds; without it the revision's own again.")] = None,
 ) -> None:
     """Set the deadline of a function, over the one of its revision."""
+    if deadline is not None and deadline.lstrip("-").replace(".", "", 1).isdecimal():
+        deadline_ms: float | None = float(deadline)
+    else:
+        deadline_ms = None if deadline is None else span_s(deadline) * 1e3
     with connected() as client:
         client.set_slo(name, deadline_ms)
 
@@ -228,7 +227,7 @@ def audit(
     """Who changed what, the newest first."""
     from smore import admin
 
-    began = (datetime.now(UTC) - timedelta(seconds=seconds(since))).isoformat() if since is not None else None
+    began = (datetime.now(UTC) - timedelta(seconds=span_s(since))).isoformat() if since is not None else None
     wanted = {"project": project, "key": key, "route": route, "target": target, "since": began}
     with connected() as client:
         page = client.carry(admin.audit(wanted, limit=limit, cursor=cursor))
@@ -248,7 +247,13 @@ def audit(
 
 
 def _short(value: dict[str, Any] | None) -> str | None:
-    return None if value is None else ", ".join(f"{name}={one}" for name, one in value.items())
+    if value is None:
+        return None
+    shown = {
+        name: moment(datetime.fromtimestamp(one, UTC)) if name.endswith("_until") and isinstance(one, int | float) else one
+        for name, one in value.items()
+    }
+    return ", ".join(f"{name}={one}" for name, one in shown.items())
 
 
 # --- the doctor -------------------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -299,6 +300,9 @@ def _postgres(place: Site) -> Iterator[Finding]:
         return
     import psycopg
 
+    root = str(Path(__file__).parents[1])
+    if root not in sys.path:  # the installed command does not run with the checkout on its path
+        sys.path.append(root)
     from migrations import head
 
     dsn = place.postgres_url.replace("postgresql+psycopg://", "postgresql://", 1)

@@ -1,6 +1,7 @@
 """What every command of ``smore`` shares: how it reaches the platform, shows what it got, and ends."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ class Output(StrEnum):
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to show it.")]
 Id = Annotated[str, typer.Argument(metavar="ID")]
 T = TypeVar("T")
+#: Columns of a line that goes into a pipe, and of one that is only measured.
+PIPE_WIDTH: Final = 200
+MOST_WIDTH: Final = 10_000
 #: A table's column: its header, and a row's cell.
 Column = tuple[str, Callable[[T], object]]
 
@@ -46,26 +50,52 @@ def connected() -> Iterator["Client"]:
         with Client() as client:
             yield client
     except Unreachable as error:
-        fail(f"{error}\nIs the platform up? `smore up` starts it on this machine.", EXIT_UNREACHABLE)
+        named = os.environ.get("SMORE_URL")
+        hint = f"SMORE_URL is {named}." if named else "Is the platform up? `smore up` starts it on this machine."
+        fail(f"{error}\n{hint}", EXIT_UNREACHABLE)
     except ApiError as error:
         known = {name: value for name, value in error.body.items() if name not in ("type", "title", "status", "detail", "code")}
         fail(f"{error}{f' {json.dumps(known)}' if known else ''}")
 
 
 def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output) -> None:
-    """Rows of a list, as a table for people or whole for programs."""
+    """Rows of a list, as a table for people or whole for programs; where the screen is too narrow for a table, as paragraphs."""
     if output is not Output.TABLE:
         show_value(list(rows), output)
         return
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(*(header for header, _ in columns), box=box.SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
-        table.add_row(*(cell(get(row)) for _, get in columns))
+    cells = [[cell(get(row)) for _, get in columns] for row in rows]
+    for line in cells:
+        table.add_row(*(escape(text) for text in line))
     # Into a pipe a line is as long as it is: there is no screen to fit.
-    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    if console.measure(table, options=console.options.update(width=MOST_WIDTH)).maximum > console.width:
+        print("\n\n".join(_blocks([header for header, _ in columns], cells, console.width)))
+    else:
+        console.print(table)
+
+
+def _blocks(headers: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """A paragraph for each row: its first cell, and below what else is known, as many "header value" to a line as fit into ``width``."""
+    for first, *rest in cells:
+        lines = [first]
+        room = 0
+        for header, text in zip(headers[1:], rest, strict=True):
+            if text == cell(None):
+                continue
+            named = f"{header} {text}".strip()
+            if len(named) + 3 <= room:
+                lines[-1] += f"   {named}"
+                room -= len(named) + 3
+            else:
+                lines.append(f"  {named}")
+                room = width - len(named) - 2
+        yield "\n".join(lines)
 
 
 def show_value(value: object, output: Output) -> None:
@@ -94,6 +124,17 @@ def cell(value: object) -> str:
             return " ".join(str(item) for item in value)
         case _:
             return str(value)
+
+
+def span_s(text: str) -> float:
+    """Seconds of ``500ms``, ``90s``, ``30m``, ``2h``, ``1d`` or a number of seconds. Raises typer.BadParameter."""
+    from smore.domain.errors import InvalidSpec
+    from smore.domain.function import duration_s
+
+    try:
+        return duration_s(float(text) if text.replace(".", "", 1).isdecimal() else text, "")
+    except InvalidSpec as error:
+        raise typer.BadParameter(f"{text!r} is no time; 500ms, 90s, 30m, 2h and 1d are") from error
 
 
 def percent(value: float | None) -> str | None:

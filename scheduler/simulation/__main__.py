@@ -48,7 +48,7 @@ def _positive(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    main = argparse.ArgumentParser(prog="python -m scheduler.simulation", description="Policies on a simulated cluster.")
+    main = argparse.ArgumentParser(prog="smore", description="Policies on a simulated cluster.")
     commands = main.add_subparsers(dest="do", required=True)
 
     fitting = commands.add_parser("fit", help="fit the ground truth to measured rows")

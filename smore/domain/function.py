@@ -147,14 +147,14 @@ def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
 
 #: Beyond every bound; what is written larger becomes this and the bound of its field refuses it.
 _MOST = 1e18
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|KB|MB|GB|B)")
 _BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
 def duration_s(value: object, field_name: str) -> float:
-    """Seconds from ``"800ms"``, ``"5s"``, ``"10m"``, ``"1h"`` or a number of seconds."""
+    """Seconds from ``"800ms"``, ``"5s"``, ``"10m"``, ``"1h"``, ``"1d"`` or a number of seconds."""
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST:
         return float(value)
     match = _DURATION.fullmatch(str(value).strip())

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import httpx
 import pytest
 import yaml
 
 from smore import cli, client, local
+from smore.terminal import Column, Output, show
 
 GPU = {
     "id": "cpu0", "kind": "cpu", "utilisation": 0.5, "running": 1, "slots": 8, "memory_used_mib": 100, "memory_total_mib": 2048,
@@ -410,7 +411,7 @@ class TestPrewarm:
     def test_a_span_that_is_none(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
         assert serve().asked == []
         assert smore("prewarm", "--since", "long") != 0
-        assert "'long' is not a duration" in capsys.readouterr().err
+        assert "'long' is no time" in capsys.readouterr().err
 
     def test_changes_only_what_is_named(self, serve: Serve) -> None:
         platform = serve()
@@ -421,3 +422,17 @@ class TestPrewarm:
             {"scaling": {"min_warm": 0, "keep_alive": -1.0, "prewarm": "off"}}, {"scaling": {"keep_alive": "10m"}},
         ]  # fmt: skip
         assert smore("functions", "scale", "f") != 0
+
+
+def test_a_table_too_wide_for_the_screen_becomes_paragraphs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("0123456789abcdef" * 2, "[bracketed]", None, "a device with a long name"), ("short", "x", 3, None)]
+    columns: list[Column[Any]] = [(name, lambda row, at=at: row[at]) for at, name in enumerate(("id", "name", "count", "device"))]  # type: ignore[misc]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    show(rows, columns, Output.TABLE)
+    assert capsys.readouterr().out == (
+        "0123456789abcdef0123456789abcdef\n  name [bracketed]   device a device with a long name\n\nshort\n  name x   count 3\n"
+    )
+    monkeypatch.setenv("COLUMNS", "120")
+    show(rows, columns, Output.TABLE)
+    assert "[bracketed]" in capsys.readouterr().out.splitlines()[3]

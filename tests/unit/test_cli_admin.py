@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from smore import admin, cli, cli_admin, doctor
+from smore import admin, cli, doctor
 from smore.client import Call
 from smore.doctor import Finding, Site, Verdict
 from smore.settings import Settings
+from smore.terminal import span_s
 from tests.unit.test_cli import Serve, serve, smore
 
 __all__ = ["serve"]
@@ -29,13 +30,14 @@ Q = "/v1/queues"
         (("drain", "--gpu", "g", "--end"), "POST /v1/gpus/g/resume", {}),
         (("boost", "f", "4", "--for", "30m"), f"PUT {Q}/f/boost", {"factor": 4.0, "for_s": 1800.0}),
         (("boost", "f", "--end"), f"DELETE {Q}/f/boost", {}),
-        (("pin", "f", "a", "b"), f"PUT {Q}/f/pin", {"gpus": ["a", "b"], "for_s": None}),
         (("pin", "f", "--end", "--project", "p"), f"DELETE {Q}/f/pin", {"project": "p"}),
         (("purge", "f"), f"POST {Q}/f/purge", {}),
         (("gpus", "allow", "g", "7"), "POST /v1/gpus/g/allow", {"pid": 7}),
         (("gpus", "protect", "g", "7"), "POST /v1/gpus/g/protect", {"pid": 7}),
         (("slo", "job", "j", "0.05"), "PUT /v1/jobs/j/slo", {"budget": 0.05}),
         (("slo", "function", "f", "250"), "PUT /v1/functions/f/slo", {"deadline_ms": 250.0}),
+        (("slo", "function", "f", "250ms"), "PUT /v1/functions/f/slo", {"deadline_ms": 250.0}),
+        (("slo", "function", "f"), "PUT /v1/functions/f/slo", {"deadline_ms": None}),
         (
             ("projects", "limit", "p", "--rate", "5", "--depth", "9"),
             "PUT /v1/projects/p/limits",
@@ -49,6 +51,15 @@ def test_commands_ask_for_what_they_say(serve: Serve, arguments: tuple[str, ...]
     platform.answers[asked] = (200, {"id": "j", "name": "p", "cancelled": 3})
     assert smore(*arguments) == 0
     assert platform.asked == [(asked, body)]
+
+
+def test_a_pin_to_what_is_not_there_is_set_and_said(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    platform.answers[f"PUT {Q}/f/pin"] = (204, {})
+    platform.answers["GET /v1/gpus"] = (200, {"gpus": []})
+    assert smore("pin", "f", "a", "b") == 0
+    assert platform.asked[0] == (f"PUT {Q}/f/pin", {"gpus": ["a", "b"], "for_s": None})
+    assert "not there now: a, b" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -86,9 +97,9 @@ def test_a_trace_is_sent_as_it_is(serve: Serve, capsys: pytest.CaptureFixture[st
     assert (call.content, call.headers, call.repeatable) == (b"\x1f\x8b", {"Content-Type": "application/gzip"}, False)
 
 
-@pytest.mark.parametrize(("text", "expected"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("1d", 86400)])
+@pytest.mark.parametrize(("text", "expected"), [("90", 90), ("1.5", 1.5), ("250ms", 0.25), ("1.5m", 90), ("2h", 7200), ("1d", 86400)])
 def test_times(text: str, expected: float) -> None:
-    assert cli_admin.seconds(text) == expected
+    assert span_s(text) == expected
 
 
 def test_the_trail_is_shown_with_how_to_go_on(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
