@@ -19,7 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
-from api import schemas
+from api import pages, schemas
 from api.connections import protocol
 from api.deps import Gateway
 from api.description import describe
@@ -163,6 +163,8 @@ def create_app(config: Settings) -> Application:
         version="1",
         lifespan=lifespan,
         responses=problems,
+        docs_url=None,
+        redoc_url=None,
         exception_handlers={Exception: _explained},
     )
     for kind in (SmoreError, RequestValidationError, HTTPException):
@@ -172,6 +174,7 @@ def create_app(config: Settings) -> Application:
         health, oip, traces,
     ):  # fmt: skip
         app.include_router(module.router)
+    pages.add_to(app)
     return app
 
 

@@ -1,9 +1,9 @@
 """Bodies of the admin routes and of all answers, for checking and for the API's description. The hot path does not use them."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, Strict
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, Strict
 
 from smore.domain.access import Scope
 from smore.domain.function import TensorSpec
@@ -29,8 +29,16 @@ def _dated(value: object) -> object:
     return value
 
 
+def _on_the_calendar(value: datetime) -> datetime:
+    """A first day of the year 1 east of Greenwich is before it in UTC, and no moment there."""
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("a moment in the years 1 to 9999 of UTC is expected") from error
+
+
 #: A moment that a caller names.
-Moment = Annotated[AwareDatetime, BeforeValidator(_dated)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_dated), AfterValidator(_on_the_calendar)]
 
 
 class _Body(BaseModel):

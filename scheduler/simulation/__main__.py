@@ -97,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     comparing.add_argument("--world-seeds", type=_positive, default=1, help="seeds in each changed world")
     comparing.add_argument("--workers", type=_positive, default=os.cpu_count() or 1, help="processes, by default one for each core")
     comparing.add_argument("--out", type=Path, help="folder for the raw rows of every run, tables and a page with pictures")
-    comparing.add_argument("--json", action="store_true", help="only the JSON line")
+    comparing.add_argument("--json", action="store_true", help="only the JSON line; without it a terminal gets none")
 
     reporting = commands.add_parser("report", help="one page of several comparisons, and of what was measured")
     reporting.add_argument("folders", type=Path, nargs="+", help="each made by compare --out")
@@ -258,6 +258,8 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
         page = _write_page(options.out, [options.out], measured)
         if not options.json:
             print(page)
+    if sys.stdout.isatty() and not options.json:
+        return  # all of it was shown
     figures = {name: one.mean for name, one in intervals.items()}
     for one in judged:
         figures |= {
@@ -308,7 +310,8 @@ def _show(plan: Plan, found: comparison.Comparison, intervals: Mapping[str, metr
         print(f"{found.policies[0]} against the others, points of advantage, paired by seed, 95 % interval:")
     for claimed in judged:
         advantage = claimed.advantage
-        numbers = f"{100 * advantage.mean:+.2f} [{100 * advantage.low:+.2f}, {100 * advantage.high:+.2f}]"
+        bounds = f"{100 * advantage.low:+.2f}, {100 * advantage.high:+.2f}" if math.isfinite(advantage.low) else "one seed"
+        numbers = f"{100 * advantage.mean:+.2f} [{bounds}]"
         worlds = (
             f"; sign in {100 * claimed.worlds:.0f} % of {plan.worlds} worlds, {100 * claimed.calm:+.2f} without interference"
             if plan.worlds
@@ -316,9 +319,10 @@ def _show(plan: Plan, found: comparison.Comparison, intervals: Mapping[str, metr
         )
         print(f"  {claimed.verdict:15} {claimed.claim}: {numbers}{worlds}")
     functions = [name.removeprefix("admission.") for name in next(iter(found.values.values())) if name.startswith("admission.")]
-    print("admission by function: " + ", ".join(functions))
+    narrow = max((8, *(len(name) + 2 for name in functions)))
+    print(f"{'admission by':{wide}}" + "".join(f"{name:>{narrow}}" for name in functions))
     for policy in found.policies:
-        print(f"{policy:{wide}}" + "".join(f"{100 * intervals[f'admission.{name}.{policy}'].mean:8.1f}" for name in functions))
+        print(f"{policy:{wide}}" + "".join(f"{100 * intervals[f'admission.{name}.{policy}'].mean:{narrow}.1f}" for name in functions))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -41,7 +41,7 @@ STYLE: Final = """
 :root { color-scheme: light; --ink: #1c2330; --soft: #5b6577; --line: #dfe3ea; --back: #f6f7f9; --card: #fff; --blue: #0072b2; }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--ink); font: 15px/1.55 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; }
-main { max-width: 1080px; margin: 0 auto; padding: 32px 20px 80px; }
+main { max-width: 1160px; margin: 0 auto; padding: 32px 20px 80px; }
 h1 { font-size: 27px; margin: 0 0 6px; letter-spacing: -.01em; }
 h2 { font-size: 21px; margin: 52px 0 4px; }
 h3 { font-size: 16px; margin: 30px 0 8px; }

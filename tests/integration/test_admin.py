@@ -229,6 +229,7 @@ def test_every_change_leaves_its_trail(http: httpx.Client, other: httpx.Client, 
     assert [*first["entries"], *rest["entries"]] == page["entries"]
     assert rest["next_cursor"] is None
     assert [one["target"] for one in ok(http.get("/v1/audit", params={"route": "slo"}))["entries"]] == ["function/echo"]
+    assert http.get("/v1/audit", params={"since": "0001-01-01T00:00:00+23:59"}).json()["field"] == "since"
     assert len(ok(http.get("/v1/audit", params={"target": f"gpu/{GPU}"}))["entries"]) == 1
     assert ok(http.get("/v1/audit", params={"since": "2999-01-01T00:00:00Z"}))["entries"] == []
     for none in ("1.8e9", "2026-01-01", "2026-01-01T00:00:00"):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -724,7 +725,9 @@ def test_health_ready_metrics_and_documents(http: httpx.Client, gateway: Served,
         assert ready.json()["checks"]["gpus"] == {"ok": True, "detail": GPU}
         metrics = anyone.get("/metrics").text
         assert 'smore_invocations_total{function="default/echo",outcome="succeeded"}' in metrics
-        assert anyone.get("/docs").status_code == 200
+        loaded = re.findall(r'(?:src|href)="([^"]+)"', anyone.get("/docs").text)
+        assert len(loaded) == 3
+        assert all(path.startswith("/docs/static/") and anyone.get(path).status_code == 200 for path in loaded)
         invoke = anyone.get("/openapi.json").json()["paths"]["/v1/functions/{function}/invocations"]["post"]
         assert set(invoke["requestBody"]["content"]) == {"application/json", "application/octet-stream"}
         assert {"200", "202"} <= set(invoke["responses"])
