@@ -722,6 +722,7 @@ def _list_jobs(output: Output) -> None:
         ("degradation", lambda j: percent(j.degradation) if j.measured else "unmeasured"),
         ("loss", lambda j: percent(j.loss)),
         ("budget", lambda j: percent(j.budget)),
+        ("source", lambda j: j.source),
         ("command", lambda j: j.argv),
     ]
     show(found, columns, output)
@@ -780,7 +781,7 @@ def jobs_stop(id_: Id) -> None:
     """End a job. One that runs elsewhere is let go: it trains on, and is not followed any more."""
     with connected() as client:
         stopped = client.stop_job(id_)
-    if stopped.source == "started":
+    if stopped.source == "started" or stopped.state != "stopping":
         print(f"{stopped.name} is {stopped.state}")
     else:
         print(f"{stopped.name} is let go; it runs elsewhere and trains on")

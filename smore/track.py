@@ -155,11 +155,13 @@ def track(
     (smore/remote.py); the rest is for that alone. ``name``: of the job (SMORE_JOB); ``gpu``: the GPU instance it trains on (SMORE_GPU),
     needed where the platform cannot find out; ``workload`` and ``budget`` as in ``POST /v1/jobs``.
 
-    Without any of them it does nothing, so that a script runs unchanged outside the platform.
+    Without any of them it does nothing, so that a script runs unchanged outside the platform; one of the two alone is said in the log.
     """
     file = path or os.environ.get("SMORE_TRACK")
     url, key = os.environ.get("SMORE_URL"), os.environ.get("SMORE_API_KEY")
     if file or not url or not key:
+        if not file and (url or key):
+            warn("steps are not tracked, training goes on: %s is not set", "SMORE_API_KEY" if url else "SMORE_URL")
         return Tracker(file or None)
     try:
         # Here, because a script that writes to a file needs neither the HTTP client nor its thread.

@@ -91,6 +91,16 @@ def test_without_a_path_nothing_is_tracked(monkeypatch: pytest.MonkeyPatch, path
         assert tracker.active
 
 
+@pytest.mark.parametrize(("given", "missing"), [("SMORE_URL", "SMORE_API_KEY"), ("SMORE_API_KEY", "SMORE_URL")])
+def test_half_of_what_it_needs_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, given: str, missing: str) -> None:
+    monkeypatch.delenv("SMORE_TRACK", raising=False)
+    monkeypatch.delenv(missing, raising=False)
+    monkeypatch.setenv(given, "http://127.0.0.1:9")
+    with track() as tracker:
+        tracker.step()
+    assert [record.message for record in caplog.records] == [f"steps are not tracked, training goes on: {missing} is not set"]
+
+
 def test_what_was_overwritten_is_counted_as_lost(path: Path) -> None:
     reader = TrackReader(str(path))
     steps(path, CAPACITY + 10)
