@@ -13,6 +13,7 @@ from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
 from smore.fleet import WarmState
 from smore.settings import WorkerSettings
+from tests.eventually import eventually
 from worker.device import CpuPartition, Load
 from worker.frames import Loaded
 from worker.heartbeat import DEAF_S, Ears
@@ -284,6 +285,9 @@ class Killed(FakeRunner):
     def exhausted(self) -> bool:
         return self.spent
 
+    def prepare(self, device: str, timeout_s: float) -> None:
+        pass
+
     def kill(self, number: int = 9) -> None:
         self.ended.set()
 
@@ -344,6 +348,22 @@ def test_then_from_running_ones() -> None:
     stage.jobs_mib, stage.owed_mib = 150.0, 100.0
     assert stage.relieve() == ["a", "c"], "the one furthest above what it declared"
     assert greedy.instance.evicted is Cause.WORKER_BUSY and not modest.instance.evicted
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_standby_runner_counts_and_can_be_switched_off(wanted: bool) -> None:
+    stage = Training()
+    stage.pool._wants_standby = wanted
+    stage.run("a", keep_alive_s=5.0)
+    stage.pool.start()
+    try:
+        # The keeper's work in one round: first what has waited long enough goes, then a standby runner comes.
+        stage.now += 10
+        eventually(lambda: not stage.pool.warm(), what="the end of what idles")
+        eventually(lambda: stage.pool.memory_used_mib() == (60.0 if wanted else 0.0), what="its memory")
+    finally:
+        stage.pool.close()
+    assert len(stage.made) == 1 + wanted
 
 
 def test_the_standby_runner_goes_before_what_works() -> None:
