@@ -44,6 +44,8 @@ log = logger("api")
 START_PATIENCE_S = 5.0
 #: When to ask again where a person has to act first.
 DRAINING_S = 5
+#: How long Redis may take for one command of a request.
+COMMAND_S = 5.0
 #: How long Postgres may work on one statement of a request.
 STATEMENT_S = 10.0
 #: How often what ended invocations left in memory (smore/payloads.py) is removed, and how old it is then at least.
@@ -60,7 +62,7 @@ class Gateway:
             raise ValueError("SMORE_REDIS__URL is not set")
         self.settings = settings
         pool = redis.asyncio.BlockingConnectionPool.from_url(
-            settings.redis.url, max_connections=_CONNECTIONS, timeout=2, socket_timeout=5, socket_connect_timeout=2, protocol=2
+            settings.redis.url, max_connections=_CONNECTIONS, timeout=2, socket_timeout=COMMAND_S, socket_connect_timeout=2, protocol=2
         )
         self.redis = redis.asyncio.Redis(connection_pool=pool)
         self.queue = AsyncQueue(self.redis, settings.redis.prefix, settings.queue)
@@ -153,7 +155,7 @@ class Gateway:
     def client(self) -> "redis.Redis":
         with self._lock:
             if self._client is None:
-                self._client = connect(self.settings)
+                self._client = connect(self.settings, silence_s=COMMAND_S)
             return self._client
 
     def fleet(self) -> Fleet:

@@ -207,8 +207,11 @@ def is_away(error: Exception) -> bool:
     if isinstance(error, redis.ConnectionError | redis.TimeoutError | redis.OutOfMemoryError | redis.ReadOnlyError):
         return True
     # A process that has not loaded SQLAlchemy cannot raise its errors, and loading it here would cost every gateway its memory.
-    database = sys.modules.get("sqlalchemy.exc")
-    return database is not None and isinstance(error, database.OperationalError | database.InterfaceError | database.TimeoutError)
+    database, driver = sys.modules.get("sqlalchemy.exc"), sys.modules.get("psycopg")
+    if database is not None and isinstance(error, database.OperationalError | database.InterfaceError | database.TimeoutError):
+        return True
+    # The mirror (smore/mirror.py) speaks to the driver itself.
+    return driver is not None and isinstance(error, driver.OperationalError | driver.InterfaceError)
 
 
 def _is_unstorable(error: Exception) -> bool:

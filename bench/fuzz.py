@@ -68,7 +68,7 @@ SEED: Final = 20251121
 #: No operation takes longer, but for a load.
 PATIENCE_S: Final = 30.0
 #: While Redis or Postgres is away the gateway says so within this (docs/architecture.md, "What holds when something dies").
-AWAY_S: Final = 15.0
+AWAY_S: Final = 20.0
 #: How long a platform may take to serve again once its server is back.
 RECOVERY_S: Final = 60.0
 #: Requests at a time while a server is away, where each of them waits.

@@ -58,11 +58,16 @@ SCRIPTS = (
 )  # fmt: skip
 
 
-def connect(config: Settings) -> "redis.Redis":
-    """A client whose blocked reads outlast any tick and whose broken connections are noticed. Raises ValueError without a URL."""
+def connect(config: Settings, *, silence_s: float = 10.0) -> "redis.Redis":
+    """
+    A client whose broken connections are noticed: a command, or a blocked read, may take ``silence_s``, by default more than any tick.
+    Raises ValueError without a URL.
+    """
     if config.redis.url is None:
         raise ValueError("SMORE_REDIS__URL is not set")
-    return redis.from_url(config.redis.url, socket_timeout=10, socket_connect_timeout=2, health_check_interval=5, socket_read_size=_READ)
+    return redis.from_url(
+        config.redis.url, socket_timeout=silence_s, socket_connect_timeout=2, health_check_interval=5, socket_read_size=_READ
+    )  # fmt: skip
 
 
 def new_id() -> str:

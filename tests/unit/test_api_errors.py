@@ -1,6 +1,7 @@
 """Problem documents: one table, stable codes, nothing of the platform's inside."""
 
 import orjson
+import psycopg
 import pytest
 import redis
 from sqlalchemy.exc import DataError, OperationalError
@@ -60,6 +61,8 @@ def test_the_platforms_errors_are_hidden(error: Exception) -> None:
         redis.ConnectionError("secret"),
         redis.TimeoutError("secret"),
         OperationalError("select", {}, Exception("secret")),
+        psycopg.errors.QueryCanceled("secret"),
+        psycopg.InterfaceError("secret"),
         errors.Unavailable("secret"),
     ],
 )
