@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     main.add_argument("--policy", required=True, help="the other policy; knobs after colons, edf-util:sm_cap=0.9")
     main.add_argument("--gpus", type=more, default=0, metavar="+N", help="as many GPU instances more for it, with nothing on them")
     main.add_argument("--seed", type=int, default=0, help="of the policies, and of run times that were not measured")
-    main.add_argument("--json", action="store_true", help="only the JSON line")
+    main.add_argument("--json", action="store_true", help="only the JSON line; without it a terminal gets none")
     return main
 
 
@@ -225,6 +225,8 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     if not options.json:
         show(found, columns, options.policy, options.gpus)
+        if sys.stdout.isatty():
+            return 0  # all of it was shown
     figures = {
         f"{name}.{column}": float(f"{value:.6g}") for column, by in columns.items() for name, value in by.items() if math.isfinite(value)
     }
