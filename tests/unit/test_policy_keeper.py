@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -326,10 +327,34 @@ def test_rules_are_told_of_a_minute_a_few_at_a_time() -> None:
 def test_a_new_leader_teaches_its_rules_what_was_counted() -> None:
     stage = Stage()
     stage.at(T, function(0), served(), CountsKnown(counts={"p/f0": [(T - 120, 2), (T - 60, 0)], "p/gone": [(T - 60, 1)]}))
-    assert stage.rules["p/f0"].heard[:6] == [
-        ("arrived", T - 105), ("idle", T - 105, 1, 0), ("arrived", T - 75), ("idle", T - 75, 1, 0), ("minute", T - 60, 2, None),
-        ("minute", T, 0, None),
-    ]  # fmt: skip
+    heard = stage.rules["p/f0"].heard
+    assert heard[4:6] == [("minute", T - 60, 2, None), ("minute", T, 0, None)]
+    first, second = (float(heard[index][1]) for index in (0, 2))  # type: ignore[arg-type]
+    assert heard[:4] == [("arrived", first), ("idle", first, 1, 0), ("arrived", second), ("idle", second, 1, 0)]
+    assert T - 120 <= first < second < T - 60
+    # The next leader is taught the same.
+    again = Stage()
+    again.at(T, function(0), served(), CountsKnown(counts={"p/f0": [(T - 120, 2), (T - 60, 0)]}))
+    assert again.rules["p/f0"].heard[:6] == heard[:6]
+
+
+def test_counts_teach_no_gap_to_the_second() -> None:
+    """A request in every third minute, whenever in it: most of the next ones find an instance held, and it is not held all the time."""
+    stage, random = Stage(), Random(1)
+    made = Priced(price_gb_s=90.0, load_s=1.0, run_s=0.1)
+    stage.rules["p/f0"] = made  # type: ignore[assignment]
+    stage.at(T, function(0), served(), report("a", T))
+    stage.at(T, CountsKnown(counts={"p/f0": [(T - 60.0 * minute, 1) for minute in range(360, 0, -3)]}))
+    found, held, until = 0, 0.0, T
+    for number in range(40):
+        before, until = until, T + 180.0 * (number + 1) + 60.0 * random.random()
+        made.arrived(before)
+        holds = made.idle(before, 1)
+        assert holds is not None
+        found += any(hold.from_at <= until < hold.until_at for hold in holds)
+        held += sum(max(0.0, min(hold.until_at, until) - hold.from_at) for hold in holds)
+    assert found >= 30
+    assert held < 0.5 * (until - T)
 
 
 def test_rules_begin_anew_with_what_was_imported_meanwhile_and_with_what_is_loaded() -> None:
@@ -340,7 +365,8 @@ def test_rules_begin_anew_with_what_was_imported_meanwhile_and_with_what_is_load
     stage.at(T + 90, CountsKnown(counts={"p/f0": [(T - 60, 1), (T + 60, 5)]}))
     begun = stage.rules["p/f0"]
     assert begun is not former
-    assert begun.heard[:3] == [("arrived", T - 30), ("idle", T - 30, 1, 0), ("minute", T, 1, None)]
+    assert [line[0] for line in begun.heard[:2]] == ["arrived", "idle"]
+    assert begun.heard[2] == ("minute", T, 1, None)
     # The minute that runs is no past.
     assert ("minute", T + 120, 5, None) not in begun.heard
     assert ("idle", T + 90, 2, 0) in begun.heard

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heappop, heappush
 from math import ceil, floor, inf, isfinite, isnan
+from random import Random
 from typing import Final, Protocol
 
 import numpy as np
@@ -251,8 +252,9 @@ class Keeper:
         """
         Arrivals of the past, so that rules need not learn them again: those of the functions that are named begin anew with them.
 
-        Arrivals are taken to be spread evenly over their minute; nothing that a rule answers meanwhile counts. What is loaded then begins
-        to be idle now.
+        When in its minute an arrival came is not known: each is given a moment at random, the same ones for the same function. Moments
+        spread evenly would make gaps of whole minutes, and a rule sure of what nobody knows. Nothing that a rule answers meanwhile counts.
+        What is loaded then begins to be idle now.
         """
         now_at = self._straight(now)
         self._turn(now_at)
@@ -263,13 +265,13 @@ class Keeper:
                 continue
             kept.rule = self._rule(kept.demand)
             assert kept.rule is not None
+            draw = Random(function).random
             for at, count in minutes:
                 if at + MINUTE_S > begin:
                     break
                 if count:
                     kept.seen = True
-                    for number in range(min(count, 60)):
-                        moment = at + MINUTE_S * (number + 0.5) / min(count, 60)
+                    for moment in sorted(at + MINUTE_S * draw() for _ in range(min(count, 60))):
                         kept.rule.arrived(moment)
                         kept.rule.idle(moment, 1)
                 kept.rule.minute(at + MINUTE_S, count, None)
