@@ -8,9 +8,10 @@ one CPU partition. Each loads for 1.5 s (bench/functions.py).
 * *Periodic*: one request in every ``--period``-th minute, at a moment drawn uniformly within it.
 * *Bursty*: three to six requests in one minute, then as many minutes without as a fair coin says: ``--period`` - 1 or ``--period``.
 
-Nothing is compressed: a minute is a minute. The six hours before the run are drawn by the same rules and written into Postgres as counted
-minutes, as an import of a trace would be; the forecaster is fitted on them by the platform's own command, and the leader is started anew,
-so that its rules are taught what was counted. From then on the platform counts, forecasts and decides on its own.
+Nothing is compressed: a minute is a minute. The six hours before are drawn by the same rules and imported as a trace, as anybody would
+(``smore traces import``); from the minute of the import on the requests are sent, and the platform fits, counts, forecasts and decides on
+its own. The first four of these minutes, in which it learns, are not scored. What it has counted itself goes before the import: in the
+minute or two of the deployment it has seen the functions' first runs and nothing else.
 
 Figures for ``periodic`` and ``bursty``: ``cold_share_on.<kind>`` and ``cold_share_off.<kind>``, cold starts of all requests;
 ``cold_avoided.<kind>``, their difference, with its 95 % interval (``cold_avoided_low``, ``cold_avoided_high``: paired bootstrap over
@@ -21,7 +22,6 @@ included; ``requests.<kind>``. ``forecast_s``: one forecast of all functions, st
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -34,28 +34,25 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from sqlalchemy import Engine, delete, insert
 
 from bench import report
 from bench.overload import Rig
-from smore import local
-from smore.db import ArrivalsMinuteRow, CountedMinuteRow, make_engine
+from smore import admin, local
 
 KINDS: Final = ("periodic", "bursty")
-#: Minutes before the run that are known, and of them those that the platform has to come up in.
+#: Minutes that are imported, and minutes after those in which the platform learns.
 PAST_MIN: Final = 360
 MARGIN_MIN: Final = 4
 KEEP_ALIVE_S: Final = 20.0
 #: Seconds for which an instance of these functions may stand idle to save a cold start.
 PRICE_S: Final = 90.0
 MEMORY_MIB: Final = 64
-ALL_SECONDS: Final = (1 << 60) - 1
 RESAMPLES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two functions with the same requests. ``counts`` [T]: by minute, the last ones are the run's."""
+    """Two functions with the same requests. ``counts`` [T]: by minute, the first ones are imported."""
 
     kind: str
     name: str
@@ -99,20 +96,11 @@ def document(name: str, mode: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def remember(engine: Engine, pairs: Sequence[Pair], begin: float) -> None:
-    """Write the minutes before the run as if they had been counted, in place of what the first runs of the functions were counted as."""
-    moments = [datetime.fromtimestamp(begin + 60 * minute, UTC) for minute in range(PAST_MIN)]
-    with engine.begin() as connection:
-        for row in (CountedMinuteRow, ArrivalsMinuteRow):
-            connection.execute(delete(row))
-        connection.execute(insert(CountedMinuteRow), [{"minute": at, "seconds": ALL_SECONDS} for at in moments])
-        rows = [
-            {"project": "default", "function": pair.function("on"), "minute": moments[minute], "n": pair.counts[minute]}
-            for pair in pairs
-            for minute in range(PAST_MIN)
-            if pair.counts[minute]
-        ]
-        connection.execute(insert(ArrivalsMinuteRow), rows)
+def trace(pairs: Sequence[Pair]) -> bytes:
+    """What is imported, a row for each function that is kept and a column for each minute."""
+    head = ",".join(("HashFunction", *(str(1 + minute) for minute in range(PAST_MIN))))
+    rows = (",".join((pair.function("on"), *map(str, pair.counts[:PAST_MIN]))) for pair in pairs)
+    return "\n".join((head, *rows, "")).encode()
 
 
 def command(rig: Rig, word: str) -> tuple[dict[str, object], float]:
@@ -166,7 +154,7 @@ def difference(sent: Sequence[Sent], random: np.random.Generator) -> tuple[float
 
 def measure(minutes: int, period: int, many: int, seed: int) -> tuple[dict[str, float], dict[str, object]]:
     random = np.random.default_rng(seed)
-    made = PAST_MIN + minutes
+    made = PAST_MIN + MARGIN_MIN + minutes
     pairs = [Pair(kind=kind, name=f"{kind}{n}", counts=counts(kind, made, period, random)) for kind in KINDS for n in range(many)]
     figures: dict[str, float] = {}
     environment = {
@@ -175,28 +163,25 @@ def measure(minutes: int, period: int, many: int, seed: int) -> tuple[dict[str, 
     with (
         tempfile.TemporaryDirectory(prefix="smore-prewarm-") as folder,
         Rig(Path(folder), [local.Partition(gpu="cpu0", kind="cpu", device="")], functions=(), environment=environment) as rig,
+        ThreadPoolExecutor(1) as sender,
     ):
         for pair in pairs:
             for mode, word in (("on", "auto"), ("off", "off")):
                 rig.client.deploy(document(pair.function(mode), word))
-        time.sleep(3)  # until their first runs are recorded
+        time.sleep(60 - time.time() % 60)
         since = time.time() // 60 * 60 + 60 * MARGIN_MIN
-        begin = since - 60 * PAST_MIN
-        engine = make_engine(rig.end.postgres_url, "bench")
-        remember(engine, pairs, begin)
-        engine.dispose()
-        fitted, _ = command(rig, "fit")
-        report.progress(f"fitted: {fitted}")
-        leader = rig.redis.get(f"{rig.prefix}leader:process")
-        assert isinstance(leader, bytes)
-        os.kill(int(leader.decode().rpartition(":")[2]), signal.SIGTERM)
+        begin = since - 60 * (MARGIN_MIN + PAST_MIN)
+        imported = rig.client.carry(admin.import_trace(trace(pairs), name="past.csv"))
+        report.progress(f"imported until {imported.until:%H:%M:%S}")
+        sending = sender.submit(run, rig, pairs, begin, PAST_MIN, MARGIN_MIN + minutes, random)
+        while not _foreseen(rig, pairs):
+            if time.time() > since:
+                raise RuntimeError(f"the platform took longer than {MARGIN_MIN} minutes to learn")
+            time.sleep(1)
         published, figures["forecast_s"] = command(rig, "forecast")
         report.progress(f"published: {published}")
-        rig.patiently("a word from the rules", lambda: _foreseen(rig, pairs))
-        if time.time() > since:
-            raise RuntimeError(f"the platform took longer than {MARGIN_MIN} minutes to come up")
         report.progress(f"{minutes} minutes from {datetime.fromtimestamp(since, UTC):%H:%M:%S}")
-        ids = run(rig, pairs, begin, PAST_MIN, minutes, random)
+        ids = [one for one in sending.result() if one[1] >= PAST_MIN + MARGIN_MIN]
         time.sleep(max(0.0, since + 60 * minutes - time.time()))
         rig.patiently("the history", lambda: rig.client.executions(ids[-1][2]) and rig.client.executions(ids[-1][3]))
         sent = [Sent(pair=pair, minute=minute, on=_cold(rig, on), off=_cold(rig, off)) for pair, minute, on, off in ids]
