@@ -43,7 +43,6 @@ from worker.processes import Bounds, Runner, Zygote, end_survivors
 from worker.secrets import Secrets
 from worker.supply import Supplier
 from worker.tasks import register_run
-from worker.threads import Threads
 
 log = observability.logger(__name__)
 
@@ -229,7 +228,7 @@ def _shut_memory() -> None:
 def _serve(app: Celery, worker: Worker) -> int:
     register_run(app, worker.executor, worker.stopping)
     controller = app.Worker(
-        hostname=f"{worker.config.worker.gpu}@{os.uname().nodename}", pool_cls=Threads, concurrency=worker.config.worker.slots,
+        hostname=f"{worker.config.worker.gpu}@{os.uname().nodename}", pool_cls="threads", concurrency=worker.config.worker.slots,
         loglevel="WARNING", quiet=True, without_gossip=True, without_mingle=True, without_heartbeat=True,
     )  # fmt: skip
     controller.start()

@@ -42,7 +42,7 @@ def straight(task: "Task[Any, Any]", app: Celery, consumer: Any, **_: object) ->
             # It is off the list already; what it claimed comes back by its lease.
             log.error("unreadable message dropped", error=str(error))
             return
-        consumer.pool.apply_async(_guarded, (task.run, function, revision, attempts))
+        consumer.pool.apply_async(_guarded, (task.run, function, revision, attempts), callback=_done)
 
     return handle
 
@@ -53,3 +53,7 @@ def _guarded(run: Callable[..., None], *args: object) -> None:
     except Exception:
         # A defect of ours: told, and the batch's leases run out. The thread goes on.
         log.exception("batch failed")
+
+
+def _done(_: object) -> None:
+    """Celery's pool insists on being able to tell somebody."""
