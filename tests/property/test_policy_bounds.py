@@ -1,0 +1,78 @@
+"""Whatever the table says and whatever comes: no budget is passed by its own prediction, and the order of GPU instances means nothing."""
+
+from collections.abc import Iterator
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.policy import kernel
+from scheduler.policy.core import Engine
+from scheduler.policy.events import Event, InvocationSettled, TableUpdated
+from scheduler.policy.knobs import preset
+from tests.unit.test_policy_engine import NOW, arrived, function, gpu, known, own, placed
+
+Placed = Iterator[list[tuple[str, str]]]
+FUNCTIONS, TRAININGS = 3, 4
+
+losses = st.floats(0.0, 0.3)
+#: What each training loses to each function, what each function loses to each training, and to each function.
+tables = st.tuples(
+    st.lists(st.tuples(*[losses] * FUNCTIONS), min_size=TRAININGS, max_size=TRAININGS),
+    st.lists(st.tuples(*[losses] * FUNCTIONS), min_size=TRAININGS, max_size=TRAININGS),
+    st.lists(st.tuples(*[losses] * FUNCTIONS), min_size=FUNCTIONS, max_size=FUNCTIONS),
+).map(lambda found: known(*found))
+#: (None = the oldest of what runs ends, else a function comes; seconds since the step before)
+plans = st.lists(st.tuples(st.none() | st.integers(0, FUNCTIONS - 1), st.floats(0.0, 0.5)), max_size=40)
+
+
+def gpus(order: tuple[int, ...] = tuple(range(TRAININGS)), budgets: tuple[float, ...] = (0.1,) * TRAININGS) -> list[Event]:
+    """One for each training; none has as much free memory as another, so that nothing is alike."""
+    return [gpu(f"g{number}", number, functions=FUNCTIONS, memory_used=100.0 * number, losses=own(budgets[number])) for number in order]
+
+
+def run(engine: Engine, table: TableUpdated, plan: list[tuple[int | None, float]], reports: list[Event], *, alone: bool = False) -> Placed:
+    """Yields what was placed after each step; ``alone``: each ends before the next comes."""
+    engine.decide(NOW, [table, *[function(number) for number in range(FUNCTIONS)], *reports])
+    now, running = NOW, []
+    for step, (which, passed) in enumerate(plan):
+        now += passed
+        if alone:
+            which = step % FUNCTIONS if which is None else which
+        if which is None:
+            events: list[Event] = [InvocationSettled(id=running.pop(0), attempt=1)] if running else []
+        else:
+            events = [arrived(which, f"{step:03d}", at=now, within=2.0)]
+        found = placed(engine.decide(now, events))
+        running += [id_ for id_, _ in found]
+        yield found
+        if alone:
+            engine.decide(now, [InvocationSettled(id=id_, attempt=1) for id_ in running])
+            running = []
+
+
+@settings(max_examples=100, deadline=None)
+@given(tables, plans, st.tuples(*[st.floats(0.01, 0.3)] * TRAININGS))
+def test_no_training_is_predicted_to_lose_more_than_its_budget(
+    table: TableUpdated, plan: list[tuple[int | None, float]], budgets: tuple[float, ...]
+) -> None:
+    engine = Engine(preset("smore"))
+    for _ in run(engine, table, plan, gpus(budgets=budgets)):
+        loss, budget = engine.cluster.fact(kernel.NOW_TRAINING), engine.cluster.fact(kernel.BUDGET)
+        assert (loss <= budget + 1e-9).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(tables, plans, st.permutations(range(TRAININGS)), st.sampled_from(["smore", "smore-product", "elasticflow", "edf-util", "fifo"]))
+def test_the_order_of_gpu_instances_means_nothing(
+    table: TableUpdated, plan: list[tuple[int | None, float]], order: list[int], name: str
+) -> None:
+    one, other = (list(run(Engine(preset(name)), table, plan, gpus(rows))) for rows in (tuple(range(TRAININGS)), tuple(order)))
+    assert one == other
+
+
+@settings(max_examples=100, deadline=None)
+@given(tables, plans)
+def test_elasticflow_is_smore_where_nothing_ever_waits_beside_another(table: TableUpdated, plan: list[tuple[int | None, float]]) -> None:
+    """They differ in order and in the fast mode only (digest 3.3)."""
+    one, other = (list(run(Engine(preset(name)), table, plan, gpus(), alone=True)) for name in ("smore", "elasticflow"))
+    assert one == other
