@@ -7,7 +7,7 @@ The hot path needs Redis alone. What needs SQLAlchemy is imported by the first r
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -275,12 +275,17 @@ class Trail:
         )
 
 
-async def _trail(request: Request) -> Trail:
+async def _trail(request: Request) -> AsyncIterator[Trail]:
     gateway: Gateway = request.app.state.gateway
-    return Trail(gateway, f"{request.method} {request.scope['route'].path}", request.scope["request_id"])
+    try:
+        yield Trail(gateway, f"{request.method} {request.scope['route'].path}", request.scope["request_id"])
+    finally:
+        # Whoever reads the answer finds the change made: the next request may come sooner than its announcement.
+        await gateway.waiters.caught_up()
 
 
-TheTrail = Annotated[Trail, Depends(_trail)]
+# Left before the answer is sent.
+TheTrail = Annotated[Trail, Depends(_trail, scope="function")]
 TheGateway = Annotated[Gateway, Depends(_gateway)]
 InvokeKey = Annotated[KeyEntry, Depends(_caller(Scope.INVOKE))]
 ReadKey = Annotated[KeyEntry, Depends(_caller(Scope.READ))]

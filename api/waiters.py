@@ -27,6 +27,8 @@ TICK_S = 0.05
 DOUBT_S = 5.0
 #: A subscription that is silent this long is asked for a sign of life, and given up after twice that.
 SILENCE_S = 5.0
+#: A change waits at most this long until this gateway has applied it.
+ECHO_S = 2.0
 #: Waiters re-read in one round trip.
 _CHUNK = 200
 
@@ -70,6 +72,9 @@ class Waiters:
         self._heard_at = 0.0
         self._rereading: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        #: Who waits until what was announced so far is applied, by what the server was asked to echo.
+        self._echoes: dict[bytes, asyncio.Future[None]] = {}
+        self._asked = 0
         self.connected = asyncio.Event()
 
     def __len__(self) -> int:
@@ -116,6 +121,35 @@ class Waiters:
             if not known:
                 del self._waiting[waiter.id]
 
+    async def caught_up(self) -> None:
+        """
+        Every change of the catalog announced before this call is applied when it returns. The server answers a PING on the subscribed
+        connection behind all that it published to it; a new connection reads the whole catalog, which answers as well.
+
+        Ends after ECHO_S in any case: a change that was made stays made while Redis is away.
+        """
+        token = b"%d" % self._asked
+        self._asked += 1
+        try:
+            async with asyncio.timeout(ECHO_S):
+                await self.connected.wait()
+                connection = self._connection
+                if connection is None:
+                    return
+                echo = self._echoes[token] = asyncio.get_running_loop().create_future()
+                await connection.send_command("PING", token)
+                await echo
+        except (TimeoutError, redis.RedisError, OSError) as error:
+            log.warning("a change may not be known here yet", error=str(error))
+        finally:
+            self._echoes.pop(token, None)
+
+    def _echoed(self, tokens: Iterable[bytes]) -> None:
+        for token in tokens:
+            echo = self._echoes.pop(token, None)
+            if echo is not None and not echo.done():
+                echo.set_result(None)
+
     def _tell(self, replies: Iterable[Reply]) -> None:
         for reply in replies:
             for waiter in self._waiting.pop(reply.id, ()):
@@ -158,7 +192,10 @@ class Waiters:
                 if confirmed == 2:
                     await self._on_connect()
                     self._reread([waiter for waiters in self._waiting.values() for waiter in waiters])
+                    self._echoed(list(self._echoes))
                     self.connected.set()
+            elif kind == b"pong":
+                self._echoed((frame[1],))
 
     # ---- time ---------------------------------------------------------------------------------------------------------------------------
 

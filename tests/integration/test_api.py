@@ -1,5 +1,6 @@
 """The gateway over a real Redis and Postgres, with a scripted leader and worker behind the real queue."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -784,7 +785,7 @@ def test_deploy_canary_activate_rollback_delete(http: httpx.Client, store: Store
     made = http.put("/v1/functions/fresh", json=function_yaml("fresh"))
     assert made.status_code == 201, made.text
     assert (made.json()["revision"], made.json()["created"], made.json()["measured"]["run_ms"]) == (1, True, 1.0)
-    eventually(lambda: http.post("/v1/functions/fresh/invocations", json={"input": 4}).status_code == 200)
+    assert http.post("/v1/functions/fresh/invocations", json={"input": 4}).json()["output"] == 4
     again = http.put("/v1/functions/fresh", json=function_yaml("fresh"))
     assert (again.status_code, again.json()["revision"], again.json()["created"]) == (200, 1, False)
     text = "apiVersion: smore/v1\nkind: Function\nmetadata: {name: fresh}\nspec:\n  entrypoint: zoo.echo:Function\n  slo: {deadline: 2s}\n"
@@ -805,7 +806,7 @@ def test_deploy_canary_activate_rollback_delete(http: httpx.Client, store: Store
     assert http.put("/v1/functions/fresh/slo", json={"deadline_ms": 750}).json()["deadline_ms"] == 750
     problem(http.put("/v1/functions/fresh/slo", json={"deadline_ms": -1}), 422, "invalid_input")
     assert http.delete("/v1/functions/fresh").status_code == 204
-    eventually(lambda: http.get("/v1/functions/fresh").status_code == 404)
+    assert http.get("/v1/functions/fresh").status_code == 404
     problem(http.post("/v1/functions/fresh/invocations", json={"input": 1}), 404, "function_not_found")
 
 
@@ -814,8 +815,30 @@ def test_a_first_revision_that_fails_leaves_a_function_that_is_not_ready(http: h
 
     problem(http.put("/v1/functions/fresh", json=function_yaml("fresh")), 422, "canary_failed")
 
-    eventually(lambda: http.post("/v1/functions/fresh/invocations", json={"input": 1}).status_code == 409)
     problem(http.post("/v1/functions/fresh/invocations", json={"input": 1}), 409, "not_ready")
+
+
+def test_a_change_is_known_when_its_answer_comes(
+    http: httpx.Client, gateway: Served, store: Store, platform: FakePlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = gateway.app.state.gateway.catalog
+    apply = catalog.changed
+
+    async def late(message: str) -> None:
+        await asyncio.sleep(0.2)
+        await apply(message)
+
+    monkeypatch.setattr(catalog, "changed", late)
+
+    assert http.put("/v1/functions/fresh", json=function_yaml("fresh")).status_code == 201
+    assert http.post("/v1/functions/fresh/invocations", json={"input": 4}).status_code == 200
+    made = http.post("/v1/keys", json={"name": "ci", "scopes": ["read"]}).json()
+    with httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {made['key']}"}) as theirs:
+        assert theirs.get("/v1/functions").status_code == 200
+        assert http.delete(f"/v1/keys/{made['id']}").status_code == 204
+        assert theirs.get("/v1/functions").status_code == 401
+    assert http.delete("/v1/functions/fresh").status_code == 204
+    assert http.get("/v1/functions/fresh").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -842,7 +865,7 @@ def test_keys_and_projects(http: httpx.Client, gateway: Served, store: Store) ->
     assert [one["name"] for one in http.get("/v1/projects").json()["projects"]] == ["default", "vision"]
     made = http.post("/v1/keys", json={"name": "ci", "scopes": ["read"], "project": "vision"}).json()
     with httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {made['key']}"}) as theirs:
-        eventually(lambda: theirs.get("/v1/functions").status_code == 200)
+        assert theirs.get("/v1/functions").status_code == 200
         own = http.post("/v1/keys", json={"name": "mine", "scopes": ["read", "invoke"]}).json()
         listed = http.get("/v1/keys")
         assert [one["id"] for one in listed.json()["keys"]] == [own["id"]]
