@@ -6,13 +6,16 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+#: A machine that does other things too takes so many times as long as what a test says.
+PATIENCE = 4.0
 
-def eventually(condition: Callable[[], T], within_s: float = 10.0, what: str = "the condition") -> T:
-    """The first truthy value of ``condition``. Raises AssertionError when none came within the time."""
-    deadline = time.monotonic() + within_s
+
+def eventually(condition: Callable[[], T | None], within_s: float = 10.0, what: str = "the condition") -> T:
+    """The first truthy value of ``condition``. Raises AssertionError when none came within the time, and says what came last."""
+    deadline = time.monotonic() + PATIENCE * within_s
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < deadline, f"{what} did not hold within {within_s} s (last: {value!r})"
+        assert time.monotonic() < deadline, f"{what} did not hold within {PATIENCE * within_s:g} s (last: {value!r})"
         time.sleep(0.01)

@@ -58,7 +58,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         end = local.up(home, config=Settings(), partitions=1)
         key = (home / "key").read_text().strip()
         with Client(end.gateway_url, key) as client, redis.from_url(end.redis_url) as connection:
-            eventually(lambda: httpx.get(f"{end.gateway_url}/readyz").status_code == 200, 60, "readiness")
+            eventually(lambda: httpx.get(f"{end.gateway_url}/readyz", timeout=30).status_code == 200, 60, "readiness")
             yield Platform(home=home, url=end.gateway_url, key=key, client=client, redis=connection)
             # Training outlives the platform on purpose, so it is ended first.
             for job in client.jobs():

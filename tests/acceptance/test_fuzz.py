@@ -23,7 +23,7 @@ from tests.acceptance.conftest import Platform
 from tests.acceptance.handlers import Mirror
 from tests.eventually import eventually
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 #: Of every operation, of either kind; bench/fuzz.py tries many more.
 EXAMPLES = 3

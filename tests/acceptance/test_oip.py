@@ -248,12 +248,12 @@ def test_malformed_requests_reach_no_queue(platform: Platform, headers: dict[str
         ({"Content-Encoding": "gzip", length: str(size)}, body, 400),
         ({"Content-Encoding": "gzip", length: "2"}, gzip.compress(bytes(9 << 20)), 413),
     ):
-        answer = httpx.post(url, content=content, headers=headers | more)
+        answer = httpx.post(url, content=content, headers=headers | more, timeout=30)
         assert answer.status_code == status, answer.text
         document = answer.json()
         assert document["error"] and document["status"] == status and document["code"]
     assert {queue.function: queue.depth for queue in platform.client.queues()} == before
-    gone = httpx.get(f"{platform.url}/v2/nothing/here", headers=headers)
+    gone = httpx.get(f"{platform.url}/v2/nothing/here", headers=headers, timeout=30)
     assert (gone.status_code, gone.json()["code"]) == (404, "not_found") and gone.json()["error"]
 
 
@@ -332,12 +332,11 @@ def test_redis_dies_while_a_large_tensor_waits(platform: Platform, triton: Infer
 
         eventually(resumed, 40, "Redis again")
         same(waiting.result(timeout=90), sent)
-    eventually(lambda: httpx.get(f"{platform.url}/readyz").status_code == 200, 30, "readiness")
-    eventually(
-        lambda: any(
-            one["cause"] == "payload_lost"
-            for one in httpx.get(f"{platform.url}/v1/invocations", params={"function": "mirror"}, headers=headers).json()["invocations"]
-        ),
-        15,
-        "the lost one in the history",
-    )
+    with httpx.Client(base_url=platform.url, headers=headers, timeout=30) as http:
+        eventually(lambda: http.get("/readyz").status_code == 200, 30, "readiness")
+
+        def lost() -> bool:
+            told = http.get("/v1/invocations", params={"function": "mirror"})
+            return any(one["cause"] == "payload_lost" for one in told.json()["invocations"])
+
+        eventually(lost, 15, "the lost one in the history")

@@ -1,6 +1,5 @@
 """One invocation's whole way on real parts, as a client that knows only HTTP sees it."""
 
-import time
 from collections.abc import Callable
 
 import httpx
@@ -65,7 +64,7 @@ def test_several_inputs_in_one_call(platform: Platform, http: httpx.Client) -> N
 def test_refusals_name_the_field_before_anything_is_queued(http: httpx.Client) -> None:
     unknown = http.post("/v1/functions/nobody/invocations", json={"input": 1})
     assert (unknown.status_code, unknown.json()["code"]) == (404, "function_not_found")
-    keyless = httpx.post(f"{http.base_url}/v1/functions/echo/invocations", json={"input": 1})
+    keyless = httpx.post(f"{http.base_url}/v1/functions/echo/invocations", json={"input": 1}, timeout=30)
     assert keyless.status_code == 401
 
 
@@ -118,9 +117,7 @@ def test_cancel_a_running_one(platform: Platform) -> None:
 
     assert platform.client.invocation(id_, wait_s=5).state == "cancelled"
     # Its runner was killed: the instance is free for the next one at once.
-    began = time.monotonic()
     assert platform.client.invoke("misbehave-sleep", {"s": 0}, deadline_ms=20_000).output == {"s": 0}
-    assert time.monotonic() - began < 20
 
 
 def test_pause_holds_back_and_resume_lets_go(platform: Platform, http: httpx.Client) -> None:

@@ -8,7 +8,7 @@ from smore.client import Degradation
 from tests.acceptance.conftest import ROOT, Platform
 from tests.eventually import eventually
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 WORKLOAD = "resnet50/cpu/training/8"
 

@@ -150,7 +150,7 @@ def test_after_kill_9_of_its_worker_it_is_back(platform: Platform, greeter: Path
 
 
 def test_a_name_that_leads_out_or_a_blob_that_is_not_there_is_refused_at_once(platform: Platform) -> None:
-    with httpx.Client(base_url=platform.url, headers={"Authorization": f"Bearer {platform.key}"}) as http:
+    with httpx.Client(base_url=platform.url, headers={"Authorization": f"Bearer {platform.key}"}, timeout=30) as http:
         body = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": "evil"}}
         for artifact, code in (
             ({"code": "a" * 64}, "invalid_spec"),

@@ -502,7 +502,7 @@ def test_an_infeasible_deadline_is_429_and_names_one_that_would_do(http: httpx.C
 
 
 def test_without_a_key_or_its_scope(gateway: Served, catalog: Catalog) -> None:
-    with httpx.Client(base_url=gateway.url) as anyone:
+    with httpx.Client(base_url=gateway.url, timeout=30) as anyone:
         response = anyone.post("/v1/functions/echo/invocations", json={"input": 1})
         problem(response, 401, "unauthorised")
         assert response.headers["www-authenticate"] == "Bearer"
@@ -584,9 +584,10 @@ def test_ids_that_are_none(http: httpx.Client, store: Store, id_: str) -> None:
 
 
 def test_waiters_outlive_a_broken_subscription(
-    http: httpx.Client, platform: FakePlatform, gateway: Served, redis_client: "redis.Redis"
+    http: httpx.Client, platform: FakePlatform, gateway: Served, redis_client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reply is published while nobody is subscribed, so only the re-read can answer."""
+    """The reply is published while nobody is subscribed, and nobody doubts in time, so only the reconnect's re-read can answer."""
+    monkeypatch.setattr("api.waiters.DOUBT_S", 600.0)
     running, finish = threading.Event(), threading.Event()
 
     def hold(begun: Begun) -> Result:
@@ -597,13 +598,11 @@ def test_waiters_outlive_a_broken_subscription(
         return echo(begun)
 
     platform.handlers[ECHO] = hold
-    began = time.monotonic()
     call = later(lambda: http.post("/v1/functions/echo/invocations", json={"input": "kept"}))
     assert running.wait(10)
     finish.set()
 
     assert call().json()["output"] == "kept"
-    assert time.monotonic() - began < 4, "that was the doubt's re-read, not the reconnect's"
     assert eventually(gateway.app.state.gateway.waiters.connected.is_set)
 
 
@@ -720,7 +719,7 @@ def test_sigterm_waits_for_callers(config: Settings, functions: None, platform: 
 
 def test_health_ready_metrics_and_documents(http: httpx.Client, gateway: Served, platform: FakePlatform) -> None:
     http.post("/v1/functions/echo/invocations", json={"input": 1})
-    with httpx.Client(base_url=gateway.url) as anyone:
+    with httpx.Client(base_url=gateway.url, timeout=30) as anyone:
         assert anyone.get("/healthz").status_code == 200
         ready = eventually(lambda: (found := anyone.get("/readyz")).status_code == 200 and found)
         assert ready.json()["checks"]["gpus"] == {"ok": True, "detail": GPU}
@@ -735,7 +734,7 @@ def test_health_ready_metrics_and_documents(http: httpx.Client, gateway: Served,
 
 
 def test_not_ready_without_a_leader_or_gpu_instances(config: Settings, redis_client: "redis.Redis") -> None:
-    with Served(create_app(config)) as served, httpx.Client(base_url=served.url) as anyone:
+    with Served(create_app(config)) as served, httpx.Client(base_url=served.url, timeout=30) as anyone:
         response = anyone.get("/readyz")
 
         assert response.status_code == 503
@@ -833,7 +832,7 @@ def test_a_change_is_known_when_its_answer_comes(
     assert http.put("/v1/functions/fresh", json=function_yaml("fresh")).status_code == 201
     assert http.post("/v1/functions/fresh/invocations", json={"input": 4}).status_code == 200
     made = http.post("/v1/keys", json={"name": "ci", "scopes": ["read"]}).json()
-    with httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {made['key']}"}) as theirs:
+    with httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {made['key']}"}, timeout=30) as theirs:
         assert theirs.get("/v1/functions").status_code == 200
         assert http.delete(f"/v1/keys/{made['id']}").status_code == 204
         assert theirs.get("/v1/functions").status_code == 401
@@ -864,7 +863,7 @@ def test_keys_and_projects(http: httpx.Client, gateway: Served, store: Store) ->
     problem(http.post("/v1/projects", json={"name": "vision"}), 409, "conflict")
     assert [one["name"] for one in http.get("/v1/projects").json()["projects"]] == ["default", "vision"]
     made = http.post("/v1/keys", json={"name": "ci", "scopes": ["read"], "project": "vision"}).json()
-    with httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {made['key']}"}) as theirs:
+    with httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {made['key']}"}, timeout=30) as theirs:
         assert theirs.get("/v1/functions").status_code == 200
         own = http.post("/v1/keys", json={"name": "mine", "scopes": ["read", "invoke"]}).json()
         listed = http.get("/v1/keys")

@@ -107,7 +107,7 @@ def test_without_gpus_the_node_asks_for_none() -> None:
     assert node["command"] == composed()["node"]["command"]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 def test_every_command_becomes_healthy(config: Settings, engine: Engine, redis_client: "redis.Redis", tmp_path: Path) -> None:
     assert config.redis.url is not None
     assert config.postgres.url is not None

@@ -474,7 +474,7 @@ def environment(config: Settings) -> dict[str, str]:
 
 
 def command(environment: dict[str, str], *words: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run([sys.executable, "-m", "ml.learning", *words], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "ml.learning", *words], env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
 

@@ -71,7 +71,7 @@ def test_a_job_reports_its_iterations_and_stops_on_sigterm(tmp_path: Path) -> No
 
 def test_a_job_ends_by_its_count_of_iterations(tmp_path: Path) -> None:
     job = start(tmp_path / "job.track", "--model", "mobilenet", "--batch", "2", "--iterations", "4")
-    output, _ = job.communicate(timeout=60)
+    output, _ = job.communicate(timeout=300)
     summary = json.loads(output)
     assert (job.returncode, summary["iterations"], summary["stopped"]) == (0, 4, False)
 

@@ -104,7 +104,7 @@ def test_an_archive_that_leads_out_never_becomes_a_revision(gateway: Served, cli
     with zipfile.ZipFile(made, "w") as writer:
         writer.writestr(evil, b"x")
     digest = hashlib.sha256(made.getvalue()).hexdigest()
-    with httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {client.key}"}) as http:
+    with httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {client.key}"}, timeout=30) as http:
         body: dict[str, Any] = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": "own"}}
         body["spec"] = {"entrypoint": "h:H", "artifact": {"code": digest}}
         told = http.put("/v1/functions/own", json=body)

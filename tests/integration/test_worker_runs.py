@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ from smore.domain.artifact import Artifact
 from smore.domain.invocation import Encoding
 from smore.fleet import Cancel, Offload, Prewarm, WarmState
 from smore.settings import RedisSettings, Settings
+from tests.eventually import eventually
 from tests.integration.test_api import Served, add_key
-from tests.integration.worker_bench import PREFIX, Bench, RedisProcess, bench, eventually
+from tests.integration.worker_bench import PREFIX, Bench, RedisProcess, bench
 from worker import proc
 
 HERE = "tests.integration.handlers"
@@ -81,7 +81,7 @@ def test_first_cold_then_warm(stage: Bench) -> None:
     assert cold["cold"] is True and set(cold["load_ms"]) == {"import", "weights", "first_run"}
     assert warm["cold"] is False and (warm["batch"], warm["rows"], warm["co"], warm["jobs"]) == (1, 1, [], [])
     assert cold["boot"] == stage.report().boot and cold["pid"] == warm["pid"]
-    eventually(lambda: [one.pid for one in stage.report().warm] == [warm["pid"]], "it is reported")
+    eventually(lambda: [one.pid for one in stage.report().warm] == [warm["pid"]], what="it is reported")
 
 
 def test_a_batch_of_tensors_is_joined_and_split(stage: Bench) -> None:
@@ -227,10 +227,8 @@ def test_a_crash_in_a_batch_hits_only_the_guilty_one(stage: Bench) -> None:
 
 def test_a_run_beyond_its_limit_is_killed(stage: Bench) -> None:
     stage.function(f"{HERE}:Fragile", "hangs", timeout_s=0.3)
-    began = time.monotonic()
     record, result = stage.call("p/hangs", {"do": "hang"})
     assert (record.state, record.cause) == ("failed", "timed_out") and "0.3 s" in result.message
-    assert time.monotonic() - began < 10
     pid = stage.said("p/hangs", "hangs")
     assert pid is not None and proc.start_time(pid) is None
 
@@ -247,17 +245,17 @@ def test_a_cancelled_run_is_killed(stage: Bench) -> None:
     stage.function(f"{HERE}:Fragile", "cancelled", timeout_s=60.0)
     id_ = stage.enqueue("p/cancelled", b'{"do": "hang"}')
     stage.dispatch("p/cancelled", [id_])
-    pid = eventually(lambda: stage.said("p/cancelled", "hangs"), "it runs")
+    pid = eventually(lambda: stage.said("p/cancelled", "hangs"), what="it runs")
     stage.fleet.send("t0", Cancel(version=1, function="p/cancelled", id=id_, attempt=1))
-    eventually(lambda: proc.start_time(pid) is None, "its runner is gone")
-    eventually(lambda: stage.report().running == 0, "the slot is free")
+    eventually(lambda: proc.start_time(pid) is None, what="its runner is gone")
+    eventually(lambda: stage.report().running == 0, what="the slot is free")
     # Redis still holds it as running, for this command came without its script; nothing was told of an end.
     assert stage.record(id_).state == "running"
 
 
 def test_what_user_code_prints_is_in_the_log(stage: Bench) -> None:
     stage.call(stage.function(f"{HERE}:Fragile", max_batch=8), {"do": "print"}, trace="0af7")
-    eventually(lambda: "hello from user code" in stage.log(), "the line")
+    eventually(lambda: "hello from user code" in stage.log(), what="the line")
     (line,) = [line for line in stage.log().splitlines() if "hello from user code" in line]
     assert line.startswith("[p/fragile@1 ") and line.endswith(" 0af7] hello from user code")
 
@@ -283,31 +281,31 @@ def test_a_crash_loop_is_quarantined(stage: Bench) -> None:
         record, result = stage.call(function, {})
         assert record.cause == "load_failed" and "SIGABRT" in result.message
     assert stage.call(function, {})[0].cause == "quarantined"
-    eventually(lambda: f"{function}@1" in stage.report().quarantined, "it is reported")
+    eventually(lambda: f"{function}@1" in stage.report().quarantined, what="it is reported")
 
 
 def test_prewarm_and_offload(stage: Bench) -> None:
     function = stage.function(f"{HERE}:Notes")
     stage.fleet.send("t0", Prewarm(version=1, function=function, revision=1))
     stage.fleet.send("t0", Prewarm(version=1, function=function, revision=1))
-    eventually(lambda: ("notes", "idle") in stage.warm(), "it is warm")
+    eventually(lambda: ("notes", "idle") in stage.warm(), what="it is warm")
     _, result = stage.call(function, {})
     assert not result.cold
     answer = json.loads(result.body)
     assert answer["cwd"].startswith(str(stage.home.resolve()))
     assert proc.private_mib(answer["pid"]) > 0
     stage.fleet.send("t0", Offload(version=1, function=function, revision=1))
-    eventually(lambda: all(name != "notes" for name, _ in stage.warm()), "it is gone")
+    eventually(lambda: all(name != "notes" for name, _ in stage.warm()), what="it is gone")
     # What leaves is not reported any more, and may still be at it.
-    eventually(lambda: proc.start_time(answer["pid"]) is None and not Path(answer["cwd"]).exists(), "its process and folder are gone")
+    eventually(lambda: proc.start_time(answer["pid"]) is None and not Path(answer["cwd"]).exists(), what="its process and folder are gone")
     assert stage.said(function, "unloaded") == answer["pid"]
 
 
 def test_keep_alive_ends(stage: Bench) -> None:
     stage.function("zoo.echo:Function", "brief", keep_alive_s=0.5)
     stage.call("p/brief", 1)
-    eventually(lambda: ("brief", "idle") in stage.warm(), "it is warm")
-    eventually(lambda: all(name != "brief" for name, _ in stage.warm()), "its keep-alive is over")
+    eventually(lambda: ("brief", "idle") in stage.warm(), what="it is warm")
+    eventually(lambda: all(name != "brief" for name, _ in stage.warm()), what="its keep-alive is over")
     assert stage.call("p/brief", 1)[1].cold
 
 
@@ -326,7 +324,7 @@ def test_an_idle_runner_that_dies_is_noticed(stage: Bench) -> None:
     stage.call(function, 1)
     pid = next(one.pid for one in stage.report().warm if one.function == function)
     os.kill(pid, 9)
-    eventually(lambda: all(name != "function" for name, _ in stage.warm()), "the report says so")
+    eventually(lambda: all(name != "function" for name, _ in stage.warm()), what="the report says so")
     assert stage.call(function, 2)[1].cold
 
 
@@ -337,7 +335,7 @@ def test_a_second_delivery_does_nothing(stage: Bench) -> None:
     stage.ended(id_)
     events = stage.client.xlen(f"{PREFIX}ev")
     stage.client.lpush(PREFIX + gpu_queue("t0"), message(RUN, [function, 1, [[id_, 1]]], gpu_queue("t0")))
-    eventually(lambda: not stage.client.llen(PREFIX + gpu_queue("t0")), "it is taken")
+    eventually(lambda: not stage.client.llen(PREFIX + gpu_queue("t0")), what="it is taken")
     stage.call(function, 1)
     settled = [event for _, fields in stage.client.xrange(f"{PREFIX}ev") if (event := msgspec.msgpack.decode(fields[b"e"]))[0] == "t"]
     assert sum(event[4] == id_ for event in settled) == 1 and stage.client.xlen(f"{PREFIX}ev") > events
@@ -348,12 +346,13 @@ def test_memory_pressure_evicts_the_least_recently_used(tmp_path: Path, other_se
         for name in ("one", "two"):
             stage.call(stage.function("zoo.misbehave:Allocate", name), {"mib": 30})
         stage.call("p/one", {"mib": 0})
-        eventually(lambda: all(one.memory_mib > 30 for one in stage.report().warm), "what they hold is measured")
+        # Not what was declared, nor what was found before the run.
+        eventually(lambda: all(30 < one.memory_mib < 60 for one in stage.report().warm), what="what they hold is measured")
         stage.function("zoo.echo:Function", "big", memory_mib=200.0)
         before = {one.function: one.pid for one in stage.report().warm}
         record, _ = stage.call("p/big", 1)
         assert record.state == "succeeded"
-        eventually(lambda: [name for name, _ in stage.warm()] == ["big", "one"], "the one used longest ago has gone")
+        eventually(lambda: [name for name, _ in stage.warm()] == ["big", "one"], what="the one used longest ago has gone")
         assert proc.start_time(before["p/two"]) is None
         record, result = stage.call(stage.function("zoo.echo:Function", "huge", memory_mib=1000.0), 1)
         assert (record.cause, "has 260 MiB" in result.message) == ("load_failed", True)
@@ -362,10 +361,10 @@ def test_memory_pressure_evicts_the_least_recently_used(tmp_path: Path, other_se
 def test_the_report_tells_the_truth(stage: Bench) -> None:
     function = stage.function("zoo.misbehave:Sleep")
     stage.call(function, {"s": 0.0})
-    eventually(lambda: ("sleep", "idle") in stage.warm(), "it is warm")
+    eventually(lambda: ("sleep", "idle") in stage.warm(), what="it is warm")
     report = stage.report()
     assert (report.kind, report.utilisation_counter, report.slots) == ("cpu", "cpu-time", 8)
     (one,) = [one for one in report.warm if one.function == function]
     assert one.state is WarmState.IDLE and one.pid in {pid for pid, _ in proc.session_members(stage.session())}
     # Declared at first, then measured.
-    eventually(lambda: any(w.function == function and 0 < w.memory_mib < 64 for w in stage.report().warm), "it is measured")
+    eventually(lambda: any(w.function == function and 0 < w.memory_mib < 64 for w in stage.report().warm), what="it is measured")

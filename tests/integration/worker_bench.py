@@ -7,11 +7,9 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import redis
 
@@ -24,6 +22,7 @@ from smore.local.embedded import redis_server, run_folder
 from smore.queue import Claim, Queue, Record, Request, new_id
 from smore.settings import QueueSettings, RedisSettings
 from smore.stream import Result, decode_result
+from tests.eventually import eventually
 from worker import proc
 
 ROOT = Path(__file__).parents[2]
@@ -31,20 +30,6 @@ GPU = "t0"
 PREFIX = "smore:"
 #: Long enough for a machine that does other things too.
 PATIENCE_S = 30.0
-
-T = TypeVar("T")
-
-
-def eventually(look: Callable[[], T | None], what: str, within_s: float = PATIENCE_S) -> T:
-    """The first true answer of ``look``."""
-    until = time.monotonic() + within_s
-    while True:
-        found = look()
-        if found:
-            return found
-        if time.monotonic() > until:
-            raise AssertionError(f"not within {within_s} s: {what}")
-        time.sleep(0.005)
 
 
 @dataclass
@@ -59,7 +44,7 @@ class RedisProcess:
         self.process = subprocess.Popen(server.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         client = redis.from_url(server.url)
         with client:
-            eventually(lambda: _answers(client), "Redis answers")
+            eventually(lambda: _answers(client), what="Redis answers")
 
     def stop(self) -> None:
         if self.process is not None:
@@ -104,7 +89,7 @@ class Bench:
         with open(self.home / "worker.log", "ab") as log:
             self.worker = subprocess.Popen([sys.executable, "-m", "worker.app"], env=env, cwd=ROOT, stdout=log, stderr=log)
         boot = before.boot if before is not None else ""
-        eventually(lambda: (found := self.report()) is not None and found.boot != boot, f"the worker reports:\n{self.log()}")
+        eventually(lambda: (found := self.report()) is not None and found.boot != boot, what=f"the worker reports:\n{self.log()}")
 
     def stop(self) -> int:
         """SIGTERM; the exit status."""
@@ -189,7 +174,7 @@ class Bench:
     def state(self, id_: str, *states: str) -> Record:
         """Wait until it is in one of these."""
         try:
-            return eventually(lambda: found if (found := self.record(id_)).state in states else None, f"{id_} {states}")
+            return eventually(lambda: found if (found := self.record(id_)).state in states else None, what=f"{id_} {states}")
         except AssertionError:
             print(self.log())
             raise

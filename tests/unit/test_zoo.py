@@ -102,7 +102,7 @@ def drawn(name: str, rows: int, seed: int = 1) -> dict[str, np.ndarray[Any, Any]
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.parametrize("name", NAMES)
