@@ -26,7 +26,9 @@ losses):
 * ``dsr_admitted``: part of the admitted that met their deadline, at the overload; ``dsr_admitted_platform``: the same by the platform's
   clock, arrival at the gate to the result in Redis.
 * ``goodput_ratio``: deadline-met completions per second at the overload, over the best at any lower rate.
-* ``harvest_ratio``: harvest at the overload over that of the best fixed rate.
+* ``harvest_ratio``: harvest at the overload over that of the best fixed rate; ``harvest_ratio_fitted``: over the harvest at which the
+  trainings' mean loss reaches the budget on a line through nothing, fitted to all fixed rates (least squares), since one rate's reading is
+  uncertain by half a budget.
 * ``worst_job_loss`` at the overload, and ``budget``; ``worst_job_loss_all``: over all points under the policy.
 * ``replay_error.<figure>`` and ``replay_spearman.<figure>``: the arrivals of the points under the policy in the simulator
   (``bench/replayed.py``), its mean absolute error and the rank correlation over the rates.
@@ -911,12 +913,26 @@ def figures(policy: Sequence[Point], fixed: Sequence[Point], reference: float, b
     if best is not None:
         found["best_fixed_rate"], found["best_fixed_harvest"] = best.rate, best.harvest.value
         put("harvest_ratio", ratio(over.harvest, best.harvest))
+    most = affordable(fixed, budget)
+    if most is not None:
+        found["affordable_harvest"], found["harvest_ratio_fitted"] = most, over.harvest.value / most
     if over.worst is not None:
         put("worst_job_loss", Estimate(value=over.worst.mean, low=over.worst.low, high=over.worst.high))
     found["worst_job_loss_all"] = max((point.worst.mean for point in policy if point.worst is not None), default=0.0)
     if over.refused:
         found["retry_after_share"] = over.named_a_time / over.refused
     return found
+
+
+def affordable(fixed: Sequence[Point], budget: float) -> float | None:
+    """Harvest, seconds a second, at which the trainings' mean loss is the budget by a line through nothing; None without a loss."""
+    pairs = [
+        (point.harvest.value, statistics.fmean(loss.mean for loss in point.losses.values() if loss is not None))
+        for point in fixed
+        if any(loss is not None for loss in point.losses.values())
+    ]
+    squares, products = sum(harvest**2 for harvest, _ in pairs), sum(harvest * loss for harvest, loss in pairs)
+    return budget * squares / products if products > 0 else None
 
 
 def row(point: Point) -> dict[str, object]:

@@ -53,7 +53,7 @@ def _simulated(world: World, point: "Point", found: Calibration) -> dict[str, fl
     refused = counted & (result.status == REFUSED)
     # Over all the time; nothing is lost in closed windows.
     lost = result.gpus[:, _ALIVE] / result.gpus[:, _WORK] - 1.0
-    alone = np.array([found.solo_s[name] for name in names])
+    alone = np.array([found.solo_s[name] for name in result.functions])
     return {
         "refused": float(refused.sum() / counted.sum()),
         "met": float(met.sum() / max(1, (counted & ~refused).sum())),

@@ -158,9 +158,8 @@ class Leader:
         log.info("stopping", token=self._token)
 
     def _pause_s(self, tick_s: float) -> float:
-        """Until the next tick, or the moment before it at which an instance must be loaded or let go of."""
-        keeper = self._policy.keeper
-        return tick_s if keeper is None else min(tick_s, max(_LEAST_S, keeper.next_at - self._now()))
+        """Until the next tick, or the moment before it at which the policy has something to decide."""
+        return min(tick_s, max(_LEAST_S, self._policy.next_at - self._now()))
 
     def _now(self) -> float:
         return time.time() + self._skew

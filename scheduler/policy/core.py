@@ -106,6 +106,10 @@ CLOSED_S: Final = 1.0
 CLOSED_WEIGHT: Final = 0.2
 #: No function's share of the run time is smaller than this part of the largest, whatever its P is.
 LEAST_SHARE: Final = 0.25
+#: An account that holds less than this part of what it can hold is short. A batch waits for company there if an invocation costs no more
+#: than this part of what it costs now in the largest one, and as long as an account at nothing could still earn that.
+SHORT: Final = 0.5
+CHEAPER: Final = 0.9
 #: A function that had something placed so lately takes part in the division of what a budget leaves.
 ACTIVE_S: Final = 1.0
 
@@ -132,6 +136,16 @@ class _Supply:
     starts_s: float = 0.0
     rows: Bools = field(default_factory=lambda: np.zeros(0, bool))
     rivals: dict[str, tuple[Demand, float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Company:
+    """A batch of ``rows`` that waits for more until ``leaves_at``; ``row`` could take it now, and keeps the ``cost_s`` of it meanwhile."""
+
+    leaves_at: float
+    rows: int
+    row: int
+    cost_s: float
 
 
 class Engine:
@@ -167,6 +181,8 @@ class Engine:
         self._tag = 0.0
         #: The largest P of all functions; None = to be counted.
         self._largest: float | None = None
+        #: Batches that could go and wait for more.
+        self._company: dict[Lane, _Company] = {}
         #: What waits and what may still be spent, counted once for each moment.
         self._supply = _Supply()
         #: Row → since when it is closed, and how long closings there last.
@@ -206,8 +222,12 @@ class Engine:
         for event in events:
             self._apply(now, event, decisions)
         self._steering.refresh(now)
-        if len(self.waiting):
-            self._place(now, self._expire(now, decisions), decisions)
+        if len(self.waiting) or self._company:
+            heads = self._expire(now, decisions)
+            self._company = {lane: company for lane, company in self._company.items() if lane in heads}
+            self._keep(now, 1.0)
+            self._place(now, heads, decisions)
+            self._keep(now, -1.0)
         if self.keeper is not None:
             decisions += self.keeper.act(now, self)
         return decisions
@@ -502,6 +522,9 @@ class Engine:
         members = self.waiting.first(lane, demand.spec.max_batch)
         if not members:
             return False
+        company = self._company.pop(lane, None)
+        if company is not None:
+            cluster.spend(company.row, -company.cost_s, now)
         while True:
             rows = sum(member.rows for member in members)
             kind, deadline_at = cluster.kind(demand, rows), members[0].deadline_at
@@ -509,7 +532,12 @@ class Engine:
             weighed = self.weigh(now, demand, kind, rows, deadline_at, fast, run_s)
             row = self._choose(now, demand, kind, weighed, deadline_at, rows, self.knobs, self._random)
             if row >= 0:
-                break
+                company = self._awaited(now, demand, kind, rows, members[0], row)
+                if company is None:
+                    break
+                self._company[lane] = company
+                cluster.spend(row, company.cost_s, now)
+                return False
             if len(members) == 1:
                 later = self._later(lane, weighed, members[0])
                 if later is None:
@@ -617,6 +645,36 @@ class Engine:
         self._governors[row].charged_s += seconds / float(self.cluster.rows[kernel.FACTOR, row])
         if self.knobs.budget_rule is BudgetRule.ACCOUNT:
             self.cluster.spend(row, seconds, now)
+
+    def _keep(self, now: float, sign: float) -> None:
+        """Take from the accounts what the batches that wait for company will cost, so that others leave it; or give it back."""
+        for company in self._company.values():
+            self.cluster.spend(company.row, sign * company.cost_s, now)
+
+    def _awaited(self, now: float, demand: Demand, kind: int, rows: int, head: InvocationArrived, row: int) -> _Company | None:
+        """Whether a batch that could go now had better wait for more of its kind, since the account there is short; and until when."""
+        cluster, knobs, most = self.cluster, self.knobs, demand.spec.max_batch
+        if not knobs.company or knobs.budget_rule is not BudgetRule.ACCOUNT or rows >= most or head.alone:
+            return None
+        facts = cluster.rows
+        if facts.item(kernel.JOBS, row) == 0 or row not in self._governors or cluster.cells.item(demand.column, kernel.STATE, row) < 0:
+            return None
+        earns, full_s = facts.item(kernel.EARNS, row), demand.run_s(most)
+        if kernel.balance(facts, row, now, knobs.account_s) > SHORT * earns * knobs.account_s:
+            return None
+        full = kernel.charge(facts, row, cluster.effects, cluster.kind(demand, most), full_s)
+        cost_s = kernel.charge(facts, row, cluster.effects, kind, demand.run_s(rows))
+        if full / most > CHEAPER * cost_s / rows:
+            return None
+        ready_at = head.deadline_at - full_s * (1.0 + cluster.effects.item(kind, kernel.OWN, row))
+        leaves_at = min(head.arrival_at + knobs.company * (head.deadline_at - head.arrival_at), ready_at - full / earns)
+        return _Company(leaves_at=leaves_at, rows=rows, row=row, cost_s=cost_s) if now < leaves_at else None
+
+    @property
+    def next_at(self) -> float:
+        """When there is something to decide even if nothing happens, epoch seconds."""
+        leaves_at = min((company.leaves_at for company in self._company.values()), default=inf)
+        return leaves_at if self.keeper is None else min(leaves_at, self.keeper.next_at)
 
     def paused(self, function: str) -> bool:
         return f"f:{function}" in self._paused
@@ -759,7 +817,12 @@ class Engine:
         unpaid, unpaid_each = self._unpaid(now, demand, waiting)
         unpaid, unpaid_each = max(0.0, unpaid), max(0.0, unpaid_each)
         told = with_margin(unpaid)
-        wait, each = max(wait, told), max(each, with_margin(unpaid + unpaid_each) - told)
+        company = next((company for lane, company in self._company.items() if lane[:2] == (function, revision)), None)
+        if company is not None:
+            # There is room in a batch that has its money kept.
+            wait, each = max(wait, unpaid, company.leaves_at - now), max(each, told / (most - company.rows))
+        else:
+            wait, each = max(wait, told), max(each, with_margin(unpaid + unpaid_each) - told)
         under_way = cell[kernel.OUTSTANDING][alive].any()
         if (waiting or not cluster.idle(demand.column)[alive].any()) and under_way:
             wait += max(0.0, float(cell[kernel.FREE_AT][alive].min(initial=np.inf)) - now)

@@ -79,10 +79,14 @@ class Demand:
         self.memory_mib = max(profile.memory_mib, self._memory_mib)
 
     def _of(self, seconds: list[float], rows: int) -> float:
-        position = bisect_left(self._sizes, rows)
-        if position < len(self._sizes):
+        sizes = self._sizes
+        position = bisect_left(sizes, rows)
+        if position == len(sizes):
+            return seconds[-1] * rows / sizes[-1]
+        if position == 0 or sizes[position] == rows:
             return seconds[position]
-        return seconds[-1] * rows / self._sizes[-1]
+        part = (rows - sizes[position - 1]) / (sizes[position] - sizes[position - 1])
+        return seconds[position - 1] + part * (seconds[position] - seconds[position - 1])
 
     def run_s(self, rows: int) -> float:
         """Seconds to expect of a batch that runs alone, from the smallest known size with room for it; beyond the largest in proportion."""

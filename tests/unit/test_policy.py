@@ -4,6 +4,7 @@ import pytest
 
 from scheduler.policy.core import Engine
 from scheduler.policy.decisions import Decision, Dispatch, End, Prewarm, Refusal
+from scheduler.policy.demand import Demand
 from scheduler.policy.events import (
     ClaimRefused,
     Event,
@@ -88,10 +89,19 @@ def test_batches_what_waits_and_never_waits_for_company() -> None:
     assert dispatches(third) == [("p/f", "a", ["1", "2", "3", "4", "5"])]
 
 
+def test_a_batch_between_two_known_sizes_takes_a_time_between() -> None:
+    profile = Profile(run_s={1: 0.010, 4: 0.016, 8: 0.040}, load_s=1.0)
+    demand = Demand(function="p/f", revision=1, spec=FunctionSpec(entrypoint="m:C", profile=profile), column=0)
+    assert [demand.run_s(rows) for rows in (1, 2, 3, 4, 6, 8, 16)] == pytest.approx([0.010, 0.012, 0.014, 0.016, 0.028, 0.040, 0.080])
+    demand.observe_run(2, 0.032)
+    # A size that was not known begins with what was expected of it.
+    assert demand.run_s(2) == pytest.approx(0.9 * 0.012 + 0.1 * 0.032)
+
+
 def test_batch_shrinks_until_its_earliest_deadline_holds() -> None:
     """A batch that would break the earliest deadline in it is halved until it passes."""
     decisions = run(
-        known("p/f", max_batch=8, run_s=0.010), gpu("a", warm={"p/f": 1}), *[arrived("p/f", str(i), within=0.015) for i in range(2)],
+        known("p/f", max_batch=8, run_s=0.010), gpu("a", warm={"p/f": 1}), *[arrived("p/f", str(i), within=0.011) for i in range(2)],
         policy=Engine(),
     )  # fmt: skip
 

@@ -1,0 +1,101 @@
+"""A batch that waits for more of its kind while what its run would cost is scarce."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from scheduler.policy.core import Engine
+from scheduler.policy.decisions import Decision, Dispatch
+from scheduler.policy.events import Event, GpuLost
+from scheduler.policy.knobs import preset
+from tests.unit.test_policy_engine import NOW, arrived, function, gpu, known
+
+#: What an account of 10 % earns a second, and holds when it is full, seconds.
+EARNS = 0.8 * 0.1 / 1.1
+FULL = 2.0 * EARNS
+
+
+def batched(number: int, run_s: dict[int, float], **fields: object) -> Event:
+    told = function(number, max_batch=8, **fields)
+    return replace(told, spec=replace(told.spec, profile=replace(told.spec.profile, run_s=run_s)))
+
+
+def stage(run_s: dict[int, float] | None = None, *, spent: float = FULL, **knobs: object) -> Engine:
+    """A training that loses half as much again to each function; one costs 3.3 ms and eight 6.7 ms. Its account holds next to nothing."""
+    engine = Engine(preset("smore-product", **knobs))
+    functions = [batched(number, run_s or {1: 0.01, 8: 0.02}) for number in range(2)]
+    engine.decide(NOW, [known([[0.5, 0.5]]), *functions, gpu("a", functions=2)])
+    engine.cluster.spend(0, spent, NOW)
+    return engine
+
+
+def batches(decisions: Sequence[Decision]) -> list[tuple[str, int]]:
+    return [(one.function, len(one.attempts)) for one in decisions if isinstance(one, Dispatch)]
+
+
+def test_it_waits_for_half_of_its_time() -> None:
+    engine = stage()
+    assert batches(engine.decide(NOW, [arrived(0, "0", within=1.0)])) == []
+    assert engine.next_at == pytest.approx(NOW + 0.5)
+    assert batches(engine.decide(NOW + 0.3, [arrived(0, "1", at=NOW + 0.3, within=1.0)])) == []
+    assert batches(engine.decide(NOW + 0.49, [])) == []
+    assert batches(engine.decide(NOW + 0.5, [])) == [("p/f0", 2)]
+
+
+def test_a_full_one_goes_at_once() -> None:
+    assert batches(stage().decide(NOW, [arrived(0, str(number), within=1.0) for number in range(8)])) == [("p/f0", 8)]
+
+
+@pytest.mark.parametrize(
+    ("run_s", "spent", "company"),
+    [({1: 0.01, 8: 0.02}, 0.4 * FULL, 0.5), ({1: 0.01, 8: 0.075}, FULL, 0.5), ({1: 0.01, 8: 0.02}, FULL, 0.0)],
+    ids=["the account is not short", "in company it costs as much", "not asked for"],
+)
+def test_nobody_waits_for_nothing(run_s: dict[int, float], spent: float, company: float) -> None:
+    engine = stage(run_s, spent=spent, company=company)
+    assert batches(engine.decide(NOW, [arrived(0, "0", within=1.0)])) == [("p/f0", 1)]
+
+
+def test_it_leaves_while_an_account_at_nothing_could_still_earn_a_full_one() -> None:
+    """Eight cost what is earned in 92 ms, and take 20 ms: of 150 ms it may wait 38."""
+    engine = stage()
+    engine.decide(NOW, [arrived(0, "0", within=0.15)])
+    assert engine.next_at == pytest.approx(NOW + 0.15 - 0.02 - 0.02 / 3 / EARNS)
+    assert batches(stage().decide(NOW, [arrived(0, "0", within=0.11)])) == [("p/f0", 1)]
+
+
+def test_others_leave_it_what_it_will_cost() -> None:
+    """Eight of another function would leave an account at nothing with a debt that it pays back in time; but it is kept for the one."""
+    others = [arrived(1, str(number), within=1.0) for number in range(1, 9)]
+    assert batches(stage().decide(NOW, others)) == [("p/f1", 8)]
+    engine = stage()
+    assert batches(engine.decide(NOW, [arrived(0, "0", within=1.0)])) == []
+    assert batches(engine.decide(NOW, others)) == []
+    # Half a second pays for both.
+    assert sorted(batches(engine.decide(NOW + 0.5, []))) == [("p/f0", 1), ("p/f1", 8)]
+
+
+def test_the_gate_lets_in_who_finds_room_in_it() -> None:
+    """The batch leaves in half a second, whoever joins."""
+    engine = stage()
+    engine.decide(NOW, [arrived(0, "0", within=1.0)])
+    told = engine.feasible(NOW, "p/f0", 1)
+    assert told is not None
+    assert told.backlog_s == pytest.approx(0.5 + engine.cluster.demands[0].run_s(2))
+    assert told.each_s > 0
+
+
+def test_it_is_forgotten_with_who_waited_and_with_its_gpu_instance() -> None:
+    engine = stage()
+    engine.decide(NOW, [arrived(0, "0", within=1.0)])
+    held = engine.accounts(NOW)
+    engine.decide(NOW + 1.0, [])
+    engine.waiting.remove("0")
+    engine.decide(NOW + 1.0, [])
+    assert engine.next_at == float("inf")
+    again = stage()
+    again.decide(NOW, [arrived(0, "0", within=1.0)])
+    assert again.accounts(NOW) == held
+    again.decide(NOW + 0.1, [GpuLost(gpu="a")])
+    assert batches(again.decide(NOW + 0.2, [gpu("b", functions=2, at=NOW + 0.2)])) == [("p/f0", 1)]
