@@ -106,10 +106,11 @@ CLOSED_S: Final = 1.0
 CLOSED_WEIGHT: Final = 0.2
 #: No function's share of the run time is smaller than this part of the largest, whatever its P is.
 LEAST_SHARE: Final = 0.25
-#: An account that holds less than this part of what it can hold is short. A batch waits for company there if an invocation costs no more
-#: than this part of what it costs now in the largest one, and as long as an account at nothing could still earn that.
+#: An account that holds less than this part of what it can hold is short. A batch waits for company there if an invocation of a larger one
+#: costs no more than this part of what it costs now, and while an account at nothing could still earn this part of that batch in time.
 SHORT: Final = 0.5
 CHEAPER: Final = 0.9
+EARNED: Final = 0.75
 #: A function that had something placed so lately takes part in the division of what a budget leaves.
 ACTIVE_S: Final = 1.0
 
@@ -659,15 +660,17 @@ class Engine:
         facts = cluster.rows
         if facts.item(kernel.JOBS, row) == 0 or row not in self._governors or cluster.cells.item(demand.column, kernel.STATE, row) < 0:
             return None
-        earns, full_s = facts.item(kernel.EARNS, row), demand.run_s(most)
+        earns = facts.item(kernel.EARNS, row)
         if kernel.balance(facts, row, now, knobs.account_s) > SHORT * earns * knobs.account_s:
             return None
-        full = kernel.charge(facts, row, cluster.effects, cluster.kind(demand, most), full_s)
-        cost_s = kernel.charge(facts, row, cluster.effects, kind, demand.run_s(rows))
-        if full / most > CHEAPER * cost_s / rows:
-            return None
-        ready_at = head.deadline_at - full_s * (1.0 + cluster.effects.item(kind, kernel.OWN, row))
-        leaves_at = min(head.arrival_at + knobs.company * (head.deadline_at - head.arrival_at), ready_at - full / earns)
+        cost_s, own = kernel.charge(facts, row, cluster.effects, kind, demand.run_s(rows)), cluster.effects.item(kind, kernel.OWN, row)
+        latest, leaves_at = head.arrival_at + knobs.company * (head.deadline_at - head.arrival_at), -inf
+        while most > rows:
+            run_s = demand.run_s(most)
+            larger = kernel.charge(facts, row, cluster.effects, cluster.kind(demand, most), run_s)
+            if larger / most <= CHEAPER * cost_s / rows:
+                leaves_at = max(leaves_at, min(latest, head.deadline_at - run_s * (1.0 + own) - EARNED * larger / earns))
+            most //= 2
         return _Company(leaves_at=leaves_at, rows=rows, row=row, cost_s=cost_s) if now < leaves_at else None
 
     @property
