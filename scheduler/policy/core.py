@@ -107,10 +107,9 @@ CLOSED_WEIGHT: Final = 0.2
 #: No function's share of the run time is smaller than this part of the largest, whatever its P is.
 LEAST_SHARE: Final = 0.25
 #: An account that holds less than this part of what it can hold is short. A batch waits for company there if an invocation of a larger one
-#: costs no more than this part of what it costs now, and while an account at nothing could still earn this part of that batch in time.
+#: costs no more than this part of what it costs now, and while an account at nothing could still earn that batch in time.
 SHORT: Final = 0.5
 CHEAPER: Final = 0.9
-EARNED: Final = 0.75
 #: A function that had something placed so lately takes part in the division of what a budget leaves.
 ACTIVE_S: Final = 1.0
 
@@ -669,7 +668,7 @@ class Engine:
             run_s = demand.run_s(most)
             larger = kernel.charge(facts, row, cluster.effects, cluster.kind(demand, most), run_s)
             if larger / most <= CHEAPER * cost_s / rows:
-                leaves_at = max(leaves_at, min(latest, head.deadline_at - run_s * (1.0 + own) - EARNED * larger / earns))
+                leaves_at = max(leaves_at, min(latest, head.deadline_at - run_s * (1.0 + own) - larger / earns))
             most //= 2
         return _Company(leaves_at=leaves_at, rows=rows, row=row, cost_s=cost_s) if now < leaves_at else None
 
