@@ -48,12 +48,13 @@ class Platform:
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """With what the module asks for in its ``ENVIRONMENT``."""
     home = tmp_path_factory.mktemp("home")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     before = dict(os.environ)
-    os.environ["SMORE_API__PORT"] = str(port)
+    os.environ |= {"SMORE_API__PORT": str(port), **getattr(request.module, "ENVIRONMENT", {})}
     try:
         end = local.up(home, config=Settings(), partitions=1)
         key = (home / "key").read_text().strip()

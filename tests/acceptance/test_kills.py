@@ -16,6 +16,8 @@ from tests.eventually import eventually
 
 pytestmark = pytest.mark.acceptance
 
+#: Where an fsync takes long, a Redis of standard durability answers up to two seconds before it writes.
+ENVIRONMENT = {"SMORE_REDIS__DURABILITY": "strict"}
 TERMINAL = {"succeeded", "failed", "rejected", "expired", "cancelled"}
 
 
@@ -84,6 +86,7 @@ KILLS: dict[str, Callable[[Platform], int]] = {
 
 @pytest.fixture(scope="module")
 def nap(platform: Platform) -> Platform:
+    assert platform.redis.config_get("appendfsync") == {"appendfsync": "always"}
     platform.deploy("nap", "zoo.misbehave:Sleep", slo={"deadline": "20s"}, batching={"max_size": 8}, retries={"max_attempts": 6},
         limits={"max_pending": 10000}, profile={"run_ms": {1: 20, 8: 20}, "load_ms": 100})  # fmt: skip
     argv = ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--batch", "16", "--input-wait", "0.5", "--seconds", "3600"]
