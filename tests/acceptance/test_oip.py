@@ -28,6 +28,8 @@ pytestmark = pytest.mark.acceptance
 #: Made by `make test`, because kserve's requirements contradict the platform's own.
 KSERVE = Path(sys.prefix) / "kserve" / "bin" / "python"
 NAMES = tuple(Mirror.example)
+#: Redis is killed here, and what it holds by then is to be there again (see test_kills.py).
+ENVIRONMENT = {"SMORE_REDIS__DURABILITY": "strict"}
 
 
 @pytest.fixture(scope="module")
