@@ -660,7 +660,7 @@ class Engine:
         if facts.item(kernel.JOBS, row) == 0 or row not in self._governors or cluster.cells.item(demand.column, kernel.STATE, row) < 0:
             return None
         earns = facts.item(kernel.EARNS, row)
-        if kernel.balance(facts, row, now, knobs.account_s) > SHORT * earns * knobs.account_s:
+        if not 0 < earns < inf or kernel.balance(facts, row, now, knobs.account_s) > SHORT * earns * knobs.account_s:
             return None
         cost_s, own = kernel.charge(facts, row, cluster.effects, kind, demand.run_s(rows)), cluster.effects.item(kind, kernel.OWN, row)
         latest, leaves_at = head.arrival_at + knobs.company * (head.deadline_at - head.arrival_at), -inf

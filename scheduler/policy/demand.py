@@ -89,7 +89,7 @@ class Demand:
         return seconds[position - 1] + part * (seconds[position] - seconds[position - 1])
 
     def run_s(self, rows: int) -> float:
-        """Seconds to expect of a batch that runs alone, from the smallest known size with room for it; beyond the largest in proportion."""
+        """Seconds to expect of a batch that runs alone, between known sizes on a line, beyond the largest in proportion."""
         return self._of(self._run_s, rows)
 
     def best_s(self, rows: int) -> float:

@@ -57,6 +57,10 @@ def test_nobody_waits_for_nothing(run_s: dict[int, float], spent: float, company
     assert batches(engine.decide(NOW, [arrived(0, "0", within=1.0)])) == [("p/f0", 1)]
 
 
+def test_nobody_waits_for_an_account_that_earns_nothing() -> None:
+    assert batches(stage(spent=0.0, tau_training=0.0).decide(NOW, [arrived(0, "0", within=1.0)])) == [("p/f0", 1)]
+
+
 def test_it_leaves_while_its_account_could_still_earn_a_larger_one() -> None:
     """Two take 11.4 ms and cost what is earned in 52 ms: of 80 ms it may wait 16."""
     engine = stage()
