@@ -10,6 +10,8 @@ from smore.domain.function import FunctionSpec
 OFFLINE_WEIGHT = 20.0
 #: Weight of the newest run time in the moving average.
 RUN_WEIGHT = 0.1
+#: What is left of a size's own measurements at each run of the revision: the fewer they are, the more it follows what others say.
+KNOWN_FADING = 0.99
 #: The best case follows a faster run at once and a slower one by this much: one slow run must not make a function look impossible.
 BEST_WEIGHT = 0.05
 #: How far the moving average goes back to the best case when nothing was tried because of it.
@@ -18,6 +20,8 @@ RELAXED = 0.25
 PLACED_HALF_LIFE_S = 2.0
 #: Weight of the newest return out of host memory in the moving average.
 HOST_WEIGHT = 0.3
+#: A run takes no less than this, seconds: times are corrected in proportion.
+LEAST_S = 1e-6
 #: A denominator may not vanish (digest A19).
 EPSILON = 0.01
 
@@ -45,6 +49,8 @@ class Demand:
     _sizes: list[int] = field(init=False)
     _run_s: list[float] = field(init=False)
     _best_s: list[float] = field(init=False)
+    #: How many runs of each size have told of it, older ones fading.
+    _known: list[float] = field(init=False)
     _usage: float = field(init=False)
     _degradation: float = field(init=False)
     _observed: float = field(init=False, default=OFFLINE_WEIGHT)
@@ -72,6 +78,7 @@ class Demand:
         self._sizes = sorted(profile.run_s)
         self._run_s = [profile.run_s[size] for size in self._sizes]
         self._best_s = list(self._run_s)
+        self._known = [0.0] * len(self._sizes)
         self._usage = profile.usage_gain
         self._degradation = profile.degradation
         self._observed = OFFLINE_WEIGHT
@@ -115,6 +122,9 @@ class Demand:
         """
         Blend one measured warm batch into the size it belongs to (sizes are powers of two, made as they are met).
 
+        Other sizes change in the same proportion, as far as no run of their own has told of them: where a declaration or a canary was wrong
+        for one row it was for eight, and batches that are wrongly taken to be slow would never be tried.
+
         ``slowdown``: the degradation that was predicted for it, a fraction: the time alone is what remains without it.
         """
         size = 1 << max(0, rows - 1).bit_length()
@@ -124,9 +134,18 @@ class Demand:
             self._sizes.insert(position, size)
             self._run_s.insert(position, expected)
             self._best_s.insert(position, best)
-        self._run_s[position] += RUN_WEIGHT * (seconds / (1.0 + slowdown) - self._run_s[position])
-        best = self._best_s[position]
-        self._best_s[position] = seconds if seconds < best else best + BEST_WEIGHT * (seconds - best)
+            self._known.insert(position, 0.0)
+        seconds, expected, best = max(seconds, LEAST_S), self._run_s[position], self._best_s[position]
+        run_change = 1.0 + RUN_WEIGHT * (seconds / (1.0 + slowdown) / expected - 1.0)
+        best_change = seconds / best if seconds < best else 1.0 + BEST_WEIGHT * (seconds / best - 1.0)
+        self._known[position] = KNOWN_FADING * self._known[position] + 1.0
+        for other, known in enumerate(self._known):
+            share = 1.0
+            if other != position:
+                self._known[other] = known = KNOWN_FADING * known
+                share = 1.0 / (1.0 + known)
+            self._run_s[other] *= run_change**share
+            self._best_s[other] *= best_change**share
 
     def observe_host(self, seconds: float) -> None:
         """A load out of host memory took so long."""

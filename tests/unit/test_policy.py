@@ -98,6 +98,26 @@ def test_a_batch_between_two_known_sizes_takes_a_time_between() -> None:
     assert demand.run_s(2) == pytest.approx(0.9 * 0.012 + 0.1 * 0.032)
 
 
+def test_what_is_wrong_of_one_size_is_wrong_of_those_that_never_ran() -> None:
+    """A first run that took five times as long as later ones must not make large batches look slow for ever, for nobody tries them then."""
+    profile = Profile(run_s={1: 0.050, 8: 0.320}, load_s=1.0)
+    demand = Demand(function="p/f", revision=1, spec=FunctionSpec(entrypoint="m:C", profile=profile), column=0)
+    for _ in range(100):
+        demand.observe_run(1, 0.050, slowdown=4.0)
+    assert demand.run_s(1) == pytest.approx(0.010, rel=0.01)
+    assert demand.run_s(8) == pytest.approx(0.064, rel=0.01)  # in proportion
+    assert demand.best_s(8) == pytest.approx(0.320)  # none was faster than the best case
+    for _ in range(100):
+        demand.observe_run(8, 0.030)
+    assert demand.run_s(8) == pytest.approx(0.030, rel=0.01)
+    assert demand.run_s(1) == pytest.approx(0.010, rel=0.1)  # its own runs have told of it
+    assert demand.best_s(8) == pytest.approx(0.030, rel=0.01)
+    demand.observe_run(8, 0.0)  # a clock of low resolution
+    demand.observe_run(8, 0.030)
+    assert demand.run_s(8) == pytest.approx(0.030, rel=0.2)
+    assert 0 < demand.best_s(8) < 0.030
+
+
 def test_batch_shrinks_until_its_earliest_deadline_holds() -> None:
     """A batch that would break the earliest deadline in it is halved until it passes."""
     decisions = run(
