@@ -51,7 +51,7 @@ FACTOR_MIN: Final = 0.1
 FACTOR_MAX: Final = 10.0
 #: Of the factor: how far it may be from one before anything is known, and the weight of a window beside the next one's.
 PRIOR_SD: Final = 1.0
-FADING: Final = 0.9
+FADING: Final = 0.97
 #: So many standard errors of the factor are charged on top: what is not known yet is paid for by functions, not by trainings.
 MARGIN: Final = 0.5
 #: How well what was charged in the seconds beside a window tells what ran in them, as a share of it: a charge is booked when a run starts.
@@ -101,7 +101,9 @@ class Toll:
         noise = ratio * window.closed_sd / window.closed_s * (1.0 / window.closed_n + 1.0 / (window.before_n + window.after_n)) ** 0.5
         self._lost = FADING * self._lost + 1.0 - ratio
         self._charged = FADING * self._charged + charged
-        self._noise = FADING**2 * self._noise + max(noise, LEAST_NOISE) ** 2 + (BOOKED_SD * self.factor * charged) ** 2
+        # Where both sides of it differ, the iterations stray by more than those inside do: other work, a start, a hiccup.
+        uneven = (window.before_s - window.after_s) / (2.0 * window.open_s)
+        self._noise = FADING**2 * self._noise + max(noise, LEAST_NOISE) ** 2 + uneven**2 + (BOOKED_SD * self.factor * charged) ** 2
         doubt = self._noise / PRIOR_SD**2
         factor = (self._lost * self._charged + doubt) / (self._charged**2 + doubt)
         self.factor = min(FACTOR_MAX, max(FACTOR_MIN, factor))

@@ -431,7 +431,7 @@ def test_closed_windows_show_what_runs_cost() -> None:
 @pytest.mark.parametrize("bias", [0.25, 4.0])
 def test_a_predictor_that_errs_is_corrected(bias: float) -> None:
     """Predicted losses are a quarter, or four times, of what they are: under overload budgets are kept all the same, and made use of."""
-    trace_ = {"rate_per_min": 6000, "seconds": 40}
+    trace_ = {"rate_per_min": 6000, "seconds": 80}
     belief = {"kind": "exact", "updates": 0, "bias": bias}
     plan = Plan(preset="overload", policies=("smore-product",), seeds=(0,), predictor=belief, trace=trace_)
     _, row, _ = run_cell(plan, plan.cells()[0])

@@ -140,6 +140,16 @@ def test_charges_that_are_booked_beside_their_time_make_nothing_dearer(seed: int
     assert 0.7 < toll.factor < 1.4
 
 
+def test_a_window_whose_sides_differ_says_little() -> None:
+    """A training that has only just started, or a hiccup: the same loss over even sides would have made runs several times as dear."""
+    even, uneven = Toll(), Toll()
+    whole = window(10.0, 0.3)
+    even.learn(whole, 0.02)
+    uneven.learn(replace(whole, before_s=1.4 * whole.before_s, after_s=0.6 * whole.after_s), 0.02)
+    assert uneven.factor < 1.2 < 2.0 < even.factor
+    assert uneven.error > even.error
+
+
 @pytest.mark.parametrize("charged", [0.002, 0.02, 0.09])
 def test_how_much_runs_teaches_nothing_about_what_a_run_costs(charged: float) -> None:
     """A load far below the budget leaves predictions that are right as they are, but for the margin, and a drift does not change them."""
