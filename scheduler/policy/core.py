@@ -140,7 +140,10 @@ class _Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Company:
-    """A batch of ``rows`` that waits for more until ``leaves_at``; ``row`` could take it now, and keeps the ``cost_s`` of it meanwhile."""
+    """
+    A batch that waits until ``leaves_at`` for more: for ``rows``, the most that are worth waiting for. ``row`` could take now what is
+    there, and keeps the ``cost_s`` of that meanwhile.
+    """
 
     leaves_at: float
     rows: int
@@ -663,14 +666,16 @@ class Engine:
         if not 0 < earns < inf or kernel.balance(facts, row, now, knobs.account_s) > SHORT * earns * knobs.account_s:
             return None
         cost_s, own = kernel.charge(facts, row, cluster.effects, kind, demand.run_s(rows)), cluster.effects.item(kind, kernel.OWN, row)
-        latest, leaves_at = head.arrival_at + knobs.company * (head.deadline_at - head.arrival_at), -inf
+        latest, leaves_at, awaited = head.arrival_at + knobs.company * (head.deadline_at - head.arrival_at), now, 0
         while most > rows:
             run_s = demand.run_s(most)
             larger = kernel.charge(facts, row, cluster.effects, cluster.kind(demand, most), run_s)
             if larger / most <= CHEAPER * cost_s / rows:
-                leaves_at = max(leaves_at, min(latest, head.deadline_at - run_s * (1.0 + own) - larger / earns))
+                until = min(latest, head.deadline_at - run_s * (1.0 + own) - larger / earns)
+                if until > leaves_at:
+                    leaves_at, awaited = until, most
             most //= 2
-        return _Company(leaves_at=leaves_at, rows=rows, row=row, cost_s=cost_s) if now < leaves_at else None
+        return _Company(leaves_at=leaves_at, rows=awaited, row=row, cost_s=cost_s) if awaited else None
 
     @property
     def next_at(self) -> float:
@@ -820,9 +825,9 @@ class Engine:
         unpaid, unpaid_each = max(0.0, unpaid), max(0.0, unpaid_each)
         told = with_margin(unpaid)
         company = next((company for lane, company in self._company.items() if lane[:2] == (function, revision)), None)
-        if company is not None:
+        if company is not None and waiting < company.rows:
             # There is room in a batch that has its money kept.
-            wait, each = max(wait, unpaid, company.leaves_at - now), max(each, told / (most - company.rows))
+            wait, each = max(wait, unpaid, company.leaves_at - now), max(each, told / (company.rows - waiting))
         else:
             wait, each = max(wait, told), max(each, with_margin(unpaid + unpaid_each) - told)
         under_way = cell[kernel.OUTSTANDING][alive].any()

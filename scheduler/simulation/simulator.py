@@ -821,7 +821,7 @@ class _Simulation:
         told = self._feasible[function]
         if told is None:
             return False
-        backlog_s = told.backlog_s + told.each_s * (self._queued[function] - told.counted)
+        backlog_s = told.backlog_s + told.each_s * max(0, self._queued[function] - told.counted)
         return self._arrival[number] + max(told.floor_s, backlog_s) > self._deadline[number]
 
     # ---- invocations --------------------------------------------------------------------------------------------------------------------

@@ -88,14 +88,15 @@ local function attach(fk, id, deadline)
 end
 
 -- The earliest feasible finish from now in us, 0 = not known. The floor is the best case of an idle platform and always holds; the backlog is
--- today's and holds while it is fresh: with `counted` waiting, and by `each` later for every one that has come since.
+-- today's and holds while it is fresh: with `counted` waiting, and by `each` later for every one more. One less is no sooner: what was placed
+-- meanwhile has taken what it was counted for.
 local function needed(fk, t)
   local feasible = redis.call('HGET', P .. 'feasible', fk)
   if not feasible then return 0 end
   local stamp, backlog, floor, each, counted = string.match(feasible, '(%d+):(%d+):(%d+):(%d+):(%d+)')
   local need = tonumber(floor)
   if t - tonumber(stamp) < 1000000 then
-    need = math.max(need, tonumber(backlog) + tonumber(each) * (redis.call('ZCARD', P .. 'q:' .. fk) - tonumber(counted)))
+    need = math.max(need, tonumber(backlog) + tonumber(each) * math.max(0, redis.call('ZCARD', P .. 'q:' .. fk) - tonumber(counted)))
   end
   return need
 end

@@ -558,6 +558,19 @@ def test_what_cannot_be_met_is_refused_with_what_could(queue: Queue, client: "re
     assert client.hget(f"{P}count", "waiting") == b"4"
 
 
+def test_each_that_came_since_the_backlog_was_told_counts_and_none_that_went(queue: Queue, client: "redis.Redis") -> None:
+    first = request()
+    stamp = queue.enqueue(first).arrival_us + 3_600_000_000
+    queue.publish_feasible({F: f"{stamp}:1000000:20000:500000:1"}, {})
+    assert queue.enqueue(request(slo_us=999_999)).status == "infeasible"
+    assert queue.enqueue(request(slo_us=1_000_000)).status == "ok"
+    assert queue.enqueue(request(slo_us=1_499_999)).status == "infeasible", "one more than were counted"
+    # Two were counted more than are there: what they waited for is no less scarce.
+    queue.publish_feasible({F: f"{stamp}:1000000:20000:500000:4"}, {})
+    assert queue.enqueue(request(slo_us=999_999)).status == "infeasible"
+    assert queue.enqueue(request(slo_us=1_000_000)).status == "ok"
+
+
 def test_idempotency_keys_belong_to_a_project(queue: Queue) -> None:
     first = request(idempotency_key="k", request_hash="h")
     assert queue.enqueue(first).status == "ok"

@@ -91,6 +91,19 @@ def test_the_gate_lets_in_who_finds_room_in_it() -> None:
     assert told.each_s > 0
 
 
+def test_the_gate_lets_in_no_more_than_are_worth_waiting_for() -> None:
+    """Of 80 ms some are left for waiting where there is to be one more, of a second for seven: who finds no room waits for the account."""
+    each = []
+    for within in (0.08, 1.0):
+        engine = stage()
+        engine.decide(NOW, [arrived(0, "0", within=within)])
+        told = engine.feasible(NOW, "p/f0", 1)
+        assert told is not None
+        assert told.backlog_s == pytest.approx(engine.next_at - NOW + engine.cluster.demands[0].run_s(2))
+        each.append(told.each_s)
+    assert each[0] == pytest.approx(7 * each[1])
+
+
 def test_it_is_forgotten_with_who_waited_and_with_its_gpu_instance() -> None:
     engine = stage()
     engine.decide(NOW, [arrived(0, "0", within=1.0)])
