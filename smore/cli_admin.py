@@ -1,6 +1,7 @@
 """The commands of administrators: limits, drains, boosts, pins, purges, targets, the trail of changes, and the doctor."""
 
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -14,6 +15,8 @@ projects = typer.Typer(help="Projects, what they may use and what they use; alon
 ForOption = Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h, 1d; without it until --end.")]
 EndOption = Annotated[bool, typer.Option("--end", help="Take it back.")]
 ProjectOption = Annotated[str | None, typer.Option(help="Of this project; without it that of your key.")]
+#: For so long a GPU worker's word about an attached process is waited for.
+SEEN_S = 5.0
 Function = Annotated[str, typer.Argument(metavar="FUNCTION")]
 
 
@@ -299,6 +302,12 @@ def jobs_attach(
 
     with connected() as client:
         made = client.carry(admin.attach(name or f"pid-{pid}", pid, gpu=gpu, workload=workload))
+        # Whether there is such a process its GPU worker alone can say.
+        until = time.monotonic() + SEEN_S
+        while (job := client.job(made.id)).state == "starting" and time.monotonic() < until:
+            time.sleep(0.1)
+    if job.state in ("ended", "lost"):
+        fail(f"{made.id}: there is no process {pid} on the machine of {made.gpu}", EXIT_FAILED)
     print(f"{made.id} on {made.gpu}; degradation unmeasured: smore.track() in its loop would tell it")
 
 

@@ -244,6 +244,16 @@ def test_a_job_takes_a_budget(serve: Serve) -> None:
     assert platform.asked == [("POST /v1/jobs", {"name": "night", "argv": ["zoo.train"], "env": {}, "budget": 0.03})]
 
 
+def test_who_attaches_a_process_hears_whether_there_is_one(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    platform.answers["POST /v1/jobs/attach"] = (201, {"id": "j1", "gpu": "cpu0"})
+    for state, code, said in (("running", 0, "j1 on cpu0"), ("ended", 1, "there is no process 7 on the machine of cpu0")):
+        platform.answers["GET /v1/jobs/j1"] = (200, {"id": "j1", "name": "pid-7", "state": state})
+        assert smore("jobs", "attach", "--pid", "7") == code
+        out, err = capsys.readouterr()
+        assert said in (err if code else out)
+
+
 def test_a_statement_is_said_in_words_or_whole(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     platform = serve()
     said = "3.0 device-seconds harvested; training lost <= 4.1 % with 95 % confidence (budget 10 %)"
