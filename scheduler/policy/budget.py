@@ -101,7 +101,8 @@ class Toll:
         noise = ratio * window.closed_sd / window.closed_s * (1.0 / window.closed_n + 1.0 / (window.before_n + window.after_n)) ** 0.5
         self._lost = FADING * self._lost + 1.0 - ratio
         self._charged = FADING * self._charged + charged
-        # Where both sides of it differ, the iterations stray by more than those inside do: other work, a start, a hiccup.
+        # Where both sides of it differ, the iterations stray by more than those inside do: other work, a start, a hiccup. That makes the
+        # factor more doubtful; the window weighs no less, for it is runs, too, that make sides differ.
         uneven = (window.before_s - window.after_s) / (2.0 * window.open_s)
         self._noise = FADING**2 * self._noise + max(noise, LEAST_NOISE) ** 2 + uneven**2 + (BOOKED_SD * self.factor * charged) ** 2
         doubt = self._noise / PRIOR_SD**2

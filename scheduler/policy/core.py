@@ -141,12 +141,12 @@ class _Supply:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Company:
     """
-    A batch that waits until ``leaves_at`` for more: for ``rows``, the most that are worth waiting for. ``row`` could take now what is
-    there, and keeps the ``cost_s`` of that meanwhile.
+    A batch that waits until ``leaves_at`` for more; so many invocations have ``room`` in the largest that can be waited for so long.
+    ``row`` could take now what is there, and keeps the ``cost_s`` of that meanwhile.
     """
 
     leaves_at: float
-    rows: int
+    room: int
     row: int
     cost_s: float
 
@@ -522,7 +522,7 @@ class Engine:
     def _place_one(self, now: float, lane: Lane, demand: Demand, priority: float, fast: bool, decisions: list[Decision]) -> bool:
         """Dispatch the largest batch of a lane that passes, or nothing."""
         cluster = self.cluster
-        members = self.waiting.first(lane, demand.spec.max_batch)
+        members = waiting = self.waiting.first(lane, demand.spec.max_batch)
         if not members:
             return False
         company = self._company.pop(lane, None)
@@ -535,7 +535,7 @@ class Engine:
             weighed = self.weigh(now, demand, kind, rows, deadline_at, fast, run_s)
             row = self._choose(now, demand, kind, weighed, deadline_at, rows, self.knobs, self._random)
             if row >= 0:
-                company = self._awaited(now, demand, kind, rows, members[0], row)
+                company = self._awaited(now, demand, kind, rows, members[0], row, waiting)
                 if company is None:
                     break
                 self._company[lane] = company
@@ -654,8 +654,14 @@ class Engine:
         for company in self._company.values():
             self.cluster.spend(company.row, sign * company.cost_s, now)
 
-    def _awaited(self, now: float, demand: Demand, kind: int, rows: int, head: InvocationArrived, row: int) -> _Company | None:
-        """Whether a batch that could go now had better wait for more of its kind, since the account there is short; and until when."""
+    def _awaited(
+        self, now: float, demand: Demand, kind: int, rows: int, head: InvocationArrived, row: int, waiting: Sequence[InvocationArrived]
+    ) -> _Company | None:
+        """
+        Whether a batch that could go now had better wait for more of its kind, since the account there is short; and until when.
+
+        ``waiting``: what is there of its lane, which may be more than could go.
+        """
         cluster, knobs, most = self.cluster, self.knobs, demand.spec.max_batch
         if not knobs.company or knobs.budget_rule is not BudgetRule.ACCOUNT or rows >= most or head.alone:
             return None
@@ -675,7 +681,10 @@ class Engine:
                 if until > leaves_at:
                     leaves_at, awaited = until, most
             most //= 2
-        return _Company(leaves_at=leaves_at, rows=awaited, row=row, cost_s=cost_s) if awaited else None
+        if not awaited:
+            return None
+        there = sum(invocation.rows for invocation in waiting)
+        return _Company(leaves_at=leaves_at, room=max(0, (awaited - there) * len(waiting) // there), row=row, cost_s=cost_s)
 
     @property
     def next_at(self) -> float:
@@ -824,10 +833,11 @@ class Engine:
         unpaid, unpaid_each = self._unpaid(now, demand, waiting)
         unpaid, unpaid_each = max(0.0, unpaid), max(0.0, unpaid_each)
         told = with_margin(unpaid)
-        company = next((company for lane, company in self._company.items() if lane[:2] == (function, revision)), None)
-        if company is not None and waiting < company.rows:
+        rooms = [company for lane, company in self._company.items() if lane[:2] == (function, revision) and company.room]
+        if rooms:
             # There is room in a batch that has its money kept.
-            wait, each = max(wait, unpaid, company.leaves_at - now), max(each, told / (company.rows - waiting))
+            company = max(rooms, key=lambda one: one.room)
+            wait, each = max(wait, unpaid, company.leaves_at - now), max(each, told / company.room)
         else:
             wait, each = max(wait, told), max(each, with_margin(unpaid + unpaid_each) - told)
         under_way = cell[kernel.OUTSTANDING][alive].any()

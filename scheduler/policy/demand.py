@@ -10,7 +10,7 @@ from smore.domain.function import FunctionSpec
 OFFLINE_WEIGHT = 20.0
 #: Weight of the newest run time in the moving average.
 RUN_WEIGHT = 0.1
-#: What is left of a size's own measurements at each run of the revision: the fewer they are, the more it follows what others say.
+#: What is left of a size's own runs at each other run of the revision: once less than one is, it follows what the others say.
 KNOWN_FADING = 0.99
 #: The best case follows a faster run at once and a slower one by this much: one slow run must not make a function look impossible.
 BEST_WEIGHT = 0.05
@@ -20,7 +20,7 @@ RELAXED = 0.25
 PLACED_HALF_LIFE_S = 2.0
 #: Weight of the newest return out of host memory in the moving average.
 HOST_WEIGHT = 0.3
-#: A run takes no less than this, seconds: times are corrected in proportion.
+#: No run takes less than this, seconds: times are held against each other.
 LEAST_S = 1e-6
 #: A denominator may not vanish (digest A19).
 EPSILON = 0.01
@@ -49,7 +49,10 @@ class Demand:
     _sizes: list[int] = field(init=False)
     _run_s: list[float] = field(init=False)
     _best_s: list[float] = field(init=False)
-    #: How many runs of each size have told of it, older ones fading.
+    #: By size: as declared, as its own runs have it, and how many those are, older ones fading.
+    _declared: list[float] = field(init=False)
+    _own_run_s: list[float] = field(init=False)
+    _own_best_s: list[float] = field(init=False)
     _known: list[float] = field(init=False)
     _usage: float = field(init=False)
     _degradation: float = field(init=False)
@@ -77,7 +80,8 @@ class Demand:
         profile = self.spec.profile
         self._sizes = sorted(profile.run_s)
         self._run_s = [profile.run_s[size] for size in self._sizes]
-        self._best_s = list(self._run_s)
+        self._best_s, self._declared = list(self._run_s), list(self._run_s)
+        self._own_run_s, self._own_best_s = list(self._run_s), list(self._run_s)
         self._known = [0.0] * len(self._sizes)
         self._usage = profile.usage_gain
         self._degradation = profile.degradation
@@ -120,32 +124,54 @@ class Demand:
 
     def observe_run(self, rows: int, seconds: float, slowdown: float = 0.0) -> None:
         """
-        Blend one measured warm batch into the size it belongs to (sizes are powers of two, made as they are met).
+        Blend one measured warm batch into the size it belongs to: a declared one, else the next power of two, made when it is met.
 
-        Other sizes change in the same proportion, as far as no run of their own has told of them: where a declaration or a canary was wrong
-        for one row it was for eight, and batches that are wrongly taken to be slow would never be tried.
+        A size of which no run has told lately takes its declared time, times the mean of what the others take over theirs: where a
+        declaration or a canary was wrong for one row it was for eight, and batches that are wrongly taken to be slow would never be tried.
+        Its best case is never above the declared one, for the same reason.
 
         ``slowdown``: the degradation that was predicted for it, a fraction: the time alone is what remains without it.
         """
-        size = 1 << max(0, rows - 1).bit_length()
+        position = self._position(rows if rows in self._sizes else 1 << max(0, rows - 1).bit_length())
+        seconds, best = max(seconds, LEAST_S), self._best_s[position]
+        self._own_run_s[position] = self._run_s[position] + RUN_WEIGHT * (seconds / (1.0 + slowdown) - self._run_s[position])
+        self._own_best_s[position] = seconds if seconds < best else best + BEST_WEIGHT * (seconds - best)
+        known = self._known
+        for other in range(len(known)):
+            known[other] *= KNOWN_FADING
+        known[position] += 1.0
+        self._run_s[position], self._best_s[position] = self._own_run_s[position], self._own_best_s[position]
+        if min(known) < 1.0:
+            self._follow()
+
+    def _position(self, size: int) -> int:
+        """Of a size, which begins with what is expected of it."""
         position = bisect_left(self._sizes, size)
         if position == len(self._sizes) or self._sizes[position] != size:
-            expected, best = self.run_s(size), self.best_s(size)
+            run_s, best_s, declared = self.run_s(size), self.best_s(size), self._of(self._declared, size)
             self._sizes.insert(position, size)
-            self._run_s.insert(position, expected)
-            self._best_s.insert(position, best)
-            self._known.insert(position, 0.0)
-        seconds, expected, best = max(seconds, LEAST_S), self._run_s[position], self._best_s[position]
-        run_change = 1.0 + RUN_WEIGHT * (seconds / (1.0 + slowdown) / expected - 1.0)
-        best_change = seconds / best if seconds < best else 1.0 + BEST_WEIGHT * (seconds / best - 1.0)
-        self._known[position] = KNOWN_FADING * self._known[position] + 1.0
-        for other, known in enumerate(self._known):
-            share = 1.0
-            if other != position:
-                self._known[other] = known = KNOWN_FADING * known
-                share = 1.0 / (1.0 + known)
-            self._run_s[other] *= run_change**share
-            self._best_s[other] *= best_change**share
+            for times, begins in (
+                (self._run_s, run_s), (self._own_run_s, run_s), (self._best_s, best_s), (self._own_best_s, best_s),
+                (self._declared, declared), (self._known, 0.0),
+            ):  # fmt: skip
+                times.insert(position, begins)
+        return position
+
+    def _follow(self) -> None:
+        """Sizes of which less than one run tells lean on the others, each of which counts for the runs that have told of it."""
+        known, declared, own_run_s, own_best_s = self._known, self._declared, self._own_run_s, self._own_best_s
+        weight = run = best = 0.0
+        for position, count in enumerate(known):
+            weight += count
+            run += count * own_run_s[position] / declared[position]
+            best += count * own_best_s[position] / declared[position]
+        for position, own in enumerate(known):
+            if own < 1.0:
+                usual, others = declared[position], weight - own
+                by_run = (run * usual - own * own_run_s[position]) / others
+                by_best = (best * usual - own * own_best_s[position]) / others
+                self._run_s[position] = own * own_run_s[position] + (1.0 - own) * by_run
+                self._best_s[position] = own * own_best_s[position] + (1.0 - own) * min(usual, by_best)
 
     def observe_host(self, seconds: float) -> None:
         """A load out of host memory took so long."""
@@ -155,6 +181,7 @@ class Demand:
         """Nothing was tried because it seemed too slow, so nothing can be learned: expect a little less until something is tried."""
         for position, best in enumerate(self._best_s):
             self._run_s[position] += RELAXED * (best - self._run_s[position])
+        self._own_run_s = list(self._run_s)
 
     def observe_memory(self, memory_mib: float) -> None:
         self._memory_mib = max(self._memory_mib, memory_mib)

@@ -98,10 +98,14 @@ def test_a_batch_between_two_known_sizes_takes_a_time_between() -> None:
     assert demand.run_s(2) == pytest.approx(0.9 * 0.012 + 0.1 * 0.032)
 
 
+def declared(run_s: dict[int, float]) -> Demand:
+    spec = FunctionSpec(entrypoint="m:C", profile=Profile(run_s=run_s, load_s=1.0))
+    return Demand(function="p/f", revision=1, spec=spec, column=0)
+
+
 def test_what_is_wrong_of_one_size_is_wrong_of_those_that_never_ran() -> None:
     """A first run that took five times as long as later ones must not make large batches look slow for ever, for nobody tries them then."""
-    profile = Profile(run_s={1: 0.050, 8: 0.320}, load_s=1.0)
-    demand = Demand(function="p/f", revision=1, spec=FunctionSpec(entrypoint="m:C", profile=profile), column=0)
+    demand = declared({1: 0.050, 8: 0.320})
     for _ in range(100):
         demand.observe_run(1, 0.050, slowdown=4.0)
     assert demand.run_s(1) == pytest.approx(0.010, rel=0.01)
@@ -116,6 +120,28 @@ def test_what_is_wrong_of_one_size_is_wrong_of_those_that_never_ran() -> None:
     demand.observe_run(8, 0.030)
     assert demand.run_s(8) == pytest.approx(0.030, rel=0.2)
     assert 0 < demand.best_s(8) < 0.030
+
+
+@pytest.mark.parametrize("truth", [0.2, 0.5, 2.0, 3.0])
+def test_sizes_that_run_by_turns_say_once_what_is_wrong(truth: float) -> None:
+    times = {1: 0.05, 2: 0.09, 4: 0.17, 8: 0.32}
+    demand = declared({1: times[1], 8: times[8]})
+    for number in range(600):
+        rows = (1, 2, 4)[number % 3]
+        demand.observe_run(rows, truth * times[rows])
+    assert demand.run_s(4) == pytest.approx(truth * times[4], rel=0.01)
+    assert demand.run_s(8) == pytest.approx(truth * times[8], rel=0.1)
+    assert demand.best_s(8) == pytest.approx(min(1.0, truth) * times[8], rel=0.1), "never impossible for what others take"
+    for _ in range(1000):
+        demand.observe_run(2, times[2])
+    assert demand.run_s(4) == pytest.approx(times[4], rel=0.1), "what was told long ago is forgotten"
+
+
+def test_a_declared_size_is_told_of_by_its_own_runs() -> None:
+    demand = declared({1: 0.05, 3: 0.12})
+    for _ in range(100):
+        demand.observe_run(3, 0.06)
+    assert (demand.run_s(3), demand.run_s(1)) == (pytest.approx(0.06, rel=0.01), pytest.approx(0.025, rel=0.01))
 
 
 def test_batch_shrinks_until_its_earliest_deadline_holds() -> None:

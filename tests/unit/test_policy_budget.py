@@ -140,7 +140,7 @@ def test_charges_that_are_booked_beside_their_time_make_nothing_dearer(seed: int
     assert 0.7 < toll.factor < 1.4
 
 
-def test_a_window_whose_sides_differ_says_little() -> None:
+def test_a_first_window_whose_sides_differ_says_little() -> None:
     """A training that has only just started, or a hiccup: the same loss over even sides would have made runs several times as dear."""
     even, uneven = Toll(), Toll()
     whole = window(10.0, 0.3)

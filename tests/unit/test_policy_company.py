@@ -104,6 +104,18 @@ def test_the_gate_lets_in_no_more_than_are_worth_waiting_for() -> None:
     assert each[0] == pytest.approx(7 * each[1])
 
 
+def test_rooms_are_invocations_of_the_lane_that_waits() -> None:
+    """One of three rows leaves room for one more of its kind in eight rows, one of one row for seven."""
+    each = []
+    for rows in (1, 3):
+        engine = stage()
+        engine.decide(NOW, [replace(arrived(0, "0", within=1.0), rows=rows)])
+        told = engine.feasible(NOW, "p/f0", 1)
+        assert told is not None
+        each.append(told.each_s)
+    assert each[1] == pytest.approx(7 * each[0])
+
+
 def test_it_is_forgotten_with_who_waited_and_with_its_gpu_instance() -> None:
     engine = stage()
     engine.decide(NOW, [arrived(0, "0", within=1.0)])
