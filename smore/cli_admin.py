@@ -302,13 +302,16 @@ def jobs_attach(
 
     with connected() as client:
         made = client.carry(admin.attach(name or f"pid-{pid}", pid, gpu=gpu, workload=workload))
+        print(f"{made.id} on {made.gpu}; degradation unmeasured: smore.track() in its loop would tell it")
         # Whether there is such a process its GPU worker alone can say.
         until = time.monotonic() + SEEN_S
-        while (job := client.job(made.id)).state == "starting" and time.monotonic() < until:
+        while (job := client.job(made.id)).state == "starting":
+            if time.monotonic() > until:
+                print(f"its GPU worker has not said yet whether process {pid} is there: smore jobs will tell", file=sys.stderr)
+                return
             time.sleep(0.1)
     if job.state in ("ended", "lost"):
         fail(f"{made.id}: there is no process {pid} on the machine of {made.gpu}", EXIT_FAILED)
-    print(f"{made.id} on {made.gpu}; degradation unmeasured: smore.track() in its loop would tell it")
 
 
 def add_to(app: typer.Typer, *, queues: typer.Typer, gpus: typer.Typer, jobs: typer.Typer) -> None:

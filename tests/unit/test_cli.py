@@ -13,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from smore import cli, client, local
+from smore import cli, cli_admin, client, local
 from smore.terminal import Column, Output, show
 
 GPU = {
@@ -244,14 +244,24 @@ def test_a_job_takes_a_budget(serve: Serve) -> None:
     assert platform.asked == [("POST /v1/jobs", {"name": "night", "argv": ["zoo.train"], "env": {}, "budget": 0.03})]
 
 
-def test_who_attaches_a_process_hears_whether_there_is_one(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_attaches_a_process_hears_whether_there_is_one(
+    serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     platform = serve()
     platform.answers["POST /v1/jobs/attach"] = (201, {"id": "j1", "gpu": "cpu0"})
-    for state, code, said in (("running", 0, "j1 on cpu0"), ("ended", 1, "there is no process 7 on the machine of cpu0")):
+    monkeypatch.setattr(cli_admin, "SEEN_S", 0.0)
+    for state, code, said in (
+        ("running", 0, ""), ("ended", 1, "there is no process 7 on the machine of cpu0"), ("starting", 0, "has not said yet"),
+    ):  # fmt: skip
         platform.answers["GET /v1/jobs/j1"] = (200, {"id": "j1", "name": "pid-7", "state": state})
         assert smore("jobs", "attach", "--pid", "7") == code
         out, err = capsys.readouterr()
-        assert said in (err if code else out)
+        assert out.startswith("j1 on cpu0")
+        assert said in err
+    # A key that may not read: what was attached is named all the same.
+    platform.answers["GET /v1/jobs/j1"] = (403, PROBLEM)
+    assert smore("jobs", "attach", "--pid", "7") == 1
+    assert capsys.readouterr().out.startswith("j1 on cpu0")
 
 
 def test_a_statement_is_said_in_words_or_whole(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
