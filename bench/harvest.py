@@ -149,6 +149,7 @@ def measure_mode(
         alone, alone_active = utilisation(rig, where.gpu, begin, time.time()), active.read()
         active = SmActive(where)
         point = overload.measure(rig, solo, seconds=seconds, connections=connections, seed=seed)
+        report.progress(overload.shown(point))
         together, together_active = utilisation(rig, where.gpu, point.began, point.began + seconds), active.read()
         counter = next((one.utilisation_counter for _, one in rig.witness.reports.get(where.gpu, [])), "none")
         place = next((one.device for _, one in rig.witness.reports.get(where.gpu, [])), "")

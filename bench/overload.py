@@ -12,13 +12,13 @@ client share the partitions' cores.
    its budget.
 3. *The policy*, as the product has it, at multiples of the reference rate, the last one the overload (5).
 
-At each point, over ``--seconds`` after a warm-up in which what the budgets' accounts had saved is spent. Latency runs from the instant a
-request was due until its client has the answer. A request is *refused* when it is answered 429; *admitted* are all others, also those that
-expired or got no answer. *Harvest* is the sum over the invocations that met their deadline of their solo device-seconds, per second. A
-training's *loss* is estimated from the closed windows of that point alone (docs/budgets.md), for which the load goes on where they are
-too few; so that there are enough of them, a tenth of
-the time is closed (``SMORE_WORKER__PROBE_SHARE=0.1``; the product's default is 0.03). Nothing is learned meanwhile: the learn worker ends
-once its first degradation table is there.
+Each rate has ``--repeats`` turns, one after another, so that what changes with time (the machine, what the platform has learned) falls on
+all of them; a turn counts for ``--seconds`` after a warm-up in which what the budgets' accounts had saved is spent. Latency runs from the
+instant a request was due until its client has the answer. A request is *refused* when it is answered 429; *admitted* are all others, also
+those that expired or got no answer. *Harvest* is the sum over the invocations that met their deadline of their solo device-seconds, per
+second. A training's *loss* is estimated from the closed windows of that point alone (docs/budgets.md), for which the load goes on where
+they are too few; so that there are enough of them, a tenth of the time is closed (``SMORE_WORKER__PROBE_SHARE=0.1``; the product's default
+is 0.03). Nothing is learned meanwhile: the learn worker ends once its first degradation table is there.
 
 Figures (95 % intervals as ``_low`` and ``_high``: Wilson for shares, means over blocks of 5 s for rates, Student's t over windows for
 losses):
@@ -75,6 +75,9 @@ from smore.settings import Settings
 MULTIPLES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 FIXED: Final = (0.1, 0.2, 0.4)
 REFINED: Final = 2
+#: Turns that each rate has, by default, and how far apart their seeds are.
+REPEATS: Final = 2
+SEEDS_APART: Final = 10_000
 #: Before a point is measured: longer than what a full account lets through beyond what it earns.
 WARMUP_S: Final = 8.0
 #: The search for the capacity: where it begins (per second), how it rises, how long it looks, and the part met at which it ends.
@@ -637,12 +640,13 @@ class Estimate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """
-    What came of one rate (per second) from ``began`` (epoch seconds) on.
+    What came of one rate (per second), in one turn of ``seconds`` or in several; the first ``began`` then (epoch seconds).
 
     ``statuses``: all requests by answer, 0 = none. ``met``: answered well within the deadline, by the client; ``met_platform`` of
-    ``ended_platform`` by the platform's clock. ``functions``: met, admitted, refused of each. ``goodput``: met per second; ``harvest``:
-    device-seconds per second; ``busy``: the same of all runs, as slow as they were and batches counted once. ``losses`` by training, None =
-    not enough ``windows``. ``arrivals``: (seconds from the beginning of the warm-up, function) of all that were sent.
+    ``ended_platform`` by the platform's clock. ``functions``: met, admitted, refused of each. ``goodput``: met per second; ``by_turn``:
+    the same of each turn; ``harvest``: device-seconds per second; ``busy``: the same of all runs, as slow as they were and batches counted
+    once. ``losses`` by training, None = not enough ``windows``. ``arrivals``: (seconds from the
+    beginning of the warm-up, function) of all that were sent, by turn.
     """
 
     began: float
@@ -658,6 +662,7 @@ class Point:
     expired: int
     statuses: Mapping[int, int]
     goodput: Estimate
+    by_turn: Sequence[float]
     harvest: Estimate
     busy: float
     batch: float
@@ -666,7 +671,7 @@ class Point:
     functions: Mapping[str, Mapping[str, int]]
     losses: Mapping[str, Loss | None]
     windows: Mapping[str, int]
-    arrivals: tuple[NDArray[np.float64], NDArray[np.int64]]
+    arrivals: Sequence[tuple[NDArray[np.float64], NDArray[np.int64]]]
 
     @property
     def worst(self) -> Loss | None:
@@ -684,13 +689,16 @@ def wilson(good: int, of: int) -> Estimate:
     return Estimate(value=share, low=(middle - reach) / (1 + z * z / of), high=(middle + reach) / (1 + z * z / of))
 
 
-def per_second(at: NDArray[np.float64], amount: NDArray[np.float64], begin: float, seconds: float) -> Estimate:
-    """Sum of ``amount`` per second from ``begin`` on; the interval from the scatter of blocks (they are taken for independent)."""
+def per_second(at: NDArray[np.float64], amount: NDArray[np.float64], begins: Sequence[float], seconds: float) -> Estimate:
+    """
+    Sum of ``amount`` per second, over ``seconds`` from each of ``begins`` on; the interval from the scatter of blocks (they are taken for
+    independent).
+    """
     blocks = max(2, round(seconds / BLOCK_S))
-    sums, _ = np.histogram(at, bins=blocks, range=(begin, begin + seconds), weights=amount)
-    rates = sums / (seconds / blocks)
+    sums = [np.histogram(at, bins=blocks, range=(begin, begin + seconds), weights=amount)[0] for begin in begins]
+    rates = np.concatenate(sums) / (seconds / blocks)
     mean = float(rates.mean())
-    reach = student(0.975, blocks - 1) * float(rates.std(ddof=1)) / math.sqrt(blocks)
+    reach = student(0.975, len(rates) - 1) * float(rates.std(ddof=1)) / math.sqrt(len(rates))
     return Estimate(value=mean, low=max(0.0, mean - reach), high=mean + reach)
 
 
@@ -699,6 +707,28 @@ def ratio(one: Estimate, other: Estimate) -> Estimate:
     value = one.value / other.value
     spread = math.hypot((one.high - one.value) / one.value, (other.high - other.value) / other.value)
     return Estimate(value=value, low=value * math.exp(-spread), high=value * math.exp(spread))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A load that was driven: what its client has, from when on that counts (epoch seconds), and the trainings' closed windows."""
+
+    begin: float
+    sent: Sent
+    windows: Mapping[str, list[Window]]
+
+
+def turn(
+    rig: Rig, *, seconds: float, rate: float | None = None, connections: int = 1, seed: int = 0, losses: bool = True
+) -> Turn:  # fmt: skip
+    """Load it; the client's warm-up is not counted. Without ``losses`` nobody waits for closed windows."""
+    sent = rig.drive(WARMUP_S + seconds, rate=rate, connections=connections, seed=seed)
+    begin = float(sent.due[0]) + WARMUP_S if len(sent.due) else time.time()
+
+    def go_on(more_s: float) -> None:
+        rig.drive(more_s, rate=rate, connections=connections, seed=seed + 1000)
+
+    return Turn(begin=begin, sent=sent, windows=enough_windows(rig, (begin, begin + seconds), go_on, MOST_MORE if losses else 0))
 
 
 def measure(
@@ -711,21 +741,42 @@ def measure(
     seed: int = 0,
     losses: bool = True,
 ) -> Point:
-    """Load it and sum up; the client's warm-up is not counted. Without ``losses`` nobody waits for closed windows."""
-    sent = rig.drive(WARMUP_S + seconds, rate=rate, connections=connections, seed=seed)
-    begin = float(sent.due[0]) + WARMUP_S if len(sent.due) else time.time()
+    """One :func:`turn`, summed up."""
+    driven = turn(rig, seconds=seconds, rate=rate, connections=connections, seed=seed, losses=losses)
+    return summed(rig, solo, [driven], seconds=seconds, rate=rate)
 
-    def go_on(more_s: float) -> None:
-        rig.drive(more_s, rate=rate, connections=connections, seed=seed + 1000)
 
-    windows = enough_windows(rig, (begin, begin + seconds), go_on, MOST_MORE if losses else 0)
-    inside = (sent.due >= begin) & (sent.due < begin + seconds)
-    function, due, latency, status = sent.function[inside], sent.due[inside], sent.latency[inside], sent.status[inside]
+def by_turns(
+    rig: Rig, solo: Mapping[str, float], rates: Sequence[float], *, seconds: float, repeats: int, seed: int
+) -> list[Point]:  # fmt: skip
+    """A point for each rate. Each has its turn ``repeats`` times, so that what changes with time falls on all of them."""
+    driven: list[list[Turn]] = [[] for _ in rates]
+    for again in range(repeats):
+        for number, rate in enumerate(rates):
+            driven[number].append(turn(rig, seconds=seconds, rate=rate, seed=seed + number + SEEDS_APART * again))
+            if repeats > 1:
+                report.progress(shown(summed(rig, solo, driven[number][-1:], seconds=seconds, rate=rate)))
+    points = [summed(rig, solo, turns, seconds=seconds, rate=rate) for turns, rate in zip(driven, rates, strict=True)]
+    for point in points:
+        report.progress(shown(point))
+    return points
+
+
+def summed(rig: Rig, solo: Mapping[str, float], turns: Sequence[Turn], *, seconds: float, rate: float | None) -> Point:
+    """What came of the turns of one rate, all together."""
+    begins = [one.begin for one in turns]
+    # Those who take turns do not touch: each request lies within one of them.
+    inside = [(one.sent.due >= one.begin) & (one.sent.due < one.begin + seconds) for one in turns]
+    function, due, latency, status, back = (
+        np.concatenate([getattr(one.sent, name)[within] for one, within in zip(turns, inside, strict=True)])
+        for name in ("function", "due", "latency", "status", "back")
+    )
+    windows = {name: [window for one in turns for window in one.windows[name]] for name in turns[0].windows}
     deadlines = np.array([one.deadline_s for one in rig.functions])
     alone = np.array([solo[one.model] for one in rig.functions])
     met = (status == 200) & (latency <= deadlines[function])
     refused = status == 429
-    ended = [one for one in rig.witness.settled if begin <= one.arrival_us / 1e6 < begin + seconds]
+    ended = [one for one in rig.witness.settled if any(begin <= one.arrival_us / 1e6 < begin + seconds for begin in begins)]
     runs = {
         (one.started_us, one.gpu, execution.pid): execution
         for one in ended
@@ -733,22 +784,25 @@ def measure(
     }
     good = latency[status == 200]
     p50, p95 = np.percentile(good, (50, 95)) * 1e3 if len(good) else (math.nan, math.nan)
-    point = Point(
-        began=begin,
-        rate=rate if rate is not None else len(due) / seconds,
+    lasted_s = seconds * len(turns)
+    goodput = per_second(due[met], np.ones(int(met.sum())), begins, seconds)
+    return Point(
+        began=begins[0],
+        rate=rate if rate is not None else len(due) / lasted_s,
         seconds=seconds,
         submitted=len(due),
         admitted=int((~refused).sum()),
         refused=int(refused.sum()),
-        named_a_time=int((refused & sent.back[inside]).sum()),
+        named_a_time=int((refused & back).sum()),
         met=int(met.sum()),
         ended_platform=len(ended),
         met_platform=sum(one.state == "succeeded" and one.finished_us <= one.deadline_us for one in ended),
         expired=sum(one.state == "expired" for one in ended),
         statuses=dict(sorted(Counter(status.tolist()).items())),
-        goodput=per_second(due[met], np.ones(int(met.sum())), begin, seconds),
-        harvest=per_second(due[met], alone[function[met]], begin, seconds),
-        busy=sum(one.run_ms or 0.0 for one in runs.values()) / 1e3 / seconds,
+        goodput=goodput,
+        by_turn=[float((met & (due >= begin) & (due < begin + seconds)).sum() / seconds) for begin in begins],
+        harvest=per_second(due[met], alone[function[met]], begins, seconds),
+        busy=sum(one.run_ms or 0.0 for one in runs.values()) / 1e3 / lasted_s,
         batch=statistics.fmean([one.batch for one in runs.values()]) if runs else math.nan,
         p50_ms=float(p50),
         p95_ms=float(p95),
@@ -762,10 +816,8 @@ def measure(
         },
         losses={name: estimate(within) for name, within in windows.items()},
         windows={name: len(within) for name, within in windows.items()},
-        arrivals=(sent.due - (begin - WARMUP_S), sent.function.astype(np.int64)),
+        arrivals=[(one.sent.due - (one.begin - WARMUP_S), one.sent.function.astype(np.int64)) for one in turns],
     )
-    report.progress(shown(point))
-    return point
 
 
 def enough_windows(rig: Rig, first: tuple[float, float], go_on: Callable[[float], None], at_most: int) -> dict[str, list[Window]]:
@@ -815,6 +867,7 @@ class Options:
     multiples: tuple[float, ...]
     fixed: tuple[float, ...]
     refined: int
+    repeats: int
     seed: int
 
 
@@ -822,7 +875,8 @@ def run(options: Options) -> tuple[dict[str, float], dict[str, object]]:
     """The figures, and the points and conditions behind them."""
     with tempfile.TemporaryDirectory(prefix="smore-overload-") as folder:
         home, partitions = Path(folder), one_core_partitions()
-        lasting_s = 600 + (len(options.multiples) + len(options.fixed) + options.refined) * (options.seconds + 30)
+        points = max(len(options.multiples), len(options.fixed) + options.refined)
+        lasting_s = 600 + points * options.repeats * (options.seconds + 30)
         with Rig(home, partitions, environment={"SMORE_POLICY__KNOBS": '{"budget_rule": "none"}'}) as rig:
             rig.prepare()
             solo = rig.solo()
@@ -833,7 +887,8 @@ def run(options: Options) -> tuple[dict[str, float], dict[str, object]]:
             most = max(point.goodput.value for point in looked)
             calibration = rig.calibration(solo, looked)
             report.progress(f"capacity {most:.1f}/s; fixed rates:")
-            fixed = sweep(lambda rate, seed: measure(rig, solo, seconds=options.seconds, rate=rate, seed=seed), most, options)
+            measured = partial(by_turns, rig, solo, seconds=options.seconds, repeats=options.repeats)
+            fixed = sweep(lambda rates, seed: measured(rates, seed=seed), most, options)
         best = best_fixed(fixed, options.budget)
         reference = options.reference or (best.rate if best is not None else most)
         report.progress(f"reference rate {reference:.1f}/s; under the policy:")
@@ -841,10 +896,8 @@ def run(options: Options) -> tuple[dict[str, float], dict[str, object]]:
             rig.prepare()
             rig.solo()
             rig.train(TRAININGS, budget=options.budget, lasting_s=lasting_s)
-            policy = [
-                measure(rig, solo, seconds=options.seconds, rate=multiple * reference, seed=options.seed + number)
-                for number, multiple in enumerate(options.multiples, 1)
-            ]
+            rates = [multiple * reference for multiple in options.multiples]
+            policy = by_turns(rig, solo, rates, seconds=options.seconds, repeats=options.repeats, seed=options.seed + 1)
             said = {name: asdict(rig.client.statement(job)) for name, job in rig.jobs.items()}
     simulated = replayed.replay(policy, calibration)
     for told in simulated:
@@ -868,6 +921,7 @@ def looks(rig: Rig, solo: Mapping[str, float], seed: int) -> list[Point]:
     while not found or found[-1].met >= ENOUGH * found[-1].submitted:
         rate = found[-1].rate * RISE if found else FIRST_RATE
         found.append(measure(rig, solo, seconds=LOOK_S, rate=rate, seed=seed, losses=False))
+        report.progress(shown(found[-1]))
     return found
 
 
@@ -876,15 +930,15 @@ def best_fixed(fixed: Sequence[Point], budget: float) -> Point | None:
     return max((point for point in fixed if keeps(point, budget)), key=lambda point: point.harvest.value, default=None)
 
 
-def sweep(measured: Callable[[float, int], Point], most: float, options: Options) -> list[Point]:
+def sweep(measured: Callable[[Sequence[float], int], list[Point]], most: float, options: Options) -> list[Point]:
     """Fixed rates, then some more between the highest within the budget and the lowest above it; by rate."""
-    found = [measured(multiple * most, options.seed + 100 + number) for number, multiple in enumerate(options.fixed)]
+    found = measured([multiple * most for multiple in options.fixed], options.seed + 100)
     for number in range(options.refined):
         within = max((point.rate for point in found if keeps(point, options.budget)), default=0.0)
         above = [point.rate for point in found if not keeps(point, options.budget) and point.rate > within]
         if not above:
             break
-        found.append(measured((within + min(above)) / 2, options.seed + 200 + number))
+        found += measured([(within + min(above)) / 2], options.seed + 200 + number)
     return sorted(found, key=lambda point: point.rate)
 
 
@@ -959,19 +1013,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--multiples", type=_numbers, default=MULTIPLES, help="of it under the policy, the overload last")
     parser.add_argument("--fixed", type=_numbers, default=FIXED, help="of it without the budget rule")
     parser.add_argument("--refined", type=int, default=REFINED, help="further fixed rates, by bisection")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="turns of each rate, one after another")
     parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
     parser.add_argument("--client", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     if asked.client:
         _client()
         return
-    if asked.seconds < 2 * BLOCK_S or not asked.multiples or min(*asked.multiples, *asked.fixed, asked.reference or 1.0) <= 0:
-        parser.error(f"--seconds must be at least {2 * BLOCK_S:g}, rates and their multiples above 0")
+    if (
+        asked.seconds < 2 * BLOCK_S
+        or not asked.multiples
+        or min(*asked.multiples, *asked.fixed, asked.reference or 1.0, asked.repeats) <= 0
+    ):
+        parser.error(f"--seconds must be at least {2 * BLOCK_S:g}, rates, their multiples and --repeats above 0")
     # A terminated run still ends the processes that it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options = Options(
         seconds=asked.seconds, budget=asked.budget, reference=asked.reference, multiples=asked.multiples, fixed=asked.fixed,
-        refined=asked.refined, seed=asked.seed,
+        refined=asked.refined, repeats=asked.repeats, seed=asked.seed,
     )  # fmt: skip
     found, extra = run(options)
     if asked.json:

@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import spearmanr  # type: ignore[import-untyped]
 
 from scheduler.simulation import policies
@@ -33,15 +34,20 @@ _ALIVE, _WORK = (GPU_COLUMNS.index(name) for name in ("alive_s", "work_s"))
 
 
 def replay(points: Sequence["Point"], found: Calibration) -> list[dict[str, float]]:
-    """One row of :data:`SHARED` for each point, and the ``rate`` and ``drag``."""
+    """One row of :data:`SHARED` for each point, the mean of its turns, and the ``rate`` and ``drag``."""
     world = next(iter(load("overload").worlds.values()))
     drag = dragged(world, found, CALIBRATED_WITH)
     here = at_hand(world, found, drag)
-    return [_simulated(here, point, found) | {"rate": point.rate, "drag": drag} for point in points]
+    told = []
+    for point in points:
+        turns = [_simulated(here, point, due, function, found) for due, function in point.arrivals]
+        told.append({name: fmean(one[name] for one in turns) for name in SHARED} | {"rate": point.rate, "drag": drag})
+    return told
 
 
-def _simulated(world: World, point: "Point", found: Calibration) -> dict[str, float]:
-    due, function = point.arrivals
+def _simulated(
+    world: World, point: "Point", due: NDArray[np.float64], function: NDArray[np.int64], found: Calibration
+) -> dict[str, float]:  # fmt: skip
     names = list(found.deadline_s)
     trace = Trace(
         name=f"{point.rate:.1f}/s", functions=tuple(names), duration_s=float(due.max()) + 0.1, arrival_s=due, function=function,

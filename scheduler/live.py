@@ -13,10 +13,10 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 import orjson
 import redis
@@ -62,6 +62,8 @@ STATE_S = 2.0
 STATE_TTL_S = 10.0
 #: A round that only the time brings on waits at least so long, seconds.
 _LEAST_S = 0.002
+#: Telling the gate takes at most this part of the leader's time.
+_TELLING: Final = 0.05
 #: A GPU instance is gone when it has not reported for this many heartbeats.
 LOST_HEARTBEATS = 4
 
@@ -107,6 +109,8 @@ class Leader:
         #: Functions whose feasibility the gate is told: function → newest revision.
         self._active: dict[str, int] = {}
         self._told: dict[str, float] = {}
+        #: Those of them that want what trainings' budgets leave.
+        self._rivals: dict[str, int] = {}
         #: Questions to be answered at the end of the round.
         self._asked: list[stream.Asked] = []
 
@@ -135,7 +139,7 @@ class Leader:
 
     def _follow(self) -> None:
         settings = self._config.scheduler
-        next_renew = next_house = 0.0
+        next_renew = next_house = next_tell = 0.0
         found: list[Event] = []
         while not self._stop.is_set():
             mono = time.monotonic()
@@ -144,7 +148,7 @@ class Leader:
                     raise Fenced
                 next_renew = mono + settings.lease_s / 4
                 found += [*self._new_table(), *self._new_forecasts()]
-            entries = self._read(0.0 if found else self._pause_s(settings.tick_s))
+            entries = self._read(0.0 if found else self._pause_s(max(0.0, min(settings.tick_s, next_tell - mono))))
             began = time.perf_counter()
             decisions = self._policy.decide(self._now(), [*found, *self._events(entries)])
             metrics.DECISION_SECONDS.observe(time.perf_counter() - began)
@@ -155,11 +159,25 @@ class Leader:
             if time.monotonic() >= next_house:
                 found += self._housekeeping()
                 next_house = time.monotonic() + settings.tick_s
+                next_tell = self._next_tell(0.0)
+            elif time.monotonic() >= next_tell:
+                began = time.perf_counter()
+                self._queue.publish_feasible(self._feasible(self._now(), self._rivals), {})
+                next_tell = self._next_tell(time.perf_counter() - began)
         log.info("stopping", token=self._token)
 
     def _pause_s(self, tick_s: float) -> float:
         """Until the next tick, or the moment before it at which the policy has something to decide."""
         return min(tick_s, max(_LEAST_S, self._policy.next_at - self._now()))
+
+    def _next_tell(self, took_s: float) -> float:
+        """
+        When the gate hears next of the functions that want what budgets leave, ``took_s`` after the last time: with every run that is
+        something else, and an invocation of short deadline is let in or not by some hundredths of a second.
+        """
+        now = self._now()
+        self._rivals = {name: self._active[name] for name in self._policy.rivals(now) if name in self._active}
+        return time.monotonic() + max(self._config.scheduler.gate_s, took_s / _TELLING) if self._rivals else inf
 
     def _now(self) -> float:
         return time.time() + self._skew
@@ -473,14 +491,8 @@ class Leader:
         What is published (:meth:`Queue.publish_feasible`): per function the earliest feasible finish for the gate, and P where it changed
         (the queue's order for people and tools).
         """
-        stamp = int(now * 1e6)
-        feasible: dict[str, str] = {}
         priority: dict[str, float] = {}
         for function, revision in self._active.items():
-            bounds = self._policy.feasible(now, function, revision)
-            if bounds is not None:
-                times = (bounds.backlog_s, bounds.floor_s, bounds.each_s)
-                feasible[function] = ":".join(map(str, (stamp, *(int(seconds * 1e6) for seconds in times), bounds.counted)))
             value = round(self._policy.priority(function, revision), 4)
             if self._told.get(function) != value:
                 self._told[function] = priority[function] = value
@@ -488,7 +500,18 @@ class Leader:
         for gpu, factor, held_s in self._policy.accounts(now):
             metrics.BUDGET_FACTOR.labels(gpu).set(factor)
             metrics.BUDGET_ACCOUNT.labels(gpu).set(held_s)
-        return feasible, priority
+        return self._feasible(now, self._active), priority
+
+    def _feasible(self, now: float, functions: Mapping[str, int]) -> dict[str, str]:
+        """Of each function, at its revision, in the words of the gate."""
+        stamp = int(now * 1e6)
+        told: dict[str, str] = {}
+        for function, revision in functions.items():
+            bounds = self._policy.feasible(now, function, revision)
+            if bounds is not None:
+                times = (bounds.backlog_s, bounds.floor_s, bounds.each_s)
+                told[function] = ":".join(map(str, (stamp, *(int(seconds * 1e6) for seconds in times), bounds.counted)))
+        return told
 
     def _tell_kept(self, now: float) -> None:
         """Publish how functions are kept, for people (``GET /v1/prewarm``)."""

@@ -127,7 +127,9 @@ _Heads = dict[Lane, tuple[Demand, InvocationArrived]]
 class _Supply:
     """
     What all open trainings' accounts together hold and earn, seconds and seconds a second (inf: some GPU instance asks for no budget, 0:
-    none is open); ``starts_s``: until the first can pay anything; ``rivals``: function → demand, what one invocation costs, what waits.
+    none is open); ``starts_s``: until the first can pay anything; ``rows``: GPU instances that are there; ``rivals``: the functions that
+    take part in the division (function → place), and of each its run time so far (tag), its weight, what one invocation costs and runs
+    for alone, how many wait, and how many are placed a second [6, F].
     """
 
     at: float = -1.0
@@ -135,7 +137,8 @@ class _Supply:
     saved: float = 0.0
     starts_s: float = 0.0
     rows: Bools = field(default_factory=lambda: np.zeros(0, bool))
-    rivals: dict[str, tuple[Demand, float, float]] = field(default_factory=dict)
+    rivals: dict[str, int] = field(default_factory=dict)
+    of_rivals: kernel.Floats = field(default_factory=lambda: np.zeros((6, 0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +160,8 @@ class Engine:
     ``knobs`` say.
 
     Starvation bounds. By shares (start-time fair queueing over seconds of run time, weights by Eq. 5): while a function waits, no other one
-    gets more than its weight over the waiting one's times what the latter got, and one batch. By P with ``ageing_per_s`` > 0: a function
+    gets more than its weight over the waiting one's times what the latter got, and one batch: what an account must still earn for whose
+    turn it is, nobody after it takes. By P with ``ageing_per_s`` > 0: a function
     whose head has waited ``1 / ageing_per_s`` seconds longer than any other's stands before it whatever their priorities are, because
     normalised priorities differ by at most one. An invocation waits at most until its deadline: then it expires.
 
@@ -186,6 +190,9 @@ class Engine:
         self._largest: float | None = None
         #: Batches that could go and wait for more.
         self._company: dict[Lane, _Company] = {}
+        #: Row and cost of what is saved for in this round, and when the first of it can be paid.
+        self._savings: list[tuple[int, float]] = []
+        self._paid_at = inf
         #: What waits and what may still be spent, counted once for each moment.
         self._supply = _Supply()
         #: Row → since when it is closed, and how long closings there last.
@@ -215,7 +222,7 @@ class Engine:
         ask[kernel.A_SM_RULE], ask[kernel.A_BUDGET_RULE] = _SM_RULES[knobs.sm_rule], _BUDGET_RULES[knobs.budget_rule]
         ask[kernel.A_PROTECT], ask[kernel.A_ACCEPT], ask[kernel.A_BESIDE] = knobs.protect_inflight, knobs.accept, knobs.beside_training
         ask[kernel.A_CHOICE] = kernel.LEAST_UTILISED if knobs.choice is Choice.LEAST_UTILISED else kernel.LEAST_IMPACT
-        ask[kernel.A_UPPER], ask[kernel.A_CAP_S], ask[kernel.A_DEBT_S] = knobs.use_upper, knobs.account_s, knobs.debt_s
+        ask[kernel.A_UPPER], ask[kernel.A_CAP_S] = knobs.use_upper, knobs.account_s
         return ask
 
     # ---- events -------------------------------------------------------------------------------------------------------------------------
@@ -225,12 +232,16 @@ class Engine:
         for event in events:
             self._apply(now, event, decisions)
         self._steering.refresh(now)
+        self._paid_at = inf
         if len(self.waiting) or self._company:
             heads = self._expire(now, decisions)
             self._company = {lane: company for lane, company in self._company.items() if lane in heads}
             self._keep(now, 1.0)
             self._place(now, heads, decisions)
             self._keep(now, -1.0)
+            for row, cost_s in self._savings:
+                self.cluster.spend(row, -cost_s, now)
+            self._savings.clear()
         if self.keeper is not None:
             decisions += self.keeper.act(now, self)
         return decisions
@@ -541,6 +552,8 @@ class Engine:
                 self._company[lane] = company
                 cluster.spend(row, company.cost_s, now)
                 return False
+            if self._saves(now, demand, kind, run_s, members, weighed):
+                return False
             if len(members) == 1:
                 later = self._later(lane, weighed, members[0])
                 if later is None:
@@ -592,6 +605,30 @@ class Engine:
         cluster.begin(batch, now)
         if self._alone.get(row, (-1, now))[0] != demand.column:
             self._alone[row] = (demand.column, now)
+        return True
+
+    def _saves(self, now: float, demand: Demand, kind: int, run_s: float, members: Sequence[InvocationArrived], weighed: Weighed) -> bool:
+        """
+        Whether a batch waits until an account can pay for it, which leaves its head in time: what it will cost is then left alone by
+        whoever comes after it in this round. Of more than one only where that is cheaper for each than half of them are.
+        """
+        if self.knobs.budget_rule is not BudgetRule.ACCOUNT:
+            return False
+        cluster, rows = self.cluster, sum(member.rows for member in members)
+        row, wait_s, ends_s, cost_s = kernel.saved(
+            cluster.rows, cluster.cells, cluster.effects, cluster.code, cluster.looked, weighed.seen, weighed.sampled, demand.column, kind,
+            now, run_s, demand.load_s, demand.host_s, demand.stretch_s, cluster.cap_s,
+        )  # fmt: skip
+        if row < 0 or now + ends_s > members[0].deadline_at:
+            return False
+        if len(members) > 1:
+            fewer = sum(member.rows for member in members[: len(members) // 2])
+            of_fewer = kernel.charge(cluster.rows, row, cluster.effects, cluster.kind(demand, fewer), demand.run_s(fewer))
+            if cost_s / rows > CHEAPER * of_fewer / fewer:
+                return False
+        cluster.spend(row, cost_s, now)
+        self._savings.append((row, cost_s))
+        self._paid_at = min(self._paid_at, now + wait_s)
         return True
 
     def _later(self, lane: Lane, weighed: Weighed, head: InvocationArrived) -> InvocationArrived | None:
@@ -689,8 +726,9 @@ class Engine:
     @property
     def next_at(self) -> float:
         """When there is something to decide even if nothing happens, epoch seconds."""
-        leaves_at = min((company.leaves_at for company in self._company.values()), default=inf)
-        return leaves_at if self.keeper is None else min(leaves_at, self.keeper.next_at)
+        next_at = min((company.leaves_at for company in self._company.values()), default=self._paid_at)
+        next_at = min(next_at, self._paid_at)
+        return next_at if self.keeper is None else min(next_at, self.keeper.next_at)
 
     def paused(self, function: str) -> bool:
         return f"f:{function}" in self._paused
@@ -837,7 +875,7 @@ class Engine:
         if rooms:
             # There is room in a batch that has its money kept.
             company = max(rooms, key=lambda one: one.room)
-            wait, each = max(wait, unpaid, company.leaves_at - now), max(each, told / company.room)
+            wait, each = max(wait, company.leaves_at - now), max(each, told / company.room)
         else:
             wait, each = max(wait, told), max(each, with_margin(unpaid + unpaid_each) - told)
         under_way = cell[kernel.OUTSTANDING][alive].any()
@@ -846,6 +884,12 @@ class Engine:
         # Of what nobody tries nothing is learned: with nothing before it, its run counts as in the best case.
         run_s = demand.run_s(min(most, waiting + 1)) if waiting or under_way else floor
         return Feasible(wait + run_s, floor, each, waiting)
+
+    def rivals(self, now: float) -> list[str]:
+        """The functions that want what the trainings' budgets leave; none while some GPU instance asks for no budget."""
+        if self.knobs.budget_rule is not BudgetRule.ACCOUNT or not self._governors:
+            return []
+        return list(self._count(now).rivals)
 
     def accounts(self, now: float) -> list[tuple[str, float, float]]:
         """Of each GPU instance with a training: its name, what predictions there are multiplied by, what its account holds (seconds)."""
@@ -869,19 +913,20 @@ class Engine:
             return 0.0, 0.0
         if not supply.earns:
             return supply.starts_s, 0.0
-        cost, weight = self._cost(demand), self._weight(demand)
-        # Run time per weight that the function will have had with this one, and what each other one may have had by then.
-        mine_s = (waiting + 1) * demand.run_s(demand.spec.max_batch) / demand.spec.max_batch / weight
-        own, slope = waiting * cost, cost
-        others: list[tuple[float, float, float]] = []
-        for function, (rival, rival_cost, backlog) in supply.rivals.items():
-            if function != demand.function:
-                per_s = rival_cost * rival.spec.max_batch / rival.run_s(rival.spec.max_batch)
-                share = mine_s * self._weight(rival) * per_s
-                others.append((share, backlog, rival_cost * rival.placed.at(now)))
-                slope += share / (waiting + 1)
-        longest = (own + sum(share for share, _, _ in others) - supply.saved) / supply.earns
-        ahead = own + sum(min(share, backlog + max(0.0, longest) * rate) for share, backlog, rate in others)
+        cost_s, weight, run_s = self._cost(demand), self._weight(demand), demand.run_s(1)
+        # It starts when no other function has had less run time for its weight than its own will have had before it: until then each of
+        # the others may have what it lacks, and the batch with which it passes that.
+        start = max(self._tag, self._tags.get(demand.function, 0.0)) + waiting * run_s / weight
+        has, weights, costs, runs, waits, rates = supply.of_rivals
+        shares = np.maximum(0.0, start - has) * weights * costs / runs + costs * (has <= start)
+        slope = cost_s + float((weights * costs / runs).sum()) * run_s / weight
+        if demand.function in supply.rivals:
+            own = supply.rivals[demand.function]
+            shares[own] = 0.0
+            slope -= float(weights[own] * costs[own] / runs[own]) * run_s / weight
+        own_s = (waiting + 1) * cost_s
+        longest = max(0.0, (own_s + float(shares.sum()) - supply.saved) / supply.earns)
+        ahead = own_s + float(np.minimum(shares, costs * (waits + longest * rates)).sum())
         return max(supply.starts_s, (ahead - supply.saved) / supply.earns), slope / supply.earns
 
     def _count(self, now: float) -> "_Supply":
@@ -909,26 +954,26 @@ class Engine:
         supply.earns = float(open_.sum()) - spare
         supply.saved = float(held[alive & ~closed].sum())
         supply.rows = alive
+        taking: dict[str, tuple[float, ...]] = {}
         for demand in cluster.demands:
             waiting = self.waiting.count(demand.function)
             if waiting or now - demand.placed.last_at < ACTIVE_S:
-                cost = self._cost(demand)
-                supply.rivals[demand.function] = (demand, cost, waiting * cost)
+                tag = self._tags.get(demand.function, 0.0)
+                taking[demand.function] = (
+                    tag if waiting else max(tag, self._tag), self._weight(demand), self._cost(demand), demand.run_s(1), waiting,
+                    demand.placed.at(now),
+                )  # fmt: skip
+        supply.rivals = {function: place for place, function in enumerate(taking)}
+        supply.of_rivals = np.array(list(taking.values()), float).reshape(-1, 6).T
         return supply
 
     def _cost(self, demand: Demand) -> float:
-        """Training time that one invocation costs in the largest batch that an account at nothing lends for, where it is least, seconds."""
-        cluster, rows = self.cluster, demand.spec.max_batch
-        lends = cluster.fact(kernel.EARNS) * self.knobs.debt_s
-        found = np.full(len(cluster), inf)
-        while rows and not np.isfinite(found).all():
-            kind = cluster.kind(demand, rows)
-            more = np.maximum(0.0, cluster.effect(kind, kernel.TRAINING) - cluster.fact(kernel.NOW_TRAINING))
-            share = more / (1.0 + more) * cluster.fact(kernel.FACTOR)
-            costs = demand.run_s(rows) * (1.0 + cluster.effect(kind, kernel.OWN)) * share
-            found = np.where(np.isfinite(found) | ((costs > lends) & (rows > 1)), found, costs / rows)
-            rows //= 2
-        return float(found[self._supply.rows].min(initial=inf))
+        """Training time that one invocation costs by itself, where it is least, seconds."""
+        cluster = self.cluster
+        kind = cluster.kind(demand, 1)
+        more = np.maximum(0.0, cluster.effect(kind, kernel.TRAINING) - cluster.fact(kernel.NOW_TRAINING))
+        costs = demand.run_s(1) * (1.0 + cluster.effect(kind, kernel.OWN)) * more / (1.0 + more) * cluster.fact(kernel.FACTOR)
+        return float(costs[self._supply.rows].min(initial=inf))
 
     def _weight(self, demand: Demand) -> float:
         """A function's share of the run time: Eq. 5 over the largest, :data:`LEAST_SHARE` to 1, times what an administrator gave it."""

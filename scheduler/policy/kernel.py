@@ -71,9 +71,9 @@ RUN_FIELDS: Final = 7
 
 # The knobs that a scan needs.
 (
-    A_GUARD, A_SM_CAP, A_SM_RULE, A_BUDGET_RULE, A_TAU_FUNCTION, A_PROTECT, A_ACCEPT, A_BESIDE, A_CHOICE, A_UPPER, A_CAP_S, A_DEBT_S,
-) = range(12)  # fmt: skip
-ASK_FIELDS: Final = 12
+    A_GUARD, A_SM_CAP, A_SM_RULE, A_BUDGET_RULE, A_TAU_FUNCTION, A_PROTECT, A_ACCEPT, A_BESIDE, A_CHOICE, A_UPPER, A_CAP_S,
+) = range(11)  # fmt: skip
+ASK_FIELDS: Final = 11
 
 #: A_SM_RULE: no test, all that is there, the training alone (EDF-util).
 SM_NONE, SM_TOTAL, SM_TRAINING_ONLY = 0.0, 1.0, 2.0
@@ -362,6 +362,44 @@ def spend(rows: Floats, row: int, seconds: float, now: float, cap_s: float) -> N
 
 
 @compiled
+def _asked(cost: float, seconds: float, stretch: float, cap: float) -> float:
+    """
+    What an account must hold before a batch of ``cost`` and ``seconds`` may go. No run can be stopped, so the longest that was seen
+    (``stretch``, seconds) may leave a debt of a whole account. What costs more than one can hold may go when it is full.
+    """
+    longest = cost * stretch / seconds - cap if stretch > seconds else 0.0
+    asked: float = min(max(cost, longest, 0.0), cap)
+    return asked
+
+
+@compiled
+def saved(
+    rows: Floats, cells: Floats, effects: Floats, code: Codes, looked: Ints, seen: int, first: bool, column: int, kind: int, now: float,
+    run_s: float, load_s: float, host_s: float, stretch: float, cap_s: float,
+) -> tuple[int, float, float, float]:  # fmt: skip
+    """
+    Of the rows that were looked at and where an account stands in the way of a batch: the one where it would end first if it started as
+    soon as the account can pay for it (-1 = none); until it starts and until it ends, seconds, and what it will have cost.
+
+    As :func:`weigh` has left ``code`` and ``looked``, with the same arguments.
+    """
+    best, starts_s, ends_s, price = -1, np.inf, np.inf, 0.0
+    for step in range(seen):
+        row = looked[step] if first else step
+        if code[row] != OVER_BUDGET or rows[GATE, row] != OPEN or rows[EARNS, row] <= 0.0:
+            continue
+        earns, lasts_s, state = rows[EARNS, row], run_s * (1.0 + effects[kind, OWN, row]), cells[column, STATE, row]
+        cost = charge(rows, row, effects, kind, run_s)
+        wait_s = (_asked(cost, lasts_s, stretch, earns * cap_s) - balance(rows, row, now, cap_s)) / earns
+        whole_s = wait_s + lasts_s
+        if state < 0.0:
+            whole_s += host_s if state == HOST else load_s
+        if whole_s < ends_s:
+            best, starts_s, ends_s, price = row, wait_s, whole_s, cost
+    return best, starts_s, ends_s, price
+
+
+@compiled
 def weigh(
     rows: Floats, cells: Floats, effects: Floats, code: Codes, finish: Row, looked: Ints, homes: Ints, knobs: Row, n: int, column: int,
     kind: int, now: float, deadline: float, run_s: float, load_s: float, host_s: float, memory: float, share: float, stretch: float,
@@ -393,7 +431,7 @@ def weigh(
     # What is within its room: EDF-util asks for strictly less (A51).
     sm_room = knobs[A_SM_CAP] - share if knobs[A_SM_RULE] != SM_NONE else np.inf
     strictly = knobs[A_SM_RULE] == SM_TRAINING_ONLY
-    budgeted, tau, cap_s, debt_s = knobs[A_BUDGET_RULE], knobs[A_TAU_FUNCTION], knobs[A_CAP_S], knobs[A_DEBT_S]
+    budgeted, tau, cap_s = knobs[A_BUDGET_RULE], knobs[A_TAU_FUNCTION], knobs[A_CAP_S]
     accept, protect, beside = knobs[A_ACCEPT] > 0.0, knobs[A_PROTECT] > 0.0, knobs[A_BESIDE] > 0.0
     best_warm, best_cold, late_row, seen, parked = -1, -1, -1, 0, False
     earliest, late_key, key_warm, key_cold = np.inf, np.inf, np.inf, np.inf
@@ -430,13 +468,9 @@ def weigh(
                 if training[row] * factor[row] > budget[row]:
                     why = OVER_BUDGET
             elif budgeted == BUDGET_ACCOUNT:
-                cap = earns[row] * cap_s
                 more = max(0.0, training[row] - before[row])
-                taken, expected_s = more / (1.0 + more) * factor[row], run_s * (1.0 + own[row])
-                # A batch may leave a small debt, which is paid back before the next may go, so that batches form. No run can be stopped, so
-                # the longest that was seen may leave one of a whole account. What costs more than that may go when the account is full.
-                usual, longest = expected_s * taken - earns[row] * debt_s, max(expected_s, stretch) * taken - cap
-                if min(held[row] + earns[row] * max(0.0, now - at[row]), cap) < min(max(0.0, usual, longest), cap):
+                cost, cap = run_s * (1.0 + own[row]) * more / (1.0 + more) * factor[row], earns[row] * cap_s
+                if min(held[row] + earns[row] * max(0.0, now - at[row]), cap) < _asked(cost, run_s * (1.0 + own[row]), stretch, cap):
                     why = OVER_BUDGET
         if why == OPEN and protect and holds[row] == 0.0:
             why = BREAKS_OTHERS

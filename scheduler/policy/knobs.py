@@ -71,7 +71,6 @@ class Knobs:
     tau_training          degradation budget of a training that names none                            >= 0         10 %
     aim                   part of its budget that an account earns                                    0..1         none
     account_s             seconds of budget that an account can hold                                  > 0          none
-    debt_s                seconds of budget that a batch may leave it owing                           >= 0         none
     company               part of its time that a batch waits for more while an account is short      0..1         none
     tau_function          most predicted degradation of a function                                    > 0, inf     A28.4
     accept                whether the predicted end must be before the deadline                       bool         A28.2
@@ -102,7 +101,6 @@ class Knobs:
     tau_training: float = 0.10
     aim: float = 1.0
     account_s: float = 10.0
-    debt_s: float = 0.0
     company: float = 0.0
     tau_function: float = inf
     accept: bool = True
@@ -130,7 +128,6 @@ class Knobs:
             ("tau_training", 0 <= self.tau_training < inf),
             ("aim", 0 < self.aim <= 1),
             ("account_s", self.account_s > 0),
-            ("debt_s", self.debt_s >= 0),
             ("company", 0 <= self.company <= 1),
             ("tau_function", self.tau_function > 0),
             ("guard", 0 <= self.guard < inf),
@@ -164,7 +161,7 @@ PRESETS: Final[Mapping[str, Knobs]] = {
         replace(_SMORE, name="smore-no-fast", fast=False),
         replace(
             _SMORE, name="smore-product", order=Order.SHARES, sm_rule=SmRule.NONE, budget_rule=BudgetRule.ACCOUNT, aim=0.8,
-            account_s=2.0, debt_s=0.25, company=0.5, warm_first=True, guard=0.05, memory_reserve=0.0, fast_from=512,
+            account_s=2.0, company=0.5, warm_first=True, guard=0.05, memory_reserve=0.0, fast_from=512,
         ),
         replace(_SMORE, name="elasticflow", order=Order.DEADLINE, fast=False),
         replace(_PLAIN, name="random", order=Order.ARRIVAL, choice=Choice.RANDOM),

@@ -228,7 +228,7 @@ class Plain:
                 seconds * more / (1.0 + more) for seconds in (run_s * (1.0 + added.own), max(run_s * (1.0 + added.own), demand.stretch_s))
             )
             held = min(gpu.balance + earns * max(0.0, now - gpu.at), most)
-            if held < min(max(0.0, usual - earns * knobs.debt_s, longest - most), most):
+            if held < min(max(0.0, usual, longest - most), most):
                 return kernel.OVER_BUDGET, ends
         if knobs.protect_inflight and not added.holds:
             return kernel.BREAKS_OTHERS, ends

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from scheduler.policy import kernel
 from scheduler.policy.decisions import Offload, Prewarm
-from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.hold import Hold
 from smore.domain.function import FunctionSpec
 from smore.fleet import WarmState
@@ -79,8 +78,8 @@ def test_loads_ahead_never_cost_a_training_more_than_its_account(degradation: fl
     begun, earns = float(cluster.fact(kernel.BALANCE)[0]), float(cluster.fact(kernel.EARNS)[0])
     # A load takes 1 s, and the training is slowed by so much of it.
     charge, spent = degradation / (1 + degradation), 0.0
-    # A debt of so much may be left, and what costs more than an account ever holds starts from a full one.
-    overdraft = max(earns * preset("smore-product").debt_s, charge - begun)
+    # What costs more than an account ever holds starts from a full one.
+    overdraft = max(0.0, charge - begun)
 
     def told(at: float) -> None:
         # What is decided here gets lost on its way: it was charged, and may be charged again.

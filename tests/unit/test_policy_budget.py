@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 from random import Random
 
 import pytest
@@ -14,7 +15,7 @@ from scheduler.policy.decisions import Dispatch, Offload, Throttle
 from scheduler.policy.events import ClaimRefused, Event, InvocationSettled
 from scheduler.policy.knobs import preset
 from smore.domain.loss import Sample, Window
-from tests.unit.test_policy_engine import NOW, arrived, function, gpu, known
+from tests.unit.test_policy_engine import NOW, arrived, batched, function, gpu, known
 
 CLOSED = Sample(mean=0.1, sd=0.002, n=30)
 #: Functions at work all the time.
@@ -293,24 +294,65 @@ def test_a_long_run_that_was_seen_once_does_not_keep_a_function_out() -> None:
     assert engine.decide(NOW, [arrived(0, "2")]) == []
 
 
-def test_batches_form_while_a_debt_is_paid_back() -> None:
-    """One costs 3.3 ms, and a batch may leave a debt of 18.2 ms: an account at nothing takes five at once, then none for 0.23 s."""
+def test_a_batch_is_saved_for_and_goes_when_it_can_be_paid() -> None:
+    """One costs 3.3 ms and eight cost 26.7 ms: what waits at an account that holds nothing goes together, as soon as all are paid."""
     engine = Engine(preset("smore-product"))
-    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.01, max_batch=8), gpu("a", functions=1)])
+    engine.decide(NOW, [known([[0.5]]), batched(0, {1: 0.01, 8: 0.03}), gpu("a", functions=1)])
     engine.cluster.spend(0, FULL, NOW)
-    first = engine.decide(NOW, [arrived(0, str(number)) for number in range(5)])
-    assert [len(decision.attempts) for decision in first if isinstance(decision, Dispatch)] == [5]
-    assert engine.decide(NOW + 0.2, [arrived(0, str(number)) for number in range(5, 8)]) == []
-    later = engine.decide(NOW + 0.25, [])
-    assert [len(decision.attempts) for decision in later if isinstance(decision, Dispatch)] == [3]
+    assert engine.decide(NOW, [arrived(0, str(number)) for number in range(8)]) == []
+    paid_at = NOW + 0.03 * 0.5 / 1.5 / EARNS
+    assert engine.next_at == pytest.approx(paid_at)
+    assert engine.cluster.fact(kernel.BALANCE)[0] == pytest.approx(0.0), "what is saved for is not spent yet"
+    assert engine.decide(paid_at - 0.01, []) == []
+    placed = engine.decide(engine.next_at, [])
+    assert [len(decision.attempts) for decision in placed if isinstance(decision, Dispatch)] == [8]
+    assert engine.next_at == inf
+
+
+def test_what_cannot_be_saved_for_in_time_is_made_smaller() -> None:
+    """Eight are paid after 0.14 s, and four, which take two thirds of that time, after 0.09 s."""
+    engine = Engine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.5]]), batched(0, {1: 0.01, 4: 0.02, 8: 0.03}), gpu("a", functions=1)])
+    engine.cluster.spend(0, FULL, NOW)
+    assert engine.decide(NOW, [arrived(0, str(number), within=0.15) for number in range(8)]) == []
+    assert engine.next_at == pytest.approx(NOW + 0.02 * 0.5 / 1.5 / EARNS)
+    placed = engine.decide(engine.next_at, [])
+    assert [len(decision.attempts) for decision in placed if isinstance(decision, Dispatch)] == [4]
+
+
+def test_what_is_no_cheaper_together_goes_as_soon_as_one_is_paid() -> None:
+    engine = Engine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.5]]), batched(0, {1: 0.01, 8: 0.08}), gpu("a", functions=1)])
+    engine.cluster.spend(0, FULL, NOW)
+    assert engine.decide(NOW, [arrived(0, str(number)) for number in range(8)]) == []
+    assert engine.next_at == pytest.approx(NOW + 0.01 * 0.5 / 1.5 / EARNS)
+
+
+def test_nobody_takes_what_is_saved_for_whose_turn_it_is() -> None:
+    """
+    A dear run costs as much as ten cheap ones, of which there are always some. It has had nothing yet, so it is its turn: the account
+    pays for it as soon as it can, and for the cheap ones afterwards.
+    """
+    engine = Engine(preset("smore-product"))
+    functions = [function(0, run_s=0.01, max_batch=1), function(1, run_s=0.1, max_batch=1)]
+    engine.decide(NOW, [known([[0.5, 0.5]]), *functions, gpu("a", functions=2)])
+    engine.decide(NOW, [arrived(0, "before")])
+    engine.decide(NOW + 0.02, [InvocationSettled(id="before", attempt=1)])
+    now = NOW + 0.02
+    engine.cluster.spend(0, float(kernel.balance(engine.cluster.rows, 0, now, engine.cluster.cap_s)), now)
+    engine.decide(now, [arrived(1, "dear"), *(arrived(0, f"cheap{number}") for number in range(5))])
+    cost_s = 0.1 * 0.5 / 1.5
+    assert engine.decide(now + 0.9 * cost_s / EARNS, []) == [], "enough for nine cheap ones"
+    placed = engine.decide(now + cost_s / EARNS + 1e-6, [])
+    assert [decision.function for decision in placed if isinstance(decision, Dispatch)] == ["p/f1"]
 
 
 def test_the_gate_is_told_when_an_account_can_pay() -> None:
     """
-    One run costs 0.0333 s of a training that earns 0.0727 s a second: with nothing saved and four waiting, a fifth is four times 0.46 s
+    One run costs 0.0333 s of a training that earns 0.0727 s a second: with nothing saved and four waiting, a fifth is five times 0.46 s
     away, and for each that comes beside it as much more; margins are added. A GPU instance without a training asks for nothing.
     """
-    engine = Engine(preset("smore-product", debt_s=0.0))
+    engine = Engine(preset("smore-product"))
     cost, earns = 0.1 * 0.5 / 1.5, EARNS
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=1), gpu("a", functions=1)])
     assert engine.feasible(NOW, "p/f0", 1) == (pytest.approx(0.1), pytest.approx(0.1), pytest.approx(with_margin(cost / earns)), 0)
@@ -319,8 +361,8 @@ def test_the_gate_is_told_when_an_account_can_pay() -> None:
     assert engine.waiting.count("p/f0") == 4
     told = engine.feasible(NOW + 1e-6, "p/f0", 1)
     assert told is not None
-    assert (told.backlog_s, told.floor_s) == (pytest.approx(with_margin(4 * cost / earns) + 0.1, rel=1e-3), pytest.approx(0.1))
-    assert (told.each_s, told.counted) == (pytest.approx(with_margin(5 * cost / earns) - with_margin(4 * cost / earns), rel=1e-3), 4)
+    assert (told.backlog_s, told.floor_s) == (pytest.approx(with_margin(5 * cost / earns) + 0.1, rel=1e-3), pytest.approx(0.1))
+    assert (told.each_s, told.counted) == (pytest.approx(with_margin(6 * cost / earns) - with_margin(5 * cost / earns), rel=1e-3), 4)
     engine.decide(NOW + 0.2, [gpu("b", None, functions=1)])
     told = engine.feasible(NOW + 0.2, "p/f0", 1)
     assert told is not None
@@ -328,8 +370,8 @@ def test_the_gate_is_told_when_an_account_can_pay() -> None:
 
 
 def test_the_gate_divides_what_a_budget_leaves_among_the_functions_that_want_it() -> None:
-    """Two functions of one P and one cost: with ten of the one waiting, the other waits for its half, not for all ten."""
-    engine = Engine(preset("smore-product", debt_s=0.0))
+    """Two functions of one P and one cost: with ten of the one waiting, the other waits for one of them and for itself, not for all ten."""
+    engine = Engine(preset("smore-product"))
     cost, earns = 0.1 * 0.5 / 1.5, EARNS
     functions = [function(number, run_s=0.1, max_batch=1) for number in range(2)]
     engine.decide(NOW, [known([[0.5, 0.5]]), *functions, gpu("a", functions=2)])
@@ -337,9 +379,9 @@ def test_the_gate_divides_what_a_budget_leaves_among_the_functions_that_want_it(
     engine.decide(NOW, [arrived(0, str(number), within=60.0) for number in range(10)])
     one, other = engine.feasible(NOW, "p/f0", 1), engine.feasible(NOW, "p/f1", 1)
     assert one is not None and other is not None
-    assert one.backlog_s == pytest.approx(with_margin(10 * cost / earns) + 0.1)
-    assert other.backlog_s == pytest.approx(with_margin(cost / earns) + 0.1)
-    assert other.each_s == pytest.approx(with_margin(3 * cost / earns) - with_margin(cost / earns))
+    assert one.backlog_s == pytest.approx(with_margin(11 * cost / earns) + 0.1)
+    assert other.backlog_s == pytest.approx(with_margin(2 * cost / earns) + 0.1)
+    assert other.each_s == pytest.approx(with_margin(4 * cost / earns) - with_margin(2 * cost / earns))
 
 
 def test_a_closed_gpu_instance_counts_when_it_opens() -> None:

@@ -7,22 +7,22 @@ import pytest
 
 from scheduler.policy.core import Engine
 from scheduler.policy.decisions import Decision, Dispatch
-from scheduler.policy.events import Event, GpuLost
+from scheduler.policy.events import GpuLost
 from scheduler.policy.knobs import preset
-from tests.unit.test_policy_engine import NOW, arrived, function, gpu, known
+from tests.unit.test_policy_engine import NOW, arrived, batched, gpu, known
 
 #: What an account of 10 % earns a second, and holds when it is full, seconds.
 EARNS = 0.8 * 0.1 / 1.1
 FULL = 2.0 * EARNS
+#: What one costs beside the training of :func:`stage`, and what eight together cost, seconds.
+ONE = 0.01 / 3
+EIGHT = 0.02 / 3
+#: Spent so much of a full one, an account holds what one costs.
+SPENT = FULL - 1.01 * ONE
 
 
-def batched(number: int, run_s: dict[int, float], **fields: object) -> Event:
-    told = function(number, max_batch=8, **fields)
-    return replace(told, spec=replace(told.spec, profile=replace(told.spec.profile, run_s=run_s)))
-
-
-def stage(run_s: dict[int, float] | None = None, *, spent: float = FULL, **knobs: object) -> Engine:
-    """A training that loses half as much again to each function; one costs 3.3 ms and eight 6.7 ms. Its account holds next to nothing."""
+def stage(run_s: dict[int, float] | None = None, *, spent: float = SPENT, **knobs: object) -> Engine:
+    """A training that loses half as much again to each function. Its account holds what one costs, and no more."""
     engine = Engine(preset("smore-product", **knobs))
     functions = [batched(number, run_s or {1: 0.01, 8: 0.02}) for number in range(2)]
     engine.decide(NOW, [known([[0.5, 0.5]]), *functions, gpu("a", functions=2)])
@@ -44,12 +44,13 @@ def test_it_waits_for_half_of_its_time() -> None:
 
 
 def test_a_full_one_goes_at_once() -> None:
-    assert batches(stage().decide(NOW, [arrived(0, str(number), within=1.0) for number in range(8)])) == [("p/f0", 8)]
+    many = [arrived(0, str(number), within=1.0) for number in range(8)]
+    assert batches(stage(spent=FULL - 1.01 * EIGHT).decide(NOW, many)) == [("p/f0", 8)]
 
 
 @pytest.mark.parametrize(
     ("run_s", "spent", "company"),
-    [({1: 0.01, 8: 0.02}, 0.4 * FULL, 0.5), ({1: 0.01, 8: 0.075}, FULL, 0.5), ({1: 0.01, 8: 0.02}, FULL, 0.0)],
+    [({1: 0.01, 8: 0.02}, 0.4 * FULL, 0.5), ({1: 0.01, 8: 0.075}, SPENT, 0.5), ({1: 0.01, 8: 0.02}, SPENT, 0.0)],
     ids=["the account is not short", "in company it costs as much", "not asked for"],
 )
 def test_nobody_waits_for_nothing(run_s: dict[int, float], spent: float, company: float) -> None:
@@ -71,10 +72,11 @@ def test_it_leaves_while_its_account_could_still_earn_a_larger_one() -> None:
 
 
 def test_others_leave_it_what_it_will_cost() -> None:
-    """Eight of another function would leave an account at nothing with a debt that it pays back in time; but it is kept for the one."""
+    """The account could pay for eight of another function, but a part of it is kept for the one that waits."""
     others = [arrived(1, str(number), within=1.0) for number in range(1, 9)]
-    assert batches(stage().decide(NOW, others)) == [("p/f1", 8)]
-    engine = stage()
+    spent = FULL - 1.01 * EIGHT
+    assert batches(stage(spent=spent).decide(NOW, others)) == [("p/f1", 8)]
+    engine = stage(spent=spent)
     assert batches(engine.decide(NOW, [arrived(0, "0", within=1.0)])) == []
     assert batches(engine.decide(NOW, others)) == []
     # Half a second pays for both.
@@ -108,7 +110,7 @@ def test_rooms_are_invocations_of_the_lane_that_waits() -> None:
     """One of three rows leaves room for one more of its kind in eight rows, one of one row for seven."""
     each = []
     for rows in (1, 3):
-        engine = stage()
+        engine = stage(spent=FULL - 0.0044)  # three rows cost 4.3 ms
         engine.decide(NOW, [replace(arrived(0, "0", within=1.0), rows=rows)])
         told = engine.feasible(NOW, "p/f0", 1)
         assert told is not None

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,12 @@ def function(
     )  # fmt: skip
     spec = FunctionSpec(entrypoint="m:C", profile=profile, **({"max_warm": 8} | fields))  # type: ignore[arg-type]
     return FunctionKnown(function=f"p/f{number}", revision=1, spec=spec)
+
+
+def batched(number: int, run_s: dict[int, float], **fields: object) -> FunctionKnown:
+    """The same with times by batch size."""
+    told = function(number, max_batch=8, **fields)
+    return replace(told, spec=replace(told.spec, profile=replace(told.spec.profile, run_s=run_s)))
 
 
 def gpu(name: str, training: int | None = 0, *, warm: int = 8, functions: int = 3, **fields: object) -> GpuReported:
