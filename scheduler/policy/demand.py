@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from typing import Final
 
 from scheduler.policy.load import Rate
 from smore.domain.function import FunctionSpec
@@ -26,6 +27,25 @@ LEAST_S = 1e-6
 EPSILON = 0.01
 
 
+@dataclass(slots=True, kw_only=True)
+class _Times:
+    """
+    Of one batch size, seconds alone: as declared, what is expected of it (usually, and when all goes well), the same by its own runs, and
+    how many of those there were, older ones fading.
+    """
+
+    declared_s: float
+    run_s: float
+    best_s: float
+    own_run_s: float
+    own_best_s: float
+    known: float = 0.0
+
+
+#: Of no rows.
+_NOTHING: Final = _Times(declared_s=0.0, run_s=0.0, best_s=0.0, own_run_s=0.0, own_best_s=0.0)
+
+
 @dataclass(slots=True)
 class Demand:
     """One revision's demand. Mutable: owned by the policy's state."""
@@ -46,14 +66,9 @@ class Demand:
     stretch_s: float = field(init=False, default=0.0)
     #: Invocations that were placed.
     placed: Rate = field(init=False, default_factory=lambda: Rate(half_life_s=PLACED_HALF_LIFE_S))
+    #: Rising, and what is known of each.
     _sizes: list[int] = field(init=False)
-    _run_s: list[float] = field(init=False)
-    _best_s: list[float] = field(init=False)
-    #: By size: as declared, as its own runs have it, and how many those are, older ones fading.
-    _declared: list[float] = field(init=False)
-    _own_run_s: list[float] = field(init=False)
-    _own_best_s: list[float] = field(init=False)
-    _known: list[float] = field(init=False)
+    _times: list[_Times] = field(init=False)
     _usage: float = field(init=False)
     _degradation: float = field(init=False)
     _observed: float = field(init=False, default=OFFLINE_WEIGHT)
@@ -79,33 +94,33 @@ class Demand:
     def _adopt(self) -> None:
         profile = self.spec.profile
         self._sizes = sorted(profile.run_s)
-        self._run_s = [profile.run_s[size] for size in self._sizes]
-        self._best_s, self._declared = list(self._run_s), list(self._run_s)
-        self._own_run_s, self._own_best_s = list(self._run_s), list(self._run_s)
-        self._known = [0.0] * len(self._sizes)
+        declared = [profile.run_s[size] for size in self._sizes]
+        self._times = [_Times(declared_s=one, run_s=one, best_s=one, own_run_s=one, own_best_s=one) for one in declared]
         self._usage = profile.usage_gain
         self._degradation = profile.degradation
         self._observed = OFFLINE_WEIGHT
         self.load_s, self.sm = profile.load_s, profile.utilisation or profile.usage_gain
         self.memory_mib = max(profile.memory_mib, self._memory_mib)
 
-    def _of(self, seconds: list[float], rows: int) -> float:
-        sizes = self._sizes
+    def _between(self, rows: int) -> tuple[_Times, _Times, float]:
+        """The known sizes on both sides, and how far it is from the one to the other; beyond the largest that one in proportion."""
+        sizes, times = self._sizes, self._times
         position = bisect_left(sizes, rows)
         if position == len(sizes):
-            return seconds[-1] * rows / sizes[-1]
+            return _NOTHING, times[-1], rows / sizes[-1]
         if position == 0 or sizes[position] == rows:
-            return seconds[position]
-        part = (rows - sizes[position - 1]) / (sizes[position] - sizes[position - 1])
-        return seconds[position - 1] + part * (seconds[position] - seconds[position - 1])
+            return times[position], times[position], 0.0
+        return times[position - 1], times[position], (rows - sizes[position - 1]) / (sizes[position] - sizes[position - 1])
 
     def run_s(self, rows: int) -> float:
         """Seconds to expect of a batch that runs alone, between known sizes on a line, beyond the largest in proportion."""
-        return self._of(self._run_s, rows)
+        lower, upper, part = self._between(rows)
+        return lower.run_s + part * (upper.run_s - lower.run_s)
 
     def best_s(self, rows: int) -> float:
         """Seconds of a batch when all goes well: what makes a deadline impossible."""
-        return self._of(self._best_s, rows)
+        lower, upper, part = self._between(rows)
+        return lower.best_s + part * (upper.best_s - lower.best_s)
 
     @property
     def host_s(self) -> float:
@@ -132,46 +147,43 @@ class Demand:
 
         ``slowdown``: the degradation that was predicted for it, a fraction: the time alone is what remains without it.
         """
-        position = self._position(rows if rows in self._sizes else 1 << max(0, rows - 1).bit_length())
-        seconds, best = max(seconds, LEAST_S), self._best_s[position]
-        self._own_run_s[position] = self._run_s[position] + RUN_WEIGHT * (seconds / (1.0 + slowdown) - self._run_s[position])
-        self._own_best_s[position] = seconds if seconds < best else best + BEST_WEIGHT * (seconds - best)
-        known = self._known
-        for other in range(len(known)):
-            known[other] *= KNOWN_FADING
-        known[position] += 1.0
-        self._run_s[position], self._best_s[position] = self._own_run_s[position], self._own_best_s[position]
-        if min(known) < 1.0:
+        size = self._size(rows if rows in self._sizes else 1 << max(0, rows - 1).bit_length())
+        seconds = max(seconds, LEAST_S)
+        size.own_run_s = size.run_s + RUN_WEIGHT * (seconds / (1.0 + slowdown) - size.run_s)
+        size.own_best_s = seconds if seconds < size.best_s else size.best_s + BEST_WEIGHT * (seconds - size.best_s)
+        size.run_s, size.best_s = size.own_run_s, size.own_best_s
+        for other in self._times:
+            other.known *= KNOWN_FADING
+        size.known += 1.0
+        if any(other.known < 1.0 for other in self._times):
             self._follow()
 
-    def _position(self, size: int) -> int:
-        """Of a size, which begins with what is expected of it."""
-        position = bisect_left(self._sizes, size)
-        if position == len(self._sizes) or self._sizes[position] != size:
-            run_s, best_s, declared = self.run_s(size), self.best_s(size), self._of(self._declared, size)
-            self._sizes.insert(position, size)
-            for times, begins in (
-                (self._run_s, run_s), (self._own_run_s, run_s), (self._best_s, best_s), (self._own_best_s, best_s),
-                (self._declared, declared), (self._known, 0.0),
-            ):  # fmt: skip
-                times.insert(position, begins)
-        return position
+    def _size(self, rows: int) -> _Times:
+        """What is known of a size, which begins with what is expected of it."""
+        position = bisect_left(self._sizes, rows)
+        if position == len(self._sizes) or self._sizes[position] != rows:
+            lower, upper, part = self._between(rows)
+            run_s, best_s = self.run_s(rows), self.best_s(rows)
+            declared_s = lower.declared_s + part * (upper.declared_s - lower.declared_s)
+            self._sizes.insert(position, rows)
+            self._times.insert(position, _Times(declared_s=declared_s, run_s=run_s, best_s=best_s, own_run_s=run_s, own_best_s=best_s))
+        return self._times[position]
 
     def _follow(self) -> None:
         """Sizes of which less than one run tells lean on the others, each of which counts for the runs that have told of it."""
-        known, declared, own_run_s, own_best_s = self._known, self._declared, self._own_run_s, self._own_best_s
         weight = run = best = 0.0
-        for position, count in enumerate(known):
-            weight += count
-            run += count * own_run_s[position] / declared[position]
-            best += count * own_best_s[position] / declared[position]
-        for position, own in enumerate(known):
+        for one in self._times:
+            weight += one.known
+            run += one.known * one.own_run_s / one.declared_s
+            best += one.known * one.own_best_s / one.declared_s
+        for one in self._times:
+            own, usual = one.known, one.declared_s
             if own < 1.0:
-                usual, others = declared[position], weight - own
-                by_run = (run * usual - own * own_run_s[position]) / others
-                by_best = (best * usual - own * own_best_s[position]) / others
-                self._run_s[position] = own * own_run_s[position] + (1.0 - own) * by_run
-                self._best_s[position] = own * own_best_s[position] + (1.0 - own) * min(usual, by_best)
+                others = weight - own
+                by_run = (run * usual - own * one.own_run_s) / others
+                by_best = (best * usual - own * one.own_best_s) / others
+                one.run_s = own * one.own_run_s + (1.0 - own) * by_run
+                one.best_s = own * one.own_best_s + (1.0 - own) * min(usual, by_best)
 
     def observe_host(self, seconds: float) -> None:
         """A load out of host memory took so long."""
@@ -179,9 +191,9 @@ class Demand:
 
     def relax(self) -> None:
         """Nothing was tried because it seemed too slow, so nothing can be learned: expect a little less until something is tried."""
-        for position, best in enumerate(self._best_s):
-            self._run_s[position] += RELAXED * (best - self._run_s[position])
-        self._own_run_s = list(self._run_s)
+        for one in self._times:
+            one.run_s += RELAXED * (one.best_s - one.run_s)
+            one.own_run_s = one.run_s
 
     def observe_memory(self, memory_mib: float) -> None:
         self._memory_mib = max(self._memory_mib, memory_mib)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import redis
@@ -19,7 +20,7 @@ from smore.degradation import Table, Tables
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import Cause
 from smore.explain import Answer, decode_answer
-from smore.fleet import Fleet, Report, Steer, Stranger, WarmInstance, WarmState, encode_report
+from smore.fleet import Fleet, JobReport, Report, Steer, Stranger, WarmInstance, WarmState, encode_report
 from smore.queue import AsyncQueue, Claim, Gate, Outcome, Question, Queue, Request, new_id
 from smore.settings import QueueSettings, SchedulerSettings, Settings
 from smore.stream import Asked, Dispatched, Result, decode, encode
@@ -28,6 +29,10 @@ from tests.tables import place
 
 PREFIX = "smore:"
 CONFIG = Settings(scheduler=SchedulerSettings(dispatch_lease_s=0.3, lease_s=1.0, tick_s=0.02))
+
+
+def ticking(tick_s: float) -> Settings:
+    return CONFIG.model_copy(update={"scheduler": CONFIG.scheduler.model_copy(update={"tick_s": tick_s})})
 
 
 @pytest.fixture
@@ -40,16 +45,16 @@ def queue(redis_client: "redis.Redis") -> Queue:
 
 
 @pytest.fixture
-def lead(redis_client: "redis.Redis", queue: Queue) -> Iterator[Callable[[], threading.Event]]:
-    """Start a leader in a thread; returns the event that stops it."""
+def lead(redis_client: "redis.Redis", queue: Queue) -> Iterator[Callable[..., threading.Event]]:
+    """Start a leader in a thread, with other settings where some are given; returns the event that stops it."""
     running: list[tuple[threading.Thread, threading.Event]] = []
 
-    def start() -> threading.Event:
+    def start(config: Settings = CONFIG) -> threading.Event:
         stop = threading.Event()
 
         def loop() -> None:
             while not stop.is_set():
-                Leader(redis_client, CONFIG, stop, Engine).lead()
+                Leader(redis_client, config, stop, Engine).lead()
                 stop.wait(0.02)
 
         thread = threading.Thread(target=loop, daemon=True)
@@ -64,11 +69,14 @@ def lead(redis_client: "redis.Redis", queue: Queue) -> Iterator[Callable[[], thr
         assert not thread.is_alive()
 
 
-def heartbeat(queue: Queue, gpu: str = "cpu0", strangers: Sequence[Stranger] | None = None) -> None:
+def heartbeat(
+    queue: Queue, gpu: str = "cpu0", strangers: Sequence[Stranger] | None = None, jobs: Sequence[JobReport] = (), closed: bool = False
+) -> None:  # fmt: skip
     report = Report(
         gpu=gpu, boot="b", at=time.time(), kind="cpu", device="d", sharing_mode="time-slice", slots=2, memory_total_mib=1000,
         memory_used_mib=10,
-        utilisation=0.0, utilisation_counter="cpu-time", function_utilisation=0.0, running=0, strangers=strangers,
+        utilisation=0.0, utilisation_counter="cpu-time", function_utilisation=0.0, running=0, strangers=strangers, jobs=jobs,
+        closed=closed,
         warm=[WarmInstance(function="default/echo", revision=1, state=WarmState.IDLE, memory_mib=10, pid=1)],
     )  # fmt: skip
     queue.report(gpu, encode_report(report), ttl_s=60, lease_s=2, cursor="", running=[])
@@ -321,3 +329,36 @@ def test_expired_and_deleted_are_ended(redis_client: "redis.Redis", queue: Queue
     waiting = submit(queue)
     Catalog(redis_client, PREFIX).remove_function("default/echo")
     eventually(lambda: (record := queue.record("default", waiting)) is not None and record.cause == "function_deleted")
+
+
+def test_the_gate_hears_often_of_functions_that_want_what_budgets_leave(
+    redis_client: "redis.Redis", queue: Queue, lead: Callable[..., threading.Event]
+) -> None:
+    """Between two ticks it is told again and again while one waits."""
+    submit(queue)
+    job = JobReport(id="j", project="default", state="running", pid=1, memory_mib=1.0, iterations=9)
+    heartbeat(queue, jobs=[job], closed=True)
+    lead(ticking(1.0))
+
+    stamps: list[int] = []
+
+    def often() -> bool:
+        told = redis_client.hget(f"{PREFIX}feasible", "default/echo")
+        if told is not None and (stamp := int(told.partition(b":")[0])) not in stamps:
+            stamps.append(stamp)
+        return any(later - earlier < 500_000 for earlier, later in pairwise(stamps))
+
+    eventually(often, what="two words to the gate within half a tick")
+
+
+def test_the_gate_hears_at_ticks_alone_where_no_budget_limits(
+    redis_client: "redis.Redis", queue: Queue, lead: Callable[..., threading.Event]
+) -> None:
+    submit(queue)
+    heartbeat(queue)
+    lead(ticking(3.0))
+    eventually(lambda: redis_client.hget(f"{PREFIX}feasible", "default/echo"), what="a word to the gate")
+    first = redis_client.hget(f"{PREFIX}feasible", "default/echo")
+    submit(queue)
+    time.sleep(10 * CONFIG.scheduler.gate_s)
+    assert redis_client.hget(f"{PREFIX}feasible", "default/echo") == first
