@@ -12,16 +12,17 @@ client share the partitions' cores.
    its budget.
 3. *The policy*, as the product has it, at multiples of the reference rate, the last one the overload (5).
 
-Each rate has ``--repeats`` turns, one after another, so that what changes with time (the machine, what the platform has learned) falls on
-all of them; a turn counts for ``--seconds`` after a warm-up in which what the budgets' accounts had saved is spent. Latency runs from the
-instant a request was due until its client has the answer. A request is *refused* when it is answered 429; *admitted* are all others, also
-those that expired or got no answer. *Harvest* is the sum over the invocations that met their deadline of their solo device-seconds, per
-second. A training's *loss* is estimated from the closed windows of that point alone (docs/budgets.md), for which the load goes on where
-they are too few; so that there are enough of them, a tenth of the time is closed (``SMORE_WORKER__PROBE_SHARE=0.1``; the product's default
-is 0.03). Nothing is learned meanwhile: the learn worker ends once its first degradation table is there.
+Each rate has ``--repeats`` turns, the rates one after another, so that what changes with time (the machine, what the platform has learned)
+falls on all of them (but for the refined fixed rates, which come last); a turn counts for ``--seconds`` after a warm-up in which what the
+budgets' accounts had saved is spent. Latency runs from the instant a request was due until its client has the answer. A request is
+*refused* when it is answered 429; *admitted* are all others, also those that expired or got no answer. *Harvest* is the sum over the
+invocations that met their deadline of their solo device-seconds, per second. A training's *loss* is estimated from the closed windows of
+that point alone (docs/budgets.md), for which the load goes on where they are too few; so that there are enough of them, a tenth of the time
+is closed (``SMORE_WORKER__PROBE_SHARE=0.1``; the product's default is 0.03). Nothing is learned meanwhile: the learn worker ends once its
+first degradation table is there.
 
 Figures (95 % intervals as ``_low`` and ``_high``: Wilson for shares, means over blocks of 5 s for rates, Student's t over windows for
-losses):
+losses; blocks and requests of different turns are taken for independent):
 
 * ``dsr_admitted``: part of the admitted that met their deadline, at the overload; ``dsr_admitted_platform``: the same by the platform's
   clock, arrival at the gate to the result in Redis.
@@ -613,6 +614,12 @@ class Rig:
         for name, job in self.jobs.items():
             self.patiently(f"the first closed window of {name}", partial(self.witness.windows.get, job))
 
+    def check_training(self) -> None:
+        """Raises RuntimeError where one has ended: beside none there is no budget."""
+        for name, job in self.jobs.items():
+            if (state := self.client.job(job).state) in ("ended", "lost"):
+                raise RuntimeError(f"{name} is {state}; logs are in {self.home / 'logs'}")
+
     def stop_training(self) -> None:
         for job in self.jobs.values():
             self.patiently("the end of a training", partial(self._ended, job))
@@ -721,14 +728,19 @@ class Turn:
 def turn(
     rig: Rig, *, seconds: float, rate: float | None = None, connections: int = 1, seed: int = 0, losses: bool = True
 ) -> Turn:  # fmt: skip
-    """Load it; the client's warm-up is not counted. Without ``losses`` nobody waits for closed windows."""
+    """
+    Load it; the client's warm-up is not counted. Without ``losses`` nobody waits for closed windows. Raises RuntimeError where a training
+    has ended meanwhile.
+    """
     sent = rig.drive(WARMUP_S + seconds, rate=rate, connections=connections, seed=seed)
     begin = float(sent.due[0]) + WARMUP_S if len(sent.due) else time.time()
 
     def go_on(more_s: float) -> None:
         rig.drive(more_s, rate=rate, connections=connections, seed=seed + 1000)
 
-    return Turn(begin=begin, sent=sent, windows=enough_windows(rig, (begin, begin + seconds), go_on, MOST_MORE if losses else 0))
+    windows = enough_windows(rig, (begin, begin + seconds), go_on, MOST_MORE if losses else 0)
+    rig.check_training()
+    return Turn(begin=begin, sent=sent, windows=windows)
 
 
 def measure(
@@ -876,7 +888,8 @@ def run(options: Options) -> tuple[dict[str, float], dict[str, object]]:
     with tempfile.TemporaryDirectory(prefix="smore-overload-") as folder:
         home, partitions = Path(folder), one_core_partitions()
         points = max(len(options.multiples), len(options.fixed) + options.refined)
-        lasting_s = 600 + points * options.repeats * (options.seconds + 30)
+        # A turn goes on for half as long again up to MOST_MORE times, where windows are missing.
+        lasting_s = 900 + points * options.repeats * (WARMUP_S + (1 + MOST_MORE / 2) * options.seconds + 20)
         with Rig(home, partitions, environment={"SMORE_POLICY__KNOBS": '{"budget_rule": "none"}'}) as rig:
             rig.prepare()
             solo = rig.solo()

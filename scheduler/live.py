@@ -109,8 +109,6 @@ class Leader:
         #: Functions whose feasibility the gate is told: function → newest revision.
         self._active: dict[str, int] = {}
         self._told: dict[str, float] = {}
-        #: Those of them that want what trainings' budgets leave.
-        self._rivals: dict[str, int] = {}
         #: Questions to be answered at the end of the round.
         self._asked: list[stream.Asked] = []
 
@@ -139,7 +137,8 @@ class Leader:
 
     def _follow(self) -> None:
         settings = self._config.scheduler
-        next_renew = next_house = next_tell = 0.0
+        next_renew = next_house = 0.0
+        next_tell = inf
         found: list[Event] = []
         while not self._stop.is_set():
             mono = time.monotonic()
@@ -159,25 +158,19 @@ class Leader:
             if time.monotonic() >= next_house:
                 found += self._housekeeping()
                 next_house = time.monotonic() + settings.tick_s
-                next_tell = self._next_tell(0.0)
+                if not self._policy.pressed(self._now()):
+                    next_tell = inf
+                elif next_tell == inf:
+                    next_tell = time.monotonic() + settings.gate_s
             elif time.monotonic() >= next_tell:
-                began = time.perf_counter()
-                self._queue.publish_feasible(self._feasible(self._now(), self._rivals), {})
-                next_tell = self._next_tell(time.perf_counter() - began)
+                told = time.monotonic()
+                self._queue.publish_feasible(self._feasible(self._now(), self._active), {})
+                next_tell = time.monotonic() + max(settings.gate_s, (time.monotonic() - told) / _TELLING)
         log.info("stopping", token=self._token)
 
     def _pause_s(self, tick_s: float) -> float:
         """Until the next tick, or the moment before it at which the policy has something to decide."""
         return min(tick_s, max(_LEAST_S, self._policy.next_at - self._now()))
-
-    def _next_tell(self, took_s: float) -> float:
-        """
-        When the gate hears next of the functions that want what budgets leave, ``took_s`` after the last time: with every run that is
-        something else, and an invocation of short deadline is let in or not by some hundredths of a second.
-        """
-        now = self._now()
-        self._rivals = {name: self._active[name] for name in self._policy.rivals(now) if name in self._active}
-        return time.monotonic() + max(self._config.scheduler.gate_s, took_s / _TELLING) if self._rivals else inf
 
     def _now(self) -> float:
         return time.time() + self._skew

@@ -144,13 +144,12 @@ class _Supply:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Company:
     """
-    A batch that waits until ``leaves_at`` for more; so many invocations have ``room`` in the largest that can be waited for so long.
-    ``row`` could take now what is there, and keeps the ``cost_s`` of that meanwhile.
+    A batch that could go and waits until ``leaves_at`` for more; so many invocations have ``room`` in the largest that can be waited for
+    so long. What is there now costs ``cost_s``.
     """
 
     leaves_at: float
     room: int
-    row: int
     cost_s: float
 
 
@@ -190,8 +189,9 @@ class Engine:
         self._largest: float | None = None
         #: Batches that could go and wait for more.
         self._company: dict[Lane, _Company] = {}
-        #: Row and cost of what is saved for in this round, and when the first of it can be paid.
-        self._savings: list[tuple[int, float]] = []
+        #: Of this round: what is left alone on which row for who comes earlier, who saves, and when the first of them can be paid.
+        self._left: list[tuple[int, float]] = []
+        self._savers: set[str] = set()
         self._paid_at = inf
         #: What waits and what may still be spent, counted once for each moment.
         self._supply = _Supply()
@@ -233,15 +233,13 @@ class Engine:
             self._apply(now, event, decisions)
         self._steering.refresh(now)
         self._paid_at = inf
-        if len(self.waiting) or self._company:
-            heads = self._expire(now, decisions)
-            self._company = {lane: company for lane, company in self._company.items() if lane in heads}
-            self._keep(now, 1.0)
-            self._place(now, heads, decisions)
-            self._keep(now, -1.0)
-            for row, cost_s in self._savings:
-                self.cluster.spend(row, -cost_s, now)
-            self._savings.clear()
+        self._company.clear()
+        if len(self.waiting):
+            self._place(now, self._expire(now, decisions), decisions)
+            for row, seconds in self._left:
+                self.cluster.spend(row, -seconds, now)
+            self._left.clear()
+            self._savers.clear()
         if self.keeper is not None:
             decisions += self.keeper.act(now, self)
         return decisions
@@ -536,9 +534,6 @@ class Engine:
         members = waiting = self.waiting.first(lane, demand.spec.max_batch)
         if not members:
             return False
-        company = self._company.pop(lane, None)
-        if company is not None:
-            cluster.spend(company.row, -company.cost_s, now)
         while True:
             rows = sum(member.rows for member in members)
             kind, deadline_at = cluster.kind(demand, rows), members[0].deadline_at
@@ -550,12 +545,13 @@ class Engine:
                 if company is None:
                     break
                 self._company[lane] = company
-                cluster.spend(row, company.cost_s, now)
+                self._leave(now, row, company.cost_s)
                 return False
-            if self._saves(now, demand, kind, run_s, members, weighed):
+            saves, ends_at = self._saves(now, demand, kind, run_s, members, weighed)
+            if saves:
                 return False
             if len(members) == 1:
-                later = self._later(lane, weighed, members[0])
+                later = self._later(lane, min(weighed.earliest, ends_at), members[0])
                 if later is None:
                     if weighed.cold >= 0 and not self._steering.may_load(demand):
                         decisions += self._steering.room(now, demand)
@@ -607,35 +603,47 @@ class Engine:
             self._alone[row] = (demand.column, now)
         return True
 
-    def _saves(self, now: float, demand: Demand, kind: int, run_s: float, members: Sequence[InvocationArrived], weighed: Weighed) -> bool:
+    def _saves(
+        self, now: float, demand: Demand, kind: int, run_s: float, members: Sequence[InvocationArrived], weighed: Weighed
+    ) -> tuple[bool, float]:
         """
-        Whether a batch waits until an account can pay for it, which leaves its head in time: what it will cost is then left alone by
-        whoever comes after it in this round. Of more than one only where that is cheaper for each than half of them are.
+        Whether a batch waits until an account can pay for it, which leaves its head in time: what the account must hold for it is then
+        left alone by whoever comes later. Of more than one only where that is cheaper for each than half of them are. And when it would
+        end (inf: no account stands in its way).
+
+        Not where a sample was looked at: the next one would be another.
         """
-        if self.knobs.budget_rule is not BudgetRule.ACCOUNT:
-            return False
+        if self.knobs.budget_rule is not BudgetRule.ACCOUNT or weighed.sampled or max(weighed.warm, weighed.cold) >= 0:
+            return False, inf
         cluster, rows = self.cluster, sum(member.rows for member in members)
-        row, wait_s, ends_s, cost_s = kernel.saved(
-            cluster.rows, cluster.cells, cluster.effects, cluster.code, cluster.looked, weighed.seen, weighed.sampled, demand.column, kind,
-            now, run_s, demand.load_s, demand.host_s, demand.stretch_s, cluster.cap_s,
+        row, wait_s, ends_s, asked_s = kernel.saved(
+            cluster.rows, cluster.cells, cluster.effects, cluster.code, self._asks, len(cluster.names), demand.column, kind, now, run_s,
+            demand.load_s, demand.host_s, demand.stretch_s, self._steering.may_load(demand),
         )  # fmt: skip
-        if row < 0 or now + ends_s > members[0].deadline_at:
-            return False
+        ends_at = now + ends_s
+        if row < 0 or ends_at > members[0].deadline_at or demand.function in self._savers:
+            return False, ends_at
         if len(members) > 1:
             fewer = sum(member.rows for member in members[: len(members) // 2])
-            of_fewer = kernel.charge(cluster.rows, row, cluster.effects, cluster.kind(demand, fewer), demand.run_s(fewer))
-            if cost_s / rows > CHEAPER * of_fewer / fewer:
-                return False
-        cluster.spend(row, cost_s, now)
-        self._savings.append((row, cost_s))
+            fewer_kind = cluster.kind(demand, fewer)  # may make room for it, elsewhere
+            of_fewer = kernel.charge(cluster.rows, row, cluster.effects, fewer_kind, demand.run_s(fewer))
+            if kernel.charge(cluster.rows, row, cluster.effects, kind, run_s) / rows > CHEAPER * of_fewer / fewer:
+                return False, ends_at
+        self._leave(now, row, asked_s)
+        self._savers.add(demand.function)
         self._paid_at = min(self._paid_at, now + wait_s)
-        return True
+        return True, ends_at
 
-    def _later(self, lane: Lane, weighed: Weighed, head: InvocationArrived) -> InvocationArrived | None:
+    def _leave(self, now: float, row: int, seconds: float) -> None:
+        """So much of an account is left alone by all who come later in this round."""
+        self.cluster.spend(row, seconds, now)
+        self._left.append((row, seconds))
+
+    def _later(self, lane: Lane, earliest: float, head: InvocationArrived) -> InvocationArrived | None:
         """The first of a lane that would be in time where its head would not."""
-        if not head.deadline_at < weighed.earliest < np.inf:
+        if not head.deadline_at < earliest < inf:
             return None
-        return self.waiting.due_after(lane, weighed.earliest)
+        return self.waiting.due_after(lane, earliest)
 
     def weigh(
         self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float, fast: bool, run_s: float | None = None,
@@ -686,11 +694,6 @@ class Engine:
         if self.knobs.budget_rule is BudgetRule.ACCOUNT:
             self.cluster.spend(row, seconds, now)
 
-    def _keep(self, now: float, sign: float) -> None:
-        """Take from the accounts what the batches that wait for company will cost, so that others leave it; or give it back."""
-        for company in self._company.values():
-            self.cluster.spend(company.row, sign * company.cost_s, now)
-
     def _awaited(
         self, now: float, demand: Demand, kind: int, rows: int, head: InvocationArrived, row: int, waiting: Sequence[InvocationArrived]
     ) -> _Company | None:
@@ -712,7 +715,8 @@ class Engine:
         latest, leaves_at, awaited = head.arrival_at + knobs.company * (head.deadline_at - head.arrival_at), now, 0
         while most > rows:
             run_s = demand.run_s(most)
-            larger = kernel.charge(facts, row, cluster.effects, cluster.kind(demand, most), run_s)
+            larger_kind = cluster.kind(demand, most)  # may make room for it, elsewhere
+            larger = kernel.charge(facts, row, cluster.effects, larger_kind, run_s)
             if larger / most <= CHEAPER * cost_s / rows:
                 until = min(latest, head.deadline_at - run_s * (1.0 + own) - larger / earns)
                 if until > leaves_at:
@@ -721,7 +725,7 @@ class Engine:
         if not awaited:
             return None
         there = sum(invocation.rows for invocation in waiting)
-        return _Company(leaves_at=leaves_at, room=max(0, (awaited - there) * len(waiting) // there), row=row, cost_s=cost_s)
+        return _Company(leaves_at=leaves_at, room=max(0, (awaited - there) * len(waiting) // there), cost_s=cost_s)
 
     @property
     def next_at(self) -> float:
@@ -885,11 +889,12 @@ class Engine:
         run_s = demand.run_s(min(most, waiting + 1)) if waiting or under_way else floor
         return Feasible(wait + run_s, floor, each, waiting)
 
-    def rivals(self, now: float) -> list[str]:
-        """The functions that want what the trainings' budgets leave; none while some GPU instance asks for no budget."""
+    def pressed(self, now: float) -> bool:
+        """Whether budgets of trainings limit what is placed: then what the gate is told changes with each run. Not where nothing is."""
         if self.knobs.budget_rule is not BudgetRule.ACCOUNT or not self._governors:
-            return []
-        return list(self._count(now).rivals)
+            return False
+        supply = self._count(now)
+        return supply.earns < inf and bool(supply.rivals)
 
     def accounts(self, now: float) -> list[tuple[str, float, float]]:
         """Of each GPU instance with a training: its name, what predictions there are multiplied by, what its account holds (seconds)."""
@@ -916,7 +921,8 @@ class Engine:
         cost_s, weight, run_s = self._cost(demand), self._weight(demand), demand.run_s(1)
         # It starts when no other function has had less run time for its weight than its own will have had before it: until then each of
         # the others may have what it lacks, and the batch with which it passes that.
-        start = max(self._tag, self._tags.get(demand.function, 0.0)) + waiting * run_s / weight
+        tag = self._tags.get(demand.function, 0.0)
+        start = (tag if waiting else max(tag, self._tag)) + waiting * run_s / weight
         has, weights, costs, runs, waits, rates = supply.of_rivals
         shares = np.maximum(0.0, start - has) * weights * costs / runs + costs * (has <= start)
         slope = cost_s + float((weights * costs / runs).sum()) * run_s / weight
@@ -955,9 +961,13 @@ class Engine:
         supply.saved = float(held[alive & ~closed].sum())
         supply.rows = alive
         taking: dict[str, tuple[float, ...]] = {}
+        newest: dict[str, float] = {}
         for demand in cluster.demands:
             waiting = self.waiting.count(demand.function)
             if waiting or now - demand.placed.last_at < ACTIVE_S:
+                if demand.placed.last_at < newest.get(demand.function, 0.0):
+                    continue  # another revision was placed since
+                newest[demand.function] = demand.placed.last_at
                 tag = self._tags.get(demand.function, 0.0)
                 taking[demand.function] = (
                     tag if waiting else max(tag, self._tag), self._weight(demand), self._cost(demand), demand.run_s(1), waiting,
@@ -999,6 +1009,10 @@ def prepare() -> None:
     arrival = InvocationArrived(function="none", revision=1, id="", attempt=0, arrival_at=0.0, deadline_at=60.0)
     engine.decide(0.0, [FunctionKnown(function="none", revision=1, spec=spec), report, GpuLost(gpu="none"), report, arrival])
     engine.decide(1.0, [InvocationSettled(id="", attempt=1)])
+    # Another one finds an empty account.
+    engine.cluster.spend(0, 1.0, 1.0)
+    engine.decide(1.0, [arrival])
+    engine.accounts(1.0)
 
 
 def with_margin(wait_s: float) -> float:

@@ -367,35 +367,38 @@ def _asked(cost: float, seconds: float, stretch: float, cap: float) -> float:
     What an account must hold before a batch of ``cost`` and ``seconds`` may go. No run can be stopped, so the longest that was seen
     (``stretch``, seconds) may leave a debt of a whole account. What costs more than one can hold may go when it is full.
     """
-    longest = cost * stretch / seconds - cap if stretch > seconds else 0.0
+    longest = cost * stretch / seconds - cap if stretch > seconds > 0.0 else 0.0
     asked: float = min(max(cost, longest, 0.0), cap)
     return asked
 
 
 @compiled
 def saved(
-    rows: Floats, cells: Floats, effects: Floats, code: Codes, looked: Ints, seen: int, first: bool, column: int, kind: int, now: float,
-    run_s: float, load_s: float, host_s: float, stretch: float, cap_s: float,
+    rows: Floats, cells: Floats, effects: Floats, code: Codes, knobs: Row, n: int, column: int, kind: int, now: float, run_s: float,
+    load_s: float, host_s: float, stretch: float, may_load: bool,
 ) -> tuple[int, float, float, float]:  # fmt: skip
     """
-    Of the rows that were looked at and where an account stands in the way of a batch: the one where it would end first if it started as
-    soon as the account can pay for it (-1 = none); until it starts and until it ends, seconds, and what it will have cost.
+    Of the rows where an account stands in the way of a batch: the one where it would end first if it started as soon as the account can
+    pay for it (-1 = none); until it starts and until it ends, seconds, and what the account must hold by then.
 
-    As :func:`weigh` has left ``code`` and ``looked``, with the same arguments.
+    ``code`` as :func:`weigh` has left it for all ``n`` rows, with the same arguments; ``may_load``: also where it must be loaded first.
     """
     best, starts_s, ends_s, price = -1, np.inf, np.inf, 0.0
-    for step in range(seen):
-        row = looked[step] if first else step
-        if code[row] != OVER_BUDGET or rows[GATE, row] != OPEN or rows[EARNS, row] <= 0.0:
+    slowed = effects[kind, OWN_UPPER] if knobs[A_UPPER] > 0.0 else effects[kind, OWN]
+    for row in range(n):
+        state = cells[column, STATE, row]
+        if code[row] != OVER_BUDGET or rows[GATE, row] != OPEN or rows[EARNS, row] <= 0.0 or (state < 0.0 and not may_load):
             continue
-        earns, lasts_s, state = rows[EARNS, row], run_s * (1.0 + effects[kind, OWN, row]), cells[column, STATE, row]
-        cost = charge(rows, row, effects, kind, run_s)
-        wait_s = (_asked(cost, lasts_s, stretch, earns * cap_s) - balance(rows, row, now, cap_s)) / earns
-        whole_s = wait_s + lasts_s
+        if knobs[A_PROTECT] > 0.0 and effects[kind, HOLDS, row] == 0.0:
+            continue
+        earns, cap = rows[EARNS, row], rows[EARNS, row] * knobs[A_CAP_S]
+        asked = _asked(charge(rows, row, effects, kind, run_s), run_s * (1.0 + effects[kind, OWN, row]), stretch, cap)
+        wait_s = (asked - balance(rows, row, now, knobs[A_CAP_S])) / earns
+        whole_s = wait_s + run_s * (1.0 + knobs[A_GUARD]) * (1.0 + slowed[row])
         if state < 0.0:
             whole_s += host_s if state == HOST else load_s
         if whole_s < ends_s:
-            best, starts_s, ends_s, price = row, wait_s, whole_s, cost
+            best, starts_s, ends_s, price = row, wait_s, whole_s, asked
     return best, starts_s, ends_s, price
 
 

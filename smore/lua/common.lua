@@ -19,7 +19,7 @@
 --   P rate               HASH   project -> when its next invocation would be due at its rate (us)
 --   P ev                 STREAM events, one field e = msgpack array (smore/stream.py)
 --   P bell               LIST   not empty: the leader is to read the stream before its next tick
---   P feasible           HASH   fk -> "<stamp>:<backlog us>:<floor us>", written by the leader
+--   P feasible           HASH   fk -> "<stamp>:<backlog us>:<floor us>:<each us>:<counted>", written by the leader
 --   P asks               STRING questions to the leader within the last second
 --   P ask:<id>           LIST   the leader's answer to one (smore/explain.py: Answer)
 --   P leader, P fence    STRING the leader's fencing token; the counter it comes from

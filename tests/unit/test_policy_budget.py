@@ -12,7 +12,7 @@ from scheduler.policy import kernel
 from scheduler.policy.budget import DUTY, FACTOR_MAX, FACTOR_MIN, MARGIN, PRIOR_SD, STEPS, Governor, JobLoss, Step, Toll
 from scheduler.policy.core import Engine, with_margin
 from scheduler.policy.decisions import Dispatch, Offload, Throttle
-from scheduler.policy.events import ClaimRefused, Event, InvocationSettled
+from scheduler.policy.events import ClaimRefused, Event, InvocationSettled, WarmLimits
 from scheduler.policy.knobs import preset
 from smore.domain.loss import Sample, Window
 from tests.unit.test_policy_engine import NOW, arrived, batched, function, gpu, known
@@ -345,6 +345,42 @@ def test_nobody_takes_what_is_saved_for_whose_turn_it_is() -> None:
     assert engine.decide(now + 0.9 * cost_s / EARNS, []) == [], "enough for nine cheap ones"
     placed = engine.decide(now + cost_s / EARNS + 1e-6, [])
     assert [decision.function for decision in placed if isinstance(decision, Dispatch)] == ["p/f1"]
+
+
+def test_who_cannot_be_paid_in_time_leaves_its_turn_to_the_next_of_its_lane() -> None:
+    """What one run costs is earned in 0.46 s; the head has 0.3."""
+    engine = Engine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=1), gpu("a", functions=1)])
+    engine.cluster.spend(0, FULL, NOW)
+    assert engine.decide(NOW, [arrived(0, "head", within=0.3), arrived(0, "next")]) == []
+    paid_at = NOW + 0.1 * 0.5 / 1.5 / EARNS
+    assert engine.next_at == pytest.approx(paid_at)
+    placed = engine.decide(engine.next_at, [])
+    assert [decision.attempts for decision in placed if isinstance(decision, Dispatch)] == [[("next", 0)]]
+
+
+def test_what_a_long_run_asks_for_is_saved_too() -> None:
+    """A function was seen to run for ten seconds, so a full account is asked for before it may go; cheap ones do not keep it empty."""
+    engine = Engine(preset("smore-product"))
+    functions = [function(0, run_s=0.01, max_batch=1), function(1, run_s=0.1, max_batch=1)]
+    stretched = gpu("a", functions=2, stretches=[("p/f1", 1, 10.0)])
+    engine.decide(NOW, [known([[0.5, 0.5]]), *functions, stretched])
+    engine.cluster.spend(0, FULL, NOW)
+    engine.decide(NOW, [arrived(1, "long", within=60.0), *(arrived(0, f"cheap{number}", at=NOW + 0.1, within=60.0) for number in range(5))])
+    assert engine.decide(NOW + 1.9, []) == []
+    placed = engine.decide(NOW + 2.001, [])
+    assert placed and isinstance(placed[0], Dispatch) and placed[0].function == "p/f1"
+
+
+def test_nothing_is_saved_where_a_project_may_load_no_more() -> None:
+    """It has no instance, and its project's limit leaves room for none."""
+    engine = Engine(preset("smore-product"))
+    engine.decide(
+        NOW, [known([[0.5, 0.5]]), function(0, run_s=0.1, max_batch=1), gpu("a", functions=1, warm=0), WarmLimits(mib={"p": 1.0})]
+    )
+    engine.cluster.spend(0, FULL, NOW)
+    engine.decide(NOW, [arrived(0, "x")])
+    assert engine.next_at == inf
 
 
 def test_the_gate_is_told_when_an_account_can_pay() -> None:

@@ -1,6 +1,9 @@
 """What the knobs mean: budgets, protection of what runs, SM, samples, orders, and the baselines that are the same engine."""
 
+import ast
 import math
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +12,7 @@ import pytest
 
 from scheduler.policy import kernel
 from scheduler.policy.budget import JobLoss
-from scheduler.policy.core import Engine, prepare
+from scheduler.policy.core import Engine
 from scheduler.policy.decisions import Decision, Dispatch, Refusal
 from scheduler.policy.events import Event, FunctionKnown, GpuLost, GpuReported, InvocationArrived, InvocationSettled, TableUpdated
 from scheduler.policy.knobs import PRESETS, Knobs, Order, UnknownPolicy, preset
@@ -453,7 +456,10 @@ def test_a_shadow_decides_and_does_not_act() -> None:
 
 
 def test_prepare_compiles_all_that_a_decision_calls() -> None:
-    """And for one set of types each: another one would be compiled while a leader decides."""
-    prepare()
-    found = {name: len(one.signatures) for name, one in vars(kernel).items() if hasattr(one, "signatures") and not name.startswith("_")}
-    assert set(found.values()) == {1}, found
+    """And for one set of types each: another one would be compiled while a leader decides. In a process that has decided nothing else."""
+    told = (
+        "from scheduler.policy import kernel; from scheduler.policy.core import prepare; prepare();"
+        "print({name: len(one.signatures) for name, one in vars(kernel).items() if hasattr(one, 'signatures') and name[0] != '_'})"
+    )
+    found = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True).stdout
+    assert set(ast.literal_eval(found).values()) == {1}, found
