@@ -221,18 +221,37 @@ class Plain:
             return kernel.BESIDE_TRAINING, ends
         if gpu.jobs and knobs.budget_rule is BudgetRule.INSTANT and added.training > told.losses[0].budget:
             return kernel.OVER_BUDGET, ends
-        if gpu.jobs and knobs.budget_rule is BudgetRule.ACCOUNT:
-            earns = gpu.earns(knobs.aim)
-            most, more = earns * knobs.account_s, max(0.0, added.training - self.lost_now(gpu))
-            usual, longest = (
-                seconds * more / (1.0 + more) for seconds in (run_s * (1.0 + added.own), max(run_s * (1.0 + added.own), demand.stretch_s))
-            )
-            held = min(gpu.balance + earns * max(0.0, now - gpu.at), most)
-            if held < min(max(0.0, usual, longest - most), most):
-                return kernel.OVER_BUDGET, ends
+        if gpu.jobs and knobs.budget_rule is BudgetRule.ACCOUNT and self.held(gpu, now) < self.asked(gpu, column, run_s):
+            return kernel.OVER_BUDGET, ends
         if knobs.protect_inflight and not added.holds:
             return kernel.BREAKS_OTHERS, ends
         return (kernel.TOO_LATE if knobs.accept and ends > deadline else kernel.OPEN), ends
+
+    def held(self, gpu: Gpu, now: float) -> float:
+        earns = gpu.earns(self.knobs.aim)
+        return min(gpu.balance + earns * max(0.0, now - gpu.at), earns * self.knobs.account_s)
+
+    def asked(self, gpu: Gpu, column: int, run_s: float) -> float:
+        """What the account must hold: the usual cost, or of the longest run what is more than a whole account; but no more than that."""
+        added, most = self.added(gpu, column), gpu.earns(self.knobs.aim) * self.knobs.account_s
+        more, expected_s = max(0.0, added.training - self.lost_now(gpu)), run_s * (1.0 + added.own)
+        usual, longest = (seconds * more / (1.0 + more) for seconds in (expected_s, max(expected_s, self.demands[column].stretch_s)))
+        return min(max(0.0, usual, longest - most), most)
+
+    def saved(self, column: int, run_s: float, codes: dict[int, int], now: float, may_load: bool) -> dict[int, tuple[float, float, float]]:
+        """Row → until the account can pay, until it then ends, what it must hold; where nothing else stands in the way."""
+        found = {}
+        for row, code in codes.items():
+            gpu, state = self.gpus[row], self.state(self.gpus[row], column)
+            if (
+                code == kernel.OVER_BUDGET
+                and (may_load or state == kernel.OPEN)
+                and (self.added(gpu, column).holds or not self.knobs.protect_inflight)
+            ):
+                asked = self.asked(gpu, column, run_s)
+                wait_s = (asked - self.held(gpu, now)) / gpu.earns(self.knobs.aim)
+                found[row] = (wait_s, wait_s + self.why(gpu, column, run_s, inf, now)[1] - now, asked)
+        return found
 
     def best(self, column: int, codes: dict[int, int], cold: bool) -> set[int]:
         """Rows that may be taken, of those that were looked at: one, but where sums in another order are as good as equal."""
@@ -386,6 +405,17 @@ class Pair:
         assert found.late in {row for row in late if impacts[row] <= min(impacts.values()) + 1e-12} or (found.late == -1 and not late)
         for row, cold in ((found.warm, False), (found.cold, True)):
             assert row in self.plain.best(column, codes, cold)
+        if self.knobs.budget_rule is BudgetRule.ACCOUNT and not fast:
+            may_load = self.random.random() < 0.5
+            row, *told = kernel.saved(
+                cluster.rows, cluster.cells, cluster.effects, cluster.code, self.engine._asks, len(cluster), column, self.kinds[column],
+                self.now, run_s, demand.load_s, demand.host_s, demand.stretch_s, may_load,
+            )  # fmt: skip
+            saved = self.plain.saved(column, run_s, codes, self.now, may_load)
+            assert (row >= 0) == bool(saved)
+            if saved:
+                assert told == pytest.approx(list(saved[row]), abs=1e-9)
+                assert told[1] == pytest.approx(min(ends_s for _, ends_s, _ in saved.values()), abs=1e-9)
         if found.warm >= 0 or found.cold >= 0:
             self.begin(found.warm if found.warm >= 0 else found.cold, column, run_s)
 
@@ -437,3 +467,15 @@ def test_the_compiled_loops_are_the_rules(seed: int, policy: str, n: int) -> Non
         pair.check(row)
     for row in range(n):
         pair.check(row)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12))
+def test_what_is_saved_for_is_what_the_rules_say(seed: int, n: int) -> None:
+    """Accounts that hold little, and a function with a long run behind it here and there."""
+    pair = Pair(seed, preset("smore-product", seed=seed), n)
+    for _ in range(20):
+        pair.now += pair.random.uniform(0.0, 0.1)
+        for row in range(n):
+            pair.spend(row, pair.random.uniform(0.0, 0.2))
+        pair.place(fast=False)
