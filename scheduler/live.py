@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Final, Literal, cast
@@ -164,7 +164,7 @@ class Leader:
                     next_tell = time.monotonic() + settings.gate_s
             elif time.monotonic() >= next_tell:
                 told = time.monotonic()
-                self._queue.publish_feasible(self._feasible(self._now(), self._active), {})
+                self._queue.publish_feasible(self._feasible(self._now()), {})
                 next_tell = time.monotonic() + max(settings.gate_s, (time.monotonic() - told) / _TELLING)
         log.info("stopping", token=self._token)
 
@@ -493,13 +493,13 @@ class Leader:
         for gpu, factor, held_s in self._policy.accounts(now):
             metrics.BUDGET_FACTOR.labels(gpu).set(factor)
             metrics.BUDGET_ACCOUNT.labels(gpu).set(held_s)
-        return self._feasible(now, self._active), priority
+        return self._feasible(now), priority
 
-    def _feasible(self, now: float, functions: Mapping[str, int]) -> dict[str, str]:
-        """Of each function, at its revision, in the words of the gate."""
+    def _feasible(self, now: float) -> dict[str, str]:
+        """Of each function, in the words of the gate."""
         stamp = int(now * 1e6)
         told: dict[str, str] = {}
-        for function, revision in functions.items():
+        for function, revision in self._active.items():
             bounds = self._policy.feasible(now, function, revision)
             if bounds is not None:
                 times = (bounds.backlog_s, bounds.floor_s, bounds.each_s)

@@ -730,8 +730,7 @@ class Engine:
     @property
     def next_at(self) -> float:
         """When there is something to decide even if nothing happens, epoch seconds."""
-        next_at = min((company.leaves_at for company in self._company.values()), default=self._paid_at)
-        next_at = min(next_at, self._paid_at)
+        next_at = min(self._paid_at, min((company.leaves_at for company in self._company.values()), default=inf))
         return next_at if self.keeper is None else min(next_at, self.keeper.next_at)
 
     def paused(self, function: str) -> bool:
@@ -877,7 +876,7 @@ class Engine:
         told = with_margin(unpaid)
         rooms = [company for lane, company in self._company.items() if lane[:2] == (function, revision) and company.room]
         if rooms:
-            # There is room in a batch that has its money kept.
+            # There is room in a batch that could go now; what it costs is left alone by those after it.
             company = max(rooms, key=lambda one: one.room)
             wait, each = max(wait, company.leaves_at - now), max(each, told / company.room)
         else:

@@ -372,15 +372,17 @@ def test_what_a_long_run_asks_for_is_saved_too() -> None:
     assert placed and isinstance(placed[0], Dispatch) and placed[0].function == "p/f1"
 
 
-def test_nothing_is_saved_where_a_project_may_load_no_more() -> None:
-    """It has no instance, and its project's limit leaves room for none."""
+@pytest.mark.parametrize(("mib", "saved"), [(250.0, True), (150.0, False)])
+def test_nothing_is_saved_where_a_project_may_load_no_more(mib: float, saved: bool) -> None:
+    """It has no instance, one of another function holds 100 MiB, and it needs as much: below 200 its project leaves room for none."""
     engine = Engine(preset("smore-product"))
-    engine.decide(
-        NOW, [known([[0.5, 0.5]]), function(0, run_s=0.1, max_batch=1), gpu("a", functions=1, warm=0), WarmLimits(mib={"p": 1.0})]
-    )
+    functions = [function(number, run_s=0.1, max_batch=1) for number in range(2)]
+    report = replace(gpu("a", functions=2), warm=[("p/f1", 1, 1)])
+    engine.decide(NOW, [known([[0.5, 0.5]]), *functions, WarmLimits(mib={"p": mib}), report])
     engine.cluster.spend(0, FULL, NOW)
     engine.decide(NOW, [arrived(0, "x")])
-    assert engine.next_at == inf
+    assert engine.waiting.count("p/f0") == 1
+    assert (engine.next_at < inf) == saved
 
 
 def test_the_gate_is_told_when_an_account_can_pay() -> None:
