@@ -6,7 +6,6 @@ file (.csv.gz or .csv)    what it is                                            
 ========================= ===================================================================== ================================
 gavel_pairs               steps/s of two trainings on one GPU, and of each alone                Gavel, OSDI'20, MIT
 parvagpu_a100             items/s of 1 to 5 processes of one model under MPS in a MIG instance  ParvaGPU, SC'24, MIT
-miso_a100_mig_batch_time  seconds per training batch in a MIG slice                             MISO, SoCC'22, MIT
 ========================= ===================================================================== ================================
 
 None of them publishes the features of table III: they are derived here from the published architectures, see ``_ARCHITECTURES``.
@@ -16,7 +15,6 @@ All functions raise BadRow, with file and line, for a file that is cut or has a 
 import csv
 import gzip
 import math
-import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -90,19 +88,6 @@ class Loaded:
     rows: int
     unfit: int
     repeated: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slices:
-    """
-    One training in MIG slices: ``slowdown`` is the mean time of a batch over that in the whole GPU (7g), by sevenths of its SMs.
-
-    A slice that is absent was not published (it may not have fitted). Slices of 3 and 4 sevenths have the same memory, half of the GPU's.
-    """
-
-    model: str
-    batch: int
-    slowdown: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,36 +214,6 @@ def _parvagpu_row(row: Mapping[str, str]) -> tuple[tuple[int, str, int, int], fl
     if not throughput == latency == 0 and (throughput == 0 or abs(latency - batch / throughput) > 1e-3):
         raise BadRow(f"a latency of {latency} s does not go with a throughput of {throughput}")
     return (part, row["model"], batch, processes), throughput
-
-
-def miso(folder: Path) -> list[Slices]:
-    """
-    What a training loses in a part of the GPU, mean against mean (digest 11.5); for simulated slices.
-
-    No :class:`Samples`: in a slice nobody else runs, the loss is that of SMs and memory taken away. Written as a pair it would need an
-    aggressor with features, and a predictor would learn that an empty GPU costs time.
-    """
-    times: dict[tuple[str, int], dict[int, float]] = {}
-    place: dict[tuple[str, int], str] = {}
-    for where, (workload, part, seconds) in _read(folder, "miso_a100_mig_batch_time", _miso_row):
-        place.setdefault(workload, where)
-        if times.setdefault(workload, {}).setdefault(part, seconds) != seconds:
-            raise BadRow(f"{where}: another time than before for the same slice")
-    for (model, batch), known in times.items():
-        if 7 not in known:
-            raise BadRow(f"{place[model, batch]}: {model} at batch {batch} was not measured in 7g")
-    return [
-        Slices(model=model, batch=batch, slowdown={part: known[part] / known[7] for part in sorted(known)})
-        for (model, batch), known in sorted(times.items())
-    ]
-
-
-def _miso_row(row: Mapping[str, str]) -> tuple[tuple[str, int], int, float]:
-    """Model and batch, sevenths of the GPU, mean seconds of a batch."""
-    part = re.fullmatch(r"([12347])g\.\d+gb", row["mig_slice"])
-    if part is None:
-        raise BadRow(f"{row['mig_slice']!r} is not a slice")
-    return (row["model"], _whole(row, "batch")), int(part[1]), _number(row, "mean_s_per_batch", positive=True)
 
 
 def _samples(name: str, direction: Direction, samples: list[_Sample]) -> Samples:

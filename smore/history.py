@@ -960,7 +960,7 @@ class JobUse:
     mean_s: float | None
 
 
-_Value = TypeVar("_Value", BudgetStep, PastInvocation, Execution, PastDecision, JobWindow, GpuSample)
+_Value = TypeVar("_Value", BudgetStep, PastInvocation, Execution, JobWindow, GpuSample)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1046,14 +1046,6 @@ class Reader:
         row = JobWindowRow
         which = (row.job == job, row.gpu == gpu, row.at > _moment(start - JOB_WINDOW_S), row.at <= _moment(end))
         return self._all(JobWindow, row, lambda q: q.where(*which).order_by(row.at.desc()).limit(1))
-
-    def decision_for(self, id_: str, attempt: int) -> PastDecision | None:
-        """The decision that dispatched an attempt, None where it is not known."""
-        of_attempt = (ExecutionRow.invocation == id_, ExecutionRow.attempt == attempt)
-        found = self._all(
-            PastDecision, DecisionRow, lambda q: q.join(ExecutionRow, ExecutionRow.decision_id == DecisionRow.id).where(*of_attempt)
-        )
-        return found[0] if found else None
 
     def job_windows(self, job: str) -> list[JobWindow]:
         return self._all(JobWindow, JobWindowRow, lambda q: q.where(JobWindowRow.job == job).order_by(JobWindowRow.at))

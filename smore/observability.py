@@ -43,7 +43,6 @@ PREWARM_SILENT = Gauge(
 PARKED = Gauge("smore_parked_instances", "Instances whose weights lie in pinned host memory, of the revisions in force")
 RESIDENT_BYTES = Gauge("smore_resident_model_bytes", "Memory of warm instances", ["gpu_instance"])
 RUNNER_DEATHS = Counter("smore_runner_deaths", "Runners that ended without being told to", ["function", "gpu_instance", "cause"])
-OBSERVED_DEGRADATION = Gauge("smore_observed_degradation_ratio", "Measured slow-down of a serverful job", ["job"])
 
 # History
 RECORDED = Counter("smore_recorded_events", "Stream entries written to Postgres")
@@ -52,7 +51,7 @@ RECORD_LAG = Gauge("smore_record_lag_seconds", "Age of the oldest stream entry n
 
 
 def configure(config: Settings, process: str) -> None:
-    """Set up logging for a process and, where a port is given, serve its metrics on 127.0.0.1."""
+    """Set up logging for a process and, where a port is given, serve its metrics there."""
     level = getattr(logging, config.log_level.upper(), logging.INFO)
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -80,7 +79,7 @@ def configure(config: Settings, process: str) -> None:
     structlog.contextvars.bind_contextvars(process=process)
     if config.metrics_port:
         try:
-            start_http_server(config.metrics_port, addr="127.0.0.1")
+            start_http_server(config.metrics_port, addr=config.metrics_host)
         except OSError as error:
             # Somebody else's port is no reason not to work.
             logger(__name__).warning("no metrics: the port is taken", port=config.metrics_port, error=str(error))

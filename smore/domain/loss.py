@@ -212,13 +212,6 @@ def noise_of(p50_s: float, p95_s: float) -> float:
     return math.log(p95_s / p50_s) / 1.645
 
 
-def check_budget(value: object) -> float:
-    """A budget as it may be asked for: a fraction from :data:`LEAST_BUDGET` up to 1. Raises ValueError that names the bound."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not LEAST_BUDGET <= value <= 1:
-        raise ValueError(f"a budget is a fraction from {LEAST_BUDGET:g} to 1, not {value!r}")
-    return float(value)
-
-
 # ---- Student's t -------------------------------------------------------------------------------------------------------------------------
 
 

@@ -263,11 +263,6 @@ def postgres_server(home: Path, run: Path, *, durable: bool = True) -> Server:
     return Server(name="postgres", command=("/bin/sh", str(script)), url=url, stop_signal="INT", user=way.user)
 
 
-def postgres_data(home: Path, run: Path) -> Path:
-    """The folder of the cluster."""
-    return _unprivileged(home, run).base / "postgres"
-
-
 def _postgres_programs() -> Iterator[Path]:
     """Folders that may hold ``initdb`` and ``postgres``, the best first."""
     if found := shutil.which("postgres"):

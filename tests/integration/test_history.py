@@ -128,8 +128,7 @@ def test_a_real_invocation_from_the_queue_to_its_row(recorder: Recorder, reader:
     assert (run.co_runners, run.jobs, run.started_at) == ([], ["j1"], row.started_at)
     assert run.predicted is not None
     assert (run.predicted["gpu"], run.predicted["run_s"]) == ("cpu0", 0.02)
-    decision = reader.decision_for(id_, 1)
-    assert decision is not None
+    decision = reader.decisions("default", id_)[1]
     assert (decision.gpu, decision.attempts, decision.decision) == ("cpu0", [[id_, 1]], json.loads(DECISION))
     assert recorder.lag_s() == 0
     with pytest.raises(InvocationNotFound):
@@ -155,7 +154,8 @@ def test_batches_of_any_size_come_to_the_same(recorder: Recorder, reader: Reader
     (under_way,) = reader.executions("default", "b")
     assert (under_way.state, under_way.claimed_at, under_way.started_at) == (State.DISPATCHED, (T0 + 1000) / 1e6, None)
     assert reader.executions("default", "c") == []
-    assert reader.decision_for("a", 1) != reader.decision_for("a", 2)
+    decisions = reader.decisions("default", "a")
+    assert decisions[1] != decisions[2]
 
 
 def test_reading_everything_again_changes_nothing(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
@@ -443,5 +443,5 @@ def test_retain_drops_what_is_old(recorder: Recorder, reader: Reader, engine: En
     assert recorder.retain(2.0) == 4  # the invocation, its decision, and two minutes of arrivals
     assert [row.id for row in reader.invocations("default")[0]] == ["newer", "new"]
     assert reader.executions("default", "old") == []
-    assert reader.decision_for("new", 2) is not None
+    assert 2 in reader.decisions("default", "new")
     assert recorder.retain(2.0) == 0

@@ -258,10 +258,3 @@ def test_resolvable_budgets() -> None:
     for wrong in ({"noise": -0.1}, {"noise": math.nan}, {"iteration_s": 0.0}, {"share": 1.0}, {"share": -0.1}, {"horizon_s": math.inf}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             resolvable(**{"noise": 0.02, "iteration_s": 0.1} | wrong)
-
-
-def test_budgets() -> None:
-    assert [loss.check_budget(value) for value in (0.01, 0.1, 1)] == [0.01, 0.1, 1.0]
-    for wrong in (0.0099, 0, -1, 1.01, math.nan, math.inf, True, "0.1", None):
-        with pytest.raises(ValueError, match="a fraction"):
-            loss.check_budget(wrong)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ml.layers import table_iii
-from ml.outside import _FUNCTIONS, _TRAININGS, Slices, gavel, gavel_loaded, load, miso, parvagpu, parvagpu_loaded
+from ml.outside import _FUNCTIONS, _TRAININGS, gavel, gavel_loaded, load, parvagpu, parvagpu_loaded
 from ml.rows import FEATURES, BadRow
 from ml.samples import SOLO
 from zoo.model import card
@@ -20,10 +20,8 @@ real = pytest.mark.skipif(not DATA.is_dir(), reason="the public data is not at .
 
 GAVEL = "gpu,model1,batch1,scale1,model2,batch2,scale2,solo_tput1,solo_tput2,coloc_tput1,coloc_tput2"
 PARVA = "model,Mig instance,Batch size,Workload Number,Throughput,Latency"
-MISO = "mig_slice,model,batch,n_batches,mean_s_per_batch,median_s_per_batch,p99_s_per_batch"
-NAMES = {"gavel_pairs": GAVEL, "parvagpu_a100": PARVA, "miso_a100_mig_batch_time": MISO}
-UNREAD = {"n_batches", "median_s_per_batch", "p99_s_per_batch"}
-READERS = {"gavel_pairs": gavel, "parvagpu_a100": parvagpu, "miso_a100_mig_batch_time": miso}
+NAMES = {"gavel_pairs": GAVEL, "parvagpu_a100": PARVA}
+READERS = {"gavel_pairs": gavel, "parvagpu_a100": parvagpu}
 
 
 def write(folder: Path, name: str, *lines: str) -> Path:
@@ -125,9 +123,10 @@ def test_parvagpu_sets_a_process_beside_all_others(tmp_path: Path) -> None:
 
 
 def test_a_plain_file_is_read_too(tmp_path: Path) -> None:
-    (tmp_path / "miso_a100_mig_batch_time.csv").write_text(f"{MISO}\n1g.5gb,gnn,64,9,0.3,0.3,0.3\n7g.40gb,gnn,64,9,0.1,0.1,0.1\n")
+    lines = (f"bert,1,1,{processes},10,0.1" for processes in (1, 2))
+    (tmp_path / "parvagpu_a100.csv").write_text("\n".join((PARVA, *lines)))
 
-    assert miso(tmp_path) == [Slices(model="gnn", batch=64, slowdown={1: pytest.approx(3.0), 7: 1.0})]
+    assert [len(samples.target) for samples in parvagpu(tmp_path)] == [1]
 
 
 @pytest.mark.parametrize(
@@ -152,10 +151,6 @@ def test_a_plain_file_is_read_too(tmp_path: Path) -> None:
         ("parvagpu_a100", ["bert,1,1,2,10,0.1"], ":2: bert at batch 1 was not measured alone"),
         ("parvagpu_a100", ["bert,1,1,1,0,0", "bert,1,1,2,10,0.1"], ":3: bert at batch 1 was not measured alone"),
         ("parvagpu_a100", ["bert,1,1,1,10,0.1", "bert,1,1,1,20,0.05"], ":3: another throughput than in parvagpu_a100.csv.gz:2"),
-        ("miso_a100_mig_batch_time", ["5g.20gb,gnn,1,1,1,1,1"], ":2: '5g.20gb'"),
-        ("miso_a100_mig_batch_time", ["7g.40gb,gnn,1,1,0,1,1"], ":2: mean_s_per_batch is '0'"),
-        ("miso_a100_mig_batch_time", ["1g.5gb,gnn,1,1,1,1,1"], ":2: gnn at batch 1 was not measured in 7g"),
-        ("miso_a100_mig_batch_time", ["7g.40gb,gnn,1,1,1,1,1", "7g.40gb,gnn,1,1,2,1,1"], ":3: another time"),
     ],
 )
 def test_a_bad_row_is_refused_with_its_place(tmp_path: Path, name: str, lines: list[str], message: str) -> None:
@@ -163,14 +158,11 @@ def test_a_bad_row_is_refused_with_its_place(tmp_path: Path, name: str, lines: l
         READERS[name](write(tmp_path, name, *lines))
 
 
-@pytest.mark.parametrize(
-    ("name", "column"), [(name, column) for name in NAMES for column in NAMES[name].split(",") if column not in UNREAD]
-)
+@pytest.mark.parametrize(("name", "column"), [(name, column) for name in NAMES for column in NAMES[name].split(",")])
 def test_a_missing_column_is_named(tmp_path: Path, name: str, column: str) -> None:
     row = {
         "gavel_pairs": "k80,LM,5,1,LM,5,1,4,4,2,2",
         "parvagpu_a100": "bert,1,1,1,10,0.1",
-        "miso_a100_mig_batch_time": "7g.40gb,gnn,1,1,1,1,1",
     }
     (tmp_path / f"{name}.csv").write_text(f"{NAMES[name].replace(column, 'other')}\n{row[name]}\n")
 
@@ -317,24 +309,6 @@ def test_parvagpu_numbers_a_model_at_a_batch_alike_in_every_slice() -> None:
 
     assert all(len(found) == 1 for found in names.values())
     assert len(names) == len(set.union(*names.values()))
-
-
-@real
-def test_slices_are_those_of_the_digest() -> None:
-    slices = {(found.model, found.batch): found.slowdown for found in miso(DATA)}
-
-    assert len(slices) == 32
-    assert sum(map(len, slices.values())) == 145
-    for workload, four, three, two, one in [
-        (("mobilenet", 64), 1.02, 1.03, 1.11, 1.23),
-        (("mobilenet", 512), 1.06, 1.13, 1.50, 2.51),
-        (("resnet", 512), 1.34, 1.53, 2.39, 4.47),
-        (("transformer", 32), 1.68, 1.87, 3.15, 6.10),
-        (("deepspeech2", 8), 1.25, 1.60, 2.60, 8.47),
-    ]:
-        # Its figures have two decimals; those of the Transformer lie half a percent below the file.
-        assert slices[workload] == pytest.approx({7: 1.0, 4: four, 3: three, 2: two, 1: one}, rel=0.006, abs=0.0051)
-    assert slices["bert", 4].keys() == {2, 3, 4, 7}
 
 
 @real
