@@ -20,6 +20,7 @@ from migrations import FOLDER, head
 from smore import mirror
 from smore.catalog import Catalog
 from smore.domain.access import Scope, read_token
+from smore.locks import Lock
 from smore.settings import Settings, settings
 from smore.vault import make_key
 
@@ -27,9 +28,6 @@ from smore.vault import make_key
 PATIENCE_S = 10.0
 
 PROJECT = "default"
-
-#: One of Postgres' advisory locks, held while the key is looked for and made.
-LOCK = 5_303_003
 
 T = TypeVar("T")
 
@@ -109,7 +107,7 @@ def _upgrade(url: str) -> None:
 
 
 def _ensure_key(connection: mirror.Connection, url: str, catalog: Catalog, path: Path) -> None:
-    connection.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
+    connection.execute("SELECT pg_advisory_lock(%s)", (Lock.BOOTSTRAP_KEY.value,))
     try:
         token = read_token(path.read_text().strip()) if path.exists() else None
         known = (
@@ -121,7 +119,7 @@ def _ensure_key(connection: mirror.Connection, url: str, catalog: Catalog, path:
         if known is None:
             _make_key(url, catalog, path)
     finally:
-        connection.execute("SELECT pg_advisory_unlock(%s)", (LOCK,))
+        connection.execute("SELECT pg_advisory_unlock(%s)", (Lock.BOOTSTRAP_KEY.value,))
 
 
 def _make_key(url: str, catalog: Catalog, path: Path) -> None:

@@ -10,10 +10,8 @@ from sqlalchemy import Engine, Enum, text
 
 from migrations import head
 from smore.db import Base, make_engine
+from smore.locks import Lock
 from smore.settings import settings
-
-#: One of Postgres' advisory locks, held while versions are applied: every process of a new release may start at once.
-LOCK = 5_303_001
 
 
 def number_it(_context: MigrationContext, _revision: object, scripts: list[MigrationScript]) -> None:
@@ -35,7 +33,7 @@ def run(engine: Engine) -> None:
         with context.begin_transaction():
             connection.execute(text("SET LOCAL statement_timeout = 0"))
             # Before the version is read: who waited here finds nothing left to do.
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": Lock.MIGRATIONS.value})
             # Waiting behind a long query, an ALTER TABLE would make everybody else wait behind itself.
             connection.execute(text("SET LOCAL lock_timeout = '10s'"))
             context.run_migrations()

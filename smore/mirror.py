@@ -13,11 +13,9 @@ from psycopg.rows import TupleRow, class_row
 from smore.catalog import Catalog, FunctionEntry, KeyEntry, ProjectEntry
 from smore.domain.function import spec_from_dict
 from smore.domain.limits import Limits
+from smore.locks import Lock
 
 Connection: TypeAlias = "psycopg.Connection[TupleRow]"
-
-#: One of Postgres' advisory locks: no other lock of the platform may have this number.
-LOCK = 5_303_002
 
 _LOCK = "SELECT pg_advisory_xact_lock(%s)"
 _FUNCTIONS = "SELECT project, name, revision, deadline_s FROM functions WHERE deleted_at IS NULL"
@@ -28,7 +26,7 @@ _KEYS = "SELECT id, project, digest, scopes FROM api_keys WHERE revoked_at IS NU
 def refresh(connection: Connection, catalog: Catalog) -> int:
     """Make the whole mirror equal to Postgres: at a start, and after Redis has lost it. Returns how many entries differed."""
     with connection.transaction():
-        connection.execute(_LOCK, (LOCK,))
+        connection.execute(_LOCK, (Lock.MIRROR.value,))
         revisions = connection.execute(
             "SELECT r.project || '/' || r.function, r.number, r.spec FROM revisions r"
             " JOIN functions f ON f.project = r.project AND f.name = r.function WHERE f.deleted_at IS NULL AND r.state <> 'failed'"
@@ -46,7 +44,7 @@ def refresh(connection: Connection, catalog: Catalog) -> int:
 def refresh_function(connection: Connection, catalog: Catalog, project: str, name: str, revision: int = 0) -> None:
     """Mirror one function as it stands, its revision named (0 = none) first: whoever reads the function finds it."""
     with connection.transaction():
-        connection.execute(_LOCK, (LOCK,))
+        connection.execute(_LOCK, (Lock.MIRROR.value,))
         of_function = (project, name)
         spec = connection.execute(
             "SELECT spec FROM revisions WHERE project = %s AND function = %s AND number = %s", (*of_function, revision)
@@ -63,7 +61,7 @@ def refresh_function(connection: Connection, catalog: Catalog, project: str, nam
 
 def refresh_key(connection: Connection, catalog: Catalog, id_: str) -> None:
     with connection.transaction():
-        connection.execute(_LOCK, (LOCK,))
+        connection.execute(_LOCK, (Lock.MIRROR.value,))
         with connection.cursor(row_factory=class_row(KeyEntry)) as cursor:
             entry = cursor.execute(f"{_KEYS} AND id = %s", (id_,)).fetchone()
         if entry is None:
@@ -74,13 +72,13 @@ def refresh_key(connection: Connection, catalog: Catalog, id_: str) -> None:
 
 def refresh_project(connection: Connection, catalog: Catalog, name: str) -> None:
     with connection.transaction():
-        connection.execute(_LOCK, (LOCK,))
+        connection.execute(_LOCK, (Lock.MIRROR.value,))
         row = connection.execute("SELECT limits FROM projects WHERE name = %s", (name,)).fetchone()
         catalog.put_project(ProjectEntry(name=name, limits=Limits(**row[0]) if row is not None else Limits()))
 
 
 def refresh_secret(connection: Connection, catalog: Catalog, project: str, name: str) -> None:
     with connection.transaction():
-        connection.execute(_LOCK, (LOCK,))
+        connection.execute(_LOCK, (Lock.MIRROR.value,))
         row = connection.execute("SELECT sealed FROM secrets WHERE project = %s AND name = %s", (project, name)).fetchone()
         catalog.put_secret(f"{project}/{name}", bytes(row[0]) if row is not None else None)

@@ -25,10 +25,8 @@ from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFoun
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict, with_scaling
 from smore.domain.job import OVER, JobState
 from smore.domain.limits import Limits
+from smore.locks import Lock
 from smore.queue import new_id
-
-#: The first half of a two-part advisory lock of Postgres, one for each group of ranks.
-_GROUPS = 5303
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +357,7 @@ class Store:
         with Session(self._engine) as session:
             _require_project(session, project)
             # Ranks come at the same moment.
-            session.execute(select(func.pg_advisory_xact_lock(_GROUPS, func.hashtext(f"{project}/{group}"))))
+            session.execute(select(func.pg_advisory_xact_lock(Lock.RANKS.value, func.hashtext(f"{project}/{group}"))))
             going_on = JobRow.state.not_in(OVER | {JobState.STOPPING})
             known = (JobRow.project == project, going_on, JobRow.tags["group"].astext == group)
             row = session.scalars(select(JobRow).where(*known).order_by(JobRow.id.desc()).limit(1).with_for_update()).first()
