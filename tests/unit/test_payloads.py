@@ -1,11 +1,15 @@
 """Payloads beside Redis: what was put is what is got, and never another invocation's."""
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
+import redis.asyncio
 
 from smore.payloads import Payloads
+from smore.queue import AsyncQueue, Request, new_id
+from smore.settings import QueueSettings
 
 PAYLOAD = os.urandom(100_000)
 
@@ -95,3 +99,18 @@ def test_old_ones_are_named_and_old_spares_go(payloads: Payloads, tmp_path: Path
     assert list(payloads.older(60)) == [("p", "old")]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.new", "p.old"]
     assert payloads.put("p", "after", b"y") and payloads.get("p", "after", 1) == b"y", "though its spare was swept away"
+
+
+def test_a_round_trip_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "payloads"
+    folder.mkdir()
+    request = Request(id=new_id(), function="p/f", revision=1, payload=PAYLOAD, slo_us=1_000_000, volatile=True)
+
+    async def enqueue() -> None:
+        async with redis.asyncio.from_url(f"unix://{tmp_path}/nobody.sock") as client:
+            queue = AsyncQueue(client, "t:", QueueSettings(payloads=folder), patience_s=0.0)
+            with pytest.raises(redis.ConnectionError):
+                await queue.enqueue(request)
+
+    asyncio.run(enqueue())
+    assert not [path for path in folder.iterdir() if not path.name.startswith(".")]
