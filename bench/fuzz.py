@@ -243,7 +243,7 @@ class Fuzzer:
         try:
             response = case.call(session=self._session, timeout=within_s or (PATIENCE_S if not label.endswith("/load") else 90.0))
         except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
-            # The client library will not send it; tests/acceptance/test_connections.py does.
+            # The client library will not send it; tests/acceptance/test_fuzz.py does.
             return
         except requests.exceptions.RequestException as error:
             found.add(label, type(error).__name__, f"{type(error).__name__}: {error}", request)
