@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from api import oip
+from api.bodies import refuse_coding
 from api.deps import Gateway
 from api.errors import Malformed, UnsupportedMediaType
 from api.inputs import Payload, from_json, from_raw
@@ -41,7 +42,8 @@ _MAX_ROWS = 1 << 16
 
 _IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
-_WAIT = re.compile(rb"wait\s*=\s*(\d{1,6})")
+#: Seconds, as RFC 7240 has them: digits alone.
+_SECONDS = re.compile(rb"[0-9]{1,15}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,7 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
     scope = request.scope
     headers: dict[bytes, bytes] = dict(scope["headers"])
     limits, of_project = gateway.settings.api, gateway.admit(entry, spec)
+    refuse_coding(headers)
     raw = _is_raw(headers.get(b"content-type", b""))
     deadline = _given_deadline(scope, headers)
     idempotency_key = _idempotency_key(headers)
@@ -261,14 +264,22 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def wait_s(prefer: bytes, default: float) -> float | None:
-    """Seconds to wait by RFC 7240's Prefer, None = not at all. What is not known or cannot be read is passed over."""
-    wanted = prefer.lower()
-    if b"respond-async" in wanted:
-        return None
-    match = _WAIT.search(wanted)
-    if match is None:
-        return default
-    return min(float(match[1]), MAX_WAIT_S) or None
+    """
+    Seconds to wait by RFC 7240's Prefer, None = not at all; a longer wait than :data:`MAX_WAIT_S` becomes that.
+
+    Other preferences are passed over, as the RFC demands; a ``wait`` that is no number of seconds raises InvalidInput.
+    """
+    wanted: float | None = default
+    for preference in prefer.lower().split(b","):
+        name, _, value = (part.strip() for part in preference.partition(b";")[0].partition(b"="))
+        if name == b"respond-async":
+            return None
+        if name == b"wait":
+            value = value.strip(b'"')
+            if _SECONDS.fullmatch(value) is None:
+                raise InvalidInput(f"Prefer: wait=<whole seconds> is expected; at most {MAX_WAIT_S:.0f} are waited", field="Prefer")
+            wanted = min(float(value), MAX_WAIT_S) or None
+    return wanted
 
 
 def _is_raw(content_type: bytes) -> bool:

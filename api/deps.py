@@ -16,12 +16,12 @@ import redis.asyncio
 from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
-from api.access import Access, require_operator
+from api.access import OPERATORS, Access, require_operator
 from api.errors import NotReady
 from api.waiters import Waiters
 from smore.catalog import AsyncCatalog, Catalog, FunctionEntry, KeyEntry
 from smore.domain.access import Scope
-from smore.domain.errors import Draining, FunctionNotFound, LimitReached, Unavailable
+from smore.domain.errors import Draining, Forbidden, FunctionNotFound, LimitReached, Unavailable
 from smore.domain.function import FunctionSpec
 from smore.domain.limits import NO_LIMITS, Limits
 from smore.fleet import Fleet
@@ -235,18 +235,27 @@ _bearer = HTTPBearer(auto_error=False, description="An API key: `smk_<id>_<secre
 _header = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same, for clients that cannot send a bearer token")
 
 
+# Read from the request itself; they are parameters for the API's description.
+_Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+_ApiKey = Annotated[str | None, Security(_header)]
+
+
 def _caller(scope: Scope) -> Callable[..., Awaitable[KeyEntry]]:
-    async def check(
-        request: Request,
-        # Read from the request itself; they are here for the API's description.
-        _credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
-        _api_key: Annotated[str | None, Security(_header)],
-    ) -> KeyEntry:
+    async def check(request: Request, _credentials: _Bearer, _api_key: _ApiKey) -> KeyEntry:
         headers = dict(request.scope["headers"])
         gateway: Gateway = request.app.state.gateway
         return gateway.access.caller(headers.get(b"authorization"), headers.get(b"x-api-key"), scope)
 
     return check
+
+
+async def _scraper(request: Request, _credentials: _Bearer, _api_key: _ApiKey) -> None:
+    """Metrics name the functions of all projects."""
+    gateway: Gateway = request.app.state.gateway
+    if gateway.settings.api.metrics == "key":
+        caller = await _caller(Scope.READ)(request, _credentials, _api_key)
+        if caller.project != OPERATORS:
+            raise Forbidden(f"Only keys of the project {OPERATORS} read the metrics of all projects.")
 
 
 async def _operator(caller: "AdminKey") -> KeyEntry:
@@ -293,3 +302,4 @@ DeployKey = Annotated[KeyEntry, Depends(_caller(Scope.DEPLOY))]
 JobsKey = Annotated[KeyEntry, Depends(_caller(Scope.JOBS))]
 AdminKey = Annotated[KeyEntry, Depends(_caller(Scope.ADMIN))]
 OperatorKey = Annotated[KeyEntry, Depends(_operator)]
+Scraper = Depends(_scraper)

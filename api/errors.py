@@ -8,6 +8,7 @@ rest, under the same ``request_id``.
 import sys
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Final
 
 import orjson
 import redis
@@ -18,6 +19,7 @@ from starlette.responses import Response
 
 from smore.domain.errors import CallerError, InvalidInput, PlatformError, SmoreError, Unavailable
 from smore.domain.invocation import Cause, State
+from smore.domain.quote import cut
 from smore.observability import logger
 
 log = logger("api")
@@ -76,6 +78,11 @@ class Ended(CallerError):
 
     code = "ended"
 
+
+#: Characters of a problem's ``detail`` (which may hold the log of a run that failed) and of its other texts, and items of its lists.
+_MOST_DETAIL: Final = 8192
+_MOST_MEMBER: Final = 256
+_MOST_ITEMS: Final = 32
 
 #: code → HTTP status. A code that is not here is 400 for a caller's error, 500 for the platform's.
 STATUS: Mapping[str, int] = {
@@ -144,6 +151,12 @@ def outcome(state: str, cause: str) -> tuple[int, str]:
             return FAILURE.get(cause, 502), cause or "failed"
 
 
+def _short(value: object) -> object:
+    if isinstance(value, str):
+        return cut(value, _MOST_MEMBER)
+    return [_short(item) for item in value[:_MOST_ITEMS]] if isinstance(value, list) else value
+
+
 def problem(
     *,
     status: int,
@@ -153,10 +166,15 @@ def problem(
     details: Mapping[str, object] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """A problem document. ``details`` become members of it."""
+    """
+    A problem document. ``details`` become members of it.
+
+    It is small whatever came in: of a long text beginning and end are told, of a long list the first items.
+    """
     body = {
-        "type": f"urn:smore:problem:{code}", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, "code": code,
-        "request_id": request_id, **(details or {}),
+        "type": f"urn:smore:problem:{code}", "title": HTTPStatus(status).phrase, "status": status,
+        "detail": cut(detail, _MOST_DETAIL), "code": code, "request_id": request_id,
+        **{name: _short(value) for name, value in (details or {}).items()},
     }  # fmt: skip
     return Response(orjson.dumps(body, default=str), status, {"X-Request-Id": request_id, **(headers or {})}, "application/problem+json")
 

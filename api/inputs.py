@@ -13,6 +13,7 @@ import orjson
 from smore.domain.errors import InvalidInput, PayloadTooLarge
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Encoding
+from smore.domain.quote import quoted
 from smore.domain.tensors import BYTES, Buffer, describe, section_stop
 
 
@@ -184,7 +185,7 @@ def check_elements(row: Sequence[object], datatype: str, path: str) -> None:
 
 
 def _refuse(value: object, datatype: str, path: str) -> None:
-    shown = repr(value) if isinstance(value, int | float | bool) else _kind(value)
+    shown = quoted(value) if isinstance(value, int | float | bool) else _kind(value)
     raise InvalidInput(f"{path}: {shown} is not {datatype}", field=path)
 
 
@@ -225,7 +226,7 @@ def _shapes_of_header(header: str, declared: Sequence[TensorSpec]) -> list[list[
         name, equals, sizes = entry.strip().rpartition("=")
         texts = sizes.split(",")
         if not equals or name in given or not all(text.isascii() and text.isdigit() and len(text) < 16 for text in texts):
-            raise InvalidInput(f"Smore-Shape: {entry.strip()[:100]!r} is not name=size,size", field="Smore-Shape")
+            raise InvalidInput(f"Smore-Shape: {quoted(entry.strip())} is not name=size,size", field="Smore-Shape")
         given[name] = [int(text) for text in texts]
     shapes = []
     for tensor in declared:

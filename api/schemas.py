@@ -53,7 +53,7 @@ class Metadata(_Body):
 
 
 class FunctionBody(_Body):
-    """A function.yaml. ``spec`` is checked field by field; its names are in docs/functions.md."""
+    """A function.yaml. ``spec`` is checked field by field; docs/how-to/own-model.md has an example, smore/domain/function.py all names."""
 
     apiVersion: Literal["smore/v1"]  # noqa: N815 - as Kubernetes and its neighbours spell it
     kind: Literal["Function"]
@@ -180,7 +180,7 @@ class KeyBody(_Body):
     """``project``: default = the caller's; another one only for administrators of the project ``default``."""
 
     name: Text
-    scopes: list[Scope] = Field(min_length=1)
+    scopes: list[Scope] = Field(min_length=1, max_length=len(Scope))
     project: str | None = None
 
 

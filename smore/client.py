@@ -849,14 +849,14 @@ def exchange(call: Call) -> Flow[Answer]:
 
 def read_function_file(path: str | Path) -> dict[str, Any]:
     """A function.yaml, or the one in a folder, as plain values. Raises OSError, ValueError."""
-    import yaml
+    from smore.plain_yaml import read_yaml
 
     file = Path(path)
     if file.is_dir():
         file /= "function.yaml"
     try:
-        document = yaml.safe_load(file.read_text())
-    except yaml.YAMLError as error:
+        document = read_yaml(file.read_text())
+    except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     match document:
         case dict():

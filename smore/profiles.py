@@ -22,11 +22,10 @@ from sqlalchemy.orm import Session
 from smore.db import PredictorRow, ProfileRow
 from smore.domain.errors import Conflict, InvalidInput, NotFound
 from smore.domain.predictor import PredictorState
+from smore.domain.quote import quoted
+from smore.locks import Lock
 
 Source: TypeAlias = Literal["imported", "live"]
-
-#: One of Postgres' advisory locks: whoever makes, takes back or publishes predictors holds it.
-LOCK = 5_303_004
 
 #: Rows that one statement inserts.
 _CHUNK = 500
@@ -73,8 +72,8 @@ class Profiles:
         with self._engine.connect() as connection:
             if wait:
                 connection.execute(text("SET statement_timeout = 0"))
-                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
-            mine = wait or bool(connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": LOCK}).scalar())
+                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": Lock.PREDICTORS.value})
+            mine = wait or bool(connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": Lock.PREDICTORS.value}).scalar())
             # No transaction stays open meanwhile: it would keep Postgres from cleaning up.
             connection.commit()
             try:
@@ -82,7 +81,7 @@ class Profiles:
             finally:
                 with suppress(DBAPIError):
                     # Said in so many words: a closed connection's lock goes when the server gets to it.
-                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": LOCK})
+                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": Lock.PREDICTORS.value})
                 # Not given back to the pool: it has settings of its own.
                 connection.invalidate()
 
@@ -248,7 +247,7 @@ def _row(document: Mapping[str, Any], source: Source, where: str) -> dict[str, A
         at = datetime.fromisoformat(str(document.get("at")))
     except ValueError:
         raise InvalidInput(
-            f"{where}.at: {document.get('at')!r} is not a time such as 2026-01-31T12:00:00+00:00", field=f"{where}.at"
+            f"{where}.at: {quoted(document.get('at'))} is not a time such as 2026-01-31T12:00:00+00:00", field=f"{where}.at"
         ) from None
     return {
         "id": row_id(document), "device": place["device"], "sharing_mode": place["sharing_mode"], "kind": kind,

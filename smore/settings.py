@@ -17,7 +17,7 @@ from smore.domain.loss import PROBE_MAX_S, PROBE_SHARE
 
 
 class RedisSettings(BaseModel):
-    """Where the queue, the leases and the fleet live. None = start an embedded server (smore/local.py)."""
+    """Where the queue, the leases and the fleet live. None = start an embedded server (smore/local/embedded.py)."""
 
     url: str | None = None
     #: Every key of the platform starts with it, Celery's too.
@@ -42,6 +42,8 @@ class ApiSettings(BaseModel):
     port: int = 8400
     #: Bodies above this are refused with 413 before they are read whole.
     max_body_bytes: int = 8 << 20
+    #: Who reads ``/metrics``: ``key`` = keys of the project ``default`` with the scope ``read``; ``open`` = everybody who reaches the port.
+    metrics: Literal["key", "open"] = "key"
     #: Inputs accepted in one call.
     max_inputs_per_call: int = 64
     #: How long a synchronous call waits when the client names no ``Prefer: wait``; then it becomes a 202.
@@ -210,7 +212,7 @@ class NodeSettings(BaseModel):
     partitions: int | None = Field(default=None, ge=1, le=64)
     #: What the names of its CPU partitions begin with, "" = the machine's name: names are one for the whole platform.
     name: str = Field(default="", pattern=r"^[A-Za-z0-9-]{0,63}$")
-    #: Where the workers serve their metrics: this port of 127.0.0.1 and those behind it.
+    #: Where the workers serve their metrics: this port of ``SMORE_METRICS_HOST`` and those behind it.
     metrics_port: int = 8410
 
 
@@ -223,8 +225,10 @@ class Settings(BaseSettings):
     platform_cores: str = ""
     log_level: str = "INFO"
     log_format: Literal["json", "console"] = "json"
-    #: Port on 127.0.0.1 where this process serves its Prometheus metrics (the gateway serves its own at /metrics). 0 = off.
+    #: Port where this process serves its Prometheus metrics, without a key (the gateway serves its own at /metrics). 0 = off.
     metrics_port: int = 0
+    #: Its address. Whoever reaches it may read: another than 127.0.0.1 belongs to a network of the operators' own.
+    metrics_host: str = "127.0.0.1"
 
     #: What a serverful job may run: modules, started as ``python -m module …``. The gateway refuses others, the workers too.
     job_entrypoints: tuple[str, ...] = ("zoo.train",)

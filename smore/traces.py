@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import IO, Final
 
 from smore.domain.errors import InvalidSpec
+from smore.domain.quote import quoted
 
 MINUTE_S: Final = 60
 #: Characters of an imported file, unpacked: reading them takes some seconds of a gateway's thread.
 MOST_CHARACTERS: Final = 64 << 20
+#: Characters of one line: 14 days of minutes in numbers of seven digits have 160,000.
+MOST_LINE: Final = 1 << 20
 #: Minutes between the first and the last arrival: beyond that one of them has a wrong date.
 MOST_MINUTES: Final = 14 * 1440
 #: Arrivals of a function in a minute.
@@ -59,10 +62,13 @@ def read_lists(path: Path, most: float = math.inf) -> Generator[tuple[int, Seque
     """(line, header, values) of a CSV, as many values as the header has. BadTrace beyond ``most`` characters."""
     read = 0
 
-    def bounded(lines: Iterable[str]) -> Iterator[str]:
+    def bounded(file: IO[str]) -> Iterator[str]:
         nonlocal read
-        for line in lines:
+        # A line is never read whole before it is known to be short: gzip packs gigabytes of one byte into megabytes.
+        while line := file.readline(MOST_LINE + 1):
             read += len(line)
+            if len(line) > MOST_LINE:
+                raise refuse(path, 0, "file", f"a line of more than {MOST_LINE:,} characters")
             if read > most:
                 raise refuse(path, 0, "file", f"more than {most:,} characters, unpacked")
             yield line
@@ -97,9 +103,9 @@ def read_number(path: Path, line: int, field: str, text: object, low: float = 0.
     try:
         value = float(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise refuse(path, line, field, f"a number is expected, not {text!r}") from None
+        raise refuse(path, line, field, f"a number is expected, not {quoted(text)}") from None
     if not math.isfinite(value) or value < low:
-        raise refuse(path, line, field, f"a number of at least {low:g} is expected, not {text!r}")
+        raise refuse(path, line, field, f"a number of at least {low:g} is expected, not {quoted(text)}")
     return value
 
 
@@ -199,7 +205,7 @@ def _name(path: Path, line: int, field: str, text: str) -> str:
 
 def _count(path: Path, line: int, number: int, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 16 and int(text) <= MOST_ARRIVALS):
-        raise refuse(path, line, str(number), f"a number of arrivals from 0 to {MOST_ARRIVALS} is expected, not {text[:40]!r}")
+        raise refuse(path, line, str(number), f"a number of arrivals from 0 to {MOST_ARRIVALS} is expected, not {quoted(text)}")
     return int(text)
 
 
@@ -207,11 +213,11 @@ def _minute(path: Path, line: int, text: str) -> int:
     try:
         at = float(text) if text.replace(".", "", 1).isdecimal() else _moment(text)
     except (ValueError, OverflowError):
-        message = f"epoch seconds or RFC 3339 with its zone is expected, not {text[:40]!r}"
+        message = f"epoch seconds or RFC 3339 with its zone is expected, not {quoted(text)}"
         raise refuse(path, line, "timestamp", message) from None
     # Year 9999: beyond it no date can be told.
     if not 0 <= at < 253_402_300_800:
-        raise refuse(path, line, "timestamp", f"{text[:40]!r} is no time of this era")
+        raise refuse(path, line, "timestamp", f"{quoted(text)} is no time of this era")
     return int(at // MINUTE_S)
 
 

@@ -7,10 +7,11 @@ from fastapi import APIRouter, Query
 from api import schemas
 from api.access import OPERATORS
 from api.answers import moment
+from api.bodies import BoundedRoute
 from api.deps import AdminKey, TheGateway
 from smore.domain.errors import Forbidden
 
-router = APIRouter(prefix="/v1/audit", tags=["audit"])
+router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=BoundedRoute)
 
 
 @router.get("")

@@ -15,6 +15,7 @@ from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from api import schemas
+from api.bodies import BoundedRoute
 from api.deps import DeployKey, Gateway, TheGateway
 from smore.blobs import CHUNK, TICKET_HEADER, Upload, redeem
 from smore.domain.access import Scope
@@ -22,7 +23,7 @@ from smore.domain.errors import BlobNotFound, Unauthorised
 from smore.observability import logger
 
 log = logger("api.blobs")
-router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
+router = APIRouter(prefix="/v1/blobs", tags=["blobs"], route_class=BoundedRoute)
 
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the blob in lower-case hex")]
 #: Beyond every limit: a larger number is no size.

@@ -12,6 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import schemas
 from api.answers import earliest, limit_reached, moment
+from api.bodies import BoundedRoute
 from api.calls import read_asked
 from api.deps import Gateway, InvokeKey, ReadKey, TheGateway
 from api.errors import NotReady
@@ -39,7 +40,7 @@ from smore.stream import decode_result
 if TYPE_CHECKING:
     from smore.history import Execution, JobWindow, PastDecision, PastInvocation
 
-router = APIRouter(prefix="/v1", tags=["invocations"])
+router = APIRouter(prefix="/v1", tags=["invocations"], route_class=BoundedRoute)
 
 #: How long the leader may take to answer.
 ANSWER_S = 2.0

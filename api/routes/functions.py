@@ -9,13 +9,14 @@ from pydantic import ValidationError
 
 from api import schemas
 from api.answers import moment
+from api.bodies import BoundedRoute, read_json
 from api.calls import read_body
 from api.deps import AdminKey, DeployKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
 from api.errors import CanaryFailed, Malformed, UnsupportedMediaType
 from smore import archive
 from smore.catalog import FunctionEntry, KeyEntry
 from smore.domain.artifact import Artifact
-from smore.domain.errors import FunctionNotFound, InvalidSpec, NotFound, QueueFull, SmoreError, Unavailable
+from smore.domain.errors import FunctionNotFound, InvalidSpec, NotFound, PayloadTooLarge, QueueFull, SmoreError, Unavailable
 from smore.domain.function import FunctionSpec, parse_name, parse_spec
 from smore.domain.invocation import Encoding, State
 from smore.fleet import Fetch, Offload, Prewarm, Respecify
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from smore.store import Store
 
 log = logger("api.functions")
-router = APIRouter(prefix="/v1/functions", tags=["functions"])
+router = APIRouter(prefix="/v1/functions", tags=["functions"], route_class=BoundedRoute)
 
 #: How long a canary may wait for a GPU instance, load and run.
 CANARY_S = 120.0
@@ -36,8 +37,8 @@ CANARY_S = 120.0
 UPLOADED_CANARY_S = 600.0
 #: Added to it before the gateway gives up: the platform ends an overdue invocation itself.
 _CANARY_MARGIN_S = 5.0
-#: A function.yaml is text that a person wrote.
-_MAX_DOCUMENT = 1 << 20
+#: A function.yaml is text that a person wrote. YAML is read slowly, a quarter of a megabyte in a second or less.
+_MAX_DOCUMENT, _MAX_YAML = 1 << 20, 1 << 18
 
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
 _DEPLOY_BODY = {
@@ -61,7 +62,6 @@ async def deploy(
     `spec.artifact` names an uploaded folder, whose blobs must be there (`/v1/blobs`). To deploy is to run code: the scope equals a shell on
     the GPU workers.
     """
-    # YAML of a megabyte takes seconds to read.
     body = await read_body(request, _MAX_DOCUMENT)
     document = await run_in_threadpool(_document, request.headers.get("content-type", ""), body)
     parse_name(document.metadata.name, "metadata.name")
@@ -120,17 +120,16 @@ def _spread(gateway: Gateway, function: str, revision: int) -> None:
 def _document(content_type: str, body: bytes) -> schemas.FunctionBody:
     kind = content_type.partition(";")[0].strip().lower()
     if kind in _YAML:
-        import yaml
+        from smore.plain_yaml import read_yaml
 
+        if len(body) > _MAX_YAML:
+            raise PayloadTooLarge(f"A YAML document may have {_MAX_YAML} bytes.", limit=_MAX_YAML)
         try:
-            raw = yaml.safe_load(body)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise Malformed(f"The body is not YAML: {error}") from error
+            raw = read_yaml(body)
+        except ValueError as error:
+            raise Malformed(f"The body is not YAML as it is taken here: {error}") from error
     elif kind in ("", "application/json"):
-        try:
-            raw = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise Malformed(f"The body is not JSON: {error}") from error
+        raw = read_json(body)
     else:
         raise UnsupportedMediaType("Content-Type: application/json or application/yaml is expected.")
     try:

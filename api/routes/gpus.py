@@ -4,12 +4,13 @@ from fastapi import APIRouter
 
 from api import schemas
 from api.answers import moment
+from api.bodies import BoundedRoute
 from api.deps import Gateway, OperatorKey, ReadKey, TheGateway, TheTrail
 from api.routes.queues import ruled
 from smore.catalog import KeyEntry
 from smore.domain.errors import NotFound
 
-router = APIRouter(prefix="/v1/gpus", tags=["gpus"])
+router = APIRouter(prefix="/v1/gpus", tags=["gpus"], route_class=BoundedRoute)
 
 
 @router.get("")

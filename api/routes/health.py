@@ -1,4 +1,4 @@
-"""Whether this process lives and the platform can work, and its metrics. Without a key: load balancers and scrapers have none."""
+"""Whether this process lives and the platform can work, without a key (load balancers have none); and this process's metrics."""
 
 import time
 from typing import Any
@@ -8,9 +8,10 @@ from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
-from api.deps import Gateway, TheGateway
+from api.bodies import BoundedRoute
+from api.deps import Gateway, Scraper, TheGateway
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], route_class=BoundedRoute)
 
 #: A check that takes longer counts as failed.
 _PATIENCE_S = 2.0
@@ -66,7 +67,10 @@ async def _checks(gateway: Gateway) -> dict[str, Check]:
     }
 
 
-@router.get("/metrics", response_class=Response)
+@router.get("/metrics", response_class=Response, dependencies=[Scraper])
 async def metrics() -> Response:
-    """Prometheus' text form."""
+    """
+    This process's metrics in Prometheus' text form, of the functions of all projects: for keys of the project `default` with the scope
+    `read`. `SMORE_API__METRICS=open` asks for no key.
+    """
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)

@@ -19,6 +19,7 @@ from prometheus_client import Counter, Histogram
 
 from api import schemas
 from api.answers import JSON_TYPE, Answer, accepted, item, moment, refusal, server_timing, settled
+from api.bodies import BoundedRoute
 from api.calls import MAX_WAIT_S, Call, read, wait_s
 from api.deps import Gateway, InvokeKey, ReadKey, TheGateway
 from api.errors import Ended, ResultDropped, explain
@@ -27,12 +28,13 @@ from smore.domain.errors import CallerError, Conflict, InvocationNotFound
 from smore.domain.invocation import TERMINAL, State
 from smore.observability import E2E_SECONDS, INVOCATIONS, REFUSALS
 from smore.queue import Gate, Question, Record, Reply
+from smore.settings import QueueSettings
 from smore.stream import decode_result
 
 if TYPE_CHECKING:
     from smore.history import Execution, PastInvocation
 
-router = APIRouter(prefix="/v1", tags=["invocations"])
+router = APIRouter(prefix="/v1", tags=["invocations"], route_class=BoundedRoute)
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -260,14 +262,21 @@ _INPUT_DOCUMENT = {
 }  # fmt: skip
 
 
+#: Of the API's description, which is made before the settings are known: the default, and where it is set.
+IDEMPOTENCY = (
+    f"1 to 255 visible ASCII characters; remembered for {QueueSettings().idempotency_ttl_s / 60:g} minutes, or as"
+    " `SMORE_QUEUE__IDEMPOTENCY_TTL_S` says"
+)
+
+
 def _header(name: str, description: str, kind: str = "string") -> dict[str, object]:
     return {"name": name, "in": "header", "required": False, "schema": {"type": kind}, "description": description}
 
 
 _DESCRIPTION: dict[str, object] = {
     "parameters": [
-        _header("Prefer", "`respond-async`, or `wait=<seconds>` (at most 60)"),
-        _header("Idempotency-Key", "1 to 255 visible ASCII characters; kept for a day"),
+        _header("Prefer", f"`respond-async`, or `wait=<whole seconds>`, of which at most {MAX_WAIT_S:.0f} are waited"),
+        _header("Idempotency-Key", IDEMPOTENCY),
         _header("Smore-Deadline-Ms", "Deadline in milliseconds from arrival", "number"),
         _header("Smore-Shape", "Raw bodies: `name=d0,d1;…`; needed where axes other than the first are free"),
         _header("traceparent", "W3C trace context"),

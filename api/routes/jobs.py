@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query
 
 from api import schemas
 from api.answers import moment
+from api.bodies import BoundedRoute
 from api.deps import AdminKey, Gateway, JobsKey, ReadKey, TheGateway, TheTrail
 from api.errors import LetGo
 from smore.domain import loss
@@ -19,6 +20,7 @@ from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import parse_name, size_bytes
 from smore.domain.job import OVER, JobState, state_of
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss, Window
+from smore.domain.quote import quoted
 from smore.domain.workload import parse_training
 from smore.fleet import AttachJob, JobReport, Report, SetBudget, StartJob, StepChunk, StopJob
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 #: Of the closed loop, in a statement.
 STEPS = 100
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=BoundedRoute)
 
 #: A profile of fewer iterations says nothing about their noise.
 _LEAST_TIMED = 8
@@ -41,7 +43,9 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
     parse_name(body.name)
     allowed = gateway.settings.job_entrypoints
     if body.argv[0] not in allowed:
-        raise InvalidInput(f"argv[0]: {body.argv[0]!r} is not one of the allowed entry points ({', '.join(allowed)})", field="argv[0]")
+        raise InvalidInput(
+            f"argv[0]: {quoted(body.argv[0])} is not one of the allowed entry points ({', '.join(allowed)})", field="argv[0]"
+        )
     fleet = gateway.fleet()
     reports = fleet.reports()
     if not reports:
@@ -50,7 +54,9 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
     gpus = body.gpus if body.gpus is not None else [min(reports, key=_load).gpu]
     for position, gpu in enumerate(gpus):
         if gpu not in known or gpu in gpus[:position]:
-            raise InvalidInput(f"gpus[{position}]: {gpu!r} is not the name of a GPU instance, or comes twice", field=f"gpus[{position}]")
+            raise InvalidInput(
+                f"gpus[{position}]: {quoted(gpu)} is not the name of a GPU instance, or comes twice", field=f"gpus[{position}]"
+            )
     workload = parse_training(body.workload, "workload") if body.workload is not None else ""
     if body.budget is not None:
         places = {(report.device, report.sharing_mode) for report in reports if report.gpu in gpus}
@@ -84,7 +90,7 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
     gpu = body.gpu if body.gpu is not None else _where(reports, body.pid)
     if gpu is None or all(report.gpu != gpu for report in reports):
         known = ", ".join(report.gpu for report in reports)
-        said = "it cannot be told where it trains" if gpu is None else f"{gpu!r} is not the name of a GPU instance"
+        said = "it cannot be told where it trains" if gpu is None else f"{quoted(gpu)} is not the name of a GPU instance"
         raise InvalidInput(f"gpu: {said}; there are {known}", field="gpu")
     workload = parse_training(body.workload, "workload") if body.workload is not None else ""
     if body.budget is not None:

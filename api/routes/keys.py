@@ -5,10 +5,11 @@ from fastapi import APIRouter
 from api import schemas
 from api.access import require_operator
 from api.answers import moment
+from api.bodies import BoundedRoute
 from api.deps import AdminKey, TheGateway, TheTrail
 from smore.domain.access import Scope
 
-router = APIRouter(prefix="/v1/keys", tags=["keys"])
+router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=BoundedRoute)
 
 
 @router.post("", status_code=201)

@@ -14,16 +14,16 @@ from inspect import cleandoc
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
 from api import oip, schemas
 from api.answers import JSON_TYPE, RAW_TYPE, Answer, result_of, server_timing
+from api.bodies import BoundedRoute, read_json
 from api.calls import Call, read_body, read_inference
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
-from api.errors import Ended, Malformed, NotReady, StillRunning, Unsupported
+from api.errors import Ended, NotReady, StillRunning, Unsupported
 from api.routes import functions, health, invocations
 from smore.catalog import FunctionEntry
 from smore.domain.access import Scope
@@ -37,7 +37,7 @@ from smore.observability import REFUSALS
 if TYPE_CHECKING:
     from smore.history import Totals
 
-router = APIRouter(prefix="/v2", tags=["open inference protocol"])
+router = APIRouter(prefix="/v2", tags=["open inference protocol"], route_class=BoundedRoute)
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "parameters", "schedule_policy", "statistics")
 #: How long a load may take before its caller is told that it has not ended, and how often the GPU instances' reports are looked at.
@@ -283,10 +283,7 @@ class IndexEntry(BaseModel):
 async def _document(request: Request) -> dict[str, Any]:
     """A JSON object; an empty body is an empty one."""
     body = await read_body(request, _MAX_DOCUMENT)
-    try:
-        found = orjson.loads(body) if body else {}
-    except orjson.JSONDecodeError as error:
-        raise Malformed(f"The body is not JSON: {error}") from error
+    found = read_json(body) if body else {}
     if not isinstance(found, dict):
         raise InvalidInput("body: an object is expected", field="body")
     return found
@@ -513,7 +510,7 @@ _DESCRIPTION: dict[str, Any] = {
         _header("Inference-Header-Content-Length", "Bytes of the body that are JSON; default: all", "integer"),
         _header("Content-Encoding", "`gzip` or `deflate`"),
         _header("Accept-Encoding", "`gzip` or `deflate`, alone"),
-        _header("Idempotency-Key", "1 to 255 visible ASCII characters"),
+        _header("Idempotency-Key", invocations.IDEMPOTENCY),
         _header("traceparent", "W3C trace context"),
     ],
     "requestBody": {

@@ -6,13 +6,14 @@ from fastapi import APIRouter, Query
 
 from api import schemas
 from api.answers import moment
+from api.bodies import BoundedRoute
 from api.deps import Gateway, ReadKey, TheGateway
 from smore.degradation import BadTable, PlaceTable, Table, Tables
 from smore.domain.errors import InvalidInput, Unavailable
 from smore.domain.job import JobState
 from smore.domain.workload import CONSERVATIVE, parse_model, parse_training
 
-router = APIRouter(prefix="/v1", tags=["predictor"])
+router = APIRouter(prefix="/v1", tags=["predictor"], route_class=BoundedRoute)
 
 
 @router.get("/predictor")

@@ -10,13 +10,14 @@ from fastapi import APIRouter, Query
 
 from api import schemas
 from api.answers import moment
+from api.bodies import BoundedRoute
 from api.deps import ReadKey, TheGateway
 from smore.forecasts import Board, Keeping, decode_state
 
 if TYPE_CHECKING:
     from smore.prewarming import FunctionAccount
 
-router = APIRouter(prefix="/v1", tags=["prewarming"])
+router = APIRouter(prefix="/v1", tags=["prewarming"], route_class=BoundedRoute)
 
 #: Of what happened before nothing is kept for longer than the history (SMORE_POSTGRES__RETENTION_DAYS).
 DAY_S = 86_400.0

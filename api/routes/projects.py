@@ -6,13 +6,14 @@ from fastapi import APIRouter
 
 from api import schemas
 from api.answers import moment
+from api.bodies import BoundedRoute
 from api.deps import OperatorKey, TheGateway, TheTrail
 from smore.domain.limits import parse_limits
 
 if TYPE_CHECKING:
     from smore.store import Project
 
-router = APIRouter(prefix="/v1/projects", tags=["projects"])
+router = APIRouter(prefix="/v1/projects", tags=["projects"], route_class=BoundedRoute)
 
 
 @router.get("")

@@ -4,11 +4,12 @@ from fastapi import APIRouter
 
 from api import schemas
 from api.answers import moment
+from api.bodies import BoundedRoute
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
 from smore.domain.errors import NotFound
 from smore.faults import Faults
 
-router = APIRouter(prefix="/v1/quarantine", tags=["quarantine"])
+router = APIRouter(prefix="/v1/quarantine", tags=["quarantine"], route_class=BoundedRoute)
 
 
 def _faults(gateway: Gateway) -> Faults:

@@ -14,13 +14,14 @@ from fastapi import APIRouter, Query
 from api import schemas
 from api.access import require_operator
 from api.answers import moment
+from api.bodies import BoundedRoute
 from api.deps import AdminKey, Gateway, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
 from smore.catalog import KeyEntry
 from smore.domain.errors import FunctionNotFound
 from smore.fleet import Steer
 from smore.queue import Queue
 
-router = APIRouter(prefix="/v1/queues", tags=["queues"])
+router = APIRouter(prefix="/v1/queues", tags=["queues"], route_class=BoundedRoute)
 
 #: Waiting invocations looked at for the oldest: with one SLO for all, the nearest deadline is the oldest arrival.
 _LOOKED_AT = 100

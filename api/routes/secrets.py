@@ -6,13 +6,14 @@ from fastapi import APIRouter
 
 from api import schemas
 from api.answers import moment
+from api.bodies import BoundedRoute
 from api.deps import DeployKey, TheGateway, TheTrail
 from smore.domain.function import parse_secret_name
 
 if TYPE_CHECKING:
     from smore.store import Secret
 
-router = APIRouter(prefix="/v1/secrets", tags=["secrets"])
+router = APIRouter(prefix="/v1/secrets", tags=["secrets"], route_class=BoundedRoute)
 
 
 @router.get("")

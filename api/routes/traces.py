@@ -14,16 +14,18 @@ from pydantic import StringConstraints
 
 from api import schemas
 from api.answers import moment
+from api.bodies import BoundedRoute
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
 from smore.catalog import KeyEntry
 from smore.domain.errors import FunctionNotFound, InvalidInput, NotFound, PayloadTooLarge
+from smore.domain.quote import quoted
 from smore.forecasts import Board
 from smore.traces import MINUTE_S, MOST_CHARACTERS, Trace, read_trace
 
 if TYPE_CHECKING:
     from smore.prewarming import Imported
 
-router = APIRouter(prefix="/v1/traces", tags=["prewarming"])
+router = APIRouter(prefix="/v1/traces", tags=["prewarming"], route_class=BoundedRoute)
 
 #: Bytes as they are sent, packed or not; what they unpack to is bounded too.
 MOST_BYTES = MOST_CHARACTERS
@@ -100,7 +102,7 @@ def _given(trace: Trace, mine: set[str], give: list[str], deal: list[str]) -> di
     for each in give:
         source, _, function = each.rpartition("=")
         if source not in trace.totals:
-            raise InvalidInput(f"map: {source[:80]!r} is not in the file", field="map")
+            raise InvalidInput(f"map: {quoted(source)} is not in the file", field="map")
         names[_new(function, mine, names, "map")] = source
     dealt = trace.busiest(len(deal), without=names.values())
     if len(dealt) < len(deal):
@@ -118,9 +120,9 @@ def _given(trace: Trace, mine: set[str], give: list[str], deal: list[str]) -> di
 
 def _new(function: str, mine: set[str], names: dict[str, str], field: str) -> str:
     if function not in mine:
-        raise FunctionNotFound(f"{field}: there is no function {function[:80]!r} in this project.", field=field)
+        raise FunctionNotFound(f"{field}: there is no function {quoted(function)} in this project.", field=field)
     if function in names:
-        raise InvalidInput(f"{field}: {function!r} is given two traces", field=field)
+        raise InvalidInput(f"{field}: {quoted(function)} is given two traces", field=field)
     return function
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from smore.domain.errors import InvalidSpec
+from smore.domain.quote import quoted
 
 #: A blob's name: the SHA-256 of its bytes, in lower-case hex.
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -47,18 +48,18 @@ def check_path(path: str) -> str:
     Raises ValueError that says what is wrong: absolute, upwards, empty parts, a backslash, a colon, control characters, too long.
     """
     if not path or path.startswith("/"):
-        raise ValueError(f"{path!r} is not a relative path")
+        raise ValueError(f"{quoted(path)} is not a relative path")
     if any(ord(character) < 32 or character in "\\:\x7f" for character in path):
-        raise ValueError(f"{path!r} has a character that no file's name should have")
+        raise ValueError(f"{quoted(path)} has a character that no file's name should have")
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts):
-        raise ValueError(f"{path!r} leads out of its folder or has an empty part")
+        raise ValueError(f"{quoted(path)} leads out of its folder or has an empty part")
     try:
         sizes = [len(part.encode()) for part in parts]
     except UnicodeEncodeError as error:
-        raise ValueError(f"{path!r} is not Unicode") from error
+        raise ValueError(f"{quoted(path)} is not Unicode") from error
     if max(sizes) > MAX_PART_BYTES or sum(sizes) + len(parts) > MAX_PATH_BYTES:
-        raise ValueError(f"{path[:80]!r}… is too long")
+        raise ValueError(f"{quoted(path)} is too long")
     return path
 
 
@@ -75,7 +76,7 @@ def parse_artifact(raw: object, where: str) -> Artifact | None:
         raise InvalidSpec(f"{where}.files: a mapping of at most {MAX_FILES} paths to SHA-256 is expected", field=f"{where}.files")
     for path, digest in files.items():
         if not isinstance(path, str) or not isinstance(digest, str) or DIGEST.fullmatch(digest) is None:
-            raise InvalidSpec(f"{where}.files: {path!r}: a path and its SHA-256 are expected", field=f"{where}.files")
+            raise InvalidSpec(f"{where}.files: {quoted(path)}: a path and its SHA-256 are expected", field=f"{where}.files")
         try:
             check_path(path)
         except ValueError as error:
@@ -97,7 +98,7 @@ def parse_requirements(raw: object, artifact: Artifact | None, where: str) -> tu
     for item in raw:
         text = item.strip() if isinstance(item, str) else ""
         if not text or len(text) > 300 or not text.isascii() or not text.isprintable() or text.startswith("-"):
-            raise InvalidSpec(f"{where}: {item!r} is not a requirement such as einops==0.8.1", field=where)
+            raise InvalidSpec(f"{where}: {quoted(item)} is not a requirement such as einops==0.8.1", field=where)
         if text.startswith("./"):
             if artifact is None or text[2:] not in artifact.files or not text.endswith(".whl"):
                 raise InvalidSpec(f"{where}: {text} is no wheel of the uploaded folder", field=where)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from smore.domain.artifact import Artifact, parse_artifact, parse_requirements
 from smore.domain.errors import InvalidSpec
+from smore.domain.quote import quoted
 from smore.domain.tensors import DATATYPES, ITEM_BYTES
 from smore.domain.workload import CONSERVATIVE, parse_model
 
@@ -147,6 +148,8 @@ def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
 
 #: Beyond every bound; what is written larger becomes this and the bound of its field refuses it.
 _MOST = 1e18
+#: Characters of a duration or a size.
+_LONGEST = 40
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|KB|MB|GB|B)")
@@ -157,19 +160,19 @@ def duration_s(value: object, field_name: str) -> float:
     """Seconds from ``"800ms"``, ``"5s"``, ``"10m"``, ``"1h"``, ``"1d"`` or a number of seconds."""
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST:
         return float(value)
-    match = _DURATION.fullmatch(str(value).strip())
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) and len(value) <= _LONGEST else None
     if match is None:
-        raise InvalidSpec(f"{field_name}: {value!r} is not a duration such as 800ms, 5s or 10m", field=field_name)
+        raise InvalidSpec(f"{field_name}: {quoted(value)} is not a duration such as 800ms, 5s or 10m", field=field_name)
     return min(float(match[1]) * _SECONDS[match[2]], _MOST)
 
 
 def size_bytes(value: object, field_name: str) -> int:
     """Bytes from ``"1.2GiB"``, ``"200MiB"``, ``"8MB"`` or a number of bytes."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST:
         return value
-    match = _SIZE.fullmatch(str(value).strip())
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) and len(value) <= _LONGEST else None
     if match is None:
-        raise InvalidSpec(f"{field_name}: {value!r} is not a size such as 200MiB", field=field_name)
+        raise InvalidSpec(f"{field_name}: {quoted(value)} is not a size such as 200MiB", field=field_name)
     return int(min(float(match[1]) * _BYTES[match[2]], _MOST))
 
 
@@ -195,13 +198,13 @@ class _Reader:
     def number(self, key: str, default: float, low: float, high: float) -> float:
         value = self._raw.pop(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise InvalidSpec(f"{self.path(key)}: a number in {low:g}..{high:g} is expected, not {value!r}", field=self.path(key))
+            raise InvalidSpec(f"{self.path(key)}: a number in {low:g}..{high:g} is expected, not {quoted(value)}", field=self.path(key))
         return value
 
     def whole(self, key: str, default: int, low: int, high: int) -> int:
         value = self.number(key, default, low, high)
         if value != int(value):
-            raise InvalidSpec(f"{self.path(key)}: a whole number is expected, not {value!r}", field=self.path(key))
+            raise InvalidSpec(f"{self.path(key)}: a whole number is expected, not {quoted(value)}", field=self.path(key))
         return int(value)
 
     def seconds(self, key: str, default: float, low: float, high: float) -> float:
@@ -217,11 +220,17 @@ class _Reader:
             raise InvalidSpec(f"{name}: unknown field", field=name)
 
 
+#: Tensors of a function on either side, axes of one, and sizes of batches that a profile names.
+MOST_TENSORS: Final = 256
+MOST_AXES: Final = 64
+MOST_TIMES: Final = 1024
+
+
 def _tensors(raw: object, path: str) -> tuple[TensorSpec, ...] | None:
     if raw is None or raw == "json":
         return None
-    if not isinstance(raw, list) or not raw:
-        raise InvalidSpec(f"{path}: a list of tensors or the word json is expected", field=path)
+    if not isinstance(raw, list) or not 1 <= len(raw) <= MOST_TENSORS:
+        raise InvalidSpec(f"{path}: a list of 1 to {MOST_TENSORS} tensors or the word json is expected", field=path)
     tensors = []
     for position, item in enumerate(raw):
         where = f"{path}[{position}]"
@@ -231,10 +240,13 @@ def _tensors(raw: object, path: str) -> tuple[TensorSpec, ...] | None:
         if not isinstance(name, str) or TENSOR_NAME.fullmatch(name) is None:
             raise InvalidSpec(f"{where}.name: a name (letters, digits, inner '_', '.', '/', '-') is expected", field=f"{where}.name")
         if not isinstance(datatype, str) or datatype not in DATATYPES:
-            raise InvalidSpec(f"{where}.datatype: one of {', '.join(DATATYPES)} is expected, not {datatype!r}", field=f"{where}.datatype")
+            raise InvalidSpec(
+                f"{where}.datatype: one of {', '.join(DATATYPES)} is expected, not {quoted(datatype)}", field=f"{where}.datatype"
+            )
         sizes = isinstance(shape, list) and all(type(size) is int and (size == -1 or 0 < size < 2**31) for size in shape)
-        if not sizes or not shape or shape[0] != -1:
-            raise InvalidSpec(f"{where}.shape: a list that starts with -1 (the rows) is expected", field=f"{where}.shape")
+        if not sizes or not 1 <= len(shape) <= MOST_AXES or shape[0] != -1:
+            said = f"a list of at most {MOST_AXES} sizes that starts with -1 (the rows) is expected"
+            raise InvalidSpec(f"{where}.shape: {said}", field=f"{where}.shape")
         tensors.append(TensorSpec(name=name, datatype=datatype, shape=tuple(shape)))
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise InvalidSpec(f"{path}: two tensors have the same name", field=path)
@@ -243,14 +255,18 @@ def _tensors(raw: object, path: str) -> tuple[TensorSpec, ...] | None:
 
 def _profile(reader: _Reader, memory_mib: float) -> Profile:
     run_ms, model = reader.take("run_ms", {1: 50.0}), reader.take("model")
-    if not isinstance(run_ms, Mapping) or not run_ms:
-        raise InvalidSpec(f"{reader.path('run_ms')}: a mapping from rows to milliseconds is expected", field=reader.path("run_ms"))
+    if not isinstance(run_ms, Mapping) or not 1 <= len(run_ms) <= MOST_TIMES:
+        raise InvalidSpec(
+            f"{reader.path('run_ms')}: a mapping from rows to milliseconds, of 1 to {MOST_TIMES}, is expected", field=reader.path("run_ms")
+        )
     run_s: dict[int, float] = {}
     for rows, value in run_ms.items():
         counts = str(rows).isdecimal() and len(str(rows)) < 8 and int(rows) > 0
         valid = counts and isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 3.6e6
         if not valid:
-            raise InvalidSpec(f"{reader.path('run_ms')}: {rows!r}: {value!r} is not rows: milliseconds", field=reader.path("run_ms"))
+            raise InvalidSpec(
+                f"{reader.path('run_ms')}: {quoted(rows)}: {quoted(value)} is not rows: milliseconds", field=reader.path("run_ms")
+            )
         run_s[int(rows)] = value / 1000
     profile = Profile(
         run_s=run_s,
@@ -280,7 +296,7 @@ def _scaling(reader: _Reader, spec: FunctionSpec) -> FunctionSpec:
     # YAML reads a bare off as false.
     prewarm = Prewarming.OFF if prewarm is False else prewarm
     if prewarm not in tuple(Prewarming):
-        raise InvalidSpec(f"{reader.path('prewarm')}: auto, off or paper is expected, not {prewarm!r}", field=reader.path("prewarm"))
+        raise InvalidSpec(f"{reader.path('prewarm')}: auto, off or paper is expected, not {quoted(prewarm)}", field=reader.path("prewarm"))
     min_warm = reader.whole("min_warm", spec.min_warm, 0, MOST_WARM)
     max_warm = reader.whole("max_warm", spec.max_warm, 1, MOST_WARM)
     reader.end()
@@ -295,18 +311,15 @@ def with_scaling(spec: FunctionSpec, raw: object) -> FunctionSpec:
 def parse_name(name: object, field_name: str = "name") -> str:
     """A function's, project's or job's name: lower-case letters, digits and inner hyphens, at most 63 characters."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
-        raise InvalidSpec(f"{field_name}: {name!r} is not a name (a-z, 0-9, inner '-', at most 63 characters)", field=field_name)
+        raise InvalidSpec(f"{field_name}: {quoted(name)} is not a name (a-z, 0-9, inner '-', at most 63 characters)", field=field_name)
     return name
 
 
 def parse_secret_name(name: object, field_name: str = "name") -> str:
     """A secret's name, which is a variable's: none that would change how a runner is started."""
     if not isinstance(name, str) or SECRET_NAME.fullmatch(name) is None or name.startswith(_RESERVED):
-        reserved = ", ".join(_RESERVED)
-        raise InvalidSpec(
-            f"{field_name}: {name!r} is not a secret's name (A-Z, 0-9, '_', at most 64 characters, beginning with none of {reserved})",
-            field=field_name,
-        )  # fmt: skip
+        form = f"A-Z, 0-9, '_', at most 64 characters, beginning with none of {', '.join(_RESERVED)}"
+        raise InvalidSpec(f"{field_name}: {quoted(name)} is not a secret's name ({form})", field=field_name)
     return name
 
 
@@ -326,7 +339,7 @@ def parse_spec(raw: object) -> FunctionSpec:
     reader = _Reader(raw, "spec")
     entrypoint = reader.take("entrypoint")
     if not isinstance(entrypoint, str) or ENTRYPOINT.fullmatch(entrypoint) is None:
-        raise InvalidSpec(f"spec.entrypoint: {entrypoint!r} is not of the form module:Class", field="spec.entrypoint")
+        raise InvalidSpec(f"spec.entrypoint: {quoted(entrypoint)} is not of the form module:Class", field="spec.entrypoint")
     slo, resources, batching = reader.section("slo"), reader.section("resources"), reader.section("batching")
     scaling, retries, limits = reader.section("scaling"), reader.section("retries"), reader.section("limits")
     memory_mib = size_bytes(resources.take("gpu_memory", "256MiB"), "spec.resources.gpu_memory") / 2**20

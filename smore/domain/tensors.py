@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from smore.domain.quote import quoted
+
 #: What a section may lie in.
 Buffer = bytes | bytearray | memoryview
 
@@ -51,7 +53,7 @@ def sections(text: str, body: Buffer) -> list[Section]:
         name, datatype, sizes = part.rsplit(":", 2)
         shape = tuple(int(size) for size in sizes.split(","))
         if datatype not in DATATYPES or min(shape) < 0:
-            raise ValueError(f"{part!r} does not describe a tensor")
+            raise ValueError(f"{quoted(part)} does not describe a tensor")
         stop = section_stop(body, at, datatype, math.prod(shape))
         found.append(Section(name, datatype, shape, at, stop))
         at = stop

@@ -3,6 +3,7 @@
 import re
 
 from smore.domain.errors import InvalidSpec
+from smore.domain.quote import quoted
 
 #: Degradation, as a fraction, of and by a workload that nobody has profiled: what a fair half of the device would mean.
 CONSERVATIVE = 1.0
@@ -15,12 +16,14 @@ _WORKLOAD = re.compile(rf"{_WORD}/{_WORD}/(training|function)/[1-9][0-9]{{0,6}}"
 def parse_model(value: object, field: str) -> str:
     """Raises InvalidSpec that names the field."""
     if not isinstance(value, str) or _MODEL.fullmatch(value) is None:
-        raise InvalidSpec(f"{field}: {value!r} is not of the form architecture/size, such as resnet50/cpu", field=field)
+        raise InvalidSpec(f"{field}: {quoted(value)} is not of the form architecture/size, such as resnet50/cpu", field=field)
     return value
 
 
 def parse_training(value: object, field: str) -> str:
     """The name of a training workload. Raises InvalidSpec that names the field."""
     if not isinstance(value, str) or _WORKLOAD.fullmatch(value) is None or value.split("/")[2] != "training":
-        raise InvalidSpec(f"{field}: {value!r} is not of the form model/size/training/batch, such as resnet50/cpu/training/8", field=field)
+        raise InvalidSpec(
+            f"{field}: {quoted(value)} is not of the form model/size/training/batch, such as resnet50/cpu/training/8", field=field
+        )
     return value

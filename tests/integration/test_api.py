@@ -517,7 +517,9 @@ def test_without_a_key_or_its_scope(gateway: Served, catalog: Catalog) -> None:
 
 # --- who sees what ------------------------------------------------------------------------------------------------------------------------
 
+#: Of what a body must have, a value that is valid.
 PATCHES = {
+    "inputs": [{"name": "input", "shape": [1], "datatype": "BYTES", "data": ["1"]}],
     "scaling": {}, "value": "short",
     "revision": 1, "deadline_ms": 5, "name": "x", "argv": ["zoo.train"], "scopes": ["read"], "factor": 2, "gpus": ["test0"],
     "budget": 0.1, "pid": 1, "gpu": "test0", "steps": [],
@@ -525,7 +527,10 @@ PATCHES = {
 }  # fmt: skip
 
 
-def test_a_foreign_projects_key_sees_nothing(http: httpx.Client, foreign: httpx.Client, store: Store) -> None:
+def test_a_foreign_projects_key_sees_nothing(
+    http: httpx.Client, foreign: httpx.Client, store: Store, gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each id of another project is 404 to a body that is valid: the same request of its own project finds it."""
     id_ = submit(http, {"mine-alone": 1})
     eventually(lambda: http.get(f"/v1/invocations/{id_}").json()["state"] == "succeeded")
     store.register("default", "echo", SPECS[ECHO])
@@ -535,14 +540,18 @@ def test_a_foreign_projects_key_sees_nothing(http: httpx.Client, foreign: httpx.
     arrivals = f"function,timestamp\necho,{time.time() - 60:.0f}\n"
     imported = http.post("/v1/traces?name=mine-alone.csv", content=arrivals, headers={"Content-Type": "text/csv"})
     assert imported.status_code == 201, imported.text
+    attached = fleet.AttachJob(version=1, id=job.id, project="default", name="train", pid=1, start=1, boot="b", tracked=True)
+    gateway.app.state.gateway.fleet().attach(GPU, attached)
+    monkeypatch.setattr("api.routes.oip.LOAD_S", 0.0)
     things = {
         "function": "echo", "invocation": id_, "job": job.id, "key": entry.id, "gpu": GPU, "project": "default", "secret": "MINE_ALONE",
-        "digest": "0" * 64, "trace": str(imported.json()["id"]),
+        "digest": "0" * 64, "trace": str(imported.json()["id"]), "model": "echo", "version": "1",
     }  # fmt: skip
+    mine: list[tuple[str, str, Any]] = []
     document = http.get("/openapi.json").json()
     tried = 0
     for path, operations in document["paths"].items():
-        if not path.startswith("/v1/"):
+        if not path.startswith(("/v1/", "/v2/")):
             continue
         for method, operation in operations.items():
             names = [parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] == "path"]
@@ -550,7 +559,7 @@ def test_a_foreign_projects_key_sees_nothing(http: httpx.Client, foreign: httpx.
             if "$ref" in body:
                 body = document["components"]["schemas"][body["$ref"].rpartition("/")[2]]
             sent = {name: PATCHES[name] for name in body.get("required", [])} or (
-                {"input": 1} if "inputs" in body.get("properties", {}) else {}
+                {"input": 1} if "input" in body.get("properties", {}) else {}
             )
             response = foreign.request(method, path.format(**things), json=sent if "requestBody" in operation else None)
             tried += 1
@@ -560,11 +569,23 @@ def test_a_foreign_projects_key_sees_nothing(http: httpx.Client, foreign: httpx.
             elif path.startswith("/v1/blobs/"):
                 # Any digest may be asked for and sent, into one's own project (test_uploads.py).
                 assert response.status_code in (404, 422) or not response.json()["complete"], what
+            elif (names and path.startswith(("/v1/gpus/", "/v1/projects/"))) or path.endswith(("/boost", "/pin")):
+                assert response.status_code == 403, what  # the operators' alone
             elif names:
-                assert response.status_code in (404, 403), what
+                assert response.status_code == 404, what
+                # Nothing of it is in quarantine, which is 404 too.
+                if not path.startswith("/v1/quarantine/"):
+                    mine.append((method, path, sent if "requestBody" in operation else None))
             for word in (id_, job.id, entry.id, "mine-alone", "MINE_ALONE", "zoo.echo"):
                 assert word not in response.text or response.status_code in (404, 403), what
     assert tried >= 28
+    # What takes something away comes last.
+    last = ("pause", "drain", "resume", "purge", "stop", "cancel")
+    mine.sort(key=lambda one: (one[0] == "delete", one[1].endswith(last)))
+    for method, path, sent in mine:
+        answer = http.request(method, path.format(**things), json=sent)
+        assert answer.status_code not in (400, 404, 415, 422), f"{method} {path}: {answer.status_code} {answer.text}"
+    assert len(mine) >= 30
     assert foreign.get("/v1/functions").json() == {"functions": []}
     assert foreign.get("/v1/jobs").json()["jobs"] == []
     problem(foreign.get(f"/v1/invocations/{id_}"), 404, "invocation_not_found")
@@ -717,14 +738,21 @@ def test_sigterm_waits_for_callers(config: Settings, functions: None, platform: 
 # --- the platform -------------------------------------------------------------------------------------------------------------------------
 
 
-def test_health_ready_metrics_and_documents(http: httpx.Client, gateway: Served, platform: FakePlatform) -> None:
+def test_health_ready_metrics_and_documents(
+    http: httpx.Client, foreign: httpx.Client, gateway: Served, platform: FakePlatform, catalog: Catalog
+) -> None:
     http.post("/v1/functions/echo/invocations", json={"input": 1})
     with httpx.Client(base_url=gateway.url, timeout=30) as anyone:
         assert anyone.get("/healthz").status_code == 200
         ready = eventually(lambda: (found := anyone.get("/readyz")).status_code == 200 and found)
         assert ready.json()["checks"]["gpus"] == {"ok": True, "detail": GPU}
-        metrics = anyone.get("/metrics").text
-        assert 'smore_invocations_total{function="default/echo",outcome="succeeded"}' in metrics
+        problem(anyone.get("/metrics"), 401, "unauthorised")
+        problem(foreign.get("/metrics"), 403, "forbidden")
+        scraper = {"Authorization": f"Bearer {add_key(catalog, Scope.READ)}"}
+        scraped = eventually(lambda: (found := anyone.get("/metrics", headers=scraper)).status_code == 200 and found, what="the key")
+        assert 'smore_invocations_total{function="default/echo",outcome="succeeded"}' in scraped.text
+        gateway.app.state.gateway.settings.api.metrics = "open"
+        assert anyone.get("/metrics").status_code == 200
         loaded = re.findall(r'(?:src|href)="([^"]+)"', anyone.get("/docs").text)
         assert len(loaded) == 3
         assert all(path.startswith("/docs/static/") and anyone.get(path).status_code == 200 for path in loaded)
