@@ -64,3 +64,7 @@ def require_operator(caller: KeyEntry) -> None:
     """Raises Forbidden for an administrator of any project but the operators' own."""
     if caller.project != OPERATORS:
         raise Forbidden(f"Only administrators of the project {OPERATORS} may do this.")
+
+
+def is_operator(caller: KeyEntry) -> bool:
+    return caller.project == OPERATORS and Scope.ADMIN in caller.scopes

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, 
 from smore.domain.access import Scope
 from smore.domain.function import TensorSpec
 from smore.domain.invocation import State
+from smore.domain.job import Outcome
 from smore.domain.limits import Limits
 from smore.domain.loss import DEFAULT_BUDGET
 
@@ -103,6 +104,8 @@ class LimitsBody(_Body):
     depth: Whole | None = None
     concurrency: Whole | None = None
     warm_memory_mib: Number | None = Field(default=None, allow_inf_nan=False)
+    jobs: Whole | None = None
+    job_memory_mib: Number | None = Field(default=None, allow_inf_nan=False)
 
 
 class StrangerBody(_Body):
@@ -129,7 +132,8 @@ class JobBody(_Body):
 
     ``workload``: which profiled training it is, ``model/size/training/batch``; without it nobody can predict what slows it down.
     ``budget``: the most that it may lose to functions, a fraction of its iteration time (0.01 to 1, default 0.1).
-    ``memory``: kept for it on each GPU instance, with 5 % more (``12GiB``); default = the most that it was seen to hold.
+    ``memory``: kept for it on each GPU instance, with 5 % more (``12GiB``); default = the most that it was seen to hold. 422 where it is
+    more than the GPU instance has, 409 where other trainings have reserved too much of that.
     """
 
     name: str
@@ -146,7 +150,8 @@ class AttachBody(_Body):
     A training that runs already. ``gpu``: where it trains; needed where the platform cannot find out.
 
     ``pid``, ``start`` (clock ticks since boot) and ``boot`` (``/proc/sys/kernel/random/boot_id``) name its process as its machine does;
-    ``pid`` alone is looked for on the machine of the GPU instance. ``tracked``: it will tell its steps; else nothing it loses is measured.
+    ``pid`` alone is looked for on the machine of the GPU instance, whose worker may refuse it: then the job ends at once with a ``reason``.
+    ``tracked``: it will tell its steps; else nothing it loses is measured.
 
     Ranks of one training have one ``group``, and make one job; the same process twice is the same job. ``former``: the job that it
     was until the platform lost it. ``workload`` and ``budget`` as of a job that is started.
@@ -580,6 +585,12 @@ class Job(BaseModel):
 
     ``loss`` is what functions cost it by the last ``loss_windows`` closed windows, with its 95 % interval: a fraction like ``budget``, null
     = not enough data; ``GET /v1/jobs/{id}/statement`` covers its whole life.
+
+    ``suspended``: a signal (SIGSTOP) has stopped it; it lives and makes no steps until it is continued.
+
+    ``outcome``, null = it goes on: ``succeeded`` (exit code 0), ``failed`` (another), ``killed`` (by ``signal``; ``exit_code`` is minus its
+    number), ``stopped`` (its owner asked for that; what runs elsewhere was let go), ``refused`` (it was never started or watched) and
+    ``detached`` (it is watched no longer), both with a ``reason``, or ``unknown``: nobody saw how it ended.
     """
 
     id: str
@@ -602,6 +613,10 @@ class Job(BaseModel):
     loss_windows: int = 0
     memory_mib: float | None = None
     exit_code: int | None = None
+    suspended: bool = False
+    outcome: Outcome | None = None
+    signal: str | None = None
+    reason: str | None = None
     #: ``started`` by the platform, ``tracked`` (it runs elsewhere and tells its steps) or ``attached`` (it is only watched).
     source: Literal["started", "tracked", "attached"] = "started"
     #: Without steps nothing it loses can be measured.
@@ -679,6 +694,8 @@ class Use(BaseModel):
     depth: int
     concurrency: int
     warm_memory_mib: float
+    jobs: int
+    job_memory_mib: float
 
 
 class Project(BaseModel):

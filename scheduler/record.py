@@ -14,7 +14,7 @@ from smore.blobs import open_blobs
 from smore.catalog import Catalog
 from smore.celery_app import RECORD, RETAIN
 from smore.db import make_engine
-from smore.domain.job import state_of
+from smore.domain.job import exit_of, state_of
 from smore.fleet import Fleet, JobReport
 from smore.history import Recorder
 from smore.queue import connect
@@ -39,8 +39,8 @@ def follow_jobs(store: Store, fleet: Fleet) -> None:
         ranks = reports.get(known.id, [])
         state = state_of(known.state, {rank.state for rank in ranks})
         if state is not known.state:
-            exit_code = next((rank.exit_code for rank in ranks if rank.exit_code is not None), None)
-            store.update_job(known.project, known.id, state, exit_code)
+            reason = next((rank.reason for rank in ranks if rank.reason), "")
+            store.update_job(known.project, known.id, state, exit_of([rank.exit_code for rank in ranks]), reason)
 
 
 def register_record(app: Celery, config: Settings) -> None:

@@ -708,13 +708,32 @@ def replay(context: typer.Context) -> None:
 # --- jobs -----------------------------------------------------------------------------------------------------------------------------
 
 
+def _became(job: Any) -> str:
+    """Its state, and how it ended."""
+    if job.suspended:
+        return f"{job.state}, suspended by a signal: no steps"
+    match job.outcome:
+        case None:
+            return str(job.state)
+        case "killed":
+            return f"{job.state}: killed by {job.signal}"
+        case "failed":
+            return f"{job.state}: failed, exit code {job.exit_code}"
+        case "refused" | "detached":
+            return f"{job.state}: {job.outcome}, {job.reason}"
+        case "stopped":
+            return f"{job.state}: stopped by its owner"
+        case _:
+            return f"{job.state}: {job.outcome}"
+
+
 def _list_jobs(output: Output) -> None:
     with connected() as client:
         found = client.jobs()
     columns: list[Column[Any]] = [
         ("id", lambda j: j.id),
         ("name", lambda j: j.name),
-        ("state", lambda j: f"{j.state} (exit code {j.exit_code})" if j.exit_code else j.state),
+        ("state", _became),
         ("gpus", lambda j: j.gpus),
         ("iterations", lambda j: j.iterations),
         ("alone", lambda j: ms(j.solo_s)),
@@ -952,6 +971,8 @@ def health() -> None:
 
     for process in local.status(_home()):
         print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}")
+    if (left := local.abandoned(_home())) is not None:
+        print(f"warning: the supervisor (process {left[0]}) was killed; `smore up` takes over", file=sys.stderr)
     with connected() as client:
         client.healthy()
         print(json.dumps(client.ready()))

@@ -170,7 +170,7 @@ def _list_projects(output: Output) -> None:
 
     columns: list[Column[Any]] = [
         ("name", lambda p: p.name),
-        *(of(name) for name in ("rate_per_s", "burst", "depth", "concurrency", "warm_memory_mib")),
+        *(of(name) for name in ("rate_per_s", "burst", "depth", "concurrency", "warm_memory_mib", "jobs", "job_memory_mib")),
         ("created", lambda p: moment(p.created_at)),
     ]
     show(found, columns, output)
@@ -203,13 +203,23 @@ def projects_limit(
     depth: Annotated[int | None, typer.Option(help="Invocations that wait.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Invocations that wait or run.")] = None,
     warm_memory: Annotated[float | None, typer.Option(help="Memory of all its warm instances, MiB.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Trainings at once; without it SMORE_JOBS_PER_PROJECT.")] = None,
+    job_memory: Annotated[float | None, typer.Option(help="Memory kept for all its trainings, MiB.")] = None,
     output: OutputOption = Output.YAML,
 ) -> None:
-    """Set all limits of a project; what is not named is not limited."""
+    """Set all limits of a project; what is not named is not limited, but for the number of trainings."""
     from smore import admin
     from smore.domain.limits import Limits
 
-    limits = Limits(rate_per_s=rate, burst=burst, depth=depth, concurrency=concurrency, warm_memory_mib=warm_memory)
+    limits = Limits(
+        rate_per_s=rate,
+        burst=burst,
+        depth=depth,
+        concurrency=concurrency,
+        warm_memory_mib=warm_memory,
+        jobs=jobs,
+        job_memory_mib=job_memory,
+    )
     with connected() as client:
         show_value(client.carry(admin.set_limits(name, limits)), output)
 
@@ -311,7 +321,7 @@ def jobs_attach(
                 return
             time.sleep(0.1)
     if job.state in ("ended", "lost"):
-        fail(f"{made.id}: there is no process {pid} on the machine of {made.gpu}", EXIT_FAILED)
+        fail(f"{made.id}: {job.reason or 'it has ended'}", EXIT_FAILED)
 
 
 def add_to(app: typer.Typer, *, queues: typer.Typer, gpus: typer.Typer, jobs: typer.Typer) -> None:

@@ -305,6 +305,13 @@ class Job:
     loss_windows: int = 0
     memory_mib: float | None = None
     exit_code: int | None = None
+    #: A signal (SIGSTOP) has stopped it: it lives and makes no steps.
+    suspended: bool = False
+    #: succeeded, failed, killed (by ``signal``), stopped (its owner asked for it), refused or detached (for a ``reason``), unknown;
+    #: None = it goes on.
+    outcome: str | None = None
+    signal: str | None = None
+    reason: str | None = None
     #: started, tracked (it runs elsewhere and tells its steps) or attached (it is only watched: nothing it loses is measured).
     source: str = "started"
     measured: bool = True
@@ -650,11 +657,15 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What a project uses now: invocations that wait, that wait or run, and memory of its warm instances."""
+    """
+    What a project uses now: invocations that wait, that wait or run, memory of its warm instances, trainings and what is kept for them.
+    """
 
     depth: int = 0
     concurrency: int = 0
     warm_memory_mib: float = 0.0
+    jobs: int = 0
+    job_memory_mib: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

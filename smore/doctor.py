@@ -47,13 +47,14 @@ class Finding:
 class Site:
     """
     What is examined. ``redis_url`` and ``postgres_url`` None = the platform does not run here and no setting names them. ``root``: where
-    the kernel's files are; ``processes``: pids of the platform's own on this machine, by name.
+    the kernel's files are; ``processes``: pids of the platform's own on this machine, by name; ``killed``: of a supervisor that is gone.
     """
 
     config: Settings
     redis_url: str | None
     postgres_url: str | None
     processes: Mapping[str, int]
+    killed: int | None = None
     root: Path = Path("/")
 
     def kernel(self, path: str) -> str | None:
@@ -69,12 +70,15 @@ def site(config: Settings | None = None) -> Site:
     from smore import local
 
     config = config or Settings()
-    reached = local.endpoints(config.home)
+    killed, left = local.abandoned(config.home) or (None, None)
+    # What a killed supervisor has started goes on: it is examined like any other.
+    reached = local.endpoints(config.home) or left
     return Site(
         config=config,
         redis_url=reached.redis_url if reached is not None else config.redis.url,
         postgres_url=reached.postgres_url if reached is not None else config.postgres.url,
         processes={one.name: one.pid for one in local.status(config.home) if one.pid is not None},
+        killed=killed,
     )
 
 
@@ -269,6 +273,10 @@ def _gpu_instances(place: Site, client: "redis.Redis") -> Iterator[Finding]:
                 who,
                 f"`smore jobs attach` them, or `smore gpus allow {report.gpu} PID`: it is not used meanwhile",
             )
+        for job in report.jobs:
+            if job.suspended:
+                said = f"process {job.pid} was stopped by a signal (SIGSTOP) and makes no steps"
+                yield _warning(f"training {job.id} on {report.gpu}", said, f"`kill -CONT {job.pid}` there, or `smore jobs stop {job.id}`")
         if report.kind == "cuda" and report.sharing_mode.startswith("mps"):
             pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control"  # noqa: S108 - where NVIDIA puts it
             if not pipe.exists():
@@ -333,6 +341,14 @@ def _postgres(place: Site) -> Iterator[Finding]:
         ).fetchone()
         if at == head() and (triggers is None or triggers[0] < 2):
             yield _broken("audit", "its triggers are gone or disabled", "ALTER TABLE audit ENABLE TRIGGER USER, and find out who did it")
+
+
+def _supervisor(place: Site) -> Iterator[Finding]:
+    if place.killed is not None:
+        said = f"process {place.killed} was killed: what it started goes on, and nobody restarts what ends"
+        yield _broken("supervisor", said, "`smore up`: it starts the platform anew; training goes on and nothing that waits is lost")
+    elif place.processes:
+        yield _ok("supervisor", f"watches {len(place.processes)} processes")
 
 
 def _versions(_place: Site) -> Iterator[Finding]:
@@ -430,4 +446,4 @@ def _nvml(_place: Site) -> Iterator[Finding]:
         pynvml.nvmlShutdown()
 
 
-_OF_PLACE: Final = (_postgres, _versions, _descriptors, _kernel, _disk, _key, _nvml)
+_OF_PLACE: Final = (_supervisor, _postgres, _versions, _descriptors, _kernel, _disk, _key, _nvml)

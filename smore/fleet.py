@@ -90,6 +90,10 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     budget: float = DEFAULT_BUDGET
     #: False = it tells no iterations, so that nothing it loses can be measured.
     measured: bool = True
+    #: A signal has stopped it (SIGSTOP): it lives and makes no steps.
+    suspended: bool = False
+    #: Why the worker refused it, or let it go by itself.
+    reason: str = ""
     windows: Sequence[Window] = ()
     loss: float | None = None
     loss_low: float | None = None
@@ -254,7 +258,7 @@ class AttachJob(Command, frozen=True, tag="attach_job"):
     A training that runs already and is not the worker's to start or to end.
 
     ``pid``, ``start`` (clock ticks) and ``boot`` name its process, where the worker can see it; ``tracked``: its steps come through the
-    gateway, else nothing is known of it but that it lives.
+    gateway, else nothing is known of it but that it lives. ``any_user``: an operator asks, who may have anybody's process watched.
     """
 
     id: str
@@ -266,6 +270,7 @@ class AttachJob(Command, frozen=True, tag="attach_job"):
     tracked: bool
     workload: str = ""
     budget: float = DEFAULT_BUDGET
+    any_user: bool = False
 
 
 class StopJob(Command, frozen=True, tag="stop_job"):

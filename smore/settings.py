@@ -190,6 +190,9 @@ class WorkerSettings(BaseModel):
     cache_mib: int = Field(default=20 << 10, ge=1)
     #: How long building the environment of an uploaded function may take, seconds.
     build_s: float = Field(default=480.0, gt=0)
+    #: Users of this machine, by name or number, whose processes a project's key may have watched as its training (docs/security.md); "*" =
+    #: anybody. The worker's own user is one of them unless it is root. An operator's key may name any process.
+    attach_users: tuple[str, ...] = ()
     #: Shut runners in (docs/security.md). Off, every function is the worker's equal.
     confine: bool = True
     #: What a function may read beside the installation and write beside its scratch folder: weights that lie elsewhere, a cache.
@@ -232,6 +235,8 @@ class Settings(BaseSettings):
 
     #: What a serverful job may run: modules, started as ``python -m module …``. The gateway refuses others, the workers too.
     job_entrypoints: tuple[str, ...] = ("zoo.train",)
+    #: Trainings that a project may have at once where its limits say nothing (docs/admin.md).
+    jobs_per_project: int = Field(default=64, ge=0)
 
     #: What functions' secrets are sealed with (smore/vault.py); default ``<home>/secrets.key``.
     secrets_key: Path | None = None

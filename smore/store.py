@@ -6,7 +6,7 @@ the change stands and redis-py's error reaches the caller; the next change of th
 mirror up to date.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -96,6 +96,10 @@ class Job:
     started_at: float | None
     ended_at: float | None
     exit_code: int | None
+
+
+#: Is given the jobs of a project that have not ended, and raises where there is no room for one more.
+Admit = Callable[[Sequence[Job]], None]
 
 
 class Store:
@@ -332,11 +336,18 @@ class Store:
 
     # ---- serverful jobs -------------------------------------------------------------------------------------------------------------
 
-    def create_job(self, project: str, name: str, argv: Sequence[str], gpus: Sequence[str], tags: Mapping[str, Any] | None = None) -> Job:
-        """A job that is about to be started (``starting``). Raises NotFound without the project, InvalidSpec for a bad name."""
+    def create_job(
+        self, project: str, name: str, argv: Sequence[str], gpus: Sequence[str], tags: Mapping[str, Any] | None = None,
+        *, admit: Admit | None = None,
+    ) -> Job:  # fmt: skip
+        """
+        A job that is about to be started (``starting``). Raises NotFound without the project, InvalidSpec for a bad name, and what
+        ``admit`` raises.
+        """
         parse_name(name)
         with Session(self._engine) as session:
             _require_project(session, project)
+            _admit_job(session, project, admit)
             row = JobRow(
                 id=new_id(), project=project, name=name, argv=list(argv), gpus=list(gpus), state=JobState.STARTING, tags=dict(tags or {})
             )
@@ -345,13 +356,15 @@ class Store:
             return _job(row)
 
     def attach_job(
-        self, project: str, name: str, gpu: str, tags: Mapping[str, Any], *, group: str, rank: str, former: str | None = None
-    ) -> Job:
+        self, project: str, name: str, gpu: str, tags: Mapping[str, Any], *, group: str, rank: str, former: str | None = None,
+        admit: Admit | None = None,
+    ) -> Job:  # fmt: skip
         """
         A training that runs elsewhere (``starting``, until its worker reports it).
 
         Of the ranks with one ``group`` the first makes the job, the others add their GPU instance to it. ``former`` is given up as lost.
-        Raises NotFound without the project, InvalidSpec for a bad name, Conflict where another rank tells of the same GPU instance.
+        Raises NotFound without the project, InvalidSpec for a bad name, Conflict where another rank tells of the same GPU instance, and
+        what ``admit`` raises of a job that is new.
         """
         parse_name(name)
         with Session(self._engine) as session:
@@ -365,6 +378,7 @@ class Store:
                 row.state, row.ended_at = JobState.LOST, datetime.now(UTC)
                 row = None
             if row is None:
+                _admit_job(session, project, admit)
                 row = JobRow(id=new_id(), project=project, name=name, argv=[], gpus=[], state=JobState.STARTING)
                 row.tags = {**tags, "group": group, "ranks": {}}
                 session.add(row)
@@ -375,14 +389,21 @@ class Store:
             session.commit()
             return _job(row)
 
-    def update_job(self, project: str, id_: str, state: JobState, exit_code: int | None = None) -> Job:
-        """What became of it; the times of its start and end are those of the first call that says so. Raises NotFound."""
+    def update_job(self, project: str, id_: str, state: JobState, exit_code: int | None = None, reason: str = "") -> Job:
+        """
+        What became of it, and why the platform refused it or let it go; the times of its start and end are those of the first call that
+        says so. That it was to stop is remembered. Raises NotFound.
+        """
         with Session(self._engine) as session:
             row = _job_row(session, project, id_)
             now = datetime.now(UTC)
             row.state = state
             if exit_code is not None:
                 row.exit_code = exit_code
+            if state is JobState.STOPPING:
+                row.tags = {**row.tags, "asked": True}
+            if reason:
+                row.tags = {**row.tags, "reason": reason}
             if state is JobState.RUNNING and row.started_at is None:
                 row.started_at = now
             if state in OVER and row.ended_at is None:
@@ -498,6 +519,16 @@ def _job_row(session: Session, project: str, id_: str) -> JobRow:
     if row is None or row.project != project:
         raise NotFound(f"There is no job {id_} in this project.")
     return row
+
+
+def _admit_job(session: Session, project: str, admit: Admit | None) -> None:
+    """Ask whether there is room for one more: of the jobs that begin at the same moment, of one project, one after the other."""
+    if admit is None:
+        return
+    # Not FOR UPDATE, for which every row that names the project would have to wait.
+    session.execute(select(ProjectRow.name).where(ProjectRow.name == project).with_for_update(key_share=True))
+    rows = session.scalars(select(JobRow).where(JobRow.project == project, JobRow.state.not_in(OVER)))
+    admit([_job(row) for row in rows])
 
 
 def _with_measured(spec: FunctionSpec, measured: Mapping[str, Any]) -> FunctionSpec:

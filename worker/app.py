@@ -43,6 +43,7 @@ from worker.processes import Bounds, Runner, Zygote, end_survivors
 from worker.secrets import Secrets
 from worker.supply import Supplier
 from worker.tasks import register_run
+from worker.watch import users_of
 
 log = observability.logger(__name__)
 
@@ -99,7 +100,8 @@ class Worker:
         self.jobs = Jobs(
             gpu=own.gpu, home=home, entrypoints=config.job_entrypoints, cores=device.cores, environment=device.environment,
             activity=self.pool.activity, gate=self.gate, seed=self.boot, probe_share=own.probe_share, probe_max_s=own.probe_max_s,
-            memory_of=device.process_memory_mib, quick_memory_of=device.quick_memory_mib, started=self._join_group,
+            memory_of=device.process_memory_mib, quick_memory_of=device.quick_memory_mib, computing=device.computing,
+            users=users_of(own.attach_users), started=self._join_group,
             changed=lambda: self.heartbeat.wake(), feed=lambda id_: Feed(client, config.redis.prefix, id_, own.gpu),
         )  # fmt: skip
         self.executor = Executor(

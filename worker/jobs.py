@@ -1,13 +1,15 @@
 """
 Serverful jobs: training processes that outlive their worker, and those that run elsewhere and were attached.
 
-A job is started in a session of its own and known by process number, start time and a token in its environment. What is known is written to
-``<home>/run/jobs/<id>.json``, so a worker that starts adopts the jobs that live and reports the others lost. Its iterations are read from
-the ring that ``smore.track`` writes and told apart by whether a function ran meanwhile.
+A job is started in a session of its own, under a shim that writes down how it ended (worker/shim.py), and known by process number, start
+time and a token in its environment. What is known is written to ``<home>/run/jobs/<id>.json``, so a worker that starts adopts the jobs that
+live, tells how those ended that did so meanwhile, and reports the others lost. Its iterations are read from the ring that ``smore.track``
+writes and told apart by whether a function ran meanwhile.
 """
 
 import os
 import secrets
+import select
 import signal
 import subprocess
 import sys
@@ -22,11 +24,11 @@ from typing import Final
 import msgspec
 
 from smore import observability
-from smore.domain.job import JobState
+from smore.domain.job import REFUSED, RESERVE, JobState
 from smore.domain.loss import DEFAULT_BUDGET, Sample
 from smore.fleet import AttachJob, JobReport, StartJob
 from smore.track import TrackReader
-from worker import proc
+from worker import proc, shim, watch
 from worker.activity import Activity
 from worker.device import pinned
 from worker.feed import Feed
@@ -42,11 +44,11 @@ WINDOW_S: Final = 60.0
 STOP_S: Final = 10.0
 #: How long a job that has ended is reported and its record kept.
 REMEMBERED_S: Final = 600.0
+#: An attached process that does not compute on the GPU within this is watched no longer.
+PLACED_S: Final = 60.0
 _MEASURE_S: Final = 5.0
-#: Of a job's memory, kept free beside it.
-RESERVE: Final = 0.05
-#: Exit code of a job that was not allowed to start (as shells say "cannot be executed").
-REFUSED: Final = 126
+#: For its shim to start a job, and to write down how it ended.
+_SHIM_S: Final = 10.0
 #: A job's own variables may not undo what keeps it to its entry point, its device and its tracking file.
 _RESERVED: Final = ("SMORE_", "LD_", "PYTHON", "MALLOC_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
 
@@ -79,6 +81,14 @@ class Record(msgspec.Struct, kw_only=True):
     attached: bool = False
     #: Its steps come through the gateway, and not in a file.
     tracked: bool = False
+    #: The shim's process number and start, 0 = it has none.
+    shim: int = 0
+    shim_start: int = 0
+    #: Epoch seconds. ``placed``: it has been seen to compute on the GPU.
+    attached_at: float = msgspec.field(default_factory=time.time)
+    placed: bool = False
+    #: Why the platform refused it or let it go by itself.
+    reason: str = ""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -90,8 +100,10 @@ class _Job:
     record: Record
     reader: TrackReader | Feed
     windows: Windows
-    #: None where it was adopted.
+    #: Its shim; None where it was adopted.
     child: "subprocess.Popen[bytes] | None" = None
+    #: Monotonic time at which its process was first seen to have ended, while its shim had still to say how.
+    gone_at: float | None = None
     #: (end, duration, shared) of the iterations in the window.
     iterations: deque[tuple[float, float, bool]] = field(default_factory=deque)
     memory_mib: float = 0.0
@@ -117,8 +129,9 @@ class Jobs:
     """
     The jobs of one GPU instance. ``tick`` is called with every heartbeat; every method is safe from any thread.
 
-    ``memory_of`` gives the MiB of the device that a process holds; ``started`` is told the process number of every job of our own, adopted
-    ones too. ``feed`` makes the reader of an attached job's steps.
+    ``memory_of`` gives the MiB of the device that a process holds, ``computing`` those of every process on it, None where it cannot tell;
+    ``users`` are those whose processes may be attached (None = anybody's); ``started`` is told the process number of every job of our own,
+    adopted ones too. ``feed`` makes the reader of an attached job's steps.
     ``gate`` is told whether a job runs. ``probe_share`` and ``probe_max_s``: see :class:`~worker.windows.Windows`, whose times follow from
     ``seed`` and the job's id.
     """
@@ -138,6 +151,8 @@ class Jobs:
         probe_max_s: float,
         memory_of: Callable[[int], float | None],
         quick_memory_of: Callable[[int], float | None],
+        computing: Callable[[], Mapping[int, float] | None],
+        users: frozenset[int] | None,
         feed: Callable[[str], Feed],
         started: Callable[[int], None],
         changed: Callable[[], None],
@@ -155,6 +170,8 @@ class Jobs:
         self._probe_max_s = probe_max_s
         self._memory_of = memory_of
         self._quick_memory_of = quick_memory_of
+        self._computing = computing
+        self._users = users
         self._feed = feed
         self._started = started
         self._changed = changed
@@ -181,7 +198,10 @@ class Jobs:
                     log.info("job adopted", job=record.id, pid=record.pid)
                     if not record.attached:
                         self._started(record.pid)
-                else:
+                elif (code := self._exit_code(record)) is not None:
+                    log.info("job ended meanwhile", job=record.id, exit_code=code)
+                    self._close(job, JobState.ENDED, code)
+                elif not _shim_lives(record):
                     log.warning("job lost", job=record.id, pid=record.pid)
                     self._close(job, JobState.LOST, None)
 
@@ -199,18 +219,17 @@ class Jobs:
             )  # fmt: skip
             job = self._jobs[command.id] = self._job(record)
             if not command.argv or command.argv[0] not in self._entrypoints:
-                log.error("job refused: not an allowed entry point", job=command.id, argv=command.argv)
-                self._close(job, JobState.ENDED, REFUSED)
+                self._refuse(job, f"{' '.join(command.argv[:1])!r} is not an entry point that this worker allows")
                 return
             # Written before the process is there: a worker that is killed in between must not start it again, only lose it.
             self._write(record)
             try:
-                job.child = self._spawn(record, command.env)
+                job.child, record.pid = self._spawn(record, command.env)
             except OSError as error:
-                log.error("job not started", job=command.id, error=str(error))
-                self._close(job, JobState.ENDED, REFUSED)
+                self._refuse(job, f"it could not be started: {error}")
                 return
-            record.pid, record.start = job.child.pid, proc.start_time(job.child.pid) or 0
+            record.start = proc.start_time(record.pid) or 0
+            record.shim, record.shim_start = job.child.pid, proc.start_time(job.child.pid) or 0
             self._write(record)
             self._started(record.pid)
             log.info("job started", job=record.id, pid=record.pid, argv=record.argv)
@@ -218,7 +237,10 @@ class Jobs:
         self._changed()
 
     def attach(self, command: AttachJob) -> None:
-        """Watch a training that runs already. One that tells no steps and cannot be seen here ends at once."""
+        """
+        Watch a training that runs already. One that tells no steps and cannot be seen here, or may not be watched, ends at once; one that
+        tells its steps is then known by them alone.
+        """
         with self._lock:
             if command.id in self._jobs:
                 return
@@ -227,7 +249,10 @@ class Jobs:
                 return
             boot, start = proc.boot_id(), proc.start_time(command.pid)
             # With a boot of its own it says who it is and is believed only where all of it fits: numbers mean nothing in another namespace.
-            seen = start is not None and (not command.boot or (command.boot == boot and command.start == start))
+            proven = start is not None and command.boot == boot and command.start == start
+            seen = proven or (start is not None and not command.boot)
+            reason = self._unwatchable(command, proven) if seen else f"there is no process {command.pid} on the machine of {self._gpu}"
+            seen = seen and not reason
             record = Record(
                 id=command.id, project=command.project, name=command.name, argv=[], pid=command.pid if seen else 0,
                 start=(start or 0) if seen else 0, boot=boot, token="", gpu=self._gpu, workload=command.workload, budget=command.budget,
@@ -235,33 +260,66 @@ class Jobs:
             )  # fmt: skip
             job = self._jobs[command.id] = self._job(record)
             if not seen and not command.tracked:
-                log.error("job refused: there is no such process here", job=command.id, pid=command.pid)
-                self._close(job, JobState.ENDED, REFUSED)
+                self._refuse(job, reason)
             else:
                 self._write(record)
-                log.info("job attached", job=record.id, pid=record.pid, tracked=record.tracked)
+                log.info("job attached", job=record.id, pid=record.pid, tracked=record.tracked, unseen=reason)
                 self._gate.protect(True)
         self._changed()
+
+    def _unwatchable(self, command: AttachJob, proven: bool) -> str:
+        """Why this process may not be watched, '' = it may. ``proven``: the caller knows more of it than its number, so it is its own."""
+        anybody = proven or command.any_user
+        if reason := watch.refusal(command.pid, cores=self._cores, users=None if anybody else self._users, token=TOKEN):
+            return reason
+        family, watched = set(proc.tree(command.pid)), set(self.pids())
+        if command.pid in watched or not watched.isdisjoint(family):
+            return f"process {command.pid} is watched already, or one that it has started is"
+        return ""
+
+    def _refuse(self, job: _Job, reason: str) -> None:
+        log.error("job refused", job=job.record.id, reason=reason)
+        job.record.reason = reason
+        self._close(job, JobState.ENDED, REFUSED)
 
     def _job(self, record: Record) -> _Job:
         seed = f"{self._seed}/{record.id}"
         windows = Windows(seed=seed, share=self._probe_share, longest_s=self._probe_max_s, since=time.time())
         return _Job(record, self._feed(record.id) if record.tracked else TrackReader(str(self._track(record.id))), windows)
 
-    def _spawn(self, record: Record, env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    def _spawn(self, record: Record, env: Mapping[str, str]) -> tuple["subprocess.Popen[bytes]", int]:
+        """Its shim and its process number. Raises OSError."""
         own = {name: value for name, value in env.items() if not name.startswith(_RESERVED)}
         threads = {"OMP_NUM_THREADS": "1"} if self._cores else {}
         ours = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "SMORE_TRACK": str(self._track(record.id)), TOKEN: record.token}
-        with open(self._logs / f"job-{record.id}.log", "ab") as output, pinned(self._cores):
-            return subprocess.Popen(
-                [sys.executable, "-m", *record.argv],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                cwd=ROOT,
-                env=scrubbed({**MALLOC, **threads, **own, **self._environment, **ours}),
-            )
+        reader, writer = os.pipe()
+        try:
+            with open(self._logs / f"job-{record.id}.log", "ab") as output, pinned(self._cores):
+                child = subprocess.Popen(
+                    [
+                        *(sys.executable, "-I", "-S", str(Path(shim.__file__)), str(self._status(record.id)), str(writer)),
+                        *(sys.executable, "-m", *record.argv),
+                    ],
+                    pass_fds=[writer],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    cwd=ROOT,
+                    env=scrubbed({**MALLOC, **threads, **own, **self._environment, **ours}),
+                )
+            os.close(writer)
+            writer = -1
+            said = os.read(reader, 32) if select.select([reader], [], [], _SHIM_S)[0] else b""
+        finally:
+            os.close(reader)
+            if writer >= 0:
+                os.close(writer)
+        if not said:
+            child.kill()
+            child.wait()
+            raise OSError("its shim did not start it")
+        return child, int(said)
 
     def stop(self, id_: str) -> None:
         """SIGTERM now, SIGKILL after :data:`STOP_S`; an attached one is let go and trains on."""
@@ -283,8 +341,7 @@ class Jobs:
         self._changed()
 
     def _signal(self, job: _Job, number: int) -> None:
-        # A child that has not been waited for keeps its number; an adopted process is looked at first.
-        if job.child is not None or _alive(job.record):
+        if _alive(job.record):
             try:
                 os.killpg(job.record.pid, number)
             except ProcessLookupError:
@@ -298,7 +355,7 @@ class Jobs:
             for job in list(self._jobs.values()):
                 if job.running:
                     self._read(job, now)
-                    ended |= self._look(job)
+                    ended |= self._look(job, mono) or self._misplaced(job, now)
                     if job.running and job.kill_at is not None and mono >= job.kill_at:
                         self._signal(job, signal.SIGKILL)
                     self._measure(job, mono)
@@ -325,35 +382,59 @@ class Jobs:
         job.shared_mib = max(0.0, sum(self._quick_memory_of(pid) or 0.0 for pid in family) - job.memory_mib)
         job.record.peak_mib = max(job.record.peak_mib, job.memory_mib)
 
-    def _look(self, job: _Job) -> bool:
+    def _look(self, job: _Job, mono: float) -> bool:
         """Whether it has ended just now."""
-        if job.child is not None:
-            code = job.child.poll()
-            if code is None:
-                return False
-        elif _lives(job):
+        record = job.record
+        if _lives(job):
             return False
-        elif job.record.pid == 0 and isinstance(job.reader, Feed) and not job.reader.ended:
-            log.warning("job lost: it has fallen silent", job=job.record.id)
+        if record.pid == 0 and isinstance(job.reader, Feed) and not job.reader.ended:
+            log.warning("job lost: it has fallen silent", job=record.id)
             self._close(job, JobState.LOST, None)
             return True
-        else:
-            code = None
-        log.info("job ended", job=job.record.id, exit_code=code)
+        # In this order: a shim writes before it ends.
+        writing = _shim_lives(record)
+        code = self._exit_code(record)
+        if code is None and writing:
+            job.gone_at = job.gone_at if job.gone_at is not None else mono
+            if mono - job.gone_at < _SHIM_S:
+                return False
+        log.info("job ended", job=record.id, exit_code=code)
         self._close(job, JobState.ENDED, code)
         return True
+
+    def _misplaced(self, job: _Job, now: float) -> bool:
+        """Whether an attached process is let go just now, because it does not compute on the GPU."""
+        record = job.record
+        if not job.running or not record.attached or record.tracked or record.placed:
+            return False
+        listed = self._computing()
+        if listed is None:
+            return False
+        if not listed.keys().isdisjoint(_tree(record)):
+            record.placed = True
+            self._write(record)
+        elif now - record.attached_at > PLACED_S:
+            record.reason = f"process {record.pid} did not compute on {self._gpu} within {PLACED_S:g} s"
+            log.warning("job let go", job=record.id, reason=record.reason)
+            self._close(job, JobState.ENDED, None)
+            return True
+        return False
 
     def _close(self, job: _Job, state: JobState, code: int | None) -> None:
         job.record.state, job.record.exit_code, job.record.ended_at = state, code, time.time()
         job.memory_mib = 0.0
         self._write(job.record)
+        if job.child is not None:
+            job.child.poll()
         if isinstance(job.reader, Feed):
             job.reader.close()
 
     def _forget(self, job: _Job) -> None:
         del self._jobs[job.record.id]
-        for path in (self._path(job.record.id), self._track(job.record.id)):
+        for path in (self._path(job.record.id), self._track(job.record.id), self._status(job.record.id)):
             path.unlink(missing_ok=True)
+        if job.child is not None:
+            job.child.poll()
 
     def _read(self, job: _Job, now: float) -> None:
         for end, duration in job.reader.read_new():
@@ -428,6 +509,13 @@ class Jobs:
     def _track(self, id_: str) -> Path:
         return self._folder / f"{id_}.track"
 
+    def _status(self, id_: str) -> Path:
+        return self._folder / f"{id_}.status"
+
+    def _exit_code(self, record: Record) -> int | None:
+        """As its shim wrote it down; None = it did not."""
+        return None if record.attached else shim.read(str(self._status(record.id)))
+
     def _write(self, record: Record) -> None:
         path = self._path(record.id)
         new = path.with_suffix(".new")
@@ -449,6 +537,10 @@ def _alive(record: Record) -> bool:
         and proc.start_time(record.pid) == record.start
         and (record.attached or proc.environment_of(record.pid).get(TOKEN) == record.token)
     )
+
+
+def _shim_lives(record: Record) -> bool:
+    return record.shim > 0 and record.boot == proc.boot_id() and proc.start_time(record.shim) == record.shim_start
 
 
 def _lives(job: _Job) -> bool:
@@ -480,5 +572,5 @@ def _report(job: _Job) -> JobReport:
         measured=job.record.tracked or not job.record.attached, windows=windows.fresh(),
         loss=loss.mean if loss else None, loss_low=loss.low if loss else None, loss_high=loss.high if loss else None,
         loss_windows=windows.count, recent_s=recent.mean, recent_n=recent.n, recent_sd=recent.sd, closed_s=closed.mean,
-        closed_n=closed.n, closed_sd=closed.sd,
+        closed_n=closed.n, closed_sd=closed.sd, suspended=job.running and proc.suspended(job.record.pid), reason=job.record.reason,
     )  # fmt: skip

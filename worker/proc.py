@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Final
 
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
+#: A kernel thread, in a process's flags (PF_KTHREAD in include/linux/sched.h).
+_KERNEL_THREAD: Final = 0x00200000
 #: The kernel's number of the first PID namespace (PROC_PID_INIT_INO in include/linux/proc_ns.h).
 _INITIAL_NAMESPACE: Final = 0xEFFFFFFC
 _GONE: Final = (FileNotFoundError, ProcessLookupError, PermissionError)
@@ -52,6 +54,52 @@ def cpu_s(pid: int) -> float:
     """CPU seconds used so far by a process and by those of its children that it has reaped."""
     fields = _stat(pid)
     return 0.0 if fields is None else sum(int(value) for value in fields[11:15]) * _TICK_S
+
+
+def suspended(pid: int) -> bool:
+    """Whether it is stopped by a signal (SIGSTOP) or a debugger: it lives and does nothing."""
+    fields = _stat(pid)
+    return fields is not None and fields[0] in (b"T", b"t")
+
+
+def kernel_thread(pid: int) -> bool:
+    fields = _stat(pid)
+    return fields is not None and bool(int(fields[6]) & _KERNEL_THREAD)
+
+
+def session(pid: int) -> int:
+    """The leader of its session; 0 of a process that is gone, or where the leader cannot be seen from here."""
+    fields = _stat(pid)
+    return 0 if fields is None else int(fields[3])
+
+
+def ancestors(pid: int) -> list[int]:
+    """Its parent, that one's parent and so on, as far as they can be seen from here."""
+    found: list[int] = []
+    while (fields := _stat(pid)) is not None and (pid := int(fields[1])) > 0:
+        found.append(pid)
+    return found
+
+
+def user(pid: int) -> int | None:
+    """The number of the user as which it runs."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"Uid:"):
+                    return int(line.split()[2])
+    except _GONE:
+        pass
+    return None
+
+
+def command(pid: int) -> list[str]:
+    """The words that it was started with; none of a process that is gone and of a kernel thread."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return [os.fsdecode(word) for word in file.read().split(b"\0")]
+    except _GONE:
+        return []
 
 
 def session_members(session: int) -> list[tuple[int, int]]:

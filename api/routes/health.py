@@ -1,5 +1,6 @@
 """Whether this process lives and the platform can work, without a key (load balancers have none); and this process's metrics."""
 
+import os
 import time
 from typing import Any
 
@@ -13,6 +14,9 @@ from api.deps import Gateway, Scraper, TheGateway
 
 router = APIRouter(tags=["health"], route_class=BoundedRoute)
 
+#: Who started this process, where that is a supervisor (it says so in the environment); it is another process's child once that is gone.
+_SUPERVISOR = os.getppid() if "SUPERVISOR_ENABLED" in os.environ else None
+
 #: A check that takes longer counts as failed.
 _PATIENCE_S = 2.0
 
@@ -25,6 +29,8 @@ class Check(BaseModel):
 class Readiness(BaseModel):
     ready: bool
     checks: dict[str, Check]
+    #: What is not well and keeps nothing from being served.
+    warnings: list[str] = []
 
 
 @router.get("/healthz")
@@ -41,7 +47,13 @@ async def readyz(gateway: TheGateway, response: Response) -> Readiness:
     if not ready:
         response.status_code = 503
         response.headers["Retry-After"] = "1"
-    return Readiness(ready=ready, checks=checks)
+    return Readiness(ready=ready, checks=checks, warnings=_warnings())
+
+
+def _warnings() -> list[str]:
+    if _SUPERVISOR is None or os.getppid() == _SUPERVISOR:
+        return []
+    return ["the supervisor was killed: nobody restarts what ends; `smore up` takes over"]
 
 
 async def _checks(gateway: Gateway) -> dict[str, Check]:

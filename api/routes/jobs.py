@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query
 
-from api import schemas
+from api import schemas, trainings
+from api.access import is_operator
 from api.answers import moment
 from api.bodies import BoundedRoute
 from api.deps import AdminKey, Gateway, JobsKey, ReadKey, TheGateway, TheTrail
@@ -18,7 +19,8 @@ from api.errors import LetGo
 from smore.domain import loss
 from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import parse_name, size_bytes
-from smore.domain.job import OVER, JobState, state_of
+from smore.domain.job import OVER, JobState, exit_of, outcome_of, signal_of, state_of
+from smore.domain.limits import NO_LIMITS
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss, Window
 from smore.domain.quote import quoted
 from smore.domain.workload import parse_training
@@ -26,7 +28,7 @@ from smore.fleet import AttachJob, JobReport, Report, SetBudget, StartJob, StepC
 
 if TYPE_CHECKING:
     from smore.history import BudgetStep, Harvest
-    from smore.store import Job
+    from smore.store import Admit, Job
 
 #: Of the closed loop, in a statement.
 STEPS = 100
@@ -51,21 +53,30 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
     if not reports:
         raise Unavailable
     known = {report.gpu for report in reports}
-    gpus = body.gpus if body.gpus is not None else [min(reports, key=_load).gpu]
+    store = gateway.store()
+    memory_mib = size_bytes(body.memory, "memory") / 2**20 if body.memory is not None else 0.0
+    others = trainings.going_on(store.open_jobs(), reports)
+    if body.gpus is not None:
+        gpus = body.gpus
+    else:
+        enough, fitting = trainings.places(reports, others, memory_mib)
+        gpus = [min(fitting or enough or [max(reports, key=lambda report: report.memory_total_mib)], key=_load).gpu]
     for position, gpu in enumerate(gpus):
         if gpu not in known or gpu in gpus[:position]:
             raise InvalidInput(
                 f"gpus[{position}]: {quoted(gpu)} is not the name of a GPU instance, or comes twice", field=f"gpus[{position}]"
             )
+    trainings.check_fits([report for report in reports if report.gpu in gpus], others, memory_mib)
     workload = parse_training(body.workload, "workload") if body.workload is not None else ""
     if body.budget is not None:
         places = {(report.device, report.sharing_mode) for report in reports if report.gpu in gpus}
         _check_budget(gateway, body.budget, workload, sorted(places))
     budget = body.budget if body.budget is not None else DEFAULT_BUDGET
     tags: dict[str, object] = {"budget": budget} | ({"workload": workload} if workload else {})
-    memory_mib = size_bytes(body.memory, "memory") / 2**20 if body.memory is not None else 0.0
+    tags |= {"memory_mib": memory_mib} if memory_mib else {}
+    admit = _admission(gateway, caller.project, reports, memory_mib * len(gpus))
     with trail.change(caller, f"job/{body.name}") as change:
-        job = gateway.store().create_job(caller.project, body.name, body.argv, gpus, tags)
+        job = store.create_job(caller.project, body.name, body.argv, gpus, tags, admit=admit)
         command = StartJob(
             version=1, id=job.id, project=caller.project, name=body.name, argv=body.argv, env=body.env, workload=workload, budget=budget,
             memory_mib=memory_mib,
@@ -84,6 +95,9 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
     It counts as a job from its worker's next report on, with the slowest of its ranks.
     """
     parse_name(body.name)
+    # A training in a container may be the first process there, and says so together with what tells it from the machine's own.
+    if body.pid == 1 and not body.boot:
+        raise InvalidInput("pid: process 1 is the machine's or the container's own", field="pid")
     reports = gateway.fleet().reports()
     if not reports:
         raise Unavailable
@@ -102,14 +116,28 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
     tags |= {"workload": workload} if workload else {}
     with trail.change(caller, f"job/{body.name}") as change:
         rank = f"{body.boot}:{body.pid}:{body.start}"
-        job = gateway.store().attach_job(caller.project, body.name, gpu, tags, group=body.group or rank, rank=rank, former=body.former)
+        job = gateway.store().attach_job(
+            caller.project, body.name, gpu, tags, group=body.group or rank, rank=rank, former=body.former,
+            admit=_admission(gateway, caller.project, reports),
+        )  # fmt: skip
         command = AttachJob(
             version=1, id=job.id, project=caller.project, name=body.name, pid=body.pid, start=body.start, boot=body.boot,
-            tracked=body.tracked, workload=workload, budget=budget,
+            tracked=body.tracked, workload=workload, budget=budget, any_user=is_operator(caller),
         )  # fmt: skip
         gateway.fleet().attach(gpu, command)
         change.target, change.after = f"job/{job.id}", {"name": body.name, "gpu": gpu, "pid": body.pid, "tracked": body.tracked}
     return schemas.Attached(id=job.id, gpu=gpu)
+
+
+def _admission(gateway: Gateway, project: str, reports: Sequence[Report], wanted_mib: float = 0.0) -> "Admit":
+    """What the project's limits say of one more training."""
+    limits = gateway.catalog.limits.get(project, NO_LIMITS)
+    default = gateway.settings.jobs_per_project
+
+    def admit(jobs: Sequence["Job"]) -> None:
+        trainings.check_limits(trainings.going_on(jobs, reports), reports, limits, default, wanted_mib)
+
+    return admit
 
 
 def _where(reports: Sequence[Report], pid: int) -> str | None:
@@ -237,13 +265,17 @@ def _live(gateway: Gateway) -> dict[str, list[JobReport]]:
 
 
 def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
+    state = state_of(job.state, {report.state for report in reports})
+    # What is over, and not written down yet, its workers know.
+    exit_code = job.exit_code if job.state in OVER else exit_of([report.exit_code for report in reports])
+    reason = job.tags.get("reason") or next((report.reason for report in reports if report.reason), "")
     # A job is as fast as its slowest rank.
     solo_s = max((report.solo_s for report in reports if report.solo_count), default=None)
     shared_s = max((report.shared_s for report in reports if report.shared_count), default=None)
     known = all(report.loss_high is not None for report in reports)
     worst = max(reports, key=lambda report: report.loss_high or 0.0, default=None) if known else None
     return schemas.Job(
-        id=job.id, name=job.name, state=state_of(job.state, {report.state for report in reports}).value, argv=list(job.argv),
+        id=job.id, name=job.name, state=state.value, argv=list(job.argv),
         gpus=list(job.gpus), workload=job.tags.get("workload"), created_at=moment(job.created_at),
         started_at=moment(job.started_at) if job.started_at is not None else None,
         ended_at=moment(job.ended_at) if job.ended_at is not None else None,
@@ -251,7 +283,9 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
         degradation=shared_s / solo_s - 1 if solo_s and shared_s is not None else None, budget=job.tags.get("budget", DEFAULT_BUDGET),
         loss=worst.loss if worst else None, loss_low=worst.loss_low if worst else None, loss_high=worst.loss_high if worst else None,
         loss_windows=min((report.loss_windows for report in reports), default=0),
-        memory_mib=sum(report.memory_mib for report in reports) if reports else None, exit_code=job.exit_code,
+        memory_mib=sum(report.memory_mib for report in reports) if reports else None, exit_code=exit_code,
+        suspended=any(report.suspended for report in reports), signal=signal_of(exit_code), reason=reason or None,
+        outcome=outcome_of(state, exit_code, asked=job.tags.get("asked", False), reason=reason),
         source=job.tags.get("source", "started"), measured=job.tags.get("source") != "attached",
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, cast
 
 from fastapi import APIRouter
 
-from api import schemas
+from api import schemas, trainings
 from api.answers import moment
 from api.bodies import BoundedRoute
 from api.deps import OperatorKey, TheGateway, TheTrail
@@ -20,7 +20,10 @@ router = APIRouter(prefix="/v1/projects", tags=["projects"], route_class=Bounded
 def list_projects(gateway: TheGateway, _caller: OperatorKey) -> schemas.Projects:
     """By name, with what they use now."""
     warm: dict[str, float] = {}
-    for report in gateway.fleet().reports():
+    reports = gateway.fleet().reports()
+    jobs = trainings.going_on(gateway.store().open_jobs(), reports)
+    kept = trainings.reserves(jobs, reports)
+    for report in reports:
         for one in report.warm:
             project = one.function.partition("/")[0]
             warm[project] = warm.get(project, 0.0) + one.memory_mib
@@ -34,6 +37,8 @@ def list_projects(gateway: TheGateway, _caller: OperatorKey) -> schemas.Projects
                     depth=use.get(f"{one.name}:waiting", 0),
                     concurrency=use.get(f"{one.name}:open", 0),
                     warm_memory_mib=round(warm.get(one.name, 0.0), 1),
+                    jobs=sum(job.project == one.name for job in jobs),
+                    job_memory_mib=round(sum(kept[job.id, gpu] for job in jobs if job.project == one.name for gpu in job.gpus), 1),
                 ),
             )
             for one in gateway.store().list_projects()

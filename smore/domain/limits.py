@@ -14,7 +14,9 @@ class Limits:
     None = no limit.
 
     ``rate_per_s``: invocations accepted a second, over time; ``burst``: how many of them at once (None = 1); ``depth``: invocations that
-    wait; ``concurrency``: invocations that wait or run; ``warm_memory_mib``: memory of all warm instances together, MiB.
+    wait; ``concurrency``: invocations that wait or run; ``warm_memory_mib``: memory of all warm instances together, MiB;
+    ``jobs``: trainings at once (None = as the platform's settings say); ``job_memory_mib``: what is kept for them on all GPU instances
+    together, MiB.
     """
 
     rate_per_s: float | None = None
@@ -22,6 +24,8 @@ class Limits:
     depth: int | None = None
     concurrency: int | None = None
     warm_memory_mib: float | None = None
+    jobs: int | None = None
+    job_memory_mib: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Without what is not limited."""
@@ -30,7 +34,7 @@ class Limits:
 
 NO_LIMITS: Final = Limits()
 
-_LEAST: Final = {"rate_per_s": 0.001, "burst": 1, "depth": 0, "concurrency": 0, "warm_memory_mib": 0.0}
+_LEAST: Final = {"rate_per_s": 0.001, "burst": 1, "depth": 0, "concurrency": 0, "warm_memory_mib": 0.0, "jobs": 0, "job_memory_mib": 0.0}
 _MOST: Final = 1e9
 
 
@@ -42,7 +46,7 @@ def parse_limits(raw: Mapping[str, Any]) -> Limits:
             raise InvalidSpec(f"{name}: there is no such limit; there are {', '.join(known)}", field=name)
         if value is None:
             continue
-        whole = name in ("burst", "depth", "concurrency")
+        whole = name in ("burst", "depth", "concurrency", "jobs")
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
             raise InvalidSpec(f"{name}: a {'whole ' if whole else ''}number is expected", field=name)
         if not _LEAST[name] <= value <= _MOST:

@@ -8,7 +8,21 @@ process, and ``machine.py`` puts them together.
 
 from smore.local.embedded import ServerMissing, StartFailed
 from smore.local.layout import Layout, Partition, Process, environment, gpu_partitions, plan_partitions, processes
-from smore.local.machine import Endpoints, ServerUrls, down, endpoints, pid, restart, run_foreground, servers, start, status, stop, up
+from smore.local.machine import (
+    Endpoints,
+    ServerUrls,
+    abandoned,
+    down,
+    endpoints,
+    pid,
+    restart,
+    run_foreground,
+    servers,
+    start,
+    status,
+    stop,
+    up,
+)
 from smore.local.supervision import ProcessStatus
 
 __all__ = [
@@ -20,6 +34,7 @@ __all__ = [
     "ServerMissing",
     "ServerUrls",
     "StartFailed",
+    "abandoned",
     "down",
     "endpoints",
     "environment",

@@ -110,6 +110,15 @@ def endpoints(home: Path) -> Endpoints | None:
     return None if run is None or supervision.running(run) is None else _recorded(run)
 
 
+def abandoned(home: Path) -> tuple[int, Endpoints | None] | None:
+    """
+    The process number of a supervisor that was killed, and where what it left is to be reached as long as it lives; None = none was.
+    """
+    run = _existing_run_folder(home)
+    pid = supervision.killed(run) if run is not None else None
+    return None if run is None or pid is None else (pid, _recorded(run))
+
+
 def status(home: Path) -> tuple[ProcessStatus, ...]:
     """Every process; empty when the platform does not run."""
     run = _existing_run_folder(home)

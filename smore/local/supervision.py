@@ -193,6 +193,22 @@ def running(run: Path) -> Supervisor | None:
     return supervisor
 
 
+def killed(run: Path) -> int | None:
+    """
+    The process number of a supervisor that has ended without stopping what it had started; None where there is none such.
+
+    One that ends in order takes its record away.
+    """
+    try:
+        pid = int((run / "supervisor.pid").read_text())
+        words = psutil.Process(pid).cmdline()
+    except psutil.NoSuchProcess:
+        return pid
+    except (OSError, ValueError, psutil.Error):
+        return None
+    return None if any(word.endswith("daemon.py") for word in words) else pid
+
+
 def wait_ended(pid: int, timeout_s: float | None) -> bool:
     """
     Wait until a process that need not be our child has ended; False when the time is over first.

@@ -17,6 +17,7 @@ from scheduler.record import follow_jobs
 from smore import fleet
 from smore.catalog import Catalog
 from smore.domain.access import Scope
+from smore.domain.job import REFUSED
 from smore.queue import Queue
 from smore.settings import Settings
 from smore.store import Store
@@ -24,11 +25,12 @@ from tests.eventually import eventually
 from tests.fake_platform import GPU, report
 from tests.integration.test_api import Served, add_key, problem
 from worker import feed as feeds
+from worker import jobs as worker_jobs
 from worker import proc
 from worker.activity import Activity
 from worker.feed import Feed
 from worker.gate import Gate
-from worker.jobs import REFUSED, Jobs
+from worker.jobs import Jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,9 +57,12 @@ class Worker:
         self._cursor = "0-0"
         activity = Activity()
         self.moved: list[int] = []
+        #: What the device says of who computes on it.
+        self.computing: dict[int, float] | None = None
         self.jobs = Jobs(
             gpu=GPU, home=home, entrypoints=(), cores=(), environment={}, activity=activity, gate=Gate(activity), seed="s", probe_share=0.0,
             probe_max_s=1.0, memory_of=lambda _pid: 1.0, quick_memory_of=lambda _pid: None,
+            computing=lambda: self.computing, users=frozenset({os.geteuid()}),
             feed=lambda id_: Feed(client, prefix, id_, GPU), started=self.moved.append, changed=lambda: None,
         )  # fmt: skip
         self.jobs.adopt()
@@ -196,8 +201,109 @@ def test_what_cannot_be_attached_is_refused(http: httpx.Client, worker: Worker) 
     assert problem(attach(workload="x"), 422, "invalid_spec")["field"] == "workload"
     assert attach().status_code == 201
     worker.beat()
-    assert [one.exit_code for one in worker.jobs.reports()] == [REFUSED], "there is no such process"
+    assert [(one.exit_code, one.reason) for one in worker.jobs.reports()] == [
+        (REFUSED, f"there is no process {2**30} on the machine of {GPU}")
+    ]  # fmt: skip
+    assert problem(attach(pid=1), 422, "invalid_input")["field"] == "pid"
     problem(http.post("/v1/jobs/none/steps", json={"gpu": GPU, "steps": []}), 404, "not_found")
+
+
+def test_the_platforms_processes_are_refused_and_what_is_watched_already(
+    http: httpx.Client, worker: Worker, redis_client: "redis.Redis", store: Store, config: Settings
+) -> None:
+    """Whoever asks: this key is an operator's."""
+
+    def attach(**body: object) -> dict[str, Any]:
+        id_ = http.post("/v1/jobs/attach", json={"name": "squat"} | body).json()["id"]
+        worker.beat()
+        follow_jobs(store, fleet.Fleet(redis_client, config.redis.prefix))
+        found: dict[str, Any] = http.get(f"/v1/jobs/{id_}").json()
+        return found
+
+    for pid in (os.getpid(), int(redis_client.info("server")["process_id"])):
+        job = attach(pid=pid)
+        assert (job["state"], job["outcome"], job["memory_mib"]) == ("ended", "refused", 0.0)
+        assert "platform's own" in job["reason"]
+    # One that tells its steps is known by them; its process is not looked at.
+    job = attach(pid=os.getpid(), tracked=True)
+    assert (job["state"], [one.pid for one in worker.jobs.reports() if one.id == job["id"]]) == ("running", [0])
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert attach(pid=process.pid)["state"] == "running"
+        again = attach(pid=process.pid, boot=proc.boot_id(), start=proc.start_time(process.pid))
+        assert "watched already" in again["reason"]
+    finally:
+        process.communicate(b"\n")
+
+
+def test_a_projects_key_may_have_its_own_users_processes_watched(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        start, boot = proc.start_time(process.pid) or 0, proc.boot_id()
+        monkeypatch.setattr(worker.jobs, "_users", frozenset({os.geteuid() + 1}))
+
+        def attach(id_: str, **more: Any) -> str:
+            given = {"start": 0, "boot": "", "tracked": False} | more
+            worker.jobs.attach(fleet.AttachJob(version=1, id=id_, project="tenant", name="n", pid=process.pid, **given))
+            (one,) = [one for one in worker.jobs.reports() if one.id == id_]
+            worker.jobs.stop(id_)
+            return one.reason
+
+        assert "SMORE_WORKER__ATTACH_USERS" in attach("number")
+        assert attach("operator", any_user=True) == ""
+        assert attach("itself", start=start, boot=boot) == "", "who knows its boot and its start is on that machine"
+        assert "no process" in attach("another", start=start + 1, boot=boot)
+    finally:
+        process.communicate(b"\n")
+
+
+def test_what_does_not_compute_on_the_gpu_is_let_go(worker: Worker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first, second = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2))
+
+    def seen() -> dict[str, tuple[str, str]]:
+        worker.jobs.tick()
+        return {one.id: (one.state, one.reason) for one in worker.jobs.reports()}
+
+    try:
+        for process, id_ in ((first, "there"), (second, "elsewhere")):
+            command = fleet.AttachJob(version=1, id=id_, project="p", name="n", pid=process.pid, start=0, boot="", tracked=False)
+            worker.jobs.attach(command)
+        running = ("running", "")
+        worker.computing = {first.pid: 500.0}
+        assert seen() == {"there": running, "elsewhere": running}, "it has time to open the device"
+        monkeypatch.setattr(worker_jobs, "PLACED_S", -1.0)
+        worker.computing = None
+        assert seen() == {"there": running, "elsewhere": running}, "where the device cannot tell nobody is let go"
+        # It was seen there once: it need not compute all the time.
+        worker.computing = {}
+        found = seen()
+        assert (found["there"], found["elsewhere"][0]) == (running, "ended")
+        assert f"process {second.pid} did not compute on {GPU}" in found["elsewhere"][1]
+        assert second.poll() is None
+    finally:
+        for process in (first, second):
+            process.communicate(b"\n")
+
+
+def test_what_a_project_may_reserve(http: httpx.Client, worker: Worker) -> None:
+    def start(name: str, memory: str | None) -> httpx.Response:
+        return http.post("/v1/jobs", json={"name": name, "argv": ["zoo.train"], "memory": memory})
+
+    refused = problem(start("a", "100000GiB"), 422, "invalid_input")
+    assert (refused["field"], refused["memory_total_mib"]) == ("memory", 2048)
+    assert "which has 2048 MiB" in refused["detail"]
+    assert start("a", "1000MiB").status_code == 201
+    assert problem(start("b", "1000MiB"), 409, "conflict")["memory_free_mib"] == 998
+    first = http.put("/v1/projects/default/limits", json={"job_memory_mib": 1500})
+    assert first.json()["limits"]["job_memory_mib"] == 1500
+    eventually(lambda: start("b", "500MiB").status_code == 429, what="the limit")
+    assert problem(start("b", "500MiB"), 429, "limit_reached")["field"] == "job_memory_mib"
+    assert start("b", "400MiB").status_code == 201
+    http.put("/v1/projects/default/limits", json={"jobs": 2})
+    for refusal in (start("c", None), http.post("/v1/jobs/attach", json={"name": "c", "pid": 2**30})):
+        assert problem(refusal, 429, "limit_reached")["field"] == "jobs"
+    (project,) = http.get("/v1/projects").json()["projects"]
+    assert (project["use"]["jobs"], project["use"]["job_memory_mib"]) == (2, 1470)
 
 
 def test_ranks_of_one_training_make_one_job(store: Store) -> None:
@@ -266,7 +372,9 @@ def test_a_tracked_one_that_is_stopped_trains_on_and_tells_no_more(
     assert worker.jobs.running() == []
     follow_jobs(store, fleet.Fleet(redis_client, config.redis.prefix))
     ended = http.get(f"/v1/jobs/{job['id']}").json()
-    assert (ended["state"], ended["exit_code"]) == ("ended", None), "the platform does not know how it ended, for it has not"
+    assert (ended["state"], ended["exit_code"], ended["outcome"]) == ("ended", None, "stopped"), (
+        "the platform does not know how it ended, for it has not"
+    )
     assert http.post(f"/v1/jobs/{job['id']}/stop").json()["state"] == "ended", "twice is once"
 
     step(process, 2)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis
 from sqlalchemy import Engine, text
@@ -13,7 +14,7 @@ from smore import doctor, fleet
 from smore.doctor import Finding, Site, Verdict
 from smore.queue import Queue
 from smore.settings import Settings
-from tests.fake_platform import report
+from tests.fake_platform import GPU, report
 
 
 @pytest.fixture
@@ -103,8 +104,6 @@ def test_no_leader_and_no_gpu_instance(place: Site, redis_client: "redis.Redis")
 
 
 def test_clocks_and_strangers(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
-    import msgspec
-
     queue = Queue(redis_client, config.redis.prefix, config.queue)
     tell(queue, msgspec.structs.replace(report(), gpu="early", at=time.time() + 60))
     tell(queue, msgspec.structs.replace(report(), gpu="late", at=time.time() - 60))
@@ -113,6 +112,17 @@ def test_clocks_and_strangers(place: Site, config: Settings, redis_client: "redi
     assert set(ills(place)) == {"clock of early", "clock of late", "strangers on busy", "quarantine on busy"}
     fleet.Fleet(redis_client, config.redis.prefix).allow("busy", stranger)
     assert "strangers on busy" not in ills(place)
+
+
+def test_a_supervisor_that_was_killed_and_a_training_that_stands_still(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
+    job = fleet.JobReport(id="j1", project="p", state="running", pid=4711, memory_mib=1.0, iterations=9, suspended=True)
+    tell(Queue(redis_client, config.redis.prefix, config.queue), msgspec.structs.replace(report(), jobs=[job]))
+    found = ills(replace(place, killed=17))
+    assert {name: one.verdict for name, one in found.items()} == {
+        "supervisor": Verdict.BROKEN, f"training j1 on {GPU}": Verdict.WARNING,
+    }  # fmt: skip
+    assert "smore up" in found["supervisor"].fix
+    assert "kill -CONT 4711" in found[f"training j1 on {GPU}"].fix
 
 
 def test_servers_that_are_away(place: Site) -> None:

@@ -20,7 +20,8 @@ from psycopg import sql
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from smore.local import Layout, Process, StartFailed, down, endpoints, pid, restart, servers, status, up
+from smore.doctor import site
+from smore.local import Layout, Process, StartFailed, abandoned, down, endpoints, pid, restart, servers, status, up
 from smore.local.embedded import run_folder
 from smore.redis_url import celery_url
 from smore.settings import ApiSettings, Settings
@@ -223,9 +224,15 @@ def test_up_after_the_supervisor_was_killed(home: Path, config: Settings) -> Non
     with redis.Redis.from_url(first.redis_url) as client:
         client.set("kept", "yes")
     left = pid(home, "redis")
+    assert (abandoned(home), site(Settings(home=home)).killed) == (None, None)
     os.kill(first.supervisor_pid, signal.SIGKILL)
+    eventually(lambda: abandoned(home) is not None, what="it is seen to be gone")
+    assert abandoned(home) == (first.supervisor_pid, first)
+    found = site(Settings(home=home))
+    assert (found.killed, found.redis_url) == (first.supervisor_pid, first.redis_url), "the doctor goes on with what it left"
     second = up(home, config=config, processes=stand_ins, migration=())
     assert second.supervisor_pid != first.supervisor_pid
+    assert abandoned(home) is None
     assert pid(home, "redis") not in (None, left)
     # Two of them on the same files would ruin these. Its title names the socket, which of a deep home lies elsewhere.
     place = unquote(urlsplit(second.redis_url).path)

@@ -1,6 +1,5 @@
 """What outlives what: the worker, its zygote and runners, serverful jobs, Redis."""
 
-import contextlib
 import json
 import os
 import signal
@@ -29,7 +28,7 @@ def server(tmp_path: Path) -> Iterator[RedisProcess]:
 
 @pytest.fixture
 def stage(tmp_path: Path, server: RedisProcess) -> Iterator[Bench]:
-    with bench(tmp_path / "home", server, job_entrypoints='["zoo.train"]') as one:
+    with bench(tmp_path / "home", server, SMORE_JOB_ENTRYPOINTS='["zoo.train", "timeit"]') as one:
         yield one
 
 
@@ -158,21 +157,53 @@ def test_a_job_outlives_its_worker_and_is_adopted(stage: Bench) -> None:
     stage.start()
     eventually(lambda: (one := job(stage)) is not None and one.iterations > before, what="it goes on and is reported")
     assert (job(stage).state, job(stage).pid, job(stage).budget) == ("running", pid, 0.05)
-    # An orderly end leaves it alone too.
+    # A signal stops it for a time: it still runs, and makes no steps.
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: job(stage).suspended, what="it is told that it is stopped")
+    assert job(stage).state == "running"
+    os.kill(pid, signal.SIGCONT)
+    eventually(lambda: not job(stage).suspended, what="it is told that it goes on")
+    # What it dies of is known to a worker that is not its parent.
+    os.kill(pid, signal.SIGSEGV)
+    eventually(lambda: job(stage).state == "ended", what="its end is seen")
+    assert job(stage).exit_code == -signal.SIGSEGV
+
+
+#: Waits for as long as it is let, without the seconds that importing torch takes.
+IDLE = ("timeit", "-n", "1", "-r", "1", "-s", "import time", "time.sleep(600)")
+
+
+def test_what_became_of_jobs_while_no_worker_was_there(stage: Bench) -> None:
+    for id_, argv in (("whole", IDLE), ("killed", IDLE), ("orphan", IDLE), ("short", ("timeit", "-n", "1", "pass"))):
+        start_job(stage, *argv, id_=id_)
+    eventually(lambda: all(job(stage, id_) is not None for id_ in ("whole", "killed", "orphan")), what="they run")
+    pids = {id_: job(stage, id_).pid for id_ in ("whole", "killed", "orphan")}
+    assert all(pids.values()), stage.log()
+    eventually(lambda: (one := job(stage, "short")) is not None and one.state == "ended", what="it has ended")
+    assert job(stage, "short").exit_code == 0
+    shims = {id_: proc.ancestors(pid)[0] for id_, pid in pids.items()}
+    assert all(os.getsid(pid) == pid != os.getsid(shims[id_]) for id_, pid in pids.items())
     assert stage.stop() == 0
-    assert proc.start_time(pid) is not None
-    os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        eventually(lambda: proc.start_time(pid) is None, what="it is gone")
+    assert all(proc.start_time(pid) is not None for pid in pids.values()), "an orderly end leaves them alone"
+    os.kill(shims["orphan"], signal.SIGKILL)
+    for id_ in ("killed", "orphan"):
+        os.kill(pids[id_], signal.SIGKILL)
+        eventually(lambda id_=id_: proc.start_time(pids[id_]) is None, what="it is gone")  # type: ignore[misc]
     stage.start()
-    eventually(lambda: (one := job(stage)) is not None and one.state == "lost", what="it is reported lost")
-    assert job(stage).exit_code is None
+    eventually(lambda: (one := job(stage, "orphan")) is not None and one.state == "lost", what="without its shim nobody saw its end")
+    assert (job(stage, "killed").state, job(stage, "killed").exit_code) == ("ended", -signal.SIGKILL)
+    assert (job(stage, "orphan").exit_code, job(stage, "whole").state) == (None, "running")
+    # An adopted one is stopped like one of this worker's own.
+    stage.fleet.send("t0", StopJob(version=1, id="whole"))
+    eventually(lambda: job(stage, "whole").state == "ended", what="it is stopped")
+    assert job(stage, "whole").exit_code == -signal.SIGTERM
 
 
 def test_a_job_that_may_not_run_is_refused(stage: Bench) -> None:
     start_job(stage, "http.server", "0")
     eventually(lambda: (one := job(stage)) is not None and one.state == "ended", what="it is refused")
     assert job(stage).exit_code == 126 and job(stage).pid == 0
+    assert "'http.server'" in job(stage).reason
 
 
 def test_runners_have_no_credentials(stage: Bench) -> None:
@@ -183,7 +214,7 @@ def test_runners_have_no_credentials(stage: Bench) -> None:
 
 
 def test_a_share_is_a_control_group_where_one_may_be_made(tmp_path: Path, server: RedisProcess) -> None:
-    with bench(tmp_path / "home", server, share="0.5", job_entrypoints='["zoo.train"]') as stage:
+    with bench(tmp_path / "home", server, share="0.5", SMORE_JOB_ENTRYPOINTS='["zoo.train"]') as stage:
         stage.call(stage.function("zoo.echo:Function"), 1)
         start_job(stage, *TRAIN)
         eventually(lambda: (one := job(stage)) is not None and one.pid > 0, what="the job runs")
@@ -202,7 +233,7 @@ def test_a_share_is_a_control_group_where_one_may_be_made(tmp_path: Path, server
 @pytest.fixture
 def guarded(tmp_path: Path, server: RedisProcess) -> Iterator[Bench]:
     """A worker that looks after a job closely: a tenth of the time is closed windows."""
-    with bench(tmp_path / "home", server, job_entrypoints='["zoo.train"]', probe_share="0.1") as one:
+    with bench(tmp_path / "home", server, SMORE_JOB_ENTRYPOINTS='["zoo.train"]', probe_share="0.1") as one:
         yield one
 
 

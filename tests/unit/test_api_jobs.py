@@ -5,10 +5,15 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
+from api import trainings
+from api.routes import health
 from api.routes.jobs import _shown
-from smore.domain.job import JobState, state_of
-from smore.fleet import JobReport
+from smore.domain.errors import Conflict, InvalidInput, LimitReached
+from smore.domain.job import REFUSED, JobState, exit_of, outcome_of, state_of
+from smore.domain.limits import Limits
+from smore.fleet import JobReport, Report
 from smore.store import Job
+from tests import fake_platform
 
 JOB = Job(
     id="j", project="default", name="train", argv=["zoo.train"], gpus=["a", "b"], state=JobState.RUNNING, tags={}, created_at=1.0,
@@ -70,3 +75,102 @@ def test_the_loss_is_that_of_the_rank_with_the_highest_bound_once_all_are_known(
 )
 def test_state_of_several_ranks(stored: JobState, reported: list[str], state: JobState) -> None:
     assert state_of(stored, set(reported)) is state
+
+
+def test_a_job_ended_as_badly_as_its_worst_rank() -> None:
+    assert [exit_of(codes) for codes in ([], [None], [0], [0, 0], [0, None], [None, 0, 3], [0, -11, 1])] == [None, None, 0, 0, None, 3, -11]
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_code", "asked", "reason", "outcome", "signal"),
+    [
+        (JobState.RUNNING, None, False, "", None, None),
+        (JobState.STOPPING, None, True, "", None, None),
+        (JobState.ENDED, 0, False, "", "succeeded", None),
+        (JobState.ENDED, 3, False, "", "failed", None),
+        (JobState.ENDED, REFUSED, False, "", "failed", None),
+        (JobState.ENDED, -11, False, "", "killed", "SIGSEGV"),
+        (JobState.ENDED, -99, False, "", "killed", "signal 99"),
+        (JobState.ENDED, -15, True, "", "stopped", "SIGTERM"),
+        (JobState.ENDED, None, True, "", "stopped", None),
+        (JobState.ENDED, None, False, "", "unknown", None),
+        (JobState.LOST, None, True, "", "unknown", None),
+        (JobState.ENDED, REFUSED, False, "no such process", "refused", None),
+        (JobState.ENDED, None, False, "not on the device", "detached", None),
+    ],
+)
+def test_how_a_job_ended(state: JobState, exit_code: int | None, asked: bool, reason: str, outcome: str | None, signal: str | None) -> None:
+    assert outcome_of(state, exit_code, asked=asked, reason=reason) == outcome
+    tags = {"asked": asked, "reason": reason}
+    shown = _shown(dataclasses.replace(JOB, state=state, exit_code=exit_code, tags=tags), [])
+    if state is not JobState.RUNNING:
+        assert (shown.outcome, shown.signal, shown.reason) == (outcome, signal, reason or None)
+
+
+def test_how_it_ended_is_told_before_it_is_written_down() -> None:
+    ended = replace(report("ended"), exit_code=-11)
+    shown = _shown(JOB, [ended, replace(ended, exit_code=0)])
+    assert (shown.state, shown.outcome, shown.signal, shown.exit_code) == ("ended", "killed", "SIGSEGV", -11)
+    suspended = _shown(JOB, [replace(report(), suspended=True), report()])
+    assert (suspended.state, suspended.suspended, suspended.outcome) == ("running", True, None)
+
+
+def gpu(name: str, *jobs: JobReport, total_mib: float = 1000) -> Report:
+    return replace(fake_platform.report(), gpu=name, memory_total_mib=total_mib, jobs=jobs)
+
+
+def declared(id_: str, mib: float, *gpus: str, state: JobState = JobState.RUNNING) -> Job:
+    return dataclasses.replace(JOB, id=id_, gpus=list(gpus), state=state, tags={"memory_mib": mib} if mib else {})
+
+
+def test_a_reserve_must_fit_the_device_and_what_others_have_reserved_of_it() -> None:
+    # One declared 400 MiB and holds more; one has declared nothing; what nobody reports yet counts as declared.
+    a = gpu("a", replace(report(), id="x", reserve_mib=525), replace(report(), id="y", reserve_mib=100))
+    b = gpu("b", total_mib=2000)
+    jobs = [declared("x", 400, "a", "b"), declared("y", 0, "a")]
+    assert trainings.reserves(jobs, [a, b]) == {("x", "a"): 525, ("x", "b"): 420, ("y", "a"): 100}
+
+    trainings.check_fits([a, b], jobs, 0)
+    trainings.check_fits([a], jobs, 357)
+    with pytest.raises(Conflict, match=r"358 MiB and 5% more do not fit on a now: other trainings have reserved all but 375 of its 1000"):
+        trainings.check_fits([a], jobs, 358)
+    with pytest.raises(InvalidInput, match="102400000 MiB and 5% more do not fit on b, which has 2000 MiB") as refused:
+        trainings.check_fits([b], jobs, 102400000)
+    assert refused.value.details == {"field": "memory", "gpu": "b", "memory_total_mib": 2000}
+    with pytest.raises(InvalidInput):
+        trainings.check_fits([a], [], 960)
+
+    enough, fitting = trainings.places([a, b], jobs, 700)
+    assert ([one.gpu for one in enough], [one.gpu for one in fitting]) == (["a", "b"], ["b"])
+
+
+def test_a_projects_trainings_are_bounded() -> None:
+    a = gpu("a", replace(report(), id="y", reserve_mib=100), replace(report(), id="z"))
+    jobs = [declared("x", 400, "a", state=JobState.STARTING), declared("y", 0, "a")]
+    # One that was stopped counts as long as a worker tells of it.
+    stopping = [declared("z", 0, "a", state=JobState.STOPPING), declared("gone", 0, "a", state=JobState.STOPPING)]
+    assert [one.id for one in trainings.going_on([*jobs, *stopping], [a])] == ["x", "y", "z"]
+
+    def refusal(limits: Limits, wanted_mib: float = 0.0) -> object:
+        try:
+            trainings.check_limits(jobs, [a], limits, 3, wanted_mib)
+        except LimitReached as error:
+            return error.details["field"], error.details["limit"]
+        return None
+
+    assert refusal(Limits()) is None
+    assert refusal(Limits(jobs=2)) == ("jobs", 2)
+    assert refusal(Limits(jobs=0)) == ("jobs", 0)
+    assert refusal(Limits(job_memory_mib=730), 200) is None
+    assert refusal(Limits(job_memory_mib=729), 200) == ("job_memory_mib", 729)
+    assert refusal(Limits(job_memory_mib=521)) is None
+    assert refusal(Limits(job_memory_mib=520)) == ("job_memory_mib", 520)
+    with pytest.raises(LimitReached) as refused:
+        trainings.check_limits([*jobs, jobs[0]], [a], Limits(), 3)
+    assert refused.value.details["retry_after_s"]
+
+
+def test_a_supervisor_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for parent, count in ((None, 0), (health.os.getppid(), 0), (2**30, 1)):
+        monkeypatch.setattr(health, "_SUPERVISOR", parent)
+        assert len(health._warnings()) == count

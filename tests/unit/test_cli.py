@@ -244,6 +244,27 @@ def test_a_job_takes_a_budget(serve: Serve) -> None:
     assert platform.asked == [("POST /v1/jobs", {"name": "night", "argv": ["zoo.train"], "env": {}, "budget": 0.03})]
 
 
+def test_how_a_job_ended_is_told(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    told = [
+        ({"state": "running"}, "running"),
+        ({"state": "running", "suspended": True}, "running, suspended by a signal: no steps"),
+        ({"state": "ended", "outcome": "succeeded", "exit_code": 0}, "ended: succeeded"),
+        ({"state": "ended", "outcome": "failed", "exit_code": 3}, "ended: failed, exit code 3"),
+        ({"state": "ended", "outcome": "killed", "signal": "SIGSEGV", "exit_code": -11}, "ended: killed by SIGSEGV"),
+        ({"state": "ended", "outcome": "stopped", "exit_code": 0}, "ended: stopped by its owner"),
+        ({"state": "ended", "outcome": "refused", "reason": "of the kernel"}, "ended: refused, of the kernel"),
+        ({"state": "lost", "outcome": "unknown"}, "lost: unknown"),
+        # Of an older platform.
+        ({"state": "ended"}, "ended"),
+    ]  # fmt: skip
+    platform = serve()
+    platform.answers["GET /v1/jobs"] = (200, {"jobs": [{"id": f"j{number}", **job} for number, (job, _) in enumerate(told)]})
+    assert smore("jobs", "-o", "table") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for number, (_, wanted) in enumerate(told):
+        assert f"j{number} {wanted}" in said or wanted in said
+
+
 def test_who_attaches_a_process_hears_whether_there_is_one(
     serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,7 +274,8 @@ def test_who_attaches_a_process_hears_whether_there_is_one(
     for state, code, said in (
         ("running", 0, ""), ("ended", 1, "there is no process 7 on the machine of cpu0"), ("starting", 0, "has not said yet"),
     ):  # fmt: skip
-        platform.answers["GET /v1/jobs/j1"] = (200, {"id": "j1", "name": "pid-7", "state": state})
+        job = {"id": "j1", "name": "pid-7", "state": state, "reason": said if state == "ended" else None}
+        platform.answers["GET /v1/jobs/j1"] = (200, job)
         assert smore("jobs", "attach", "--pid", "7") == code
         out, err = capsys.readouterr()
         assert out.startswith("j1 on cpu0")

@@ -39,9 +39,12 @@ Q = "/v1/queues"
         (("slo", "function", "f", "250ms"), "PUT /v1/functions/f/slo", {"deadline_ms": 250.0}),
         (("slo", "function", "f"), "PUT /v1/functions/f/slo", {"deadline_ms": None}),
         (
-            ("projects", "limit", "p", "--rate", "5", "--depth", "9"),
+            ("projects", "limit", "p", "--rate", "5", "--depth", "9", "--jobs", "3"),
             "PUT /v1/projects/p/limits",
-            {"rate_per_s": 5.0, "burst": None, "depth": 9, "concurrency": None, "warm_memory_mib": None},
+            {
+                "rate_per_s": 5.0, "burst": None, "depth": 9, "concurrency": None, "warm_memory_mib": None, "jobs": 3,
+                "job_memory_mib": None,
+            },
         ),
         (("projects", "create", "p"), "POST /v1/projects", {"name": "p"}),
     ],
