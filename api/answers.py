@@ -16,6 +16,10 @@ JSON_TYPE = (b"content-type", b"application/json")
 #: What the gate calls a limit → the field that sets it (smore/domain/limits.py).
 _LIMITS = {"rate": "rate_per_s", "depth": "depth", "concurrency": "concurrency"}
 RAW_TYPE = (b"content-type", b"application/octet-stream")
+#: An estimate from here on says nothing: a thousand years, in microseconds.
+_NEVER_US = 1e9 * 365.25 * 86_400 * 1000
+#: The first and the last second that a date can be of, epoch.
+_FIRST_S, _LAST_S = -62_135_596_800.0, 253_402_300_799.0
 
 
 class Answer(Response):
@@ -71,11 +75,12 @@ def item(reply: Reply, gate: Gate | None = None) -> bytes:
     return orjson.dumps({key: value for key, value in error.details.items() if key != "retry_after_s"} | {"detail": str(error)})
 
 
-def earliest(now_us: int, needed_us: int) -> dict[str, object]:
-    """The earliest deadline that would be accepted, from now and as an instant; nothing where it is not known."""
-    if not needed_us:
+def earliest(now_us: float, needed_us: float) -> dict[str, object]:
+    """The earliest deadline that would be accepted, from now and as an instant; nothing where it is not known. Any numbers will do."""
+    if not 0 < needed_us < _NEVER_US:
         return {}
-    return {"earliest_deadline_ms": math.ceil(needed_us / 1000), "earliest_deadline_at": moment((now_us + needed_us) / 1e6)}
+    from_us = min(max(_FIRST_S * 1e6, now_us), _LAST_S * 1e6)
+    return {"earliest_deadline_ms": math.ceil(needed_us / 1000), "earliest_deadline_at": moment((from_us + needed_us) / 1e6)}
 
 
 def server_timing(reply: Reply, result: Result) -> bytes:
@@ -102,7 +107,7 @@ def refusal(admission: Admission, slo_us: int) -> CallerError:
         case "infeasible":
             needed_us = admission.earliest_us - admission.now_us
             # When so much of what waits now will have been worked off.
-            return SloInfeasible(**earliest(admission.now_us, needed_us), retry_after_s=max(1, math.ceil((needed_us - slo_us) / 1e6)))
+            return SloInfeasible(**earliest(admission.now_us, needed_us), retry_after_s=_after_s(needed_us - slo_us))
         case _:
             return DeadlineExpired()
 
@@ -111,10 +116,15 @@ def limit_reached(limit: str, bound: float, after_us: int) -> LimitReached:
     """What the gate calls ``limit`` is ``bound`` and reached."""
     field = _LIMITS[limit]
     return LimitReached(
-        f"The project has reached its limit {field} ({bound:g}).", field=field, limit=bound, retry_after_s=max(1, math.ceil(after_us / 1e6))
+        f"The project has reached its limit {field} ({bound:g}).", field=field, limit=bound, retry_after_s=_after_s(after_us)
     )  # fmt: skip
 
 
+def _after_s(wait_us: float) -> int:
+    """For Retry-After: whole seconds, from one to a day."""
+    return math.ceil(min(max(1e6, wait_us), 86_400e6) / 1e6)
+
+
 def moment(at: float) -> datetime:
-    """Epoch seconds as what JSON writes in RFC 3339."""
-    return datetime.fromtimestamp(at, UTC)
+    """Epoch seconds as what JSON writes in RFC 3339; the first or the last date that there is for what lies beyond."""
+    return datetime.fromtimestamp(min(max(_FIRST_S, at), _LAST_S), UTC)

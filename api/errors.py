@@ -125,6 +125,8 @@ STATUS: Mapping[str, int] = {
 FAILURE: Mapping[str, int] = {
     # The function's own exception, told to its caller as it is.
     Cause.HANDLER_ERROR: 422,
+    # Of this input; of another it may be smaller.
+    Cause.RESULT_TOO_LARGE: 422,
     Cause.FUNCTION_DELETED: 404,
     Cause.BAD_OUTPUT: 502,
     Cause.CRASHED: 502,

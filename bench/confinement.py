@@ -25,11 +25,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.report import emit, progress, rounded
-from worker.frames import SLACK_MIB, Confinement, Load
+from worker.frames import SLACK_MIB, Confinement, Load, Results
 from worker.processes import Bounds, Zygote
 
 FUNCTIONS = {"echo": "zoo.echo:Function", "mobilenet": "zoo.mobilenet:Function"}
 LOAD_S = 60.0
+RESULTS = Results(one=1 << 20, together=1 << 20)
 
 
 def zygote(home: Path, *, shut: bool) -> Zygote:
@@ -53,7 +54,7 @@ def measure(zygotes: dict[str, Zygote], function: str, rounds: int) -> dict[str,
             began = time.perf_counter()
             runner = zygotes[name].fork()
             forked = time.perf_counter()
-            runner.load(Load(entrypoint=FUNCTIONS[function], device="cpu", memory_mib=512.0, label=function), LOAD_S)
+            runner.load(Load(entrypoint=FUNCTIONS[function], device="cpu", memory_mib=512.0, label=function, results=RESULTS), LOAD_S)
             loaded = time.perf_counter()
             runner.unload()
             took[f"fork_{name}_ms"].append(forked - began)

@@ -503,7 +503,7 @@ class Leader:
             bounds = self._policy.feasible(now, function, revision)
             if bounds is not None:
                 times = (bounds.backlog_s, bounds.floor_s, bounds.each_s)
-                told[function] = ":".join(map(str, (stamp, *(int(seconds * 1e6) for seconds in times), bounds.counted)))
+                told[function] = ":".join(map(str, (stamp, *map(_told_us, times), bounds.counted)))
         return told
 
     def _tell_kept(self, now: float) -> None:
@@ -660,6 +660,11 @@ def _loss(job: wire.JobReport) -> JobLoss:
         closed=Sample(mean=job.closed_s, sd=job.closed_sd, n=job.closed_n) if job.closed_n else None,
         windows=job.windows,
     )
+
+
+def _told_us(seconds: float) -> int:
+    """Whole microseconds, whatever the estimate: digits are all that the gate reads. What takes a year is never."""
+    return int(min(max(0.0, seconds), 365.25 * 86_400) * 1e6)
 
 
 def _run(meta: str) -> tuple[float | None, int]:

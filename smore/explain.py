@@ -104,6 +104,7 @@ CAUSES: Mapping[str, str] = {
     Cause.TIMED_OUT: "it ran for longer than its revision may",
     Cause.LOAD_FAILED: "the function could not be loaded",
     Cause.BAD_OUTPUT: "what the function returned was not what it declares",
+    Cause.RESULT_TOO_LARGE: "what the function returned was larger than a result may be",
     Cause.QUARANTINED: "its revision was kept out after crashes",
     Cause.FUNCTION_DELETED: "the function was deleted",
     Cause.DISPATCH_LIMIT: "it was dispatched as often as allowed, and no worker began",

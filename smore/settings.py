@@ -86,6 +86,9 @@ class QueueSettings(BaseModel):
     #: (smore/payloads.py). None = all go through Redis, as they must where a GPU worker is on another machine.
     payloads: Path | None = None
     result_bytes: int = 256 << 20
+    #: Of one result, ``result_too_large`` beyond it. All results of a batch together have ``result_bytes``. Redis ends a connection that
+    #: 32 MiB wait for (client-output-buffer-limit pubsub): a gateway would be cut off with all its callers.
+    max_result_bytes: int = Field(default=24 << 20, ge=1)
     events: int = 1_000_000
     #: How long a finished invocation's record and result stay in Redis.
     result_ttl_s: float = 600.0

@@ -33,7 +33,7 @@ from worker.device import Device, open_device
 from worker.environments import Environments
 from worker.execution import Executor
 from worker.feed import Feed
-from worker.frames import SLACK_MIB, Confinement
+from worker.frames import SLACK_MIB, Confinement, Results
 from worker.gate import Gate, Prober
 from worker.heartbeat import Heartbeat
 from worker.jobs import Jobs
@@ -95,6 +95,7 @@ class Worker:
             owed_mib=lambda: self.jobs.owed_mib(), beyond_mib=beyond_mib, faulted=self._faulted, changed=lambda: self.heartbeat.wake(),
             boot=self.boot, supply=self.supplier.take, secrets_of=Secrets(catalog, config.secrets_file).of,
             parked=Parked(own.host_mib, own.keep_host_s),
+            results=Results(one=config.queue.max_result_bytes, together=config.queue.result_bytes),
         )  # fmt: skip
         self.gate = Gate(self.pool.activity)
         self.jobs = Jobs(

@@ -2,8 +2,8 @@
 One batch from its message to its results: start, a seat in the warm pool, predict, finish.
 
 Two round trips to Redis and one to the runner where the model is warm. What goes wrong has one place each: the caller's input and handler
-errors fail the invocation, a crash gives it back. In a batch only the guilty one may be charged, so a batch that fails as a whole is
-given back and each member runs alone.
+errors fail the invocation, a crash gives it back, an answer that is none fails it and is not tried again. In a batch only the guilty one
+may be charged, so a batch that fails as a whole is given back and each member runs alone.
 """
 
 import threading
@@ -23,11 +23,12 @@ from smore.domain.invocation import Cause, Encoding
 from smore.queue import Begun, Outcome, Queue
 from smore.settings import WorkerSettings
 from smore.stream import Execution, Result, encode, encode_json, error_result
+from worker import answers
 from worker.device import Device
-from worker.frames import Answer, Item, Predicted
+from worker.frames import ITEM_TEXT, Answer, BadFrame, Item
 from worker.gate import Gate
 from worker.pool import LoadFailed, Pool, Quarantined, Seat, Unservable
-from worker.processes import RunnerDied, RunnerFailed, RunnerTimeout
+from worker.processes import LOAD_PHASES, Ran, RunnerDied, RunnerFailed, RunnerTimeout
 
 log = observability.logger(__name__)
 
@@ -233,7 +234,7 @@ class Executor:
             for m in members
         ]
         try:
-            predicted, body = seat.runner.predict(items, [m.begun.payload for m in members], trace, spec.timeout_s)
+            ran = seat.runner.predict(items, [m.begun.payload for m in members], trace, spec.timeout_s)
         except RunnerDied as error:
             self._died(batch, seat, error)
             return
@@ -245,23 +246,26 @@ class Executor:
         except RunnerFailed as error:
             self._failed(batch, seat, error)
             return
+        except BadFrame as error:
+            self._broke(batch, seat, error)
+            return
         except BaseException:
             # A defect of ours: the runner's state is unknown.
             self._end(batch, seat)
             raise
         self._settling(batch)
         self._pool.release(seat)
-        self._pool.ran(seat, predicted.run_us / 1e6)
+        self._pool.ran(seat, ran.run_s)
         self._pool.succeeded(seat)
-        observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(predicted.run_us / 1e6)
+        observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(ran.run_s)
         meta = encode_json(
             Execution(
-                boot=self._boot, cold=seat.cold, load_ms=seat.instance.phases if seat.cold else {}, run_ms=predicted.run_us / 1e3,
-                batch=len(members), rows=predicted.rows, co=beside, jobs=jobs, pid=seat.runner.pid, device=self._device.description,
-                sharing_mode=self._device.sharing_mode,
+                boot=self._boot, cold=seat.cold, load_ms=seat.instance.phases if seat.cold else {}, run_ms=ran.run_s * 1e3,
+                batch=len(members), rows=_rows(items, ran.answers), co=beside, jobs=jobs, pid=seat.runner.pid,
+                device=self._device.description, sharing_mode=self._device.sharing_mode,
             )
         ).decode()  # fmt: skip
-        self._finish(batch, meta, _outcomes(members, predicted, memoryview(body), seat))
+        self._finish(batch, meta, _outcomes(members, ran, seat))
 
     # ---- how it goes wrong --------------------------------------------------------------------------------------------------------------
 
@@ -301,6 +305,14 @@ class Executor:
             self._settling(batch)
             self._pool.release(seat)
             self._charge(batch, error.cause, str(error))
+
+    def _broke(self, batch: Batch, seat: Seat, error: BadFrame) -> None:
+        """No accident, and nothing that another GPU instance would do better."""
+        culprit = batch.members[0].id
+        self._end(batch, seat)
+        log.warning("runner broke the protocol", revision=batch.revision, pid=seat.runner.pid, error=str(error), batch=len(batch.members))
+        self._pool.crashed(seat, culprit, Cause.CRASHED, broke=True)
+        self._charge(batch, Cause.CRASHED, f"The runner broke the protocol: {error}.")
 
     def _charge(self, batch: Batch, cause: Cause, message: str) -> None:
         """The fault of the one that ran; of a batch, of one among them: each is run alone to find out which."""
@@ -354,20 +366,44 @@ class Executor:
                 pause_s = min(2 * pause_s, 1.0)
 
 
-def _outcomes(members: Sequence[Member], predicted: Predicted, body: memoryview, seat: Seat) -> list[Outcome]:
+def _rows(items: Sequence[Item], given: Sequence[Answer]) -> int:
+    """Of those that ran: an input that could not be read is answered with the function's own error."""
+    pairs = zip(items, given, strict=True)
+    return sum(item.rows for item, answer in pairs if item.encoding != Encoding.CANARY and answer.cause != Cause.HANDLER_ERROR)
+
+
+def _outcomes(members: Sequence[Member], ran: Ran, seat: Seat) -> list[Outcome]:
     """Each member's result record."""
     outcomes = []
-    at = 0
-    for member, answer in zip(members, predicted.answers, strict=True):
-        own = bytes(body[at : at + answer.length])
-        at += answer.length
-        outcomes.append(_outcome(member, answer, own, predicted.run_us, seat))
+    for member, answer, own in zip(members, ran.answers, ran.results, strict=True):
+        if member.begun.encoding is Encoding.CANARY and answer.form == "json":
+            outcomes.append(_outcome(member, answer, _measured(own, ran, seat), int(ran.run_s * 1e6), seat))
+        else:
+            outcomes.append(_outcome(member, answer, own, int(ran.run_s * 1e6), seat))
     return outcomes
+
+
+def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
+    """What a canary found, for whoever deploys it: what the runner says of its tensors, and times by our own clock."""
+    found = answers.describe(description)
+    load_ms = sum(seat.instance.phases.get(phase, 0.0) for phase in LOAD_PHASES)
+    return encode_json(
+        {
+            "inputs": found.inputs, "outputs": found.outputs, "load_ms": round(load_ms, 3), "run_ms": round(ran.run_s * 1e3, 3),
+            "memory_mib": round(found.memory_mib, 1),
+        }
+    )  # fmt: skip
 
 
 def _outcome(member: Member, answer: Answer, body: bytes, run_us: int, seat: Seat) -> Outcome:
     result = Result(
-        form=answer.form, load_us=seat.load_us, run_us=run_us, cold=seat.cold, body=body, message=answer.message, shapes=answer.shapes
+        form=answer.form,
+        load_us=seat.load_us,
+        run_us=run_us,
+        cold=seat.cold,
+        body=body,
+        message=answer.message[:ITEM_TEXT],
+        shapes=answer.shapes,
     )
     failed = answer.form == "error"
     return Outcome(

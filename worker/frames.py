@@ -4,10 +4,15 @@ What a GPU worker and its runners say to each other, and how it is framed.
 A frame is ``<u32 length of meta, u64 length of body>``, then the meta (one msgpack array, the structs below), then the body: payloads or
 results one after the other, uncopied. The two sides alternate strictly: a request, its answer. The zygote's talk (:class:`Fork` …) is one
 msgpack array a packet, because its socket keeps packets apart.
+
+A runner may be hostile. What comes from it is bounded before memory is taken for it, and checked before anybody uses it
+(:mod:`worker.answers`); what breaks the rules is a :class:`BadFrame`.
 """
 
+import select
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,11 +24,25 @@ Chunk = bytes | bytearray | memoryview
 #: Allowed beyond the declared memory on a CPU: the interpreter's own growth, and what malloc takes ahead (MALLOC_TOP_PAD_).
 SLACK_MIB: Final = 128
 
+#: The longest meta of an answer: the texts below for each of the 1,024 invocations of the largest batch, and room for what stands between.
+META_BYTES: Final = 5 << 20
+#: The longest error text of one invocation in a batch, characters (of up to four bytes), and of a whole batch or load.
+ITEM_TEXT: Final = 1000
+TEXT: Final = 4000
+#: The longest description of one invocation's tensors; it becomes a header of the answer.
+SHAPES_BYTES: Final = 4096
+
 _HEADER: Final = struct.Struct("<IQ")
 #: A message up to this takes one system call to receive.
 _FIRST_READ: Final = 64 << 10
 #: Buffers in one sendmsg; Linux allows 1024.
 _BUFFERS: Final = 512
+#: What is announced beyond this is given memory only as it comes.
+_STEP: Final = 8 << 20
+
+
+class BadFrame(Exception):
+    """What came is no answer to what was asked. The message quotes nothing of what came."""
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True):
@@ -39,11 +58,19 @@ class Prepare(_Message, frozen=True, tag="prepare"):
     device: str
 
 
+class Results(_Message, frozen=True):
+    """Bytes of one result at most, and of all results of a batch."""
+
+    one: int
+    together: int
+
+
 class Load(_Message, frozen=True, tag="load"):
     entrypoint: str
     device: str
     #: The function's own memory may not grow beyond this.
     memory_mib: float
+    results: Results
     #: ``<project>/<name>@<revision>``, for the log.
     label: str
     #: The unpacked folder that the entrypoint is imported from, "" = it is a module of the platform.
@@ -93,7 +120,8 @@ class Parked(_Message, frozen=True, tag="parked"):
 
 
 class Loaded(_Message, frozen=True, tag="loaded"):
-    #: Milliseconds: import, weights, first_run; of a parked model ``host`` alone.
+    #: How the load's time divides among its parts, milliseconds: import, weights, first_run; of a parked model host alone. How long the
+    #: whole took the parent knows by its own clock.
     phases: dict[str, float]
     #: Of the device; 0 on a CPU, where the parent reads it from the kernel.
     memory_mib: float
@@ -101,7 +129,11 @@ class Loaded(_Message, frozen=True, tag="loaded"):
 
 
 class Answer(_Message, frozen=True):
-    """One invocation's result: ``form`` json or raw with the next ``length`` bytes of the body, or error with a cause and a message."""
+    """
+    One invocation's result: ``form`` json or raw with the next ``length`` bytes of the body, or error with a cause and a message.
+
+    That of a canary is the JSON of a :class:`Description`.
+    """
 
     form: str
     length: int = 0
@@ -112,8 +144,6 @@ class Answer(_Message, frozen=True):
 
 class Predicted(_Message, frozen=True, tag="predicted"):
     answers: list[Answer]
-    run_us: int
-    rows: int
 
 
 class Failed(_Message, frozen=True, tag="failed"):
@@ -124,6 +154,23 @@ class Failed(_Message, frozen=True, tag="failed"):
 
 
 FromRunner = Prepared | Loaded | Parked | Predicted | Failed
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """As :class:`smore.domain.function.TensorSpec`."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class Description(msgspec.Struct, frozen=True):
+    """What went into a canary and came out, None = JSON values; ``memory_mib``: what the runner holds then."""
+
+    inputs: list[Tensor] | None
+    outputs: list[Tensor] | None
+    memory_mib: float
+
 
 # ---- to and from the zygote -------------------------------------------------------------------------------------------------------------
 
@@ -209,18 +256,37 @@ decode_from_zygote = msgspec.msgpack.Decoder(FromZygote).decode
 ZYGOTE_PACKET: Final = 16 << 10
 
 
+def read_answer(meta: bytearray) -> FromRunner:
+    """Raises BadFrame."""
+    try:
+        answer: FromRunner = decode_from_runner(meta)
+        return answer
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadFrame("its answer cannot be read") from error
+
+
 class Channel:
-    """Frames over one stream socket, whose time limit holds for each wait. Errors are the socket's; EOFError when the peer is gone."""
+    """Frames over one stream socket. Errors are the socket's; EOFError when the peer is gone, TimeoutError at the deadline, BadFrame."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self._first = memoryview(bytearray(_FIRST_READ))
+        self._waiting = select.poll()
+        self._waiting.register(sock, select.POLLIN)
 
-    def send(self, meta: bytes, bodies: Sequence[Chunk] = ()) -> None:
+    def expect_silence(self) -> None:
+        """Raises BadFrame where the peer has sent something before it was asked, EOFError where it is gone."""
+        if self._waiting.poll(0):
+            self._read(self._first[:1], None)
+            raise BadFrame("it spoke before it was asked")
+
+    def send(self, meta: bytes, bodies: Sequence[Chunk] = (), until: float | None = None) -> None:
+        """``until`` (monotonic) bounds the whole, None = nothing does."""
         views = [memoryview(body).cast("B") for body in bodies]
         size = sum(view.nbytes for view in views)
         left = [memoryview(_HEADER.pack(len(meta), size)), memoryview(meta), *(view for view in views if view.nbytes)]
         while left:
+            self._limit(until)
             sent = self.socket.sendmsg(left[:_BUFFERS])
             gone = 0
             while gone < len(left) and sent >= left[gone].nbytes:
@@ -230,26 +296,54 @@ class Channel:
             if sent:
                 left[0] = left[0][sent:]
 
-    def receive(self) -> tuple[bytearray, bytearray]:
-        """(meta, body). The body starts at an address that any tensor may have and belongs to the caller alone."""
-        got = self._read(self._first)
+    def receive(
+        self, meta_bytes: int | None = None, body_bytes: int | None = None, until: float | None = None
+    ) -> tuple[bytearray, bytearray]:
+        """
+        (meta, body). The body starts at an address that any tensor may have and belongs to the caller alone.
+
+        Raises BadFrame, having taken no memory for it, where either would be longer than allowed (None: any length is), and where bytes
+        follow the frame. ``until`` (monotonic) bounds the whole, however the bytes come.
+        """
+        got = self._read(self._first, until)
         while got < _HEADER.size:
-            got += self._read(self._first[got:])
+            got += self._read(self._first[got:], until)
         meta_size, body_size = _HEADER.unpack_from(self._first)
-        meta, body = bytearray(meta_size), bytearray(body_size)
+        if meta_bytes is not None and meta_size > meta_bytes:
+            raise BadFrame(f"its answer would have {meta_size} bytes of meta, {meta_bytes} are allowed")
+        if body_bytes is not None and body_size > body_bytes:
+            raise BadFrame(f"its answer would have {body_size} bytes of results, {body_bytes} are allowed")
+        if got > _HEADER.size + meta_size + body_size:
+            raise BadFrame("more bytes follow its answer")
+        # What came with the first read, then the rest straight to its place.
         at = _HEADER.size
-        for target in (meta, body):
-            # What came with the first read, then the rest straight to its place.
-            taken = min(len(target), got - at)
-            target[:taken] = self._first[at : at + taken]
-            at += taken
-            view = memoryview(target)
-            while taken < len(target):
-                taken += self._read(view[taken:])
+        meta = self._take(meta_size, self._first[at:got], until)
+        body = self._take(body_size, self._first[at + meta_size : got], until)
         return meta, body
 
-    def _read(self, target: memoryview) -> int:
+    def _take(self, size: int, come: memoryview, until: float | None) -> bytearray:
+        target = bytearray(min(size, _STEP))
+        taken = min(size, len(come))
+        target[:taken] = come[:taken]
+        while taken < size:
+            if taken == len(target):
+                # As much again as has come: who announces much and sends little holds little.
+                target += bytes(min(taken, size - taken))
+            with memoryview(target) as view:
+                while taken < len(target):
+                    taken += self._read(view[taken:], until)
+        return target
+
+    def _read(self, target: memoryview, until: float | None) -> int:
+        self._limit(until)
         count = self.socket.recv_into(target)
         if count == 0:
             raise EOFError("the peer is gone")
         return count
+
+    def _limit(self, until: float | None) -> None:
+        if until is not None:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the time is over")
+            self.socket.settimeout(left_s)

@@ -25,7 +25,7 @@ from smore.domain.invocation import Cause
 from smore.fleet import ParkedInstance, WarmInstance, WarmState
 from worker.activity import Activity
 from worker.device import Device
-from worker.frames import Load, Loaded
+from worker.frames import BadFrame, Load, Loaded, Results
 from worker.life import Life, Lives, Why
 from worker.parked import Parked
 from worker.processes import NoRunner, Runner, RunnerDied, RunnerFailed, RunnerTimeout, Zygote
@@ -120,7 +120,8 @@ class Pool:
     ``others_mib`` is what serverful jobs hold of the device or have reserved, ``owed_mib`` the part of it that they do not hold yet.
     ``beyond_mib``: what a runner may take of a CPU partition above what its function declares. ``faulted`` is told (function, revision,
     culprit, cause) of every fault of a device that a function may have caused. ``secrets_of`` gives a revision's secrets by name and may
-    raise LoadFailed and Unservable. ``changed`` is called (briefly, under the lock) when the warm set changes.
+    raise LoadFailed and Unservable. ``results`` bounds what runners may answer. ``changed`` is called (briefly, under the lock) when the
+    warm set changes.
 
     ``parked``: where what is let go of may wait; by default nothing is parked.
 
@@ -139,6 +140,7 @@ class Pool:
         beyond_mib: float = 0.0,
         faulted: Callable[[str, int, str, Cause], None] = lambda *_: None,
         secrets_of: Callable[[str, FunctionSpec], Mapping[str, str]] = lambda *_: {},
+        results: Results,
         changed: Callable[[], None],
         supply: Callable[[str, FunctionSpec], Supply],
         boot: str = "",
@@ -156,6 +158,7 @@ class Pool:
         self._beyond_mib = beyond_mib
         self._faulted = faulted
         self._secrets_of = secrets_of
+        self._results = results
         self._changed = changed
         self._supply = supply
         self._clock = clock
@@ -285,12 +288,12 @@ class Pool:
         with self._state:
             seat.instance.leaving = True
 
-    def crashed(self, seat: Seat, culprit: str, cause: Cause) -> None:
-        """Note that user code ended its runner."""
+    def crashed(self, seat: Seat, culprit: str, cause: Cause, *, broke: bool = False) -> None:
+        """Note that user code ended its runner, or ``broke`` the protocol, for which it was ended."""
         instance = seat.instance
         observability.RUNNER_DEATHS.labels(instance.function, self._gpu, cause.value).inc()
         self._note_crash(instance, culprit)
-        if cause is Cause.OUT_OF_MEMORY or seat.runner.status in _CRASHES:
+        if broke or cause is Cause.OUT_OF_MEMORY or seat.runner.status in _CRASHES:
             self._faulted(instance.function, instance.revision, culprit, cause)
 
     def ran(self, seat: Seat, seconds: float) -> None:
@@ -658,6 +661,7 @@ class Pool:
                     entrypoint=instance.spec.entrypoint,
                     device=self._device.handler_device,
                     memory_mib=instance.spec.memory_mib,
+                    results=self._results,
                     label=instance.label,
                     folder=str(supply.folder) if supply is not None else "",
                     secrets=dict(self._secrets_of(instance.function, instance.spec)),
@@ -677,13 +681,13 @@ class Pool:
                 self._lose(instance, Unservable("The zygote ended."))
             if instance.evicted is Cause.WORKER_BUSY:
                 self._lose(instance, Unservable("Training needed the memory."))
-            observability.RUNNER_DEATHS.labels(instance.function, self._gpu, Cause.LOAD_FAILED.value).inc()
-            culprit = f"load of runner {runner.pid}"
-            self._note_crash(instance, culprit)
             ran_out = instance.evicted is not None or runner.ran_out
-            if ran_out or error.status in _CRASHES:
-                self._faulted(instance.function, instance.revision, culprit, Cause.OUT_OF_MEMORY if ran_out else Cause.CRASHED)
+            cause = Cause.OUT_OF_MEMORY if ran_out else Cause.CRASHED if error.status in _CRASHES else None
+            self._blame(instance, runner, cause)
             self._lose(instance, LoadFailed(f"While loading: {error}"))
+        except BadFrame as error:
+            self._blame(instance, runner, Cause.CRASHED)
+            self._lose(instance, LoadFailed(f"While loading: it broke the protocol: {error}."))
         phases = {**supply.phases, **loaded.phases} if supply is not None else loaded.phases
         for phase, ms in phases.items():
             observability.LOAD_SECONDS.labels(instance.function, phase).observe(ms / 1e3)
@@ -707,6 +711,14 @@ class Pool:
                 runner.unload()
             self._drop(instance, Why.CRASHED if died else Why.OFFLOAD)
 
+    def _blame(self, instance: Instance, runner: Runner, fault: Cause | None) -> None:
+        """Note a runner's end while it was loaded or moved. ``fault``: what that counts as over all workers, None = nothing."""
+        observability.RUNNER_DEATHS.labels(instance.function, self._gpu, Cause.LOAD_FAILED.value).inc()
+        culprit = f"load of runner {runner.pid}"
+        self._note_crash(instance, culprit)
+        if fault is not None:
+            self._faulted(instance.function, instance.revision, culprit, fault)
+
     def _restored(self, instance: Instance) -> tuple[Runner, Loaded] | None:
         """Load out of host memory, where its revision is parked. None where it is not, or that failed: then it is loaded anew."""
         with self._state:
@@ -721,6 +733,11 @@ class Pool:
             loaded = parked.runner.restore(max(LOAD_S, instance.spec.timeout_s))
         except (RunnerFailed, RunnerDied, RunnerTimeout) as error:
             log.warning("not restored", function=instance.label, error=str(error))
+            parked.runner.end()
+            return None
+        except BadFrame as error:
+            log.warning("not restored", function=instance.label, error=str(error))
+            self._blame(instance, parked.runner, Cause.CRASHED)
             parked.runner.end()
             return None
         instance.runner, instance.life.host = parked.runner, True
@@ -745,6 +762,10 @@ class Pool:
             return False
         except (RunnerDied, RunnerTimeout) as error:
             log.warning("not parked", function=one.label, error=str(error))
+            return False
+        except BadFrame as error:
+            log.warning("not parked", function=one.label, error=str(error))
+            self._blame(one, one.runner, Cause.CRASHED)
             return False
         left_mib = self._device.runner_memory_mib(one.runner.pid) or 0.0
         with self._state:
@@ -890,7 +911,7 @@ class Pool:
         try:
             runner = self._zygote().fork()
             runner.prepare(self._device.handler_device, LOAD_S)
-        except (NoRunner, RunnerDied, RunnerTimeout, RunnerFailed) as error:
+        except (NoRunner, RunnerDied, RunnerTimeout, RunnerFailed, BadFrame) as error:
             log.warning("no standby runner", error=str(error))
             return
         memory_mib = self._device.process_memory_mib(runner.pid) or 0.0

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from smore import observability
 from smore.domain.invocation import Cause
-from worker import frames, proc
+from worker import answers, frames, proc
 from worker.cgroup import RunnerGroup
 from worker.device import pinned
-from worker.frames import Channel, Chunk, Failed, Item, Load, Loaded, Predict, Predicted
+from worker.frames import META_BYTES, Answer, BadFrame, Channel, Chunk, Failed, Item, Load, Loaded, Predict, Predicted
 
 log = observability.logger(__name__)
 
@@ -41,6 +41,13 @@ _FORK_S: Final = 30.0
 _UNLOAD_S: Final = 2.0
 _END_S: Final = 3.0
 _BUFFER_BYTES: Final = 1 << 20
+
+#: The parts of a load in the runner, and of one out of host memory.
+LOAD_PHASES: Final = ("import", "weights", "first_run")
+_RESTORE_PHASES: Final = ("host",)
+
+A = TypeVar("A", bound=frames.FromRunner)
+R = TypeVar("R")
 
 
 class RunnerDied(Exception):
@@ -96,6 +103,15 @@ def for_runners(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """One answer for each invocation of a batch and the bytes of its result, checked; ``run_s`` by our own clock."""
+
+    answers: Sequence[Answer]
+    results: Sequence[bytes]
+    run_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """Of each runner's control group: ``beyond_mib`` is what it may hold of the machine's memory above what its function declares."""
 
@@ -106,7 +122,11 @@ class Bounds:
 
 
 class Runner:
-    """One runner process. Its requests are made by one thread at a time, whoever holds it; ``kill`` and ``ended`` are for all."""
+    """
+    One runner process. Its requests are made by one thread at a time, whoever holds it; ``kill`` and ``ended`` are for all.
+
+    Each request raises RunnerDied, RunnerTimeout, RunnerFailed, and BadFrame for an answer that is none: then the process is killed.
+    """
 
     def __init__(self, pid: int, sock: socket.socket, kill: Callable[[int, int], None], bounds: Bounds | None = None) -> None:
         self.pid = pid
@@ -117,6 +137,9 @@ class Runner:
         self.ran_out = False
         self._bounds = bounds
         self._group: RunnerGroup | None = None
+        #: What the loaded function may answer and hold.
+        self._results = frames.Results(one=0, together=0)
+        self._memory_mib = 0.0
         self._channel = Channel(sock)
         self._kill = kill
 
@@ -139,8 +162,7 @@ class Runner:
     def unload(self) -> None:
         """Let it end in order; kill it where that takes long. Returns when it is gone."""
         try:
-            self._channel.socket.settimeout(_UNLOAD_S)
-            self._channel.send(frames.encode(frames.Unload()))
+            self._channel.send(frames.encode(frames.Unload()), until=time.monotonic() + _UNLOAD_S)
             self.ended.wait(_UNLOAD_S)
         except OSError:
             pass
@@ -150,26 +172,34 @@ class Runner:
             self.end()
 
     def prepare(self, device: str, timeout_s: float) -> None:
-        self._ask(frames.Prepare(device=device), (), timeout_s)
+        self._ask(frames.Prepare(device=device), frames.Prepared, timeout_s, lambda *_: None)
 
     def load(self, request: Load, timeout_s: float) -> Loaded:
-        """Raises RunnerDied, RunnerTimeout, RunnerFailed."""
+        """Its times are those of our clock, divided as the runner says."""
         self._bound(request)
-        answer, _ = self._ask(request, (), timeout_s)
-        assert isinstance(answer, Loaded)
-        return answer
+        self._results, self._memory_mib = request.results, request.memory_mib
+        return self._ready(request, LOAD_PHASES, timeout_s)
 
     def park(self, timeout_s: float) -> frames.Parked:
-        """Its weights to host memory. Raises RunnerDied, RunnerTimeout, RunnerFailed where they cannot be moved."""
-        answer, _ = self._ask(frames.Park(), (), timeout_s)
-        assert isinstance(answer, frames.Parked)
-        return answer
+        """Its weights to host memory. RunnerFailed where they cannot be moved."""
+        return self._ask(
+            frames.Park(), frames.Parked, timeout_s, lambda parked, *_: frames.Parked(host_mib=answers.amount(parked.host_mib))
+        )
 
     def restore(self, timeout_s: float) -> Loaded:
-        """And back. Raises as :meth:`load`."""
-        answer, _ = self._ask(frames.Restore(), (), timeout_s)
-        assert isinstance(answer, Loaded)
-        return answer
+        """And back, as :meth:`load`."""
+        return self._ready(frames.Restore(), _RESTORE_PHASES, timeout_s)
+
+    def _ready(self, request: Load | frames.Restore, phases: Sequence[str], timeout_s: float) -> Loaded:
+        def read(loaded: Loaded, _: bytearray, took_s: float) -> Loaded:
+            # Never more of the device than it may have, whatever it says.
+            return Loaded(
+                phases=answers.divided(loaded.phases, phases, took_s * 1e3),
+                memory_mib=min(answers.amount(loaded.memory_mib), self._memory_mib),
+                tensors=loaded.tensors,
+            )
+
+        return self._ask(request, Loaded, timeout_s, read)
 
     def enter_group(self) -> None:
         """Into a control group of its own, where one may be made; takes milliseconds, so before anybody waits for a load."""
@@ -202,27 +232,48 @@ class Runner:
         self.ended.set()
         return self._group if lingers else None
 
-    def predict(self, items: Sequence[Item], payloads: Sequence[Chunk], trace: str, timeout_s: float) -> tuple[Predicted, bytearray]:
-        """The answers and the results' bytes one after the other. Raises RunnerDied, RunnerTimeout, RunnerFailed."""
-        answer, body = self._ask(Predict(items=list(items), trace=trace), payloads, timeout_s)
-        assert isinstance(answer, Predicted)
-        return answer, body
+    def predict(self, items: Sequence[Item], payloads: Sequence[Chunk], trace: str, timeout_s: float) -> Ran:
+        most = self._results
 
-    def _ask(self, request: frames.ToRunner, payloads: Sequence[Chunk], timeout_s: float) -> tuple[frames.FromRunner, bytearray]:
+        def read(predicted: Predicted, body: bytearray, took_s: float) -> Ran:
+            return Ran(answers=predicted.answers, results=answers.results(items, predicted.answers, body), run_s=took_s)
+
+        request = Predict(items=list(items), trace=trace)
+        return self._ask(request, Predicted, timeout_s, read, payloads, min(len(items) * most.one, most.together))
+
+    def _ask(
+        self,
+        request: frames.ToRunner,
+        expected: type[A],
+        timeout_s: float,
+        read: Callable[[A, bytearray, float], R],
+        payloads: Sequence[Chunk] = (),
+        body_bytes: int = 0,
+    ) -> R:
+        """What ``read`` makes of the answer, of its body and of the seconds that it took; it may raise BadFrame."""
+        began = time.monotonic()
+        until = began + timeout_s
         try:
-            self._channel.socket.settimeout(timeout_s)
-            self._channel.send(frames.encode(request), payloads)
-            meta, body = self._channel.receive()
+            self._channel.expect_silence()
+            self._channel.send(frames.encode(request), payloads, until)
+            meta, body = self._channel.receive(META_BYTES, body_bytes, until)
+            took_s = time.monotonic() - began
+            answer = frames.read_answer(meta)
+            if isinstance(answer, Failed) and not body:
+                raise RunnerFailed(answers.cause_of(answer), answer.message)
+            if not isinstance(answer, expected):
+                raise BadFrame("its answer is to something else than it was asked")
+            return read(answer, body, took_s)
+        except BadFrame:
+            # Whatever it would say next could be anything, to anybody.
+            self.kill()
+            raise
         except TimeoutError as error:
             raise RunnerTimeout(f"There was no answer within {timeout_s:g} s.") from error
         except (EOFError, OSError) as error:
             # How it ended is told by the zygote, which is about to reap it.
             self.ended.wait(1.0)
             raise RunnerDied(self.status) from error
-        answer = frames.decode_from_runner(meta)
-        if isinstance(answer, Failed):
-            raise RunnerFailed(Cause(answer.cause), answer.message)
-        return answer, body
 
 
 class _Pending:

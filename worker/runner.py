@@ -15,7 +15,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, cast
@@ -27,7 +28,8 @@ import orjson
 from smore.domain import tensors
 from smore.domain.invocation import Cause, Encoding
 from smore.handler import Handler
-from worker import frames, proc
+from worker import encoding, frames, proc
+from worker.encoding import ResultTooLarge
 from worker.frames import Answer, Channel, Chunk, Failed, Item, Loaded, Predicted, Prepared
 from worker.weights import Weights
 
@@ -46,8 +48,6 @@ _DATATYPES: Final = {dtype: name for name, dtype in DTYPES.items()}
 _LOG_BYTES: Final = 6000
 #: A shorter text is part of too many others to be hidden.
 _HIDDEN_FROM: Final = 8
-
-_JSON_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 class InvalidInput(ValueError):
@@ -190,6 +190,8 @@ def checked_outputs(output: object, rows: int) -> Arrays:
         dtype = array.dtype.newbyteorder("<")
         if dtype not in _DATATYPES:
             raise BadOutput(f"the output {name!r} is {array.dtype}, which has no datatype")
+        if ";" in str(name) or not str(name).isprintable():
+            raise BadOutput("the name of an output has ';' or a character that cannot be printed")
         array = np.ascontiguousarray(array, dtype)
         try:
             arrays[str(name)] = _bytes(array) if dtype.kind == "O" else array
@@ -207,9 +209,17 @@ def write_raw(arrays: Arrays) -> tuple[list[Chunk], str]:
     return chunks, ";".join(tensors.describe(name, _DATATYPES[array.dtype], array.shape) for name, array in arrays.items())
 
 
-def specs(arrays: Arrays) -> list[dict[str, object]]:
-    """As smore.domain.function.TensorSpec, the rows free."""
-    return [{"name": n, "datatype": _DATATYPES[a.dtype.newbyteorder("<")], "shape": [-1, *a.shape[1:]]} for n, a in arrays.items()]
+def raw_bytes(arrays: Arrays) -> int:
+    """How long :func:`write_raw` makes them, found without writing them."""
+    return sum(sum(4 + len(one) for one in array.flat) if array.dtype.kind == "O" else array.nbytes for array in arrays.values())
+
+
+def specs(arrays: Arrays) -> list[frames.Tensor]:
+    """What is told of them, the rows free."""
+    return [
+        frames.Tensor(name=name, datatype=_DATATYPES[array.dtype.newbyteorder("<")], shape=[-1, *array.shape[1:]])
+        for name, array in arrays.items()
+    ]
 
 
 # ---- the process ------------------------------------------------------------------------------------------------------------------------
@@ -217,13 +227,15 @@ def specs(arrays: Arrays) -> list[dict[str, object]]:
 
 def _failure(error: BaseException) -> Failed:
     """Out of memory is told apart from other errors: torch's allocators raise their own."""
-    text = f"{type(error).__name__}: {error}"[:4000]
+    text = f"{type(error).__name__}: {error}"[: frames.TEXT]
     names = {kind.__name__ for kind in type(error).__mro__}
     exhausted = isinstance(error, MemoryError) or "OutOfMemoryError" in names
     if isinstance(error, RuntimeError) and ("DefaultCPUAllocator" in text or "std::bad_alloc" in text):
         exhausted = True
     if isinstance(error, BadOutput):
-        return Failed(cause=Cause.BAD_OUTPUT, message=str(error)[:4000])
+        return Failed(cause=Cause.BAD_OUTPUT, message=str(error)[: frames.TEXT])
+    if isinstance(error, ResultTooLarge):
+        return Failed(cause=Cause.RESULT_TOO_LARGE, message=str(error))
     return Failed(cause=Cause.OUT_OF_MEMORY if exhausted else Cause.HANDLER_ERROR, message=text)
 
 
@@ -238,12 +250,12 @@ def _own_frames(error: BaseException) -> TracebackType | None:
 class _Resident:
     """A loaded handler and how it is fed."""
 
-    def __init__(self, handler: Handler, device: str) -> None:
+    def __init__(self, handler: Handler, device: str, results: frames.Results) -> None:
         self._handler = handler
         self._device = device
+        self._results = results
         self._example: Any = handler.example
         self.tensors = is_tensors(self._example)
-        self.load_ms = 0.0
         self._weights = Weights(handler.modules())
 
     def first_run(self) -> Any:
@@ -276,51 +288,49 @@ class _Resident:
     def restore(self) -> Loaded:
         return Loaded(phases={"host": self._weights.restore()}, memory_mib=self.memory_mib(), tensors=self.tensors)
 
-    def canary(self) -> tuple[Answer, list[Chunk], int]:
+    def canary(self) -> tuple[Answer, list[Chunk]]:
         """Run the example once more, warm, and describe what went in and came out."""
-        began = time.perf_counter()
         output = self.first_run()
-        run_s = time.perf_counter() - began
-        body = orjson.dumps(
-            {
-                "inputs": specs(self._example) if self.tensors else None,
-                "outputs": specs(output) if self.tensors else None,
-                "load_ms": round(self.load_ms, 3),
-                "run_ms": round(run_s * 1e3, 3),
-                "memory_mib": round(self.memory_mib(), 1),
-            }
+        body = msgspec.json.encode(
+            frames.Description(
+                inputs=specs(self._example) if self.tensors else None,
+                outputs=specs(output) if self.tensors else None,
+                memory_mib=self.memory_mib(),
+            )
         )
-        return Answer(form="json", length=len(body)), [body], int(run_s * 1e6)
+        return Answer(form="json", length=len(body)), [body]
 
     def predict(self, items: Sequence[Item], body: memoryview) -> tuple[Predicted, list[Chunk]]:
         """
         Serve a batch. An invocation whose payload cannot be read is answered with its own error; the others run.
 
-        What predict raises goes through; BadOutput where its answer does not fit.
+        What predict raises goes through; BadOutput where its answer does not fit, ResultTooLarge where all results together do not.
         """
         answers: list[Answer | None] = [None] * len(items)
         bodies: list[list[Chunk]] = [[] for _ in items]
         inputs: list[tuple[int, Any]] = []
-        run_us = 0
         at = 0
         for place, item in enumerate(items):
             payload = body[at : at + item.length]
             at += item.length
             if item.encoding == Encoding.CANARY:
-                answers[place], bodies[place], run_us = self.canary()
+                answers[place], bodies[place] = self.canary()
                 continue
             try:
                 inputs.append((place, self._read(item, payload)))
             except (ValueError, TypeError, OverflowError) as error:
                 kind = "InvalidInput" if isinstance(error, InvalidInput) else type(error).__name__
-                answers[place] = Answer(form="error", cause=Cause.HANDLER_ERROR, message=f"{kind}: {error}"[:4000])
-        rows = 0
+                answers[place] = _error(Cause.HANDLER_ERROR, f"{kind}: {error}")
         if inputs:
-            run = self._run_tensors if self.tensors else self._run_values
-            rows, run_us = run(items, inputs, answers, bodies)
+            left = self._results.together
+            for (place, _), (answer, chunks) in zip(inputs, self._run(items, inputs), strict=True):
+                left -= answer.length
+                if left < 0:
+                    raise ResultTooLarge(f"the results of the batch are larger than {encoding.amount(self._results.together)} together")
+                answers[place], bodies[place] = answer, chunks
         done = [answer for answer in answers if answer is not None]
         assert len(done) == len(items)
-        return Predicted(answers=done, run_us=run_us, rows=rows), [chunk for chunks in bodies for chunk in chunks]
+        return Predicted(answers=done), [chunk for chunks in bodies for chunk in chunks]
 
     def _read(self, item: Item, payload: memoryview) -> Any:
         if not self.tensors:
@@ -331,52 +341,47 @@ class _Resident:
             return read_raw(payload, self._example)
         return read_json(payload, self._example)
 
-    def _run_values(
-        self, items: Sequence[Item], inputs: list[tuple[int, Any]], answers: list[Answer | None], bodies: list[list[Chunk]]
-    ) -> tuple[int, int]:
-        began = time.perf_counter()
-        output = self._values([value for _, value in inputs])
-        run_us = int((time.perf_counter() - began) * 1e6)
-        for (place, _), value in zip(inputs, output, strict=True):
+    def _run(self, items: Sequence[Item], inputs: list[tuple[int, Any]]) -> Iterator[tuple[Answer, list[Chunk]]]:
+        """Run together what could be read; one result after the other, each encoded when it is asked for."""
+        given = [value for _, value in inputs]
+        for (place, _), output in zip(inputs, self._rows(given) if self.tensors else self._values(given), strict=True):
             try:
-                encoded = orjson.dumps(value, option=_JSON_OPTIONS)
-            except TypeError as error:
-                answers[place] = Answer(form="error", cause=Cause.BAD_OUTPUT, message=f"the output is not JSON: {error}"[:4000])
-            else:
-                answers[place] = Answer(form="json", length=len(encoded))
-                bodies[place] = [encoded]
-        return sum(items[place].rows for place, _ in inputs), run_us
-
-    def _run_tensors(
-        self, items: Sequence[Item], inputs: list[tuple[int, Any]], answers: list[Answer | None], bodies: list[list[Chunk]]
-    ) -> tuple[int, int]:
-        parts: list[Arrays] = [arrays for _, arrays in inputs]
-        counts = [next(iter(arrays.values())).shape[0] for arrays in parts]
-        batch = parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        began = time.perf_counter()
-        raw = self._handler.predict(batch)
-        run_us = int((time.perf_counter() - began) * 1e6)
-        output = checked_outputs(raw, sum(counts))
-        first = 0
-        for (place, _), count in zip(inputs, counts, strict=True):
-            own = {name: array[first : first + count] for name, array in output.items()}
-            first += count
-            if items[place].accept == Encoding.RAW:
-                chunks, shapes = write_raw(own)
-                bodies[place] = chunks
-                answers[place] = Answer(form="raw", length=sum(map(len, chunks)), shapes=shapes)
-                continue
-            try:
-                plain = {name: _texts(array).tolist() if array.dtype.kind == "O" else array for name, array in own.items()}
+                yield self._encoded(output, raw=self.tensors and items[place].accept == Encoding.RAW)
             except UnicodeDecodeError as error:
                 # Bytes are a good answer; who wants them as JSON has asked for what cannot be.
                 message = f"InvalidInput: the output is no text, which JSON needs ({error}); ask for application/octet-stream"
-                answers[place] = Answer(form="error", cause=Cause.HANDLER_ERROR, message=message[:4000])
-                continue
-            encoded = orjson.dumps(plain, option=orjson.OPT_SERIALIZE_NUMPY)
-            bodies[place] = [encoded]
-            answers[place] = Answer(form="json", length=len(encoded))
-        return sum(counts), run_us
+                yield _error(Cause.HANDLER_ERROR, message), []
+            except TypeError as error:
+                yield _error(Cause.BAD_OUTPUT, f"the output is not JSON: {error}"), []
+            except ResultTooLarge as error:
+                yield _error(Cause.RESULT_TOO_LARGE, str(error)), []
+
+    def _rows(self, parts: list[Arrays]) -> list[Arrays]:
+        """The outputs of each part of a batch of tensors."""
+        counts = [next(iter(arrays.values())).shape[0] for arrays in parts]
+        batch = parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        output = checked_outputs(self._handler.predict(batch), sum(counts))
+        ends = list(accumulate(counts))
+        return [{name: array[end - count : end] for name, array in output.items()} for end, count in zip(ends, counts, strict=True)]
+
+    def _encoded(self, output: Any, *, raw: bool) -> tuple[Answer, list[Chunk]]:
+        """Raises UnicodeDecodeError, TypeError, ResultTooLarge."""
+        most = self._results.one
+        if raw:
+            encoding.bound(raw_bytes(output), most)
+            chunks, shapes = write_raw(output)
+            if len(shapes.encode()) > frames.SHAPES_BYTES:
+                raise ResultTooLarge(f"the names and shapes of the outputs take more than {frames.SHAPES_BYTES} bytes")
+            return Answer(form="raw", length=sum(map(len, chunks)), shapes=shapes), chunks
+        if self.tensors:
+            encoding.bound(raw_bytes({name: array for name, array in output.items() if array.dtype.kind == "O"}), most)
+            output = {name: _texts(array).tolist() if array.dtype.kind == "O" else array for name, array in output.items()}
+        encoded = encoding.json(output, most)
+        return Answer(form="json", length=len(encoded)), [encoded]
+
+
+def _error(cause: Cause, message: str) -> Answer:
+    return Answer(form="error", cause=cause, message=message[: frames.ITEM_TEXT])
 
 
 def _limit_memory(device: str, memory_mib: float) -> None:
@@ -420,13 +425,12 @@ def _load(request: frames.Load) -> tuple[_Resident, Loaded]:
     handler = kind()
     handler.load(request.device)
     built = time.perf_counter()
-    resident = _Resident(handler, request.device)
+    resident = _Resident(handler, request.device, request.results)
     resident.first_run()
     ran = time.perf_counter()
     # What load has made stays for good: no collection need look at it again.
     gc.collect()
     gc.freeze()
-    resident.load_ms = (ran - began) * 1e3
     phases = {"import": (imported - began) * 1e3, "weights": (built - imported) * 1e3, "first_run": (ran - built) * 1e3}
     # On a CPU it takes milliseconds to add the pages up: the parent does that when nobody waits.
     memory_mib = 0.0 if request.device == "cpu" else resident.memory_mib()

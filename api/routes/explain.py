@@ -121,9 +121,9 @@ def _dry_run(gate: Gate, answer: Answer, held: CallerError | None = None) -> sch
     )
     # The gate counts what waits before it; the scheduler knows of each GPU instance when it could be done there. Where something else than
     # time stands against it, which may pass, the gate's word is the only one.
-    needed_us, later = gate.needed_us, answer.earliest_deadline_at
+    needed_us, later = float(gate.needed_us), answer.earliest_deadline_at
     if later is not None and (answer.gpu is not None or hopeless(answer.reasons)):
-        needed_us = max(needed_us, int(later * 1e6) - gate.now_us)
+        needed_us = max(needed_us, later * 1e6 - gate.now_us)
     soonest = earliest(gate.now_us, needed_us)
     outcome, shown.reason, shown.detail = _outcome(gate, answer, held)
     shown.outcome, shown.feasible = outcome, outcome == "placed" or (outcome == "waits" and not gate.paused)

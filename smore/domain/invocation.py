@@ -58,6 +58,7 @@ class Cause(StrEnum):
     TIMED_OUT = "timed_out"
     LOAD_FAILED = "load_failed"
     BAD_OUTPUT = "bad_output"
+    RESULT_TOO_LARGE = "result_too_large"
     QUARANTINED = "quarantined"
     FUNCTION_DELETED = "function_deleted"
     DISPATCH_LIMIT = "dispatch_limit"

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -91,4 +92,29 @@ class CrashesLoading(Handler):
         os.abort()
 
     def predict(self, inputs: list[Any]) -> list[Any]:
+        return inputs
+
+
+class Large(Handler):
+    """JSON: ``{"mb": n}`` to a text of n million characters (``escaped``: each takes six bytes), ``{"list": n}`` to a list of n zeros."""
+
+    example: ClassVar = {"mb": 0}
+
+    def predict(self, inputs: list[Any]) -> list[Any]:
+        return [
+            [0] * item["list"] if "list" in item else ("\1" if item.get("escaped") else "x") * (item["mb"] * 1_000_000) for item in inputs
+        ]
+
+
+class Forger(Handler):
+    """JSON: ``{"say": hex}`` writes these bytes on the runner's socket, behind the platform's back."""
+
+    example: ClassVar = {}
+
+    def predict(self, inputs: list[Any]) -> list[Any]:
+        for item in inputs:
+            if "say" in item:
+                numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+                (number,) = [one for one in numbers if os.path.exists(f"/proc/self/fd/{one}") and stat.S_ISSOCK(os.fstat(one).st_mode)]
+                os.write(number, bytes.fromhex(item["say"]))
         return inputs

@@ -10,7 +10,7 @@ import pytest
 
 from tests.eventually import eventually
 from worker import landlock, processes
-from worker.frames import Confinement, Item, Load
+from worker.frames import Confinement, Item, Load, Results
 from worker.processes import Runner, Zygote
 
 pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel's Landlock knows no signals yet")
@@ -37,16 +37,19 @@ def runner(home: Path) -> Iterator[Runner]:
             exited=lambda runner: None, started=lambda pid: None,
         )  # fmt: skip
         runner = zygote.fork()
-        runner.load(Load(entrypoint="tests.acceptance.hostile.functions:Hostile", device="cpu", memory_mib=64.0, label="f"), 60)
+        results = Results(one=1 << 20, together=1 << 20)
+        runner.load(
+            Load(entrypoint="tests.acceptance.hostile.functions:Hostile", device="cpu", memory_mib=64.0, label="f", results=results), 60
+        )
     yield runner
     zygote.close()
 
 
 def attempt(runner: Runner, do: str, **item: object) -> dict[str, Any]:
     body = json.dumps({"do": do, **item}).encode()
-    predicted, answer = runner.predict([Item(encoding="json", accept="json", rows=1, length=len(body))], [body], "", 30)
-    assert predicted.answers[0].form == "json", predicted.answers
-    return dict(json.loads(bytes(answer)))
+    ran = runner.predict([Item(encoding="json", accept="json", rows=1, length=len(body))], [body], "", 30)
+    assert ran.answers[0].form == "json", ran.answers
+    return dict(json.loads(ran.results[0]))
 
 
 def test_it_holds_no_capabilities_and_can_gain_none(runner: Runner) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,57 @@ def test_a_crash_in_a_batch_hits_only_the_guilty_one(stage: Bench) -> None:
     record, result = stage.ended(bad)
     assert (record.state, record.cause, record.starts) == ("failed", "crashed", 2)
     assert result.message == "The runner ended by SIGSEGV."
+
+
+def test_an_answer_that_is_none_is_charged_and_not_tried_again(stage: Bench) -> None:
+    """Of a batch each runs alone once more: the one that did it is told apart, and none is tried again after that."""
+    forged = {"say": "ff" * 64}
+    function = stage.function(f"{HERE}:Forger", max_batch=8)
+    boot = stage.report().boot
+    record, result = stage.call(function, forged, max_attempts=5)
+    assert (record.state, record.cause, record.starts) == ("failed", "crashed", 1)
+    assert result.message.startswith("The runner broke the protocol: its answer would have 4294967295 bytes of meta")
+
+    bad, *good = [stage.enqueue(function, json.dumps(one).encode(), max_attempts=5) for one in (forged, {"n": 1}, {"n": 2})]
+    stage.dispatch(function, [bad, *good])
+    for id_ in (bad, *good):
+        assert stage.state(id_, "queued").starts == 0
+    for id_, number in zip(good, (1, 2), strict=True):
+        stage.dispatch(function, [id_])
+        assert json.loads(stage.ended(id_)[1].body) == {"n": number}
+    stage.dispatch(function, [bad])
+    record, _ = stage.ended(bad)
+    assert (record.state, record.cause, record.starts) == ("failed", "crashed", 1)
+    assert stage.report().boot == boot
+
+    # Three different ones within ten minutes: no worker runs it any more.
+    stage.call(function, forged, max_attempts=5)
+    eventually(lambda: stage.call(function, {})[0].cause == "quarantined", what="it is shut out")
+
+
+def test_nobody_gets_the_result_that_was_meant_for_another(stage: Bench) -> None:
+    """A runner that has said more than it was asked for is a step ahead: every later answer would be the one before."""
+    function = stage.function(f"{HERE}:Forger", "ahead", max_batch=8)
+    answer = msgspec.msgpack.encode(["predicted", [["json", 1]], 2**63 - 1, 1])
+    forged = struct.pack("<IQ", len(answer), 1) + answer + b"7"
+    record, result = stage.call(function, {"say": forged.hex()}, max_attempts=5)
+    # Its own answer is its own affair; how long it took is not.
+    assert record.state == "failed" or (json.loads(result.body), result.run_us < 10**9) == (7, True)
+    first = [stage.call(function, {"n": number}, max_attempts=5) for number in range(3)]
+    assert [record.state for record, _ in first if record.state != "succeeded"] in ([], ["failed"])
+    assert all(json.loads(result.body) == {"n": number} for number, (record, result) in enumerate(first) if record.state == "succeeded")
+    for meta in metas(stage):
+        assert (meta["run_ms"] or 0) < 1e6  # type: ignore[operator]
+
+
+def test_a_result_too_large_is_the_functions_error_and_no_crash(stage: Bench) -> None:
+    function = stage.function(f"{HERE}:Large")
+    for _ in range(4):
+        record, result = stage.call(function, {"mb": 60})
+        assert (record.state, record.cause, record.starts) == ("failed", "result_too_large", 1)
+        assert result.message == "a result may take 24 MiB, this one takes more"
+    record, result = stage.call(function, {"mb": 20})
+    assert (record.state, len(result.body), result.cold) == ("succeeded", 20_000_002, False)
 
 
 def test_a_run_beyond_its_limit_is_killed(stage: Bench) -> None:

@@ -1,13 +1,17 @@
 """Problem documents: one table, stable codes, nothing of the platform's inside."""
 
+import math
+
 import orjson
 import psycopg
 import pytest
 import redis
+from hypothesis import example, given
+from hypothesis import strategies as st
 from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
 
-from api.answers import moment, refusal, server_timing, settled
+from api.answers import earliest, moment, refusal, server_timing, settled
 from api.errors import FAILURE, STATUS, Ended, ResultDropped, explain, outcome
 from smore.domain import errors
 from smore.domain.errors import CallerError, FunctionNotFound, InvalidInput, PlatformError, SmoreError, Unauthorised
@@ -107,6 +111,25 @@ def reply(state: str, result: bytes, cause: str = "ok") -> Reply:
         id="i", state=state, cause=cause, attempt=1, arrival_us=1_000_000, claimed_us=1_002_500, started_us=1_003_000,
         finished_us=1_010_000, gpu="g", schedule_us=500, result=result,
     )  # fmt: skip
+
+
+@given(st.floats() | st.integers(), st.floats() | st.integers())
+@example(10**400, 10**400)
+@example(1_800_000_000_000_000, 2**63 - 1)
+def test_no_estimate_makes_an_answer_fail(now_us: float, needed_us: float) -> None:
+    """Whatever numbers a runner, a table or a defect of ours has brought about."""
+    orjson.dumps(earliest(now_us, needed_us))
+    moment(now_us).isoformat()
+    admission = Admission(status="infeasible", earliest_us=needed_us, now_us=0)  # type: ignore[arg-type]
+    status, body, headers = document(refusal(admission, 1000))
+    assert (status, body["code"]) == (429, "slo_infeasible") and 1 <= int(headers["retry-after"]) <= 86_400
+
+
+def test_an_estimate_is_told_where_it_says_something() -> None:
+    told = earliest(1_000_000, 2_500_001)
+    assert (told["earliest_deadline_ms"], told["earliest_deadline_at"].isoformat()) == (2501, "1970-01-01T00:00:03.500001+00:00")  # type: ignore[attr-defined]
+    assert earliest(1_000_000, 0) == earliest(1_000_000, 1e30) == earliest(1_000_000, math.nan) == {}
+    assert outcome("failed", "result_too_large") == (422, "result_too_large")
 
 
 def test_a_success_is_concatenated() -> None:

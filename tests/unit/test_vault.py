@@ -99,5 +99,5 @@ def test_what_a_runner_says_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.decode() == "[f] it is ***, *** and � ***, short\n"
     failed = _masked(Failed(cause="handler_error", message="ValueError: hunter2-hunter2"), log)
     assert isinstance(failed, Failed) and failed.message == "ValueError: ***"
-    predicted = _masked(Predicted(answers=[Answer(form="error", message="no hunter2-hunter2"), Answer(form="json")], run_us=1, rows=2), log)
+    predicted = _masked(Predicted(answers=[Answer(form="error", message="no hunter2-hunter2"), Answer(form="json")]), log)
     assert isinstance(predicted, Predicted) and [one.message for one in predicted.answers] == ["no ***", ""]

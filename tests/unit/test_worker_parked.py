@@ -256,12 +256,16 @@ def test_a_runner_says_that_it_cannot() -> None:
     with ours, subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL) as process:
         theirs.close()
         runner = Runner(process.pid, ours, lambda pid, number: process.send_signal(number))
-        runner.load(frames.Load(entrypoint="zoo.echo:Function", device="cpu", memory_mib=500.0, label="echo"), 30.0)
+        results = frames.Results(one=100, together=100)
+        loaded = runner.load(
+            frames.Load(entrypoint="zoo.echo:Function", device="cpu", memory_mib=500.0, label="echo", results=results), 30.0
+        )
+        assert list(loaded.phases) == ["import", "weights", "first_run"]
         with pytest.raises(RunnerFailed, match="names no modules"):
             runner.park(30.0)
         item = frames.Item(encoding="json", accept="json", rows=1, length=2)
-        answer, body = runner.predict([item], [b"[]"], "", 30.0)
-        assert (answer.answers[0].form, bytes(body)) == ("json", b"[]")
+        ran = runner.predict([item], [b"[]"], "", 30.0)
+        assert (ran.answers[0].form, ran.results) == ("json", [b"[]"]) and ran.run_s > 0
         process.kill()
 
 

@@ -15,7 +15,7 @@ from smore.fleet import WarmState
 from smore.settings import WorkerSettings
 from tests.eventually import eventually
 from worker.device import CpuPartition, Load
-from worker.frames import Loaded
+from worker.frames import Loaded, Results
 from worker.heartbeat import DEAF_S, Ears
 from worker.pool import LoadFailed, Pool, Quarantined, Unservable
 from worker.processes import NoRunner
@@ -52,6 +52,7 @@ class Stage:
         self.pool = Pool(
             gpu="g", device=device, zygote=lambda: SimpleNamespace(fork=lambda: self.fork()), standby=False,  # type: ignore[arg-type,return-value]
             others_mib=lambda: self.jobs_mib, changed=lambda: None, supply=lambda *which: self.supply(*which), clock=lambda: self.now,
+            results=Results(one=1, together=1),
         )  # fmt: skip
 
     def _supply(self, function: str, spec: FunctionSpec) -> Supply:
@@ -306,6 +307,7 @@ class Training(Stage):
             others_mib=lambda: self.jobs_mib, owed_mib=lambda: self.owed_mib, beyond_mib=50.0,
             faulted=lambda function, revision, culprit, cause: self.told.append((function, cause.value)),
             supply=lambda *which: self.supply(*which), changed=lambda: self.changes.append(self.now), clock=lambda: self.now,
+            results=Results(one=1, together=1),
         )  # fmt: skip
 
     def _fork(self) -> FakeRunner:

@@ -6,6 +6,8 @@ import mmap
 import os
 import signal
 import socket
+import stat
+import struct
 import subprocess
 import sys
 import time
@@ -199,6 +201,32 @@ def become_root(item: dict[str, Any]) -> object:
     return os.getuid()
 
 
+def own_socket() -> int:
+    """The one that the worker speaks to it by."""
+    numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    (number,) = [one for one in numbers if os.path.exists(f"/proc/self/fd/{one}") and stat.S_ISSOCK(os.fstat(one).st_mode)]
+    return number
+
+
+def say(item: dict[str, Any]) -> object:
+    """Write these bytes to the worker, in the platform's place."""
+    os.write(own_socket(), bytes.fromhex(item["frame"]))
+    return "said"
+
+
+def drip(item: dict[str, Any]) -> object:
+    """The head of a large answer, and then a byte now and then."""
+    number = own_socket()
+    os.write(number, struct.pack("<IQ", 4 << 20, 0))
+    while True:
+        os.write(number, b"x")
+        time.sleep(0.05)
+
+
+def large(item: dict[str, Any]) -> object:
+    return "x" * (item["mb"] * 1_000_000)
+
+
 def who(item: dict[str, Any]) -> object:
     status = Path("/proc/self/status").read_text()
     kept = ("Uid", "Gid", "CapEff", "CapPrm", "NoNewPrivs", "Seccomp")
@@ -209,7 +237,7 @@ ATTEMPTS: dict[str, Callable[[dict[str, Any]], object]] = {
     one.__name__: one
     for one in (
         read, listing, write, environment, own_environment, descriptors, connect, listen, unix, fork_bomb, fill_disk, allocate,
-        allocate_shared, allocate_in_children, crash, tell, has, shoot, shoot_all, trace, daemon, become_root, who,
+        allocate_shared, allocate_in_children, crash, tell, has, shoot, shoot_all, trace, daemon, become_root, say, drip, large, who,
     )
 }  # fmt: skip
 

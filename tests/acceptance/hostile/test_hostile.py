@@ -6,10 +6,12 @@ What no machine can hold without root is skipped there; docs/security.md lists w
 
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from smore.client import ApiError
@@ -204,6 +206,70 @@ def test_what_eats_all_memory_is_ended_and_then_shut_out_everywhere(stage: Platf
     assert attempt(stage, "who", function="eater")["got"], "a new revision begins anew"
     assert stage.client.lift("eater") == [1] and stage.client.quarantined() == []
     eventually(lambda: not any(report.quarantined for report in stage.reports()), 10, "every worker has heard it")
+
+
+def forged(*answers: list[object], body: bytes = b"") -> str:
+    """A whole answer to a batch, in hexadecimal: as a runner of an older version would give it, with a time that is none."""
+    meta = msgspec.msgpack.encode(["predicted", list(answers), 2**63 - 1, 1])
+    return (struct.pack("<IQ", len(meta), len(body)) + meta + body).hex()
+
+
+def test_what_it_says_in_the_platforms_place_is_not_believed(stage: Platform) -> None:
+    """Lengths, answers, times: whatever it forges is its own failure at once, and neither its worker nor the gateway's answer suffers."""
+    envelope = b'1,"state":"failed","id":"zzzz"'
+    forgeries = {
+        "four GiB of meta": "ff" * 64,
+        "twenty GiB of results": struct.pack("<IQ", 20, 20 << 30).hex(),
+        "the envelope": forged(["json", len(envelope)], body=envelope),
+        "half a value": forged(["json", 6], body=b'{"a":"'),
+        "no answers": forged(),
+    }
+    boots = {report.gpu: report.boot for report in stage.reports()}
+    for number, (what, frame) in enumerate(forgeries.items()):
+        # Of each function two, so that none is shut out.
+        function = f"forger-{number // 2}"
+        if number % 2 == 0:
+            stage.deploy(function, ENTRYPOINT, **SPEC | {"retries": {"max_attempts": 5}})
+        with pytest.raises(ApiError) as failed:
+            attempt(stage, "say", function=function, frame=frame)
+        assert (failed.value.status, failed.value.code) == (502, "crashed"), (what, failed.value)
+        assert failed.value.detail.startswith("The runner broke the protocol"), what
+        found = stage.client.invocation(str(failed.value.body["id"]))
+        assert found.attempt == 1, "nobody else was given it"
+        assert attempt(stage, "who", function=function)["got"]
+    assert {report.gpu: report.boot for report in stage.reports()} == boots, "no worker was lost"
+    assert all(proc.private_mib(stage.pid(f"worker-{gpu}")) < 1024 for gpu in boots)
+
+    # A time that it claims makes its next callers wait for nothing; a runner that is a step ahead is ended before anybody gets its answer.
+    function = "forger-3"
+    stage.deploy(function, ENTRYPOINT, **SPEC)
+    answer = stage.client.invoke(function, {"do": "say", "frame": forged(["json", 1], body=b"7")}, deadline_ms=60_000)
+    assert answer.output == 7, "its own answer is its own affair"
+    with pytest.raises(ApiError) as failed:
+        attempt(stage, "who", function=function)
+    assert failed.value.code == "crashed" and "before it was asked" in failed.value.detail
+    assert attempt(stage, "who", function=function)["got"]
+    assert stage.client.dry_run(function, {"do": "who"}).feasible
+    trains_on(stage)
+
+
+def test_dripping_ends_with_the_time_that_it_has(stage: Platform) -> None:
+    stage.deploy("dripper", ENTRYPOINT, **SPEC | {"limits": {"timeout": "2s"}})
+    with pytest.raises(ApiError) as failed:
+        attempt(stage, "drip", function="dripper")
+    assert failed.value.code == "timed_out"
+
+
+def test_a_result_too_large_is_no_crash(stage: Platform) -> None:
+    """However often: it shuts nobody out, and the process lives."""
+    stage.deploy("talker", ENTRYPOINT, **SPEC)
+    pid = attempt(stage, "who", function="talker")["pid"]
+    for _ in range(4):
+        with pytest.raises(ApiError) as failed:
+            attempt(stage, "large", function="talker", mb=60)
+        assert (failed.value.status, failed.value.code) == (422, "result_too_large"), failed.value
+    assert attempt(stage, "who", function="talker")["pid"] == pid
+    assert not any("default/talker@1" in report.quarantined for report in stage.reports())
 
 
 def test_a_crash_is_its_own(stage: Platform) -> None:

@@ -1,0 +1,203 @@
+"""
+A function's result as JSON, of bounded size: what is too large is refused before it is encoded.
+
+orjson writes into one buffer that it doubles, takes eight bytes for each of a text beforehand, and does not ask
+whether there was memory for it: at a runner's limit it ends the process by SIGSEGV. So what is not small is first
+looked through, which bounds its JSON from below and from above, and encoded if there is room for the worst. Where
+there is not, long texts are encoded in parts, which takes less.
+"""
+
+import ctypes
+import dataclasses
+import enum
+from collections.abc import Iterable
+from itertools import accumulate
+from operator import mul
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+#: What a number or a constant takes at most, with its comma; a date or a UUID; a character (``\u0001``).
+_NUMBER: Final = 25
+_OTHER: Final = 41
+_CHARACTER: Final = 6
+#: What orjson takes beforehand for each byte of a text.
+_AHEAD: Final = 8
+#: A longer text is encoded in parts of this length.
+_LONG: Final = 1 << 16
+#: Values, and characters of texts, for which there is room, or Python had none either.
+_FEW: Final = 1 << 12
+#: orjson refuses what is as deep.
+_DEEPEST: Final = 256
+_NUMBERS: Final = frozenset({int, float})
+_PLAIN: Final = frozenset({int, float, bool, type(None)})
+
+
+#: A bytes object that nobody has written to takes address space and no memory. By orjson's own allocator: what is free there counts.
+_unwritten = ctypes.pythonapi.PyBytes_FromStringAndSize
+_unwritten.argtypes, _unwritten.restype = (ctypes.c_char_p, ctypes.c_ssize_t), ctypes.py_object
+
+
+class ResultTooLarge(Exception):
+    """A result, or a batch's results together, are larger than they may be."""
+
+
+def amount(size: int) -> str:
+    return f"{size / 2**20:.3g} MiB"
+
+
+def bound(size: int, most: int) -> None:
+    """Raises ResultTooLarge."""
+    if size > most:
+        raise ResultTooLarge(f"a result may take {amount(most)}, this one takes more")
+
+
+def json(value: object, most: int) -> bytes:
+    """At most so many bytes. Raises ResultTooLarge, TypeError where it is not JSON."""
+    if not _is_small(value):
+        seen = _Seen(most)
+        seen.through(value)
+        if not seen.has_room():
+            seen = _Seen(most, in_parts=True)
+            value = seen.through(value)
+            if not seen.has_room():
+                largest = amount(seen.most)
+                raise ResultTooLarge(f"the result may take up to {largest} as JSON, and less than what that needs is left of the memory")
+    encoded = orjson.dumps(value, option=_OPTIONS)
+    bound(len(encoded), most)
+    return encoded
+
+
+def _is_small(value: object) -> bool:
+    """Whether it is so little that no more need be known: most results are."""
+    budget = _FEW
+    left: list[Any] = [value]
+    while left and budget >= 0:
+        one = left.pop()
+        kind = type(one)
+        if kind is str:
+            budget -= len(one)
+        elif kind is list:
+            budget -= len(one)
+            if budget >= 0 and not (one and type(one[0]) in _NUMBERS and _are_numbers(one)):
+                left += one
+        elif kind is dict:
+            budget -= 2 * len(one)
+            if budget >= 0:
+                left += one
+                left += one.values()
+        elif kind not in _PLAIN:
+            return False
+    return budget >= 0
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    """Told by adding them up, the fastest look at all of them that Python has."""
+    try:
+        return type(sum(values)) in _NUMBERS
+    except Exception:  # noqa: BLE001 - whatever is among them
+        return False
+
+
+class _Seen:
+    """Of a value's JSON: bytes at least and at most, and of the longest text that orjson has still to encode."""
+
+    def __init__(self, allowed: int, *, in_parts: bool = False) -> None:
+        self.least = 0
+        self.most = 0
+        self.text = 0
+        self._allowed = allowed
+        self._in_parts = in_parts
+
+    def has_room(self) -> bool:
+        """Whether there is memory for orjson's buffer and for the one before it, out of which it is copied."""
+        buffer = 1 << (self.most + _AHEAD * self.text).bit_length()
+        try:
+            _unwritten(None, buffer + buffer // 2)
+        except MemoryError:
+            return False
+        return True
+
+    def _plus(self, least: int, most: int) -> None:
+        self.least += least
+        self.most += most
+        bound(self.least, self._allowed)
+
+    def through(self, value: Any, depth: int = 0) -> Any:
+        """
+        The value, where wanted with its long texts encoded.
+
+        Raises ResultTooLarge, and TypeError for a text that is none and for what is too deep.
+        """
+        kind = type(value)
+        if kind in _PLAIN:
+            self._plus(1, _NUMBER)
+        elif kind is str and len(value) > _LONG and self._in_parts:
+            return self._encoded(value)
+        elif isinstance(value, str):
+            self._text(value)
+        elif depth > _DEEPEST:
+            raise TypeError("it is nested too deeply")
+        elif isinstance(value, dict):
+            return self._dict(value, depth)
+        elif isinstance(value, list | tuple):
+            return self._list(value, depth)
+        elif isinstance(value, np.ndarray):
+            lists = sum(accumulate(value.shape[:-1], mul, initial=1))
+            self._plus(2 * lists + value.size, 3 * lists + _NUMBER * value.size)
+        elif isinstance(value, enum.Enum):
+            return self.through(value.value, depth + 1)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            names = [field.name for field in dataclasses.fields(value) if not field.name.startswith("_")]
+            return self._dict({name: getattr(value, name) for name in names if hasattr(value, name)}, depth)
+        else:
+            self._plus(1, _OTHER)
+        return value
+
+    def _dict(self, value: dict[Any, Any], depth: int) -> dict[Any, Any]:
+        # Braces and colons.
+        self._plus(2 + len(value), 3 + len(value))
+        for key in value:
+            if isinstance(key, str):
+                self._text(key)
+            else:
+                self._plus(1, _OTHER)
+        values = self._many(value.values(), len(value), depth)
+        return value if values is None else dict(zip(value, values, strict=True))
+
+    def _list(self, value: list[Any] | tuple[Any, ...], depth: int) -> list[Any] | tuple[Any, ...]:
+        if value and type(value[0]) is list and set(map(type, value)) == {list} and _are_numbers(map(sum, value)):
+            rows, count = len(value), sum(map(len, value))
+            self._plus(2 * (rows + count) + 1, 3 * (rows + 1) + _NUMBER * count)
+            return value
+        self._plus(2, 3)
+        values = self._many(value, len(value), depth)
+        return value if values is None else values
+
+    def _many(self, values: Iterable[Any], count: int, depth: int) -> list[Any] | None:
+        """With the commas between them. None where all stay as they are."""
+        commas = max(0, count - 1)
+        if _are_numbers(values):
+            self._plus(commas + count, _NUMBER * count)
+            return None
+        self._plus(commas, count)
+        seen, changed = [], False
+        for value in values:
+            new = self.through(value, depth + 1)
+            changed = changed or new is not value
+            seen.append(new)
+        return seen if changed else None
+
+    def _text(self, text: str) -> None:
+        self._plus(len(text) + 2, _CHARACTER * len(text) + 3)
+        self.text = max(self.text, len(text) if text.isascii() else 4 * len(text))
+
+    def _encoded(self, text: str) -> orjson.Fragment:
+        self._plus(2, 3)
+        parts = [b'"']
+        for at in range(0, len(text), _LONG):
+            parts.append(orjson.dumps(text[at : at + _LONG])[1:-1])
+            self._plus(len(parts[-1]), len(parts[-1]))
+        return orjson.Fragment(b"".join((*parts, b'"')))
