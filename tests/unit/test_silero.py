@@ -6,6 +6,8 @@ import torch
 
 from zoo.silero import RATE, WINDOW, Function, script
 
+pytestmark = pytest.mark.numeric
+
 #: First three formants in Hz (Peterson and Barney 1952, men) of the vowels in: father, heed, who'd, head, hawed.
 VOWELS = ((730, 1090, 2440), (270, 2290, 3010), (300, 870, 2240), (530, 1840, 2480), (570, 840, 2410))
 BANDWIDTHS = (80, 100, 140)
