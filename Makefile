@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 KSERVE := $(VENV)/kserve/.installed
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: help install demo up down test search check fmt bench migrate clean
+.PHONY: help install demo up down test numeric search check fmt bench migrate clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,9 +33,19 @@ up: $(STAMP) ## The whole platform on this machine; stays
 down: $(STAMP) ## End what `make up` started
 	$(PY) -m smore.cli down
 
-# Most tests wait for processes, so two files at a time take little more than half the time.
+# Most tests wait for processes, so two files at a time take little more than half the time. Files start in the order of their names, which
+# puts the long ones of acceptance first: by default those with few tests come last, and the longest are among them.
 test: $(STAMP) $(KSERVE) ## Every test
-	$(PY) -m pytest -n 2 --dist loadfile
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Each in processes of its own; the first is this processor's best with as many threads as it has cores.
+AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENBLAS_CORETYPE=Haswell
+SSE := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2 OPENBLAS_CORETYPE=Nehalem NUMBA_CPU_NAME=generic
+numeric: $(STAMP) ## Tests of numbers with other instructions of the processor and with one thread
+	@for given in "" "$(AVX2)" "$(SSE)"; do for threads in "" OMP_NUM_THREADS=1; do \
+		echo "With $${given:-all instructions} $$threads"; \
+		env -u OMP_NUM_THREADS $$given $$threads $(PY) -m pytest -q -m numeric $$(grep -rl "mark.numeric" tests --include=*.py) || exit 1; \
+	done; done
 
 # `make test` tries the same examples every time.
 search: $(STAMP) ## Tests of properties with other examples, round after round, until one fails or ROUNDS (20) are over

@@ -92,7 +92,11 @@ def scrubbed(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 #: What of our environment a runner gets: how programs find things and behave. Anything else may be somebody's password.
-_PASSED: Final = ("PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONHASHSEED")
+_PASSED: Final = (
+    "PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONHASHSEED",
+    # Which instructions of the processor numeric libraries use; OpenBLAS and MKL are among the prefixes.
+    "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "NUMBA_CPU_NAME",
+)  # fmt: skip
 _PASSED_PREFIXES: Final = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_", "TORCH_")
 
 

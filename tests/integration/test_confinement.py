@@ -16,6 +16,13 @@ from worker.processes import Runner, Zygote
 pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel's Landlock knows no signals yet")
 
 
+#: What numeric libraries are told about the processor (see the Makefile).
+INSTRUCTIONS = {
+    "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "OPENBLAS_CORETYPE": "Haswell",
+    "NUMBA_CPU_NAME": "generic", "OMP_NUM_THREADS": "1",
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
@@ -31,6 +38,8 @@ def runner(home: Path) -> Iterator[Runner]:
         # No tensors here: torch would take seconds to import.
         patch.setattr(processes, "PRELOAD", ("worker.runner",))
         patch.setenv("DATABASE_PASSWORD", "not for functions either")
+        for name, value in INSTRUCTIONS.items():
+            patch.setenv(name, value)
         zygote = Zygote(
             cores=(), nice=0, environment={}, scratch=home / "run" / "scratch", home=home, bounds=None, record=home / "run" / "record",
             confinement=Confinement(own_users=False, tcp_ports=[443], readable=[str(home / "allowed")], scratch_mib=1),
@@ -55,6 +64,10 @@ def attempt(runner: Runner, do: str, **item: object) -> dict[str, Any]:
 def test_it_holds_no_capabilities_and_can_gain_none(runner: Runner) -> None:
     who = attempt(runner, "who")["got"]
     assert (who["CapEff"], who["NoNewPrivs"], who["Seccomp"]) == ("0" * 16, "1", "2")
+
+
+def test_it_computes_with_the_instructions_that_the_worker_was_given(runner: Runner) -> None:
+    assert attempt(runner, "own_environment")["got"].items() >= INSTRUCTIONS.items()
 
 
 def test_files_and_other_processes_are_out_of_reach(runner: Runner, home: Path) -> None:

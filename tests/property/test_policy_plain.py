@@ -23,6 +23,8 @@ from smore.degradation import Kind, PlaceTable, Table, Weight
 from smore.domain.function import FunctionSpec, Profile
 from tests.tables import DEVICE, MODE, place
 
+pytestmark = pytest.mark.numeric
+
 TRAININGS, TABLED, FUNCTIONS = 3, 3, 5
 POLICIES = ("smore", "smore-product", "smore-strict10", "edf-util", "edf-util-total", "exclusive", "fifo")
 

@@ -498,5 +498,5 @@ def test_queue_behaves_as_its_model(client: "redis.Redis") -> None:
         subscriber.subscribe("gw1", "gw2")
         run_state_machine_as_test(
             lambda: QueueMachine(client, subscriber),  # type: ignore[arg-type]  # any factory will do
-            settings=settings(max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)),
+            settings=settings(max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)),
         )

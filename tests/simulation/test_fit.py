@@ -14,6 +14,8 @@ from scheduler.simulation import fit, truth
 from scheduler.simulation.truth import Law, Truth
 from tests.measured import timing
 
+pytestmark = pytest.mark.numeric
+
 PLACE = Place(device="CPU partition: 1 core of X", sharing_mode="time-slice", driver="d", counter="cpu-time")
 MODELS = ("vgg16", "bert", "deepfm", "mobilenet")
 #: Functions lose by all that a training does, it by a third of them: a lower priority.

@@ -11,6 +11,8 @@ from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.truth import MODELS, Truth
 from scheduler.simulation.world import BadWorld, Function, Gpu, Training, World
 
+pytestmark = pytest.mark.numeric
+
 WORLD = World(
     name="w",
     gpus=(Gpu(name="gpu0", training=Training(model="vgg16", batch=64)),),

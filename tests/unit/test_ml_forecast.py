@@ -8,6 +8,8 @@ from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, brier, mase, r
 from ml.forecast.intermittent import Intermittent, arima
 from ml.forecast.lstm import WINDOW, Cells, Grouped, LongShort, Shared
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:

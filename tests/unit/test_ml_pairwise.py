@@ -42,6 +42,8 @@ from ml.pairwise import (
 from ml.rows import FEATURES, BadRow
 from ml.samples import SOLO, Direction, Floats, Ints, Samples
 
+pytestmark = pytest.mark.numeric
+
 PAPER_RECIPES = ("linear", "bagging", "paper")
 PLACE = ("CPU partition: 1 core", "time-slice")
 
