@@ -804,7 +804,10 @@ class AsyncQueue:
                         [("enqueue", _enqueue_args(request, self.bounds, beside=beside)) for request, beside, _ in batch]
                     )
                 except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers who wait
-                    for _, _, future in batch:
+                    for request, beside, future in batch:
+                        if beside:
+                            # Where Redis took it nevertheless it fails with payload_lost: its caller is told that it was not taken.
+                            self.forget_payload(request.function, request.id)
                         if not future.done():
                             future.set_exception(error)
                     continue
