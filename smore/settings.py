@@ -188,6 +188,9 @@ class WorkerSettings(BaseModel):
     cache_mib: int = Field(default=20 << 10, ge=1)
     #: How long building the environment of an uploaded function may take, seconds.
     build_s: float = Field(default=480.0, gt=0)
+    #: Whether such an environment may have packages that come as source alone: their build runs what they bring, in a cell
+    #: (docs/security.md). Off, wheels alone are installed.
+    sdists: bool = False
     #: Shut runners in (docs/security.md). Off, every function is the worker's equal.
     confine: bool = True
     #: What a function may read beside the installation and write beside its scratch folder: weights that lie elsewhere, a cache.

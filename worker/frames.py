@@ -8,7 +8,9 @@ msgpack array a packet, because its socket keeps packets apart.
 
 import socket
 import struct
+import sysconfig
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -50,6 +52,8 @@ class Load(_Message, frozen=True, tag="load"):
     folder: str = ""
     #: What it finds in its environment, and nobody in its log.
     secrets: dict[str, str] = {}
+    #: The venv whose packages (:func:`packages_of`) are found before the platform's, "" = none.
+    environment: str = ""
 
 
 class Item(_Message, frozen=True):
@@ -207,6 +211,11 @@ decode_from_zygote = msgspec.msgpack.Decoder(FromZygote).decode
 
 #: The longest packet of the zygote's talk.
 ZYGOTE_PACKET: Final = 16 << 10
+
+
+def packages_of(environment: Path) -> Path:
+    """Where the packages of a venv of this interpreter's version lie."""
+    return Path(sysconfig.get_path("purelib", "venv", vars={"base": str(environment)}))
 
 
 class Channel:
