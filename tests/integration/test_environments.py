@@ -53,7 +53,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         "unix": tried(lambda: socket.socket(socket.AF_UNIX)), "listen": tried(lambda: socket.socket().listen()),
         "session": tried(os.setsid), "names": [name for name in os.environ if name.startswith("SMORE_") or "PASSWORD" in name],
     }
-    subprocess.Popen(["sleep", "300"], stdout=subprocess.DEVNULL)
+    subprocess.Popen(["sleep", "300"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     name = "hostile-1.0-py3-none-any.whl"
     info = "hostile-1.0.dist-info"
     files = {
