@@ -52,7 +52,7 @@ _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 #: Of the type of a socket; what is above are SOCK_NONBLOCK and SOCK_CLOEXEC.
 _TYPE: Final = 0xF
 _SOCK_STREAM, _SOCK_DGRAM = 1, 2
-#: 0 = the family's own for that type. Landlock knows the ports of IPPROTO_TCP alone, so MPTCP (262), SMC (256) and SCTP (132) would pass it.
+#: 0 = the family's own for that type. Landlock knows the ports of IPPROTO_TCP alone, so MPTCP (262), SMC (256) and SCTP (132) pass it.
 _PROTOCOLS: Final = (0, 6, 17)
 #: Begins a connection in a call that Landlock does not look at.
 _MSG_FASTOPEN: Final = 0x20000000
