@@ -8,7 +8,7 @@ Figures: ``upload_mib_s`` = a folder with weights, from packing to stored and ch
 copying the file and hashing it twice, as both ends do, in process; ``gateway_growth_mib`` = peak resident memory of the gateway beyond
 what it had before; ``resend_s`` = deploying the same folder with another line of code; ``build_s`` = fetching and building at the first
 deploy of a function with a requirement, ``deploy_s`` = all of that deploy; ``cold_ms`` and ``cold_own_ms`` = a load, by its phases
-together (median of several): in the platform's environment, and in one of its own whose zygote is there.
+together (median of several): in the platform's environment, and in one of its own that is built.
 """
 
 import argparse

@@ -196,6 +196,9 @@ class WorkerSettings(BaseModel):
     #: Users of this machine, by name or number, whose processes a project's key may have watched as its training (docs/security.md); "*" =
     #: anybody. The worker's own user is one of them unless it is root. An operator's key may name any process.
     attach_users: tuple[str, ...] = ()
+    #: Whether such an environment may have packages that come as source alone: their build runs what they bring, in a cell
+    #: (docs/security.md). Off, wheels alone are installed.
+    sdists: bool = False
     #: Shut runners in (docs/security.md). Off, every function is the worker's equal.
     confine: bool = True
     #: What a function may read beside the installation and write beside its scratch folder: weights that lie elsewhere, a cache.

@@ -84,11 +84,17 @@ class Worker:
         # There and open before the zygote starts, so that it is part of what its runners may see.
         self._cache.mkdir(exist_ok=True)
         self._cache.chmod(0o755)
-        self.zygote = self._zygote("", Path(sys.executable))
+        shut = confinement(own, self._cache)
+        self.zygote = Zygote(
+            cores=device.cores, nice=device.function_nice, environment=device.environment, scratch=run / "scratch" / own.gpu, home=home,
+            confinement=shut, record=self._record, exited=self._exited, bounds=self._bounds, started=self._join_group,
+        )  # fmt: skip
         catalog, limit = Catalog(client, config.redis.prefix), own.cache_mib << 20
         self.supplier = Supplier(
             artifacts=Artifacts(self._cache, lambda: open_source(config, client), limit),
-            environments=Environments(self._cache / "environments", limit, own.build_s), catalog=catalog, zygote=self._zygote,
+            environments=Environments(
+                self._cache / "environments", limit, own.build_s, sdists=own.sdists, confinement=shut, home=home, group=self._runner_groups
+            ), catalog=catalog,
         )  # fmt: skip
         self.pool = Pool(
             gpu=own.gpu, device=device, zygote=lambda: self.zygote, standby=own.standby, others_mib=lambda: self.jobs.memory_mib(),
@@ -117,19 +123,9 @@ class Worker:
             gate=self.gate, activity=self.pool.activity, jobs=self.jobs, longest_s=own.probe_max_s, changed=self.heartbeat.wake
         )
 
-    def _zygote(self, environment: str, python: Path) -> Zygote:
-        """The process that runners of one environment are forked from; "" = the platform's own."""
-        gpu, suffix = self.config.worker.gpu, f".env-{environment[:16]}" if environment else ""
-        return Zygote(
-            cores=self._device.cores, nice=self._device.function_nice, environment=self._device.environment,
-            scratch=self._run / "scratch" / f"{gpu}{suffix}", home=self._home, confinement=confinement(self.config.worker, self._cache),
-            record=self._run / f"worker-{gpu}{suffix}.json", exited=self._exited, bounds=self._bounds, started=self._join_group,
-            python=str(python),
-        )  # fmt: skip
-
     def _zygotes(self) -> list[int]:
         own = self.zygote.pid
-        return [*([own] if own is not None else []), *self.supplier.zygotes()]
+        return [own] if own is not None else []
 
     def _exited(self, runner: Runner) -> None:
         self.pool.exited(runner)
@@ -153,8 +149,7 @@ class Worker:
 
         Waits for Redis as long as it takes; False when ``stop`` was set meanwhile.
         """
-        survivors = sum(end_survivors(record) for record in (self._record, *self._run.glob(f"{self._record.stem}.env-*.json")))
-        if survivors:
+        if survivors := end_survivors(self._record):
             log.warning("survivors of the former worker ended", count=survivors)
         # The zygote imports while Redis is waited for.
         self.zygote.start()

@@ -3,37 +3,36 @@ Environments of uploaded functions on this node: what they require, on top of wh
 
 An environment is a venv whose last place to look is the platform's own site-packages, so that torch and everything else that is there is
 not installed again. What a runner itself stands on keeps the platform's version by constraint: another torch would be gigabytes, another
-numpy one that torch was not built for. pip builds it: it looks where the environment's interpreter looks, behind the .pth file too.
+numpy one that torch was not built for. pip builds it (worker/builder.py): it looks where the environment's interpreter looks, behind the
+.pth file too. Nothing of an environment runs outside a cell: what is installed can run code wherever an interpreter starts in it.
 """
 
-import contextlib
 import hashlib
 import json
-import os
 import platform
-import signal
+import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
+
+import msgspec
 
 from smore.domain.artifact import Artifact
+from smore.domain.errors import InvalidSpec
+from smore.requirements import check_requirements
+from worker.builder import Build
+from worker.frames import Confinement
 from worker.processes import ROOT, scrubbed
 from worker.shelf import Held, Shelf
 
 #: Imported by the process that runners are forked from (worker/zygote.py, worker/runner.py): never another version than the platform's.
 FIXED: Final = ("torch", "numpy", "msgspec", "orjson")
-#: Of a failed build's log, the end is kept.
-LOG_CHARS: Final = 6000
-
-_CHECK: Final = "import torch, worker.runner"
 
 
 class BuildFailed(Exception):
@@ -56,17 +55,22 @@ def _fixed() -> list[str]:
     return [f"{name}=={metadata.version(name)}" for name in FIXED]
 
 
-def python_of(folder: Path) -> Path:
-    """The interpreter of an environment."""
-    return folder / "bin" / "python"
-
-
 class Environments:
-    """``build_s`` bounds a build, seconds."""
+    """
+    ``build_s`` bounds a build, seconds; ``sdists``: whether packages may be built from their source. pip is shut in as ``confinement``
+    says, without a view of ``home``, in a control group whose name begins with ``group``.
+    """
 
-    def __init__(self, root: Path, limit_bytes: int, build_s: float) -> None:
+    def __init__(
+        self, root: Path, limit_bytes: int, build_s: float, *, sdists: bool, confinement: Confinement, home: Path, group: str
+    ) -> None:
         self.shelf = Shelf(root, limit_bytes)
+        self._limit = limit_bytes
         self._build_s = build_s
+        self._sdists = sdists
+        self._confinement = confinement
+        self._home = home
+        self._group = group
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
@@ -81,61 +85,50 @@ class Environments:
         return self.shelf.take(key, lambda folder, lock: self._build(requirements, code, folder, lock))
 
     def _build(self, requirements: Sequence[str], code: Path, folder: Path, lock: int) -> None:
+        try:
+            # A revision that was registered by an older gateway may have others.
+            check_requirements(requirements)
+        except InvalidSpec as error:
+            raise BuildFailed(str(error)) from error
         self.shelf.sweep()
-        until = time.monotonic() + self._build_s
-        with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile("w+") as log:
-            wanted, fixed = Path(place, "requirements.txt"), Path(place, "constraints.txt")
-            wanted.write_text("".join(f"{one}\n" for one in requirements))
-            fixed.write_text("".join(f"{one}\n" for one in _fixed()))
-            python = str(python_of(folder))
-            self._run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder)], code, log, lock, until, {})
-            site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-            (site / "platform.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-            # In the folder, so that the paths of its own wheels lead somewhere.
-            self._run(
-                [sys.executable, "-m", "pip", "--python", python, "install", "--no-input", "--disable-pip-version-check",
-                 "--no-warn-script-location", "--root-user-action", "ignore", "--constraint", str(fixed), "--requirement", str(wanted)],
-                code, log, lock, until, {},
-            )  # fmt: skip
-            self._run([python, "-c", _CHECK], ROOT, log, lock, until, {"PYTHONPATH": str(ROOT)})
-
-    def _run(self, words: Sequence[str], cwd: Path, log: IO[str], lock: int, until: float, extra: Mapping[str, str]) -> None:
-        """Run to the end, what it says into the log. Raises BuildFailed, BuildEnded."""
+        room = min(self._limit, shutil.disk_usage(folder).free // 2)
+        build = Build(
+            folder=str(folder), code=str(code), requirements=list(requirements), fixed=_fixed(), sdists=self._sdists,
+            timeout_s=self._build_s, disk_mib=max(1, room >> 20), home=str(self._home), confinement=self._confinement, group=self._group,
+        )  # fmt: skip
         with self._lock:
             if self._ended:
                 raise BuildEnded
             process = subprocess.Popen(
-                words,
-                cwd=cwd,
-                env=scrubbed(extra),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                [sys.executable, "-m", "worker.builder"],
+                cwd=ROOT,
+                env=scrubbed({"PYTHONPATH": str(ROOT)}),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 pass_fds=[lock],
                 start_new_session=True,
             )
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(msgspec.json.encode(build) + b"\n")
+            process.stdin.flush()
             self._running.add(process)
-        try:
-            status: int | None = process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            status = None
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        finally:
-            with self._lock:
-                self._running.discard(process)
-        if status != 0:
+        # Its input stays open for as long as this worker wants the environment.
+        with process.stdin, process.stdout:
+            try:
+                said = process.stdout.read().decode(errors="replace").strip()
+            finally:
+                with self._lock:
+                    self._running.discard(process)
+        if process.wait() != 0:
             if self._ended:
                 raise BuildEnded
-            log.seek(0)
-            said = log.read()[-LOG_CHARS:].strip()
-            what = "took too long" if status is None else f"ended with status {status}"
-            raise BuildFailed(f"The environment was not built: {' '.join(words[1:3])} {what}. Its log:\n{said}")
+            raise BuildFailed(said or "The environment was not built: its builder has ended.")
 
     def end(self) -> None:
         """End what is being built, and begin nothing more."""
         with self._lock:
             self._ended = True
             for process in self._running:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                assert process.stdin is not None
+                process.stdin.close()

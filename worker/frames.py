@@ -12,8 +12,10 @@ A runner may be hostile. What comes from it is bounded before memory is taken fo
 import select
 import socket
 import struct
+import sysconfig
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -77,6 +79,8 @@ class Load(_Message, frozen=True, tag="load"):
     folder: str = ""
     #: What it finds in its environment, and nobody in its log.
     secrets: dict[str, str] = {}
+    #: The venv whose packages (:func:`packages_of`) are found before the platform's, "" = none.
+    environment: str = ""
 
 
 class Item(_Message, frozen=True):
@@ -263,6 +267,11 @@ def read_answer(meta: bytearray) -> FromRunner:
         return answer
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadFrame("its answer cannot be read") from error
+
+
+def packages_of(environment: Path) -> Path:
+    """Where the packages of a venv of this interpreter's version lie."""
+    return Path(sysconfig.get_path("purelib", "venv", vars={"base": str(environment)}))
 
 
 class Channel:

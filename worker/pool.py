@@ -656,7 +656,7 @@ class Pool:
             if restored is not None:
                 runner, loaded = restored
             else:
-                runner = instance.runner = self._take_runner(supply)
+                runner = instance.runner = self._take_runner()
                 request = Load(
                     entrypoint=instance.spec.entrypoint,
                     device=self._device.handler_device,
@@ -664,6 +664,7 @@ class Pool:
                     results=self._results,
                     label=instance.label,
                     folder=str(supply.folder) if supply is not None else "",
+                    environment=str(supply.environment) if supply is not None and supply.environment is not None else "",
                     secrets=dict(self._secrets_of(instance.function, instance.spec)),
                 )
                 loaded = runner.load(request, max(LOAD_S, instance.spec.timeout_s))
@@ -804,9 +805,7 @@ class Pool:
         if begins:
             log.warning("quarantined", function=instance.function, revision=instance.revision)
 
-    def _take_runner(self, supply: Supply | None) -> Runner:
-        if supply is not None and supply.zygote is not None:
-            return supply.zygote.fork()
+    def _take_runner(self) -> Runner:
         with self._state:
             runner, self._standby = self._standby, None
             self._standby_mib = 0.0

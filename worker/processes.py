@@ -291,7 +291,7 @@ class Zygote:
     The process that runners are forked from, started anew when it has died (then its runners have died with it).
 
     ``record`` is where its session is written down for :func:`end_survivors`; ``exited`` is told of every runner's end, in a thread of
-    this object. ``python`` is the interpreter of the environment that its runners are to have.
+    this object.
     """
 
     def __init__(
@@ -307,9 +307,7 @@ class Zygote:
         record: Path,
         exited: Callable[[Runner], None],
         started: Callable[[int], None],
-        python: str = sys.executable,
     ) -> None:
-        self._python = python
         self._cores = cores
         self._nice = nice
         self._environment = {**MALLOC, "PYTHONPATH": str(ROOT), **({"OMP_NUM_THREADS": "1"} if cores else {}), **environment}
@@ -347,7 +345,7 @@ class Zygote:
             with theirs, pinned(self._cores):
                 # Not this thread's: a zygote must not end with the thread that started it, so it looks after its parent itself.
                 process = subprocess.Popen(
-                    [self._python, "-m", "worker.zygote", str(theirs.fileno())],
+                    [sys.executable, "-m", "worker.zygote", str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,

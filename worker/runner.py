@@ -12,6 +12,7 @@ import io
 import os
 import resource
 import signal
+import site
 import sys
 import time
 import traceback
@@ -46,6 +47,8 @@ _DATATYPES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 #: Of what user code said while it was loaded, the end is told with the error.
 _LOG_BYTES: Final = 6000
+#: What a runner stands on: packages of which there cannot be another version beside (worker/environments.py: FIXED), and torch's own.
+_STAYING: Final = frozenset(("torch", "torchgen", "functorch", "numpy", "msgspec", "orjson", "_distutils_hack"))
 #: A shorter text is part of too many others to be hidden.
 _HIDDEN_FROM: Final = 8
 
@@ -398,6 +401,24 @@ def _limit_memory(device: str, memory_mib: float) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _activate(environment: Path) -> None:
+    """
+    Become an interpreter of that venv, whose packages may run code now. What this process stands on stays; other packages of the
+    platform that were imported on the way are looked for anew, for the venv may have another version.
+    """
+    ours = [path for path in sys.path if path in site.getsitepackages()]
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) or ""
+        if name.partition(".")[0] not in _STAYING and file.startswith(tuple(f"{path}/" for path in ours)):
+            del sys.modules[name]
+    sys.path = [path for path in sys.path if path not in ours]
+    sys.prefix = sys.exec_prefix = str(environment)
+    sys.executable = str(environment / "bin" / "python")
+    os.environ.update(VIRTUAL_ENV=str(environment), PATH=f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    site.addsitedir(str(frames.packages_of(environment)))
+    sys.path += [path for path in ours if path not in sys.path]
+
+
 def _enter(folder: Path) -> None:
     """
     Let modules be imported from an uploaded folder, before all others. Raises ImportError where one of its names is taken.
@@ -415,6 +436,8 @@ def _enter(folder: Path) -> None:
 def _load(request: frames.Load) -> tuple[_Resident, Loaded]:
     _limit_memory(request.device, request.memory_mib)
     began = time.perf_counter()
+    if request.environment:
+        _activate(Path(request.environment))
     if request.folder:
         _enter(Path(request.folder))
     module, _, name = request.entrypoint.partition(":")

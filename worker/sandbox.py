@@ -29,6 +29,8 @@ _USERS: Final = range(60_600, 61_184)
 _NEEDED_CAPABILITIES: Final = (0, 5, 6, 7, 19, 21)
 #: Threads and processes of a runner beyond what is there, where users are not told apart.
 _FILES: Final = 4096
+#: What a file or folder counts at least.
+_LEAST_BYTES: Final = 4096
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_SLAVE = 2, 4, 0x1000, 0x4000, 0x80000
 _MNT_DETACH: Final = 2
 _CLONE_NEWNS: Final = 0x20000
@@ -151,6 +153,11 @@ class Warden:
                 os.chown(folder, user, user)
         return Cell(folder=folder, user=user, mounted=mounted, number=number)
 
+    def settle(self, folder: Path) -> Cell:
+        """A place that is there already: whoever fills it, on a disk, may write nothing else. Not to be released but left."""
+        number, user = self._claim() if self._view else (None, None)
+        return Cell(folder=folder, user=user, mounted=False, number=number)
+
     def _claim(self) -> tuple[socket.socket, int] | tuple[None, None]:
         """A user that no other runner of this machine has: the name of an abstract socket is one process's, and free when it ends."""
         for step in range(len(_USERS)):
@@ -170,10 +177,11 @@ class Warden:
         if cell.mounted:
             return False
         used, bound = 0, self._given.scratch_mib << 20
-        for folder, _, names in os.walk(cell.folder):
-            for name in names:
+        for folder, folders, names in os.walk(cell.folder):
+            for name in (*folders, *names):
                 with contextlib.suppress(OSError):
-                    used += os.lstat(os.path.join(folder, name)).st_blocks * 512
+                    # An empty one takes room too.
+                    used += max(_LEAST_BYTES, os.lstat(os.path.join(folder, name)).st_blocks * 512)
             if used > bound:
                 return True
         return False
@@ -207,7 +215,10 @@ class Warden:
         landlock.restrict(
             readable=self._readable, writable=writable, devices=devices, listed=(str(self._root),), tcp_ports=given.tcp_ports
         )  # fmt: skip
-        syscalls.refuse_the_rest(unix_sockets=given.unix_sockets, affinity=given.affinity)
+        # Landlock refuses to bind, but listening on a socket without a name binds it too. A driver that needs unix sockets listens on one,
+        # and a filter cannot tell what a descriptor is.
+        listen = given.unix_sockets or given.tcp_ports is None
+        syscalls.refuse_the_rest(unix_sockets=given.unix_sockets, affinity=given.affinity, listen=listen)
 
 
 def _readable(given: Confinement, root: Path, private: Sequence[Path]) -> Iterator[str]:

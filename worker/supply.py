@@ -15,14 +15,10 @@ from smore.catalog import Catalog
 from smore.domain.errors import SmoreError
 from smore.domain.function import FunctionSpec
 from worker.artifacts import Artifacts
-from worker.environments import BuildEnded, BuildFailed, Environments, environment_key, python_of
-from worker.processes import Zygote
-from worker.shelf import Held
+from worker.environments import BuildEnded, BuildFailed, Environments, environment_key
 
 log = observability.logger(__name__)
 
-#: Zygotes of environments without a resident function that are kept for the next cold start.
-IDLE_ZYGOTES: Final = 2
 #: A failure is told again without another try for so long.
 FAILURE_S: Final = 60.0
 #: How often what no revision names is removed.
@@ -38,24 +34,14 @@ class SupplyAway(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class _Rooted:
-    """A zygote in an environment, how many instances need it, and when one last did."""
-
-    zygote: Zygote
-    held: Held
-    users: int = 0
-    used_at: float = 0.0
-
-
-@dataclass(eq=False, slots=True)
 class Supply:
     """
-    Of one instance, until it is closed. ``zygote`` None = the platform's own will do; ``phases``: milliseconds of what had to be waited
-    for.
+    Of one instance, until it is closed. ``environment`` None = the platform's packages will do; ``phases``: milliseconds of what had to
+    be waited for.
     """
 
     folder: Path
-    zygote: Zygote | None
+    environment: Path | None
     phases: dict[str, float]
     _release: list[Callable[[], None]] = field(default_factory=list)
 
@@ -65,24 +51,18 @@ class Supply:
 
 
 class Supplier:
-    """``zygote`` makes the one of an environment: it is given the environment's key and interpreter."""
-
     def __init__(
         self,
         *,
         artifacts: Artifacts,
         environments: Environments,
         catalog: Catalog,
-        zygote: Callable[[str, Path], Zygote],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._artifacts = artifacts
         self._environments = environments
         self._catalog = catalog
-        self._make_zygote = zygote
         self._clock = clock
-        self._lock = threading.Lock()
-        self._rooted: dict[str, _Rooted] = {}
         self._failed: dict[str, tuple[float, str]] = {}
         self._stopped = threading.Event()
 
@@ -118,8 +98,8 @@ class Supplier:
             supply.close()
             raise
         supply.phases["environment"] = (self._clock() - began) * 1e3
-        supply.zygote = self._root(key, environment)
-        supply._release.append(lambda: self._unroot(key))
+        supply.environment = environment.folder
+        supply._release.append(environment.close)
         return supply
 
     def _refuse(self, key: str) -> None:
@@ -131,36 +111,6 @@ class Supplier:
         self._failed = {name: told for name, told in self._failed.items() if self._clock() < told[0]}
         self._failed[key] = (self._clock() + FAILURE_S, message)
         return SupplyFailed(message)
-
-    # ---- zygotes of environments --------------------------------------------------------------------------------------------------------
-
-    def _root(self, key: str, environment: Held) -> Zygote:
-        with self._lock:
-            rooted = self._rooted.get(key)
-            if rooted is None:
-                rooted = self._rooted[key] = _Rooted(self._make_zygote(key, python_of(environment.folder)), environment)
-            else:
-                environment.close()
-            rooted.users += 1
-            return rooted.zygote
-
-    def _unroot(self, key: str) -> None:
-        with self._lock:
-            rooted = self._rooted.get(key)
-            if rooted is None:
-                return  # closed meanwhile
-            rooted.users -= 1
-            rooted.used_at = self._clock()
-            idle = sorted((one.used_at, name) for name, one in self._rooted.items() if not one.users)
-            going = [self._rooted.pop(name) for _, name in idle[: max(0, len(idle) - IDLE_ZYGOTES)]]
-        for one in going:
-            # In a thread of its own: whoever drops an instance does not wait for a process that nobody needs.
-            threading.Thread(target=_end, args=(one,), name="zygote-end", daemon=True).start()
-
-    def zygotes(self) -> list[int]:
-        """Process numbers."""
-        with self._lock:
-            return [one.zygote.pid for one in self._rooted.values() if one.zygote.pid is not None]
 
     # ---- what is not needed any more ----------------------------------------------------------------------------------------------------
 
@@ -187,15 +137,4 @@ class Supplier:
         self._environments.end()
 
     def close(self) -> None:
-        """End the zygotes of all environments and what they have forked."""
         self._stopped.set()
-        with self._lock:
-            going = list(self._rooted.values())
-            self._rooted.clear()
-        for one in going:
-            _end(one)
-
-
-def _end(rooted: _Rooted) -> None:
-    rooted.zygote.close()
-    rooted.held.close()

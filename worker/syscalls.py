@@ -9,13 +9,16 @@ import ctypes
 import errno
 import platform
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 _SECCOMP_SET_MODE_FILTER: Final = 1
 _TSYNC: Final = 1
-_LOAD, _JUMP_EQUAL, _JUMP_ABOVE, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _AND, _JUMP_EQUAL, _JUMP_ABOVE, _JUMP_BITS, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE = 0, 4
+#: Where an argument's lower half is, on a little-endian machine; the kernel reads no more of an int.
+_ARGUMENTS: Final = range(16, 64, 8)
 
 #: name → (x86_64, aarch64).
 _REFUSED: Final = {
@@ -39,11 +42,20 @@ _REFUSED: Final = {
 }  # fmt: skip
 #: Of a CPU partition: off its cores it would be on a training's.
 _AFFINITY: Final = (203, 122)
-_CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
+_CLONE, _CLONE3, _SOCKET, _SOCKETPAIR, _LISTEN = (56, 220), (435, 435), (41, 198), (53, 199), (50, 201)
+#: sendto, sendmsg and sendmmsg, each with the argument that its flags are.
+_SENDS: Final = (((44, 206), 3), ((46, 211), 2), ((307, 269), 3))
 _SECCOMP: Final = (317, 277)
 #: CLONE_NEW* of clone(2): namespaces of mounts, groups, names, IPC, users, processes, network.
 _NAMESPACES: Final = 0x7E020000
-_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
+#: Of the type of a socket; what is above are SOCK_NONBLOCK and SOCK_CLOEXEC.
+_TYPE: Final = 0xF
+_SOCK_STREAM, _SOCK_DGRAM = 1, 2
+#: 0 = the family's own for that type. Landlock knows the ports of IPPROTO_TCP alone, so MPTCP (262), SMC (256) and SCTP (132) pass it.
+_PROTOCOLS: Final = (0, 6, 17)
+#: Begins a connection in a call that Landlock does not look at.
+_MSG_FASTOPEN: Final = 0x20000000
 _ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 
@@ -55,15 +67,27 @@ def _instruction(code: int, value: int, then: int = 0, otherwise: int = 0) -> by
     return struct.pack("=HBBI", code, then, otherwise, value)
 
 
-def _program(which: int, architecture: int, *, unix_sockets: bool, affinity: bool) -> bytes:
+_REFUSE: Final = _instruction(_RETURN, _ERRNO | errno.EPERM)
+_PASS: Final = _instruction(_RETURN, _ALLOW)
+
+
+def _only(argument: int, values: Sequence[int], mask: int = 0xFFFFFFFF) -> list[bytes]:
+    """Go on where that argument, masked, is one of ``values``; refuse the call otherwise."""
+    among = [_instruction(_JUMP_EQUAL, value, len(values) - place, 0) for place, value in enumerate(values)]
+    return [_instruction(_LOAD, _ARGUMENTS[argument]), _instruction(_AND, mask), *among, _REFUSE]
+
+
+def _without(argument: int, bits: int) -> list[bytes]:
+    """Allow the call where that argument has none of ``bits``; refuse it otherwise."""
+    return [_instruction(_LOAD, _ARGUMENTS[argument]), _instruction(_JUMP_BITS, bits, 0, 1), _REFUSE, _PASS]
+
+
+def _program(which: int, architecture: int, *, unix_sockets: bool, affinity: bool, listen: bool) -> bytes:
     def on(number: int, *answer: bytes) -> list[bytes]:
         """``answer`` for one system call; the others jump over it."""
         return [_instruction(_JUMP_EQUAL, number, 0, len(answer)), *answer]
 
-    refuse = _instruction(_RETURN, _ERRNO | errno.EPERM)
-    allow = _instruction(_RETURN, _ALLOW)
-    families = [_AF_INET, _AF_INET6, _AF_NETLINK, *([_AF_UNIX] if unix_sockets else [])]
-    refused = [*_REFUSED.values(), *([] if affinity else [_AFFINITY])]
+    refused = [*_REFUSED.values(), *([] if affinity else [_AFFINITY]), *([] if listen else [_LISTEN])]
     lines = [
         _instruction(_LOAD, _ARCHITECTURE),
         _instruction(_JUMP_EQUAL, architecture, 1, 0),
@@ -72,30 +96,34 @@ def _program(which: int, architecture: int, *, unix_sockets: bool, affinity: boo
     ]
     if which == 0:
         # The x32 calls: the same work under other numbers.
-        lines += [_instruction(_JUMP_ABOVE, 0x40000000, 0, 1), refuse]
+        lines += [_instruction(_JUMP_ABOVE, 0x40000000, 0, 1), _REFUSE]
     for numbers in refused:
-        lines += on(numbers[which], refuse)
+        lines += on(numbers[which], _REFUSE)
     # Its flags are in memory, where a filter cannot look; libc tries clone then.
     lines += on(_CLONE3[which], _instruction(_RETURN, _ERRNO | errno.ENOSYS))
-    first = _instruction(_LOAD, _FIRST_ARGUMENT)
-    lines += on(_CLONE[which], first, _instruction(_JUMP_BITS, _NAMESPACES, 0, 1), refuse, allow)
-    known = [_instruction(_JUMP_EQUAL, family, len(families) - place, 0) for place, family in enumerate(families)]
-    lines += on(_SOCKET[which], first, *known, refuse, allow)
-    lines.append(allow)
+    lines += on(_CLONE[which], *_without(0, _NAMESPACES))
+    for numbers, flags in _SENDS:
+        lines += on(numbers[which], *_without(flags, _MSG_FASTOPEN))
+    local = [_instruction(_LOAD, _ARGUMENTS[0]), _instruction(_JUMP_EQUAL, _AF_UNIX, 0, 1), _PASS] if unix_sockets else []
+    internet = [*_only(0, (_AF_INET, _AF_INET6)), *_only(1, (_SOCK_STREAM, _SOCK_DGRAM), _TYPE), *_only(2, _PROTOCOLS)]
+    lines += on(_SOCKET[which], *local, *internet, _PASS)
+    # Other families have pairs that reach further than each other.
+    lines += on(_SOCKETPAIR[which], *_only(0, (_AF_UNIX,)), _PASS)
+    lines.append(_PASS)
     return b"".join(lines)
 
 
-def refuse_the_rest(*, unix_sockets: bool, affinity: bool) -> bool:
+def refuse_the_rest(*, unix_sockets: bool, affinity: bool, listen: bool) -> bool:
     """
     Put the filter over all threads of this process and all that it starts; False on a machine or kernel that has none.
 
-    ``unix_sockets``: whether sockets of that family may be made (pairs of them always may); ``affinity``: whether it may choose its cores.
-    Needs no_new_privs.
+    ``unix_sockets``: whether sockets of that family may be made (pairs of them always may); ``affinity``: whether it may choose its cores;
+    ``listen``: whether any socket may be listened on. Of other sockets there are TCP and UDP alone. Needs no_new_privs.
     """
     place = _ARCHITECTURES.get(platform.machine())
     if place is None:
         return False
-    code = _program(*place, unix_sockets=unix_sockets, affinity=affinity)
+    code = _program(*place, unix_sockets=unix_sockets, affinity=affinity, listen=listen)
     program = _Program(len(code) // 8, code)
     libc = ctypes.CDLL(None, use_errno=True)
     number = ctypes.c_long(_SECCOMP[place[0]])

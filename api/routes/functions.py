@@ -23,6 +23,7 @@ from smore.fleet import Fetch, Offload, Prewarm, Respecify
 from smore.observability import logger
 from smore.queue import Request as Wanted
 from smore.queue import new_id
+from smore.requirements import check_requirements
 from smore.stream import decode_result
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ async def deploy(
     if document.metadata.name != function:
         raise InvalidSpec(f"metadata.name: {document.metadata.name} is not {function}, as in the path", field="metadata.name")
     spec = parse_spec(document.spec)
+    check_requirements(spec.requirements)
     if spec.artifact is not None:
         await run_in_threadpool(_check_artifact, gateway, caller.project, spec.artifact)
     store = await run_in_threadpool(gateway.store)

@@ -1,7 +1,9 @@
 """Runners without a user of their own, as where the platform is not root: what Landlock and the filter of system calls hold alone."""
 
+import contextlib
 import json
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,8 +34,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.fixture(scope="module")
-def runner(home: Path) -> Iterator[Runner]:
+@contextlib.contextmanager
+def shut_in(home: Path, name: str, tcp_ports: list[int] | None) -> Iterator[Runner]:
     with pytest.MonkeyPatch.context() as patch:
         # No tensors here: torch would take seconds to import.
         patch.setattr(processes, "PRELOAD", ("worker.runner",))
@@ -41,8 +43,8 @@ def runner(home: Path) -> Iterator[Runner]:
         for name, value in INSTRUCTIONS.items():
             patch.setenv(name, value)
         zygote = Zygote(
-            cores=(), nice=0, environment={}, scratch=home / "run" / "scratch", home=home, bounds=None, record=home / "run" / "record",
-            confinement=Confinement(own_users=False, tcp_ports=[443], readable=[str(home / "allowed")], scratch_mib=1),
+            cores=(), nice=0, environment={}, scratch=home / "run" / name, home=home, bounds=None, record=home / "run" / f"{name}.json",
+            confinement=Confinement(own_users=False, tcp_ports=tcp_ports, readable=[str(home / "allowed")], scratch_mib=1),
             exited=lambda runner: None, started=lambda pid: None,
         )  # fmt: skip
         runner = zygote.fork()
@@ -50,8 +52,16 @@ def runner(home: Path) -> Iterator[Runner]:
         runner.load(
             Load(entrypoint="tests.acceptance.hostile.functions:Hostile", device="cpu", memory_mib=64.0, label="f", results=results), 60
         )
-    yield runner
-    zygote.close()
+    try:
+        yield runner
+    finally:
+        zygote.close()
+
+
+@pytest.fixture(scope="module")
+def runner(home: Path) -> Iterator[Runner]:
+    with shut_in(home, "shut", [443]) as runner:
+        yield runner
 
 
 def attempt(runner: Runner, do: str, **item: object) -> dict[str, Any]:
@@ -82,6 +92,35 @@ def test_files_and_other_processes_are_out_of_reach(runner: Runner, home: Path) 
     assert "refused" in attempt(runner, "connect", host="127.0.0.1", port=6379)
     # Allowed, but nobody listens here.
     assert "ConnectionRefusedError" in attempt(runner, "connect", host="127.0.0.1", port=443)["refused"]
+
+
+def test_no_stream_is_begun_or_waited_for_in_any_way_that_the_kernel_has(runner: Runner) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert attempt(runner, "stream", host="127.0.0.1", port=server.getsockname()[1])["got"] == []
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert attempt(runner, "listen")["got"] == []
+
+
+def test_of_all_sockets_that_the_kernel_has_there_are_tcp_and_udp(runner: Runner) -> None:
+    """Another one here may be a way around Landlock, which knows IPPROTO_TCP alone."""
+    internet = (socket.AF_INET, socket.AF_INET6)
+    allowed = [(socket.SOCK_STREAM, 0), (socket.SOCK_STREAM, 6), (socket.SOCK_DGRAM, 0), (socket.SOCK_DGRAM, 17)]
+    assert attempt(runner, "sockets")["got"] == {
+        "made": [[family, *one] for family in internet for one in allowed], "pairs": [socket.AF_UNIX],
+    }  # fmt: skip
+
+
+def test_names_are_found_without_netlink(runner: Runner) -> None:
+    assert "127.0.0.1" in attempt(runner, "resolve", host="localhost")["got"]
+
+
+def test_who_may_reach_every_port_may_listen(home: Path) -> None:
+    with shut_in(home, "open", None) as runner, socket.create_server(("127.0.0.1", 0)) as server:
+        begun = attempt(runner, "stream", host="127.0.0.1", port=server.getsockname()[1])["got"]
+        assert begun == ["plain", "flags", "mapped", "fast open, option"]
+        assert attempt(runner, "listen")["got"] == ["bound", "unbound", "unbound, disconnected", "unbound on IPv6"]
 
 
 def test_a_scratch_folder_on_the_disk_is_watched(runner: Runner) -> None:

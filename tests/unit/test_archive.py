@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from smore import archive
 from smore.domain.artifact import Artifact, check_path, parse_artifact, parse_requirements
 from smore.domain.errors import InvalidArtifact, InvalidSpec
+from smore.requirements import check_requirements
 
 CODE = "a" * 64
 
@@ -227,6 +228,9 @@ class TestPaths:
             check_path(path)
 
 
+GOOD_REQUIREMENTS = ["einops", "einops==0.8.1", "Torch-Vision[extra,more] >=0.1, <2 ; python_version > '3'", "./w.whl"]
+
+
 class TestSpec:
     def test_reads_back(self) -> None:
         artifact = parse_artifact({"code": CODE, "files": {"w.whl": "b" * 64}}, "spec.artifact")
@@ -253,6 +257,18 @@ class TestSpec:
     def test_what_is_no_requirement(self, raw: object) -> None:
         with pytest.raises(InvalidSpec, match=r"^r: "):
             parse_requirements(raw, Artifact(code=CODE, files={"w.whl": CODE, "w.py": CODE}), "r")
+
+    @pytest.mark.parametrize(
+        "text",
+        [".", "file:.", "file:///etc/passwd", "x @ file:///etc/passwd", "x@https://example.org/x-1-py3-none-any.whl",
+         "git+https://example.org/x", "x @ git+https://example.org/x", 'six;python_version>"3" --global-option=x', "six \\", "six\\",
+         "six --hash=sha256:00", "six # comment", "six==${HOME}", "six, seven", "six==1.*.*"],
+    )  # fmt: skip
+    def test_what_pip_would_read_as_more_than_a_name_and_versions(self, text: str) -> None:
+        with pytest.raises(InvalidSpec) as caught:
+            check_requirements([*GOOD_REQUIREMENTS, text])
+        assert repr(text) in str(caught.value)
+        check_requirements(GOOD_REQUIREMENTS)
 
     def test_only_what_was_uploaded_has_requirements(self) -> None:
         with pytest.raises(InvalidSpec, match="uploaded"):

@@ -14,6 +14,7 @@ from smore.domain.invocation import Cause
 from smore.fleet import WarmState
 from smore.settings import WorkerSettings
 from tests.eventually import eventually
+from worker import frames
 from worker.device import CpuPartition, Load
 from worker.frames import Loaded, Results
 from worker.heartbeat import DEAF_S, Ears
@@ -30,7 +31,8 @@ class FakeRunner:
         self.gate = threading.Event()
         self.gate.set()
 
-    def load(self, request: object, timeout_s: float) -> Loaded:
+    def load(self, request: frames.Load, timeout_s: float) -> Loaded:
+        self.loaded = request
         self.gate.wait(5)
         return Loaded(phases={"import": 1.0}, memory_mib=0.0, tensors=False)
 
@@ -58,8 +60,8 @@ class Stage:
     def _supply(self, function: str, spec: FunctionSpec) -> Supply:
         """On an environment of its own where it requires something."""
         self.supplied.append(f"+{function[2:]}")
-        zygote: Any = SimpleNamespace(fork=lambda: FakeRunner(-1)) if spec.requirements else None
-        return Supply(Path("/code"), zygote, {"fetch": 2.0}, [lambda: self.supplied.append(f"-{function[2:]}")])
+        environment = Path("/environment") if spec.requirements else None
+        return Supply(Path("/code"), environment, {"fetch": 2.0}, [lambda: self.supplied.append(f"-{function[2:]}")])
 
     def _fork(self) -> FakeRunner:
         self.made.append(FakeRunner(len(self.made) + 1))
@@ -108,10 +110,10 @@ def test_what_a_cold_start_needs_is_fetched_before_the_gate_is_asked() -> None:
     assert stage.supplied == ["+a", "-a", "+a"]
 
 
-def test_a_function_with_requirements_is_forked_in_its_environment() -> None:
+def test_a_function_with_requirements_is_loaded_in_its_environment() -> None:
     stage = Stage()
-    assert stage.run("a", artifact=UPLOADED, requirements=("x",)).runner.pid == -1
-    assert stage.run("b", artifact=UPLOADED).runner.pid == 1
+    assert stage.run("a", artifact=UPLOADED, requirements=("x",)).instance.runner.loaded.environment == "/environment"
+    assert stage.run("b", artifact=UPLOADED).instance.runner.loaded.environment == ""
 
 
 @pytest.mark.parametrize(("error", "raised"), [(SupplyFailed("no such package"), LoadFailed), (SupplyAway("gone"), Unservable)])

@@ -1,4 +1,4 @@
-"""What an uploaded function needs on a node: folders made once and shared, removed when unused, failures told; zygotes of environments."""
+"""What an uploaded function needs on a node: folders made once and shared, removed when unused, failures told; environments."""
 
 import fcntl
 import hashlib
@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,11 +21,14 @@ from smore.domain.artifact import Artifact
 from smore.domain.errors import BlobNotFound, InvalidArtifact, WrongDigest
 from smore.domain.function import FunctionSpec
 from tests.eventually import eventually
+from worker import proc
 from worker.artifacts import Artifacts
+from worker.builder import named, pip_settings
 from worker.environments import BuildEnded, BuildFailed, Environments, environment_key
+from worker.frames import Confinement
 from worker.runner import _enter
 from worker.shelf import Shelf
-from worker.supply import FAILURE_S, IDLE_ZYGOTES, Supplier, SupplyAway, SupplyFailed
+from worker.supply import FAILURE_S, Supplier, SupplyAway, SupplyFailed
 
 
 def make(content: str, made: list[str]) -> Any:
@@ -205,6 +208,22 @@ class TestArtifacts:
 # ---- environments -----------------------------------------------------------------------------------------------------------------------
 
 
+Built = Callable[..., Environments]
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Built:
+    """Environments for which pip looks nowhere."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+
+    def make(*, build_s: float = 60.0) -> Environments:
+        return Environments(
+            tmp_path / "e", 1 << 30, build_s, sdists=False, confinement=Confinement(), home=tmp_path / "home", group="smore-test-"
+        )
+
+    return make
+
+
 class TestEnvironments:
     def test_what_names_one(self) -> None:
         base = Artifact(code="a" * 64, files={"w.whl": "b" * 64})
@@ -214,17 +233,16 @@ class TestEnvironments:
         assert environment_key(["x==1", "./w.whl"], Artifact(code="a" * 64, files={"w.whl": "c" * 64})) != key
         assert environment_key(["x==2", "./w.whl"], base) != key
 
-    def test_a_build_that_fails_tells_its_log(self, tmp_path: Path) -> None:
-        """Without a network: pip is told to look nowhere."""
-        environments = Environments(tmp_path / "e", 1 << 30, 60.0)
+    def test_a_build_that_fails_tells_its_log(self, built: Built, tmp_path: Path) -> None:
         artifact = Artifact(code="a" * 64, files={"w-1-py3-none-any.whl": "b" * 64})
         (tmp_path / "w-1-py3-none-any.whl").write_bytes(b"no wheel")
+        environments = built()
         with pytest.raises(BuildFailed, match=r"pip ended with status[\s\S]*Its log:[\s\S]*whl"):
             environments.take(["./w-1-py3-none-any.whl"], artifact, tmp_path)
         assert [path.suffix for path in (tmp_path / "e").iterdir()] == [".lock"]
 
-    def test_a_worker_that_ends_takes_its_builds_with_it(self, tmp_path: Path) -> None:
-        environments = Environments(tmp_path / "e", 1 << 30, 60.0)
+    def test_a_worker_that_ends_takes_its_builds_with_it(self, built: Built, tmp_path: Path) -> None:
+        environments = built()
         raised: list[BaseException] = []
 
         def build() -> None:
@@ -239,26 +257,34 @@ class TestEnvironments:
         environments.end()
         thread.join()
         assert (len(raised), process.poll() is not None) == (1, True)
+        assert proc.session_members(process.pid) == []
         with pytest.raises(BuildEnded):
             environments.take(["x"], Artifact(code="a" * 64), tmp_path)
 
-    def test_a_build_that_takes_too_long_is_ended(self, tmp_path: Path) -> None:
-        environments = Environments(tmp_path / "e", 1 << 30, 0.0)
+    def test_a_build_that_takes_too_long_is_ended(self, built: Built, tmp_path: Path) -> None:
         with pytest.raises(BuildFailed, match="took too long"):
-            environments.take(["x"], Artifact(code="a" * 64), tmp_path)
+            built(build_s=0.0).take(["x"], Artifact(code="a" * 64), tmp_path)
+
+    def test_a_requirement_of_an_older_gateway_is_looked_at_again(self, built: Built, tmp_path: Path) -> None:
+        with pytest.raises(BuildFailed, match=r"'\.' is not a requirement"):
+            built().take(["."], Artifact(code="a" * 64), tmp_path)
+
+    def test_what_pip_is_told(self) -> None:
+        listing = "\n".join(
+            ("global.index-url='https://user:word@index.example:8443/simple'", "global.cert='/etc/own.pem'", "global.timeout='3'",
+             "install.timeout='4'", "install.find-links='/wheels\\nfile:///more%20wheels'", "global.cache-dir='/root/.cache'",
+             ":env:.timeout='5'", ":env:.config-file='/root/pip.conf'", "list.format='json'", "global.proxy='http://proxy.example'"),
+        )  # fmt: skip
+        settings = pip_settings(listing)
+        assert settings == {
+            "PIP_INDEX_URL": "https://user:word@index.example:8443/simple", "PIP_CERT": "/etc/own.pem", "PIP_TIMEOUT": "5",
+            "PIP_FIND_LINKS": "/wheels\nfile:///more%20wheels", "PIP_PROXY": "http://proxy.example",
+        }  # fmt: skip
+        paths, ports = named(settings.values())
+        assert (sorted(paths), sorted(ports)) == (["/etc/own.pem", "/more wheels", "/wheels"], [80, 8443])
 
 
 # ---- both together ----------------------------------------------------------------------------------------------------------------------
-
-
-class FakeZygote:
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.pid = 1
-        self.closed = False
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class FakeEnvironments:
@@ -277,18 +303,13 @@ class FakeEnvironments:
 class Stage:
     def __init__(self, tmp_path: Path, store: Store, artifacts: Artifacts) -> None:
         self.now = 0.0
-        self.zygotes: list[FakeZygote] = []
         self.specs: list[FunctionSpec] = []
         self.environments = FakeEnvironments(tmp_path / "environments")
         self.supplier = Supplier(
             artifacts=artifacts, environments=self.environments, catalog=SimpleNamespace(specs=lambda: self.specs),  # type: ignore[arg-type]
-            zygote=self._zygote, clock=lambda: self.now,
+            clock=lambda: self.now,
         )  # fmt: skip
         self.artifact = upload(store, tmp_path, handler_py="x")
-
-    def _zygote(self, key: str, python: Path) -> Any:
-        self.zygotes.append(FakeZygote(key))
-        return self.zygotes[-1]
 
     def take(self, *requirements: str) -> Any:
         return self.supplier.take("p/f", FunctionSpec(entrypoint="handler:F", artifact=self.artifact, requirements=requirements))
@@ -300,28 +321,15 @@ def stage(tmp_path: Path, store: Store, artifacts: Artifacts) -> Stage:
 
 
 class TestSupplier:
-    def test_without_requirements_the_platforms_own_zygote_will_do(self, stage: Stage) -> None:
+    def test_without_requirements_the_platforms_packages_will_do(self, stage: Stage) -> None:
         supply = stage.take()
-        assert (supply.zygote, set(supply.phases), stage.environments.asked) == (None, {"fetch"}, 0)
+        assert (supply.environment, set(supply.phases), stage.environments.asked) == (None, {"fetch"}, 0)
         assert (supply.folder / "handler.py").read_text() == "x"
 
-    def test_one_zygote_for_an_environment(self, stage: Stage) -> None:
+    def test_one_environment_for_the_same_requirements(self, stage: Stage) -> None:
         first, second, other = stage.take("x"), stage.take("x"), stage.take("y")
-        assert first.zygote is second.zygote is not other.zygote
+        assert first.environment == second.environment != other.environment
         assert set(first.phases) == {"fetch", "environment"}
-        assert len(stage.supplier.zygotes()) == 2
-
-    def test_idle_zygotes_go_the_longest_unused_first(self, stage: Stage) -> None:
-        supplies = [stage.take(str(number)) for number in range(IDLE_ZYGOTES + 2)]
-        for supply in supplies[1:]:
-            stage.now += 1
-            supply.close()
-            supply.close()
-        eventually(lambda: stage.zygotes[1].closed, what="the oldest idle one has ended")
-        assert [one.closed for one in stage.zygotes] == [False, True] + [False] * IDLE_ZYGOTES
-        stage.supplier.close()
-        assert all(one.closed for one in stage.zygotes)
-        supplies[0].close()
 
     def test_a_failure_is_told_again_for_a_while_without_another_try(self, stage: Stage) -> None:
         stage.environments.error = BuildFailed("no such package\nthe log")
@@ -350,16 +358,13 @@ class TestSupplier:
     def test_what_no_revision_names_is_removed_unless_it_is_used(self, stage: Stage) -> None:
         used, unused = stage.take("used"), stage.take("unused")
         unused.close()
-        stage.supplier.close()  # a zygote holds its environment as long as it lives
         stage.supplier.sweep()
         assert len(list((stage.environments.shelf._root).glob("*.json"))) == 2, "an empty mirror names nothing"
         stage.specs = [FunctionSpec(entrypoint="zoo.echo:Function")]
-        held = stage.environments.take(("used",), stage.artifact, used.folder)
         stage.supplier.sweep()
         assert [path.stem for path in stage.environments.shelf._root.glob("*.json")] == [environment_key(["used"], stage.artifact)]
         assert used.folder.exists()
         used.close()
-        held.close()
         stage.supplier.sweep()
         assert not used.folder.exists()
 

@@ -61,9 +61,132 @@ def connect(item: dict[str, Any]) -> object:
         return connection.getpeername()
 
 
+MSG_FASTOPEN, TCP_FASTOPEN_CONNECT, TCP_ULP = 0x20000000, 30, 31
+IPPROTO_SCTP, IPPROTO_SMC, IPPROTO_MPTCP = 132, 256, 262
+AF_SMC = 43
+
+
+class Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_char_p), ("length", ctypes.c_size_t))
+
+
+class Message(ctypes.Structure):
+    """struct mmsghdr."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("name_length", ctypes.c_uint32),
+        ("vectors", ctypes.POINTER(Vector)), ("vectors_length", ctypes.c_size_t),
+        ("control", ctypes.c_void_p), ("control_length", ctypes.c_size_t),
+        ("flags", ctypes.c_int), ("sent", ctypes.c_uint32),
+    )  # fmt: skip
+
+
+def _send_many(connection: socket.socket, data: bytes, flags: int, address: tuple[str, int]) -> None:
+    """``sendmmsg`` of one message, which Python has not."""
+    name = struct.pack("=HHI8x", socket.AF_INET, socket.htons(address[1]), int.from_bytes(socket.inet_aton(address[0]), sys.byteorder))
+    vector = Vector(data, len(data))
+    message = Message(name=name, name_length=len(name), vectors=ctypes.pointer(vector), vectors_length=1)
+    if ctypes.CDLL(None, use_errno=True).sendmmsg(connection.fileno(), ctypes.byref(message), 1, flags) < 0:
+        raise OSError(ctypes.get_errno(), "sendmmsg")
+
+
+def _as_subflow(connection: socket.socket) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"mptcp")
+
+
+def _fast_connect(connection: socket.socket, address: tuple[str, int]) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1)
+    connection.connect(address)
+    connection.send(b"hello")
+
+
+#: How a stream to an IPv4 address can be begun: what socket() is given, and what is done with the socket.
+STREAMS: dict[str, tuple[tuple[int, ...], Callable[[socket.socket, tuple[str, int]], object]]] = {
+    "plain": ((socket.AF_INET, socket.SOCK_STREAM), socket.socket.connect),
+    "flags": ((socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, 6), socket.socket.connect),
+    "mapped": ((socket.AF_INET6, socket.SOCK_STREAM), lambda sock, to: sock.connect((f"::ffff:{to[0]}", to[1]))),
+    "mptcp": ((socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP), socket.socket.connect),
+    "mptcp mapped": ((socket.AF_INET6, socket.SOCK_STREAM, IPPROTO_MPTCP), lambda sock, to: sock.connect((f"::ffff:{to[0]}", to[1]))),
+    "mptcp by option": ((socket.AF_INET, socket.SOCK_STREAM), lambda sock, to: (_as_subflow(sock), sock.connect(to))),
+    "smc": ((AF_SMC, socket.SOCK_STREAM), socket.socket.connect),
+    "smc by protocol": ((socket.AF_INET, socket.SOCK_STREAM, IPPROTO_SMC), socket.socket.connect),
+    "sctp": ((socket.AF_INET, socket.SOCK_STREAM, IPPROTO_SCTP), socket.socket.connect),
+    "raw": ((socket.AF_INET, socket.SOCK_RAW, 6), lambda sock, to: sock.sendto(b"hello", to)),
+    "fast open, sendto": ((socket.AF_INET, socket.SOCK_STREAM), lambda sock, to: sock.sendto(b"hello", MSG_FASTOPEN, to)),
+    "fast open, sendmsg": ((socket.AF_INET, socket.SOCK_STREAM), lambda sock, to: sock.sendmsg([b"hello"], [], MSG_FASTOPEN, to)),
+    "fast open, sendmmsg": ((socket.AF_INET, socket.SOCK_STREAM), lambda sock, to: _send_many(sock, b"hello", MSG_FASTOPEN, to)),
+    "fast open, option": ((socket.AF_INET, socket.SOCK_STREAM), _fast_connect),
+}
+
+
+def stream(item: dict[str, Any]) -> object:
+    """Begin one in each of those ways; those that were not refused."""
+    begun = []
+    for name, (made, begin) in STREAMS.items():
+        with contextlib.suppress(OSError), socket.socket(*made) as connection:
+            # Python's own time limit would make the socket one that does not wait, and a connection begun an error.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 3, 0))
+            begin(connection, (item["host"], item["port"]))
+            begun.append(name)
+    return begun
+
+
+def _bound(connection: socket.socket) -> None:
+    connection.bind(("", 0))
+    connection.listen()
+
+
+def _bound_when_unspecified(connection: socket.socket) -> None:
+    """A connection to nobody leaves the socket as it was, and is no connection to Landlock."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(None).connect(connection.fileno(), bytes(16), 16)
+    connection.listen()
+
+
+#: How one can be waited for.
+OFFERS: dict[str, tuple[tuple[int, ...], Callable[[socket.socket], object]]] = {
+    "bound": ((socket.AF_INET, socket.SOCK_STREAM), _bound),
+    "unbound": ((socket.AF_INET, socket.SOCK_STREAM), socket.socket.listen),
+    "unbound, disconnected": ((socket.AF_INET, socket.SOCK_STREAM), _bound_when_unspecified),
+    "unbound on IPv6": ((socket.AF_INET6, socket.SOCK_STREAM), socket.socket.listen),
+    "mptcp": ((socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP), _bound),
+    "mptcp unbound": ((socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP), socket.socket.listen),
+    "smc": ((AF_SMC, socket.SOCK_STREAM), socket.socket.listen),
+    "vsock": ((socket.AF_VSOCK, socket.SOCK_STREAM), socket.socket.listen),
+    "unix": ((socket.AF_UNIX, socket.SOCK_STREAM), lambda sock: (sock.bind("socket"), sock.listen())),
+}
+
+
 def listen(item: dict[str, Any]) -> object:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()
+    """Listen in each of those ways; those that were not refused."""
+    heard = []
+    for name, (made, begin) in OFFERS.items():
+        with contextlib.suppress(OSError), socket.socket(*made) as server:
+            begin(server)
+            heard.append(name)
+    return heard
+
+
+def sockets(item: dict[str, Any]) -> object:
+    """Every (family, type, protocol) that the kernel makes a socket of here, and every family of which it makes a pair."""
+    libc = ctypes.CDLL(None)
+    made, pairs, ends = set(), [], (ctypes.c_int * 2)()
+    for family in range(64):
+        for kind in range(1, 12):
+            for protocol in range(512):
+                descriptor = libc.socket(family, kind, protocol)
+                if descriptor >= 0:
+                    os.close(descriptor)
+                    made.add((family, kind, protocol))
+        if libc.socketpair(family, socket.SOCK_STREAM, 0, ends) == 0:
+            os.close(ends[0])
+            os.close(ends[1])
+            pairs.append(family)
+    return {"made": sorted(made), "pairs": pairs}
+
+
+def resolve(item: dict[str, Any]) -> object:
+    return sorted({found[4][0] for found in socket.getaddrinfo(item["host"], 80, flags=socket.AI_ADDRCONFIG)})
 
 
 def unix(item: dict[str, Any]) -> object:
@@ -236,8 +359,9 @@ def who(item: dict[str, Any]) -> object:
 ATTEMPTS: dict[str, Callable[[dict[str, Any]], object]] = {
     one.__name__: one
     for one in (
-        read, listing, write, environment, own_environment, descriptors, connect, listen, unix, fork_bomb, fill_disk, allocate,
-        allocate_shared, allocate_in_children, crash, tell, has, shoot, shoot_all, trace, daemon, become_root, say, drip, large, who,
+        read, listing, write, environment, own_environment, descriptors, connect, stream, listen, sockets, resolve, unix,
+        fork_bomb, fill_disk, allocate, allocate_shared, allocate_in_children, crash, tell, has, shoot, shoot_all, trace,
+        daemon, become_root, say, drip, large, who,
     )
 }  # fmt: skip
 

@@ -111,8 +111,12 @@ def test_it_reaches_neither_redis_nor_postgres_nor_the_gateway(stage: Platform) 
     assert refused(stage, "connect", host=host, port=int(port))
     # As a Redis or a Postgres would listen that is not the platform's own.
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
-        assert refused(stage, "connect", host="127.0.0.1", port=elsewhere.getsockname()[1])
-    assert refused(stage, "listen")
+        for to in (int(port), elsewhere.getsockname()[1]):
+            assert attempt(stage, "stream", host="127.0.0.1", port=to)["got"] == []
+        elsewhere.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
+    assert attempt(stage, "listen")["got"] == []
 
 
 def test_it_changes_nobodys_code(stage: Platform) -> None:
