@@ -127,10 +127,9 @@ def test_a_real_invocation_from_the_queue_to_its_row(recorder: Recorder, reader:
     assert (run.cold, run.load_s, run.run_s, run.batch, run.rows) == (True, {"weights": 0.08, "first": 0.02}, 0.0125, 1, 4)
     assert (run.co_runners, run.jobs, run.started_at) == ([], ["j1"], row.started_at)
     assert run.predicted is not None
-    assert (run.predicted["gpu"], run.predicted["run_s"]) == ("cpu0", 0.02)
-    decision = reader.decision_for(id_, 1)
-    assert decision is not None
-    assert (decision.gpu, decision.attempts, decision.decision) == ("cpu0", [[id_, 1]], json.loads(DECISION))
+    assert run.predicted == {"run_s": 0.02}
+    (decision,) = reader.decisions("default", id_).values()
+    assert (decision.gpu, decision.decision) == ("cpu0", json.loads(DECISION))
     assert recorder.lag_s() == 0
     with pytest.raises(InvocationNotFound):
         reader.invocation("vision", id_)
@@ -155,7 +154,8 @@ def test_batches_of_any_size_come_to_the_same(recorder: Recorder, reader: Reader
     (under_way,) = reader.executions("default", "b")
     assert (under_way.state, under_way.claimed_at, under_way.started_at) == (State.DISPATCHED, (T0 + 1000) / 1e6, None)
     assert reader.executions("default", "c") == []
-    assert reader.decision_for("a", 1) != reader.decision_for("a", 2)
+    decided = reader.decisions("default", "a")
+    assert decided[1] != decided[2]
 
 
 def test_reading_everything_again_changes_nothing(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
@@ -335,9 +335,8 @@ def test_what_was_harvested_beside_a_job(recorder: Recorder, reader: Reader, red
     emit(redis_client, arrived("f"), settled("f", meta=json.dumps({"batch": 1, "jobs": ["j1"]})))  # did not run to its end
     recorder.drain()
 
-    assert reader.harvest("j1", ["cpu0"], 0.0) == Harvest(seconds=pytest.approx(0.0375), invocations=4)
-    assert reader.harvest("j1", ["cpu1"], 0.0) == Harvest(seconds=0.0, invocations=0)
-    assert reader.harvest("j1", ["cpu0"], T0 / 1e6 + 60) == Harvest(seconds=0.0, invocations=0)
+    assert reader.harvest("j1", ["cpu0"]) == Harvest(seconds=pytest.approx(0.0375), invocations=4)
+    assert reader.harvest("j1", ["cpu1"]) == Harvest(seconds=0.0, invocations=0)
 
 
 def test_the_windows_of_a_job_outlast_the_retention_while_it_runs(
@@ -438,10 +437,13 @@ def test_retain_drops_what_is_old(recorder: Recorder, reader: Reader, engine: En
     recorder.drain()
     with engine.begin() as connection:
         connection.execute(text("UPDATE invocations SET arrival_at = to_timestamp(:now) WHERE id = 'new'"), {"now": now / 1e6})
-        connection.execute(text("UPDATE decisions SET id = id - (3 * 86400000::bigint << 20) WHERE attempts = '[[\"old\", 1]]'"))
+        old = "(SELECT decision_id FROM executions WHERE invocation = 'old')"
+        connection.execute(text(f"UPDATE decisions SET id = id - (3 * 86400000::bigint << 20) WHERE id = {old}"))
 
-    assert recorder.retain(2.0) == 4  # the invocation, its decision, and two minutes of arrivals
+    assert recorder.retain(2.0) == 2  # the invocation and its decision
     assert [row.id for row in reader.invocations("default")[0]] == ["newer", "new"]
     assert reader.executions("default", "old") == []
-    assert reader.decision_for("new", 2) is not None
+    assert 2 in reader.decisions("default", "new")
+    assert len(arrivals(engine)) == 3
     assert recorder.retain(2.0) == 0
+    assert recorder.retain(2.0, minutes_days=2.0) == 2 + 1  # arrivals, and what ended
