@@ -65,13 +65,13 @@ WITH drawn AS (
         (hashint8(g * 8 + 4)::bigint & 65535) / 65536.0 AS u4
     FROM generate_series(%(low)s::bigint, %(high)s::bigint) AS g
 ), base AS (
-    SELECT g, arrival, u2, u3, u4, (__FUNCTIONS__ * u1 * u1 * u1)::int % __FUNCTIONS__ AS f, 'cpu' || (g % __GPUS__) AS gpu,
+    SELECT g, arrival, u2, u3, u4, (__FUNCTIONS__ * u1 * u1 * u1)::int %% __FUNCTIONS__ AS f, 'cpu' || (g %% __GPUS__) AS gpu,
         lpad(to_hex(arrival / 1000), 12, '0') || substr(md5(g::text), 1, 20) AS id,
         CASE WHEN u2 < 0.96 THEN 'succeeded' WHEN u2 < 0.98 THEN 'failed' WHEN u2 < 0.992 THEN 'expired' WHEN u2 < 0.999 THEN 'rejected'
             ELSE 'cancelled' END AS state,
         1000 + (u3 * 20000)::bigint AS waited, 2000 + (u4 * 50000)::bigint AS ran,
         -- Of ten invocations two run in one batch.
-        g - (CASE WHEN g % 10 = 9 THEN 1 ELSE 0 END) AS batch
+        g - (CASE WHEN g %% 10 = 9 THEN 1 ELSE 0 END) AS batch
     FROM drawn
 ), named AS (
     SELECT *, CASE __PROJECT__ END AS project, 'function-' || lpad(f::text, 2, '0') AS function,
@@ -95,7 +95,7 @@ BASE SELECT id, project, function, 1, state, CASE state WHEN 'succeeded' THEN 'o
     CASE WHEN u2 < 0.98 THEN 1 ELSE 0 END, CASE WHEN u2 < 0.98 THEN 1 ELSE 0 END, AT(arrival)), AT(arrival + 250000)),
     CASE WHEN u2 < 0.98 THEN AT(arrival + waited)) END, CASE WHEN u2 < 0.98 THEN AT(arrival + waited + 1500)) END,
     AT(arrival + waited + ran + 2000)), CASE WHEN u2 < 0.98 THEN gpu ELSE '' END, 1, 'k0123456789a',
-    CASE WHEN g % 4 = 0 THEN '00-' || md5(g::text) || '-' || substr(md5(g::text), 1, 16) || '-01' ELSE '' END, 0.004
+    CASE WHEN g %% 4 = 0 THEN '00-' || md5(g::text) || '-' || substr(md5(g::text), 1, 16) || '-01' ELSE '' END, 0.004
 FROM named
 """)
 
@@ -103,9 +103,9 @@ _EXECUTIONS = _sql("""
 INSERT INTO executions (invocation, attempt, project, function, gpu, decision_id, state, cause, cold, load_s, run_s, batch, rows,
     co_runners, jobs, predicted, device, sharing_mode, unforeseen, claimed_at, started_at, finished_at)
 BASE SELECT id, 1, project, function, gpu, decision, state, CASE state WHEN 'succeeded' THEN 'ok' ELSE 'handler_error' END, u4 < 0.01,
-    CASE WHEN u4 < 0.01 THEN '{"import": 0.21, "weights": 0.34, "first": 0.05}'::jsonb END, ran / 1e6, CASE WHEN g % 10 >= 8 THEN 2 ELSE 1
-    END, CASE WHEN g % 10 >= 8 THEN 2 ELSE 1 END, CASE WHEN u3 < 0.3 THEN '["default/function-01"]'::jsonb ELSE '[]'::jsonb END,
-    CASE WHEN g % 2 = 0 THEN jsonb_build_array(%(job)s::text) ELSE '[]'::jsonb END,
+    CASE WHEN u4 < 0.01 THEN '{"import": 0.21, "weights": 0.34, "first": 0.05}'::jsonb END, ran / 1e6, CASE WHEN g %% 10 >= 8 THEN 2 ELSE 1
+    END, CASE WHEN g %% 10 >= 8 THEN 2 ELSE 1 END, CASE WHEN u3 < 0.3 THEN '["default/function-01"]'::jsonb ELSE '[]'::jsonb END,
+    CASE WHEN g %% 2 = 0 THEN jsonb_build_array(%(job)s::text) ELSE '[]'::jsonb END,
     jsonb_build_object('run_s', round((ran / 1e6 * 0.9)::numeric, 5), 'known', true, 'function_degradation', 0.0421,
         'function_degradation_upper', 0.0613, 'training_degradation', 0.0132, 'training_degradation_upper', 0.0187),
     %(device)s, 'time-slice', CASE WHEN u4 < 0.01 THEN 'never_seen' END, AT(arrival + waited)), AT(arrival + waited + 1500)),
@@ -116,11 +116,11 @@ FROM named WHERE u2 < 0.98
 _DECISIONS = _sql("""
 INSERT INTO decisions (id, project, function, gpu, at, decision)
 BASE SELECT decision, project, function, gpu, AT(arrival + waited)), jsonb_build_object(
-    'v', 1, 'policy', 'smore-product', 'table', 3, 'seed', 0, 'priority', round((u3 * 10)::numeric, 4), 'schedule_us', 180 + g % 400,
-    'refused', CASE WHEN g % 3 = 0 THEN '{"no_slot": 1}'::jsonb ELSE '{}'::jsonb END, 'candidates', (
-        SELECT jsonb_agg(jsonb_build_array('cpu' || ((g + c) % __GPUS__), c = 0, 0, round((ran / 1e6 * 0.9)::numeric, 5),
+    'v', 1, 'policy', 'smore-product', 'table', 3, 'seed', 0, 'priority', round((u3 * 10)::numeric, 4), 'schedule_us', 180 + g %% 400,
+    'refused', CASE WHEN g %% 3 = 0 THEN '{"no_slot": 1}'::jsonb ELSE '{}'::jsonb END, 'candidates', (
+        SELECT jsonb_agg(jsonb_build_array('cpu' || ((g + c) %% __GPUS__), c = 0, 0, round((ran / 1e6 * 0.9)::numeric, 5),
             round((arrival / 1e6)::numeric, 4), round((u4 + c)::numeric, 4), 0.0421, 0.0613, 0.0132, 0.0187, true,
-            CASE WHEN c > 0 AND g % 3 = 0 THEN 'no_slot' END))
+            CASE WHEN c > 0 AND g %% 3 = 0 THEN 'no_slot' END))
         FROM generate_series(0, 1) AS c))
 FROM named WHERE u2 < 0.98 AND batch = g
 """).replace("__GPUS__", str(GPUS))  # fmt: skip
@@ -188,7 +188,8 @@ class Maker:
                 progress(f"{name}: {high + 1}")
 
     def _execute(self, statement: str, given: dict[str, Any] | None = None) -> None:
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
+        # Values into the text, where Postgres sees what they are.
+        with psycopg.connect(self._dsn, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
             connection.execute("SET maintenance_work_mem = '1GB'")
             connection.execute("SET work_mem = '256MB'")
             connection.execute(statement, given)

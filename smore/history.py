@@ -1230,15 +1230,17 @@ class Reader:
 
     def loss_windows(self, job: str) -> dict[str, list[Window]]:
         """The closed windows of a job by GPU instance, in their order."""
-        query = select(LossWindowRow).where(LossWindowRow.job == job).order_by(LossWindowRow.gpu, LossWindowRow.start_at)
+        row = LossWindowRow
+        measured = (row.before_s, row.before_n, row.closed_s, row.closed_n, row.closed_sd, row.after_s, row.after_n)
+        query = select(row.gpu, row.start_at, row.end_at, *measured).where(row.job == job).order_by(row.gpu, row.start_at)
         found: dict[str, list[Window]] = {}
-        with Session(self._engine) as session:
-            for row in session.scalars(query):
+        with self._engine.connect() as connection:
+            for gpu, start, end, before_s, before_n, closed_s, closed_n, closed_sd, after_s, after_n in connection.execute(query):
                 window = Window(
-                    start=row.start_at.timestamp(), end=row.end_at.timestamp(), before_s=row.before_s, before_n=row.before_n,
-                    closed_s=row.closed_s, closed_n=row.closed_n, closed_sd=row.closed_sd, after_s=row.after_s, after_n=row.after_n,
+                    start=start.timestamp(), end=end.timestamp(), before_s=before_s, before_n=before_n, closed_s=closed_s,
+                    closed_n=closed_n, closed_sd=closed_sd, after_s=after_s, after_n=after_n,
                 )  # fmt: skip
-                found.setdefault(row.gpu, []).append(window)
+                found.setdefault(gpu, []).append(window)
         return found
 
     def budget_steps(self, job: str, limit: int) -> list[BudgetStep]:
