@@ -54,6 +54,8 @@ GPUS: Final = 4
 CHUNK: Final = 1_000_000
 PREFIX: Final = "smore:"
 JOB_WINDOWS_S: Final = 10
+#: Says in a folder what its database was filled with.
+MADE: Final = "made.json"
 
 # --- rows made in SQL ---------------------------------------------------------------------------------------------------------------------
 
@@ -397,12 +399,11 @@ def _catalog(store: Store, job_gpus: Sequence[str]) -> tuple[str, str]:
     return job, store.create_key("small", "bench", [Scope.READ])[1]
 
 
-def run(rows: int, times: int, folder: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """Figures, and bytes per invocation by table (indices included)."""
-    key = folder / "key"
+def _make(rows: int, folder: Path) -> dict[str, Any]:
+    """Fill the servers of a folder. What is written down of it there is returned."""
     with local.servers(folder) as urls:
         config = _config(urls)
-        prepare(config, urls.postgres_url, key)
+        prepare(config, urls.postgres_url, folder / "key")
         engine, client = make_engine(urls.postgres_url, "bench"), connect(config)
         job, small_key = _catalog(Store(engine, Catalog(client, PREFIX)), [f"cpu{number}" for number in range(GPUS)])
         engine.dispose()
@@ -410,9 +411,17 @@ def run(rows: int, times: int, folder: Path) -> tuple[dict[str, float], dict[str
         backfill_s = Maker(_dsn(urls), rows, time.time() - 60, job).make()
         # What the catalog told of itself.
         client.delete(f"{PREFIX}ev")
-        made_s = time.monotonic() - begin
-        progress(f"{rows} invocations were made in {made_s:.0f} s")
         client.close()
+    made = {"rows": rows, "job": job, "key": small_key, "backfill_s": backfill_s, "made_s": time.monotonic() - begin}
+    progress(f"{rows} invocations were made in {made['made_s']:.0f} s")
+    (folder / MADE).write_text(json.dumps(made))
+    return made
+
+
+def run(rows: int, times: int, folder: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """Figures, and bytes per invocation by table (indices included). A folder that was filled before is measured as it is."""
+    made = json.loads((folder / MADE).read_text()) if (folder / MADE).exists() else _make(rows, folder)
+    rows, job, key = made["rows"], made["job"], (folder / "key").read_text().strip()
     # From here on as it is run: what is written is synced.
     with local.servers(folder, durable=True) as urls:
         config, dsn = _config(urls), _dsn(urls)
@@ -428,7 +437,7 @@ def run(rows: int, times: int, folder: Path) -> tuple[dict[str, float], dict[str
             ids = [row[0] for row in connection.execute(*_some("default", rows)).fetchall()]
             small = [row[0] for row in connection.execute(*_some("small", rows)).fetchall()]
         with _gateway(folder, urls) as url:
-            asker = Asker(url, {"default": key.read_text().strip(), "small": small_key}, times)
+            asker = Asker(url, {"default": key, "small": made["key"]}, times)
             asker.ready()
             figures = _routes(asker, ids, small, job)
             asker.close()
@@ -436,7 +445,7 @@ def run(rows: int, times: int, folder: Path) -> tuple[dict[str, float], dict[str
         figures |= _recorder(config, 30_000) | _retention(dsn, rows)
     figures |= {
         "rows": rows, "bytes_per_invocation": size.file_bytes / rows, "measured_share_of_files": size.bytes / size.file_bytes,
-        "made_s": made_s, "backfill_s": backfill_s,
+        "made_s": made["made_s"], "backfill_s": made["backfill_s"],
     }  # fmt: skip
     return figures, tables
 
@@ -463,9 +472,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--rows", type=int, default=10_000_000, help="invocations")
     parser.add_argument("--times", type=int, default=200, help="answers of each route")
+    parser.add_argument("--home", type=Path, help="a folder that is kept, and measured again as it is when it was filled before")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="smore-history-") as folder:
-        figures, tables = run(options.rows, options.times, Path(folder))
+        figures, tables = run(options.rows, options.times, options.home or Path(folder))
     extra = {"table_bytes": {name: round(value, 1) for name, value in tables.items()}}
     if options.json:
         emit("bench.history", figures, **extra)
