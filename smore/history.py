@@ -514,7 +514,7 @@ class _Fold:
             case stream.Warmed() as event:
                 self._warmed(event)
             case stream.CatalogChanged() | stream.Asked():
-                pass
+                connection.execute(_EMPTY)
 
     def stages(self) -> Sequence[tuple[_Stage, Collection[_Row]]]:
         return (
@@ -871,7 +871,7 @@ def rows_before(before: datetime) -> Iterator[_Retirement]:
         " runs AS (DELETE FROM executions USING old WHERE executions.invocation = old.id) SELECT count(*) FROM old",
         before,
     )
-    yield _retirement("decisions", "id", stream_number(f"{int(before.timestamp() * 1000)}-0"))
+    yield _retirement("decisions", "id", int(before.timestamp() * 1000) << 20)
     for table, column in (
         ("gpu_samples", "at"),
         ("job_windows", "at"),
@@ -940,7 +940,7 @@ def measure(connection: Connection) -> Size:
         for name, total, heap, rows, width in connection.execute(query, (list(_ROWS),)).fetchall():
             files += total
             # Without statistics there were no deletions to speak of either.
-            used += total * min(1.0, rows * (width + _ROW_BYTES) / heap) if rows > 0 and heap else total
+            used += total if rows < 0 else total * min(1.0, rows * (width + _ROW_BYTES) / max(heap, 1))
             if name == "invocations":
                 invocations = max(0, int(rows))
         oldest = connection.execute("SELECT min(arrival_at) FROM invocations").fetchone()
