@@ -514,7 +514,7 @@ class _Fold:
             case stream.Warmed() as event:
                 self._warmed(event)
             case stream.CatalogChanged() | stream.Asked():
-                connection.execute(_EMPTY)
+                pass
 
     def stages(self) -> Sequence[tuple[_Stage, Collection[_Row]]]:
         return (
