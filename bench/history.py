@@ -115,17 +115,18 @@ BASE SELECT id, 1, project, function, gpu, decision, state, CASE state WHEN 'suc
 FROM named WHERE u2 < 0.98
 """)
 
+# As text, which Postgres turns into JSONB faster than it puts it together.
 _DECISIONS = _sql("""
 INSERT INTO decisions (id, project, function, gpu, at, decision)
-BASE SELECT decision, project, function, gpu, AT(arrival + waited)), jsonb_build_object(
-    'v', 1, 'policy', 'smore-product', 'table', 3, 'seed', 0, 'priority', round((u3 * 10)::numeric, 4), 'schedule_us', 180 + g %% 400,
-    'refused', CASE WHEN g %% 3 = 0 THEN '{"no_slot": 1}'::jsonb ELSE '{}'::jsonb END, 'candidates', (
-        SELECT jsonb_agg(jsonb_build_array('cpu' || ((g + c) %% __GPUS__), c = 0, 0, round((ran / 1e6 * 0.9)::numeric, 5),
-            round((arrival / 1e6)::numeric, 4), round((u4 + c)::numeric, 4), 0.0421, 0.0613, 0.0132, 0.0187, true,
-            CASE WHEN c > 0 AND g %% 3 = 0 THEN 'no_slot' END))
-        FROM generate_series(0, 1) AS c))
+BASE SELECT decision, project, function, gpu, AT(arrival + waited)), format(
+    '{"v": 1, "policy": "smore-product", "table": 3, "seed": 0, "priority": 1.%%s, "schedule_us": %%s%%s, "candidates": ['
+    '["%%s", true, 0, 0.0%%s, %%s.5123, 0.%%s, 0.0421, 0.0613, 0.0132, 0.0187, true, null],'
+    ' ["cpu%%s", false, 0, 0.0%%s, %%s.5123, 1.%%s, 0.0421, 0.0613, 0.0132, 0.0187, true, %%s]]}', g %% 9000 + 999, 180 + g %% 400,
+    CASE WHEN g %% 3 = 0 THEN ', "refused": {"no_slot": 1}' ELSE '' END, gpu, ran / 10 + 1000, arrival / 1000000, ran / 10 + 1000,
+    (g + 1) %% __GPUS__, ran / 10 + 1000, arrival / 1000000, ran / 10 + 1000,
+    CASE WHEN g %% 3 = 0 THEN '"no_slot"' ELSE 'null' END)::jsonb
 FROM named WHERE u2 < 0.98 AND batch = g
-""").replace("__GPUS__", str(GPUS))  # fmt: skip
+""").replace("__GPUS__", str(GPUS))
 
 _JOB_WINDOWS = """
 INSERT INTO job_windows (job, at, gpu, project, iterations, window_s, solo_s, solo_count, shared_s, shared_count, device, sharing_mode)
@@ -145,6 +146,8 @@ SELECT %(job)s, 'cpu' || n, to_timestamp(%(begin)s + 600 * w), to_timestamp(%(be
 FROM generate_series(1, %(windows)s) AS w CROSS JOIN generate_series(0, %(gpus)s - 1) AS n
 """
 
+_TABLES: Final = {"invocations": _INVOCATIONS, "executions": _EXECUTIONS, "decisions": _DECISIONS}
+
 
 class Maker:
     """Fills the tables; ``now`` in epoch seconds is when the last invocation arrived."""
@@ -157,15 +160,10 @@ class Maker:
     def make(self) -> float:
         """Everything. Returns the seconds that counting takes (migration 0011)."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
-            indices = _without_indices(connection)
+            indices = {table: _without_indices(connection, table) for table in _TABLES}
         with ThreadPoolExecutor(2) as pool:
-            halves = [pool.submit(self._tables, _INVOCATIONS), pool.submit(self._tables, _EXECUTIONS, _DECISIONS)]
-            for half in halves:
-                half.result()
-            progress("rows are made")
-            for done in [pool.submit(self._execute, statement) for statement in indices]:
+            for done in [pool.submit(self._table, table, statement, indices[table]) for table, statement in _TABLES.items()]:
                 done.result()
-        progress("indices are made")
         span = {"begin": self._begin, "end": self._now, "gpus": GPUS, "job": self._job, "device": self._device}
         self._execute(_JOB_WINDOWS, span | {"every": JOB_WINDOWS_S})
         self._execute(_GPU_SAMPLES, span | {"every": JOB_WINDOWS_S})
@@ -180,14 +178,15 @@ class Maker:
         self._execute("CHECKPOINT")
         return spent
 
-    def _tables(self, *statements: str) -> None:
-        for statement in statements:
-            name = statement.split(maxsplit=3)[2]
-            for low in range(0, self._rows, CHUNK):
-                high = min(low + CHUNK, self._rows) - 1
-                given = {"low": low, "high": high, "begin": int(self._begin * 1e6), "step": DAYS * 86_400e6 / self._rows}
-                self._execute(statement, given | {"job": self._job, "device": self._device})
-                progress(f"{name}: {high + 1}")
+    def _table(self, table: str, statement: str, indices: Sequence[str]) -> None:
+        for low in range(0, self._rows, CHUNK):
+            high = min(low + CHUNK, self._rows) - 1
+            given = {"low": low, "high": high, "begin": int(self._begin * 1e6), "step": DAYS * 86_400e6 / self._rows}
+            self._execute(statement, given | {"job": self._job, "device": self._device})
+            progress(f"{table}: {high + 1}")
+        for index in indices:
+            self._execute(index)
+        progress(f"{table}: {len(indices)} indices")
 
     def _execute(self, statement: str, given: dict[str, Any] | None = None) -> None:
         # Values into the text, where Postgres sees what they are.
@@ -197,19 +196,18 @@ class Maker:
             connection.execute(statement, given)
 
 
-def _without_indices(connection: "psycopg.Connection[Any]") -> list[str]:
-    """Drop the indices of the big tables, which are made faster afterwards. Returns the statements that bring them back."""
+def _without_indices(connection: "psycopg.Connection[Any]", table: str) -> list[str]:
+    """Drop the indices of a table, which are made faster afterwards. Returns the statements that bring them back."""
     statements = []
-    for table in ("invocations", "executions", "decisions"):
-        keys = connection.execute(
-            "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'p'", (table,)
-        ).fetchall()
-        for name, definition in keys:
-            connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
-            statements.append(f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}")
-        for name, definition in connection.execute("SELECT indexname, indexdef FROM pg_indexes WHERE tablename = %s", (table,)).fetchall():
-            connection.execute(f"DROP INDEX {name}")
-            statements.append(definition)
+    keys = connection.execute(
+        "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'p'", (table,)
+    ).fetchall()
+    for name, definition in keys:
+        connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
+        statements.append(f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}")
+    for name, definition in connection.execute("SELECT indexname, indexdef FROM pg_indexes WHERE tablename = %s", (table,)).fetchall():
+        connection.execute(f"DROP INDEX {name}")
+        statements.append(definition)
     return statements
 
 
