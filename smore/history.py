@@ -736,8 +736,9 @@ class Recorder:
         with _driver(self._engine) as connection:
             deleted = _retire(connection, rows_before(now - timedelta(days=days)), "age")
             deleted += _retire(connection, _minutes_before(now - timedelta(days=minutes_days)), "age")
-            with connection.transaction():
-                connection.execute(f"ANALYZE {', '.join(_ROWS)}")
+            for table in _ROWS:
+                with connection.transaction():
+                    connection.execute(f"ANALYZE {table}")
             size = measure(connection)
             if size.bytes > most_bytes:
                 surplus = int(size.invocations * (1 - _ROOM * most_bytes / size.bytes))
