@@ -16,7 +16,7 @@ from smore.celery_app import RECORD, RETAIN
 from smore.db import make_engine
 from smore.domain.job import exit_of, state_of
 from smore.fleet import Fleet, JobReport
-from smore.history import Recorder
+from smore.history import GIB, Recorder
 from smore.queue import connect
 from smore.settings import Settings
 from smore.store import Store
@@ -74,5 +74,6 @@ def register_record(app: Celery, config: Settings) -> None:
 
     @app.task(name=RETAIN)
     def retain() -> None:
-        recorder.retain(config.postgres.retention_days)
+        kept = config.postgres
+        recorder.retain(kept.retention_days, most_bytes=kept.retention_gib * GIB, minutes_days=kept.minutes_days)
         sweep(open_blobs(config), store, now=time.time(), grace_s=config.blobs.grace_s)

@@ -301,6 +301,9 @@ class TraceCountRow(Base):
 
 # The history
 
+#: The big tables are vacuumed once a fiftieth has changed, not a fifth: what retention freed is soon written again.
+VACUUM: Final = {"autovacuum_vacuum_scale_factor": 0.02, "autovacuum_vacuum_insert_scale_factor": 0.02}
+
 
 class InvocationRow(Base):
     """
@@ -310,9 +313,14 @@ class InvocationRow(Base):
 
     __tablename__ = "invocations"
     __table_args__ = (
+        Index(None, "project", "id"),
         Index(None, "project", "function", "id"),
-        # Written in the order of time and read by it only to drop the oldest: a BRIN costs next to nothing.
-        Index(None, "arrival_at", postgresql_using="brin"),
+        # Lists of one state. Nearly all succeed, and of those any part of a list is full.
+        Index("ix_invocations_unsuccessful", "project", "state", "id", postgresql_where=text("state <> 'succeeded'")),
+        Index("ix_invocations_unsuccessful_function", "project", "function", "state", "id", postgresql_where=text("state <> 'succeeded'")),
+        # No BRIN: once retention has made room, new rows lie between old ones.
+        Index(None, "arrival_at"),
+        {"postgresql_with": VACUUM},
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -340,12 +348,16 @@ class ExecutionRow(Base):
     One attempt on a GPU instance. ``state``: dispatched, running, how it ended, or queued = it was given back (``cause`` says why).
 
     ``load_s``: seconds by phase of a cold start; ``batch``: invocations that ran together; ``co_runners``: functions, ``jobs``: serverful
-    jobs on the GPU instance meanwhile; ``predicted``: what the decision expected of this GPU instance. ``unforeseen``: of a cold start,
-    why no instance stood ready (scheduler/policy/prewarm/keeper.py: Unforeseen).
+    jobs on the GPU instance meanwhile; ``predicted``: what the decision expected of this GPU instance, without what is 0. ``unforeseen``:
+    of a cold start, why no instance stood ready (scheduler/policy/prewarm/keeper.py: Unforeseen).
     """
 
     __tablename__ = "executions"
-    __table_args__ = (Index(None, "finished_at", postgresql_using="brin"),)
+    __table_args__ = (
+        Index(None, "finished_at"),
+        Index("ix_executions_cold", "finished_at", postgresql_where=text("cold")),
+        {"postgresql_with": VACUUM},
+    )
 
     invocation: Mapped[str] = mapped_column(primary_key=True)
     attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -372,16 +384,19 @@ class ExecutionRow(Base):
 
 
 class DecisionRow(Base):
-    """A dispatch and its reasons. ``id``: its stream entry's, milliseconds << 20 | sequence; ``attempts``: ``[[invocation, attempt]]``."""
+    """
+    A dispatch and its reasons, packed (smore/history.py). ``id``: its stream entry's, milliseconds << 20 | sequence. Which attempts it
+    dispatched the executions say.
+    """
 
     __tablename__ = "decisions"
+    __table_args__ = ({"postgresql_with": VACUUM},)
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     project: Mapped[str]
     function: Mapped[str]
     gpu: Mapped[str]
     at: Mapped[datetime]
-    attempts: Mapped[list[Any]]
     decision: Mapped[dict[str, Any]]
 
 
@@ -472,6 +487,73 @@ class ArrivalsMinuteRow(Base):
     function: Mapped[str] = mapped_column(primary_key=True)
     minute: Mapped[datetime] = mapped_column(primary_key=True)
     n: Mapped[int]
+
+
+class FunctionMinuteRow(Base):
+    """
+    What ended in the minute from ``minute``, of a revision on a GPU instance ('' = it was never dispatched).
+
+    ``met``: of those that succeeded, within their deadlines; ``ran``: those whose run is known, ``cold`` of them with a cold start of
+    ``load_s`` seconds in all. ``rows`` of those that succeeded. Sums in seconds: ``total_s`` from arrival to end of those that succeeded,
+    ``wait_s`` of it until the start, ``failed_s`` of the others, ``run_s`` of the runs, a batch counted once; ``worst_s``: the longest
+    from arrival to end of those that succeeded.
+    """
+
+    __tablename__ = "function_minutes"
+
+    minute: Mapped[datetime] = mapped_column(primary_key=True)
+    project: Mapped[str] = mapped_column(primary_key=True)
+    function: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    gpu: Mapped[str] = mapped_column(primary_key=True)
+    succeeded: Mapped[int]
+    failed: Mapped[int]
+    met: Mapped[int]
+    ran: Mapped[int]
+    cold: Mapped[int]
+    rows: Mapped[int] = mapped_column(BigInteger)
+    total_s: Mapped[float]
+    failed_s: Mapped[float]
+    wait_s: Mapped[float]
+    run_s: Mapped[float]
+    load_s: Mapped[float]
+    worst_s: Mapped[float]
+
+
+class FunctionTotalRow(Base):
+    """
+    All that ever ended of a revision, in batches of ``batch_rows`` rows (0 = it did not run to the end); see :class:`smore.history.Totals`.
+
+    ``batches`` of them ran for ``batch_s`` seconds; each member adds its part.
+    """
+
+    __tablename__ = "function_totals"
+
+    project: Mapped[str] = mapped_column(primary_key=True)
+    function: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    batch_rows: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    succeeded: Mapped[int] = mapped_column(BigInteger)
+    failed: Mapped[int] = mapped_column(BigInteger)
+    rows: Mapped[int] = mapped_column(BigInteger)
+    total_s: Mapped[float]
+    failed_s: Mapped[float]
+    wait_s: Mapped[float]
+    run_s: Mapped[float]
+    batches: Mapped[float]
+    batch_s: Mapped[float]
+    last_at: Mapped[datetime]
+
+
+class JobHarvestRow(Base):
+    """What functions have got beside a serverful job on a GPU instance: device-seconds (a batch counts once), invocations."""
+
+    __tablename__ = "job_harvest"
+
+    job: Mapped[str] = mapped_column(primary_key=True)
+    gpu: Mapped[str] = mapped_column(primary_key=True)
+    seconds: Mapped[float]
+    invocations: Mapped[int] = mapped_column(BigInteger)
 
 
 class CountedMinuteRow(Base):

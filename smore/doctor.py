@@ -17,13 +17,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import psutil
 import redis
 
 from smore.fleet import Fleet, Report
-from smore.settings import Settings
+from smore.settings import PostgresSettings, Settings
+
+if TYPE_CHECKING:
+    from smore.history import Size
 
 
 class Verdict(StrEnum):
@@ -341,6 +344,34 @@ def _postgres(place: Site) -> Iterator[Finding]:
         ).fetchone()
         if at == head() and (triggers is None or triggers[0] < 2):
             yield _broken("audit", "its triggers are gone or disabled", "ALTER TABLE audit ENABLE TRIGGER USER, and find out who did it")
+        if at == head():
+            from smore.history import measure
+
+            home = place.config.home
+            # The files of a server that somebody else runs lie where its disk cannot be seen from here.
+            own = place.config.postgres.url is None and home.exists()
+            yield outlook(measure(connection), place.config.postgres, shutil.disk_usage(home).free if own else None)
+
+
+def outlook(size: "Size", kept: PostgresSettings, free: float | None) -> Finding:
+    """How large the history is, how fast it grows, and what will end its growth: its age, its bound or the disk (``free`` bytes)."""
+    gib, day = float(1 << 30), size.bytes_per_day
+    said = f"{size.bytes / gib:.2f} GiB of rows, {size.invocations} invocations"
+    if size.oldest_at is not None:
+        said += f" since {time.strftime('%Y-%m-%d', time.gmtime(size.oldest_at))}"
+    if not day:
+        return _ok("history size", f"{said}; how fast it grows is not known yet")
+    said += f", {day / gib:.2f} GiB more a day"
+    bound = kept.retention_gib * gib
+    level = min(bound, kept.retention_days * day)
+    # What retention has freed in the files is written before they grow.
+    if free is not None and level - size.file_bytes > free:
+        left = (size.file_bytes - size.bytes + free) / day
+        fix = f"make room, or lower SMORE_POSTGRES__RETENTION_GIB (it would have to be below {(size.file_bytes + free) / gib:.1f})"
+        return _warning("history size", f"{said}; the disk is full in {max(left, 0.0):.1f} days, before retention ends its growth", fix)
+    what = f"the bound of {kept.retention_gib:g} GiB" if bound <= kept.retention_days * day else f"{kept.retention_days:g} days of it"
+    when = max(level - size.bytes, 0.0) / day
+    return _ok("history size", f"{said}; retention ends its growth in {when:.1f} days at {level / gib:.2f} GiB ({what})")
 
 
 def _supervisor(place: Site) -> Iterator[Finding]:

@@ -10,10 +10,11 @@ harmless. Only then is the stream cut, and never ahead of the leader. Postgres a
 # ruff: noqa: S608 - every SQL text is put together from names and expressions of this module
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
+from math import inf
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -31,8 +32,10 @@ from smore.db import (
     BudgetStepRow,
     DecisionRow,
     ExecutionRow,
+    FunctionTotalRow,
     GpuSampleRow,
     InvocationRow,
+    JobHarvestRow,
     JobRow,
     JobWindowRow,
     LossWindowRow,
@@ -43,7 +46,7 @@ from smore.domain.errors import InvocationNotFound
 from smore.domain.function import FunctionSpec, spec_from_dict
 from smore.domain.invocation import State
 from smore.domain.loss import Window
-from smore.observability import RECORD_LAG, RECORD_SKIPPED, RECORDED, logger
+from smore.observability import HISTORY_BYTES, RECORD_LAG, RECORD_SKIPPED, RECORDED, RETIRED, logger
 
 log = logger(__name__)
 
@@ -58,6 +61,13 @@ _PAGE = 1000
 
 #: Rows that one transaction of :meth:`Recorder.retain` deletes.
 RETAIN_CHUNK = 10_000
+#: To what part of its bound a history that has become too large is cut.
+_ROOM = 0.95
+#: A line pointer, a row's header and what aligning its columns costs, bytes.
+_ROW_BYTES = 36
+
+GIB = 1 << 30
+DAY_S = 86_400.0
 
 Connection: TypeAlias = "psycopg.Connection[TupleRow]"
 
@@ -86,6 +96,13 @@ class _Invocation(msgspec.Struct, gc=False):
     key_id: str = ""
     trace: str = ""
     gate: int = 0
+    # Of its last run, for what is counted.
+    cold: str = ""
+    load: float = 0.0
+    run_s: float = 0.0
+    batch: int = 0
+    batch_rows: int = 0
+    jobs: str = ""
 
 
 class _Execution(msgspec.Struct, gc=False):
@@ -119,7 +136,6 @@ class _Decision(msgspec.Struct, gc=False):
     function: str
     gpu: str
     at: int
-    attempts: str
     decision: str
 
 
@@ -266,11 +282,50 @@ _INVOCATIONS = _Stage(
             started_at = coalesce(excluded.started_at, i.started_at), finished_at = excluded.finished_at, gpu = excluded.gpu,
             key_id = coalesce(nullif(excluded.key_id, ''), i.key_id), trace = coalesce(nullif(excluded.trace, ''), i.trace)
         WHERE i.finished_at IS NULL AND (excluded.finished_at IS NOT NULL OR {_progress("excluded")} > {_progress("i")})
-        RETURNING project, function, arrival_at, xmax = 0 AS inserted
+        RETURNING i.*, xmax = 0 AS inserted
+    ), arrived AS (
+        INSERT INTO arrivals_minute AS a (project, function, minute, n)
+        SELECT project, function, date_trunc('minute', arrival_at), count(*) FROM merged WHERE inserted GROUP BY 1, 2, 3
+        ON CONFLICT (project, function, minute) DO UPDATE SET n = a.n + excluded.n
+    ), ended AS (
+        SELECT m.*, nullif(s.cold, '')::boolean AS cold, s.load AS load_s, nullif(s.run_s, 0) AS run_s,
+            CASE WHEN s.run_s > 0 THEN s.batch_rows ELSE 0 END AS batch_rows, 1.0::float8 / greatest(s.batch, 1) AS part,
+            nullif(s.jobs, '')::jsonb AS jobs, m.state = 'succeeded' AS good,
+            extract(epoch FROM m.finished_at - m.arrival_at)::float8 AS whole_s,
+            coalesce(extract(epoch FROM m.started_at - m.arrival_at), 0)::float8 AS waited_s
+        FROM merged AS m JOIN STAGE AS s ON s.id = m.id WHERE m.finished_at IS NOT NULL
+    ), minutes AS (
+        INSERT INTO function_minutes AS f (minute, project, function, revision, gpu, succeeded, failed, met, ran, cold, rows, total_s,
+            failed_s, wait_s, run_s, load_s, worst_s)
+        SELECT date_trunc('minute', finished_at), project, function, revision, gpu, count(*) FILTER (WHERE good),
+            count(*) FILTER (WHERE NOT good), count(*) FILTER (WHERE good AND finished_at <= deadline_at), count(cold),
+            count(*) FILTER (WHERE cold), coalesce(sum(rows) FILTER (WHERE good), 0), coalesce(sum(whole_s) FILTER (WHERE good), 0),
+            coalesce(sum(whole_s) FILTER (WHERE NOT good), 0), coalesce(sum(waited_s) FILTER (WHERE good), 0),
+            coalesce(sum(run_s * part), 0), sum(load_s), coalesce(max(whole_s) FILTER (WHERE good), 0)
+        FROM ended GROUP BY 1, 2, 3, 4, 5
+        ON CONFLICT (minute, project, function, revision, gpu) DO UPDATE SET succeeded = f.succeeded + excluded.succeeded,
+            failed = f.failed + excluded.failed, met = f.met + excluded.met, ran = f.ran + excluded.ran, cold = f.cold + excluded.cold,
+            rows = f.rows + excluded.rows, total_s = f.total_s + excluded.total_s, failed_s = f.failed_s + excluded.failed_s,
+            wait_s = f.wait_s + excluded.wait_s, run_s = f.run_s + excluded.run_s, load_s = f.load_s + excluded.load_s,
+            worst_s = greatest(f.worst_s, excluded.worst_s)
+    ), totals AS (
+        INSERT INTO function_totals AS t (project, function, revision, batch_rows, succeeded, failed, rows, total_s, failed_s, wait_s,
+            run_s, batches, batch_s, last_at)
+        SELECT project, function, revision, batch_rows, count(*) FILTER (WHERE good), count(*) FILTER (WHERE NOT good),
+            coalesce(sum(rows) FILTER (WHERE good), 0), coalesce(sum(whole_s) FILTER (WHERE good), 0),
+            coalesce(sum(whole_s) FILTER (WHERE NOT good), 0), coalesce(sum(waited_s) FILTER (WHERE good), 0),
+            coalesce(sum(run_s) FILTER (WHERE good), 0), coalesce(sum(part) FILTER (WHERE run_s IS NOT NULL), 0),
+            coalesce(sum(run_s * part), 0), max(finished_at)
+        FROM ended GROUP BY 1, 2, 3, 4
+        ON CONFLICT (project, function, revision, batch_rows) DO UPDATE SET succeeded = t.succeeded + excluded.succeeded,
+            failed = t.failed + excluded.failed, rows = t.rows + excluded.rows, total_s = t.total_s + excluded.total_s,
+            failed_s = t.failed_s + excluded.failed_s, wait_s = t.wait_s + excluded.wait_s, run_s = t.run_s + excluded.run_s,
+            batches = t.batches + excluded.batches, batch_s = t.batch_s + excluded.batch_s, last_at = greatest(t.last_at, excluded.last_at)
     )
-    INSERT INTO arrivals_minute AS a (project, function, minute, n)
-    SELECT project, function, date_trunc('minute', arrival_at), count(*) FROM merged WHERE inserted GROUP BY 1, 2, 3
-    ON CONFLICT (project, function, minute) DO UPDATE SET n = a.n + excluded.n
+    INSERT INTO job_harvest AS h (job, gpu, seconds, invocations)
+    SELECT job, gpu, sum(run_s * part), count(*)
+    FROM ended CROSS JOIN LATERAL jsonb_array_elements_text(ended.jobs) AS job WHERE run_s IS NOT NULL GROUP BY 1, 2
+    ON CONFLICT (job, gpu) DO UPDATE SET seconds = h.seconds + excluded.seconds, invocations = h.invocations + excluded.invocations
     """,
     # A step of one that arrived in an earlier batch.
     f"""
@@ -309,8 +364,8 @@ _EXECUTIONS = _Stage(
 _DECISIONS = _Stage(
     _Decision,
     f"""
-    INSERT INTO decisions (id, project, function, gpu, at, attempts, decision)
-    SELECT id, project, function, gpu, {_at("at")}, attempts::jsonb, decision::jsonb FROM STAGE ON CONFLICT DO NOTHING
+    INSERT INTO decisions (id, project, function, gpu, at, decision)
+    SELECT id, project, function, gpu, {_at("at")}, decision::jsonb FROM STAGE ON CONFLICT DO NOTHING
     """,
 )
 
@@ -356,7 +411,7 @@ _BUDGET_STEPS = _Stage(
 
 _MINUTES = _Stage(
     _Minute,
-    # Bits, so that reading entries again changes nothing. What an earlier part of a batch has left in the stage is there again.
+    # Bits, so that reading entries again changes nothing.
     f"""
     INSERT INTO counted_minutes AS m (minute, seconds) SELECT {_at("minute")}, bit_or(seconds) FROM STAGE GROUP BY 1
     ON CONFLICT (minute) DO UPDATE SET seconds = m.seconds | excluded.seconds
@@ -394,34 +449,21 @@ _STAGES = (
     _INVOCATIONS, _EXECUTIONS, _DECISIONS, _GPU_SAMPLES, _JOB_WINDOWS, _LOSS_WINDOWS, _BUDGET_STEPS, _MINUTES, _INSTANCES, _BOOTS,
 )  # fmt: skip
 _CREATE = "; ".join(stage.create for stage in _STAGES)
+_EMPTY = f"TRUNCATE {', '.join(stage.name for stage in _STAGES)}"
 
 
 # ---- what a batch of entries comes to ----------------------------------------------------------------------------------------------------
 
 
-class _Candidate(msgspec.Struct, frozen=True):
-    """What a decision expected of one GPU instance (scheduler/policy/decisions.py); the chosen one's is kept with the execution."""
-
-    gpu: str
-    warm: bool = False
-    delay_s: float = 0.0
-    run_s: float = 0.0
-    finish_at: float = 0.0
-    impact: float = 0.0
-    function_degradation: float = 0.0
-    function_degradation_upper: float = 0.0
-    training_degradation: float = 0.0
-    training_degradation_upper: float = 0.0
-    known: bool = False
-
-
-class _Reasons(msgspec.Struct, frozen=True):
-    candidates: list[_Candidate] = []
-    unforeseen: str = ""
-
-
-_decode_reasons = msgspec.json.Decoder(_Reasons).decode
-
+#: Of a candidate of a decision (smore/explain.py): in this order the values are kept, without their names, which were most of the bytes.
+_CANDIDATE = (
+    "gpu", "warm", "delay_s", "run_s", "finish_at", "impact", "function_degradation", "function_degradation_upper",
+    "training_degradation", "training_degradation_upper", "known", "refusal",
+)  # fmt: skip
+#: What is kept with the execution of what a decision expected of its GPU instance, where it is not 0.
+_EXPECTED = (
+    "run_s", "function_degradation", "function_degradation_upper", "training_degradation", "training_degradation_upper", "known",
+)  # fmt: skip
 
 _NO_RUN = stream.Execution()
 
@@ -521,8 +563,10 @@ class _Fold:
     def _dispatched(self, entry: str, event: stream.Dispatched) -> None:
         project, _, name = event.function.partition("/")
         number = stream_number(entry)
-        self.decisions.append(_Decision(number, project, name, event.gpu, event.at_us, _json(event.attempts), event.decision))
-        (predicted, unforeseen), batch = _predicted(event.decision, event.gpu), len(event.attempts)
+        reasons = _reasons(event.decision)
+        decision = event.decision if reasons is None else _json(_packed(reasons))
+        self.decisions.append(_Decision(number, project, name, event.gpu, event.at_us, decision))
+        (predicted, unforeseen), batch = _predicted(reasons or {}, event.gpu), len(event.attempts)
         for id_, attempt in event.attempts:
             row = self._invocation(event.function, id_)
             row.state, row.cause, row.attempt, row.gpu, row.claimed, row.started = "dispatched", "", attempt, event.gpu, event.at_us, 0
@@ -554,7 +598,7 @@ class _Fold:
         # The start of an earlier attempt stands in the record until the next one starts.
         started = event.started_us if event.started_us >= event.claimed_us else 0
         known = self.invocations.get(event.id)
-        self.invocations[event.id] = _Invocation(
+        self.invocations[event.id] = ended = _Invocation(
             event.id, project, name, event.revision, event.state, event.cause, event.attempt, event.starts, event.arrival_us,
             event.deadline_us, event.claimed_us, started, event.finished_us, event.gpu, event.rows, event.key_id, event.trace,
             known.gate if known is not None else 0,
@@ -573,6 +617,8 @@ class _Fold:
             row.load_s = _json({phase: milliseconds / 1000 for phase, milliseconds in run.load_ms.items()}) if run.load_ms else ""
             row.co_runners, row.jobs = _json(run.co), _json(run.jobs)
             row.device, row.sharing_mode = run.device, run.sharing_mode
+            ended.cold, ended.run_s, ended.batch, ended.batch_rows, ended.jobs = row.cold, row.run_s, row.batch, run.rows, row.jobs
+            ended.load = sum(run.load_ms.values()) / 1000
 
     def _reported(self, event: stream.Reported) -> None:
         report = fleet.decode_report(event.report)
@@ -596,13 +642,40 @@ class _Fold:
                 )  # fmt: skip
 
 
-def _predicted(decision: str, gpu: str) -> tuple[str, str]:
-    """What the decision expected of the GPU instance, and why it is a cold start."""
+def _reasons(decision: str) -> dict[str, Any] | None:
+    """A decision's JSON, None where it is none of ours."""
     try:
-        reasons = _decode_reasons(decision)
+        found = msgspec.json.decode(decision)
     except ValueError:
-        return "", ""
-    return next((_json(candidate) for candidate in reasons.candidates if candidate.gpu == gpu), ""), reasons.unforeseen
+        return None
+    if not isinstance(found, dict):
+        return None
+    candidates = found.get("candidates", [])
+    return found if isinstance(candidates, list) and all(isinstance(one, dict) for one in candidates) else None
+
+
+def _packed(reasons: dict[str, Any]) -> dict[str, Any]:
+    """As it is kept: nothing that is null or empty, candidates as the values of :data:`_CANDIDATE`."""
+    kept = {name: value for name, value in reasons.items() if value not in (None, {}, [], "")}
+    if "candidates" in kept:
+        kept["candidates"] = [[one.get(name) for name in _CANDIDATE] for one in kept["candidates"]]
+    return kept
+
+
+def unpacked(kept: dict[str, Any]) -> dict[str, Any]:
+    """A decision as it was told, without what was null; rows from before candidates were packed are that already."""
+    candidates = [
+        {name: value for name, value in zip(_CANDIDATE, one, strict=False) if value is not None} if isinstance(one, list) else one
+        for one in kept.get("candidates", [])
+    ]
+    return kept | {"candidates": candidates}
+
+
+def _predicted(reasons: dict[str, Any], gpu: str) -> tuple[str, str]:
+    """What the decision expected of the GPU instance, and why it is a cold start."""
+    chosen = next((one for one in reasons.get("candidates", ()) if one.get("gpu") == gpu), None)
+    expected = "" if chosen is None else _json({name: chosen[name] for name in _EXPECTED if chosen.get(name)})
+    return expected, str(reasons.get("unforeseen") or "")
 
 
 def _run(meta: str) -> stream.Execution:
@@ -652,18 +725,30 @@ class Recorder:
         seconds, micros = self._redis.time()
         return max(0.0, seconds + micros / 1e6 - int(oldest[0][0].partition(b"-")[0]) / 1000)
 
-    def retain(self, days: float) -> int:
-        """Delete what is older, a chunk a transaction. Returns how many rows (executions, which go with their invocations, not counted)."""
-        before = datetime.now(UTC) - timedelta(days=days)
-        deleted = 0
+    def retain(self, days: float, *, most_bytes: float = inf, minutes_days: float = 400.0) -> int:
+        """
+        Delete rows that are older than ``days``, then the oldest of those that take more than ``most_bytes``; minutes when they are older
+        than ``minutes_days``. A chunk a transaction, so that nobody waits for long.
+
+        Returns how many rows (executions, which go with their invocations, not counted).
+        """
+        now = datetime.now(UTC)
         with _driver(self._engine) as connection:
-            for statement, bound in _retirements(before):
-                while True:
-                    with connection.transaction():
-                        chunk = connection.execute(statement, {"before": bound, "chunk": RETAIN_CHUNK}).fetchone()
-                    deleted += chunk[0] if chunk else 0
-                    if chunk is None or chunk[0] < RETAIN_CHUNK:
-                        break
+            deleted = _retire(connection, rows_before(now - timedelta(days=days)), "age")
+            deleted += _retire(connection, _minutes_before(now - timedelta(days=minutes_days)), "age")
+            for table in _ROWS:
+                with connection.transaction():
+                    connection.execute(f"ANALYZE {table}")
+            size = measure(connection)
+            if size.bytes > most_bytes:
+                surplus = int(size.invocations * (1 - _ROOM * most_bytes / size.bytes))
+                with connection.transaction():
+                    found = connection.execute(
+                        "SELECT arrival_at FROM invocations ORDER BY arrival_at LIMIT 1 OFFSET %s", (surplus,)
+                    ).fetchone()
+                if found is not None:
+                    deleted += _retire(connection, rows_before(found[0]), "size")
+        HISTORY_BYTES.set(size.bytes)
         return deleted
 
     def _drain(self, connection: Connection, limit: int) -> int:
@@ -728,8 +813,10 @@ class Recorder:
                 _skipped(entries[0][0], error)
                 return
             middle = len(entries) // 2
-            self._write(connection, entries[:middle])
-            self._write(connection, entries[middle:])
+            for half in (entries[:middle], entries[middle:]):
+                # What the half before has left there would be merged again.
+                connection.execute(_EMPTY)
+                self._write(connection, half)
 
     def _trim(self) -> None:
         """Entries before the cursor go; the one at it stays. What the leader has not seen stays too."""
@@ -751,31 +838,124 @@ def _skipped(entry: str, error: Exception) -> None:
     log.warning("stream entry passed over", entry=entry, error=str(error))
 
 
-def _retirements(before: datetime) -> Iterator[tuple[str, datetime | int]]:
+#: A table, the statement that deletes a chunk of it, and the bound that it is given.
+_Retirement: TypeAlias = tuple[str, str, datetime | int]
+
+#: The tables with a row for every invocation, sample or report: what retention by size measures.
+_ROWS = ("invocations", "executions", "decisions", "gpu_samples", "job_windows", "loss_windows", "budget_steps", "instances")
+
+
+def _retire(connection: Connection, retirements: Iterable[_Retirement], why: str) -> int:
+    """Rows that were deleted; they are told in the log and in the metrics."""
+    deleted: dict[str, int] = {}
+    for table, statement, bound in retirements:
+        while True:
+            with connection.transaction():
+                chunk = connection.execute(statement, {"before": bound, "chunk": RETAIN_CHUNK}).fetchone()
+            count = chunk[0] if chunk else 0
+            RETIRED.labels(table).inc(count)
+            deleted[table] = deleted.get(table, 0) + count
+            if count < RETAIN_CHUNK:
+                break
+    told = {table: count for table, count in deleted.items() if count}
+    if told:
+        log.info("rows of the history deleted", why=why, rows=told)
+    return sum(told.values())
+
+
+def rows_before(before: datetime) -> Iterator[_Retirement]:
+    """What deletes the rows from before a moment, the invocations (and their executions) first."""
+    rows = "SELECT id FROM invocations WHERE arrival_at < %(before)s ORDER BY arrival_at LIMIT %(chunk)s"
     yield (
-        "WITH old AS (DELETE FROM invocations WHERE id IN (SELECT id FROM invocations WHERE arrival_at < %(before)s LIMIT %(chunk)s)"
-        " RETURNING id), runs AS (DELETE FROM executions USING old WHERE executions.invocation = old.id) SELECT count(*) FROM old",
+        "invocations",
+        f"WITH old AS (DELETE FROM invocations WHERE id = ANY(ARRAY({rows})) RETURNING id),"
+        " runs AS (DELETE FROM executions USING old WHERE executions.invocation = old.id) SELECT count(*) FROM old",
         before,
     )
-    for table, column, bound in (
-        ("decisions", "id", stream_number(f"{int(before.timestamp() * 1000)}-0")),
-        ("gpu_samples", "at", before),
-        ("job_windows", "at", before),
-        ("budget_steps", "at", before),
-        ("arrivals_minute", "minute", before),
-        ("counted_minutes", "minute", before),
-        ("instances", "asked_at", before),
-        ("traces", "until_at", before),
+    yield _retirement("decisions", "id", int(before.timestamp() * 1000) << 20)
+    for table, column in (
+        ("gpu_samples", "at"),
+        ("job_windows", "at"),
+        ("budget_steps", "at"),
+        ("instances", "asked_at"),
+        ("traces", "until_at"),
     ):
-        rows = f"SELECT ctid FROM {table} WHERE {column} < %(before)s LIMIT %(chunk)s"
-        yield f"WITH old AS (DELETE FROM {table} WHERE ctid = ANY(ARRAY({rows})) RETURNING 1) SELECT count(*) FROM old", bound
+        yield _retirement(table, column, before)
 
     # The statement of a job that still runs rests on all of its windows.
     rows = (
         "SELECT w.ctid FROM loss_windows AS w LEFT JOIN jobs AS j ON j.id = w.job WHERE w.end_at < %(before)s"
         " AND (j.id IS NULL OR j.ended_at < %(before)s) LIMIT %(chunk)s"
     )
-    yield f"WITH old AS (DELETE FROM loss_windows WHERE ctid = ANY(ARRAY({rows})) RETURNING 1) SELECT count(*) FROM old", before
+    yield "loss_windows", _deletion("loss_windows", rows), before
+
+
+def _minutes_before(before: datetime) -> Iterator[_Retirement]:
+    for table in ("arrivals_minute", "counted_minutes", "function_minutes"):
+        yield _retirement(table, "minute", before)
+
+
+def _retirement(table: str, column: str, bound: datetime | int) -> _Retirement:
+    return table, _deletion(table, f"SELECT ctid FROM {table} WHERE {column} < %(before)s ORDER BY {column} LIMIT %(chunk)s"), bound
+
+
+def _deletion(table: str, rows: str) -> str:
+    return f"WITH old AS (DELETE FROM {table} WHERE ctid = ANY(ARRAY({rows})) RETURNING 1) SELECT count(*) FROM old"
+
+
+# ---- measuring ---------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """
+    What the rows of the history take, indices included, as of Postgres' last statistics of them.
+
+    ``bytes`` hold rows; ``file_bytes`` are the files: what retention frees in them is written again, not given back. ``bytes_per_day``:
+    how fast it grows, by the invocations that ended in the last day (or since the first of them); None = too few to tell. ``oldest_at``
+    in epoch seconds, None = there is no row.
+    """
+
+    bytes: float
+    file_bytes: int
+    invocations: int
+    oldest_at: float | None
+    bytes_per_day: float | None
+
+
+#: Minutes that must have passed since the first counted one for a day's growth to be said.
+_LEAST_MINUTES = 10.0
+
+
+def measure(connection: Connection) -> Size:
+    """Reads catalogs and a day of minutes; no row of the big tables is counted."""
+    query = """
+        SELECT c.relname, pg_total_relation_size(c.oid), pg_relation_size(c.oid), c.reltuples, coalesce(w.bytes, 0)
+        FROM pg_class AS c LEFT JOIN (
+            SELECT tablename, sum(avg_width * (1 - null_frac)) AS bytes FROM pg_stats WHERE schemaname = current_schema() GROUP BY 1
+        ) AS w ON w.tablename = c.relname
+        WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace AND c.relname = ANY(%s)
+    """
+    invocations, used, files = 0, 0.0, 0
+    with connection.transaction():
+        for name, total, heap, rows, width in connection.execute(query, (list(_ROWS),)).fetchall():
+            files += total
+            # Without statistics there were no deletions to speak of either.
+            used += total if rows < 0 else total * min(1.0, rows * (width + _ROW_BYTES) / max(heap, 1))
+            if name == "invocations":
+                invocations = max(0, int(rows))
+        oldest = connection.execute("SELECT min(arrival_at) FROM invocations").fetchone()
+        counted = connection.execute(
+            "SELECT coalesce(sum(succeeded + failed), 0), extract(epoch FROM now() - min(minute))::float8 FROM function_minutes"
+            " WHERE minute > now() - interval '1 day'"
+        ).fetchone()
+    daily = None
+    if counted is not None and counted[1] is not None and counted[1] >= 60 * _LEAST_MINUTES and invocations:
+        daily = used / invocations * float(counted[0]) / counted[1] * DAY_S
+    return Size(
+        bytes=used, file_bytes=files, invocations=invocations, bytes_per_day=daily,
+        oldest_at=oldest[0].timestamp() if oldest is not None and oldest[0] is not None else None,
+    )  # fmt: skip
 
 
 @contextmanager
@@ -847,13 +1027,12 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastDecision:
-    """A dispatch: ``attempts`` are [invocation, attempt] pairs, ``decision`` its reasons."""
+    """A dispatch; ``decision``: its reasons (smore/explain.py), without what is null."""
 
     id: int
     function: str
     gpu: str
     at: float
-    attempts: list[Any]
     decision: dict[str, Any]
 
 
@@ -975,7 +1154,7 @@ class BatchTotal:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """
-    What became of a revision's invocations, as far back as the history goes; seconds are sums over them.
+    What became of a revision's invocations, all that ever ended; seconds are sums over them.
 
     ``total_s``: arrival to end of those that succeeded, of which ``wait_s`` until they were started and ``run_s`` in their batch's run;
     ``failed_s``: arrival to end of the others. ``rows``: of those that succeeded. ``last_at``: the newest end, epoch seconds.
@@ -1037,8 +1216,8 @@ class Reader:
         query = query.where(ExecutionRow.invocation == id_, ExecutionRow.project == project)
         with self._engine.connect() as connection:
             return {
-                attempt: PastDecision(id=number, function=function, gpu=gpu, at=at.timestamp(), attempts=attempts, decision=decision)
-                for attempt, number, function, gpu, at, attempts, decision in connection.execute(query)
+                attempt: PastDecision(id=number, function=function, gpu=gpu, at=at.timestamp(), decision=unpacked(decision))
+                for attempt, number, function, gpu, at, decision in connection.execute(query)
             }
 
     def windows_around(self, job: str, gpu: str, start: float, end: float) -> list[JobWindow]:
@@ -1052,15 +1231,17 @@ class Reader:
 
     def loss_windows(self, job: str) -> dict[str, list[Window]]:
         """The closed windows of a job by GPU instance, in their order."""
-        query = select(LossWindowRow).where(LossWindowRow.job == job).order_by(LossWindowRow.gpu, LossWindowRow.start_at)
+        row = LossWindowRow
+        measured = (row.before_s, row.before_n, row.closed_s, row.closed_n, row.closed_sd, row.after_s, row.after_n)
+        query = select(row.gpu, row.start_at, row.end_at, *measured).where(row.job == job).order_by(row.gpu, row.start_at)
         found: dict[str, list[Window]] = {}
-        with Session(self._engine) as session:
-            for row in session.scalars(query):
+        with self._engine.connect() as connection:
+            for gpu, start, end, before_s, before_n, closed_s, closed_n, closed_sd, after_s, after_n in connection.execute(query):
                 window = Window(
-                    start=row.start_at.timestamp(), end=row.end_at.timestamp(), before_s=row.before_s, before_n=row.before_n,
-                    closed_s=row.closed_s, closed_n=row.closed_n, closed_sd=row.closed_sd, after_s=row.after_s, after_n=row.after_n,
+                    start=start.timestamp(), end=end.timestamp(), before_s=before_s, before_n=before_n, closed_s=closed_s,
+                    closed_n=closed_n, closed_sd=closed_sd, after_s=after_s, after_n=after_n,
                 )  # fmt: skip
-                found.setdefault(row.gpu, []).append(window)
+                found.setdefault(gpu, []).append(window)
         return found
 
     def budget_steps(self, job: str, limit: int) -> list[BudgetStep]:
@@ -1069,60 +1250,25 @@ class Reader:
             BudgetStep, BudgetStepRow, lambda q: q.where(BudgetStepRow.job == job).order_by(BudgetStepRow.id.desc()).limit(limit)
         )
 
-    def harvest(self, job: str, gpus: Sequence[str], since: float) -> Harvest:
-        """What ran beside a job on its GPU instances since the epoch second ``since``, to the end or not; as far back as history goes."""
-        # Each member of a batch has a row with the time of the whole batch.
-        seconds = func.coalesce(func.sum(ExecutionRow.run_s / func.greatest(ExecutionRow.batch, 1)), 0.0)
-        which = (
-            ExecutionRow.finished_at >= datetime.fromtimestamp(since, UTC),
-            ExecutionRow.gpu.in_(gpus),
-            ExecutionRow.run_s.is_not(None),
-            ExecutionRow.jobs.contains([job]),
-        )
+    def harvest(self, job: str, gpus: Sequence[str]) -> Harvest:
+        """What ran beside a job on its GPU instances, to the end or not, since it began."""
+        row = JobHarvestRow
+        sums = (func.coalesce(func.sum(row.seconds), 0.0), func.coalesce(func.sum(row.invocations), 0))
         with self._engine.connect() as connection:
-            found = connection.execute(select(seconds, func.count()).where(*which)).one()
-        return Harvest(seconds=found[0] or 0.0, invocations=found[1])
+            seconds, invocations = connection.execute(select(*sums).where(row.job == job, row.gpu.in_(gpus))).one()
+        return Harvest(seconds=float(seconds), invocations=int(invocations))
 
     def totals(self, project: str, function: str | None = None) -> list[Totals]:
-        """By function and revision, of what has ended; all functions of the project where none is named."""
-        row, run = InvocationRow, ExecutionRow
-        which = [row.project == project, row.finished_at.is_not(None)]
+        """By function and revision, of all that ever ended; all functions of the project where none is named."""
+        row = FunctionTotalRow
+        query = select(row).where(row.project == project).order_by(row.function, row.revision, row.batch_rows)
         if function is not None:
-            which.append(row.function == function)
-        of = (row.function, row.revision)
-        ran = (run.invocation == row.id) & (run.attempt == row.attempt)
-        good = row.state == State.SUCCEEDED
-
-        def seconds(start: Any, end: Any) -> Any:
-            return func.coalesce(func.extract("epoch", end) - func.extract("epoch", start), 0)
-
-        def total(value: Any, *where: Any) -> Any:
-            return func.coalesce(func.sum(value).filter(*where), 0)
-
-        whole_s, wait_s = seconds(row.arrival_at, row.finished_at), seconds(row.arrival_at, row.started_at)
-        columns = (
-            func.count().filter(good), func.count().filter(~good), total(row.rows, good), total(whole_s, good), total(whole_s, ~good),
-            total(wait_s, good), total(run.run_s, good), func.max(row.finished_at),
-        )  # fmt: skip
-        invocations = select(*of, *columns).outerjoin(run, ran).where(*which).group_by(*of).order_by(*of)
-        # Each member of a batch has a row with the time of the whole batch.
-        part = 1.0 / func.greatest(run.batch, 1)
-        sums = (func.sum(part).label("number"), func.sum(run.run_s * part).label("seconds"))
-        batches = select(*of, run.rows, *sums).join(run, ran)
-        batches = batches.where(*which, run.run_s.is_not(None), run.rows.is_not(None)).group_by(*of, run.rows).order_by(*of, run.rows)
-        sizes: dict[tuple[str, int], list[BatchTotal]] = {}
-        with self._engine.connect() as connection:
-            for one in connection.execute(batches).mappings():
-                batch = BatchTotal(rows=one["rows"], batches=round(one["number"]), run_s=float(one["seconds"]))
-                sizes.setdefault((one["function"], one["revision"]), []).append(batch)
-            return [
-                Totals(
-                    function=name, revision=revision, succeeded=succeeded, failed=failed, rows=int(rows), total_s=float(good_s),
-                    failed_s=float(failed_s), wait_s=float(waited_s), run_s=float(run_s), last_at=last.timestamp(),
-                    batches=tuple(sizes.get((name, revision), ())),
-                )
-                for name, revision, succeeded, failed, rows, good_s, failed_s, waited_s, run_s, last in connection.execute(invocations)
-            ]  # fmt: skip
+            query = query.where(row.function == function)
+        found: dict[tuple[str, int], list[FunctionTotalRow]] = {}
+        with Session(self._engine) as session:
+            for one in session.scalars(query):
+                found.setdefault((one.function, one.revision), []).append(one)
+        return [_totals(name, revision, rows) for (name, revision), rows in found.items()]
 
     def solo_timings(self, workload: str, place: tuple[str, str]) -> list[dict[str, float]]:
         """Iteration times (n, mean, p50, p95, p99) of a profiled workload alone at a (device, sharing mode), newest first."""
@@ -1231,6 +1377,17 @@ class Reader:
                 value(**{name: _plain(cell) for name, cell in one.items()})
                 for one in connection.execute(narrow(select(*columns))).mappings()
             ]
+
+
+def _totals(function: str, revision: int, rows: Sequence[FunctionTotalRow]) -> Totals:
+    return Totals(
+        function=function, revision=revision, succeeded=sum(row.succeeded for row in rows), failed=sum(row.failed for row in rows),
+        rows=sum(row.rows for row in rows), total_s=sum(row.total_s for row in rows), failed_s=sum(row.failed_s for row in rows),
+        wait_s=sum(row.wait_s for row in rows), run_s=sum(row.run_s for row in rows), last_at=max(row.last_at for row in rows).timestamp(),
+        batches=tuple(
+            BatchTotal(rows=row.batch_rows, batches=round(row.batches), run_s=row.batch_s) for row in rows if row.batch_rows
+        ),
+    )  # fmt: skip
 
 
 def _served(row: RowMapping) -> Served:

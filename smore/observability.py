@@ -47,6 +47,8 @@ RUNNER_DEATHS = Counter("smore_runner_deaths", "Runners that ended without being
 # History
 RECORDED = Counter("smore_recorded_events", "Stream entries written to Postgres")
 RECORD_SKIPPED = Counter("smore_record_skipped_events", "Stream entries that could not be read or written, and were passed over")
+RETIRED = Counter("smore_history_deleted_rows", "Rows of the history that were too old or too many", ["table"])
+HISTORY_BYTES = Gauge("smore_history_bytes", "What the rows of the history take in Postgres, indices included, as of the last retention")
 RECORD_LAG = Gauge("smore_record_lag_seconds", "Age of the oldest stream entry not yet in Postgres")
 
 

@@ -15,7 +15,16 @@ from typing import Any, Final
 from sqlalchemy import Engine, case, delete, func, select, text
 from sqlalchemy.orm import Session
 
-from smore.db import ArrivalsMinuteRow, CountedMinuteRow, ExecutionRow, ForecasterRow, InstanceRow, TraceCountRow, TraceRow
+from smore.db import (
+    ArrivalsMinuteRow,
+    CountedMinuteRow,
+    ExecutionRow,
+    ForecasterRow,
+    FunctionMinuteRow,
+    InstanceRow,
+    TraceCountRow,
+    TraceRow,
+)
 
 MINUTE_S: Final = 60.0
 #: Minutes of the past that a fit and a forecast see: the long model's day, twice, so that each minute of a day was seen before.
@@ -223,21 +232,24 @@ class Prewarming:
     def _runs(
         connection: Any, since: float, until: float, project: str | None
     ) -> tuple[dict[str, tuple[int, int]], dict[str, dict[str, int]]]:
-        """Attempts that ended, and those of them that were cold; cold ones by reason."""
-        run = ExecutionRow
-        which = [run.finished_at >= _moment(since), run.finished_at < _moment(until), run.cold.is_not(None)]
+        """Runs that ended, whole minutes of them, and how many were cold; cold ones by reason, as far back as rows are kept."""
+        minute, run = FunctionMinuteRow, ExecutionRow
+        which = [minute.minute >= _moment(floor(since / MINUTE_S) * MINUTE_S), minute.minute < _moment(until), minute.ran > 0]
+        cold = [run.finished_at >= _moment(since), run.finished_at < _moment(until), run.cold.is_(True)]
         if project is not None:
-            which.append(run.project == project)
-        columns = (run.project, run.function, run.cold, func.coalesce(run.unforeseen, ""))
-        runs: dict[str, tuple[int, int]] = {}
+            which.append(minute.project == project)
+            cold.append(run.project == project)
+        sums = (func.sum(minute.ran), func.sum(minute.cold))
+        runs: dict[str, tuple[int, int]] = {
+            f"{owner}/{name}": (int(n), int(of_them))
+            for owner, name, n, of_them in connection.execute(
+                select(minute.project, minute.function, *sums).where(*which).group_by(minute.project, minute.function)
+            )
+        }
         why: dict[str, dict[str, int]] = {}
-        for owner, name, cold, reason, n in connection.execute(select(*columns, func.count()).where(*which).group_by(*columns)):
-            function = f"{owner}/{name}"
-            before = runs.get(function, (0, 0))
-            runs[function] = (before[0] + n, before[1] + n * bool(cold))
-            if cold:
-                reasons = why.setdefault(function, {})
-                reasons[reason or "unknown"] = reasons.get(reason or "unknown", 0) + n
+        columns = (run.project, run.function, func.coalesce(run.unforeseen, "unknown"))
+        for owner, name, reason, n in connection.execute(select(*columns, func.count()).where(*cold).group_by(*columns)):
+            why.setdefault(f"{owner}/{name}", {})[reason] = int(n)
         return runs, why
 
     # ---- forecasters ------------------------------------------------------------------------------------------------------------------

@@ -30,7 +30,11 @@ class PostgresSettings(BaseModel):
     """Where the catalog and the history live. None = start an embedded server."""
 
     url: str | None = None
+    #: How long rows of the history are kept, and how many GiB of them: the oldest go first. What functions come to in a minute stays
+    #: for ``minutes_days``.
     retention_days: float = Field(default=14.0, gt=0)
+    retention_gib: float = Field(default=32.0, gt=0)
+    minutes_days: float = Field(default=400.0, gt=0)
 
 
 def _network(given: str) -> str:

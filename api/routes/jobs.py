@@ -219,8 +219,7 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Sta
     known = gateway.store().get_job(caller.project, job)
     reader = gateway.reader()
     began = known.started_at or known.created_at
-    since = max(began, time.time() - gateway.settings.postgres.retention_days * 86400)
-    return _stated(known, reader.loss_windows(job), reader.harvest(job, known.gpus, since), since, reader.budget_steps(job, STEPS))
+    return _stated(known, reader.loss_windows(job), reader.harvest(job, known.gpus), began, reader.budget_steps(job, STEPS))
 
 
 @router.post("/{job}/stop", status_code=202)

@@ -230,7 +230,7 @@ def _data_type(datatype: str) -> str:
 @router.get(_MODEL + "/stats")
 async def model_statistics(gateway: TheGateway, caller: ReadKey, model: str) -> dict[str, Any]:
     """
-    Counts and nanoseconds over the history that is kept, a second behind, of every revision that was called.
+    Counts and nanoseconds of all that ever ended, a second behind, of every revision that was called.
 
     `queue` ends when a worker starts; `compute_infer` is the run of the batch; what remains (loading, moving tensors) is `compute_input`.
     """

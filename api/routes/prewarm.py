@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/v1", tags=["prewarming"], route_class=BoundedRoute)
 
-#: Of what happened before nothing is kept for longer than the history (SMORE_POSTGRES__RETENTION_DAYS).
+#: Of invocations and cold starts minutes are kept (SMORE_POSTGRES__MINUTES_DAYS), of the rest rows (SMORE_POSTGRES__RETENTION_DAYS).
 DAY_S = 86_400.0
 
 

@@ -27,7 +27,7 @@ from api.app import Application, create_app
 from api.routes import explain
 from smore import fleet
 from smore.catalog import Catalog, FunctionEntry, KeyEntry
-from smore.db import ExecutionRow, JobWindowRow, LossWindowRow
+from smore.db import ExecutionRow, JobHarvestRow, JobWindowRow, LossWindowRow
 from smore.degradation import Table, Tables, Weight
 from smore.domain.access import Scope, new_token, read_token
 from smore.domain.function import FunctionSpec, TensorSpec
@@ -987,17 +987,10 @@ def test_the_statement_of_a_job(http: httpx.Client, foreign: httpx.Client, store
             after_s=open_s - 0.001 * (number % 3), after_n=6,
         )  # fmt: skip
 
-    def execution(number: int, **values: Any) -> ExecutionRow:
-        plain = {
-            "invocation": f"i{number}", "attempt": 1, "project": "other", "function": "f", "gpu": GPU, "state": State.SUCCEEDED,
-            "cause": "ok", "run_s": 1.5, "batch": 1, "jobs": [job.id], "finished_at": at + timedelta(seconds=1),
-        }  # fmt: skip
-        return ExecutionRow(**(plain | values))
-
     with Session(engine) as session:
         session.add_all([window(number) for number in range(5)])
-        session.add_all([execution(1), execution(2, batch=2), execution(3, batch=2), execution(4, jobs=["other"]), execution(5, gpu="x")])
-        session.add(execution(6, finished_at=at - timedelta(days=1)))
+        for owner, gpu in ((job.id, GPU), ("other", GPU), (job.id, "x")):
+            session.add(JobHarvestRow(job=owner, gpu=gpu, seconds=3.0, invocations=3))
         session.commit()
     some = http.get(f"/v1/jobs/{job.id}/statement").json()
     assert (some["windows"], some["missing_windows"], some["missing_s"]) == (5, 3, pytest.approx(90.0))

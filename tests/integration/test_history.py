@@ -4,7 +4,10 @@ import json
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any, cast
 
+import msgspec
+import psycopg
 import pytest
 import redis
 from sqlalchemy import Engine, text
@@ -17,8 +20,8 @@ from smore.domain.invocation import Cause, State
 from smore.domain.job import JobState
 from smore.domain.loss import Window
 from smore.fleet import JobReport, Report, encode_report
-from smore.history import Harvest, Reader, Recorder
-from smore.observability import RECORD_SKIPPED
+from smore.history import Harvest, Reader, Recorder, _packed, measure, unpacked
+from smore.observability import RECORD_SKIPPED, RETIRED
 from smore.profiles import Profiles
 from smore.queue import Claim, Outcome, Queue, Request, new_id
 from smore.settings import QueueSettings
@@ -88,6 +91,11 @@ def closed_window(start: float, closed_s: float = 0.1, open_s: float = 0.11) -> 
     )  # fmt: skip
 
 
+def later(event: stream.Arrived | stream.Settled, by: int) -> dict[str, int]:
+    """All moments of an event, so many microseconds later."""
+    return {name: getattr(event, name) + by for name in event.__struct_fields__ if name.endswith("_us") and name != "schedule_us"}
+
+
 def skipped() -> float:
     return RECORD_SKIPPED._value.get()
 
@@ -127,9 +135,9 @@ def test_a_real_invocation_from_the_queue_to_its_row(recorder: Recorder, reader:
     assert (run.cold, run.load_s, run.run_s, run.batch, run.rows) == (True, {"weights": 0.08, "first": 0.02}, 0.0125, 1, 4)
     assert (run.co_runners, run.jobs, run.started_at) == ([], ["j1"], row.started_at)
     assert run.predicted is not None
-    assert (run.predicted["gpu"], run.predicted["run_s"]) == ("cpu0", 0.02)
+    assert run.predicted == {"run_s": 0.02}
     decision = reader.decisions("default", id_)[1]
-    assert (decision.gpu, decision.attempts, decision.decision) == ("cpu0", [[id_, 1]], json.loads(DECISION))
+    assert (decision.gpu, decision.decision) == ("cpu0", json.loads(DECISION))
     assert recorder.lag_s() == 0
     with pytest.raises(InvocationNotFound):
         reader.invocation("vision", id_)
@@ -239,6 +247,17 @@ def test_what_postgres_refuses_holds_up_nothing_else(
     assert [n for _, n in arrivals(engine)] == [21]
 
 
+def test_what_is_written_in_halves_is_counted_once(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+    """The halves are parts of one transaction, and an invocation may begin in one and end in the other."""
+    refused = dispatched("p", decision='{"candidates": [], "why": "\\u0000"}')
+    emit(redis_client, arrived("a"), arrived("b"), settled("b"), refused, settled("a"), arrived("c"))
+
+    assert recorder.drain() == 6
+    assert [n for _, n in arrivals(engine)] == [3]
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT sum(succeeded) FROM function_totals")).scalar_one() == 2
+
+
 def test_an_unreadable_run_record_costs_only_itself(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
     emit(redis_client, settled("a", meta="{"))
     recorder.drain()
@@ -335,9 +354,13 @@ def test_what_was_harvested_beside_a_job(recorder: Recorder, reader: Reader, red
     emit(redis_client, arrived("f"), settled("f", meta=json.dumps({"batch": 1, "jobs": ["j1"]})))  # did not run to its end
     recorder.drain()
 
-    assert reader.harvest("j1", ["cpu0"], 0.0) == Harvest(seconds=pytest.approx(0.0375), invocations=4)
-    assert reader.harvest("j1", ["cpu1"], 0.0) == Harvest(seconds=0.0, invocations=0)
-    assert reader.harvest("j1", ["cpu0"], T0 / 1e6 + 60) == Harvest(seconds=0.0, invocations=0)
+    assert reader.harvest("j1", ["cpu0"]) == Harvest(seconds=pytest.approx(0.0375), invocations=4)
+    assert reader.harvest("j1", ["cpu1"]) == Harvest(seconds=0.0, invocations=0)
+
+
+def test_decisions_from_before_they_were_packed_are_read() -> None:
+    told = json.loads(DECISION)
+    assert unpacked(told) == unpacked(_packed(told)) == told
 
 
 def test_the_windows_of_a_job_outlast_the_retention_while_it_runs(
@@ -438,10 +461,40 @@ def test_retain_drops_what_is_old(recorder: Recorder, reader: Reader, engine: En
     recorder.drain()
     with engine.begin() as connection:
         connection.execute(text("UPDATE invocations SET arrival_at = to_timestamp(:now) WHERE id = 'new'"), {"now": now / 1e6})
-        connection.execute(text("UPDATE decisions SET id = id - (3 * 86400000::bigint << 20) WHERE attempts = '[[\"old\", 1]]'"))
+        old = "(SELECT decision_id FROM executions WHERE invocation = 'old')"
+        connection.execute(text(f"UPDATE decisions SET id = id - (3 * 86400000::bigint << 20) WHERE id = {old}"))
 
-    assert recorder.retain(2.0) == 4  # the invocation, its decision, and two minutes of arrivals
+    assert recorder.retain(2.0) == 2  # the invocation and its decision
     assert [row.id for row in reader.invocations("default")[0]] == ["newer", "new"]
     assert reader.executions("default", "old") == []
     assert 2 in reader.decisions("default", "new")
+    assert len(arrivals(engine)) == 3
     assert recorder.retain(2.0) == 0
+    assert recorder.retain(2.0, minutes_days=2.0) == 2 + 1  # arrivals, and what ended
+
+
+def test_what_is_too_large_loses_its_oldest_rows_and_keeps_its_minutes(
+    recorder: Recorder, reader: Reader, engine: Engine, redis_client: "redis.Redis"
+) -> None:
+    ids = [f"{number:04d}" for number in range(1000)]
+    for number, id_ in enumerate(ids):
+        emit(redis_client, *(msgspec.structs.replace(event, **later(event, number * 1_000_000)) for event in (arrived(id_), settled(id_))))
+    recorder.drain()
+    assert recorder.retain(1e5) == 0, "nothing is too old, nothing too large"
+    totals, minutes = reader.totals("default"), table(engine, "function_minutes")
+    with engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        size = measure(cast("psycopg.Connection[Any]", driver))
+    assert size.invocations == 1000
+    assert 0 < size.bytes <= size.file_bytes
+    before = RETIRED.labels("invocations")._value.get()
+
+    deleted = recorder.retain(1e5, most_bytes=size.bytes / 2)
+
+    left = [row.id for row in reversed(reader.invocations("default", limit=1000)[0])]
+    assert left == ids[-len(left) :]
+    assert len(left) == 1000 - deleted
+    assert 400 < len(left) < 500, "half of it, and some room"
+    assert RETIRED.labels("invocations")._value.get() == before + deleted
+    assert recorder.retain(1e5, most_bytes=size.bytes / 2) == 0, "what the files have kept is not counted again"
+    assert (reader.totals("default"), table(engine, "function_minutes")) == (totals, minutes)

@@ -1,0 +1,414 @@
+"""
+What a platform holds after half an hour of mixed load: nothing may grow that does not have to.
+
+``python -m bench.soak --minutes 30 --json`` starts a platform of its own in a temporary home (two CPU partitions, a training on the first),
+with results and idempotency keys kept for five minutes, and sends synchronous, asynchronous, idempotent (each sent twice) and large
+requests (their bytes lie beside Redis) to four functions. Every few seconds it samples the memory of each process of the platform, the keys
+in Redis, the files of the home and of /dev/shm, open descriptors and the size of the database.
+
+Figures: ``lost`` = accepted, and not ended when the load had ended and a minute had passed, or ended otherwise than by success or by its
+deadline; ``doubled`` = idempotency keys with two invocations; ``expired``; ``rss_growth_max``, ``redis_keys_growth``, ``files_growth`` =
+medians of the two minutes before the end over those before the half, minus one, the largest over the processes (over the places and
+processes for files); ``bytes_per_invocation`` = growth of the database over invocations.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import psutil
+import redis
+from sqlalchemy import Engine, text
+
+from bench.report import emit, progress
+from smore import local
+from smore.db import make_engine
+from smore.settings import Settings
+
+#: Results and idempotency keys are kept for so long, seconds: what they hold is at its level well before the half of a long run.
+TTL_S: Final = 300
+#: Samples are taken this often, and so many seconds of them are one window, of which the median counts.
+SAMPLE_S: Final = 5.0
+WINDOW_S: Final = 120.0
+#: Bytes of a large request and of its answer.
+LARGE: Final = 200_000
+#: What is smaller is measured against this: one descriptor more of twenty is a connection, five more in half the time are a leak.
+LEAST_FILES: Final = 100.0
+LEAST_KEYS: Final = 100.0
+#: How long the asynchronous ones have to end after the load, seconds.
+PATIENCE_S: Final = 60.0
+TERMINAL: Final = frozenset({"succeeded", "failed", "rejected", "expired", "cancelled"})
+
+
+# --- the estimate -------------------------------------------------------------------------------------------------------------------------
+
+
+def growth(samples: Sequence[tuple[float, float]], half: float, end: float, *, window: float = WINDOW_S, least: float = 0.0) -> float:
+    """
+    Median of the window before ``end`` over the median of the one before ``half``, minus one: 0.05 = 5 % more.
+
+    ``samples`` (time, value); the windows are ``window`` long, or as long as there is between the two. A level below ``least`` counts as
+    that. ValueError where a window has no sample.
+    """
+    window = min(window, end - half)
+
+    def level(until: float) -> float:
+        return statistics.median(value for at, value in samples if until - window <= at <= until)
+
+    before = level(half)
+    return (level(end) - before) / max(before, least)
+
+
+def worst_growth(series: Mapping[str, Sequence[tuple[float, float]]], half: float, end: float, *, least: float = 0.0) -> dict[str, float]:
+    """The growth of every series that has samples in both windows, the largest first."""
+    found: dict[str, float] = {}
+    for name, samples in series.items():
+        with contextlib.suppress(statistics.StatisticsError):
+            found[name] = growth(samples, half, end, least=least)
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+# --- what is sampled ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Samples:
+    """Series of (monotonic seconds, value) by name: bytes, numbers."""
+
+    rss: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    files: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    keys: list[tuple[float, float]] = field(default_factory=list)
+    database: list[tuple[float, float]] = field(default_factory=list)
+
+
+class Sampler:
+    """Looks at a platform from outside; :meth:`sample` takes some ten milliseconds."""
+
+    def __init__(self, home: Path, end: local.Endpoints, engine: Engine) -> None:
+        self._home, self._engine = home, engine
+        self._redis = redis.from_url(end.redis_url, socket_timeout=10)
+        self._supervisor = end.supervisor_pid
+        self.samples = Samples()
+
+    def sample(self) -> None:
+        now, seen = time.monotonic(), self.samples
+        for name, process in self._processes().items():
+            with contextlib.suppress(psutil.Error):
+                seen.rss.setdefault(name, []).append((now, float(process.memory_info().rss)))
+                seen.files.setdefault(f"descriptors of {name}", []).append((now, float(process.num_fds())))
+        seen.files.setdefault("home", []).append((now, float(_files(self._home))))
+        seen.files.setdefault("/dev/shm", []).append((now, float(_files(Path("/dev/shm")))))  # noqa: S108 - counted, not written
+        seen.keys.append((now, float(self._redis.dbsize())))
+        with self._engine.connect() as connection:
+            size = connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one()
+        seen.database.append((now, float(size)))
+
+    def tables(self) -> dict[str, int]:
+        """Bytes of every table, indices included."""
+        query = "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+        with self._engine.connect() as connection:
+            return {str(name): int(size) for name, size in connection.execute(text(query))}
+
+    def _processes(self) -> dict[str, psutil.Process]:
+        """What lives as long as the platform, by name. Runners come and go, and Postgres' backends show shared memory as their own."""
+        found: dict[str, psutil.Process] = {}
+        with contextlib.suppress(psutil.Error):
+            found["supervisor"] = psutil.Process(self._supervisor)
+        for one in local.status(self._home):
+            if one.pid is None:
+                continue
+            with contextlib.suppress(psutil.Error):
+                found[one.name] = process = psutil.Process(one.pid)
+                if one.name.startswith("worker-"):
+                    zygotes = [child for child in process.children() if "worker.zygote" in child.cmdline()]
+                    found |= {f"zygote {number} of {one.name}": child for number, child in enumerate(zygotes)}
+        return found
+
+
+def _files(folder: Path) -> int:
+    return sum(len(files) for _, _, files in os.walk(folder))
+
+
+# --- the load -----------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Account:
+    """What was sent and what became of it."""
+
+    sent: int = 0
+    statuses: Counter[int] = field(default_factory=Counter)
+    #: Of what was accepted: how it ended.
+    states: Counter[str] = field(default_factory=Counter)
+    #: Accepted and not known to have ended.
+    open: dict[str, float] = field(default_factory=dict)
+    doubled: int = 0
+
+    @property
+    def accepted(self) -> int:
+        return sum(self.states.values()) + len(self.open)
+
+    @property
+    def lost(self) -> int:
+        return self.accepted - self.states["succeeded"] - self.states["expired"]
+
+
+class Load:
+    """
+    Open loop at a fixed rate. Of ten requests four are synchronous, three asynchronous, one is large and synchronous, two have an
+    Idempotency-Key and are sent again a second later.
+    """
+
+    def __init__(self, url: str, key: str, rate: float) -> None:
+        self._http = httpx.AsyncClient(
+            base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60.0,
+            limits=httpx.Limits(max_connections=64, max_keepalive_connections=64),
+        )  # fmt: skip
+        self._rate = rate
+        self._large = "x" * LARGE
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.account = Account()
+
+    async def run(self, seconds: float) -> None:
+        following = asyncio.create_task(self._follow())
+        begin = time.monotonic()
+        for n in range(int(seconds * self._rate)):
+            await asyncio.sleep(max(0.0, begin + n / self._rate - time.monotonic()))
+            task = asyncio.create_task(self._one(n))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=PATIENCE_S)
+        until = time.monotonic() + PATIENCE_S
+        while self.account.open and time.monotonic() < until:
+            await asyncio.sleep(0.5)
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+
+    async def _one(self, n: int) -> None:
+        kind = n % 10
+        self.account.sent += 1
+        if kind < 4:
+            await self._send("soak-echo" if kind % 2 else "soak-nap", n, {})
+        elif kind < 7:
+            await self._send("soak-nap" if kind % 2 else "soak-raw", n, {"Prefer": "respond-async"})
+        elif kind < 8:
+            await self._send("soak-large", n, {})
+        else:
+            key = {"Idempotency-Key": f"soak-{n}"}
+            first = await self._send("soak-echo", n, key)
+            await asyncio.sleep(1.0)
+            again = await self._send("soak-echo", n, key, counted=False)
+            self.account.doubled += bool(first and again and first != again)
+
+    async def _send(self, function: str, n: int, headers: Mapping[str, str], counted: bool = True) -> str:
+        """Id of the invocation, '' where none was made."""
+        given: Any = {"n": n, "file": os.devnull, "s": 0.02}
+        if function == "soak-large":
+            given = {"n": n, "text": self._large}
+        try:
+            answer = await self._http.post(
+                f"/v1/functions/{function}/invocations", json={"input": given, "deadline_ms": 30_000}, headers=dict(headers)
+            )
+            said = answer.json()
+        except (httpx.HTTPError, ValueError):
+            self.account.statuses[0] += 1
+            return ""
+        self.account.statuses[answer.status_code] += 1
+        id_ = str(said.get("id") or said.get("invocation_id") or "")
+        if not id_ or not counted:
+            return id_
+        state = said.get("state") or ("succeeded" if answer.status_code == 200 else "")
+        if state in TERMINAL:
+            self.account.states[state] += 1
+        else:
+            self.account.open[id_] = time.monotonic()
+        return id_
+
+    async def _follow(self) -> None:
+        """What became of what nobody waits for."""
+        while True:
+            await asyncio.sleep(1.0)
+            young = time.monotonic() - 1.0
+            for id_ in [id_ for id_, at in self.account.open.items() if at < young][:200]:
+                with contextlib.suppress(httpx.HTTPError, ValueError):
+                    state = (await self._http.get(f"/v1/invocations/{id_}")).json().get("state")
+                    if state in TERMINAL:
+                        self.account.states[state] += 1
+                        del self.account.open[id_]
+
+    async def deploy(self) -> None:
+        specs: dict[str, dict[str, Any]] = {
+            "soak-echo": {"entrypoint": "bench.functions:Echo"},
+            "soak-raw": {"entrypoint": "bench.functions:Echo"},
+            "soak-large": {"entrypoint": "bench.functions:Echo"},
+            "soak-nap": {"entrypoint": "bench.tally:Tally", "profile": {"run_ms": {1: 20, 16: 20}, "load_ms": 100, "degradation": 0.0}},
+        }
+        common = {"resources": {"gpu_memory": "64MiB"}, "batching": {"max_size": 16}, "slo": {"deadline": "30s"}}
+        for name, spec in specs.items():
+            body = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": name}, "spec": common | spec}
+            await self._until(lambda name=name, body=body: self._http.put(f"/v1/functions/{name}", json=body), 180.0)  # type: ignore[misc]
+            given = {"n": -1, "file": os.devnull, "s": 0.0}
+            await self._until(
+                lambda name=name, given=given: self._http.post(f"/v1/functions/{name}/invocations", json={"input": given}),  # type: ignore[misc]
+                120.0,
+            )
+            progress(f"{name} is deployed")
+
+    async def train(self, gpu: str) -> str:
+        argv = ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--input-wait", "0.5", "--seconds", "86400"]
+        answer = await self._until(lambda: self._http.post("/v1/jobs", json={"name": "soak", "argv": argv, "gpus": [gpu]}), 60.0)
+        return str(answer.json()["id"])
+
+    async def stop(self, job: str) -> None:
+        """End the training and see it end, so that nothing of it outlives the platform."""
+        await self._http.post(f"/v1/jobs/{job}/stop")
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            if (await self._http.get(f"/v1/jobs/{job}")).json().get("state") in ("ended", "lost"):
+                return
+            await asyncio.sleep(0.2)
+
+    async def _until(self, ask: Callable[[], Any], seconds: float) -> httpx.Response:
+        """Ask until the answer is good. RuntimeError with the last one when that takes longer."""
+        until, said = time.monotonic() + seconds, "no answer"
+        while time.monotonic() < until:
+            try:
+                answer: httpx.Response = await ask()
+            except httpx.HTTPError as error:
+                said = repr(error)
+            else:
+                if answer.is_success:
+                    return answer
+                said = f"{answer.status_code} {answer.text[:300]}"
+            await asyncio.sleep(0.3)
+        raise RuntimeError(f"the platform is not ready for the load: {said}")
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+# --- the run ------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Soaked:
+    """``figures`` as in the module's text; the growth of each series, and bytes of each table per invocation."""
+
+    figures: dict[str, float]
+    rss: dict[str, float]
+    files: dict[str, float]
+    tables: dict[str, float]
+
+
+async def _soak(load: Load, sampler: Sampler, minutes: float) -> Soaked:
+    await load.deploy()
+    job = await load.train("cpu0")
+    tables, begin = await asyncio.to_thread(sampler.tables), time.monotonic()
+    await asyncio.to_thread(sampler.sample)
+    working = asyncio.create_task(load.run(minutes * 60))
+    told = begin
+    while time.monotonic() < begin + minutes * 60:
+        await asyncio.sleep(SAMPLE_S)
+        await asyncio.to_thread(sampler.sample)
+        if time.monotonic() - told > 60:
+            told = time.monotonic()
+            seen = sampler.samples
+            progress(
+                f"{(told - begin) / 60:5.1f} min  sent {load.account.sent}  open {len(load.account.open)}  "
+                f"keys {seen.keys[-1][1]:.0f}  files {seen.files['home'][-1][1]:.0f}  database {seen.database[-1][1] / 1e6:.1f} MB  "
+                f"gateway {seen.rss['gateway'][-1][1] / 1e6:.0f} MB"
+            )
+    end = time.monotonic()
+    half = begin + (end - begin) / 2
+    await working
+    await load.stop(job)
+    # What the recorder has still to write.
+    await asyncio.sleep(3.0)
+    await asyncio.to_thread(sampler.sample)
+    return _figures(load.account, sampler, tables, half, end)
+
+
+def _figures(account: Account, sampler: Sampler, before: Mapping[str, int], half: float, end: float) -> Soaked:
+    seen, made = sampler.samples, max(account.accepted, 1)
+    rss, files = worst_growth(seen.rss, half, end), worst_growth(seen.files, half, end, least=LEAST_FILES)
+    progress(f"answers by status {dict(sorted(account.statuses.items()))} (0 = connection broke); ends {dict(account.states)}")
+    figures = {
+        "lost": account.lost, "doubled": account.doubled, "sent": account.sent, "accepted": account.accepted,
+        "succeeded": account.states["succeeded"], "expired": account.states["expired"],
+        "rss_growth_max": max(rss.values()), "files_growth": max(files.values()),
+        "redis_keys_growth": growth(seen.keys, half, end, least=LEAST_KEYS),
+        "bytes_per_invocation": (seen.database[-1][1] - seen.database[0][1]) / made,
+    }  # fmt: skip
+    grown = {name: (size - before.get(name, 0)) / made for name, size in sampler.tables().items() if size > before.get(name, 0)}
+    return Soaked(figures=figures, rss=rss, files=files, tables=dict(sorted(grown.items(), key=lambda item: -item[1])))
+
+
+def run(minutes: float, rate: float) -> Soaked:
+    """Start a platform in a temporary home, load it, end it."""
+    with tempfile.TemporaryDirectory(prefix="smore-soak-") as folder:
+        home = Path(folder)
+        os.environ |= {
+            "SMORE_API__PORT": str(_free_port()),
+            "SMORE_QUEUE__RESULT_TTL_S": str(TTL_S),
+            "SMORE_QUEUE__SYNC_RESULT_TTL_S": str(TTL_S),
+            "SMORE_QUEUE__IDEMPOTENCY_TTL_S": str(TTL_S),
+        }
+        end = local.up(home, config=Settings(), partitions=2)
+        engine = make_engine(end.postgres_url, "soak")
+        try:
+            load = Load(end.gateway_url, (home / "key").read_text().strip(), rate)
+            return asyncio.run(_closing(load, Sampler(home, end, engine), minutes))
+        finally:
+            engine.dispose()
+            local.down(home)
+
+
+async def _closing(load: Load, sampler: Sampler, minutes: float) -> Soaked:
+    try:
+        return await _soak(load, sampler, minutes)
+    finally:
+        await load.close()
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--rate", type=float, default=20.0, help="requests a second")
+    options = parser.parse_args()
+    soaked = run(options.minutes, options.rate)
+    first = dict(list(soaked.files.items())[:10])
+    extra = {name: {key: round(value, 4) for key, value in found.items()} for name, found in
+             (("rss_growth", soaked.rss), ("files_growth_by", first), ("table_bytes", soaked.tables))}  # fmt: skip
+    if options.json:
+        emit("bench.soak", soaked.figures, **extra)
+    else:
+        print(json.dumps(soaked.figures | extra, indent=1))
+    grown = max(soaked.figures[name] for name in ("rss_growth_max", "redis_keys_growth", "files_growth"))
+    sys.exit(1 if soaked.figures["lost"] or soaked.figures["doubled"] or grown > 0.05 else 0)
+
+
+if __name__ == "__main__":
+    main()
