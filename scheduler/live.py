@@ -76,7 +76,7 @@ class Leader:
     """
     The deciding loop. ``lead`` returns when the lease is another's, was lost, or ``stop`` is set.
 
-    Errors of the Redis connection end it too: the next firing of ``scheduler.assign`` starts afresh from a snapshot.
+    Errors of Redis end it too: called again it goes on with the lease that it had, or a new one, from a fresh snapshot.
     """
 
     def __init__(self, client: "redis.Redis", config: Settings, stop: threading.Event, policy: Callable[[], Engine]) -> None:
@@ -116,7 +116,7 @@ class Leader:
 
     def lead(self) -> None:
         settings = self._config.scheduler
-        self._token = self._queue.lead("", settings.lease_s)
+        self._token = self._queue.lead(self._token, settings.lease_s)
         if not self._token:
             return
         # Who leads, for people and for tests that strike it.
@@ -188,6 +188,7 @@ class Leader:
         self._policy = self._make_policy()
         self._known.clear()
         self._told.clear()
+        self._active.clear()
         self._measure_skew()
         snapshot = self._queue.snapshot()
         self._cursor = snapshot.last_event
