@@ -1,6 +1,4 @@
-"""
-The faults that ``bench.kills`` strikes a platform with. A fault is over when its function returns.
-"""
+"""The faults that ``bench.kills`` strikes a platform with. A fault is over when its function returns."""
 
 import asyncio
 import contextlib
@@ -9,7 +7,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +45,7 @@ class Fault:
 
 
 class Faults:
-    """``post`` and ``put`` send a request to the platform with the operator's key."""
+    """``send(method, path, **httpx' arguments)`` asks the platform with the operator's key."""
 
     def __init__(
         self,
@@ -55,7 +53,7 @@ class Faults:
         end: local.Endpoints,
         client: "redis.Redis",
         disk: Disk | None,
-        send: Callable[..., Awaitable[httpx.Response]],
+        send: Callable[..., Coroutine[Any, Any, httpx.Response]],
     ) -> None:
         self._home = home
         self._end = end
@@ -216,7 +214,7 @@ class Faults:
 
     async def _refusing(self, setting: str, value: str, seconds: float) -> None:
         """Redis answers, reads, and refuses writes; meanwhile operators try to change things."""
-        before = self._redis.config_get(setting)[setting]
+        before = str(self._redis.config_get(setting)[setting])
         self._redis.config_set(setting, value)
         try:
             await self._meddle(seconds)
