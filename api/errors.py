@@ -7,6 +7,7 @@ rest, under the same ``request_id``.
 
 import errno
 import sys
+from asyncio import CancelledError
 from collections.abc import Mapping
 from http import HTTPStatus
 
@@ -175,9 +176,12 @@ def hybrid(answer: Response) -> Response:
     return Response(orjson.dumps({"error": body["detail"], **body}), answer.status_code, headers, "application/json")
 
 
-def explain(error: Exception, request_id: str) -> Response:
+def explain(error: Exception | CancelledError, request_id: str) -> Response:
     """The answer to a request that ended with ``error``."""
     match error:
+        case CancelledError():
+            # The gateway ends. What was accepted goes on, and the same Idempotency-Key finds it.
+            return _hidden(Unavailable, request_id)
         case Ended():
             details = dict(error.details)
             return _of(error, request_id, int(str(details.pop("status"))), str(details.pop("code")), details)

@@ -145,6 +145,14 @@ class Faults:
     def zygotes(self) -> list[int]:
         return [pid for number in range(PARTITIONS) for pid in self.zygotes_of(f"worker-cpu{number}")]
 
+    def zygotes_cpu_s(self) -> float:
+        """What they have worked so far, 0.0 while one is missing."""
+        try:
+            found = [psutil.Process(pid).cpu_times() for pid in self.zygotes()]
+        except (LookupError, OSError, psutil.Error):
+            return 0.0
+        return sum(one.user + one.system for one in found) if len(found) == PARTITIONS else 0.0
+
     def runners(self) -> list[int]:
         """Those of the function under load, at least one."""
         reports = Fleet(self._redis, self._prefix).reports()

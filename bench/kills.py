@@ -48,8 +48,9 @@ PROBE_EVERY_S: Final = 0.1
 PROBE_PATIENCE_S: Final = 0.5
 #: A fault whose recovery takes longer counts with this.
 GIVEN_UP_S: Final = 60.0
-#: Between a recovery and the next fault: long enough for what had been killed to be at work again.
-REST_S: Final = 4.0
+#: Between a recovery and the next fault at least; longer until all that was struck is at work again, at most so long.
+REST_S: Final = 3.0
+SETTLED_S: Final = 60.0
 #: Invocations whose end is asked for at once.
 ASKED_AT_ONCE: Final = 16
 TERMINAL: Final = frozenset({"succeeded", "failed", "rejected", "expired", "cancelled"})
@@ -270,6 +271,7 @@ class Bench:
         if fault.repair is not None:
             await fault.repair()
         await asyncio.sleep(REST_S)
+        await self.settled()
         after = self.iterations()
         stopped = [job for job in self.job_ids if after[job] <= before[job]]
         self.jobs_killed += len(stopped)
@@ -280,6 +282,16 @@ class Bench:
             f"{len(self.strikes):3d} {fault.name:34} recovery {recovery:6.2f} s   in flight {in_flight:4d}   jobs stopped {len(stopped)}"
             f"   answers 500: {failed}{history}"
         )
+
+    async def settled(self) -> None:
+        """Wait until probes are answered one after the other and no zygote imports any more: each fault finds a whole platform."""
+        until = time.monotonic() + SETTLED_S
+        while time.monotonic() < until:
+            answered, worked_s = len(self.probe.successes), await asyncio.to_thread(self.faults.zygotes_cpu_s)
+            await asyncio.sleep(2.0)
+            steady = len(self.probe.successes) - answered >= 0.8 * 2.0 / PROBE_EVERY_S
+            if steady and worked_s and await asyncio.to_thread(self.faults.zygotes_cpu_s) - worked_s < 0.2:
+                return
 
     async def caught_up(self, since: float) -> float:
         """Seconds from ``since`` until the newest answered invocation is in Postgres."""
