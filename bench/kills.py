@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -390,7 +391,7 @@ async def _prepare(bench: Bench) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _run(bench: Bench, quick: bool, only: re.Pattern[str]) -> dict[str, float]:
+async def _run(bench: Bench, quick: bool, only: re.Pattern[str], minutes: float) -> dict[str, float]:
     await _prepare(bench)
     # What is refused while the platform comes up is no finding.
     bench.answers.failed.clear()
@@ -403,6 +404,7 @@ async def _run(bench: Bench, quick: bool, only: re.Pattern[str]) -> dict[str, fl
             raise RuntimeError("nothing succeeds")
         await asyncio.sleep(0.05)
     await asyncio.sleep(REST_S)
+    until = time.monotonic() + 60 * minutes
     for fault in bench.faults.matrix():
         times = fault.quick if quick else fault.times
         if not times or not only.search(fault.name):
@@ -412,7 +414,10 @@ async def _run(bench: Bench, quick: bool, only: re.Pattern[str]) -> dict[str, fl
             progress(f"    {fault.name:34} skipped: {fault.skipped}")
             continue
         for _ in range(times):
-            await bench.strike(fault)
+            if time.monotonic() < until:
+                await bench.strike(fault)
+            else:
+                bench.skipped[fault.name] = "no time was left"
     bench.probe.stop()
     await bench.load.finish()
     await sending
@@ -446,7 +451,7 @@ def _place(folder: Path) -> Iterator[tuple[Path, Disk | None]]:
         yield disk.folder / "home", disk
 
 
-def run(quick: bool = False, only: str = "", durability: str = "strict") -> tuple[dict[str, float], Bench]:
+def run(quick: bool = False, only: str = "", durability: str = "strict", minutes: float = math.inf) -> tuple[dict[str, float], Bench]:
     """Start a platform in a temporary home, strike it, end it. Figures, and the bench with each strike."""
     with (
         tempfile.TemporaryDirectory(prefix="smore-kills-") as folder,
@@ -470,7 +475,7 @@ def run(quick: bool = False, only: str = "", durability: str = "strict") -> tupl
         end = local.up(home, config=Settings(), partitions=PARTITIONS)
         try:
             bench = Bench(home, end, (home / "key").read_text().strip(), tally, disk)
-            return asyncio.run(_run(bench, quick, re.compile(only))), bench
+            return asyncio.run(_run(bench, quick, re.compile(only), minutes)), bench
         finally:
             local.down(home)
             for pid, words in _left_over(home):
@@ -505,10 +510,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few faults, each once")
     parser.add_argument("--only", default="", help="only faults whose name this regular expression finds")
     parser.add_argument("--durability", choices=("strict", "standard"), default="strict", help="of the platform's Redis")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no fault begins later than this after the first")
     options = parser.parse_args()
     # A terminated run still ends the processes that it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    figures, bench = run(options.quick, options.only, options.durability)
+    figures, bench = run(options.quick, options.only, options.durability, options.minutes)
     if options.json:
         strikes = [
             {"fault": s.fault, "recovery_s": rounded(s.recovery_s), "in_flight": s.in_flight}
