@@ -9,6 +9,7 @@ import gc
 import math
 import os
 import re
+from asyncio import CancelledError
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -49,8 +50,8 @@ from smore.settings import Settings, settings
 
 log = logger("api")
 
-#: How long a stopping gateway waits for callers whose invocations run.
-SHUTDOWN_S = 10
+#: How long a stopping gateway waits for callers whose invocations run; then it cancels their requests. The supervisor kills it after 10 s.
+SHUTDOWN_S = 8
 
 _PREFIX, _SUFFIX = "/v1/functions/", "/invocations"
 _BLOBS = "/v1/blobs/"
@@ -75,14 +76,14 @@ class Application(FastAPI):
             if name and "/" not in name:
                 try:
                     response = await invocations.invoke(Request(scope, receive), name)
-                except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer and the log the rest
+                except (Exception, CancelledError) as error:  # noqa: BLE001 - whatever it is, the caller gets an answer and the log the rest
                     response = explain(error, request_id)
                 await response(scope, receive, send)
                 return
         elif scope["method"] == "POST" and (inference := _INFER.fullmatch(path)) is not None:
             try:
                 response = await oip.infer(Request(scope, receive), inference[1], inference[2])
-            except Exception as error:  # noqa: BLE001 - as above
+            except (Exception, CancelledError) as error:  # noqa: BLE001 - as above
                 response = hybrid(explain(error, request_id))
             await response(scope, receive, send)
             return
@@ -99,7 +100,11 @@ class Application(FastAPI):
         if not (scope["method"] == "PATCH" and scope["path"].startswith(_BLOBS)):
             receive = _bounded(scope, receive, self.state.gateway.settings.api.max_body_bytes)
 
+        begun = False
+
         async def send_with_id(message: Message) -> None:
+            nonlocal begun
+            begun = True
             if message["type"] == "http.response.start" and all(name != b"x-request-id" for name, _ in message["headers"]):
                 message["headers"] = [*message["headers"], header]
             await send(message)
@@ -108,6 +113,10 @@ class Application(FastAPI):
             await super().__call__(scope, receive, send_with_id)
         except Exception as error:  # noqa: BLE001 - it has been answered and logged by _explained; Starlette raises it again for servers' logs
             log.debug("raised", error=type(error).__name__, request_id=request_id)
+        except CancelledError as error:
+            # Uvicorn would answer 500.
+            if not begun:
+                await explain(error, request_id)(scope, receive, send)
 
 
 def _bounded(scope: Scope, receive: Receive, most: int) -> Receive:

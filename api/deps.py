@@ -5,6 +5,7 @@ The hot path needs Redis alone. What needs SQLAlchemy is imported by the first r
 """
 
 import asyncio
+import math
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -77,6 +78,8 @@ class Gateway:
         self._store: Store | None = None
         self._reader: Reader | None = None
         self._profiles: Profiles | None = None
+        #: When Redis last took the write that readiness tries, time.perf_counter.
+        self.wrote_at = -math.inf
         self._audit: Audit | None = None
         self._prewarming: Prewarming | None = None
         self._blobs: Blobs | None = None

@@ -5,7 +5,9 @@ A :class:`~smore.domain.errors.CallerError` is shown as it is. Of everything els
 rest, under the same ``request_id``.
 """
 
+import errno
 import sys
+from asyncio import CancelledError
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
@@ -17,10 +19,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from smore.domain.errors import CallerError, InvalidInput, PlatformError, SmoreError, Unavailable
+from smore.domain.errors import CallerError, InvalidInput, PlatformError, SmoreError, Unavailable, WritesRefused
 from smore.domain.invocation import Cause, State
 from smore.domain.quote import cut
 from smore.observability import logger
+from smore.outage import refuses
 
 log = logger("api")
 
@@ -118,6 +121,7 @@ STATUS: Mapping[str, int] = {
     "no_key": 503,
     "draining": 503,
     "unavailable": 503,
+    "writes_refused": 503,
     "still_running": 504,
 }
 
@@ -192,9 +196,12 @@ def hybrid(answer: Response) -> Response:
     return Response(orjson.dumps({"error": body["detail"], **body}), answer.status_code, headers, "application/json")
 
 
-def explain(error: Exception, request_id: str) -> Response:
+def explain(error: Exception | CancelledError, request_id: str) -> Response:
     """The answer to a request that ended with ``error``."""
     match error:
+        case CancelledError():
+            # The gateway ends. What was accepted goes on, and the same Idempotency-Key finds it.
+            return _hidden(Unavailable, request_id)
         case Ended():
             details = dict(error.details)
             return _of(error, request_id, int(str(details.pop("status"))), str(details.pop("code")), details)
@@ -209,6 +216,9 @@ def explain(error: Exception, request_id: str) -> Response:
             return _hidden(type(error), request_id)
         case ClientDisconnect():
             return problem(status=400, code="bad_request", detail="The connection ended before the body.", request_id=request_id)
+        case _ if _cannot_store(error):
+            log.warning("writes are refused", error=str(error).partition("\n")[0], request_id=request_id)
+            return _hidden(WritesRefused, request_id)
         case _ if is_away(error):
             log.warning("a server is away", error=str(error).partition("\n")[0], request_id=request_id)
             return _hidden(Unavailable, request_id)
@@ -222,9 +232,17 @@ def explain(error: Exception, request_id: str) -> Response:
             return _hidden(PlatformError, request_id)
 
 
+def _cannot_store(error: Exception) -> bool:
+    """Whether Redis or the file system refuses writes: full, or for reading alone. A full Postgres raises an OperationalError."""
+    return refuses(error) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+
+
 def is_away(error: Exception) -> bool:
-    """Whether it says that Redis or Postgres does not serve now."""
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError | redis.OutOfMemoryError | redis.ReadOnlyError):
+    """Whether it says that Redis or Postgres cannot be reached now."""
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+        return True
+    # No descriptor is left for another connection or file.
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return True
     # A process that has not loaded SQLAlchemy cannot raise its errors, and loading it here would cost every gateway its memory.
     database, driver = sys.modules.get("sqlalchemy.exc"), sys.modules.get("psycopg")

@@ -1,46 +1,71 @@
 """
 Nothing kills it: faults under load, and what became of every invocation.
 
-``python -m bench.kills --json`` starts a platform of its own in a temporary home, keeps ≥ 200 requests/s and ≥ 50 invocations in flight,
-and
-strikes it with every fault of :data:`MATRIX`; ``--quick`` strikes once with each kill.
+``python -m bench.kills --json`` starts a platform of its own (strict durability) in a temporary home, on a small disk of its own where the
+machine allows one, keeps a load that two cores bear, and strikes it with every fault of :meth:`bench.faults.Faults.matrix`; ``--quick``
+with a chosen few, ``--only`` with those whose name matches.
 
-Figures: ``lost`` = answered 200 or 202 and not terminal 60 s after the load ended; ``doubled`` = terminal events of an invocation beyond
-one, plus
+Figures: ``lost`` = accepted and not terminal 60 s after the load ended; ``doubled`` = terminal events of an invocation beyond one, plus
 synchronous answers that differ from the stored result, plus idempotency keys with two invocations; ``executed_twice`` = runs beyond one
-(execution is
-at least once); ``recovery`` = fault to the first success of a request sent after it (Postgres: until the history has caught up);
-``jobs_killed`` = serverful jobs that stopped iterating at a fault that was not theirs.
+(execution is at least once); ``jobs_killed`` = trainings that stopped iterating at a fault; ``status_500`` = answers 500 to anybody;
+``recovery_s.<fault>``, the longest of that fault's strikes: from the fault's end (killed, continued, space given back, started again)
+to the first answer to a probe sent after it. A probe is a synchronous invocation of a few milliseconds, sent every 100 ms and given up
+after 500 ms. Where a fault ends with ``smore up``, it ends when that returns.
 """
 
 import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
+import re
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import redis
 
+from bench.disk import Disk, missing, small_disk
+from bench.faults import LOADED, PARTITIONS, Fault, Faults
 from bench.report import emit, progress, rounded
 from smore import local, stream
-from smore.fleet import Fleet, stream_entries
+from smore.fleet import stream_entries
 from smore.settings import Settings
 from smore.track import TrackReader
 
-RATE = 220.0
-NAP_S = 0.3
-LEASE_S = 2.0
+#: Requests a second, and how long a batch of them sleeps: about twenty are in flight, and the cores have time for the probes.
+RATE: Final = 60.0
+NAP_S: Final = 0.3
+PROBE_EVERY_S: Final = 0.1
+PROBE_PATIENCE_S: Final = 0.5
+#: A fault whose recovery takes longer counts with this.
+GIVEN_UP_S: Final = 60.0
+#: Between a recovery and the next fault at least; longer until all that was struck is at work again, at most so long.
+REST_S: Final = 3.0
+SETTLED_S: Final = 60.0
+#: Invocations whose end is asked for at once.
+ASKED_AT_ONCE: Final = 16
+TERMINAL: Final = frozenset({"succeeded", "failed", "rejected", "expired", "cancelled"})
+
+
+class Answers:
+    """Counts every answer 500, whoever asked."""
+
+    def __init__(self) -> None:
+        self.failed: Counter[str] = Counter()
+
+    async def __call__(self, response: httpx.Response) -> None:
+        if response.status_code == 500:
+            self.failed[f"{response.request.method} {response.request.url.path}"] += 1
 
 
 @dataclass(slots=True)
@@ -48,14 +73,17 @@ class Sent:
     """One request and what was said to it."""
 
     n: int
-    sent_at: float
     key: str
     status: int = 0
     id: str = ""
     ids: set[str] = field(default_factory=set)
     output: Any = None
-    answered_at: float = 0.0
     state: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the platform answers for it: it was told as done, as queued, or as going on behind a wait that ended."""
+        return bool(self.id) and self.status in (200, 202, 504)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +91,63 @@ class Strike:
     fault: str
     recovery_s: float
     in_flight: int
+    #: From the fault's end until the newest invocation was in Postgres; None where Postgres was not struck.
+    history_s: float | None
+
+
+class Probe(threading.Thread):
+    """Asks whether the platform serves, every 100 ms, in a thread of its own: nothing that the benchmark does delays it."""
+
+    def __init__(self, url: str, key: str, answers: Answers) -> None:
+        super().__init__(daemon=True)
+        self._url, self._headers, self._answers = url, {"Authorization": f"Bearer {key}"}, answers
+        self._stopped = threading.Event()
+        #: (sent, answered), monotonic, of what succeeded; appended to in the order of the answers.
+        self.successes: list[tuple[float, float]] = []
+
+    def run(self) -> None:
+        asyncio.run(self._run())
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    async def _run(self) -> None:
+        limits = httpx.Limits(max_connections=20, max_keepalive_connections=5)
+        async with httpx.AsyncClient(
+            base_url=self._url, headers=self._headers, timeout=PROBE_PATIENCE_S, limits=limits, event_hooks={"response": [self._answers]}
+        ) as http:
+            running: set[asyncio.Task[None]] = set()
+            due = time.monotonic()
+            while not self._stopped.is_set():
+                task = asyncio.create_task(self._ask(http))
+                running.add(task)
+                task.add_done_callback(running.discard)
+                due = max(due + PROBE_EVERY_S, time.monotonic())
+                await asyncio.sleep(due - time.monotonic())
+
+    async def _ask(self, http: httpx.AsyncClient) -> None:
+        sent = time.monotonic()
+        # A deadline of its own: probes that nobody waits for any more leave the queue.
+        body = {"input": {"n": -1, "file": os.devnull, "s": 0.003}, "deadline_ms": 1000}
+        with contextlib.suppress(httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(PROBE_PATIENCE_S):
+                answer = await http.post("/v1/functions/probe/invocations", json=body)
+            if answer.status_code == 200:
+                self.successes.append((sent, time.monotonic()))
+
+    def first_after(self, moment: float) -> float | None:
+        """Seconds from ``moment`` to the first answer to a probe sent after it."""
+        found = [answered for sent, answered in self.successes[-500:] if sent >= moment]
+        return min(found) - moment if found else None
 
 
 class Load:
     """Open loop at a fixed rate: 60 % synchronous, 30 % asynchronous, 10 % with an Idempotency-Key and repeated until answered."""
 
-    def __init__(self, url: str, key: str, tally: Path) -> None:
+    def __init__(self, url: str, key: str, tally: Path, answers: Answers) -> None:
         self._http = httpx.AsyncClient(
-            base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30.0,
-            limits=httpx.Limits(max_connections=1000, max_keepalive_connections=200),
+            base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=45.0, event_hooks={"response": [answers]},
+            limits=httpx.Limits(max_connections=4000, max_keepalive_connections=100),
         )  # fmt: skip
         self._tally = str(tally)
         self.sent: list[Sent] = []
@@ -85,7 +161,7 @@ class Load:
             due += 1 / RATE
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             n = len(self.sent)
-            one = Sent(n=n, sent_at=time.monotonic(), key=f"kill-{n}" if n % 10 == 0 else "")
+            one = Sent(n=n, key=f"kill-{n}" if n % 10 == 0 else "")
             self.sent.append(one)
             task = asyncio.create_task(self._send(one))
             self._tasks.add(task)
@@ -97,13 +173,13 @@ class Load:
             headers["Prefer"] = "respond-async"
         if one.key:
             headers["Idempotency-Key"] = one.key
-        body = {"input": {"n": one.n, "file": self._tally, "s": NAP_S}, "deadline_ms": 25_000}
+        body = {"input": {"n": one.n, "file": self._tally, "s": NAP_S}, "deadline_ms": 40_000}
         self.in_flight += 1
         try:
-            until = time.monotonic() + 20
+            until = time.monotonic() + 30
             while True:
                 try:
-                    answer = await self._http.post("/v1/functions/tally/invocations", json=body, headers=headers)
+                    answer = await self._http.post(f"/v1/functions/{LOADED}/invocations", json=body, headers=headers)
                 except httpx.HTTPError:
                     if not one.key or time.monotonic() > until:
                         return
@@ -117,7 +193,6 @@ class Load:
                     one.output = said.get("output")
                     if one.id:
                         one.ids.add(one.id)
-                one.answered_at = time.monotonic()
                 if not one.key or answer.status_code < 500 or time.monotonic() > until:
                     return
                 await asyncio.sleep(0.2)
@@ -128,21 +203,13 @@ class Load:
         """Stop sending and hear out who still waits."""
         self._stop = True
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=40)
+            await asyncio.wait(self._tasks, timeout=60)
 
-    def first_success_after(self, moment: float) -> float | None:
-        """Seconds from ``moment`` to the first 200 of a request sent after it."""
-        found = [one.answered_at for one in self.sent if one.sent_at > moment and one.status == 200]
-        return min(found) - moment if found else None
+    async def request(self, method: str, path: str, **how: Any) -> httpx.Response:
+        return await self._http.request(method, path, **how)
 
     async def get(self, path: str) -> httpx.Response:
         return await self._http.get(path)
-
-    async def post(self, path: str, body: object = None, **headers: str) -> httpx.Response:
-        return await self._http.post(path, json=body, headers=headers)
-
-    async def put(self, path: str, body: object) -> httpx.Response:
-        return await self._http.put(path, json=body, timeout=60)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -174,114 +241,65 @@ class Witness(threading.Thread):
 
 
 class Bench:
-    def __init__(self, home: Path, end: local.Endpoints, key: str, tally: Path) -> None:
+    def __init__(self, home: Path, end: local.Endpoints, key: str, tally: Path, disk: Disk | None) -> None:
         self.home = home
         self.tally = tally
-        self.end = end
-        self.prefix = Settings().redis.prefix
-        self.redis = redis.from_url(end.redis_url, socket_timeout=5)
-        self.load = Load(end.gateway_url, key, tally)
-        self.witness = Witness(end.redis_url, self.prefix)
+        client = redis.from_url(end.redis_url, socket_timeout=5)
+        self.answers = Answers()
+        self.load = Load(end.gateway_url, key, tally, self.answers)
+        self.probe = Probe(end.gateway_url, key, self.answers)
+        self.witness = Witness(end.redis_url, Settings().redis.prefix)
+        self.faults = Faults(home, end, client, disk, self.load.request)
         self.strikes: list[Strike] = []
+        self.skipped: dict[str, str] = {}
         self.jobs_killed = 0
         self.job_ids: list[str] = []
-
-    # ---- faults -------------------------------------------------------------------------------------------------------------------------
-
-    def leader_pid(self) -> int:
-        raw = self.redis.get(f"{self.prefix}leader:process")
-        assert isinstance(raw, bytes)
-        return int(raw.decode().rpartition(":")[2])
-
-    def runner_pid(self) -> int:
-        for report in Fleet(self.redis, self.prefix).reports():
-            for instance in report.warm:
-                if instance.function == "default/tally" and instance.pid:
-                    return instance.pid
-        raise LookupError("no warm instance of the function is reported")
-
-    def pid(self, name: str) -> int:
-        found = local.pid(self.home, name)
-        if found is None:
-            raise LookupError(f"{name} is not running")
-        return found
-
-    async def kill(self, target: Callable[[], int]) -> None:
-        os.kill(target(), signal.SIGKILL)
-
-    async def freeze(self, target: Callable[[], int]) -> None:
-        """The dead come back: stopped for three leases, then continued."""
-        pid = target()
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            await asyncio.sleep(3 * LEASE_S)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-
-    async def away(self, name: str, seconds: float) -> None:
-        await asyncio.to_thread(local.stop, self.home, name)
-        await asyncio.sleep(seconds)
-        await asyncio.to_thread(local.start, self.home, name)
-
-    async def devour(self) -> None:
-        """A function that takes memory without end: it must be the only one that suffers."""
-        await self.load.post("/v1/functions/devour/invocations", {"input": {"do": "allocate"}}, Prefer="respond-async")
-
-    def matrix(self, quick: bool) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        kills: dict[str, Callable[[], int]] = {
-            "gateway": lambda: self.pid("gateway"),
-            "leader": self.leader_pid,
-            "beat": lambda: self.pid("beat"),
-            "worker": lambda: self.pid("worker-cpu0"),
-            "runner": self.runner_pid,
-            "redis": lambda: self.pid("redis"),
-            "postgres": lambda: self.pid("postgres"),
-        }
-        faults: list[tuple[str, Callable[[], Awaitable[None]]]] = []
-        for name, target in kills.items():
-            faults += [(f"kill {name}", lambda target=target: self.kill(target))] * (1 if quick else 3)  # type: ignore[misc]
-        if not quick:
-            for name in ("leader", "worker", "runner"):
-                faults += [(f"freeze {name}", lambda target=kills[name]: self.freeze(target))] * 3  # type: ignore[misc]
-            faults.append(("redis away 10 s", lambda: self.away("redis", 10.0)))
-            faults.append(("allocate without bound", self.devour))
-            faults.append(("postgres away 180 s", lambda: self.away("postgres", 180.0)))
-        return faults
 
     # ---- one strike ---------------------------------------------------------------------------------------------------------------------
 
     def iterations(self) -> dict[str, int]:
         return {job: TrackReader(str(self.home / "run" / "jobs" / f"{job}.track")).count for job in self.job_ids}
 
-    async def strike(self, name: str, fault: Callable[[], Awaitable[None]]) -> None:
+    async def strike(self, fault: Fault) -> None:
         before, in_flight = self.iterations(), self.load.in_flight
-        moment = time.monotonic()
-        await fault()
-        # A frozen or absent part recovers from the moment it is back.
-        back = time.monotonic() if name.endswith(" s") else moment
+        await fault.strike()
+        over = time.monotonic()
         recovery = None
         while recovery is None:
-            if time.monotonic() - back > 60:
-                recovery = 60.0
-                break
             await asyncio.sleep(0.05)
-            recovery = self.load.first_success_after(back)
-        if "postgres" in name:
-            recovery = max(recovery, await self.caught_up(back))
-        await asyncio.sleep(3.0)
+            recovery = self.probe.first_after(over) if time.monotonic() - over < GIVEN_UP_S else GIVEN_UP_S
+        history_s = await self.caught_up(over) if "postgres" in fault.name else None
+        if fault.repair is not None:
+            await fault.repair()
+        await asyncio.sleep(REST_S)
+        await self.settled()
         after = self.iterations()
         stopped = [job for job in self.job_ids if after[job] <= before[job]]
         self.jobs_killed += len(stopped)
-        self.strikes.append(Strike(fault=name, recovery_s=recovery, in_flight=in_flight))
-        progress(f"{name:24} recovery {recovery:6.2f} s   in flight {in_flight:4d}   jobs stopped {len(stopped)}")
+        self.strikes.append(Strike(fault=fault.name, recovery_s=recovery, in_flight=in_flight, history_s=history_s))
+        history = f"   history {history_s:5.2f} s" if history_s is not None else ""
+        failed = sum(self.answers.failed.values())
+        progress(
+            f"{len(self.strikes):3d} {fault.name:34} recovery {recovery:6.2f} s   in flight {in_flight:4d}   jobs stopped {len(stopped)}"
+            f"   answers 500: {failed}{history}"
+        )
+
+    async def settled(self) -> None:
+        """Wait until probes are answered one after the other and no zygote imports any more: each fault finds a whole platform."""
+        until = time.monotonic() + SETTLED_S
+        while time.monotonic() < until:
+            answered, worked_s = len(self.probe.successes), await asyncio.to_thread(self.faults.zygotes_cpu_s)
+            await asyncio.sleep(2.0)
+            steady = len(self.probe.successes) - answered >= 0.8 * 2.0 / PROBE_EVERY_S
+            if steady and worked_s and await asyncio.to_thread(self.faults.zygotes_cpu_s) - worked_s < 0.2:
+                return
 
     async def caught_up(self, since: float) -> float:
         """Seconds from ``since`` until the newest answered invocation is in Postgres."""
         last = next((one for one in reversed(self.load.sent) if one.status == 200), None)
-        while time.monotonic() - since < 60:
-            if last is not None:
-                listed = await self.load.get("/v1/invocations?function=tally&limit=1")
+        while last is not None and time.monotonic() - since < GIVEN_UP_S:
+            with contextlib.suppress(httpx.HTTPError):
+                listed = await self.load.get(f"/v1/invocations?function={LOADED}&limit=1")
                 if listed.status_code == 200 and listed.json()["invocations"] and listed.json()["invocations"][0]["id"] >= last.id:
                     break
             await asyncio.sleep(0.1)
@@ -291,27 +309,28 @@ class Bench:
 
     async def account(self) -> dict[str, float]:
         """What became of every invocation, at most 60 s after the load ended."""
-        accepted = [one for one in self.load.sent if one.status in (200, 202) and one.id]
+        accepted = [one for one in self.load.sent if one.accepted]
+        states = {one.id: one.state for one in accepted if one.status == 200}
+        open_ = [one.id for one in accepted if one.status != 200]
+        turn = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def ask(path: str) -> dict[str, Any] | None:
+            async with turn:
+                answer = await self.load.get(path)
+                return answer.json() if answer.status_code == 200 else None
+
         until = time.monotonic() + 60
-        states: dict[str, str] = {one.id: one.state for one in accepted if one.status == 200}
-        open_ = [one.id for one in accepted if one.status == 202]
-        while open_ and time.monotonic() < until:
-            rest = []
-            for id_ in open_:
-                answer = await self.load.get(f"/v1/invocations/{id_}")
-                state = answer.json().get("state", "") if answer.status_code == 200 else ""
-                if state in ("succeeded", "failed", "rejected", "expired", "cancelled"):
-                    states[id_] = state
-                else:
-                    rest.append(id_)
-            open_ = rest
-            await asyncio.sleep(0.5 if rest else 0)
-        differing = 0
-        for one in accepted:
-            if one.status == 200:
-                answer = await self.load.get(f"/v1/invocations/{one.id}/result")
-                if answer.status_code == 200 and answer.json().get("output") != one.output:
-                    differing += 1
+        while True:
+            found = await asyncio.gather(*(ask(f"/v1/invocations/{id_}") for id_ in open_))
+            ended = {id_: said["state"] for id_, said in zip(open_, found, strict=True) if said and said["state"] in TERMINAL}
+            states |= ended
+            open_ = [id_ for id_ in open_ if id_ not in ended]
+            if not open_ or time.monotonic() > until:
+                break
+            await asyncio.sleep(0.5)
+        done = [one for one in accepted if one.status == 200]
+        stored = await asyncio.gather(*(ask(f"/v1/invocations/{one.id}/result") for one in done))
+        differing = sum(said is not None and said.get("output") != one.output for one, said in zip(done, stored, strict=True))
         ran = Counter(int(line) for line in self.tally.read_text().split() if line != "-1")
         doubled_ends = sum(count - 1 for count in self.witness.ends.values() if count > 1)
         doubled_keys = sum(len(one.ids) > 1 for one in self.load.sent)
@@ -319,10 +338,13 @@ class Bench:
         progress(f"sent {len(self.load.sent)}, accepted {len(accepted)}, {dict(counts)}, open {len(open_)}")
         answers = Counter(one.status for one in self.load.sent)
         progress(f"answers by status {dict(sorted(answers.items()))} (0 = connection broke)")
+        for what, times in self.answers.failed.items():
+            progress(f"answered 500, {times} times: {what}")
         return {
             "lost": len(open_),
             "doubled": doubled_ends + differing + doubled_keys,
             "executed_twice": sum(count - 1 for count in ran.values() if count > 1),
+            "status_500": sum(self.answers.failed.values()),
             "sent": len(self.load.sent),
             "accepted": len(accepted),
             "succeeded": counts["succeeded"],
@@ -333,25 +355,32 @@ class Bench:
 
 async def _prepare(bench: Bench) -> None:
     load = bench.load
-    spec = {
-        "slo": {"deadline": "25s"}, "batching": {"max_size": 32}, "scaling": {"max_warm": 2}, "retries": {"max_attempts": 6},
+    spec: dict[str, Any] = {
+        "slo": {"deadline": "40s"}, "batching": {"max_size": 32}, "scaling": {"max_warm": 2}, "retries": {"max_attempts": 6},
         "limits": {"max_pending": 20000}, "resources": {"gpu_memory": "64MiB"},
         # Sleeping costs a training nothing: what is struck here is no budget.
         "profile": {"run_ms": {1: 300, 32: 300}, "load_ms": 100, "degradation": 0.0},
     }  # fmt: skip
-    for name, entrypoint in (("tally", "bench.tally:Tally"), ("devour", "zoo.misbehave:Allocate")):
-        body = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": name}, "spec": {"entrypoint": entrypoint, **spec}}
+    quick = spec | {"profile": {"run_ms": {1: 4, 32: 4}, "load_ms": 100, "degradation": 0.0}}
+    functions = {
+        LOADED: {**spec, "entrypoint": "bench.tally:Tally"},
+        "probe": {**quick, "entrypoint": "bench.tally:Tally"},
+        "devour": {**spec, "entrypoint": "zoo.misbehave:Allocate"},
+        "forge": {**spec, "entrypoint": "bench.tally:Forge"},
+    }
+    for name, told in functions.items():
+        body = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": name}, "spec": told}
         until = time.monotonic() + 60
         while True:
-            answer = await load.put(f"/v1/functions/{name}", body)
+            answer = await load.request("PUT", f"/v1/functions/{name}", json=body, timeout=60)
             if answer.status_code in (200, 201):
                 break
             if time.monotonic() > until:
                 raise RuntimeError(f"{name} cannot be deployed: {answer.status_code} {answer.text}")
             await asyncio.sleep(0.2)
     for gpu in [g["id"] for g in (await load.get("/v1/gpus")).json()["gpus"]]:
-        argv = ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--input-wait", "0.5", "--seconds", "3600"]
-        answer = await load.post("/v1/jobs", {"name": f"train-{gpu}", "argv": argv, "gpus": [gpu]})
+        argv = ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--input-wait", "0.5", "--seconds", "36000"]
+        answer = await load.request("POST", "/v1/jobs", json={"name": f"train-{gpu}", "argv": argv, "gpus": [gpu]})
         if answer.status_code not in (200, 201, 202):
             raise RuntimeError(f"the job cannot be started: {answer.status_code} {answer.text}")
         bench.job_ids.append(answer.json()["id"])
@@ -362,46 +391,74 @@ async def _prepare(bench: Bench) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _run(home: Path, end: local.Endpoints, tally: Path, quick: bool, only: str) -> tuple[dict[str, float], list[Strike]]:
-    bench = Bench(home, end, (home / "key").read_text().strip(), tally)
+async def _run(bench: Bench, quick: bool, only: re.Pattern[str], minutes: float) -> dict[str, float]:
     await _prepare(bench)
+    # What is refused while the platform comes up is no finding.
+    bench.answers.failed.clear()
     bench.witness.start()
+    bench.probe.start()
     sending = asyncio.create_task(bench.load.run())
     until = time.monotonic() + 60
-    while bench.load.first_success_after(0.0) is None or bench.load.in_flight < 10:
+    while len(bench.probe.successes) < 20 or bench.load.in_flight < 10:
         if time.monotonic() > until:
             raise RuntimeError("nothing succeeds")
         await asyncio.sleep(0.05)
-    await asyncio.sleep(3.0)
-    for name, fault in bench.matrix(quick):
-        if only in name:
-            await bench.strike(name, fault)
+    await asyncio.sleep(REST_S)
+    until = time.monotonic() + 60 * minutes
+    for fault in bench.faults.matrix():
+        times = fault.quick if quick else fault.times
+        if not times or not only.search(fault.name):
+            continue
+        if fault.skipped:
+            bench.skipped[fault.name] = fault.skipped
+            progress(f"    {fault.name:34} skipped: {fault.skipped}")
+            continue
+        for _ in range(times):
+            if time.monotonic() < until:
+                await bench.strike(fault)
+            else:
+                bench.skipped[fault.name] = "no time was left"
+    bench.probe.stop()
     await bench.load.finish()
     await sending
     figures = await bench.account()
     bench.witness.stop.set()
     for job in bench.job_ids:
-        await bench.load.post(f"/v1/jobs/{job}/stop")
+        await bench.load.request("POST", f"/v1/jobs/{job}/stop")
     for job in bench.job_ids:
         while (await bench.load.get(f"/v1/jobs/{job}")).json()["state"] not in ("ended", "lost"):
             await asyncio.sleep(0.1)
     await bench.load.close()
-    figures |= {
+    worst: dict[str, float] = defaultdict(float)
+    for one in bench.strikes:
+        worst[one.fault] = max(worst[one.fault], one.recovery_s)
+    return figures | {
         "faults": len(bench.strikes),
         "jobs_killed": bench.jobs_killed,
-        "worst_recovery_s": max((one.recovery_s for one in bench.strikes), default=0.0),
+        "worst_recovery_s": max(worst.values(), default=0.0),
         "min_in_flight": min((one.in_flight for one in bench.strikes), default=0),
+        **{f"recovery_s.{name}": seconds for name, seconds in worst.items()},
     }
-    return figures, bench.strikes
 
 
-def run(quick: bool = False, only: str = "") -> tuple[dict[str, float], list[Strike]]:
-    """Start a platform in a temporary home, strike it, end it. Figures and each strike."""
+@contextlib.contextmanager
+def _place(folder: Path) -> Iterator[tuple[Path, Disk | None]]:
+    """A home, on a disk of its own where the machine allows one."""
+    if missing():
+        yield folder / "home", None
+        return
+    with small_disk(folder) as disk:
+        yield disk.folder / "home", disk
+
+
+def run(quick: bool = False, only: str = "", durability: str = "strict", minutes: float = math.inf) -> tuple[dict[str, float], Bench]:
+    """Start a platform in a temporary home, strike it, end it. Figures, and the bench with each strike."""
     with (
         tempfile.TemporaryDirectory(prefix="smore-kills-") as folder,
         tempfile.TemporaryDirectory(prefix="smore-tally-") as shared,
+        _place(Path(folder)) as (home, disk),
     ):
-        home, tally = Path(folder), Path(shared, "tally.txt")
+        tally = Path(shared, "tally.txt")
         # Functions are shut in, as anywhere: one folder is theirs too.
         tally.touch()
         tally.chmod(0o666)
@@ -409,19 +466,22 @@ def run(quick: bool = False, only: str = "") -> tuple[dict[str, float], list[Str
         port = _free_port()
         os.environ |= {
             "SMORE_API__PORT": str(port),
+            "SMORE_REDIS__DURABILITY": durability,
             "SMORE_WORKER__WRITABLE": json.dumps([str(tally.parent)]),
             # Answers are compared with what is stored at the very end.
-            "SMORE_QUEUE__SYNC_RESULT_TTL_S": "3600",
-            "SMORE_QUEUE__RESULT_TTL_S": "3600",
+            "SMORE_QUEUE__SYNC_RESULT_TTL_S": "7200",
+            "SMORE_QUEUE__RESULT_TTL_S": "7200",
         }
-        end = local.up(home, config=Settings(), partitions=2)
+        end = local.up(home, config=Settings(), partitions=PARTITIONS)
         try:
-            return asyncio.run(_run(home, end, tally, quick, only))
+            bench = Bench(home, end, (home / "key").read_text().strip(), tally, disk)
+            return asyncio.run(_run(bench, quick, re.compile(only), minutes)), bench
         finally:
             local.down(home)
-            left = _left_over(home)
-            if left:
-                progress(f"processes left over: {left}")
+            for pid, words in _left_over(home):
+                progress(f"left over, and ended: {pid}: {words}")
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def _free_port() -> int:
@@ -432,7 +492,7 @@ def _free_port() -> int:
         return port
 
 
-def _left_over(home: Path) -> list[str]:
+def _left_over(home: Path) -> list[tuple[int, str]]:
     """Processes that still name this home in their environment or command line: orphans."""
     found = []
     needle = str(home).encode()
@@ -440,26 +500,32 @@ def _left_over(home: Path) -> list[str]:
         with contextlib.suppress(OSError):
             words = (process / "cmdline").read_bytes()
             if int(process.name) != os.getpid() and (needle in words or needle in (process / "environ").read_bytes()):
-                found.append(f"{process.name}: {words.replace(bytes(1), b' ').decode(errors='replace').strip()}")
+                found.append((int(process.name), words.replace(bytes(1), b" ").decode(errors="replace").strip()))
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
-    parser.add_argument("--quick", action="store_true", help="each kill once, nothing frozen or away")
-    parser.add_argument("--only", default="", help="only faults whose name contains this")
+    parser.add_argument("--quick", action="store_true", help="a few faults, each once")
+    parser.add_argument("--only", default="", help="only faults whose name this regular expression finds")
+    parser.add_argument("--durability", choices=("strict", "standard"), default="strict", help="of the platform's Redis")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no fault begins later than this after the first")
     options = parser.parse_args()
-    figures, strikes = run(options.quick, options.only)
+    # A terminated run still ends the processes that it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    figures, bench = run(options.quick, options.only, options.durability, options.minutes)
     if options.json:
-        emit(
-            "bench.kills",
-            figures,
-            strikes=[{"fault": s.fault, "recovery_s": rounded(s.recovery_s), "in_flight": s.in_flight} for s in strikes],
-        )
+        strikes = [
+            {"fault": s.fault, "recovery_s": rounded(s.recovery_s), "in_flight": s.in_flight}
+            | ({"history_s": rounded(s.history_s)} if s.history_s is not None else {})
+            for s in bench.strikes
+        ]
+        emit("bench.kills", figures, strikes=strikes, skipped=bench.skipped, durability=options.durability)
     else:
         print(json.dumps(figures, indent=1))
-    sys.exit(1 if figures["lost"] or figures["doubled"] or figures["jobs_killed"] else 0)
+    wrong = ("lost", "doubled", "jobs_killed", "status_500")
+    sys.exit(1 if any(figures[name] for name in wrong) else 0)
 
 
 if __name__ == "__main__":

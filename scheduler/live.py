@@ -74,9 +74,9 @@ class Fenced(Exception):
 
 class Leader:
     """
-    The deciding loop. ``lead`` returns when the lease is another's, was lost, or ``stop`` is set.
+    The deciding loop. ``lead`` returns when the lease is another's or ``stop`` is set.
 
-    Errors of the Redis connection end it too: the next firing of ``scheduler.assign`` starts afresh from a snapshot.
+    Errors of Redis end it too: called again it goes on with the lease that it had, or a new one, from a fresh snapshot.
     """
 
     def __init__(self, client: "redis.Redis", config: Settings, stop: threading.Event, policy: Callable[[], Engine]) -> None:
@@ -115,25 +115,28 @@ class Leader:
     # ---- the loop -----------------------------------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
-        settings = self._config.scheduler
-        self._token = self._queue.lead("", settings.lease_s)
-        if not self._token:
-            return
-        # Who leads, for people and for tests that strike it.
-        self._redis.set(f"{self._prefix}leader:process", f"{socket.gethostname()}:{os.getpid()}")
-        log.info("leading", token=self._token)
-        metrics.LEADER.set(1)
-        try:
-            events = self._rebuild()
-            self._perform(self._policy.decide(self._now(), events), time.perf_counter())
-            self._follow()
-        except Fenced:
-            log.warning("fenced off", token=self._token)
-        else:
-            # Told to stop: the standby need not wait for the lease to run out.
-            self._queue.resign(self._token)
-        finally:
-            metrics.LEADER.set(0)
+        lease_s = self._config.scheduler.lease_s
+        # Where its lease ran out and nobody else took it (everything stood still), it is taken again at once.
+        while True:
+            self._token = self._queue.lead(self._token, lease_s)
+            if not self._token:
+                return
+            # Who leads, for people and for tests that strike it.
+            self._redis.set(f"{self._prefix}leader:process", f"{socket.gethostname()}:{os.getpid()}")
+            log.info("leading", token=self._token)
+            metrics.LEADER.set(1)
+            try:
+                events = self._rebuild()
+                self._perform(self._policy.decide(self._now(), events), time.perf_counter())
+                self._follow()
+            except Fenced:
+                log.warning("fenced off")
+            else:
+                # Told to stop: the standby need not wait for the lease to run out.
+                self._queue.resign(self._token)
+                return
+            finally:
+                metrics.LEADER.set(0)
 
     def _follow(self) -> None:
         settings = self._config.scheduler
@@ -143,7 +146,9 @@ class Leader:
         while not self._stop.is_set():
             mono = time.monotonic()
             if mono >= next_renew:
-                if self._queue.lead(self._token, settings.lease_s) != self._token:
+                held = self._queue.lead(self._token, settings.lease_s)
+                if held != self._token:
+                    self._token = held
                     raise Fenced
                 next_renew = mono + settings.lease_s / 4
                 found += [*self._new_table(), *self._new_forecasts()]
@@ -188,6 +193,7 @@ class Leader:
         self._policy = self._make_policy()
         self._known.clear()
         self._told.clear()
+        self._active.clear()
         self._measure_skew()
         snapshot = self._queue.snapshot()
         self._cursor = snapshot.last_event

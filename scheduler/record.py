@@ -17,6 +17,7 @@ from smore.db import make_engine
 from smore.domain.job import exit_of, state_of
 from smore.fleet import Fleet, JobReport
 from smore.history import GIB, Recorder
+from smore.outage import is_outage
 from smore.queue import connect
 from smore.settings import Settings
 from smore.store import Store
@@ -67,7 +68,9 @@ def register_record(app: Celery, config: Settings) -> None:
         except OperationalError as error:
             # Postgres is away: the stream waits, and so do we.
             log.warning("history waits for Postgres", error=str(error.orig))
-        except (redis.ConnectionError, redis.TimeoutError) as error:
+        except redis.RedisError as error:
+            if not is_outage(error):
+                raise
             log.warning("history waits for Redis", error=str(error))
         finally:
             recording.release()

@@ -104,6 +104,8 @@ def make_app(name: str, config: Settings, queues: Sequence[str]) -> Celery:
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_connection_retry=True,
+        # A Redis that refuses writes is waited for as one that is away: a worker that left instead would be seconds in coming back.
+        broker_channel_error_retry=True,
         worker_soft_shutdown_timeout=5,
         timezone="UTC",
         enable_utc=True,

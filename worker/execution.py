@@ -20,6 +20,7 @@ from smore import observability
 from smore.catalog import Catalog
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause, Encoding
+from smore.outage import is_outage
 from smore.queue import Begun, Outcome, Queue
 from smore.settings import WorkerSettings
 from smore.stream import Execution, Result, encode, encode_json, error_result
@@ -32,7 +33,6 @@ from worker.processes import LOAD_PHASES, Ran, RunnerDied, RunnerFailed, RunnerT
 
 log = observability.logger(__name__)
 
-_OUTAGE: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
 #: How long a result is held while Redis is away; then the lease's end returns the invocation to the queue.
 PATIENCE_S: Final = 30.0
 #: How long a batch waits for a seat that others hold, beyond its own deadline too: Redis decides about deadlines, not this.
@@ -157,9 +157,11 @@ class Executor:
         self.consumed_at = time.monotonic()
         try:
             begun = self._queue.start(function, self._config.gpu, self._config.lease_s, attempts)
-        except _OUTAGE as error:
+        except (redis.RedisError, OSError) as error:
+            if not is_outage(error):
+                raise
             # Not started, or started without our knowledge: the lease gives it back either way.
-            log.warning("not started: Redis is away", function=function, error=str(error))
+            log.warning("not started: Redis does not serve", function=function, error=str(error))
             return
         members = [
             Member(id=id_, attempt=attempt, begun=one) for (id_, attempt), one in zip(attempts, begun, strict=True) if one is not None
@@ -352,15 +354,17 @@ class Executor:
             self._patiently(lambda: self._queue.finish(batch.function, meta, kept))
 
     def _patiently(self, call: Callable[[], T]) -> T | None:
-        """Redis may be restarting: try again for a while. None when it stays away."""
+        """Redis may be restarting, or full: try again for a while. None when that goes on."""
         until = time.monotonic() + PATIENCE_S
         pause_s = 0.02
         while True:
             try:
                 return call()
-            except _OUTAGE as error:
+            except (redis.RedisError, OSError) as error:
+                if not is_outage(error):
+                    raise
                 if time.monotonic() + pause_s > until:
-                    log.error("given up: Redis stays away", error=str(error))
+                    log.error("given up: Redis does not serve", error=str(error))
                     return None
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, 1.0)

@@ -342,7 +342,9 @@ class Zygote:
             if self._control is not None or self._closed:
                 return
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs, pinned(self._cores):
+            # It imports on the worker's cores too and keeps to its own afterwards: beside training alone torch would take seconds more, in
+            # which nothing can be loaded here.
+            with theirs, pinned(sorted({*self._cores, *os.sched_getaffinity(0)}) if self._cores else ()):
                 # Not this thread's: a zygote must not end with the thread that started it, so it looks after its parent itself.
                 process = subprocess.Popen(
                     [sys.executable, "-m", "worker.zygote", str(theirs.fileno())],

@@ -83,14 +83,14 @@ class _Forker:
 
     def _prepare(self, setup: frames.Setup) -> None:
         began = time.perf_counter()
-        if setup.cores:
-            os.sched_setaffinity(0, setup.cores)
         self._nice = setup.nice
         self._scratch = Path(setup.scratch)
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir(parents=True)
         for module in setup.preload:
             importlib.import_module(module)
+        if setup.cores:
+            os.sched_setaffinity(0, setup.cores)
         if setup.threads:
             import torch
 

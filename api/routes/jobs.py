@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+import redis
 from fastapi import APIRouter, Query
 
 from api import schemas, trainings
@@ -81,8 +82,13 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
             version=1, id=job.id, project=caller.project, name=body.name, argv=body.argv, env=body.env, workload=workload, budget=budget,
             memory_mib=memory_mib,
         )  # fmt: skip
-        for gpu in gpus:
-            fleet.send(gpu, command)
+        try:
+            for gpu in gpus:
+                fleet.send(gpu, command)
+        except redis.ResponseError:
+            # Refused: no worker knows of it, and nobody tells one later.
+            gateway.store().update_job(caller.project, job.id, JobState.LOST)
+            raise
         change.target, change.after = f"job/{job.id}", {"name": body.name, "argv": body.argv, "gpus": gpus, "budget": budget}
     return _shown(job, [])
 

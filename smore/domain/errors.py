@@ -149,3 +149,9 @@ class Unavailable(PlatformError):
     """A part of the platform is away; try again."""
 
     code = "unavailable"
+
+
+class WritesRefused(Unavailable):
+    """The platform cannot store anything now; try again."""
+
+    code = "writes_refused"

@@ -1,4 +1,4 @@
-"""One kill of each kind under load; `python -m bench.kills` holds the whole matrix."""
+"""A few faults under load; `python -m bench.kills` holds the whole matrix."""
 
 import os
 import signal
@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import httpx
+import psutil
 import pytest
 
+from smore import local
 from smore.client import Client
 from tests.acceptance.conftest import Platform
 from tests.eventually import eventually
@@ -73,14 +75,18 @@ class Traffic:
         return any(sent > moment for sent, _ in self.successes[-50:])
 
 
-KILLS: dict[str, Callable[[Platform], int]] = {
-    "gateway": lambda p: p.pid("gateway"),
-    "leader": lambda p: p.leader_pid(),
-    "beat": lambda p: p.pid("beat"),
-    "worker": lambda p: p.pid("worker-cpu0"),
-    "runner": lambda p: eventually(lambda: p.runner_pids("nap"), what="a runner")[0],
-    "redis": lambda p: p.pid("redis"),
-    "postgres": lambda p: p.pid("postgres"),
+def zygotes(platform: Platform) -> list[int]:
+    worker = psutil.Process(platform.pid("worker-cpu0"))
+    return eventually(lambda: [child.pid for child in worker.children() if "worker.zygote" in child.cmdline()], what="a zygote")
+
+
+KILLS: dict[str, Callable[[Platform], list[int]]] = {
+    "gateway": lambda p: [p.pid("gateway")],
+    "beat": lambda p: [p.pid("beat")],
+    "worker and its zygote": lambda p: [p.pid("worker-cpu0"), *zygotes(p)],
+    "runner": lambda p: eventually(lambda: p.runner_pids("nap"), what="a runner")[:1],
+    "redis and leader": lambda p: [p.pid("redis"), p.leader_pid()],
+    "postgres": lambda p: [p.pid("postgres")],
 }
 
 
@@ -109,10 +115,62 @@ def test_a_kill_loses_nothing(nap: Platform, victim: str) -> None:
     with traffic.running():
         before = job_iterations(nap)
         moment = time.monotonic()
-        os.kill(KILLS[victim](nap), signal.SIGKILL)
+        for pid in KILLS[victim](nap):
+            os.kill(pid, signal.SIGKILL)
         eventually(lambda: traffic.recovered(moment), 30, f"a success after the kill of {victim}")
         eventually(lambda: job_iterations(nap) > before, 20, "training going on")
-    with Client(nap.url, nap.key) as client:
+    all_have_ended(nap, traffic)
+    # Postgres takes longest to be back; the next kill is to find everything there.
+    jobs = httpx.Request("GET", f"{nap.url}/v1/jobs", headers={"X-API-Key": nap.key})
+    with httpx.Client(timeout=30) as http:
+        eventually(lambda: http.send(jobs).status_code == 200, 20, "an answer out of Postgres")
+    assert traffic.wrong == []
+
+
+#: In which Redis refuses what takes memory, and every write as where its disk is full.
+REFUSALS = {"maxmemory": "1mb", "min-replicas-to-write": "1"}
+
+
+@pytest.mark.parametrize("setting", list(REFUSALS))
+@pytest.mark.timeout(900)
+def test_a_redis_that_refuses_writes_is_waited_for(nap: Platform, setting: str) -> None:
+    """Every route says 503 and when to come again, readiness says why, nobody leaves, and what was accepted ends."""
+    names = [one.name for one in local.status(nap.home)]
+    before = {name: nap.pid(name) for name in names}
+    job = {"name": "refused", "argv": ["zoo.train", "--seconds", "1"]}
+    function = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": "late"}, "spec": {"entrypoint": "zoo.misbehave:Sleep"}}
+    writes: list[tuple[str, str, object]] = [
+        ("POST", "/v1/functions/nap/invocations", {"input": {"s": 0}}),
+        ("POST", "/v1/jobs", job),
+        ("PUT", "/v1/functions/late", function),
+    ]
+    traffic = Traffic(nap)
+    usual = nap.redis.config_get(setting)[setting]
+    with traffic.running(), httpx.Client(base_url=nap.url, headers={"Authorization": f"Bearer {nap.key}"}, timeout=60) as http:
+        nap.redis.config_set(setting, REFUSALS[setting])
+        try:
+            readiness = eventually(lambda: found if (found := http.get("/readyz")).status_code == 503 else None, what="no readiness")
+            assert readiness.headers["retry-after"] == "1"
+            assert readiness.json()["checks"]["redis"]["ok"] is False and "refuses writes" in readiness.json()["checks"]["redis"]["detail"]
+            for method, path, body in writes:
+                answer = http.request(method, path, json=body)
+                assert answer.status_code == 503, (path, answer.text)
+                assert answer.headers["retry-after"] == "1", path
+                # A platform whose reports have run out meanwhile knows no GPU instance to start a job on.
+                assert answer.json()["code"] == "writes_refused" or (path == "/v1/jobs" and answer.json()["code"] == "unavailable"), path
+        finally:
+            moment = time.monotonic()
+            nap.redis.config_set(setting, usual)
+        eventually(lambda: http.get("/readyz").status_code == 200, 20, "readiness")
+        eventually(lambda: traffic.recovered(moment), 30, "a success")
+    all_have_ended(nap, traffic)
+    assert {one.state for one in nap.client.jobs() if one.name == "refused"} <= {"lost"}, "nobody will ever start it"
+    assert {name: nap.pid(name) for name in names} == before, "whoever left lost time by it"
+    assert traffic.wrong == []
+
+
+def all_have_ended(platform: Platform, traffic: Traffic) -> None:
+    with Client(platform.url, platform.key) as client:
         open_ = set(traffic.accepted)
 
         def all_ended() -> bool:
@@ -120,8 +178,3 @@ def test_a_kill_loses_nothing(nap: Platform, victim: str) -> None:
             return not open_
 
         eventually(all_ended, 40, f"the end of {len(open_)} invocations")
-        # Postgres takes longest to be back; the next kill is to find everything there.
-        jobs = httpx.Request("GET", f"{nap.url}/v1/jobs", headers={"X-API-Key": nap.key})
-        with httpx.Client(timeout=30) as http:
-            eventually(lambda: http.send(jobs).status_code == 200, 20, "an answer out of Postgres")
-    assert traffic.wrong == []

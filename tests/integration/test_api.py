@@ -1065,6 +1065,24 @@ REASONS = {
 }  # fmt: skip
 
 
+def test_a_gateway_that_ends_tells_those_who_still_wait(
+    config: Settings, functions: None, platform: FakePlatform, catalog: Catalog
+) -> None:  # fmt: skip
+    platform.held.add(ECHO)
+    headers = {"Authorization": f"Bearer {add_key(catalog, *Scope)}"}
+    with Served(create_app(config)) as served:
+        http = httpx.Client(base_url=served.url, headers=headers, timeout=30)
+        eventually(lambda: http.get("/v1/functions").status_code == 200, what="the key")
+        invoked = later(lambda: http.post("/v1/functions/echo/invocations", json={"input": 1, "deadline_ms": 20_000}))
+        eventually(lambda: served.waiting == 1, what="a caller who waits")
+        accepted = http.post("/v1/functions/echo/invocations", json={"input": 2}, headers={"Prefer": "respond-async"}).json()["id"]
+        read = later(lambda: http.get(f"/v1/invocations/{accepted}", headers={"Prefer": "wait=20"}))
+        eventually(lambda: served.waiting == 2, what="another one, on an ordinary route")
+    for answer in (invoked(), read()):
+        problem(answer, 503, "unavailable")
+        assert answer.headers["retry-after"] == "1"
+
+
 @pytest.fixture
 def recording(config: Settings, redis_client: "redis.Redis", engine: Any) -> Iterator[None]:
     """The recorder, at work all the time."""

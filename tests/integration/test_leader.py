@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import redis
@@ -183,6 +184,26 @@ def test_former_leader_is_fenced(redis_client: "redis.Redis", queue: Queue) -> N
     assert queue.claim(old, 2, [claim]) == [None]
     assert queue.reap(old) == -1
     assert redis_client.llen("x") == 0
+
+
+def test_a_leader_whose_lease_ran_out_takes_it_again_at_once(
+    redis_client: "redis.Redis", queue: Queue, monkeypatch: pytest.MonkeyPatch, lead: Callable[..., threading.Event]
+) -> None:
+    """It found its own gone and took the next: nobody waits for the end of that one, which is long here."""
+    rebuild, rebuilt = Leader._rebuild, []
+
+    def stalled(self: Leader) -> Any:
+        events = rebuild(self)
+        if not rebuilt:
+            redis_client.delete(f"{PREFIX}leader")
+        rebuilt.append(self)
+        return events
+
+    monkeypatch.setattr(Leader, "_rebuild", stalled)
+    lead(CONFIG.model_copy(update={"scheduler": CONFIG.scheduler.model_copy(update={"lease_s": 300.0})}))
+    id_ = submit(queue)
+    assert [[id_, 1]] == message(redis_client, queue)
+    assert len(rebuilt) == 2
 
 
 def test_lost_dispatch_comes_back_as_another_attempt(

@@ -105,6 +105,7 @@ def test_a_zygote_that_dies_is_replaced(stage: Bench) -> None:
     eventually(lambda: not stage.warm(), what="the warm set is empty")
     assert stage.call(function, 2)[1].cold
     assert stage.session() != session
+    assert os.sched_getaffinity(stage.session()) == {stage.core}, "it imports on more cores than it keeps"
 
 
 def test_a_result_waits_for_redis(stage: Bench) -> None:

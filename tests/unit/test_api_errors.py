@@ -1,5 +1,6 @@
 """Problem documents: one table, stable codes, nothing of the platform's inside."""
 
+import errno
 import math
 
 import orjson
@@ -16,6 +17,7 @@ from api.errors import FAILURE, STATUS, Ended, ResultDropped, explain, outcome
 from smore.domain import errors
 from smore.domain.errors import CallerError, FunctionNotFound, InvalidInput, PlatformError, SmoreError, Unauthorised
 from smore.domain.invocation import TERMINAL, Cause, State
+from smore.outage import is_outage
 from smore.queue import Admission, Reply
 from smore.stream import Result, encode, error_result
 
@@ -68,6 +70,8 @@ def test_the_platforms_errors_are_hidden(error: Exception) -> None:
         psycopg.errors.QueryCanceled("secret"),
         psycopg.InterfaceError("secret"),
         errors.Unavailable("secret"),
+        redis.BusyLoadingError("secret"),
+        OSError(errno.EMFILE, "secret"),
     ],
 )
 def test_a_server_that_is_away_is_503_with_retry_after(error: Exception) -> None:
@@ -75,6 +79,44 @@ def test_a_server_that_is_away_is_503_with_retry_after(error: Exception) -> None
 
     assert (status, body["code"], headers["retry-after"]) == (503, "unavailable", "1")
     assert "secret" not in str(body)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+        redis.ReadOnlyError("You can't write against a read only replica."),
+        redis.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
+        redis.ResponseError("NOREPLICAS Not enough good replicas to write."),
+        redis.ResponseError("BUSY Redis is busy running a script."),
+        # Raised by a command inside a script: Redis 6, then 7.
+        redis.ResponseError("Error running script (call to f_1): @user_script:1: -OOM command not allowed when used memory > 'maxmemory'."),
+        redis.ResponseError("Error running script (call to f_1a): @user_script:14: -MISCONF Errors writing to the AOF file: No space left"),
+        redis.ResponseError("Error running script (call to f_1a): @user_script: 3: -READONLY You can't write against a read only replica."),
+        redis.ResponseError("MISCONF Errors writing to the AOF file: No space left script: 1a2b, on @user_script:14."),
+        # Redis-py says which command of a pipeline it was.
+        redis.ResponseError("Command # 2 (SET k v) of pipeline caused error: MISCONF Errors writing to the AOF file"),
+        OSError(errno.ENOSPC, "secret"),
+    ],
+)
+def test_refused_writes_are_503_with_retry_after(error: Exception) -> None:
+    status, body, headers = document(error)
+
+    assert (status, body["code"], headers["retry-after"]) == (503, "writes_refused", "1")
+    assert str(error) not in str(body)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"),
+        redis.ResponseError("BUSYGROUP Consumer Group name already exists"),
+        redis.ResponseError("Error running script (call to f_1a2b): @user_script:1: attempt to index a nil value"),
+    ],
+)
+def test_our_own_mistakes_in_redis_are_no_outage(error: Exception) -> None:
+    assert document(error)[0] == 500
+    assert not is_outage(error)
 
 
 def test_what_postgres_cannot_hold_is_the_callers() -> None:
