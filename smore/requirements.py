@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from packaging.requirements import InvalidRequirement, Requirement
 
 from smore.domain.errors import InvalidSpec
+from smore.domain.quote import quoted
 
 
 def check_requirements(requirements: Iterable[str], where: str = "spec.requirements") -> None:
@@ -20,13 +21,13 @@ def check_requirements(requirements: Iterable[str], where: str = "spec.requireme
             url = Requirement(text).url
         except InvalidRequirement as error:
             raise InvalidSpec(
-                f"{where}: {text!r} is not a requirement such as einops==0.8.1: a name with extras, versions and a marker is expected, "
-                "no path and no option of pip",
+                f"{where}: {quoted(text)} is not a requirement such as einops==0.8.1: "
+                "a name with extras, versions and a marker is expected, no path and no option of pip",
                 field=where,
             ) from error
         if url is not None:
             raise InvalidSpec(
-                f"{where}: {text!r} names a URL: only packages of the index and wheels of the folder (./name-1.0-py3-none-any.whl) are "
-                "installed",
+                f"{where}: {quoted(text)} names a URL: "
+                "only packages of the index and wheels of the folder (./name-1.0-py3-none-any.whl) are installed",
                 field=where,
             )
