@@ -1,5 +1,5 @@
 """
-Prewarming rules against real traces: ``python -m ml.prewarm_eval [--json] [--preset small|full] [--pictures DIR]``.
+Prewarming rules against real traces: ``python -m ml.prewarm_eval [--json] [--preset small|check|check-1d|full] [--pictures DIR]``.
 
 **Protocol.** The Azure Functions trace of 2019 in its publisher's files (``--traces``): 245 functions for 8 h with their own run times (the
 median) and memory, and 557 functions for a day, to which the models of the paper's table I are dealt out in the order of the rows. No time
@@ -8,13 +8,20 @@ what knobs, the price and each function's forecaster are chosen on. Requests lie
 takes 1.5 s or 5 s. Forecasts of a minute are made when it begins, from the past alone, and what they ask for begins to load then. Every
 load and every idle second of a loaded instance is waste, for every rule.
 
-**Rates** are pooled: R_cs = cold starts / requests, R_rw = waste / seconds loaded (A44); intervals by bootstrap over functions. Classes by
-the training part: dense (a request in at least half of the minutes), sparse (in at most one of twenty), mid; bursty: a variance of the
-counts of at least five times their mean.
+**Rates.** R_cs = cold starts / requests (Eq. 7), pooled. R_rw = instance-seconds loaded, or loading, and not at work
+over the total time (Eq. 6, A44), the mean over functions. Beside them, each under its own name: minutes with a cold
+start of those with requests, seconds in which nothing of a function is at work although it is loaded over the total
+time, and waste over the seconds loaded. Intervals by bootstrap over functions. Classes by the training part: dense (a
+request in at least half of the minutes), sparse (in at most one of twenty), mid; bursty: a variance of the counts of
+at least five times their mean.
 
-**Ours** (``priced``): per function the gaps or the forecaster that cost least there, one price for all, the smallest one with which R_cs in
-the training part lies at most half the tolerance above LSTH's, overall and of the bursty class. Beside it, ``product_price_gb_s``: the
-smallest one with which the live platform's forecasters leave no more cold starts there than its default keep-alive.
+**Ours** (``priced``): per function the gaps or the forecaster that cost least there, and a price of its own. One base
+price is the smallest with which R_cs in the training part lies at most the tolerance above LSTH's, overall and of the
+bursty class. A function whose own cold starts exceed LSTH's by more than half the tolerance of its requests, those of
+a prior included, gets the smallest price with which they do not. ``crossfit`` says what that is worth on functions it
+was not tuned on: the base price of each fold follows from the functions of the other folds. Beside it,
+``product_price_gb_s``: the smallest one with which the live platform's forecasters leave no more cold starts there
+than its default keep-alive.
 """
 
 import argparse
@@ -23,7 +30,8 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,14 +44,26 @@ from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, brier, mase, r
 from ml.forecast.intermittent import Intermittent
 from ml.forecast.lstm import Grouped, Shared
 from scheduler.policy.prewarm import kernel
-from scheduler.policy.prewarm.counted import instances_for, rounded
-from scheduler.policy.prewarm.kernel import AHEADS, BUSY_S, COLDS, HISTOGRAM, LATES, ORACLE, REQUESTS
+from scheduler.policy.prewarm.counted import instances_for, requests_of
+from scheduler.policy.prewarm.kernel import (
+    AHEADS,
+    BUSY_S,
+    COLD_MINUTES,
+    COLDS,
+    HISTOGRAM,
+    IDLE_ALONE_S,
+    LATES,
+    ORACLE,
+    REQUEST_MINUTES,
+    REQUESTS,
+)
 from scheduler.simulation import instances
 from scheduler.simulation.backtest import Backtest, cost, priced, waste_s
 from scheduler.simulation.instances import Setup, Workload, score
 from smore.domain.errors import NotFound
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 TRAIN: Final = 0.6
@@ -56,9 +76,18 @@ TABLE_I: Final = (
 )  # fmt: skip
 #: GB-seconds of held memory that a cold start is worth, in ``gap_closed``.
 RATIOS: Final = (30.0, 300.0, 3000.0)
-#: The bar: R_cs at most this above LSTH's, R_rw at most this share of it.
+#: The bar: R_cs at most this above LSTH's.
 TOLERANCE: Final = 0.005
-HALF: Final = 0.5
+#: Prices that a function may have, GB-seconds: half an octave apart.
+PRICES: Final = tuple(2.0 ** (step / 2) for step in range(27))
+#: Requests that a function is given beside its own when its cold starts are held against LSTH's, as a share of the requests of all: what a
+#: function with few requests does hardly moves the pooled rate, and its own rate is little known.
+PRIOR_SHARE: Final = 0.03
+#: Folds of functions, and how often they are dealt anew.
+FOLDS: Final = 5
+DEALS: Final = 5
+#: Quantiles of the forecast that the paper's rule is tried with (``ls-lstm-quantile``).
+QUANTILES: Final = (0.9, 0.95, 0.99)
 RESAMPLES: Final = 1000
 #: What the live platform has: the keep-alive of a function that names none (smore/domain/function.py), forecasters (ml/foresight.py).
 KEEP_ALIVE_S: Final = 600.0
@@ -82,6 +111,8 @@ PRESETS: Final = {
     one.name: one
     for one in (
         Preset(name="small", files=("8h",), functions=60, seeds=(0,), loads_s=(1.5,), neural=False),
+        Preset(name="check", files=("8h",), functions=None, seeds=(0,), loads_s=(1.5,), neural=False),
+        Preset(name="check-1d", files=("1d",), functions=None, seeds=(0,), loads_s=(1.5,), neural=False),
         Preset(name="full", files=("8h", "1d"), functions=None, seeds=SEEDS, loads_s=LOADS_S, neural=True),
     )
 }
@@ -139,13 +170,13 @@ def _forecasters(neural: bool) -> dict[str, tuple[Callable[[], Forecaster], int,
     return found
 
 
-def forecasts(work: Workload, neural: bool, cache: Path | None, say: Callable[[str], None]) -> dict[str, Ahead]:
-    """Of all minutes from the middle of the training part on. ``cache``: where they are kept from run to run, by trace and forecaster."""
+def forecasts(work: Workload, neural: bool, kept: Path | None, say: Callable[[str], None]) -> dict[str, Ahead]:
+    """Of all minutes from the middle of the training part on. ``kept``: where they are kept from run to run, by trace and forecaster."""
     found: dict[str, Ahead] = {}
     length = work.counts.shape[1]
     begin = int(TRAIN * TRAIN * length)
     for name, (make, every, span) in _forecasters(neural).items():
-        stored = None if cache is None else cache / f"{work.name}-{len(work.names)}-{name}.npz"
+        stored = None if kept is None else kept / f"{work.name}-{len(work.names)}-{name}.npz"
         if stored is not None and stored.exists():
             with np.load(stored) as arrays:
                 found[name] = (arrays["mean"], arrays["any"])
@@ -188,10 +219,10 @@ def lsth_grid() -> list[Setup]:
     return found[:1] + [one for one in found[1:] if one.knobs != found[0].knobs]
 
 
-def counted(name: str, work: Workload, ahead: Ahead) -> Setup:
-    """The paper's rule behind a forecaster."""
+def counted(name: str, work: Workload, ahead: Ahead, quantile: float | None = None) -> Setup:
+    """The paper's rule behind a forecaster; ``quantile``: see ``scheduler.policy.prewarm.counted.requests_of``."""
     mean = np.nan_to_num(ahead[0])
-    requests = np.vectorize(rounded, otypes=[np.int64])(mean)
+    requests = np.vectorize(lambda one: requests_of(one, quantile), otypes=[np.int64])(mean)
     base = np.zeros(requests.shape, np.int64)
     for function in range(len(requests)):
         for minute in np.flatnonzero(requests[function]):
@@ -214,11 +245,40 @@ def cut(setup: Setup, minutes: int) -> Setup:
 # ---- scores ------------------------------------------------------------------------------------------------------------------------------
 
 
-def rates(tally: Floats, part: Bools) -> tuple[float, float]:
-    """(R_cs, R_rw) pooled over the functions of a class."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """
+    Of the functions of a class. ``r_cs`` (Eq. 7), ``r_cs_minutes`` (minutes with a cold start of those with requests):
+    pooled, 0..1.
+
+    ``r_rw`` (Eq. 6, A44): instance-seconds loaded or loading and not at work, over the total time, the mean over
+    functions. The pooled rate is the same number, since the total time of all functions is the same. Above 1 where
+    several instances stand idle. ``r_rw_alone``: seconds in which a function is loaded or loading and nothing of it is
+    at work, over the total time, the mean over functions, 0..1. ``r_rw_loaded``: instance-seconds as in ``r_rw`` over
+    the seconds loaded, pooled, 0..1.
+    """
+
+    r_cs: float
+    r_cs_minutes: float
+    r_rw: float
+    r_rw_alone: float
+    r_rw_loaded: float
+
+
+def cold_rate(tally: Floats, part: Bools) -> float:
+    """R_cs, pooled over the functions of a class."""
     total = tally[part].sum(axis=0)
-    waste = float(waste_s(total))
-    return float(total[COLDS] / max(1.0, total[REQUESTS])), waste / max(1e-9, waste + float(total[BUSY_S]))
+    return float(total[COLDS] / max(1.0, total[REQUESTS]))
+
+
+def rates(tally: Floats, part: Bools, wall_s: float) -> Rates:
+    """``tally`` [F, FIELDS] of ``wall_s`` seconds."""
+    total = tally[part].sum(axis=0)
+    waste, wall = float(waste_s(total)), max(1.0, wall_s * int(part.sum()))
+    return Rates(
+        r_cs=cold_rate(tally, part), r_cs_minutes=float(total[COLD_MINUTES] / max(1.0, total[REQUEST_MINUTES])), r_rw=waste / wall,
+        r_rw_alone=float(total[IDLE_ALONE_S]) / wall, r_rw_loaded=waste / max(1e-9, waste + float(total[BUSY_S])),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -283,10 +343,10 @@ def scored(replays: Replays, work: Workload, setup: Setup, seeds: Sequence[int],
 
 
 def intervals(ours: Floats, theirs: Floats, part: Bools, seed: int = 0) -> dict[str, tuple[float, float]]:
-    """95 % over functions of: the difference of R_cs, the ratio of R_rw, the ratio of waste."""
+    """95 % over functions of: the difference of R_cs, the ratios of R_rw and of waste over the seconds loaded."""
     random = np.random.default_rng(seed)
     rows = np.flatnonzero(part)
-    found: dict[str, list[float]] = {"rcs_diff": [], "rrw_ratio": [], "waste_ratio": []}
+    found: dict[str, list[float]] = {"rcs_diff": [], "rrw_wall_ratio": [], "rrw_loaded_ratio": []}
     if not len(rows):
         return {}
     for _ in range(RESAMPLES):
@@ -294,8 +354,8 @@ def intervals(ours: Floats, theirs: Floats, part: Bools, seed: int = 0) -> dict[
         one, other = ours[drawn].sum(axis=0), theirs[drawn].sum(axis=0)
         mine, yours = float(waste_s(one)), float(waste_s(other))
         found["rcs_diff"].append(float((one[COLDS] - other[COLDS]) / max(1.0, one[REQUESTS])))
-        found["rrw_ratio"].append((mine / max(1e-9, mine + one[BUSY_S])) / max(1e-9, yours / max(1e-9, yours + other[BUSY_S])))
-        found["waste_ratio"].append(mine / max(1e-9, yours))
+        found["rrw_wall_ratio"].append(mine / max(1e-9, yours))
+        found["rrw_loaded_ratio"].append((mine / max(1e-9, mine + one[BUSY_S])) / max(1e-9, yours / max(1e-9, yours + other[BUSY_S])))
     return {name: (float(np.quantile(values, 0.025)), float(np.quantile(values, 0.975))) for name, values in found.items()}
 
 
@@ -336,19 +396,45 @@ def smallest(holds: Callable[[float], bool]) -> float:
     return float(2.0 ** (low / 8))
 
 
-def tuned_price(
-    work: Workload, bench: Bench, ahead: Mapping[str, Ahead], lsth: Setup, parts: Mapping[str, Bools], say: Callable[[str], None]
-) -> float:  # fmt: skip
-    """The smallest price with which R_cs stays within half the tolerance of LSTH's."""
-    theirs = bench.tally(lsth)
+def base_price(ladder: Floats, theirs: Floats, parts: Mapping[str, Bools], tuned_on: Bools) -> int:
+    """
+    The step of :data:`PRICES` from which on R_cs of the functions ``tuned_on`` [F] stays within the tolerance of LSTH's,
+    overall and bursty.
 
-    def holds(price: float) -> bool:
-        ours = bench.tally(chosen(work, bench, price, ahead)[0])
-        found = all(rates(ours, parts[name])[0] <= rates(theirs, parts[name])[0] + TOLERANCE / 2 for name in ("overall", "bursty"))
-        say(f"{work.name}, {work.load_s:g} s: a price of {price:.4g} GB-seconds {'holds' if found else 'is too low'}")
-        return found
+    ``ladder`` [PRICES, F, FIELDS]: the training part at each price; ``theirs`` [F, FIELDS]: LSTH's.
+    """
+    classes_of = [parts[name] & tuned_on for name in ("overall", "bursty") if (parts[name] & tuned_on).any()]
+    first = len(PRICES) - 1
+    for step in range(len(PRICES) - 1, -1, -1):
+        if any(cold_rate(ladder[step], mask) > cold_rate(theirs, mask) + TOLERANCE for mask in classes_of):
+            break
+        first = step
+    return first
 
-    return smallest(holds)
+
+def own_prices(ladder: Floats, theirs: Floats, base: int) -> Ints:
+    """[F] steps of :data:`PRICES`: the base, or the first one above it with which a function's own cold starts are not too many."""
+    allowed = theirs[:, COLDS] + TOLERANCE / 2 * (theirs[:, REQUESTS] + PRIOR_SHARE * theirs[:, REQUESTS].sum())
+    found = np.full(len(theirs), len(PRICES) - 1, np.int64)
+    for step in range(len(PRICES) - 1, base - 1, -1):
+        found[ladder[step, :, COLDS] <= allowed] = step
+    return found
+
+
+def crossfit_prices(ladder: Floats, theirs: Floats, parts: Mapping[str, Bools], deal: int) -> Ints:
+    """[F] steps of :data:`PRICES`, each function's from a base price that was tuned on the other folds."""
+    fold = np.random.default_rng(deal).permutation(len(theirs)) % FOLDS
+    found = np.zeros(len(theirs), np.int64)
+    for held in range(FOLDS):
+        found[fold == held] = own_prices(ladder, theirs, base_price(ladder, theirs, parts, fold != held))[fold == held]
+    return found
+
+
+def mixed(name: str, steps: Ints, setup_at: Callable[[float], Setup]) -> Setup:
+    """One setup of a price for each function."""
+    used, place = np.unique(steps, return_inverse=True)
+    others = tuple(setup_at(PRICES[int(step)]) for step in used)
+    return replace(others[0], name=name, choice=place.astype(np.int64), others=others)
 
 
 def product_price(work: Workload, bench: Bench, ahead: Mapping[str, Ahead], say: Callable[[str], None]) -> float:
@@ -364,19 +450,32 @@ def product_price(work: Workload, bench: Bench, ahead: Mapping[str, Ahead], say:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Case:
-    """One trace with one cold start, evaluated. ``scores`` by name; ``curves`` family → names in it."""
+    """
+    One trace with one cold start, evaluated. ``scores`` by name; ``curves`` family → names in it; ``crossfit``: ours with
+    base prices that were tuned on other functions, one for each deal of the folds; ``prices_gb_s`` [F].
+    """
 
     work: Workload
     parts: dict[str, Bools]
     scores: dict[str, Scored]
     curves: dict[str, list[str]]
     ahead: dict[str, Ahead]
-    price_gb_s: float
+    crossfit: list[Scored]
+    base_price_gb_s: float
+    prices_gb_s: Floats
     product_price_gb_s: float
     sources: list[str]
     lsth: str
     gap_closed: dict[str, float]
     from_minute: int
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that are scored."""
+        return 60.0 * (self.work.counts.shape[1] - self.from_minute)
+
+    def rates(self, name: str, part: str) -> Rates:
+        return rates(self.scores[name].tally, self.parts[part], self.wall_s)
 
 
 def evaluate(preset: Preset, file: str, load_s: float, traces: Path, kept: Path | None, say: Callable[[str], None]) -> Case:
@@ -398,11 +497,20 @@ def evaluate(preset: Preset, file: str, load_s: float, traces: Path, kept: Path 
         return scores[setup.name]
 
     # LSTH: the published setting and the one that cost least in the training part.
-    grid = lsth_grid() if preset.name == "full" else lsth_grid()[:4]
+    grid = lsth_grid()[:4] if preset.name == "small" else lsth_grid()
     costs = [float(cost(bench.tally(setup), work, RATIOS[1]).sum()) for setup in grid]
     published, best = grid[0], grid[int(np.argmin(costs))]
     reference = replace(best, name="lsth tuned") if best is not published else published
-    price = tuned_price(work, bench, ahead, reference, parts, say)
+    theirs = bench.tally(reference)
+
+    @cache
+    def at(price: float) -> tuple[Setup, list[str]]:
+        return chosen(work, bench, price, ahead)
+
+    say(f"{file}, {load_s:g} s: prices")
+    ladder = np.stack([bench.tally(at(price)[0]) for price in PRICES])
+    base = base_price(ladder, theirs, parts, parts["overall"])
+    steps = own_prices(ladder, theirs, base)
     add("never", Setup(name="never"))
     for seconds in (10.0, 60.0, 300.0, 600.0, 1200.0, 3600.0):
         add("keep-alive", Setup(name=f"keep-alive {seconds:g} s", keep_s=seconds))
@@ -423,12 +531,23 @@ def evaluate(preset: Preset, file: str, load_s: float, traces: Path, kept: Path 
         for alpha in (0.5, 0.25, 0.75):
             add("ls-lstm", counted("ls-lstm" if alpha == 0.5 else f"ls-lstm {alpha:g}", work, blend(ahead, alpha)))
         add("shared-lstm", counted("shared-lstm", work, ahead["shared"]))
-    setup, sources = chosen(work, bench, price, ahead)
-    add("ours", setup)
-    add("gaps", priced("ours, gaps alone", work, price, None))
+        for quantile in QUANTILES:
+            add("ls-lstm-quantile", counted(f"ls-lstm-quantile {quantile:g}", work, ahead["blend"], quantile))
+    known = counts_known(work)
+    add("counts-known", counted("ls-lstm, counts known", work, known))
+    add("ours", mixed("ours", steps, lambda price: at(price)[0]))
+    sources = [at(PRICES[step])[1][row] for row, step in enumerate(steps.tolist())]
+    add("ours", replace(at(PRICES[base])[0], name="ours, one price"))
+    add("gaps", mixed("ours, gaps alone", steps, lambda price: priced("gaps", work, price, None)))
+    say(f"{file}, {load_s:g} s: ours on functions that its base price was not tuned on")
+    crossfit = [
+        scored(replays, work, mixed(f"ours, deal {deal}", crossfit_prices(ladder, theirs, parts, deal), lambda price: at(price)[0]),
+               preset.seeds, train)
+        for deal in range(DEALS)
+    ]  # fmt: skip
     gap_closed = {}
     for ratio in (3.0, 10.0, *RATIOS, 100.0, 1000.0, 1e4, 1e5, 1e6):
-        at_ratio = add("ours", replace(chosen(work, bench, ratio, ahead)[0], name=f"ours at {ratio:g}"))
+        at_ratio = add("ours", replace(at(ratio)[0], name=f"ours at {ratio:g}"))
         if ratio in RATIOS:
             at_lsth = min(
                 (name for name in curves["lsth"][: 1 + (reference is not published)]), key=lambda one: _total(scores[one], work, ratio)
@@ -436,10 +555,17 @@ def evaluate(preset: Preset, file: str, load_s: float, traces: Path, kept: Path 
             theirs, floor = _total(scores[at_lsth], work, ratio), _total(scores["oracle"], work, ratio)
             gap_closed[f"{ratio:g}"] = (theirs - _total(at_ratio, work, ratio)) / max(1e-9, theirs - floor)
     return Case(
-        work=work, parts=parts, scores=scores, curves=curves, ahead=ahead, price_gb_s=price, sources=sources,
+        work=work, parts=parts, scores=scores, curves=curves, ahead=ahead, crossfit=crossfit, base_price_gb_s=PRICES[base],
+        prices_gb_s=np.array([PRICES[step] for step in steps.tolist()]), sources=sources,
         product_price_gb_s=product_price(work, bench, ahead, say), lsth=reference.name,
         gap_closed=gap_closed, from_minute=train,
     )  # fmt: skip
+
+
+def counts_known(work: Workload) -> Ahead:
+    """A forecaster that knows the number of requests of each minute: what the paper's rule would do with forecasts that are right."""
+    mean = work.counts.astype(float)
+    return mean, (mean > 0).astype(float)
 
 
 def _total(one: Scored, work: Workload, price_gb_s: float) -> float:
@@ -449,7 +575,7 @@ def _total(one: Scored, work: Workload, price_gb_s: float) -> float:
 def point(case: Case, name: str) -> tuple[float, float]:
     """(GB-seconds of waste, R_cs) of the whole trace."""
     tally = case.scores[name].tally
-    return float((waste_s(tally) * case.work.memory_gb).sum()), rates(tally, case.parts["overall"])[0]
+    return float((waste_s(tally) * case.work.memory_gb).sum()), cold_rate(tally, case.parts["overall"])
 
 
 def above(case: Case) -> list[str]:
@@ -458,7 +584,7 @@ def above(case: Case) -> list[str]:
     spent, cold = np.log([one[0] for one in mine]), np.minimum.accumulate([one[1] for one in mine])
     found = []
     for family, members in case.curves.items():
-        if family not in ("ours", "gaps", "oracle", "always", "never"):
+        if family not in ("ours", "gaps", "oracle", "counts-known", "always", "never"):
             for name in members:
                 at = point(case, name)
                 if np.interp(np.log(at[0]), spent, cold, left=np.inf) > at[1] + 1e-9:
@@ -468,18 +594,16 @@ def above(case: Case) -> list[str]:
 
 def rows(case: Case) -> list[dict[str, Any]]:
     """One per rule and class: what the tables show."""
-    minutes = case.work.counts.shape[1] - case.from_minute
     found = []
     for name, one in case.scores.items():
         for part, mask in case.parts.items():
             if not mask.any():
                 continue
             total = one.tally[mask].sum(axis=0)
-            cold, waste = rates(one.tally, mask)
             found.append(
                 {
-                    "rule": name, "class": part, "functions": int(mask.sum()), "requests": float(total[REQUESTS]), "r_cs": cold,
-                    "r_rw": waste, "waste_per_wall_s": float(waste_s(total)) / (60.0 * minutes),
+                    "rule": name, "class": part, "functions": int(mask.sum()), "requests": float(total[REQUESTS]),
+                    **asdict(case.rates(name, part)), "waste_per_wall_s": float(waste_s(total)) / case.wall_s,
                     "gb_s": float((waste_s(one.tally[mask]) * case.work.memory_gb[mask]).sum()),
                     "late": float(total[LATES] / max(1.0, total[REQUESTS])), "loads_ahead": float(total[AHEADS]),
                 }
@@ -503,28 +627,40 @@ def foreseen(case: Case) -> list[dict[str, Any]]:
 
 
 def figures(cases: Sequence[Case]) -> dict[str, float]:
-    """Per case (suffix ``.8h.1.5s``) and, without one, the worst of all."""
+    """
+    ``<name>.<trace>[.5s].<all|bursty>.<time|crossfit>``, the cold start named where it is not 1.5 s. ``time``: tuned on
+    the training part of the same functions. ``crossfit``: with base prices from other functions, the mean of the deals;
+    ``crossfit_worst``: the worst of them.
+    """
     found: dict[str, float] = {}
     for case in cases:
-        suffix = f".{case.work.name}.{case.work.load_s:g}s"
-        for part in ("overall", "bursty"):
-            if not case.parts[part].any():
-                continue
-            kind = "" if part == "overall" else f".{part}"
+        suffix = f".{case.work.name}" + ("" if case.work.load_s == LOADS_S[0] else f".{case.work.load_s:g}s")
+        for part, called in (("overall", "all"), ("bursty", "bursty")):
             mask = case.parts[part]
-            ours, theirs, floor = (case.scores[name].tally for name in ("ours", case.lsth, "oracle"))
-            found[f"rcs_diff_to_lsth{kind}{suffix}"] = rates(ours, mask)[0] - rates(theirs, mask)[0]
-            found[f"rrw_ratio_to_lsth{kind}{suffix}"] = rates(ours, mask)[1] / rates(theirs, mask)[1]
-            found[f"rrw_floor_to_lsth{kind}{suffix}"] = rates(floor, mask)[1] / rates(theirs, mask)[1]
-            found[f"waste_ratio_to_lsth{kind}{suffix}"] = float(waste_s(ours[mask]).sum() / waste_s(theirs[mask]).sum())
+            if not mask.any():
+                continue
+            theirs = case.rates(case.lsth, part)
+            for split, tallies in (("time", [case.scores["ours"].tally]), ("crossfit", [one.tally for one in case.crossfit])):
+                ours = [rates(tally, mask, case.wall_s) for tally in tallies]
+                compared = {
+                    "rcs_diff_to_lsth": [one.r_cs - theirs.r_cs for one in ours],
+                    "rcs_minutes_diff_to_lsth": [one.r_cs_minutes - theirs.r_cs_minutes for one in ours],
+                    "rrw_wall_ratio_to_lsth": [one.r_rw / theirs.r_rw for one in ours],
+                    "rrw_alone_ratio_to_lsth": [one.r_rw_alone / theirs.r_rw_alone for one in ours],
+                    "rrw_loaded_ratio_to_lsth": [one.r_rw_loaded / theirs.r_rw_loaded for one in ours],
+                }
+                for name, values in compared.items():
+                    found[f"{name}{suffix}.{called}.{split}"] = float(np.mean(values))
+                    if len(values) > 1:
+                        found[f"{name}{suffix}.{called}.{split}_worst"] = max(values)
+            floor = case.rates("oracle", part)
+            found[f"rrw_wall_floor_to_lsth{suffix}.{called}"] = floor.r_rw / theirs.r_rw
+            found[f"rrw_loaded_floor_to_lsth{suffix}.{called}"] = floor.r_rw_loaded / theirs.r_rw_loaded
         for ratio, share in case.gap_closed.items():
             found[f"gap_closed_{ratio}{suffix}"] = share
         found[f"above_pareto{suffix}"] = float(len(above(case)))
+        found[f"base_price_gb_s{suffix}"] = case.base_price_gb_s
         found[f"product_price_gb_s{suffix}"] = case.product_price_gb_s
-    worst = {"gap_closed": min}
-    for name in sorted({key.rsplit(".8h.", 1)[0].rsplit(".1d.", 1)[0] for key in found}):
-        values = [value for key, value in found.items() if key.startswith((f"{name}.8h.", f"{name}.1d."))]
-        found[name] = worst.get(name.rsplit("_", 1)[0], max)(values)
     return found
 
 
@@ -533,8 +669,9 @@ def report(cases: Sequence[Case]) -> dict[str, Any]:
         "figures": figures(cases),
         "cases": [
             {
-                "trace": case.work.name, "load_s": case.work.load_s, "functions": len(case.work.names), "price_gb_s": case.price_gb_s,
-                "product_price_gb_s": case.product_price_gb_s,
+                "trace": case.work.name, "load_s": case.work.load_s, "functions": len(case.work.names),
+                "base_price_gb_s": case.base_price_gb_s, "product_price_gb_s": case.product_price_gb_s,
+                "prices_gb_s": {f"{price:g}": int((case.prices_gb_s == price).sum()) for price in np.unique(case.prices_gb_s).tolist()},
                 "lsth": case.lsth, "compression": 1,
                 "sources": {name: case.sources.count(name) for name in sorted(set(case.sources))},
                 "intervals": {
@@ -550,12 +687,12 @@ def report(cases: Sequence[Case]) -> dict[str, Any]:
 
 def table(case: Case) -> str:
     """Plain text of one case."""
-    lines = [f"{case.work.name}, cold start {case.work.load_s:g} s, price {case.price_gb_s:.4g} GB-s, LSTH: {case.lsth}"]
-    lines.append(f"{'rule':28} {'class':8} {'R_cs %':>8} {'R_rw %':>8} {'waste/s':>9} {'GB-s':>11} {'late %':>7}")
+    lines = [f"{case.work.name}, cold start {case.work.load_s:g} s, base price {case.base_price_gb_s:.4g} GB-s, LSTH: {case.lsth}"]
+    lines.append(f"{'rule':28} {'class':8} {'R_cs %':>8} {'minutes %':>9} {'R_rw %':>8} {'loaded %':>8} {'GB-s':>11} {'late %':>7}")
     for row in rows(case):
         lines.append(
-            f"{row['rule']:28} {row['class']:8} {100 * row['r_cs']:8.3f} {100 * row['r_rw']:8.2f} {row['waste_per_wall_s']:9.2f} "
-            f"{row['gb_s']:11.4g} {100 * row['late']:7.3f}"
+            f"{row['rule']:28} {row['class']:8} {100 * row['r_cs']:8.3f} {100 * row['r_cs_minutes']:9.3f} {100 * row['r_rw']:8.2f} "
+            f"{100 * row['r_rw_loaded']:8.2f} {row['gb_s']:11.4g} {100 * row['late']:7.3f}"
         )
     return "\n".join(lines)
 

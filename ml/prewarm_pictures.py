@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from ml.pictures import BLUE, GREEN, GREY, ORANGE, RED, SKY, STYLE
-from ml.prewarm_eval import Case, point, rates
+from ml.prewarm_eval import Case, point
 
 #: Family → colour, marker.
 LOOKS: Final = {
@@ -69,13 +69,15 @@ def _forecasts(case: Case) -> Figure:
 
 def _rates(case: Case) -> Figure:
     """Figure 16: both rates, overall and of the bursty class."""
-    shown = ("hhp", "lsth", case.lsth, "ls-lstm", "seasonal-naive", "keep-alive 600 s", "ours", "oracle")
+    shown = ("hhp", "lsth", case.lsth, "ls-lstm", "ls-lstm-quantile 0.95", "seasonal-naive", "keep-alive 600 s", "ours", "oracle")
     names = [name for name in dict.fromkeys(shown) if name in case.scores]
     parts = [part for part in ("overall", "bursty") if case.parts[part].any()]
     figure = Figure(figsize=(9.2, 4.2), layout="constrained")
-    for column, (axes, heading) in enumerate(zip(figure.subplots(1, 2), ("cold-start rate R_cs", "resource waste rate R_rw"), strict=True)):
+    headings = ("cold-start rate R_cs", "loaded and nothing at work, of the total time")
+    for column, (axes, heading) in enumerate(zip(figure.subplots(1, 2), headings, strict=True)):
         for place, part in enumerate(parts):
-            values = [100 * rates(case.scores[name].tally, case.parts[part])[column] for name in names]
+            found = [case.rates(name, part) for name in names]
+            values = [100 * (one.r_cs if column == 0 else one.r_rw_alone) for one in found]
             shift = 0.4 * (place - (len(parts) - 1) / 2)
             bars = axes.bar(np.arange(len(names)) + shift, values, 0.38, color=(BLUE, ORANGE)[place], label=part)
             axes.bar_label(bars, [f"{value:.2g}" if column == 0 else f"{value:.0f}" for value in values], fontsize=7)

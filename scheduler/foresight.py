@@ -19,7 +19,7 @@ from smore.settings import PrewarmSettings
 #: The paper's rule, of functions with ``prewarm: paper``.
 PAPER: Final = "ls-lstm"
 #: Rules that have nothing to say without a forecast.
-FORESEE: Final = frozenset(("ls-lstm", "priced"))
+FORESEE: Final = frozenset(("ls-lstm", "ls-lstm-quantile", "priced"))
 #: Why a function goes by its keep-alive although it has a rule.
 SILENT: Final = tuple(one.value for one in SILENCES)
 #: Minutes of the past that rules are taught when a leader begins, all functions together: some tenths of a second.

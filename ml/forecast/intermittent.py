@@ -1,9 +1,5 @@
-"""
-Forecasts by a library of time series methods (statsforecast, the extra ``forecast``): intermittent demand, and the ARIMA that HHP asks for.
-"""
+"""Forecasts of intermittent demand by a library of time series methods (statsforecast, the extra ``forecast``)."""
 
-import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Self
 
@@ -64,15 +60,3 @@ class Intermittent:
         made = cls(alpha_d=meta["alphas"][0], alpha_p=meta["alphas"][1])
         made._last = arrays["last"]
         return made
-
-
-def arima(idle_s: Sequence[float]) -> float:
-    """The next of these idle times, seconds, by an ARIMA of automatic order (p, q <= 2, d <= 1); NaN where none can be fitted."""
-    series = np.array(idle_s, float)
-    if len(series) < 3 or not np.isfinite(series).all():
-        return math.nan
-    try:
-        found = _models().AutoARIMA(max_p=2, max_q=2, max_d=1, seasonal=False).forecast(series, 1)["mean"][0]
-    except (ValueError, ZeroDivisionError, np.linalg.LinAlgError):
-        return math.nan
-    return float(found)

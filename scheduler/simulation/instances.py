@@ -111,7 +111,7 @@ def lives(work: Workload, setup: Setup, function: int, seed: int) -> Floats:
 
 
 def _run(work: Workload, setup: Setup, function: int, seed: int, from_minute: int, rows: Floats, tally: Floats) -> int:
-    if setup.choice is not None and setup.choice[function] >= 0:
+    while setup.choice is not None and setup.choice[function] >= 0:
         setup = setup.others[int(setup.choice[function])]
     minutes = work.counts.shape[1]
     none = np.zeros(minutes, np.int64)

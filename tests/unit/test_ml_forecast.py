@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, brier, mase, rolling
-from ml.forecast.intermittent import Intermittent, arima
+from ml.forecast.intermittent import Intermittent
 from ml.forecast.lstm import WINDOW, Cells, Grouped, LongShort, Shared
 
 pytestmark = pytest.mark.numeric
@@ -77,11 +77,6 @@ def test_intermittent_demand_is_its_rate() -> None:
     forecaster = Intermittent()
     forecaster.fit(counts)
     assert 0.05 < forecaster.forecast()[1][0, 0] < 0.5
-
-
-def test_arima_continues_a_constant_and_refuses_too_little() -> None:
-    assert arima([300.0] * 12) == pytest.approx(300.0, rel=0.01)
-    assert np.isnan(arima([300.0]))
 
 
 def test_every_function_of_a_group_learns_its_own() -> None:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
+from scheduler.policy.prewarm.counted import requests_of
 from scheduler.policy.prewarm.hold import OWN, Forecast, Hold
 from scheduler.policy.prewarm.rules import rule
 
@@ -76,6 +78,24 @@ def test_the_paper_rule_does_not_close_for_less_than_a_cold_start() -> None:
         assert counted.arrived(56.0) == expected
 
 
+@pytest.mark.parametrize("mean", [0.02, 0.7, 5.0, 120.0, 499.0, 501.0, 4000.0])
+@pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
+def test_a_quantile_of_the_forecast_is_the_least_that_is_seldom_exceeded(mean: float, quantile: float) -> None:
+    """Held against SciPy's Poisson distribution; above 500 by the normal approximation, to one in a thousand."""
+    expected = float(stats.poisson.ppf(quantile, mean))
+    assert requests_of(mean, quantile) == pytest.approx(expected, abs=0 if mean < 500 else 1 + mean / 1000)
+
+
+def test_the_quantile_rule_prepares_for_more_than_the_mean_and_closes_later() -> None:
+    literal, tried = rule("ls-lstm", run_s=0.01, load_s=1.5), rule("ls-lstm-quantile", run_s=0.01, load_s=1.5)
+    assert held(literal.minute(0.0, 0, forecast(0.0, 0.4, 0.0)), 1.0) == 0
+    assert held(tried.minute(0.0, 0, forecast(0.0, 0.4, 0.0)), 1.0) == 1
+    # Two are the 95th percentile of a mean of 0.4.
+    assert [tried.arrived(float(at)) for at in (1, 2)] == [None, ()]
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        rule("ls-lstm", run_s=0.01, load_s=1.5, quantile=1.0)
+
+
 @pytest.mark.parametrize("number", [math.nan, math.inf, -1.0])
 def test_a_forecast_that_is_none_leaves_a_keep_alive(number: float) -> None:
     counted = rule("ls-lstm", run_s=0.01, load_s=1.5, keep_s=30.0)
@@ -130,11 +150,10 @@ def test_lsth_is_between_its_two_spans() -> None:
     assert 0 < hold.from_at - ended < 4 * 60 * 0.9
 
 
-def test_idle_times_beyond_the_range_are_left_to_a_series_model() -> None:
-    holds, ended = busy_with(1200.0, "hhp", times=12, range_minutes=5, predict=lambda idle_s: idle_s[-1])
+def test_idle_times_beyond_the_range_keep_for_the_range() -> None:
+    holds, ended = busy_with(1200.0, "hhp", times=12, range_minutes=5)
     (hold,) = holds  # type: ignore[misc]
-    assert hold.from_at - ended == pytest.approx(1199.9 * 0.85)
-    assert hold.until_at - ended == pytest.approx(1199.9 * 1.15)
+    assert (hold.from_at - ended, hold.until_at - ended) == pytest.approx((0.0, 5 * 60.0))
 
 
 def test_a_price_decides_between_keeping_and_coming_back() -> None:

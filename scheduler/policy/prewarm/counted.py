@@ -2,18 +2,42 @@
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Final, Literal, TypeAlias
 
 from scheduler.policy.prewarm.fixed import KeepAlive
 from scheduler.policy.prewarm.hold import Forecast, Hold
 
 MINUTE_S: Final = 60.0
+#: Means above this take the normal approximation of a Poisson stream.
+LARGE: Final = 500.0
 Instances: TypeAlias = Literal["little", "literal"]
 
 
 def rounded(mean: float) -> int:
     """Half up, not below 0 (A38)."""
     return max(0, math.floor(mean + 0.5))
+
+
+def requests_of(mean: float, quantile: float | None) -> int:
+    """
+    ``rqnum`` of a minute in which ``mean`` requests are expected. ``quantile`` None: the mean, rounded (A38), as the paper
+    has it. Else the smallest number that a Poisson stream of this mean exceeds with a chance of at most 1 - ``quantile``.
+    """
+    if quantile is None:
+        return rounded(mean)
+    if mean <= 0:
+        return 0
+    if mean > LARGE:
+        # The normal approximation: the terms of the sum below would vanish.
+        return max(0, math.ceil(mean + NormalDist().inv_cdf(quantile) * math.sqrt(mean) - 0.5))
+    chance = at_most = math.exp(-mean)
+    requests = 0
+    while at_most < quantile and chance > 0.0:
+        requests += 1
+        chance *= mean / requests
+        at_most += chance
+    return requests
 
 
 def instances_for(requests: int, run_s: float, *, burst: float = 1.5, how: Instances = "little") -> int:
@@ -30,12 +54,17 @@ class Counted:
     minute's end. ``rqnum`` requests later everything idle goes (A41), unless less than a cold start is left of the minute and the next one
     has requests too (A42; ``guard``).
 
-    ``run_s``, ``load_s``: a warm run, a cold start. Where there is no forecast, or NaN, it is a keep-alive of ``keep_s``.
+    ``run_s``, ``load_s``: a warm run, a cold start. ``quantile``: see
+    :func:`requests_of`. Where there is no forecast, or NaN, it is a keep-alive of ``keep_s``.
     """
 
     def __init__(
-        self, *, run_s: float, load_s: float, burst: float = 1.5, how: Instances = "little", guard: bool = True, keep_s: float = 60.0
+        self, *, run_s: float, load_s: float, burst: float = 1.5, how: Instances = "little", guard: bool = True, keep_s: float = 60.0,
+        quantile: float | None = None,
     ) -> None:  # fmt: skip
+        if quantile is not None and not 0 < quantile < 1:
+            raise ValueError(f"quantile is {quantile}: a number between 0 and 1 is expected")
+        self._quantile = quantile
         self._run_s, self._load_s, self._burst, self._guard = run_s, load_s, burst, guard
         self._how: Instances = how
         self._keep = KeepAlive(seconds=keep_s)
@@ -70,8 +99,8 @@ class Counted:
         if not ahead or math.isnan(ahead[0]):
             self._requests = None
             return None
-        self._requests = rounded(ahead[0])
-        self._next = 0 if math.isnan(ahead[1]) else rounded(ahead[1])
+        self._requests = requests_of(ahead[0], self._quantile)
+        self._next = 0 if math.isnan(ahead[1]) else requests_of(ahead[1], self._quantile)
         self._held = instances_for(self._requests, self._run_s, burst=self._burst, how=self._how)
         return self._holds(at)
 

@@ -6,7 +6,7 @@ out of bounds.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from scheduler.policy.prewarm import kernel
@@ -14,13 +14,6 @@ from scheduler.policy.prewarm.fixed import Levels
 from scheduler.policy.prewarm.hold import Forecast, Hold
 
 MINUTE_S: Final = 60.0
-#: Of the ARIMA branch: before and around the idle time that it predicts.
-SERIES_MARGIN: Final = 0.15
-#: Idle times that a series model is given.
-SERIES_LENGTH: Final = 50
-
-#: From the last idle times (seconds, oldest first) the next one.
-Predict = Callable[[Sequence[float]], float]
 
 
 class Histogram:
@@ -29,14 +22,12 @@ class Histogram:
 
     ``head``, ``tail`` percentiles; ``margin`` around them; ``least`` idle times before a histogram is read at all; ``cv``, ``beyond`` as in
     :func:`kernel.window`; ``stand_in``: a short span without a pattern of its own leaves the long one alone, instead of the standard
-    keep-alive. ``predict``: the series model for idle times beyond the range (HHP's ARIMA); without one the standard keep-alive holds
-    there.
+    keep-alive. Idle times beyond the range get the standard keep-alive: HHP forecasts them with an ARIMA model, which is not built.
     """
 
     def __init__(
         self, *, gamma: float = 1.0, head: float = 5.0, tail: float = 99.0, margin: float = 0.1, range_minutes: int = 240,
         long_minutes: int = 1440, short_minutes: int = 60, least: int = 10, cv: float = 2.0, beyond: float = 0.5, stand_in: bool = False,
-        predict: Predict | None = None,
     ) -> None:  # fmt: skip
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma is {gamma}: a number in 0..1 is expected")
@@ -47,8 +38,6 @@ class Histogram:
         self._knobs = (gamma, head, tail, margin, least, cv, beyond, stand_in)
         self._spans = (long_minutes, short_minutes)
         self._hist, self._log, self._place = kernel.no_idle_times(range_minutes, long_minutes)
-        self._predict = predict
-        self._series: list[float] = []
         self._levels = Levels()
         self._idle_since: float | None = None
         self._origin: float | None = None
@@ -63,7 +52,6 @@ class Histogram:
         if self._idle_since is not None:
             idle_s = max(0.0, at - self._idle_since)
             kernel.observe(self._hist, self._log, self._place, self._minute_of(at), idle_s)
-            self._series = [*self._series[1 - SERIES_LENGTH :], idle_s]
             self._idle_since = None
         return None
 
@@ -78,11 +66,7 @@ class Histogram:
     def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
         minute = self._minute_of(at)
         kernel.forget(self._hist, self._log, self._place, minute, *self._spans)
-        unload, keep, why = kernel.blended(self._hist, *self._knobs)
-        if why == kernel.SERIES and self._predict is not None:
-            predicted = self._predict(self._series)
-            if 0 < predicted < math.inf:
-                unload, keep = predicted * (1 - SERIES_MARGIN), predicted * 2 * SERIES_MARGIN
+        unload, keep, _ = kernel.blended(self._hist, *self._knobs)
         self._window = (unload, keep)
         return None
 

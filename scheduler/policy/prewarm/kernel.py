@@ -45,8 +45,12 @@ STALE: Final = 0.05
 COLD, AHEAD, IDLE, BUSY, WAITS = range(5)
 COLUMNS: Final = 5
 #: What is counted of a function: requests by kind, loads by the rule, seconds by state.
-REQUESTS, COLDS, LATES, AHEADS, LOADING_S, IDLE_S, BUSY_S, WAIT_S = range(8)
-FIELDS: Final = 8
+#: IDLE_ALONE_S: loaded or loading while no instance of the function is at work. COLD_MINUTES, REQUEST_MINUTES: minutes with a cold start,
+#: with a request; LAST_COLD, LAST_REQUEST: the newest of them plus one, so that :func:`reduce` counts each once.
+REQUESTS, COLDS, LATES, AHEADS, LOADING_S, IDLE_S, BUSY_S, WAIT_S, IDLE_ALONE_S, COLD_MINUTES, REQUEST_MINUTES, LAST_COLD, LAST_REQUEST = (
+    range(13)
+)
+FIELDS: Final = 13
 #: How a level is held after its work.
 KEEP, HISTOGRAM, PRICED, ORACLE = range(4)
 #: Instances of one function at once.
@@ -311,16 +315,29 @@ def level_window(windows: Floats, group: int, which: int, told: bool) -> tuple[f
 
 
 @compiled
+def count_minute(tally: Floats, minutes: int, last: int, asked: float, since: float) -> None:
+    """Add the minute of ``asked`` to ``tally[minutes]`` unless it is the one counted last. Requests come in order of time."""
+    minute = math.floor(asked / 60.0) + 1.0
+    if asked >= since and minute > tally[last]:
+        tally[last] = minute
+        tally[minutes] += 1.0
+
+
+@compiled
 def reduce(rows: Floats, used: int, tally: Floats, since: float, end: float) -> None:
     for place in range(used):
         kind, begin, until, asked = int(rows[place, 0]), rows[place, 2], rows[place, 3], rows[place, 4]
         span = max(0.0, min(until, end) - max(begin, since))
+        if rows[place, 1] == 1.0 and kind in (COLD, AHEAD, IDLE):
+            tally[IDLE_ALONE_S] += span
         if kind == BUSY:
             tally[BUSY_S] += span
             tally[REQUESTS] += asked >= since
+            count_minute(tally, REQUEST_MINUTES, LAST_REQUEST, asked, since)
         elif kind == COLD:
             tally[LOADING_S] += span
             tally[COLDS] += asked >= since
+            count_minute(tally, COLD_MINUTES, LAST_COLD, asked, since)
         elif kind == WAITS:
             tally[WAIT_S] += span
             tally[LATES] += asked >= since

@@ -1,6 +1,7 @@
 """The rules by name."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +13,8 @@ from scheduler.policy.prewarm.histogram import hhp, lsth
 from scheduler.policy.prewarm.hold import Forecast, WarmPolicy
 from scheduler.policy.prewarm.priced import Priced
 
-#: ``ls-lstm`` is the rule of the paper: which forecaster stands behind its numbers is the caller's affair.
+#: ``ls-lstm`` is the rule of the paper: the caller chooses the forecaster behind it. ``ls-lstm-quantile`` prepares for a quantile of the
+#: forecast instead of its mean, so that a minute that was predicted a little too low is not cold.
 RULES: Final[Mapping[str, Callable[..., WarmPolicy]]] = {
     "never": Never,
     "always": Always,
@@ -21,6 +23,7 @@ RULES: Final[Mapping[str, Callable[..., WarmPolicy]]] = {
     "hhp": hhp,
     "lsth": lsth,
     "ls-lstm": Counted,
+    "ls-lstm-quantile": partial(Counted, quantile=0.95),
     "priced": Priced,
 }
 
