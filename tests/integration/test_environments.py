@@ -13,7 +13,7 @@ import pytest
 from smore.domain.artifact import Artifact
 from worker import landlock, proc, processes
 from worker.environments import BuildFailed, Environments
-from worker.frames import Confinement, Load, packages_of
+from worker.frames import Confinement, Load, Results, packages_of
 from worker.processes import Zygote
 
 pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel's Landlock knows no signals yet")
@@ -146,12 +146,15 @@ def test_a_hostile_package_is_built_in_its_cell_and_runs_nowhere_else(
         try:
             runner = zygote.fork()
             entrypoint = "tests.acceptance.hostile.functions:Hostile"
-            runner.load(Load(entrypoint=entrypoint, device="cpu", memory_mib=64.0, label="f", environment=str(held.folder)), 60)
+            results = Results(one=1 << 20, together=1 << 20)
+            load = Load(
+                entrypoint=entrypoint, device="cpu", memory_mib=64.0, label="f", environment=str(held.folder), results=results
+            )  # fmt: skip
+            runner.load(load, 60)
             for do, path in (("own_environment", ""), ("write", str(packages_of(held.folder) / "hostile.pth"))):
                 body = json.dumps({"do": do, "path": path}).encode()
                 item = processes.Item(encoding="json", accept="json", rows=1, length=len(body))
-                _, answer = runner.predict([item], [body], "", 30)
-                told = json.loads(bytes(answer))
+                told = json.loads(runner.predict([item], [body], "", 30).results[0])
                 if do == "own_environment":
                     assert (told["got"]["HOSTILE"], told["got"]["VIRTUAL_ENV"]) == (str(runner.pid), str(held.folder))
                 else:
