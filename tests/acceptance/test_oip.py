@@ -316,7 +316,8 @@ def test_redis_dies_while_a_large_tensor_waits(platform: Platform, triton: Infer
     sent = arrays(4000)
     platform.client.pause("mirror")
     with ThreadPoolExecutor() as pool, InferenceServerClient(platform.url.removeprefix("http://"), network_timeout=90) as client:
-        waiting = pool.submit(lambda: client.infer("mirror", inputs(sent), timeout=60_000_000, headers=dict(headers)))
+        # An hour: a new leader knows one row's canary alone, and four thousand rows in proportion to that take minutes on a busy machine.
+        waiting = pool.submit(lambda: client.infer("mirror", inputs(sent), timeout=3_600_000_000, headers=dict(headers)))
         eventually(
             lambda: any(queue.function == "mirror" and queue.depth for queue in platform.client.queues()), 20, "the tensor in the queue"
         )
