@@ -222,6 +222,19 @@ def test_nothing_is_placed_where_no_sm_is_left() -> None:
     assert [id_ for id_, _ in placed(engine.decide(NOW, events))] == ["0", "1"]
 
 
+@pytest.mark.parametrize("policy", ["smore", "edf-util-total"])
+def test_past_use_of_functions_is_not_counted_again(policy: str) -> None:
+    """The training uses 0.5; functions used 0.4 in the last interval and are done: one of 0.3 fits, and again after it has ended."""
+    engine = Engine(preset(policy))
+    busy = gpu("a", functions=1, utilisation=0.9, function_utilisation=0.4)
+    decisions = engine.decide(NOW, [known([[0.0]]), function(0, sm=0.3), busy, arrived(0, "1"), arrived(0, "2")])
+    assert placed(decisions) == [("1", "a")]  # two of them would take 1.1
+    # A report while it runs: what it uses is reserved once.
+    assert placed(engine.decide(NOW + 0.001, [gpu("a", functions=1, utilisation=0.9, function_utilisation=0.4)])) == []
+    assert engine.cluster.fact(kernel.SM)[0] == pytest.approx(0.8)
+    assert placed(engine.decide(NOW + 0.002, [InvocationSettled(id="1", attempt=1)])) == [("2", "a")]
+
+
 def test_a_later_deadline_in_the_lane_is_tried_where_the_earliest_cannot_be_met() -> None:
     engine = Engine(preset("smore"))
     events = [known([[0.0]], [[1.5]]), function(0), gpu("a", functions=1), arrived(0, "1", within=0.02), arrived(0, "2", within=0.03)]
@@ -327,8 +340,8 @@ def test_edf_util_counts_the_training_alone_and_takes_the_least_utilised() -> No
         gpu("c", functions=1, utilisation=0.7, function_utilisation=0.5), *[arrived(0, str(i)) for i in range(2)],
     ]  # fmt: skip
     assert [name for _, name in placed(Engine(preset("edf-util")).decide(NOW, events))] == ["b", "b"]
-    # With what functions use counted, c is full and b after the first.
-    assert [name for _, name in placed(Engine(preset("edf-util-total")).decide(NOW, events))] == ["b"]
+    # With what runs there counted, b is full after the first.
+    assert [name for _, name in placed(Engine(preset("edf-util-total")).decide(NOW, events))] == ["b", "c"]
 
 
 def test_baselines_place_what_is_too_late_and_too_dear() -> None:
