@@ -424,7 +424,8 @@ class Pair:
         """Every fact and effect on a row."""
         cluster, plain, gpu = self.engine.cluster, self.plain, self.plain.gpus[row]
         facts = {
-            kernel.USED: len(gpu.runs), kernel.RESERVED: plain.reserved(gpu), kernel.SM: plain.sm(gpu), kernel.NOW_TRAINING: plain.lost_now(gpu),
+            kernel.USED: len(gpu.runs), kernel.RESERVED: plain.reserved(gpu), kernel.SM: plain.sm(gpu),
+            kernel.NOW_TRAINING: plain.lost_now(gpu),
             kernel.GATE: kernel.NO_SLOT if len(gpu.runs) >= gpu.told.slots else kernel.OPEN,
         }  # fmt: skip
         for name, value in facts.items():

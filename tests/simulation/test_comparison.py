@@ -101,6 +101,7 @@ def test_every_policy_of_a_cell_meets_the_same(preset: str, tmp_path: Path) -> N
     one, other = (Result.read(path) for path in sorted(out.glob("*.npz")))
     assert (one.arrival_s == other.arrival_s).all() and (one.deadline_s == other.deadline_s).all()
     assert {one.meta["policy"], other.meta["policy"]} == {"smore", "edf-util"}
+    assert one.meta["warm_at_start"] == other.meta["warm_at_start"] == [[1, 1, 1], [1, 1, 1]]
 
 
 def test_run_and_trace_write_the_same_bytes_again(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
