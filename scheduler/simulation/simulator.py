@@ -166,8 +166,8 @@ class Result:
 
     ``gpus`` [N, len(GPU_COLUMNS)], over the span of the trace: seconds alive; integrals of the training's slowdown, of its progress (1 /
     slowdown), of utilisation min(1, U) and of the functions' part of it; instance-seconds loaded (loading ones included) and executing; the
-    training's utilisation alone. ``meta``: world, trace, seed, policy, refusals, ``warm_at_start`` [N][F] instances. ``policy_s`` is processor
-    time spent in ``decide``, and no part of what :meth:`write` writes.
+    training's utilisation alone. ``meta``: world, trace, seed, policy, refusals, ``warm_at_start`` [N][F] instances.
+    ``policy_s`` is processor time spent in ``decide``, and no part of what :meth:`write` writes.
     """
 
     functions: tuple[str, ...]
@@ -602,10 +602,11 @@ class _Simulation:
 
     def _sized(self) -> list[list[int]]:
         """
-        Instances of each function that are to be warm on each GPU instance [N][F]: the world's ``keep_warm``, ``warm_share`` and ``burst``.
+        Instances of each function that are to be warm on each GPU instance [N][F], as the world's ``keep_warm``,
+        ``warm_share`` and ``burst`` say.
 
-        Every function has one somewhere, the largest first, where most memory is left; then each GPU instance has as many of each as are
-        wanted, those with the most work for their memory first. What does not fit is passed over.
+        Every function has one somewhere, the largest first, where most memory is left; then each GPU instance has as many of
+        each as are wanted, those with the most work for their memory first. What does not fit is passed over.
         """
         world, n, functions = self._world, len(self._gpus), len(self._need)
         busy_s = np.bincount(self._function, self._alone, functions) if self._function else np.zeros(functions)

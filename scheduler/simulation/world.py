@@ -108,9 +108,9 @@ class World:
     training's loss takes to measure (smore/domain/loss.py). ``closed_loop``: reports hold the iterations by which a policy keeps budgets.
     ``lost_s``: silence after
     which a GPU instance counts as lost. ``keep_warm`` instances of every function stand on every GPU instance as long as they take no more
-    than ``warm_share`` of the memory that the training leaves (A35), and with ``burst`` > 0 as many more as the mean rates of the trace ask for
-    times ``burst`` (A39). This stands for a prewarmer, is the same for every policy, and knows the mean rates beforehand. ``deadline``: bounds
-    of the factor on a function's P99 alone, drawn with the trace (A30).
+    than ``warm_share`` of the memory that the training leaves (A35); with ``burst`` > 0 as many as the mean rates of the trace
+    ask for times ``burst``, where that is more (A39). This stands for a prewarmer that knows the mean rates beforehand, and is
+    the same for every policy. ``deadline``: bounds of the factor on a function's P99 alone, drawn with the trace (A30).
     """
 
     name: str

@@ -13,13 +13,14 @@ import pytest
 from scheduler.policy import kernel
 from scheduler.policy.budget import JobLoss
 from scheduler.policy.core import Engine
-from scheduler.policy.decisions import Decision, Dispatch, Refusal
+from scheduler.policy.decisions import Decision, Dispatch, End, Refusal
 from scheduler.policy.events import Event, FunctionKnown, GpuLost, GpuReported, InvocationArrived, InvocationSettled, TableUpdated
-from scheduler.policy.knobs import PRESETS, Knobs, Order, UnknownPolicy, preset
+from scheduler.policy.knobs import EXECUTED_S, PRESETS, Knobs, Order, UnknownPolicy, preset
 from scheduler.policy.load import LoadSwitch
 from scheduler.tables import ArrayTable
 from smore.degradation import Table
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.invocation import Cause
 from tests.tables import DEVICE, MODE, place
 
 NOW = 1_000.0
@@ -348,6 +349,28 @@ def test_baselines_place_what_is_too_late_and_too_dear() -> None:
     for name in ("random", "edf-util", "fifo"):
         events = [known([[5.0]], [[5.0]]), function(0), gpu("a", functions=1), arrived(0, "1", within=0.02)]
         assert placed(Engine(preset(name)).decide(NOW, events)) == [("1", "a")]
+
+
+@pytest.mark.parametrize("name", ["random", "edf-util", "edf-util-spread"])
+def test_late_invocations_are_executed_where_a_baseline_says_so(name: str) -> None:
+    """Its run would end after its deadline: dropped, or executed all the same; what nothing takes ends some time."""
+    late: list[Event] = [function(0), gpu("a", functions=1), arrived(0, "1", at=NOW - 6.0, within=5.0)]
+    (dropped,) = Engine(preset(name)).decide(NOW, late)
+    assert isinstance(dropped, End) and dropped.cause is Cause.DEADLINE_EXPIRED
+    engine = Engine(preset(f"{name}-all"))
+    assert placed(engine.decide(NOW, late)) == [("1", "a")]
+    assert engine.decide(NOW + 1.0, [gpu("a", functions=1, utilisation=1.0, slots=0), arrived(0, "2")]) == []
+    assert isinstance(engine.decide(NOW + 5.0 + EXECUTED_S, [])[0], End)
+
+
+def test_edf_util_can_spread_over_all_that_pass() -> None:
+    """The least utilised by a counter that is behind takes all; a random choice goes to others, never to one that has no SM left."""
+    events: list[Event] = [
+        function(0), gpu("a", functions=1, utilisation=0.3), gpu("b", functions=1, utilisation=0.2),
+        gpu("full", functions=1, utilisation=0.9), *[arrived(0, str(i)) for i in range(8)],
+    ]  # fmt: skip
+    assert {name for _, name in placed(Engine(preset("edf-util")).decide(NOW, events))} == {"b"}
+    assert {name for _, name in placed(Engine(preset("edf-util-spread")).decide(NOW, events))} == {"a", "b"}
 
 
 def test_exclusive_keeps_away_from_trainings() -> None:
