@@ -176,8 +176,9 @@ def _all_executed(knobs: Knobs) -> Knobs:
 #: Named settings. ``smore-literal`` differs from ``smore`` only in the weights' update and the prewarmer, neither of which is decided here
 #: (digest 2.14). A counter of busy time, which is all that a CPU partition and most GPUs have, reads 100 % where SMs are free, so the
 #: product does not refuse by it; it rests on predicted degradation. ``-b<n>``: with a budget of n per cent for trainings that name none.
-#: Of Random and EDF-util the paper leaves open what becomes of late invocations and which of the GPU instances that pass EDF-util takes:
-#: ``-all`` executes them, the others drop what cannot be in time; ``-spread`` takes any at random, the other the least utilised by its counter.
+#: Of EDF-util the paper leaves open what becomes of late invocations and which of the GPU instances that pass it takes; of Random it says
+#: that all are executed. ``-all`` executes late ones, the others drop what cannot be in time; ``-spread`` takes any of those that pass at
+#: random, the other the least utilised by its counter.
 PRESETS: Final[Mapping[str, Knobs]] = {
     knobs.name: knobs
     for knobs in (
