@@ -65,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
     def changed(command: argparse.ArgumentParser) -> None:
         command.add_argument("--predictor", type=_assignments, default={}, metavar="NAME=VALUE,…", help="e.g. kind=exact or updates=0")
+        command.add_argument("--truth", default="", help="another ground truth than the preset's: digest, turns or cpu-partition")
         command.add_argument("--factors", type=_assignments, default={}, metavar="NAME=FACTOR,…", help="of the ground truth, e.g. u=1.3")
         command.add_argument("--no-interference", action="store_true", help="everything runs as if alone")
 
@@ -117,7 +118,8 @@ def _factors(raw: Mapping[str, object]) -> dict[str, float]:
 
 def _world(options: argparse.Namespace) -> tuple[Any, World]:
     factors = _factors(getattr(options, "factors", {}))
-    preset = load(options.preset, factors=factors, interference=not getattr(options, "no_interference", False))
+    calm = getattr(options, "no_interference", False)
+    preset = load(options.preset, factors=factors, interference=not calm, truth=getattr(options, "truth", ""))
     name = options.configuration or next(iter(preset.worlds))
     if name not in preset.worlds:
         raise bad("configuration", f"{name!r} is not known; known are {', '.join(preset.worlds)}")
@@ -229,7 +231,7 @@ def _report(options: argparse.Namespace, argv: Sequence[str]) -> None:
 
 
 def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
-    preset = load(options.preset)
+    preset = load(options.preset, truth=options.truth)
     chosen = tuple(filter(None, options.policies.split(","))) or preset.policies
     for name in chosen:
         policies.factory(name)
@@ -237,7 +239,8 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
         raise bad("policies", "at least one policy is expected, each once")
     plan = Plan(
         preset=options.preset, policies=chosen, seeds=tuple(range(options.seeds)), worlds=max(0, options.worlds),
-        world_seeds=min(options.world_seeds, options.seeds), factors=_factors(options.factors), interference=not options.no_interference,
+        world_seeds=min(options.world_seeds, options.seeds), truth=options.truth, factors=_factors(options.factors),
+        interference=not options.no_interference,
         predictor=options.predictor, trace=options.trace, data=options.data, out=options.out,
     )  # fmt: skip
     measured = _measured(options)

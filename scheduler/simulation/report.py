@@ -166,7 +166,8 @@ def _claim(one: Judged, worlds: int) -> str:
     bounds = f"<small>{100 * low:+.2f} to {100 * high:+.2f}</small>" if math.isfinite(low) else "<small>one seed</small>"
     remark = f"<br><span class='soft'>{escape(one.remark)}</span>" if worlds and one.remark else ""
     cells = (
-        f"<td>{escape(str(one.claim))}{remark}</td><td>{'the paper' if one.claim.published else 'ours'}</td><td><span class='badge {_BADGE[one.verdict]}'>{one.verdict.value}</span></td>"
+        f"<td>{escape(str(one.claim))}{remark}</td><td>{'the paper' if one.claim.published else 'ours'}</td>"
+        f"<td><span class='badge {_BADGE[one.verdict]}'>{one.verdict.value}</span></td>"
         f"<td class='n'>{100 * one.advantage.mean:+.2f}{bounds}</td>"
     )
     if worlds:
@@ -194,9 +195,9 @@ def _table(section: Section) -> str:
 
 #: What the paper says that "deadlines met" is a share of.
 SENTENCES: Final = (
-    "The paper draws the “deadline satisfactory ratio” of 16,000 requests a minute (VIII-D), which is over all that were submitted, and says "
-    "that effectiveness “can be measured by the ratio of functions admitted that can meet their deadlines” (VIII-B), which is over those that "
-    "were dispatched. Both stand here."
+    "The paper draws the “deadline satisfactory ratio” at 16,000 requests a minute (VIII-D), which is over all that were "
+    "submitted, and says that effectiveness “can be measured by the ratio of functions admitted that can meet their deadlines” "
+    "(VIII-B), which is over those that were dispatched. Both stand here."
 )
 
 

@@ -450,9 +450,10 @@ def names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
-def load(name: str, *, factors: Mapping[str, float] | None = None, interference: bool = True) -> Preset:
+def load(name: str, *, factors: Mapping[str, float] | None = None, interference: bool = True, truth: str = "") -> Preset:
     """
-    A preset by name, or a file of that form by its path. Its truth with every parameter times its factor, or without interference.
+    A preset by name, or a file of that form by its path. Its truth, or another one by its name, with every parameter times its factor,
+    or without interference.
 
     Raises BadWorld for a name that does not exist.
     """
@@ -474,6 +475,8 @@ def load(name: str, *, factors: Mapping[str, float] | None = None, interference:
         if not isinstance(differs, Mapping):
             raise bad(f"configurations.{key}", "a mapping is expected")
         document = common | dict(differs) | {"name": str(key) or path.stem}
+        if truth:
+            document["truth"] = truth
         if factors:
             document["factors"] = dict(factors)
         if not interference:

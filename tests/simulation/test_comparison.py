@@ -53,7 +53,10 @@ def test_compare_prints_figures_with_intervals(preset: str, capsys: pytest.Captu
         expected = sign * (figures[f"{metric}.smore"] - figures[f"{metric}.edf_util"])
         assert figures[f"advantage.{metric}.edf_util"] == pytest.approx(expected, abs=1e-5)
         assert figures[f"not_worse.{metric}.edf_util"] in (0, 1)
-    assert set(document["configurations"]) == {"light", "heavy"}
+    for metric in ("dsr", "dsr_admitted", "train_loss"):
+        each = [figures[f"{metric}.edf_util.{configuration}"] for configuration in ("light", "heavy")]
+        assert figures[f"{metric}.edf_util"] == pytest.approx(sum(each) / 2, abs=1e-5)
+    assert figures["loaded_at_start.smore"] == figures["loaded_at_start.edf_util"] == 3
     assert "4/4 cells" in printed.err and "s left" in printed.err
     assert "smore against the others" in printed.out and "of smore no worse than edf-util's" in printed.out
 
