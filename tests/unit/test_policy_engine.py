@@ -302,6 +302,27 @@ def test_warm_ones_are_looked_at_first() -> None:
     assert placed(engine.decide(NOW, [arrived(0, "1")])) == [("1", "g77")]
 
 
+def test_figure_6_of_the_paper() -> None:
+    """
+    Three functions in order of P and four GPUs. A goes where the training loses least; where B would be least there is no memory for it, so
+    it goes where it is least of the others; C would break the budget everywhere and goes back, and the round goes on with the next.
+    """
+    table = known([[0.05, 0.05, 0.2, 0.05], [0.02, 0.05, 0.3, 0.04], [0.08, 0.01, 0.15, 0.06], [0.04, 0.03, 0.12, 0.01]])
+    cluster = [gpu(f"g{number}", number, functions=1) for number in range(4)]
+    cluster[2] = replace(cluster[2], memory_used=9_450.0, warm=[])  # 50 MiB are left below the reserve; an instance takes 100
+    engine = Engine(preset("smore"))
+    events: list[Event] = [table, *[function(number) for number in range(4)], *cluster]
+    engine.decide(NOW, events)
+
+    decisions = engine.decide(NOW, [arrived(number, "ABCD"[number]) for number in range(3)])
+
+    assert placed(decisions) == [("A", "g1"), ("B", "g3")]
+    assert sorted(engine.cluster.code[:4].tolist()) == sorted([kernel.OVER_BUDGET] * 3 + [kernel.NO_MEMORY])
+    assert engine.waiting.count("p/f2") == 1 and not any(isinstance(decision, End) for decision in decisions)
+    # C waits and blocks nobody: D, which comes after it in the order, is placed beside it.
+    assert placed(engine.decide(NOW + 0.001, [arrived(3, "D", at=NOW + 0.001)])) == [("D", "g3")]
+
+
 # ---- baselines ---------------------------------------------------------------------------------------------------------------------------
 
 
