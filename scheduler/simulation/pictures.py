@@ -288,11 +288,11 @@ def draw_tradeoff(section: Section) -> Figure:
     several = section.configurations if len(section.configurations) > 1 else []
     note = (
         "Means over seeds; above and left is better. Filled: late invocations are executed, as the paper says of Random; hollow: "
-        "what cannot be in time is dropped. Numbers at the curve: budget of a training. Dotted: a tenth of the training lost."
+        "what cannot be in time is dropped. Numbers at the curve: budget of a training, rising. Dotted: a tenth of the training lost."
     )
     figure = _figure(11.0 if several else 6.5, 7.2 if several else 5.6, section.caption(note))
     if several:
-        left, right = figure.subfigures(1, 2, width_ratios=(1.1, 2))
+        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.1, 2))[0]
         grid = right.subplots(math.ceil(len(several) / 2), 2, squeeze=False).flat
         panels = [(left.subplots(), None, "mean of all configurations"), *((next(grid), name, name) for name in several)]
     else:
@@ -325,8 +325,8 @@ def _trade(axes: Axes, section: Section, others: Sequence[str], budgets: Sequenc
         )  # fmt: skip
     curve = [at(f"{_BUDGETED}{budget}") for budget in budgets]
     axes.plot(*zip(*curve, strict=True), color="0.1", marker="P", markersize=6, linewidth=1.6, label="smore-product, by budget")
-    for budget, point in zip(budgets, curve, strict=True):
-        axes.annotate(f"{budget} %", point, xytext=(5, -12), textcoords="offset points", fontsize=8 if configuration is None else 7)
+    for budget, point in zip(budgets, curve, strict=True) if configuration is None else ():
+        axes.annotate(f"{budget} %", point, xytext=(5, -12), textcoords="offset points", fontsize=8)
     axes.axvline(0.1, color="0.6", linewidth=0.8, linestyle=":")
     axes.set_xlim(left=-0.01)
     axes.set_ylim(-0.03, 1.03)
