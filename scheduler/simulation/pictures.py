@@ -321,7 +321,7 @@ def _trade(axes: Axes, section: Section, others: Sequence[str], budgets: Sequenc
         lost, met = at(policy)
         axes.plot(
             lost, met, linestyle="none", marker=marker, markersize=size, color=colour, markeredgewidth=1.6,
-            markerfacecolor=colour if filled else "none", label=policy,
+            markerfacecolor=colour if filled else "none", label=policy, zorder=5 - position / 10,
         )  # fmt: skip
     curve = [at(f"{_BUDGETED}{budget}") for budget in budgets]
     axes.plot(*zip(*curve, strict=True), color="0.1", marker="P", markersize=6, linewidth=1.6, label="smore-product, by budget")

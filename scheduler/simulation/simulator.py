@@ -605,14 +605,16 @@ class _Simulation:
         Instances of each function that are to be warm on each GPU instance [N][F], as the world's ``keep_warm``,
         ``warm_share`` and ``burst`` say.
 
-        Every function has one somewhere, the largest first, where most memory is left; then each GPU instance has as many of
-        each as are wanted, those with the most work for their memory first. What does not fit is passed over.
+        Every function has one somewhere, the largest first, where most memory is left; unless there is no room for one of each.
+        Then each GPU instance has as many of each as are wanted, those with the most work for their memory first. What does not
+        fit is passed over.
         """
         world, n, functions = self._world, len(self._gpus), len(self._need)
         busy_s = np.bincount(self._function, self._alone, functions) if self._function else np.zeros(functions)
         load = busy_s / max(self._duration, 1e-9)
         share = [max(world.keep_warm, math.ceil(world.burst * one / n)) for one in load.tolist()]
-        left = [world.warm_share * gpu.free_mib for gpu in self._gpus]
+        room = [world.warm_share * gpu.free_mib for gpu in self._gpus]
+        left = room.copy()
         found = [[0] * functions for _ in range(n)]
 
         def place(row: int, function: int) -> None:
@@ -620,8 +622,11 @@ class _Simulation:
                 found[row][function] += 1
                 left[row] -= self._need[function]
 
-        for function in sorted(range(functions), key=lambda one: -self._need[one]):
+        each = [function for function in range(functions) if share[function] and self._need[function] <= max(room)]
+        for function in sorted(each, key=lambda one: -self._need[one]):
             place(max(range(n), key=left.__getitem__), function)
+        if sum(map(sum, found)) < len(each):
+            found[:], left[:] = [[0] * functions for _ in range(n)], room
         for function in sorted(range(functions), key=lambda one: -load[one] / self._need[one]):
             for row in range(n):
                 for _ in range(share[function]):

@@ -142,15 +142,18 @@ def test_the_warm_pool_is_sized_by_rate_and_run_time() -> None:
     small = tuple(replace(gpu, memory_mib=1000.0) for gpu in gpus)
     result, _ = run(world("bert", "vgg16", gpus=small, burst=1.5), many)
     assert sorted(result.meta["warm_at_start"]) == [[0, 1], [1, 0]]
+    # Where there is no room for one of each, the one with the most work for its memory comes first.
+    result, _ = run(world("bert", "vgg16", gpus=small[:1], burst=1.5), many)
+    assert result.meta["warm_at_start"] == [[1, 0]]
 
 
 def test_idle_instances_make_room_least_recently_used_first() -> None:
     """Memory for two instances: the third function drives out the one that was used longer ago."""
     functions = ("vgg16", "deepvit", "resnet50")
     memory = sum(world(*functions).memory_mib(Function(name=name, model=name)) for name in functions[:2]) + 1
-    small = world(*functions, gpus=(Gpu(name="gpu0", memory_mib=memory),))
+    small = world(*functions, gpus=(Gpu(name="gpu0", memory_mib=memory),), keep_warm=0)
 
-    _, policy = run(small, trace((0.1, "vgg16"), (0.2, "deepvit"), (0.3, "resnet50"), functions=functions))
+    _, policy = run(small, trace((0.0, "vgg16"), (3.0, "deepvit"), (6.0, "resnet50"), functions=functions, duration_s=9.0))
 
     last = policy.reports()[-1][1]
     assert sorted(name for name, _, _ in last.warm) == ["deepvit", "resnet50"]
