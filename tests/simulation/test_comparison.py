@@ -130,6 +130,7 @@ def test_run_and_trace_write_the_same_bytes_again(preset: str, tmp_path: Path, c
         (["compare", "--policies", "edf-util:sm_cap"], "'sm_cap' is not of the form knob=value"),
         (["compare", "--policies", "smore,smore"], "policies: at least one policy is expected, each once"),
         (["compare", "--factors", "speed=2"], "speed: no parameter of the ground truth has this name"),
+        (["compare", "--truth", "moon"], "truth: 'moon' is not known; known are digest, turns, cpu-partition"),
         (["compare", "--factors", "u=much"], "factors.u: a number is expected"),
         (["compare", "--trace", "rate_per_min=-5"], "trace.rate_per_min: a number in"),
         (["compare", "--predictor", "kind=guess"], "predictor.kind: one of sampled, exact, none is expected"),
