@@ -309,7 +309,8 @@ class Cluster:
             self.spend(row, 0.0, event.at)
         (self._windows.add if event.closed else self._windows.discard)(row)
         facts[kernel.JOBS], facts[kernel.BUDGET], facts[kernel.EARNS] = event.jobs, budget, earns
-        facts[kernel.SM_TRAINING] = max(0.0, event.utilisation - event.function_utilisation) if event.jobs else 0.0
+        # The counter is a mean over what functions did too: their part of it is past, and those that run now are counted by their profiles.
+        facts[kernel.SM_TRAINING] = max(0.0, event.utilisation - event.function_utilisation)
 
     def lose(self, name: str) -> None:
         """A GPU instance has gone: nothing is resident. Its batches end when the queue gives them back."""
@@ -465,7 +466,7 @@ class Cluster:
             if coming > 0:
                 reserved += coming * self.demands[column].memory_mib
         self.rows[kernel.RESERVED, row] = reserved
-        self.rows[kernel.SM, row] = max(self.rows[kernel.UTILISATION, row], self.rows[kernel.SM_TRAINING, row] + busy)
+        self.rows[kernel.SM, row] = self.rows[kernel.SM_TRAINING, row] + busy
 
     def rebuilt(self) -> tuple[Floats, Floats]:
         """``used`` and ``outstanding`` computed afresh from the batches: what the incremental arrays must equal."""

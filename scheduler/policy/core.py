@@ -455,7 +455,7 @@ class Engine:
 
     def _expire(self, now: float, decisions: list[Decision]) -> _Heads:
         """
-        Drop what cannot finish in time even warm and alone (digest A22); what is left at the head of each lane.
+        Drop what cannot finish in time even warm and alone (digest A22), or so long after; what is left at the head of each lane.
 
         Heads are the earliest, so a lane is looked at until one holds.
         """
@@ -464,7 +464,7 @@ class Engine:
             for lane in self.waiting.lanes(function):
                 demand = self.cluster.demands[self.columns[lane[0], lane[1]]]
                 while (head := self.waiting.head(lane)) is not None:
-                    if now + demand.best_s(head.rows) <= head.deadline_at:
+                    if now + demand.best_s(head.rows) <= head.deadline_at + self.knobs.late_s:
                         heads[lane] = (demand, head)
                         break
                     self.waiting.take(lane, 1)

@@ -190,9 +190,13 @@ class Demand:
         self._host_s = seconds if self._host_s is None else self._host_s + HOST_WEIGHT * (seconds - self._host_s)
 
     def relax(self) -> None:
-        """Nothing was tried because it seemed too slow, so nothing can be learned: expect a little less until something is tried."""
+        """
+        Nothing was tried because it seemed too slow, so nothing can be learned: expect a little less until something is tried.
+
+        Never more: where every GPU instance trains the best case holds what a neighbour costs, which the time alone does not.
+        """
         for one in self._times:
-            one.run_s += RELAXED * (one.best_s - one.run_s)
+            one.run_s += RELAXED * min(0.0, one.best_s - one.run_s)
             one.own_run_s = one.run_s
 
     def observe_memory(self, memory_mib: float) -> None:

@@ -42,7 +42,8 @@ def compiled(function: _F) -> _F:
 #: Functions at a time for which there are weights; more of them are weighed like so many (digest A12).
 K_MAX: Final = 8
 
-# Facts of a GPU instance. SM: what is in use by the larger of the counter and the profiles (A26); SM_TRAINING: the training's share alone.
+# Facts of a GPU instance. SM_TRAINING: what all but functions used in the last interval, which is the training's share; SM: that, and what
+# the functions that run now use by their profiles (A26).
 # BUDGET: the smallest degradation budget of its trainings; BALANCE, EARNS, AT: seconds of training time that functions may still cost,
 # what comes in for each second, and when it was counted; FACTOR: what a predicted loss is multiplied by (measured over predicted).
 # NOW_TRAINING: loss that is predicted for now; GATE: why no batch may go there, or OPEN; PROTECTED: strangers compute there; TABLED: its
@@ -331,7 +332,7 @@ def end(
     cells[column, FREE_AT, row] = free_at
     # What is counted up and down ends at nothing, whatever was rounded.
     rows[RESERVED, row] = max(0.0, rows[RESERVED, row] + memory * (_coming(cells, column, row) - before)) if last else 0.0
-    rows[SM, row] = max(rows[UTILISATION, row], rows[SM, row] - sm) if last else rows[UTILISATION, row]
+    rows[SM, row] = max(rows[SM_TRAINING, row], rows[SM, row] - sm) if last else rows[SM_TRAINING, row]
     tell(cells, column, row, most)
     _recount(now, row, 0, rows, effects, running, pairs, between, weights, kinds, declared, shares)
 

@@ -65,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
     def changed(command: argparse.ArgumentParser) -> None:
         command.add_argument("--predictor", type=_assignments, default={}, metavar="NAME=VALUE,…", help="e.g. kind=exact or updates=0")
+        command.add_argument("--truth", default="", help="another ground truth than the preset's: digest, turns or cpu-partition")
         command.add_argument("--factors", type=_assignments, default={}, metavar="NAME=FACTOR,…", help="of the ground truth, e.g. u=1.3")
         command.add_argument("--no-interference", action="store_true", help="everything runs as if alone")
 
@@ -117,7 +118,8 @@ def _factors(raw: Mapping[str, object]) -> dict[str, float]:
 
 def _world(options: argparse.Namespace) -> tuple[Any, World]:
     factors = _factors(getattr(options, "factors", {}))
-    preset = load(options.preset, factors=factors, interference=not getattr(options, "no_interference", False))
+    calm = getattr(options, "no_interference", False)
+    preset = load(options.preset, factors=factors, interference=not calm, truth=getattr(options, "truth", ""))
     name = options.configuration or next(iter(preset.worlds))
     if name not in preset.worlds:
         raise bad("configuration", f"{name!r} is not known; known are {', '.join(preset.worlds)}")
@@ -151,8 +153,6 @@ def _last(argv: Sequence[str], document: Mapping[str, Any]) -> None:
         return {_name(name): one for name, one in part.items()}
 
     known = {key: named(part) if key in _NAMED else part for key, part in document.items()}
-    if "configurations" in known:
-        known["configurations"] = {key: named(part) for key, part in known["configurations"].items()}
     print(json.dumps({"command": _command(argv)} | clean(known), separators=(",", ":")))
 
 
@@ -231,7 +231,7 @@ def _report(options: argparse.Namespace, argv: Sequence[str]) -> None:
 
 
 def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
-    preset = load(options.preset)
+    preset = load(options.preset, truth=options.truth)
     chosen = tuple(filter(None, options.policies.split(","))) or preset.policies
     for name in chosen:
         policies.factory(name)
@@ -239,7 +239,8 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
         raise bad("policies", "at least one policy is expected, each once")
     plan = Plan(
         preset=options.preset, policies=chosen, seeds=tuple(range(options.seeds)), worlds=max(0, options.worlds),
-        world_seeds=min(options.world_seeds, options.seeds), factors=_factors(options.factors), interference=not options.no_interference,
+        world_seeds=min(options.world_seeds, options.seeds), truth=options.truth, factors=_factors(options.factors),
+        interference=not options.no_interference,
         predictor=options.predictor, trace=options.trace, data=options.data, out=options.out,
     )  # fmt: skip
     measured = _measured(options)
@@ -261,6 +262,8 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
     if sys.stdout.isatty() and not options.json:
         return  # all of it was shown
     figures = {name: one.mean for name, one in intervals.items()}
+    for key, by in found.configurations.items() if len(found.configurations) > 1 else ():
+        figures |= {f"{metric}.{policy}.{key}": metrics.interval(list(by[policy][metric])).mean for policy in chosen for metric in _EACH}
     for one in judged:
         figures |= {
             f"not_worse.{one.claim.name}": int(metrics.not_worse(one.advantage)),
@@ -274,18 +277,16 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
             "figures": figures,
             "intervals": {name: {"low": one.low, "high": one.high} for name, one in intervals.items()},
             "claims": {one.claim.name: f"{one.claim}: {one.verdict}" + (f"; {one.remark}" if one.remark else "") for one in judged},
-            "configurations": {
-                key: {
-                    f"{metric}.{policy}": metrics.interval(list(by[policy][metric])).mean for policy in chosen for metric in FIGURE_14
-                }
-                for key, by in found.configurations.items()
-            },
             "seeds": options.seeds, "worlds": plan.worlds, "revision": report.revision(),
             "device": next(iter(preset.worlds.values())).truth.device, "seconds": time.monotonic() - began,
         },
     )  # fmt: skip
 
 
+#: What is said of each configuration, as ``<metric>.<policy>.<configuration>``.
+_EACH = (*FIGURE_14, "dsr_admitted", "train_loss", "loaded")
+#: What is shown of each configuration.
+_SHOWN_EACH = ("dsr", "dsr_admitted", "train_loss")
 #: Columns of the table of a comparison.
 _SHOWN = ("dsr", "dsr_admitted", "admission", "gui", "sfd", "train_loss", "sld", "sld_p99", "cold", "waste", "harvest")
 
@@ -303,6 +304,17 @@ def _show(plan: Plan, found: comparison.Comparison, intervals: Mapping[str, metr
             half = (one.high - one.low) / 2
             cells.append(f"{100 * one.mean:8.2f}" + (f" ±{100 * half:5.2f}" if math.isfinite(half) else " " * 7))
         print(f"{policy:{wide}}" + "".join(cells))
+    if len(found.configurations) > 1:
+        for name in _SHOWN_EACH:
+            column = max((8, *(len(key) + 2 for key in found.configurations)))
+            print(f"{name:{wide}}" + "".join(f"{key:>{column}}" for key in found.configurations))
+            for policy in found.policies:
+                means = [metrics.interval(list(by[policy][name])).mean for by in found.configurations.values()]
+                print(f"{policy:{wide}}" + "".join(f"{100 * mean:{column}.2f}" for mean in means))
+    print(f"{'instances loaded':{wide}}{'at start':>10}{'mean':>10}   on a GPU instance")
+    for policy in found.policies:
+        counts = [intervals[f"{name}.{policy}"].mean for name in ("loaded_at_start", "loaded")]
+        print(f"{policy:{wide}}" + "".join(f"{count:10.2f}" for count in counts))
     if found.bound:
         print(f"{'offline bound':{wide}}{100 * intervals[f'dsr.{comparison.BOUND}'].mean:8.2f}")
     judged = found.judged()

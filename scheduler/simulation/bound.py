@@ -77,7 +77,7 @@ class _Place:
         alone = np.array([self._contention.alone(kind).seconds for kind in self._kind])
         self._work_ms = 1e3 * alone * world.noise(len(trace), seed)
         # Who knows what comes has loaded it before; nothing can be loaded before the beginning.
-        loaded = [0.0 if world.keep_warm else world.load_s(function) for function in functions]
+        loaded = [0.0 if world.keep_warm or world.burst else world.load_s(function) for function in functions]
         self._release = np.maximum(trace.arrival_s, loaded) + world.dispatch_s
         self._deadline = trace.deadlines_in(world)
         self._function = index

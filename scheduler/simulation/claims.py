@@ -44,6 +44,12 @@ class Claim:
     def name(self) -> str:
         return f"{self.metric}.{self.other}"
 
+    @property
+    def published(self) -> bool:
+        """Whether the paper says it of its own scheduler; of utilisation it compares itself with ElasticFlow alone."""
+        theirs = self.other == "elasticflow" or (self.other.startswith(("edf-util", "random")) and self.metric != "gui")
+        return self.first == "smore" and theirs
+
     def __str__(self) -> str:
         relation = "no worse than" if self.metric in AT_LEAST else "lower than"
         return f"{TITLES[self.metric]} of {self.first} {relation} {self.other}'s"

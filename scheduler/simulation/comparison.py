@@ -43,9 +43,9 @@ class Plan:
     What to compare.
 
     ``worlds`` > 0: besides the preset's own truth so many with every demand and exponent drawn x U(0.7, 1.3), and one without
-    interference, each with the first ``world_seeds`` seeds. ``factors`` and ``interference`` change the truth of all runs. ``data``: folder
-    of outside data. ``out``: where the raw rows of every run of the preset's own world are written, None: nowhere. ``trace`` overrides
-    fields of the preset's trace.
+    interference, each with the first ``world_seeds`` seeds. ``truth`` (a name, '' = the preset's), ``factors`` and
+    ``interference`` change the truth of all runs. ``data``: folder of outside data. ``out``: where the raw rows of every run of
+    the preset's own world are written, None: nowhere. ``trace`` overrides fields of the preset's trace.
     """
 
     preset: str
@@ -53,6 +53,7 @@ class Plan:
     seeds: tuple[int, ...]
     worlds: int = 0
     world_seeds: int = 1
+    truth: str = ""
     factors: Mapping[str, float] = field(default_factory=dict)
     interference: bool = True
     predictor: Mapping[str, object] = field(default_factory=dict)
@@ -61,13 +62,14 @@ class Plan:
     out: Path | None = None
 
     def load(self, world: int = 0) -> Preset:
-        return load(self.preset, factors=dict(self.factors) | self.drawn(world), interference=self.interference and world != CALM)
+        factors = dict(self.factors) | self.drawn(world)
+        return load(self.preset, factors=factors, interference=self.interference and world != CALM, truth=self.truth)
 
     def drawn(self, world: int) -> dict[str, float]:
         """The factors of world 1, 2, …; the others have none."""
         if world <= 0:
             return {}
-        names = varied(next(iter(load(self.preset).worlds.values())))
+        names = varied(next(iter(load(self.preset, truth=self.truth).worlds.values())))
         factors = np.random.default_rng([world, 6]).uniform(*SPREAD, len(names))
         return {name: float(factor) * self.factors.get(name, 1.0) for name, factor in zip(names, factors, strict=True)}
 

@@ -32,8 +32,9 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
     one, ``gui_relative`` as a share of that; ``sfd`` mean over trainings of the time average of their slowdown, less one (digest 12.3),
     ``train_loss`` the part of their iterations that did not happen; ``sld`` mean over dispatched of run time over the mean alone, less one,
     ``sld_p99`` over the P99 alone; ``cold`` (R_cs) cold starts over dispatched; ``waste`` (R_rw) instance time loaded and not executing
-    over loaded; ``expired``, ``rejected``, ``failed`` over
-    submitted; ``harvest`` solo seconds of deadline-met invocations per second and GPU instance. NaN where there is nothing to divide by.
+    over loaded; ``expired``, ``rejected``, ``failed`` over submitted; ``harvest`` solo seconds of deadline-met invocations per
+    second and GPU instance; ``loaded`` instances on a GPU instance, mean over time, and ``loaded_at_start``: counts, no
+    fractions. NaN where there is nothing to divide by.
     """
     n = len(result.status)
     done = result.status == SUCCEEDED
@@ -63,6 +64,8 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
     loaded = float(result.gpus[:, _LOADED].sum())
     found["waste"] = 1.0 - float(result.gpus[:, _EXECUTING].sum()) / loaded if loaded else math.nan
     found["harvest"] = float(result.alone_s[met].sum()) / float(result.meta["duration_s"]) / len(result.gpus)
+    found["loaded"] = _mean(result.gpus, _LOADED)
+    found["loaded_at_start"] = sum(map(sum, result.meta["warm_at_start"])) / len(result.gpus)
     for index, name in enumerate(result.functions):
         of = result.function == index
         found[f"admission.{name}"] = _share(sent & of, int(of.sum()))

@@ -27,6 +27,12 @@ from scheduler.simulation.section import Measured, Section
 
 #: What a policy is drawn with, wherever it is: its place in the comparison gives colour, marker and hatch.
 _STYLES: Final = ((BLUE, "o", ""), (ORANGE, "s", "//"), (GREEN, "^", "\\\\"), (RED, "D", ".."), (SKY, "v", "xx"), (GREY, "P", "++"))
+#: What the paper's policies are drawn with where their variants stand beside each other: colour and marker.
+_ROOTS: Final = {
+    "smore": (BLUE, "o"), "elasticflow": (ORANGE, "s"), "edf-util": (GREEN, "^"), "edf-util-spread": (SKY, "v"), "random": (RED, "D"),
+}  # fmt: skip
+#: The product with a budget of so many per cent.
+_BUDGETED: Final = "smore-product-b"
 #: As the paper's figure 17 is told in its text: GPU instances → ms of one decision, scanned whole and under high load.
 PUBLISHED_MS: Final = {"low load": {8: 0.01, 1024: 1.0}, "high load": {1024: 0.1}}
 #: Seconds of a bin where something is shown over time.
@@ -187,13 +193,14 @@ def draw_utilisation(section: Section) -> Figure:
 
 
 def draw_configurations(section: Section) -> Figure:
-    """Figure 11: degradation of functions and of trainings by configuration."""
+    """Figure 11: degradation of functions and of trainings by configuration, of as many policies as there are colours."""
+    shown = section.policies[: len(_STYLES)]
     figure = _figure(9.2, 4.0, section.caption("Lines: 95 % intervals over seeds. Run times over the mean alone; none: no function ran."))
     places = np.arange(len(section.configurations))
-    width = 0.8 / len(section.policies)
+    width = 0.8 / len(shown)
     for axes, metric, heading in zip(figure.subplots(1, 2), ("sld", "sfd"), ("Functions (SLD)", "Trainings (SFD)"), strict=True):
-        for position, policy in enumerate(section.policies):
-            shift = width * (position - (len(section.policies) - 1) / 2)
+        for position, policy in enumerate(shown):
+            shift = width * (position - (len(shown) - 1) / 2)
             values = [section.interval(f"{metric}.{policy}", configuration) for configuration in section.configurations]
             _bars(axes, (places + shift).tolist(), values, position, width=width * 0.92, label=policy)
         axes.set_title(heading, loc="left")
@@ -202,7 +209,7 @@ def draw_configurations(section: Section) -> Figure:
         axes.grid(axis="y", linewidth=0.4)
         axes.set_axisbelow(True)
     figure.axes[0].set_ylabel("degradation")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(section.policies), fontsize=8)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(shown), fontsize=8)
     return figure
 
 
@@ -237,7 +244,7 @@ def draw_methods(section: Section) -> Figure:
         f"Above: means and 95 % intervals over seeds, mean over configurations. Below: by how many points {first} is better (right of the "
         "line), differences paired by seed, 95 % intervals; shaded: a deficit of at most one point."
     )
-    figure = _figure(9.6, 5.6, section.caption(note))
+    figure = _figure(max(9.6, 3.0 + 0.9 * len(section.policies)), 5.6, section.caption(note))
     panels = figure.subplots(2, len(FIGURE_14), height_ratios=(2, 1.1), squeeze=False)
     for column, metric in enumerate(FIGURE_14):
         axes = panels[0, column]
@@ -272,6 +279,61 @@ def _advantages(axes: Axes, section: Section, metric: str, others: Sequence[str]
     if metric == next(iter(FIGURE_14)):
         marks = [Line2D([], [], color=colour, marker="o", linewidth=2, label=verdict.value) for verdict, colour in colours.items()]
         axes.figure.legend(handles=marks, loc="outside upper right", ncols=3, fontsize=7.5)
+
+
+def draw_tradeoff(section: Section) -> Figure:
+    """Deadlines met against training lost: a point for each policy, a curve for the product over its budgets."""
+    budgets = sorted(int(policy.removeprefix(_BUDGETED)) for policy in section.policies if policy.startswith(_BUDGETED))
+    others = [policy for policy in section.policies if not policy.startswith(_BUDGETED)]
+    several = section.configurations if len(section.configurations) > 1 else []
+    note = (
+        "Means over seeds; above and left is better. Filled: late invocations are executed, as the paper says of Random; hollow: "
+        "what cannot be in time is dropped. Numbers at the curve: budget of a training, rising. Dotted: a tenth of the training lost."
+    )
+    figure = _figure(11.0 if several else 6.5, 7.2 if several else 5.6, section.caption(note))
+    if several:
+        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.1, 2))[0]
+        grid = right.subplots(math.ceil(len(several) / 2), 2, squeeze=False).flat
+        panels = [(left.subplots(), None, "mean of all configurations"), *((next(grid), name, name) for name in several)]
+    else:
+        panels = [(figure.subplots(), None, "")]
+    for axes, configuration, title in panels:
+        _trade(axes, section, others, budgets, configuration)
+        axes.set_title(title, loc="left", fontsize=9)
+    first = panels[0][0]
+    first.set_xlabel("training lost")
+    first.set_ylabel("deadlines met, of all submitted (DSR)")
+    figure.legend(*first.get_legend_handles_labels(), loc="outside upper left", ncols=5 if several else 3, fontsize=8)
+    return figure
+
+
+def _trade(axes: Axes, section: Section, others: Sequence[str], budgets: Sequence[int], configuration: str | None) -> None:
+    size = 9 if configuration is None else 7
+
+    def at(policy: str) -> tuple[float, float]:
+        lost, met = (section.interval(f"{metric}.{policy}", configuration).mean for metric in ("train_loss", "dsr"))
+        return lost, met
+
+    for position, policy in enumerate(others):
+        root = policy.removesuffix("-all")
+        colour, marker = _ROOTS.get(root, _look(position)[:2])
+        filled = policy.endswith("-all") or f"{root}-all" not in others
+        lost, met = at(policy)
+        axes.plot(
+            lost, met, linestyle="none", marker=marker, markersize=size, color=colour, markeredgewidth=1.6,
+            markerfacecolor=colour if filled else "none", label=policy, zorder=5 - position / 10,
+        )  # fmt: skip
+    curve = [at(f"{_BUDGETED}{budget}") for budget in budgets]
+    axes.plot(*zip(*curve, strict=True), color="0.1", marker="P", markersize=6, linewidth=1.6, label="smore-product, by budget")
+    for budget, point in zip(budgets, curve, strict=True) if configuration is None else ():
+        axes.annotate(f"{budget} %", point, xytext=(5, -12), textcoords="offset points", fontsize=8)
+    axes.axvline(0.1, color="0.6", linewidth=0.8, linestyle=":")
+    axes.set_xlim(left=-0.01)
+    axes.set_ylim(-0.03, 1.03)
+    _percent(axes)
+    _percent(axes, "x")
+    axes.grid(linewidth=0.4)
+    axes.set_axisbelow(True)
 
 
 # ---- MIG: figure 18 ----------------------------------------------------------------------------------------------------------------------
@@ -376,11 +438,14 @@ def draw_side(names: Sequence[str], metrics: Sequence[str], found: Callable[[str
 
 def draw(section: Section) -> Iterator[Picture]:
     """
-    What can be drawn of a comparison: 14 of any; besides it of slices figure 18, of one configuration 7 to 10, of several 11 to 13, and
+    What can be drawn of a comparison: 14 of any, with a curve where the product stands in it with several budgets; besides it of
+    slices figure 18, of one configuration 7 to 10, of several 11 to 13, and
     nothing of a case so small that it was solved.
     """
     if len(section.policies) > 1:
         yield _simulated(section, "methods", "14", "Policies compared", draw_methods(section))
+    if sum(policy.startswith(_BUDGETED) for policy in section.policies) > 1:
+        yield _simulated(section, "tradeoff", "14", "Deadlines met against training lost", draw_tradeoff(section))
     if section.bound is not None:
         return
     sliced = any(gpu.sevenths != 7 for configuration in section.configurations for gpu in section.world(configuration).gpus)

@@ -166,7 +166,8 @@ class Section:
     @cached_property
     def _loaded(self) -> Preset:
         path = self.folder / f"{self.preset}.yaml"
-        return load(str(path), factors=self.document["factors"], interference=self.document["interference"])
+        document = self.document
+        return load(str(path), factors=document["factors"], interference=document["interference"], truth=document["truth"])
 
     def world(self, configuration: str) -> World:
         return self._loaded.worlds[configuration]

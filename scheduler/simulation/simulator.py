@@ -166,8 +166,8 @@ class Result:
 
     ``gpus`` [N, len(GPU_COLUMNS)], over the span of the trace: seconds alive; integrals of the training's slowdown, of its progress (1 /
     slowdown), of utilisation min(1, U) and of the functions' part of it; instance-seconds loaded (loading ones included) and executing; the
-    training's utilisation alone. ``meta``: world, trace, seed, policy, refusals. ``policy_s`` is processor time spent in ``decide``, and no
-    part of what :meth:`write` writes.
+    training's utilisation alone. ``meta``: world, trace, seed, policy, refusals, ``warm_at_start`` [N][F] instances.
+    ``policy_s`` is processor time spent in ``decide``, and no part of what :meth:`write` writes.
     """
 
     functions: tuple[str, ...]
@@ -278,6 +278,7 @@ class _Simulation:
         self._feasible: list[Feasible | None] = [None] * functions
         self._queued = [0] * functions
         self._windows = np.random.default_rng([seed, 3])
+        self._pool = self._sized()
 
     # ---- the loop -----------------------------------------------------------------------------------------------------------------------
 
@@ -599,19 +600,43 @@ class _Simulation:
         gpu.instances -= 1
         gpu.free_mib += self._need[function]
 
+    def _sized(self) -> list[list[int]]:
+        """
+        Instances of each function that are to be warm on each GPU instance [N][F], as the world's ``keep_warm``,
+        ``warm_share`` and ``burst`` say.
+
+        Every function has one somewhere, the largest first, where most memory is left; unless there is no room for one of each.
+        Then each GPU instance has as many of each as are wanted, those with the most work for their memory first. What does not
+        fit is passed over.
+        """
+        world, n, functions = self._world, len(self._gpus), len(self._need)
+        busy_s = np.bincount(self._function, self._alone, functions) if self._function else np.zeros(functions)
+        load = busy_s / max(self._duration, 1e-9)
+        share = [max(world.keep_warm, math.ceil(world.burst * one / n)) for one in load.tolist()]
+        room = [world.warm_share * gpu.free_mib for gpu in self._gpus]
+        left = room.copy()
+        found = [[0] * functions for _ in range(n)]
+
+        def place(row: int, function: int) -> None:
+            if found[row][function] < share[function] and self._need[function] <= left[row]:
+                found[row][function] += 1
+                left[row] -= self._need[function]
+
+        each = [function for function in range(functions) if share[function] and self._need[function] <= max(room)]
+        for function in sorted(each, key=lambda one: -self._need[one]):
+            place(max(range(n), key=left.__getitem__), function)
+        if sum(map(sum, found)) < len(each):
+            found[:], left[:] = [[0] * functions for _ in range(n)], room
+        for function in sorted(range(functions), key=lambda one: -load[one] / self._need[one]):
+            for row in range(n):
+                for _ in range(share[function]):
+                    place(row, function)
+        return found
+
     def _kept_warm(self, gpu: _Gpu) -> list[int]:
-        """Functions of which an instance is missing, in an order that begins elsewhere on each GPU instance, as memory allows (A35)."""
-        world, functions = self._world, len(self._need)
-        total = gpu.spec.memory_mib - world.training_mib(gpu.spec)
-        left, missing = world.warm_share * total, []
-        for position in range(functions * world.keep_warm):
-            function = (gpu.index + position) % functions
-            left -= self._need[function]
-            if left < 0:
-                break
-            if gpu.count[function] <= position // functions:
-                missing.append(function)
-        return missing
+        """Functions of which instances are missing, once for each."""
+        wanted = self._pool[gpu.index]
+        return [function for function, count in enumerate(gpu.count) for _ in range(wanted[function] - count)]
 
     def _preload(self, gpu: _Gpu) -> None:
         """The prewarmer's instances stand already: at the beginning, and when a GPU instance comes back."""
@@ -676,7 +701,10 @@ class _Simulation:
         for index, function in enumerate(self._world.functions):
             idle = gpu.idle[index]
             while (
-                function.keep_alive_s >= 0 and idle and now - idle[0] > function.keep_alive_s and gpu.count[index] > self._world.keep_warm
+                function.keep_alive_s >= 0
+                and idle
+                and now - idle[0] > function.keep_alive_s
+                and gpu.count[index] > self._pool[gpu.index][index]
             ):
                 self._offload(gpu, index)
                 changed = True
@@ -876,6 +904,7 @@ class _Simulation:
             meta={
                 "world": world.name, "truth": world.truth.name, "trace": trace.name, "duration_s": self._duration, "seed": self._seed,
                 "policy": self._name, "refused_dispatches": self._refused, "trainings": [str(gpu.training) for gpu in world.gpus],
+                "warm_at_start": self._pool,
             },
             policy_s=self._policy_s,
         )  # fmt: skip

@@ -108,8 +108,9 @@ class World:
     training's loss takes to measure (smore/domain/loss.py). ``closed_loop``: reports hold the iterations by which a policy keeps budgets.
     ``lost_s``: silence after
     which a GPU instance counts as lost. ``keep_warm`` instances of every function stand on every GPU instance as long as they take no more
-    than ``warm_share`` of the memory that the training leaves (A35): the prewarmer, the same for every policy. ``deadline``: bounds of the
-    factor on a function's P99 alone, drawn with the trace (A30).
+    than ``warm_share`` of the memory that the training leaves (A35); with ``burst`` > 0 as many as the mean rates of the trace
+    ask for times ``burst``, where that is more (A39). This stands for a prewarmer that knows the mean rates beforehand, and is
+    the same for every policy. ``deadline``: bounds of the factor on a function's P99 alone, drawn with the trace (A30).
     """
 
     name: str
@@ -130,6 +131,7 @@ class World:
     retry_s: float = 0.01
     keep_warm: int = 1
     warm_share: float = 0.3
+    burst: float = 0.0
     deadline: tuple[float, float] = (1.0, 4.0)
     failures: tuple[Failure, ...] = ()
 
@@ -419,6 +421,7 @@ def parse(raw: object, path: str = "", *, base: Truth | None = None) -> World:
         retry_s=reader.number("retry_s", 0.01, 1e-4, 3600),
         keep_warm=reader.whole("keep_warm", 1, 0, 62),
         warm_share=reader.number("warm_share", 0.3, 0, 1),
+        burst=reader.number("burst", 0, 0, 100),
         deadline=(float(deadline[0]), float(deadline[1])),
         failures=tuple(failures),
     )
@@ -447,9 +450,10 @@ def names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
-def load(name: str, *, factors: Mapping[str, float] | None = None, interference: bool = True) -> Preset:
+def load(name: str, *, factors: Mapping[str, float] | None = None, interference: bool = True, truth: str = "") -> Preset:
     """
-    A preset by name, or a file of that form by its path. Its truth with every parameter times its factor, or without interference.
+    A preset by name, or a file of that form by its path. Its truth, or another one by its name, with every parameter times its factor,
+    or without interference.
 
     Raises BadWorld for a name that does not exist.
     """
@@ -471,6 +475,8 @@ def load(name: str, *, factors: Mapping[str, float] | None = None, interference:
         if not isinstance(differs, Mapping):
             raise bad(f"configurations.{key}", "a mapping is expected")
         document = common | dict(differs) | {"name": str(key) or path.stem}
+        if truth:
+            document["truth"] = truth
         if factors:
             document["factors"] = dict(factors)
         if not interference:

@@ -1,12 +1,14 @@
 """Whatever the table says and whatever comes: no budget is passed by its own prediction, and the order of GPU instances means nothing."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.policy import kernel
 from scheduler.policy.core import Engine
+from scheduler.policy.decisions import Dispatch
 from scheduler.policy.events import Event, InvocationSettled, TableUpdated
 from scheduler.policy.knobs import preset
 from tests.unit.test_policy_engine import NOW, arrived, function, gpu, known, own, placed
@@ -76,3 +78,31 @@ def test_elasticflow_is_smore_where_nothing_ever_waits_beside_another(table: Tab
     """They differ in order and in the fast mode only (digest 3.3)."""
     one, other = (list(run(Engine(preset(name)), table, plan, gpus(), alone=True)) for name in ("smore", "elasticflow"))
     assert one == other
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.sampled_from(["smore", "smore-product", "elasticflow", "edf-util-all", "random-all"]),
+    st.lists(st.integers(0, FUNCTIONS - 1), min_size=100, max_size=100),
+    st.tuples(*[st.floats(0.0, 9_000.0)] * TRAININGS),
+    st.tuples(*[st.floats(10.0, 4_000.0)] * FUNCTIONS),
+)
+def test_a_hundred_dispatches_at_once_never_take_more_memory_than_there_is(
+    policy: str, which: list[int], used: tuple[float, ...], sizes: tuple[float, ...]
+) -> None:
+    """No report comes between them: what is on its way to a load is reserved. Digest 2.19 (4)."""
+    engine = Engine(preset(policy))
+    told = [function(number, max_warm=62) for number in range(FUNCTIONS)]
+    told = [
+        replace(one, spec=replace(one.spec, profile=replace(one.spec.profile, memory_mib=size)))
+        for one, size in zip(told, sizes, strict=True)
+    ]
+    clear = known([[0.0] * FUNCTIONS] * TRAININGS)
+    reports = [gpu(f"g{number}", number, warm=0, slots=62, memory_used=used[number], utilisation=0.0) for number in range(TRAININGS)]
+    decisions = engine.decide(NOW, [clear, *told, *reports, *[arrived(one, f"{number:03d}") for number, one in enumerate(which)]])
+    taken = dict.fromkeys((report.gpu for report in reports), 0.0)
+    for decision in decisions:
+        if isinstance(decision, Dispatch):
+            taken[decision.gpu] += sizes[int(decision.function[-1])]
+    for report in reports:
+        assert taken[report.gpu] <= max(0.0, report.memory_total - report.memory_used) + 1e-6

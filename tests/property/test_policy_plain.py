@@ -49,12 +49,16 @@ class Gpu:
     training: int | None
     balance: float
     at: float
-    sm: float = 0.0
     runs: list[Run] = field(default_factory=list)
 
     @property
     def jobs(self) -> int:
         return self.told.jobs
+
+    @property
+    def trains(self) -> float:
+        """SM in use by all but functions."""
+        return max(0.0, self.told.utilisation - self.told.function_utilisation)
 
     def earns(self, aim: float) -> float:
         budget = self.told.losses[0].budget if self.jobs else inf
@@ -183,6 +187,9 @@ class Plain:
         parked = sum(name == self.demands[column].function for name, _, _ in gpu.told.parked)
         return kernel.HOST if parked > max(0, outstanding - resident) else kernel.COLD
 
+    def sm(self, gpu: Gpu) -> float:
+        return gpu.trains + sum(self.demands[run.column].sm for run in gpu.runs)
+
     def begin(self, gpu: Gpu, batch: Batch, now: float) -> None:
         gpu.runs.append(
             Run(
@@ -190,12 +197,10 @@ class Plain:
                 ends=batch.expected_end_at,
             )
         )  # fmt: skip
-        gpu.sm += self.demands[batch.column].sm
         self.go_on(gpu, now)
 
     def end(self, gpu: Gpu, position: int, now: float) -> None:
-        sm = gpu.sm - self.demands[gpu.runs.pop(position).column].sm
-        gpu.sm = max(gpu.told.utilisation, sm) if gpu.runs else gpu.told.utilisation
+        del gpu.runs[position]
         self.go_on(gpu, now)
 
     # ---- Algorithm 1 ------------------------------------------------------------------------------------------------------------------
@@ -207,8 +212,7 @@ class Plain:
         load_s = {kernel.COLD: demand.load_s, kernel.HOST: demand.host_s}.get(state, 0.0)
         ends = now + run_s * (1.0 + knobs.guard) * (1.0 + slowed) + load_s
         told = gpu.told
-        sm = max(0.0, told.utilisation - told.function_utilisation) if gpu.jobs else 0.0
-        sm, room = (gpu.sm if knobs.sm_rule is SmRule.TOTAL else sm), knobs.sm_cap - demand.sm
+        sm, room = (self.sm(gpu) if knobs.sm_rule is SmRule.TOTAL else gpu.trains), knobs.sm_cap - demand.sm
         if len(gpu.runs) >= told.slots:
             return kernel.NO_SLOT, ends
         if state == kernel.BUSY:
@@ -351,9 +355,6 @@ class Pair:
         gpu = plain.gpus[row]
         gpu.told, gpu.training = told, tabled
         gpu.balance, gpu.at = gpu.earns(self.knobs.aim) * self.knobs.account_s, self.now
-        busy = sum(plain.demands[run.column].sm for run in gpu.runs)
-        trains = max(0.0, told.utilisation - told.function_utilisation) if told.jobs else 0.0
-        gpu.sm = max(told.utilisation, trains + busy)
         plain.go_on(gpu, self.now)
 
     def begin(self, row: int, column: int, run_s: float) -> None:
@@ -425,7 +426,8 @@ class Pair:
         """Every fact and effect on a row."""
         cluster, plain, gpu = self.engine.cluster, self.plain, self.plain.gpus[row]
         facts = {
-            kernel.USED: len(gpu.runs), kernel.RESERVED: plain.reserved(gpu), kernel.SM: gpu.sm, kernel.NOW_TRAINING: plain.lost_now(gpu),
+            kernel.USED: len(gpu.runs), kernel.RESERVED: plain.reserved(gpu), kernel.SM: plain.sm(gpu),
+            kernel.NOW_TRAINING: plain.lost_now(gpu),
             kernel.GATE: kernel.NO_SLOT if len(gpu.runs) >= gpu.told.slots else kernel.OPEN,
         }  # fmt: skip
         for name, value in facts.items():

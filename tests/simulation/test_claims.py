@@ -5,7 +5,7 @@ import math
 import pytest
 
 from scheduler.simulation.claims import Claim, Verdict, claims, judge
-from scheduler.simulation.metrics import Interval, advantage
+from scheduler.simulation.metrics import FIGURE_14, Interval, advantage
 
 
 def interval(low: float, high: float) -> Interval:
@@ -59,3 +59,9 @@ def test_signs_are_counted_over_worlds() -> None:
     assert found[2].remark.endswith("without interference, where there is nothing to tell apart")
     alone = judge(["a", "b"], dict.fromkeys(names, interval(0.01, 0.02)), [], {})
     assert math.isnan(alone[0].worlds) and alone[0].remark == ""
+
+
+def test_the_paper_compares_utilisation_with_elasticflow_alone() -> None:
+    of_paper = {str(claim.name) for claim in claims(["smore", "elasticflow", "random-all", "smore-product-b10"]) if claim.published}
+    assert of_paper == {f"{metric}.elasticflow" for metric in FIGURE_14} | {f"{metric}.random-all" for metric in ("dsr", "sfd", "sld")}
+    assert not any(claim.published for claim in claims(["smore-product", "random"]))

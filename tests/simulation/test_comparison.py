@@ -53,7 +53,10 @@ def test_compare_prints_figures_with_intervals(preset: str, capsys: pytest.Captu
         expected = sign * (figures[f"{metric}.smore"] - figures[f"{metric}.edf_util"])
         assert figures[f"advantage.{metric}.edf_util"] == pytest.approx(expected, abs=1e-5)
         assert figures[f"not_worse.{metric}.edf_util"] in (0, 1)
-    assert set(document["configurations"]) == {"light", "heavy"}
+    for metric in ("dsr", "dsr_admitted", "train_loss"):
+        each = [figures[f"{metric}.edf_util.{configuration}"] for configuration in ("light", "heavy")]
+        assert figures[f"{metric}.edf_util"] == pytest.approx(sum(each) / 2, abs=1e-5)
+    assert figures["loaded_at_start.smore"] == figures["loaded_at_start.edf_util"] == 3
     assert "4/4 cells" in printed.err and "s left" in printed.err
     assert "smore against the others" in printed.out and "of smore no worse than edf-util's" in printed.out
 
@@ -101,6 +104,7 @@ def test_every_policy_of_a_cell_meets_the_same(preset: str, tmp_path: Path) -> N
     one, other = (Result.read(path) for path in sorted(out.glob("*.npz")))
     assert (one.arrival_s == other.arrival_s).all() and (one.deadline_s == other.deadline_s).all()
     assert {one.meta["policy"], other.meta["policy"]} == {"smore", "edf-util"}
+    assert one.meta["warm_at_start"] == other.meta["warm_at_start"] == [[1, 1, 1], [1, 1, 1]]
 
 
 def test_run_and_trace_write_the_same_bytes_again(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,6 +130,7 @@ def test_run_and_trace_write_the_same_bytes_again(preset: str, tmp_path: Path, c
         (["compare", "--policies", "edf-util:sm_cap"], "'sm_cap' is not of the form knob=value"),
         (["compare", "--policies", "smore,smore"], "policies: at least one policy is expected, each once"),
         (["compare", "--factors", "speed=2"], "speed: no parameter of the ground truth has this name"),
+        (["compare", "--truth", "moon"], "truth: 'moon' is not known; known are digest, turns, cpu-partition"),
         (["compare", "--factors", "u=much"], "factors.u: a number is expected"),
         (["compare", "--trace", "rate_per_min=-5"], "trace.rate_per_min: a number in"),
         (["compare", "--predictor", "kind=guess"], "predictor.kind: one of sampled, exact, none is expected"),

@@ -31,7 +31,7 @@ def result(**changed: object) -> Result:
         "p99": 1.25,
         # alive, slow, work, busy, function, loaded, executing, training alone
         "gpus": np.array([[10.0, 11.0, 9.5, 6.0, 1.0, 20.0, 5.0, 0.5], [8.0, 8.0, 8.0, 2.4, 0.4, 10.0, 1.0, 0.0]]),
-        "meta": {"duration_s": 10.0},
+        "meta": {"duration_s": 10.0, "warm_at_start": [[1, 0], [1, 1]]},
     }
     return Result(**(values | changed))  # type: ignore[arg-type]
 
@@ -57,6 +57,7 @@ def test_figures_by_hand() -> None:
     assert found["sld"] == pytest.approx((1.5 + 3.0) / 2 / mean - 1)
     assert found["cold"] == 1 / 3
     assert found["waste"] == pytest.approx(1 - 6 / 30)
+    assert (found["loaded"], found["loaded_at_start"]) == ((20 / 10 + 10 / 8) / 2, 1.5)
     assert found["harvest"] == pytest.approx(0.2 / 10 / 2)
 
 

@@ -16,7 +16,7 @@ from scheduler.simulation.comparison import Plan, run_cell
 from scheduler.simulation.simulator import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, SUCCEEDED, Inconsistent, Result, simulate
 from scheduler.simulation.traces import BadTrace, Trace
 from scheduler.simulation.truth import Truth
-from scheduler.simulation.world import Failure, Function, Gpu, Training, World
+from scheduler.simulation.world import Failure, Function, Gpu, Training, World, load
 from smore.domain.invocation import Cause
 from tests.simulation.policies import AtOnce, Reckless, dispatch
 
@@ -119,13 +119,41 @@ def test_a_load_is_reported_while_it_lasts_and_when_it_is_done() -> None:
     assert (2.73, [("bert", 1, 1)], []) in changes
 
 
+def test_what_does_not_fit_the_warm_pool_is_passed_over() -> None:
+    """A function larger than the pool is left out and no other with it: the same instances stand on every GPU instance."""
+    for name, configuration in load("fig14").worlds.items():
+        policy = AtOnce()
+        simulate(configuration, trace(functions=["bert"]), lambda _, policy=policy: policy, seed=0)  # type: ignore[misc]
+        first = {report.gpu: {function for function, _, _ in report.warm} for at, report in policy.reports() if at == 0.0}
+        for gpu in configuration.gpus:
+            left = configuration.warm_share * (gpu.memory_mib - configuration.training_mib(gpu))
+            left -= sum(configuration.memory_mib(one) for one in configuration.functions if one.name in first[gpu.name])
+            absent = [one for one in configuration.functions if one.name not in first[gpu.name]]
+            assert left >= 0 and all(configuration.memory_mib(one) > left for one in absent), (name, gpu)
+
+
+def test_the_warm_pool_is_sized_by_rate_and_run_time() -> None:
+    """Digest A39: 60 runs of 37 ms a second and a half more ask for 4 instances, 2 on each GPU instance; one without requests has one."""
+    gpus = (Gpu(name="gpu0"), Gpu(name="gpu1"))
+    many = trace(*[(i / 60, "bert") for i in range(60)], functions=["bert", "vgg16"])
+    result, _ = run(world("bert", "vgg16", gpus=gpus, burst=1.5), many)
+    assert result.meta["warm_at_start"] == [[2, 1], [2, 1]]
+    # What is asked for and does not fit is passed over; each function stands somewhere first.
+    small = tuple(replace(gpu, memory_mib=1000.0) for gpu in gpus)
+    result, _ = run(world("bert", "vgg16", gpus=small, burst=1.5), many)
+    assert sorted(result.meta["warm_at_start"]) == [[0, 1], [1, 0]]
+    # Where there is no room for one of each, the one with the most work for its memory comes first.
+    result, _ = run(world("bert", "vgg16", gpus=small[:1], burst=1.5), many)
+    assert result.meta["warm_at_start"] == [[1, 0]]
+
+
 def test_idle_instances_make_room_least_recently_used_first() -> None:
     """Memory for two instances: the third function drives out the one that was used longer ago."""
     functions = ("vgg16", "deepvit", "resnet50")
     memory = sum(world(*functions).memory_mib(Function(name=name, model=name)) for name in functions[:2]) + 1
-    small = world(*functions, gpus=(Gpu(name="gpu0", memory_mib=memory),))
+    small = world(*functions, gpus=(Gpu(name="gpu0", memory_mib=memory),), keep_warm=0)
 
-    _, policy = run(small, trace((0.1, "vgg16"), (0.2, "deepvit"), (0.3, "resnet50"), functions=functions))
+    _, policy = run(small, trace((0.0, "vgg16"), (3.0, "deepvit"), (6.0, "resnet50"), functions=functions, duration_s=9.0))
 
     last = policy.reports()[-1][1]
     assert sorted(name for name, _, _ in last.warm) == ["deepvit", "resnet50"]

@@ -1,5 +1,6 @@
 """Worlds and presets: what they hold, and how what cannot be is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,14 @@ def test_fig14_is_what_it_says() -> None:
     assert preset.trace == {"kind": "azure", "rate_per_min": 16000, "seconds": 60}
     assert preset.predictor["fraction"] == 0.2
     assert preset.policies == ("smore", "elasticflow", "edf-util", "random")
+
+
+def test_the_repaired_figure_14_differs_from_the_first_in_pool_and_policies_alone() -> None:
+    first, repaired = world.load("fig14"), world.load("fig14-paper")
+    assert {name: replace(one, warm_share=0.3, burst=0.0) for name, one in repaired.worlds.items()} == first.worlds
+    assert {(one.warm_share, one.burst) for one in repaired.worlds.values()} == {(0.9, 1.5)}
+    assert (repaired.trace, repaired.predictor) == (first.trace, first.predictor)
+    assert set(repaired.policies) > set(first.policies)
 
 
 def test_the_truth_of_a_preset_can_be_changed() -> None:

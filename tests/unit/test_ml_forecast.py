@@ -101,6 +101,18 @@ def test_a_function_keeps_its_weights_when_others_come_and_go() -> None:
     np.testing.assert_allclose(model.forecast()[0][[0, 2]], before, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("alpha", "expected"), [(0.5, [7.0, 2.0]), (0.25, [5.5, 3.0]), (1.0, [10.0, 0.0]), (0.0, [4.0, 4.0])])
+def test_the_blend_of_long_and_short_by_hand(alpha: float, expected: list[float]) -> None:
+    """Eq. 8: alpha x 10 + (1 - alpha) x 4 of the first function, alpha x 0 + (1 - alpha) x 4 of the second."""
+    model = LongShort(alpha=alpha)
+    long, short = (np.array([[10.0], [0.0]]), np.zeros((2, 1))), (np.array([[4.0], [4.0]]), np.zeros((2, 1)))
+    model.long.forecast = lambda horizon=1: long  # type: ignore[method-assign, assignment]
+    model.short.forecast = lambda horizon=1: short  # type: ignore[method-assign, assignment]
+    mean, chance = model.forecast()
+    np.testing.assert_allclose(mean[:, 0], expected)
+    np.testing.assert_allclose(chance[:, 0], 1.0 - np.exp(-np.array(expected)))
+
+
 def test_compiled_cells_say_what_the_trained_ones_say() -> None:
     """Weights that differ from function to function, inputs far out in the flat parts of the gates too."""
     cells = Cells(5, hidden=32)

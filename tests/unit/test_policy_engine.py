@@ -13,13 +13,14 @@ import pytest
 from scheduler.policy import kernel
 from scheduler.policy.budget import JobLoss
 from scheduler.policy.core import Engine
-from scheduler.policy.decisions import Decision, Dispatch, Refusal
+from scheduler.policy.decisions import Decision, Dispatch, End, Refusal
 from scheduler.policy.events import Event, FunctionKnown, GpuLost, GpuReported, InvocationArrived, InvocationSettled, TableUpdated
-from scheduler.policy.knobs import PRESETS, Knobs, Order, UnknownPolicy, preset
+from scheduler.policy.knobs import EXECUTED_S, PRESETS, Knobs, Order, UnknownPolicy, preset
 from scheduler.policy.load import LoadSwitch
 from scheduler.tables import ArrayTable
 from smore.degradation import Table
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.invocation import Cause
 from tests.tables import DEVICE, MODE, place
 
 NOW = 1_000.0
@@ -222,6 +223,19 @@ def test_nothing_is_placed_where_no_sm_is_left() -> None:
     assert [id_ for id_, _ in placed(engine.decide(NOW, events))] == ["0", "1"]
 
 
+@pytest.mark.parametrize("policy", ["smore", "edf-util-total"])
+def test_past_use_of_functions_is_not_counted_again(policy: str) -> None:
+    """The training uses 0.5; functions used 0.4 in the last interval and are done: one of 0.3 fits, and again after it has ended."""
+    engine = Engine(preset(policy))
+    busy = gpu("a", functions=1, utilisation=0.9, function_utilisation=0.4)
+    decisions = engine.decide(NOW, [known([[0.0]]), function(0, sm=0.3), busy, arrived(0, "1"), arrived(0, "2")])
+    assert placed(decisions) == [("1", "a")]  # two of them would take 1.1
+    # A report while it runs: what it uses is reserved once.
+    assert placed(engine.decide(NOW + 0.001, [gpu("a", functions=1, utilisation=0.9, function_utilisation=0.4)])) == []
+    assert engine.cluster.fact(kernel.SM)[0] == pytest.approx(0.8)
+    assert placed(engine.decide(NOW + 0.002, [InvocationSettled(id="1", attempt=1)])) == [("2", "a")]
+
+
 def test_a_later_deadline_in_the_lane_is_tried_where_the_earliest_cannot_be_met() -> None:
     engine = Engine(preset("smore"))
     events = [known([[0.0]], [[1.5]]), function(0), gpu("a", functions=1), arrived(0, "1", within=0.02), arrived(0, "2", within=0.03)]
@@ -288,6 +302,27 @@ def test_warm_ones_are_looked_at_first() -> None:
     assert placed(engine.decide(NOW, [arrived(0, "1")])) == [("1", "g77")]
 
 
+def test_figure_6_of_the_paper() -> None:
+    """
+    Three functions in order of P and four GPUs. A goes where the training loses least; where B would be least there is no memory for it, so
+    it goes where it is least of the others; C would break the budget everywhere and goes back, and the round goes on with the next.
+    """
+    table = known([[0.05, 0.05, 0.2, 0.05], [0.02, 0.05, 0.3, 0.04], [0.08, 0.01, 0.15, 0.06], [0.04, 0.03, 0.12, 0.01]])
+    cluster = [gpu(f"g{number}", number, functions=1) for number in range(4)]
+    cluster[2] = replace(cluster[2], memory_used=9_450.0, warm=[])  # 50 MiB are left below the reserve; an instance takes 100
+    engine = Engine(preset("smore"))
+    events: list[Event] = [table, *[function(number) for number in range(4)], *cluster]
+    engine.decide(NOW, events)
+
+    decisions = engine.decide(NOW, [arrived(number, "ABCD"[number]) for number in range(3)])
+
+    assert placed(decisions) == [("A", "g1"), ("B", "g3")]
+    assert sorted(engine.cluster.code[:4].tolist()) == sorted([kernel.OVER_BUDGET] * 3 + [kernel.NO_MEMORY])
+    assert engine.waiting.count("p/f2") == 1 and not any(isinstance(decision, End) for decision in decisions)
+    # C waits and blocks nobody: D, which comes after it in the order, is placed beside it.
+    assert placed(engine.decide(NOW + 0.001, [arrived(3, "D", at=NOW + 0.001)])) == [("D", "g3")]
+
+
 # ---- baselines ---------------------------------------------------------------------------------------------------------------------------
 
 
@@ -327,14 +362,36 @@ def test_edf_util_counts_the_training_alone_and_takes_the_least_utilised() -> No
         gpu("c", functions=1, utilisation=0.7, function_utilisation=0.5), *[arrived(0, str(i)) for i in range(2)],
     ]  # fmt: skip
     assert [name for _, name in placed(Engine(preset("edf-util")).decide(NOW, events))] == ["b", "b"]
-    # With what functions use counted, c is full and b after the first.
-    assert [name for _, name in placed(Engine(preset("edf-util-total")).decide(NOW, events))] == ["b"]
+    # With what runs there counted, b is full after the first.
+    assert [name for _, name in placed(Engine(preset("edf-util-total")).decide(NOW, events))] == ["b", "c"]
 
 
 def test_baselines_place_what_is_too_late_and_too_dear() -> None:
     for name in ("random", "edf-util", "fifo"):
         events = [known([[5.0]], [[5.0]]), function(0), gpu("a", functions=1), arrived(0, "1", within=0.02)]
         assert placed(Engine(preset(name)).decide(NOW, events)) == [("1", "a")]
+
+
+@pytest.mark.parametrize("name", ["random", "edf-util", "edf-util-spread"])
+def test_late_invocations_are_executed_where_a_baseline_says_so(name: str) -> None:
+    """Its run would end after its deadline: dropped, or executed all the same; what nothing takes ends some time."""
+    late: list[Event] = [function(0), gpu("a", functions=1), arrived(0, "1", at=NOW - 6.0, within=5.0)]
+    (dropped,) = Engine(preset(name)).decide(NOW, late)
+    assert isinstance(dropped, End) and dropped.cause is Cause.DEADLINE_EXPIRED
+    engine = Engine(preset(f"{name}-all"))
+    assert placed(engine.decide(NOW, late)) == [("1", "a")]
+    assert engine.decide(NOW + 1.0, [gpu("a", functions=1, utilisation=1.0, slots=0), arrived(0, "2")]) == []
+    assert isinstance(engine.decide(NOW + 5.0 + EXECUTED_S, [])[0], End)
+
+
+def test_edf_util_can_spread_over_all_that_pass() -> None:
+    """The least utilised by a counter that is behind takes all; a random choice goes to others, never to one that has no SM left."""
+    events: list[Event] = [
+        function(0), gpu("a", functions=1, utilisation=0.3), gpu("b", functions=1, utilisation=0.2),
+        gpu("full", functions=1, utilisation=0.9), *[arrived(0, str(i)) for i in range(8)],
+    ]  # fmt: skip
+    assert {name for _, name in placed(Engine(preset("edf-util")).decide(NOW, events))} == {"b"}
+    assert {name for _, name in placed(Engine(preset("edf-util-spread")).decide(NOW, events))} == {"a", "b"}
 
 
 def test_exclusive_keeps_away_from_trainings() -> None:
