@@ -472,7 +472,7 @@ class Case:
     @property
     def wall_s(self) -> float:
         """Seconds that are scored."""
-        return 60.0 * (self.work.counts.shape[1] - self.from_minute)
+        return 60.0 * (int(self.work.counts.shape[1]) - self.from_minute)
 
     def rates(self, name: str, part: str) -> Rates:
         return rates(self.scores[name].tally, self.parts[part], self.wall_s)
@@ -501,7 +501,7 @@ def evaluate(preset: Preset, file: str, load_s: float, traces: Path, kept: Path 
     costs = [float(cost(bench.tally(setup), work, RATIOS[1]).sum()) for setup in grid]
     published, best = grid[0], grid[int(np.argmin(costs))]
     reference = replace(best, name="lsth tuned") if best is not published else published
-    theirs = bench.tally(reference)
+    trained = bench.tally(reference)
 
     @cache
     def at(price: float) -> tuple[Setup, list[str]]:
@@ -509,8 +509,8 @@ def evaluate(preset: Preset, file: str, load_s: float, traces: Path, kept: Path 
 
     say(f"{file}, {load_s:g} s: prices")
     ladder = np.stack([bench.tally(at(price)[0]) for price in PRICES])
-    base = base_price(ladder, theirs, parts, parts["overall"])
-    steps = own_prices(ladder, theirs, base)
+    base = base_price(ladder, trained, parts, parts["overall"])
+    steps = own_prices(ladder, trained, base)
     add("never", Setup(name="never"))
     for seconds in (10.0, 60.0, 300.0, 600.0, 1200.0, 3600.0):
         add("keep-alive", Setup(name=f"keep-alive {seconds:g} s", keep_s=seconds))
@@ -541,7 +541,7 @@ def evaluate(preset: Preset, file: str, load_s: float, traces: Path, kept: Path 
     add("gaps", mixed("ours, gaps alone", steps, lambda price: priced("gaps", work, price, None)))
     say(f"{file}, {load_s:g} s: ours on functions that its base price was not tuned on")
     crossfit = [
-        scored(replays, work, mixed(f"ours, deal {deal}", crossfit_prices(ladder, theirs, parts, deal), lambda price: at(price)[0]),
+        scored(replays, work, mixed(f"ours, deal {deal}", crossfit_prices(ladder, trained, parts, deal), lambda price: at(price)[0]),
                preset.seeds, train)
         for deal in range(DEALS)
     ]  # fmt: skip
