@@ -49,6 +49,7 @@ HARVEST = f"""
     WHERE batch_s IS NOT NULL GROUP BY 1, 2
     """  # noqa: S608 - texts of this file
 
+# In the order of time, in which it is read.
 STARTS = """
     WITH minutes AS (
         SELECT date_trunc('minute', finished_at) AS at, project, function,
@@ -58,6 +59,7 @@ STARTS = """
     INSERT INTO run_starts (span, at, project, function, kind, n)
     SELECT 60, at, project, function, kind, n FROM minutes
     UNION ALL SELECT 3600, date_trunc('hour', at, 'UTC'), project, function, kind, sum(n) FROM minutes GROUP BY 1, 2, 3, 4, 5
+    ORDER BY 1, 2
     """
 
 
