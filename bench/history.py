@@ -170,7 +170,7 @@ class Maker:
         self._execute(_LOSS_WINDOWS, span | {"windows": DAYS * 24})
         counting = importlib.import_module("migrations.versions.0011_what_is_kept_of_the_past")
         begin = time.monotonic()
-        for statement in (counting.MINUTES, counting.TOTALS, counting.HARVEST):
+        for statement in (counting.MINUTES, counting.TOTALS, counting.HARVEST, counting.STARTS):
             self._execute(statement)
         spent = time.monotonic() - begin
         progress(f"minutes and totals are counted: {spent:.0f} s")

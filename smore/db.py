@@ -355,7 +355,6 @@ class ExecutionRow(Base):
     __tablename__ = "executions"
     __table_args__ = (
         Index(None, "finished_at"),
-        Index("ix_executions_cold", "finished_at", postgresql_where=text("cold")),
         {"postgresql_with": VACUUM},
     )
 
@@ -518,6 +517,23 @@ class FunctionMinuteRow(Base):
     run_s: Mapped[float]
     load_s: Mapped[float]
     worst_s: Mapped[float]
+
+
+class RunStartsRow(Base):
+    """
+    How the runs began that ended in the ``span`` seconds (a minute, and again in its whole hour) from ``at``: ``n`` of a kind.
+
+    ``kind``: ``warm``, or why a cold start was not foreseen (ExecutionRow.unforeseen; ``unknown`` where nobody said).
+    """
+
+    __tablename__ = "run_starts"
+
+    span: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[datetime] = mapped_column(primary_key=True)
+    project: Mapped[str] = mapped_column(primary_key=True)
+    function: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    n: Mapped[int] = mapped_column(BigInteger)
 
 
 class FunctionTotalRow(Base):

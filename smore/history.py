@@ -11,7 +11,8 @@ harmless. Only then is the stream cut, and never ahead of the leader. Postgres a
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -22,6 +23,7 @@ import msgspec
 import psycopg
 import redis
 from psycopg.rows import TupleRow
+from sqlalchemy import Connection as SqlConnection
 from sqlalchemy import Engine, RowMapping, Select, func, select, tuple_
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -45,7 +47,7 @@ from smore.db import (
 from smore.domain.errors import InvocationNotFound
 from smore.domain.function import FunctionSpec, spec_from_dict
 from smore.domain.invocation import State
-from smore.domain.loss import Window
+from smore.domain.loss import Sums
 from smore.observability import HISTORY_BYTES, RECORD_LAG, RECORD_SKIPPED, RECORDED, RETIRED, logger
 
 log = logger(__name__)
@@ -342,22 +344,33 @@ _EXECUTIONS = _Stage(
     _Execution,
     # Alphabetically, too, running comes after dispatched.
     f"""
-    INSERT INTO executions AS e (invocation, attempt, project, function, gpu, decision_id, state, cause, cold, load_s, run_s, batch, rows,
-        co_runners, jobs, predicted, device, sharing_mode, unforeseen, claimed_at, started_at, finished_at)
-    SELECT invocation, attempt, project, function, gpu, nullif(decision_id, 0), state, cause, nullif(cold, '')::boolean,
-        nullif(load_s, '')::jsonb, nullif(run_s, 0), nullif(batch, 0), nullif(rows, 0), nullif(co_runners, '')::jsonb,
-        nullif(jobs, '')::jsonb, nullif(predicted, '')::jsonb, nullif(device, ''), nullif(sharing_mode, ''),
-        nullif(unforeseen, ''), {_at("claimed")}, {_at("started")}, {_at("finished")}
-    FROM STAGE
-    ON CONFLICT (invocation, attempt) DO UPDATE SET decision_id = coalesce(e.decision_id, excluded.decision_id), state = excluded.state,
-        cause = excluded.cause, cold = excluded.cold, load_s = excluded.load_s, run_s = excluded.run_s,
-        batch = coalesce(excluded.batch, e.batch), rows = excluded.rows, co_runners = excluded.co_runners, jobs = excluded.jobs,
-        device = excluded.device, sharing_mode = excluded.sharing_mode,
-        unforeseen = CASE WHEN excluded.cold IS FALSE THEN NULL
-            ELSE coalesce(e.unforeseen, excluded.unforeseen, CASE WHEN excluded.cold THEN '{LATE}' END) END,
-        predicted = coalesce(e.predicted, excluded.predicted), claimed_at = coalesce(e.claimed_at, excluded.claimed_at),
-        started_at = coalesce(e.started_at, excluded.started_at), finished_at = excluded.finished_at
-    WHERE e.finished_at IS NULL AND (excluded.finished_at IS NOT NULL OR excluded.state > e.state)
+    WITH merged AS (
+        INSERT INTO executions AS e (invocation, attempt, project, function, gpu, decision_id, state, cause, cold, load_s, run_s, batch,
+            rows, co_runners, jobs, predicted, device, sharing_mode, unforeseen, claimed_at, started_at, finished_at)
+        SELECT invocation, attempt, project, function, gpu, nullif(decision_id, 0), state, cause, nullif(cold, '')::boolean,
+            nullif(load_s, '')::jsonb, nullif(run_s, 0), nullif(batch, 0), nullif(rows, 0), nullif(co_runners, '')::jsonb,
+            nullif(jobs, '')::jsonb, nullif(predicted, '')::jsonb, nullif(device, ''), nullif(sharing_mode, ''),
+            nullif(unforeseen, ''), {_at("claimed")}, {_at("started")}, {_at("finished")}
+        FROM STAGE
+        ON CONFLICT (invocation, attempt) DO UPDATE SET decision_id = coalesce(e.decision_id, excluded.decision_id), state = excluded.state,
+            cause = excluded.cause, cold = excluded.cold, load_s = excluded.load_s, run_s = excluded.run_s,
+            batch = coalesce(excluded.batch, e.batch), rows = excluded.rows, co_runners = excluded.co_runners, jobs = excluded.jobs,
+            device = excluded.device, sharing_mode = excluded.sharing_mode,
+            unforeseen = CASE WHEN excluded.cold IS FALSE THEN NULL
+                ELSE coalesce(e.unforeseen, excluded.unforeseen, CASE WHEN excluded.cold THEN '{LATE}' END) END,
+            predicted = coalesce(e.predicted, excluded.predicted), claimed_at = coalesce(e.claimed_at, excluded.claimed_at),
+            started_at = coalesce(e.started_at, excluded.started_at), finished_at = excluded.finished_at
+        WHERE e.finished_at IS NULL AND (excluded.finished_at IS NOT NULL OR excluded.state > e.state)
+        RETURNING e.project, e.function, e.cold, e.unforeseen, e.finished_at
+    ), minutes AS (
+        SELECT date_trunc('minute', finished_at) AS at, project, function,
+            CASE WHEN cold THEN coalesce(unforeseen, 'unknown') ELSE 'warm' END AS kind, count(*) AS n
+        FROM merged WHERE cold IS NOT NULL AND finished_at IS NOT NULL GROUP BY 1, 2, 3, 4
+    )
+    INSERT INTO run_starts AS r (span, at, project, function, kind, n)
+    SELECT 60, at, project, function, kind, n FROM minutes
+    UNION ALL SELECT 3600, date_trunc('hour', at, 'UTC'), project, function, kind, sum(n) FROM minutes GROUP BY 1, 2, 3, 4, 5
+    ON CONFLICT (span, at, project, function, kind) DO UPDATE SET n = r.n + excluded.n
     """,
 )
 
@@ -893,6 +906,7 @@ def rows_before(before: datetime) -> Iterator[_Retirement]:
 def _minutes_before(before: datetime) -> Iterator[_Retirement]:
     for table in ("arrivals_minute", "counted_minutes", "function_minutes"):
         yield _retirement(table, "minute", before)
+    yield _retirement("run_starts", "at", before)
 
 
 def _retirement(table: str, column: str, bound: datetime | int) -> _Retirement:
@@ -1052,6 +1066,15 @@ class JobWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """The closed windows of a job on a GPU instance; ``first_at``, ``last_at``: when the first and the last began, epoch seconds."""
+
+    first_at: float
+    last_at: float
+    sums: Sums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStep:
     """See :class:`smore.db.BudgetStepRow`; ``at`` in epoch seconds."""
 
@@ -1174,10 +1197,22 @@ class Totals:
 
 
 class Reader:
-    """Reads the history, for the API and for people. Postgres away is SQLAlchemy's OperationalError."""
+    """
+    Reads the history, for the API and for people. Postgres away is SQLAlchemy's OperationalError.
+
+    Each method takes a connection of its own, which costs three round trips more: who calls several uses :meth:`together`.
+    """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._connect: Callable[[], AbstractContextManager[SqlConnection]] = engine.connect
+
+    @contextmanager
+    def together(self) -> Iterator["Reader"]:
+        """A reader, for one thread, that reads over one connection."""
+        reader = copy(self)
+        with self._connect() as connection:
+            reader._connect = lambda: nullcontext(connection)
+            yield reader
 
     def invocation(self, project: str, id_: str) -> PastInvocation:
         """Raises InvocationNotFound."""
@@ -1214,7 +1249,7 @@ class Reader:
         columns = [ExecutionRow.attempt, *(getattr(DecisionRow, field.name) for field in fields(PastDecision))]
         query = select(*columns).join(DecisionRow, ExecutionRow.decision_id == DecisionRow.id)
         query = query.where(ExecutionRow.invocation == id_, ExecutionRow.project == project)
-        with self._engine.connect() as connection:
+        with self._connect() as connection:
             return {
                 attempt: PastDecision(id=number, function=function, gpu=gpu, at=at.timestamp(), decision=unpacked(decision))
                 for attempt, number, function, gpu, at, decision in connection.execute(query)
@@ -1229,20 +1264,20 @@ class Reader:
     def job_windows(self, job: str) -> list[JobWindow]:
         return self._all(JobWindow, JobWindowRow, lambda q: q.where(JobWindowRow.job == job).order_by(JobWindowRow.at))
 
-    def loss_windows(self, job: str) -> dict[str, list[Window]]:
-        """The closed windows of a job by GPU instance, in their order."""
+    def closed(self, job: str) -> dict[str, Closed]:
+        """The closed windows of a job by GPU instance."""
         row = LossWindowRow
-        measured = (row.before_s, row.before_n, row.closed_s, row.closed_n, row.closed_sd, row.after_s, row.after_n)
-        query = select(row.gpu, row.start_at, row.end_at, *measured).where(row.job == job).order_by(row.gpu, row.start_at)
-        found: dict[str, list[Window]] = {}
-        with self._engine.connect() as connection:
-            for gpu, start, end, before_s, before_n, closed_s, closed_n, closed_sd, after_s, after_n in connection.execute(query):
-                window = Window(
-                    start=start.timestamp(), end=end.timestamp(), before_s=before_s, before_n=before_n, closed_s=closed_s,
-                    closed_n=closed_n, closed_sd=closed_sd, after_s=after_s, after_n=after_n,
-                )  # fmt: skip
-                found.setdefault(gpu, []).append(window)
-        return found
+        open_s = (row.before_s + row.after_s) / 2
+        ratio = func.sum(open_s).over(partition_by=row.gpu) / func.sum(row.closed_s).over(partition_by=row.gpu)
+        one = select(row.gpu, row.start_at, row.closed_s, open_s.label("open_s"), ratio.label("ratio")).where(row.job == job).subquery().c
+        rest = one.open_s - one.ratio * one.closed_s
+        sums = (func.sum(one.open_s), func.sum(one.closed_s), func.sum(rest * rest))
+        query = select(one.gpu, func.count(), func.min(one.start_at), func.max(one.start_at), *sums).group_by(one.gpu)
+        with self._connect() as connection:
+            return {
+                gpu: Closed(first_at=first.timestamp(), last_at=last.timestamp(), sums=Sums(windows, *of_them))
+                for gpu, windows, first, last, *of_them in connection.execute(query)
+            }
 
     def budget_steps(self, job: str, limit: int) -> list[BudgetStep]:
         """The last ``limit`` steps of the closed loop that were taken for a job, the newest first."""
@@ -1254,7 +1289,7 @@ class Reader:
         """What ran beside a job on its GPU instances, to the end or not, since it began."""
         row = JobHarvestRow
         sums = (func.coalesce(func.sum(row.seconds), 0.0), func.coalesce(func.sum(row.invocations), 0))
-        with self._engine.connect() as connection:
+        with self._connect() as connection:
             seconds, invocations = connection.execute(select(*sums).where(row.job == job, row.gpu.in_(gpus))).one()
         return Harvest(seconds=float(seconds), invocations=int(invocations))
 
@@ -1265,7 +1300,7 @@ class Reader:
         if function is not None:
             query = query.where(row.function == function)
         found: dict[tuple[str, int], list[FunctionTotalRow]] = {}
-        with Session(self._engine) as session:
+        with self._connect() as connection, Session(connection) as session:
             for one in session.scalars(query):
                 found.setdefault((one.function, one.revision), []).append(one)
         return [_totals(name, revision, rows) for (name, revision), rows in found.items()]
@@ -1277,7 +1312,7 @@ class Reader:
         which = (ProfileRow.kind == "solo", ProfileRow.device == place[0], ProfileRow.sharing_mode == place[1])
         same = [document["workload"][name].astext == part for name, part in zip(names, workload.split("/"), strict=True)]
         query = select(document["timing"]).where(*which, *same).order_by(ProfileRow.at.desc())
-        with self._engine.connect() as connection:
+        with self._connect() as connection:
             return list(connection.scalars(query))
 
     def gpu_samples(self, gpu: str, since: float) -> list[GpuSample]:
@@ -1305,7 +1340,7 @@ class Reader:
         )  # fmt: skip
         query = select(*columns).outerjoin(run, (run.invocation == row.id) & (run.attempt == row.attempt))
         query = query.where(*which).order_by(row.arrival_at.desc(), row.id.desc()).limit(most)
-        with self._engine.connect() as connection:
+        with self._connect() as connection:
             count = connection.execute(select(func.count()).select_from(row).where(*which)).scalar_one()
             found = [_served(one) for one in connection.execution_options(yield_per=_PAGE).execute(query).mappings()]
         found.reverse()
@@ -1317,7 +1352,7 @@ class Reader:
         which = (row.at >= _moment(since), row.at < _moment(until))
         means = (func.avg(row.utilisation), func.avg(row.function_utilisation), func.count(), func.max(row.at))
         query = select(row.gpu, *means).where(*which).group_by(row.gpu).order_by(row.gpu)
-        with self._engine.connect() as connection:
+        with self._connect() as connection:
             found = connection.execute(query).all()
             newest = tuple_(row.gpu, row.at).in_([(gpu, last) for gpu, *_, last in found])
             columns = (row.gpu, row.device, row.sharing_mode, row.memory_total_mib)
@@ -1340,7 +1375,7 @@ class Reader:
         columns = (func.count(), spent[0] / func.nullif(alone, 0), (spent[0] + spent[1]) / func.nullif(alone + beside, 0))
         query = select(row.job, row.gpu, *columns).where(row.at >= _moment(since), row.at < _moment(until))
         query = query.group_by(row.job, row.gpu).order_by(func.count().desc(), row.job, row.gpu)
-        with self._engine.connect() as connection:
+        with self._connect() as connection:
             return [
                 JobUse(job=job, gpu=gpu, windows=windows, solo_s=_float(solo), mean_s=_float(mean))
                 for job, gpu, windows, solo, mean in connection.execute(query)
@@ -1350,7 +1385,7 @@ class Reader:
         """How many dispatches each policy decided in [since, until), the busiest first; '' where a decision does not say."""
         name = func.coalesce(DecisionRow.decision["policy"].astext, "")
         query = select(name, func.count()).where(DecisionRow.at >= _moment(since), DecisionRow.at < _moment(until)).group_by(name)
-        with self._engine.connect() as connection:
+        with self._connect() as connection:
             return {str(policy): int(n) for policy, n in connection.execute(query.order_by(func.count().desc(), name))}
 
     def specs(self, revisions: Collection[tuple[str, int]]) -> dict[tuple[str, int], FunctionSpec]:
@@ -1359,24 +1394,22 @@ class Reader:
         row = RevisionRow
         query = select(row.project, row.function, row.number, row.spec)
         query = query.where(tuple_(row.project, row.function, row.number).in_(wanted))
-        with self._engine.connect() as connection:
+        with self._connect() as connection:
             return {
                 (f"{project}/{function}", number): spec_from_dict(spec) for project, function, number, spec in connection.execute(query)
             }
 
     def job_tags(self, jobs: Collection[str]) -> dict[str, dict[str, Any]]:
         """What was said of jobs when they were started (``workload``, ``budget``), by id."""
-        with self._engine.connect() as connection:
+        with self._connect() as connection:
             return {str(job): dict(tags) for job, tags in connection.execute(select(JobRow.id, JobRow.tags).where(JobRow.id.in_(jobs)))}
 
     def _all(self, value: type[_Value], row: type[Base], narrow: Callable[[Select[Any]], Select[Any]]) -> list[_Value]:
         """Values whose fields are the columns of the same name, times as epoch seconds."""
-        columns = [getattr(row, field.name) for field in fields(value)]
-        with self._engine.connect() as connection:
-            return [
-                value(**{name: _plain(cell) for name, cell in one.items()})
-                for one in connection.execute(narrow(select(*columns))).mappings()
-            ]
+        names = [field.name for field in fields(value)]
+        query = narrow(select(*(getattr(row, name) for name in names)))
+        with self._connect() as connection:
+            return [value(**dict(zip(names, map(_plain, one), strict=True))) for one in connection.execute(query)]
 
 
 def _totals(function: str, revision: int, rows: Sequence[FunctionTotalRow]) -> Totals:

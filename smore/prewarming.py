@@ -6,27 +6,30 @@ that nobody counted is no minute without arrivals. What was recorded elsewhere (
 learn from it, and nothing that is counted or accounted for contains it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from math import floor
+from math import ceil, floor
 from typing import Any, Final
 
-from sqlalchemy import Engine, case, delete, func, select, text
+from sqlalchemy import Engine, case, delete, false, func, or_, select, text
 from sqlalchemy.orm import Session
 
 from smore.db import (
     ArrivalsMinuteRow,
     CountedMinuteRow,
-    ExecutionRow,
     ForecasterRow,
-    FunctionMinuteRow,
     InstanceRow,
+    RunStartsRow,
     TraceCountRow,
     TraceRow,
 )
 
 MINUTE_S: Final = 60.0
+HOUR_S: Final = 3600.0
+#: The kind of a run's start that is no cold one (RunStartsRow).
+WARM: Final = "warm"
 #: Minutes of the past that a fit and a forecast see: the long model's day, twice, so that each minute of a day was seen before.
 SPAN_MIN: Final = 2 * 1440
 #: A minute counts where the platform was up in so many of its seconds.
@@ -214,43 +217,33 @@ class Prewarming:
                 select(row.project, row.function, *sums).where(*which).group_by(row.project, row.function)
             ):
                 lives[f"{owner}/{name}"] = values
-            runs, why = self._runs(connection, since, until, project)
+            runs = self._runs(connection, since, until, project)
         found = []
         for function in sorted({*lives, *runs}):
             hits, late, wasted, failed, open_, cold_loads, saved, held, idle, lost, host = lives.get(function, (0,) * 11)
-            invocations, cold = runs.get(function, (0, 0))
+            why = runs.get(function, Counter())
+            invocations, warm = why.total(), why.pop(WARM, 0)
             found.append(
                 FunctionAccount(
-                    function=function, invocations=invocations, cold=cold, hits=hits, late=late, wasted=wasted, failed=failed, open=open_,
-                    cold_loads=cold_loads, saved=int(saved or 0), held_gb_s=float(held or 0.0), idle_gb_s=float(idle or 0.0),
-                    wasted_gb_s=float(lost or 0.0), unforeseen=why.get(function, {}), host_loads=host,
+                    function=function, invocations=invocations, cold=invocations - warm, hits=hits, late=late, wasted=wasted, failed=failed,
+                    open=open_, cold_loads=cold_loads, saved=int(saved or 0), held_gb_s=float(held or 0.0), idle_gb_s=float(idle or 0.0),
+                    wasted_gb_s=float(lost or 0.0), unforeseen=dict(why), host_loads=host,
                 )
             )  # fmt: skip
         return found
 
     @staticmethod
-    def _runs(
-        connection: Any, since: float, until: float, project: str | None
-    ) -> tuple[dict[str, tuple[int, int]], dict[str, dict[str, int]]]:
-        """Runs that ended, whole minutes of them, and how many were cold; cold ones by reason, as far back as rows are kept."""
-        minute, run = FunctionMinuteRow, ExecutionRow
-        which = [minute.minute >= _moment(floor(since / MINUTE_S) * MINUTE_S), minute.minute < _moment(until), minute.ran > 0]
-        cold = [run.finished_at >= _moment(since), run.finished_at < _moment(until), run.cold.is_(True)]
+    def _runs(connection: Any, since: float, until: float, project: str | None) -> dict[str, Counter[str]]:
+        """How the runs began that ended in the whole minutes around [since, until), by function: ``warm``, or why they were cold."""
+        row = RunStartsRow
+        parts = [(row.span == span) & (row.at >= _moment(low)) & (row.at < _moment(high)) for span, low, high in spans(since, until)]
+        query = select(row.project, row.function, row.kind, func.sum(row.n)).where(or_(false(), *parts))
         if project is not None:
-            which.append(minute.project == project)
-            cold.append(run.project == project)
-        sums = (func.sum(minute.ran), func.sum(minute.cold))
-        runs: dict[str, tuple[int, int]] = {
-            f"{owner}/{name}": (int(n), int(of_them))
-            for owner, name, n, of_them in connection.execute(
-                select(minute.project, minute.function, *sums).where(*which).group_by(minute.project, minute.function)
-            )
-        }
-        why: dict[str, dict[str, int]] = {}
-        columns = (run.project, run.function, func.coalesce(run.unforeseen, "unknown"))
-        for owner, name, reason, n in connection.execute(select(*columns, func.count()).where(*cold).group_by(*columns)):
-            why.setdefault(f"{owner}/{name}", {})[reason] = int(n)
-        return runs, why
+            query = query.where(row.project == project)
+        found: dict[str, Counter[str]] = {}
+        for owner, name, kind, n in connection.execute(query.group_by(row.project, row.function, row.kind)):
+            found.setdefault(f"{owner}/{name}", Counter())[kind] = int(n)
+        return found
 
     # ---- forecasters ------------------------------------------------------------------------------------------------------------------
 
@@ -271,6 +264,19 @@ class Prewarming:
             if row is None:
                 return None
             return Fitted(version=row.version, created_at=row.created_at.timestamp(), manifest=row.manifest, model=row.model)
+
+
+def spans(since: float, until: float) -> Iterator[tuple[int, float, float]]:
+    """
+    The whole minutes around [since, until) as (seconds of a row's span, from, to), epoch seconds: whole hours, and minutes before and
+    after them.
+    """
+    begin, end = floor(since / MINUTE_S) * MINUTE_S, ceil(until / MINUTE_S) * MINUTE_S
+    first = min(ceil(begin / HOUR_S) * HOUR_S, end)
+    last = max(floor(end / HOUR_S) * HOUR_S, first)
+    for span, low, high in ((MINUTE_S, begin, first), (HOUR_S, first, last), (MINUTE_S, last, end)):
+        if low < high:
+            yield int(span), low, high
 
 
 def _trace(row: TraceRow, functions: Mapping[str, tuple[str, int]]) -> Imported:

@@ -216,19 +216,19 @@ async def explain(gateway: TheGateway, caller: ReadKey, invocation: str) -> sche
 
 def _told(gateway: Gateway, project: str, id_: str, record: Record | None) -> _Told:
     """Raises InvocationNotFound where neither Redis (``record``) nor the history knows it."""
-    reader = gateway.reader()
-    past = reader.invocation(project, id_) if record is None else None
-    runs = reader.executions(project, id_)
-    windows = {
-        run.attempt: [
-            window
-            for job in run.jobs or ()
-            for window in reader.windows_around(job, run.gpu, run.started_at or run.finished_at, run.finished_at)
-        ]
-        for run in runs
-        if run.finished_at is not None
-    }
-    return _Told(past=past, runs=runs, decisions=reader.decisions(project, id_), windows=windows)
+    with gateway.reader().together() as reader:
+        past = reader.invocation(project, id_) if record is None else None
+        runs = reader.executions(project, id_)
+        windows = {
+            run.attempt: [
+                window
+                for job in run.jobs or ()
+                for window in reader.windows_around(job, run.gpu, run.started_at or run.finished_at, run.finished_at)
+            ]
+            for run in runs
+            if run.finished_at is not None
+        }
+        return _Told(past=past, runs=runs, decisions=reader.decisions(project, id_), windows=windows)
 
 
 def _complete(record: Record, told: _Told) -> bool:

@@ -22,13 +22,13 @@ from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import parse_name, size_bytes
 from smore.domain.job import OVER, JobState, exit_of, outcome_of, signal_of, state_of
 from smore.domain.limits import NO_LIMITS
-from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss, Window
+from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss
 from smore.domain.quote import quoted
 from smore.domain.workload import parse_training
 from smore.fleet import AttachJob, JobReport, Report, SetBudget, StartJob, StepChunk, StopJob
 
 if TYPE_CHECKING:
-    from smore.history import BudgetStep, Harvest
+    from smore.history import BudgetStep, Closed, Harvest
     from smore.store import Admit, Job
 
 #: Of the closed loop, in a statement.
@@ -223,9 +223,9 @@ def get_job(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Job:
 def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Statement:
     """What functions have got beside a job, and what the job has lost to them."""
     known = gateway.store().get_job(caller.project, job)
-    reader = gateway.reader()
     began = known.started_at or known.created_at
-    return _stated(known, reader.loss_windows(job), reader.harvest(job, known.gpus), began, reader.budget_steps(job, STEPS))
+    with gateway.reader().together() as reader:
+        return _stated(known, reader.closed(job), reader.harvest(job, known.gpus), began, reader.budget_steps(job, STEPS))
 
 
 @router.post("/{job}/stop", status_code=202)
@@ -296,23 +296,24 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
 
 
 def _stated(
-    job: "Job", windows: Mapping[str, Sequence[Window]], harvest: "Harvest", since: float, steps: Sequence["BudgetStep"]
+    job: "Job", closed: Mapping[str, "Closed"], harvest: "Harvest", since: float, steps: Sequence["BudgetStep"]
 ) -> schemas.Statement:
     budget = job.tags.get("budget", DEFAULT_BUDGET)
-    by_gpu = [windows.get(gpu, ()) for gpu in job.gpus]
-    fewest = min(by_gpu, key=len)
-    found = [loss.estimate(of) for of in by_gpu]
+    by_gpu = [closed.get(gpu) for gpu in job.gpus]
+    fewest = min(by_gpu, key=lambda of: of.sums.windows if of is not None else 0)
+    windows = fewest.sums.windows if fewest is not None else 0
+    found = [loss.estimate_of(of.sums) if of is not None else None for of in by_gpu]
     sure = [one for one in found if one is not None]
     # A job is as fast as its slowest rank: while one is not known, nothing is.
     worst = max(sure, key=lambda one: one.high) if len(sure) == len(found) else None
-    missing = loss.missing(len(fewest))
-    pace_s = (fewest[-1].start - fewest[0].start) / (len(fewest) - 1) if len(fewest) > 1 else None
+    missing = loss.missing(windows)
+    pace_s = (fewest.last_at - fewest.first_at) / (windows - 1) if fewest is not None and windows > 1 else None
     missing_s = missing * pace_s if missing and pace_s is not None else None
     return schemas.Statement(
         id=job.id, name=job.name, state=job.state.value, budget=budget,
         since=moment(job.started_at) if job.started_at is not None else None,
         until=moment(job.ended_at if job.ended_at is not None else time.time()), harvested_s=round(harvest.seconds, 6),
-        harvested_since=moment(since), invocations=harvest.invocations, windows=len(fewest), loss=worst.mean if worst else None,
+        harvested_since=moment(since), invocations=harvest.invocations, windows=windows, loss=worst.mean if worst else None,
         loss_low=worst.low if worst else None, loss_high=worst.high if worst else None, kept=worst.high <= budget if worst else None,
         missing_windows=missing, missing_s=missing_s,
         steps=[schemas.BudgetStep(at=moment(one.at), gpu=one.gpu, step=one.step, duty=one.duty, factor=one.factor) for one in steps],

@@ -49,6 +49,19 @@ HARVEST = f"""
     WHERE batch_s IS NOT NULL GROUP BY 1, 2
     """  # noqa: S608 - texts of this file
 
+# In the order of time, in which it is read.
+STARTS = """
+    WITH minutes AS (
+        SELECT date_trunc('minute', finished_at) AS at, project, function,
+            CASE WHEN cold THEN coalesce(unforeseen, 'unknown') ELSE 'warm' END AS kind, count(*) AS n
+        FROM executions WHERE cold IS NOT NULL AND finished_at IS NOT NULL GROUP BY 1, 2, 3, 4
+    )
+    INSERT INTO run_starts (span, at, project, function, kind, n)
+    SELECT 60, at, project, function, kind, n FROM minutes
+    UNION ALL SELECT 3600, date_trunc('hour', at, 'UTC'), project, function, kind, sum(n) FROM minutes GROUP BY 1, 2, 3, 4, 5
+    ORDER BY 1, 2
+    """
+
 
 def upgrade() -> None:
     op.create_table(
@@ -82,9 +95,18 @@ def upgrade() -> None:
         sa.Column("invocations", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("job", "gpu", name="pk_job_harvest"),
     )
+    op.create_table(
+        "run_starts",
+        sa.Column("span", sa.Integer(), nullable=False),
+        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        *(sa.Column(name, sa.Text(), nullable=False) for name in ("project", "function", "kind")),
+        sa.Column("n", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("span", "at", "project", "function", "kind", name="pk_run_starts"),
+    )
     op.execute(MINUTES)
     op.execute(TOTALS)
     op.execute(HARVEST)
+    op.execute(STARTS)
     op.drop_column("decisions", "attempts")
     op.drop_index("ix_invocations_arrival_at", "invocations")
     op.drop_index("ix_executions_finished_at", "executions")
@@ -94,7 +116,6 @@ def upgrade() -> None:
     op.create_index("ix_invocations_unsuccessful", "invocations", ["project", "state", "id"], postgresql_where=rare)
     op.create_index("ix_invocations_unsuccessful_function", "invocations", ["project", "function", "state", "id"], postgresql_where=rare)
     op.create_index("ix_executions_finished_at", "executions", ["finished_at"])
-    op.create_index("ix_executions_cold", "executions", ["finished_at"], postgresql_where=sa.text("cold"))
     for table in BIG:
         op.execute(f"ALTER TABLE {table} SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.02)")
 

@@ -83,6 +83,28 @@ class Window:
         return (self.before_s + self.after_s) / 2
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """
+    What an estimate needs of ``windows`` closed windows: the sums of their ``open_s`` and ``closed_s``, and of the squares of
+    ``open_s - ratio closed_s``, where ``ratio`` is the first sum over the second.
+    """
+
+    windows: int
+    open_s: float
+    closed_s: float
+    squares: float
+
+    @classmethod
+    def of(cls, windows: Sequence[Window]) -> "Sums":
+        """Raises ValueError without a window."""
+        if not windows:
+            raise ValueError("sums of no window")
+        open_s, closed_s = math.fsum(window.open_s for window in windows), math.fsum(window.closed_s for window in windows)
+        ratio = open_s / closed_s
+        return cls(len(windows), open_s, closed_s, math.fsum((window.open_s - ratio * window.closed_s) ** 2 for window in windows))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
     """What the job loses, as a fraction of its iteration time alone: 0.1 = 10 % slower. ``low`` to ``high`` holds the truth with 95 %."""
@@ -113,13 +135,16 @@ class Sample:
 
 def estimate(windows: Sequence[Window]) -> Loss | None:
     """The loss over all these windows; None = not enough data, fewer than :data:`LEAST_WINDOWS`. Formulas: see the module."""
-    count = len(windows)
+    return estimate_of(Sums.of(windows)) if windows else None
+
+
+def estimate_of(sums: Sums) -> Loss | None:
+    """The same, of windows that were summed up elsewhere."""
+    count = sums.windows
     if count < LEAST_WINDOWS:
         return None
-    total_open = math.fsum(window.open_s for window in windows)
-    ratio = total_open / math.fsum(window.closed_s for window in windows)
-    squares = math.fsum((window.open_s - ratio * window.closed_s) ** 2 for window in windows)
-    error = math.sqrt(squares * count / (count - 1)) / total_open
+    ratio = sums.open_s / sums.closed_s
+    error = math.sqrt(sums.squares * count / (count - 1)) / sums.open_s
     reach = math.exp(student((1 + CONFIDENCE) / 2, count - 1) * error)
     return Loss(mean=ratio - 1, low=ratio / reach - 1, high=ratio * reach - 1, windows=count)
 

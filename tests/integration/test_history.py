@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import astuple
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import psycopg
 import pytest
 import redis
 from sqlalchemy import Engine, text
+from sqlalchemy import event as happening
 from sqlalchemy.exc import OperationalError
 
 from smore import stream
@@ -18,7 +20,7 @@ from smore.db import make_engine
 from smore.domain.errors import InvocationNotFound
 from smore.domain.invocation import Cause, State
 from smore.domain.job import JobState
-from smore.domain.loss import Window
+from smore.domain.loss import Sums, Window
 from smore.fleet import JobReport, Report, encode_report
 from smore.history import Harvest, Reader, Recorder, _packed, measure, unpacked
 from smore.observability import RECORD_SKIPPED, RETIRED
@@ -171,7 +173,7 @@ def test_reading_everything_again_changes_nothing(recorder: Recorder, engine: En
     emit(redis_client, *events)
     entries = redis_client.xrange(f"{PREFIX}ev")
     recorder.drain()
-    names = ("invocations", "executions", "decisions", "arrivals_minute")
+    names = ("invocations", "executions", "decisions", "arrivals_minute", "run_starts")
     before = {name: table(engine, name) for name in names}
     for replayed in (entries, entries[:3], entries[4:6], entries[7:8], entries[8:10]):
         redis_client.delete(f"{PREFIX}ev")
@@ -332,9 +334,14 @@ def test_closed_windows_come_often_and_are_kept_once(recorder: Recorder, reader:
     emit(redis_client, told("j1", windows[2:], T0 + 10_000_000), told("j1", windows[:1], gpu="cpu1"))
     recorder.drain()
 
-    assert reader.loss_windows("j1") == {"cpu0": windows, "cpu1": windows[:1]}
-    assert reader.loss_windows("j2") == {"cpu0": windows[:1]}
-    assert reader.loss_windows("j3") == {}
+    found = reader.closed("j1")
+    assert {gpu: (of.first_at, of.last_at, of.sums.windows) for gpu, of in found.items()} == {
+        "cpu0": (windows[0].start, windows[-1].start, 5), "cpu1": (windows[0].start, windows[0].start, 1),
+    }  # fmt: skip
+    for gpu, of in (("cpu0", windows), ("cpu1", windows[:1])):
+        assert astuple(found[gpu].sums) == pytest.approx(astuple(Sums.of(of)), abs=1e-15)
+    assert reader.closed("j2")["cpu0"].sums.windows == 1
+    assert reader.closed("j3") == {}
 
 
 def test_steps_of_a_budget(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
@@ -372,7 +379,8 @@ def test_the_windows_of_a_job_outlast_the_retention_while_it_runs(
     recorder.drain()
 
     def kept() -> list[int]:
-        return [len(reader.loss_windows(job).get("cpu0", [])) for job in (running, ended, "unknown")]
+        found = [reader.closed(job).get("cpu0") for job in (running, ended, "unknown")]
+        return [of.sums.windows if of is not None else 0 for of in found]
 
     assert (recorder.retain(5.0), kept()) == (1, [2, 2, 1])
     store.update_job("default", ended, JobState.ENDED)
@@ -392,6 +400,24 @@ def test_times_of_a_workload_alone(engine: Engine, reader: Reader) -> None:
     Profiles(engine).add([document, newer, other], "imported")
     assert [timing["mean"] for timing in reader.solo_timings("bert/cpu/training/8", place)] == [0.2, 0.1]
     assert reader.solo_timings("bert/cpu/training/16", place) == []
+
+
+def test_what_is_read_together_takes_one_connection(
+    recorder: Recorder, reader: Reader, engine: Engine, redis_client: "redis.Redis"
+) -> None:
+    emit(redis_client, *life("a"))
+    recorder.drain()
+    taken: list[object] = []
+
+    def count(*given: object) -> None:
+        taken.append(given)
+
+    happening.listen(engine, "checkout", count)
+    with reader.together() as one:
+        found = (one.invocation("default", "a"), one.executions("default", "a"), one.totals("default"), one.closed("j1"))
+    happening.remove(engine, "checkout", count)
+    assert len(taken) == 1
+    assert found == (reader.invocation("default", "a"), reader.executions("default", "a"), reader.totals("default"), {})
 
 
 def test_pages_of_invocations(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
@@ -470,7 +496,7 @@ def test_retain_drops_what_is_old(recorder: Recorder, reader: Reader, engine: En
     assert 2 in reader.decisions("default", "new")
     assert len(arrivals(engine)) == 3
     assert recorder.retain(2.0) == 0
-    assert recorder.retain(2.0, minutes_days=2.0) == 2 + 1  # arrivals, and what ended
+    assert recorder.retain(2.0, minutes_days=2.0) == 2 + 1 + 2  # arrivals, what ended, and how it began, by minute and hour
 
 
 def test_what_is_too_large_loses_its_oldest_rows_and_keeps_its_minutes(

@@ -183,6 +183,25 @@ def test_every_cold_start_has_a_reason(recorder: Recorder, engine: Engine, redis
     assert (found.invocations, found.cold, found.unforeseen) == (5, 3, {"never_seen": 1, "late": 1, "evicted": 1})
 
 
+def test_runs_are_counted_by_the_minute_over_any_span(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+    first_hour = (3600 - T % 3600) // 60
+    minutes = (0, first_hour - 1, first_hour, first_hour + 30, first_hour + 59, first_hour + 60, first_hour + 125)
+    for minute in minutes:
+        # Of each minute in two parts, one cold.
+        emit(redis_client, T + 60 * minute, *ran(f"c{minute}", T + 60 * minute, cold=True, reason="stale"))
+        recorder.drain()
+        emit(redis_client, T + 60 * minute + 1, *ran(f"w{minute}", T + 60 * minute, cold=False))
+    recorder.drain()
+    bounds = sorted({*minutes, *(minute + 1 for minute in minutes), 7})
+    for begin in bounds:
+        for end in (bound for bound in bounds if bound > begin):
+            # A minute counts that is begun.
+            accounts = History(engine).account(T + 60 * begin + 5, T + 60 * end - 5, "default")
+            inside = sum(begin <= minute < end for minute in minutes)
+            counted = [(one.function, one.invocations, one.cold, one.unforeseen) for one in accounts]
+            assert counted == ([("default/echo", 2 * inside, inside, {"stale": inside})] if inside else [])
+
+
 def test_forecasters_are_kept_a_few_at_a_time(engine: Engine) -> None:
     door = History(engine)
     versions = [door.store({"functions": [str(number)]}, bytes([number])) for number in range(5)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from smore.domain import loss
-from smore.domain.loss import Sample, Window, estimate, missing, over_budget, reference, resolvable, student, surely
+from smore.domain.loss import Sample, Sums, Window, estimate, missing, over_budget, reference, resolvable, student, surely
 
 NOISE = 0.05
 #: Iterations in a window and on each side of it.
@@ -127,6 +127,8 @@ def test_too_little_says_so() -> None:
     assert estimate(windows) is not None
     assert estimate(windows[1:]) is None
     assert estimate([]) is None
+    with pytest.raises(ValueError, match="no window"):
+        Sums.of([])
     assert [missing(count) for count in (0, loss.LEAST_WINDOWS - 1, loss.LEAST_WINDOWS, 100)] == [loss.LEAST_WINDOWS, 1, 0, 0]
 
 
