@@ -16,7 +16,7 @@ import sysconfig
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -26,8 +26,12 @@ Chunk = bytes | bytearray | memoryview
 #: Allowed beyond the declared memory on a CPU: the interpreter's own growth, and what malloc takes ahead (MALLOC_TOP_PAD_).
 SLACK_MIB: Final = 128
 
-#: The longest meta of an answer: the texts below for each of the 1,024 invocations of the largest batch, and room for what stands between.
+#: Invocations of the largest batch.
+MOST_ITEMS: Final = 1024
+#: The longest meta of an answer: the texts below for each invocation of the largest batch, and room for what stands between.
 META_BYTES: Final = 5 << 20
+#: Parts of a load.
+_MOST_PHASES: Final = 8
 #: The longest error text of one invocation in a batch, characters (of up to four bytes), and of a whole batch or load.
 ITEM_TEXT: Final = 1000
 TEXT: Final = 4000
@@ -126,7 +130,7 @@ class Parked(_Message, frozen=True, tag="parked"):
 class Loaded(_Message, frozen=True, tag="loaded"):
     #: How the load's time divides among its parts, milliseconds: import, weights, first_run; of a parked model host alone. How long the
     #: whole took the parent knows by its own clock.
-    phases: dict[str, float]
+    phases: Annotated[dict[str, float], msgspec.Meta(max_length=_MOST_PHASES)]
     #: Of the device; 0 on a CPU, where the parent reads it from the kernel.
     memory_mib: float
     tensors: bool
@@ -147,7 +151,8 @@ class Answer(_Message, frozen=True):
 
 
 class Predicted(_Message, frozen=True, tag="predicted"):
-    answers: list[Answer]
+    #: Bounded as it is read: two bytes of meta can stand for an answer, which is a hundred in memory.
+    answers: Annotated[list[Answer], msgspec.Meta(max_length=MOST_ITEMS)]
 
 
 class Failed(_Message, frozen=True, tag="failed"):

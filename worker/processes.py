@@ -38,6 +38,8 @@ MALLOC: Final = {
 }
 
 _FORK_S: Final = 30.0
+#: From the end of a runner's socket to the zygote's word of its end.
+_REAP_S: Final = 1.0
 _UNLOAD_S: Final = 2.0
 _END_S: Final = 3.0
 _BUFFER_BYTES: Final = 1 << 20
@@ -275,8 +277,11 @@ class Runner:
         except TimeoutError as error:
             raise RunnerTimeout(f"There was no answer within {timeout_s:g} s.") from error
         except (EOFError, OSError) as error:
-            # How it ended is told by the zygote, which is about to reap it.
-            self.ended.wait(1.0)
+            # How it ended is told by the zygote, which is about to reap it; no status means that the zygote is gone. One that lives on
+            # has closed its socket, and is made to end.
+            if not self.ended.wait(_REAP_S):
+                self.kill()
+                self.ended.wait(_UNLOAD_S)
             raise RunnerDied(self.status) from error
 
 

@@ -51,7 +51,7 @@ _NAMESPACES: Final = 0x7E020000
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 #: Of the type of a socket; what is above are SOCK_NONBLOCK and SOCK_CLOEXEC.
 _TYPE: Final = 0xF
-_SOCK_STREAM, _SOCK_DGRAM = 1, 2
+_SOCK_STREAM, _SOCK_DGRAM, _SOCK_SEQPACKET = 1, 2, 5
 #: 0 = the family's own for that type. Landlock knows the ports of IPPROTO_TCP alone, so MPTCP (262), SMC (256) and SCTP (132) pass it.
 _PROTOCOLS: Final = (0, 6, 17)
 #: Begins a connection in a call that Landlock does not look at.
@@ -107,8 +107,9 @@ def _program(which: int, architecture: int, *, unix_sockets: bool, affinity: boo
     local = [_instruction(_LOAD, _ARGUMENTS[0]), _instruction(_JUMP_EQUAL, _AF_UNIX, 0, 1), _PASS] if unix_sockets else []
     internet = [*_only(0, (_AF_INET, _AF_INET6)), *_only(1, (_SOCK_STREAM, _SOCK_DGRAM), _TYPE), *_only(2, _PROTOCOLS)]
     lines += on(_SOCKET[which], *local, *internet, _PASS)
-    # Other families have pairs that reach further than each other.
-    lines += on(_SOCKETPAIR[which], *_only(0, (_AF_UNIX,)), _PASS)
+    # Other families have pairs that reach further than each other; so have pairs of datagrams, which can be sent to any name.
+    pairs = () if unix_sockets else tuple(_only(1, (_SOCK_STREAM, _SOCK_SEQPACKET), _TYPE))
+    lines += on(_SOCKETPAIR[which], *_only(0, (_AF_UNIX,)), *pairs, _PASS)
     lines.append(_PASS)
     return b"".join(lines)
 
@@ -117,8 +118,8 @@ def refuse_the_rest(*, unix_sockets: bool, affinity: bool, listen: bool) -> bool
     """
     Put the filter over all threads of this process and all that it starts; False on a machine or kernel that has none.
 
-    ``unix_sockets``: whether sockets of that family may be made (pairs of them always may); ``affinity``: whether it may choose its cores;
-    ``listen``: whether any socket may be listened on. Of other sockets there are TCP and UDP alone. Needs no_new_privs.
+    ``unix_sockets``: whether sockets of that family may be made (pairs of streams always may); ``affinity``: whether it may choose its
+    cores; ``listen``: whether any socket may be listened on. Of other sockets there are TCP and UDP alone. Needs no_new_privs.
     """
     place = _ARCHITECTURES.get(platform.machine())
     if place is None:

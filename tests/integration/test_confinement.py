@@ -104,12 +104,13 @@ def test_no_stream_is_begun_or_waited_for_in_any_way_that_the_kernel_has(runner:
 
 
 def test_of_all_sockets_that_the_kernel_has_there_are_tcp_and_udp(runner: Runner) -> None:
-    """Another one here may be a way around Landlock, which knows IPPROTO_TCP alone."""
+    """Another one here may be a way around Landlock, which knows IPPROTO_TCP alone; one of a pair of datagrams reaches any unix socket."""
     internet = (socket.AF_INET, socket.AF_INET6)
     allowed = [(socket.SOCK_STREAM, 0), (socket.SOCK_STREAM, 6), (socket.SOCK_DGRAM, 0), (socket.SOCK_DGRAM, 17)]
     assert attempt(runner, "sockets")["got"] == {
-        "made": [[family, *one] for family in internet for one in allowed], "pairs": [socket.AF_UNIX],
-    }  # fmt: skip
+        "made": [[family, *one] for family in internet for one in allowed],
+        "pairs": [[socket.AF_UNIX, kind] for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)],
+    }
 
 
 def test_names_are_found_without_netlink(runner: Runner) -> None:

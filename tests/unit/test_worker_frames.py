@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smore.domain.invocation import Cause
-from worker.frames import META_BYTES, Answer, BadFrame, Channel, Item, Load, Results, encode
-from worker.processes import Runner, RunnerFailed, RunnerTimeout
+from worker import processes
+from worker.frames import META_BYTES, Answer, BadFrame, Channel, Item, Load, Results, encode, read_answer
+from worker.processes import Runner, RunnerDied, RunnerFailed, RunnerTimeout
 
 HEADER = struct.Struct("<IQ")
 LOAD = Load(entrypoint="m:C", device="cpu", memory_mib=64.0, label="f", results=Results(one=100, together=250))
@@ -116,6 +117,24 @@ def test_what_is_announced_and_does_not_come_takes_little() -> None:
             assert tracemalloc.get_traced_memory()[1] < 16 << 20
         finally:
             tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        b"\x92\xa9predicted\xdd" + struct.pack(">I", 1 << 20) + b"\x91\xa0" * (1 << 20),
+        b"\x94\xa6loaded\xde\xff\xff" + b"".join(b"\xa4%04x\x01" % number for number in range(2**16 - 1)) + b"\x01\xc2",
+    ],
+    ids=["answers", "phases"],
+)
+def test_many_small_parts_take_no_memory(meta: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadFrame, match="cannot be read"):
+            read_answer(bytearray(meta))
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(meta)
+    finally:
+        tracemalloc.stop()
 
 
 @settings(deadline=None)
@@ -306,6 +325,18 @@ def test_a_runner_that_is_a_step_ahead_is_ended_and_nobody_gets_anothers_result(
     with pytest.raises(BadFrame, match="before it was asked"):
         peer.predict(predicted(ONE, body=b"3"))
     assert peer.killed == [9]
+
+
+def test_one_that_closes_its_socket_and_lives_on_is_ended_and_has_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a status it would be taken for the zygote's end: nobody's fault, and tried again without end."""
+    monkeypatch.setattr(processes, "_REAP_S", 0.01)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        runner = Runner(7, ours, lambda _, number: runner.gone(-number))
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(RunnerDied) as died:
+            runner.load(LOAD, PATIENCE_S)
+        assert died.value.status == -9
 
 
 def test_what_it_raises_is_told(peer: Peer) -> None:

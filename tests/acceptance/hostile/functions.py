@@ -168,7 +168,7 @@ def listen(item: dict[str, Any]) -> object:
 
 
 def sockets(item: dict[str, Any]) -> object:
-    """Every (family, type, protocol) that the kernel makes a socket of here, and every family of which it makes a pair."""
+    """Every (family, type, protocol) that the kernel makes a socket of here, and every (family, type) of which it makes a pair."""
     libc = ctypes.CDLL(None)
     made, pairs, ends = set(), [], (ctypes.c_int * 2)()
     for family in range(64):
@@ -178,10 +178,10 @@ def sockets(item: dict[str, Any]) -> object:
                 if descriptor >= 0:
                     os.close(descriptor)
                     made.add((family, kind, protocol))
-        if libc.socketpair(family, socket.SOCK_STREAM, 0, ends) == 0:
-            os.close(ends[0])
-            os.close(ends[1])
-            pairs.append(family)
+            if libc.socketpair(family, kind, 0, ends) == 0:
+                os.close(ends[0])
+                os.close(ends[1])
+                pairs.append((family, kind))
     return {"made": sorted(made), "pairs": pairs}
 
 
