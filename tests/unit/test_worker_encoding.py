@@ -4,6 +4,8 @@ import dataclasses
 import datetime
 import enum
 import math
+import subprocess
+import sys
 import uuid
 from typing import Any
 
@@ -78,6 +80,59 @@ def test_long_texts_are_encoded_in_parts(text: str) -> None:
         seen = encoding._Seen(ALL, in_parts=True)
         assert orjson.dumps(seen.through(value), option=OPTIONS) == wanted
         assert seen.least <= len(wanted) <= seen.most
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        list(range(10_000)), [0.1] * 5000, [[number] for number in range(9000)], [[1.5] * 6000, [2] * 3], tuple(range(5000)),
+        [None, "x"] * 4000, {str(number): number for number in range(10_000)}, {number: [number] for number in range(5000)},
+        [{"a": list(range(5000))}, "y" * 70_000],
+    ],
+    ids=range(9),
+)  # fmt: skip
+def test_long_lists_and_dicts_are_encoded_in_parts(value: object) -> None:
+    wanted = orjson.dumps(value, option=OPTIONS)
+    seen = encoding._Seen(ALL, in_parts=True)
+    assert orjson.dumps(seen.through(value), option=OPTIONS) == wanted
+    assert seen.least <= len(wanted) <= seen.most
+    assert encoding.json(value, ALL) == wanted
+    with pytest.raises(ResultTooLarge):
+        encoding._Seen(len(wanted) // 2, in_parts=True).through(value)
+
+
+#: Encodes large values with so much memory left, more and more; its parent sees whether it lives.
+_LIMITED = """
+import resource
+import numpy as np
+from worker import encoding
+
+count = 300_000
+values = {
+    "list": [7] * count, "floats": [0.12345678901234567] * count, "lists": [[7]] * count, "rows": [[1] * 1000] * 300,
+    "dict": {str(number): number for number in range(count)}, "text": "x" * (8 * count), "array": np.ones(count),
+}
+encoding.json([0] * 5000, 1 << 20)
+status = open("/proc/self/status").read()
+now = int(status.split("VmData:")[1].split()[0]) << 10
+for left_mib in (1, 4, 16, 40, 90, 200):
+    limit = now + (left_mib << 20)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
+    told = {}
+    for name, value in values.items():
+        try:
+            told[name] = len(encoding.json(value, 1 << 30))
+        except (encoding.ResultTooLarge, MemoryError) as error:
+            told[name] = type(error).__name__
+    print(left_mib, told, flush=True)
+"""
+
+
+def test_what_memory_there_is_not_is_refused_and_the_process_lives() -> None:
+    ran = subprocess.run([sys.executable, "-c", _LIMITED], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, (ran.returncode, ran.stdout, ran.stderr)
+    last = ran.stdout.splitlines()[-1]
+    assert "TooLarge" not in last and "Memory" not in last, last
 
 
 @pytest.mark.parametrize("value", ["\ud800", "\ud800" * 100_000, {1, 2}, b"bytes", [object()], 2**64, np.zeros(2, complex)])
