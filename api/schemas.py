@@ -38,6 +38,9 @@ def _on_the_calendar(value: datetime) -> datetime:
         raise ValueError("a moment in the years 1 to 9999 of UTC is expected") from error
 
 
+#: Of a variable: execve takes neither an empty one nor one with = or a null byte in it.
+Variable = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^=\x00]*$")]
+
 #: A moment that a caller names.
 Moment = Annotated[AwareDatetime, BeforeValidator(_dated), AfterValidator(_on_the_calendar)]
 
@@ -139,7 +142,7 @@ class JobBody(_Body):
     name: str
     argv: list[Text] = Field(min_length=1, max_length=256)
     gpus: list[str] | None = Field(default=None, min_length=1, max_length=64)
-    env: dict[Text, Text] = Field(default={}, max_length=64)
+    env: dict[Variable, Text] = Field(default={}, max_length=64)
     workload: str | None = None
     budget: Number | None = None
     memory: str | None = None

@@ -8,6 +8,7 @@ and takes it back when every process of the cell has ended.
 
 import ast
 import contextlib
+import email.parser
 import os
 import resource
 import selectors
@@ -19,13 +20,16 @@ import sysconfig
 import time
 import traceback
 import venv
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Final, NoReturn
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
 
+from smore.domain.quote import quoted
 from worker import proc, sandbox
 from worker.cgroup import RunnerGroup
 from worker.frames import Confinement, packages_of
@@ -47,6 +51,12 @@ _NOT_PASSED: Final = ("config-file", "cache-dir", "log", "src", "build", "report
 #: pip says which system it runs on.
 _READ: Final = ("/etc/debian_version", "/etc/lsb-release")
 _PORTS: Final = {"http": 80, "https": 443}
+#: Of a wheel's METADATA, a README included.
+_METADATA_BYTES: Final = 1 << 20
+#: What pip reads instead of METADATA, or beside it.
+_OLD: Final = ("PKG-INFO", "requires.txt")
+#: The status of the cell's process that has refused a wheel and has not become pip; none of pip's own.
+_REFUSED: Final = 100
 
 
 class Build(msgspec.Struct, frozen=True):
@@ -99,6 +109,54 @@ def named(values: Iterable[str]) -> tuple[list[str], list[int]]:
             elif url.scheme in _PORTS and url.hostname:
                 ports.append(url.port or _PORTS[url.scheme])
     return paths, ports
+
+
+def check_wheel(name: str) -> None:
+    """
+    Whether this wheel in the working directory requires names with versions alone.
+
+    pip would fetch a URL that a wheel requires, and run the build of a source archive there, whatever ``--only-binary`` says. Raises
+    Failed, also where it cannot be told.
+    """
+    try:
+        metadata = _metadata(name)
+    except Failed:
+        raise
+    except Exception as error:
+        # zipfile raises all kinds over bytes that are no zip.
+        raise Failed(f"{name} cannot be read: {quoted(str(error))}") from error
+    for text in email.parser.HeaderParser().parsestr(metadata).get_all("Requires-Dist", []):
+        try:
+            url = Requirement(text).url
+        except (InvalidRequirement, RecursionError) as error:
+            raise Failed(f"{name} requires {quoted(text)}, which is not a requirement such as einops==0.8.1") from error
+        if url is not None:
+            raise Failed(f"{name} requires {quoted(text)}, a URL: only packages of the index and wheels of the folder are installed")
+
+
+def _metadata(name: str) -> str:
+    """Its METADATA as pip finds it, by the same reading of the names in the archive. Raises Failed, and what zipfile raises."""
+    with zipfile.ZipFile(name) as reader:
+        entries = reader.namelist()
+        folders = {place for place in (entry.split("/", 1)[0] for entry in entries) if place.endswith(".dist-info")}
+        if len(folders) != 1:
+            raise Failed(f"{name} has {len(folders)} folders, not one .dist-info folder")
+        (folder,) = folders
+        # pip takes d//METADATA and d/./METADATA for d/METADATA.
+        files = [(str(PurePosixPath(entry).relative_to(folder)), entry) for entry in entries if entry.startswith(f"{folder}/")]
+        found = [entry for file, entry in files if file == "METADATA"]
+        if len(found) != 1:
+            raise Failed(f"{name} has {len(found)} METADATA files, not one METADATA")
+        for file, _ in files:
+            if file in _OLD:
+                raise Failed(f"{name} has a {file}: what it requires must stand in METADATA alone")
+        with reader.open(found[0]) as member:
+            content = member.read(_METADATA_BYTES + 1)
+    if len(content) > _METADATA_BYTES:
+        raise Failed(f"{name}: its METADATA has more than {_METADATA_BYTES >> 20} MiB")
+    if not content:
+        raise Failed(f"{name}: its METADATA is empty")
+    return content.decode()
 
 
 def _settings() -> dict[str, str]:
@@ -193,7 +251,11 @@ class _Builder:
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.dup2(writing, 1)
                 os.dup2(writing, 2)
-                _become_pip(parent, warden, cell, self._work / "wheels", words, environment)
+                wheels = [one for one in self._build.requirements if one.startswith("./")]
+                _become_pip(parent, warden, cell, self._work / "wheels", wheels, words, environment)
+            except Failed as error:
+                os.write(2, str(error).encode(errors="replace"))
+                os._exit(_REFUSED)
             except BaseException:  # noqa: BLE001
                 # Nothing may unwind into the builder: this is another process now.
                 os.write(2, traceback.format_exc().encode())
@@ -233,6 +295,8 @@ class _Builder:
                 elif ended in ready:
                     # With nothing left to read: all that was said has been heard.
                     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                    if status == _REFUSED:
+                        raise Failed(self._said.decode(errors="replace"))
                     return f"ended with status {status}" if status else ""
                 if warden is not None and cell is not None and time.monotonic() - looked_at > _LOOK_S:
                     looked_at = time.monotonic()
@@ -261,8 +325,15 @@ class _Builder:
 
 
 def _become_pip(
-    parent: int, warden: Warden | None, cell: Cell | None, place: Path, words: list[str], environment: Mapping[str, str]
+    parent: int,
+    warden: Warden | None,
+    cell: Cell | None,
+    place: Path,
+    wheels: Sequence[str],
+    words: list[str],
+    environment: Mapping[str, str],
 ) -> NoReturn:
+    """Raises Failed for one of the ``wheels``, which are read in the cell: within its bounds of memory and time."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sandbox.close_others([])
     os.chdir(place)
@@ -271,6 +342,8 @@ def _become_pip(
     if warden is not None and cell is not None:
         warden.enter(cell)
     die_with_parent(parent)
+    for wheel in wheels:
+        check_wheel(wheel)
     os.execve(words[0], words, environment)  # noqa: S606 - these words
 
 

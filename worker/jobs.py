@@ -249,9 +249,8 @@ class Jobs:
                 return
             boot, start = proc.boot_id(), proc.start_time(command.pid)
             # With a boot of its own it says who it is and is believed only where all of it fits: numbers mean nothing in another namespace.
-            proven = start is not None and command.boot == boot and command.start == start
-            seen = proven or (start is not None and not command.boot)
-            reason = self._unwatchable(command, proven) if seen else f"there is no process {command.pid} on the machine of {self._gpu}"
+            seen = start is not None and (not command.boot or (command.boot == boot and command.start == start))
+            reason = self._unwatchable(command) if seen else f"there is no process {command.pid} on the machine of {self._gpu}"
             seen = seen and not reason
             record = Record(
                 id=command.id, project=command.project, name=command.name, argv=[], pid=command.pid if seen else 0,
@@ -267,10 +266,13 @@ class Jobs:
                 self._gate.protect(True)
         self._changed()
 
-    def _unwatchable(self, command: AttachJob, proven: bool) -> str:
-        """Why this process may not be watched, '' = it may. ``proven``: the caller knows more of it than its number, so it is its own."""
-        anybody = proven or command.any_user
-        if reason := watch.refusal(command.pid, cores=self._cores, users=None if anybody else self._users, token=TOKEN):
+    def _unwatchable(self, command: AttachJob) -> str:
+        """
+        Why this process may not be watched, '' = it may. Who tells its start and the boot too proves nothing: everybody can read them in
+        /proc, a function as well.
+        """
+        users = None if command.any_user else self._users
+        if reason := watch.refusal(command.pid, cores=self._cores, users=users, token=TOKEN):
             return reason
         family, watched = set(proc.tree(command.pid)), set(self.pids())
         if command.pid in watched or not watched.isdisjoint(family):

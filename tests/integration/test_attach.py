@@ -242,17 +242,25 @@ def test_a_projects_key_may_have_its_own_users_processes_watched(worker: Worker,
         start, boot = proc.start_time(process.pid) or 0, proc.boot_id()
         monkeypatch.setattr(worker.jobs, "_users", frozenset({os.geteuid() + 1}))
 
-        def attach(id_: str, **more: Any) -> str:
+        def attach(id_: str, **more: Any) -> tuple[int, float, str]:
+            """(The process that is watched, 0 = none; its memory that is counted; why it is refused)."""
             given = {"start": 0, "boot": "", "tracked": False} | more
             worker.jobs.attach(fleet.AttachJob(version=1, id=id_, project="tenant", name="n", pid=process.pid, **given))
+            worker.jobs.tick()
             (one,) = [one for one in worker.jobs.reports() if one.id == id_]
             worker.jobs.stop(id_)
-            return one.reason
+            return one.pid, one.memory_mib, one.reason
 
-        assert "SMORE_WORKER__ATTACH_USERS" in attach("number")
-        assert attach("operator", any_user=True) == ""
-        assert attach("itself", start=start, boot=boot) == "", "who knows its boot and its start is on that machine"
-        assert "no process" in attach("another", start=start + 1, boot=boot)
+        itself: dict[str, Any] = {"start": start, "boot": boot}
+        for id_, known in (("number", {}), ("itself", itself)):
+            pid, memory, reason = attach(id_, **known)
+            assert (pid, memory) == (0, 0.0)
+            assert "SMORE_WORKER__ATTACH_USERS" in reason, "everybody can read the start and the boot of any process"
+        assert attach("tracked", **itself, tracked=True) == (0, 0.0, ""), "known by its steps alone"
+        assert attach("operator", any_user=True) == (process.pid, 1.0, "")
+        assert "no process" in attach("another", start=start + 1, boot=boot)[2]
+        monkeypatch.setattr(worker.jobs, "_users", frozenset({os.geteuid()}))
+        assert attach("allowed", **itself) == attach("allowed-tracked", **itself, tracked=True) == (process.pid, 1.0, "")
     finally:
         process.communicate(b"\n")
 

@@ -1,12 +1,15 @@
 """What an uploaded function needs on a node: folders made once and shared, removed when unused, failures told; environments."""
 
+import contextlib
 import fcntl
 import hashlib
 import os
+import socket
 import stat
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +26,7 @@ from smore.domain.function import FunctionSpec
 from tests.eventually import eventually
 from worker import proc
 from worker.artifacts import Artifacts
-from worker.builder import named, pip_settings
+from worker.builder import Failed, check_wheel, named, pip_settings
 from worker.environments import BuildEnded, BuildFailed, Environments, environment_key
 from worker.frames import Confinement
 from worker.runner import _enter
@@ -209,6 +212,16 @@ class TestArtifacts:
 
 
 Built = Callable[..., Environments]
+WHEEL = "w-1-py3-none-any.whl"
+METADATA = "Metadata-Version: 2.1\nName: w\nVersion: 1\n"
+
+
+def wheel(path: Path, files: dict[str, str | bytes]) -> None:
+    """``files``: of its .dist-info folder."""
+    with zipfile.ZipFile(path, "w") as writer:
+        writer.writestr("w.py", "")
+        for name, content in {"WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n", "RECORD": "", **files}.items():
+            writer.writestr(name.removeprefix("../") if name.startswith("../") else f"w-1.dist-info/{name}", content)
 
 
 @pytest.fixture
@@ -218,8 +231,9 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Built:
 
     def make(*, build_s: float = 60.0) -> Environments:
         return Environments(
-            tmp_path / "e", 1 << 30, build_s, sdists=False, confinement=Confinement(), home=tmp_path / "home", group="smore-test-"
-        )
+            tmp_path / "e", 1 << 30, build_s, sdists=False, confinement=Confinement(tcp_ports=None), home=tmp_path / "home",
+            group="smore-test-",
+        )  # fmt: skip
 
     return make
 
@@ -234,12 +248,56 @@ class TestEnvironments:
         assert environment_key(["x==2", "./w.whl"], base) != key
 
     def test_a_build_that_fails_tells_its_log(self, built: Built, tmp_path: Path) -> None:
-        artifact = Artifact(code="a" * 64, files={"w-1-py3-none-any.whl": "b" * 64})
-        (tmp_path / "w-1-py3-none-any.whl").write_bytes(b"no wheel")
         environments = built()
-        with pytest.raises(BuildFailed, match=r"pip ended with status[\s\S]*Its log:[\s\S]*whl"):
-            environments.take(["./w-1-py3-none-any.whl"], artifact, tmp_path)
+        with pytest.raises(BuildFailed, match=r"pip ended with status[\s\S]*Its log:[\s\S]*no-such-package"):
+            environments.take(["no-such-package"], Artifact(code="a" * 64), tmp_path)
         assert [path.suffix for path in (tmp_path / "e").iterdir()] == [".lock"]
+
+    def test_a_wheel_that_requires_a_url_is_refused_before_pip_reads_it(self, built: Built, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            url = f"http://127.0.0.1:{server.getsockname()[1]}/evil-1.0.tar.gz"
+            wheel(tmp_path / WHEEL, {"METADATA": f"{METADATA}Requires-Dist: evil @ {url}\n"})
+            with pytest.raises(BuildFailed) as failed:
+                built().take([f"./{WHEEL}"], Artifact(code="a" * 64, files={WHEEL: "b" * 64}), tmp_path)
+            assert str(failed.value).startswith(f"./{WHEEL} requires 'evil @ {url}', a URL: ")
+            server.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                server.accept()
+        assert [path.suffix for path in (tmp_path / "e").iterdir()] == [".lock"]
+
+    @pytest.mark.parametrize(
+        ("files", "told"),
+        [
+            ({"METADATA": f"{METADATA}Requires-Dist: x\nrequires-dist: evil@git+http://127.0.0.1/e ; extra == 'e'\n"}, "a URL"),
+            ({"METADATA": f"{METADATA}Requires-Dist: evil @\n https://e.example/e.whl\n"}, "not a requirement"),
+            ({"METADATA": f"{METADATA}Requires-Dist: ../evil\n"}, "not a requirement"),
+            ({"METADATA": f"{METADATA}Requires-Dist: x;{'(' * 10_000}\n"}, "not a requirement"),
+            # What pip reads where METADATA is empty, or names no requirement.
+            ({"METADATA": "", "PKG-INFO": f"{METADATA}Requires-Dist: evil @ http://e.example\n"}, "PKG-INFO"),
+            ({"METADATA": METADATA, "requires.txt": "evil @ http://e.example\n"}, "requires.txt"),
+            ({"METADATA": METADATA, "./requires.txt": "evil @ http://e.example\n"}, "requires.txt"),
+            ({"METADATA": METADATA, "/METADATA": f"{METADATA}Requires-Dist: evil @ http://e.example\n"}, "one METADATA"),
+            ({"METADATA": ""}, "is empty"),
+            ({}, "one METADATA"),
+            ({"METADATA": METADATA, "../other-1.dist-info/METADATA": METADATA}, "one .dist-info"),
+            ({"METADATA": METADATA + "x" * (1 << 20)}, "more than 1 MiB"),
+            ({"METADATA": b"\xff"}, "cannot be read"),
+        ],
+    )  # fmt: skip
+    def test_what_a_wheel_may_not_require(self, tmp_path: Path, files: dict[str, str | bytes], told: str) -> None:
+        wheel(tmp_path / WHEEL, files)
+        with contextlib.chdir(tmp_path), pytest.raises(Failed, match=f"^./{WHEEL}.*{told}"):
+            check_wheel(f"./{WHEEL}")
+
+    def test_what_a_wheel_may_require(self, tmp_path: Path) -> None:
+        wheel(
+            tmp_path / WHEEL, {"METADATA": f"{METADATA}Requires-Dist: x[y] (>=1) ; extra == '@'\n\nRequires-Dist: of the text @ http://x\n"}
+        )
+        (tmp_path / "no.whl").write_bytes(b"no wheel")
+        with contextlib.chdir(tmp_path):
+            check_wheel(f"./{WHEEL}")
+            with pytest.raises(Failed, match=r"^\./no\.whl cannot be read"):
+                check_wheel("./no.whl")
 
     def test_a_worker_that_ends_takes_its_builds_with_it(self, built: Built, tmp_path: Path) -> None:
         environments = built()
