@@ -159,8 +159,7 @@ class Run:
 
     @property
     def workload(self) -> Workload:
-        model, preset = self.model.split("/")
-        return Workload(model=model, preset=preset, role="function", batch=self.rows)
+        return _function(self.model, self.rows)
 
     @property
     def worked_from(self) -> float:
@@ -264,6 +263,11 @@ def read(engine: Engine, *, since: float, until: float) -> History:
     return History(runs=runs, jobs=jobs, windows=windows)
 
 
+def _function(name: str, rows: int) -> Workload:
+    model, preset = name.split("/")
+    return Workload(model=model, preset=preset, role="function", batch=rows)
+
+
 def _training(name: str | None) -> Workload | None:
     parts = (name or "").split("/")
     if len(parts) != 4 or parts[2] != "training" or not parts[3].isdecimal():
@@ -339,26 +343,32 @@ def _functions_beside(run: Run, others: Sequence[Run]) -> tuple[Workload, ...] |
         return None
     at_work = _at_work(others, run.worked_from, run.end)
     functions, seconds = max(at_work.items(), key=lambda item: item[1])
-    return functions if functions and seconds >= COVER * (run.end - run.worked_from) else None
+    steady = functions and seconds >= COVER * (run.end - run.worked_from)
+    return tuple(sorted(_function(*one) for one in functions)) if steady else None
 
 
-def _at_work(runs: Iterable[Run], start: float, end: float) -> dict[tuple[Workload, ...], float]:
-    """How many seconds of [start, end) each set of functions was at work: sorted, each as often as it ran at once; () = none."""
+def _at_work(runs: Iterable[Run], start: float, end: float) -> dict[tuple[tuple[str, int], ...], float]:
+    """
+    How many seconds of [start, end) each set of functions was at work; () = none.
+
+    A set has the model and the rows of each, sorted, as often as it ran at once. They are not workloads, because it is
+    asked for very often.
+    """
     changes = []
     for run in runs:
         began, ended = max(start, run.worked_from), min(end, run.end)
         if began < ended:
-            changes += [(began, True, run.workload), (ended, False, run.workload)]
-    found: dict[tuple[Workload, ...], float] = defaultdict(float)
-    here: list[Workload] = []
+            changes += [(began, True, run.model, run.rows), (ended, False, run.model, run.rows)]
+    found: dict[tuple[tuple[str, int], ...], float] = defaultdict(float)
+    here: list[tuple[str, int]] = []
     last = start
-    for moment, begins, workload in sorted(changes):
+    for moment, begins, model, rows in sorted(changes):
         found[tuple(here)] += moment - last
         last = moment
         if begins:
-            insort(here, workload)
+            insort(here, (model, rows))
         else:
-            here.remove(workload)
+            here.remove((model, rows))
     found[()] += end - last
     return found
 
@@ -476,7 +486,8 @@ def _fixed_functions(window: Window, job: Job, jobs: Sequence[Job], runs: Sequen
     if len(functions) == 1 and (len(at_work) > 1 or any(run.beside for run in inside)):
         return ()
     # Iterations that other functions touched are among the shared ones, so this bounds their part too.
-    return functions if seconds >= COVER * window.shared_s * window.shared_count else ()
+    steady = seconds >= COVER * window.shared_s * window.shared_count
+    return tuple(sorted(_function(*one) for one in functions)) if steady else ()
 
 
 def solo_rows(profiles: Iterable[Profile]) -> Alone:
