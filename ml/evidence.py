@@ -3,16 +3,17 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
 from ml import live
 from ml.live import Cell, Observed
+from ml.multiway import Observation
 from ml.rows import FEATURES, BadRow, Profile, Row, Workload, degradation, read
 from ml.rows import parse as parse_row
 from ml.samples import METRICS, SOLO, Direction, Samples, features, sides, solo_features
@@ -20,7 +21,8 @@ from smore.profiles import row_id
 
 #: Newest observed rows of a cell that count (A14); older ones are forgotten. The second is what the champion knew of it.
 NEWEST: Final = 2
-#: Share of the pairs that are held back: of those that have something newer than the champion, and of all where there is no champion.
+#: Share of the pairs (or sets of several) that are held back: of those that have something newer than the champion, and
+#: of all where there is no champion.
 HELD_OF_NEW: Final = 0.5
 HELD_OF_ALL: Final = 0.2
 
@@ -108,6 +110,19 @@ def _epoch(at: str) -> float:
     return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
 
 
+class Measured(Protocol):
+    """A measurement of the workloads ``group``, taken ``at`` (epoch seconds)."""
+
+    @property
+    def group(self) -> Collection[Workload]: ...
+
+    @property
+    def at(self) -> float: ...
+
+
+_M = TypeVar("_M", bound=Measured)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One measured degradation of ``victim`` by ``aggressor``, a raw fraction, measured ``at`` (epoch seconds)."""
@@ -118,7 +133,7 @@ class Point:
     at: float
 
     @property
-    def pair(self) -> frozenset[Workload]:
+    def group(self) -> frozenset[Workload]:
         return frozenset((self.victim, self.aggressor))
 
 
@@ -132,35 +147,56 @@ def points(profile: Profile, observed: Iterable[Observed], direction: Direction)
     found += [
         Point(victim=row.victim, aggressor=row.aggressor, value=row.degradation, at=row.at)
         for row in observed
-        if row.place == profile.place.key and row.direction == direction
+        if row.place == profile.place.key and row.direction == direction and not row.others
     ]
     return [point for point in found if point.victim in profile.solo and point.aggressor in profile.solo]
 
 
-def pairs(found: Iterable[Point]) -> int:
-    return len({point.pair for point in found})
+def observations(profile: Profile, observed: Iterable[Observed]) -> list[Observation]:
+    """What was measured of several at a time on one place, between workloads that have a solo row there."""
+    found = [
+        Observation(
+            victim=member.workload, beside=tuple(other.workload for other in row.members if other is not member),
+            actual=degradation(member, METRICS[member.workload.role]), at=_epoch(row.at),
+        )
+        for row in profile.colocations
+        if row.kind == "several"
+        for member in row.members
+    ]  # fmt: skip
+    found += [
+        Observation(victim=row.victim, beside=row.beside, actual=row.degradation, at=row.at)
+        for row in observed
+        if row.place == profile.place.key and row.others
+    ]
+    return [one for one in found if set(one.group) <= profile.solo.keys()]
 
 
-def newest(found: Iterable[Point]) -> float:
+def groups(found: Iterable[Measured]) -> int:
+    """How many pairs or sets of workloads there are."""
+    return len({one.group for one in found})
+
+
+def newest(found: Iterable[Measured]) -> float:
     """Epoch seconds; -inf without any."""
-    return max((point.at for point in found), default=-math.inf)
+    return max((one.at for one in found), default=-math.inf)
 
 
-def hold_back(found: Sequence[Point], known: float | None) -> tuple[list[Point], list[Point]]:
+def hold_back(found: Sequence[_M], known: float | None) -> tuple[list[_M], list[_M]]:
     """
-    (the others, the held-back ones): the newest pairs that have points after ``known``, and of each all the points after it.
+    (the others, the held-back ones): the newest groups that were measured after ``known``, and of each all the
+    measurements after it.
 
-    ``known`` is the newest point of the champion's, None where there is no champion.
+    ``known`` is the newest measurement of the champion's, None where there is no champion.
     """
     after = -math.inf if known is None else known
-    last: dict[frozenset[Workload], float] = {}
-    for point in found:
-        if point.at > after:
-            last[point.pair] = max(point.at, last.get(point.pair, after))
+    last: dict[Collection[Workload], float] = {}
+    for one in found:
+        if one.at > after:
+            last[one.group] = max(one.at, last.get(one.group, after))
     share = HELD_OF_ALL if known is None else HELD_OF_NEW
-    chosen = set(sorted(last, key=lambda pair: (last[pair], sorted(pair)), reverse=True)[: math.ceil(share * len(last))])
-    held = [point for point in found if point.at > after and point.pair in chosen]
-    rest = [point for point in found if point.at <= after or point.pair not in chosen]
+    chosen = set(sorted(last, key=lambda group: (last[group], sorted(group)), reverse=True)[: math.ceil(share * len(last))])
+    held = [one for one in found if one.at > after and one.group in chosen]
+    rest = [one for one in found if one.at <= after or one.group not in chosen]
     return rest, held
 
 
@@ -179,5 +215,5 @@ def samples_of(found: Sequence[Point], profile: Profile, direction: Direction) -
         target=np.array([point.value for point in found], float),
         victims=[point.victim.model for point in found],
         aggressors=[point.aggressor.model for point in found],
-        pair=np.array([numbers.setdefault(point.pair, len(numbers)) for point in found], np.int64),
+        pair=np.array([numbers.setdefault(point.group, len(numbers)) for point in found], np.int64),
     )

@@ -5,11 +5,15 @@ Learning in the running platform: fit a challenger, judge it, publish it or not,
 environment; stdout ends with one JSON object. The ``learn`` worker runs it as a child (``scheduler/learn.py``), so that the memory of a fit
 comes back.
 
-**Judging.** Per place and direction the newest part of what the champion has not seen is held back, whole pairs: half of the pairs that
-have rows newer than its newest (without a champion a fifth of all pairs). The challenger is fitted without those rows, the champion is
-as it is, both predict them, and the smaller RMSLE (Eq. 2) wins. What the champion knew of a held-back pair the challenger may know too. The
-winner of each direction goes into the new version (a challenger fitted once more, on all rows), which is published if a challenger has won
-anywhere. Where nobody has predicted so far there is nothing to be better than.
+**Judging.** Per place and direction the newest part of what the champion has not seen is held back, whole pairs: half
+of the pairs that have rows newer than its newest (without a champion a fifth of all pairs). The challenger is fitted
+without those rows, the champion is as it is, both predict them, and the smaller RMSLE (Eq. 2) wins. What the champion
+knew of a held-back pair the challenger may know too. The winner of each direction goes into the new version (a
+challenger fitted once more, on all rows), which is published if a challenger has won anywhere. Where nobody has
+predicted so far there is nothing to be better than. The weights of Eq. 3 and 4 are judged alike, by whole sets of
+several workloads, profiled and observed, with the table that the winners give: learned ones replace the champion's
+where their mean absolute error is smaller, and weights of one replace the champion's where those have become worse than
+none.
 
 **Failing.** Whatever goes wrong, the last good table stays where it is, and the reason stands in ``predictors``.
 
@@ -42,7 +46,7 @@ from ml.rows import profiles
 from ml.trial import COVERAGE, RECIPE, Craft, Predictors, Trial, Unusable, craft, pack, place_words, unpack
 from smore import observability
 from smore.db import make_engine
-from smore.degradation import Table, Tables, decode, encode
+from smore.degradation import Table, Tables, Weight, decode, encode
 from smore.domain.errors import NotFound, SmoreError
 from smore.domain.predictor import PredictorState
 from smore.profiles import Predictor as Version
@@ -248,14 +252,13 @@ class Learning:
         manifest: dict[str, Any] = {"recipe": RECIPE, "rows": rows.manifest(), "live_passed_over": dict(passed)}
         version = self._profiles.begin(manifest)
         try:
-            trial = Trial(self._craft, self._artifact(champion), champion.manifest if champion else {})
+            trial = Trial(self._craft, self._artifact(champion), champion.manifest if champion else {}, self._weights(champion))
             for profile in profiles(rows.rows):
                 trial.judge(profile, rows)
             manifest |= trial.manifest()
             if not trial.won:
                 return self._reject(version, f"Not better: {trial.words()}", manifest, kept=True)
-            places = trial.tables(rows)
-            manifest |= trial.manifest()
+            places = trial.tables()
             table = Table(version=version, source=f"predictor {version}", created_at=self._clock(), places=places)
             blob, artifact = encode(table), pack(trial.chosen, self._craft.save)
             decode(blob)
@@ -275,6 +278,15 @@ class Learning:
             return unpack(self._profiles.blobs(champion.version)[1], self._craft.load)
         except (ValueError, OSError) as error:
             raise Unusable(f"the predictors of version {champion.version} cannot be read ({error}); --anew begins without them") from error
+
+    def _weights(self, champion: Version | None) -> Mapping[PlaceKey, Sequence[Weight]]:
+        if champion is None:
+            return {}
+        try:
+            table = decode(self._profiles.blobs(champion.version)[0])
+        except ValueError as error:
+            raise Unusable(f"the table of version {champion.version} cannot be read ({error}); --anew begins without it") from error
+        return {(place.device, place.sharing_mode): place.weights for place in table.places}
 
     def _reject(self, version: int, reason: str, manifest: Mapping[str, Any], *, kept: bool = False) -> Outcome:
         self._profiles.reject(version, reason=reason, manifest=manifest)
@@ -315,15 +327,15 @@ class Seen:
 
 
 def coverage(history: History, table: Table) -> dict[PlaceKey, Seen]:
-    """By place, for undisturbed runs of functions and trainings that the table knows."""
+    """By place, for undisturbed runs of one function beside one training that the table knows."""
     runs: Counter[PlaceKey] = Counter()
     covered: Counter[PlaceKey] = Counter()
     places = {(place.device, place.sharing_mode): place for place in table.places}
     rows = {key: {name: index for index, name in enumerate(place.trainings)} for key, place in places.items()}
     batches: dict[tuple[PlaceKey, str], list[tuple[int, int]]] = {}
-    for run, training in live.undisturbed(history):
+    for run, training, functions in live.undisturbed(history):
         place = places.get(run.place)
-        if place is None or training is None or run.start <= table.created_at:
+        if place is None or training is None or functions or run.start <= table.created_at:
             continue
         row = rows[run.place].get(str(training))
         if (run.place, run.model) not in batches:

@@ -1,7 +1,9 @@
 """
-Measured rows out of the running platform: what executions and job windows in Postgres say about pairs (digest A13).
+Measured rows out of the running platform: what executions and job windows in Postgres say of pairs and of several at a
+time (digest A13).
 
-A measurement counts only where the co-runners did not change while it lasted, so that it says what one neighbour costs and nothing else:
+A measurement counts only where the co-runners did not change while it lasted, so that it says what they cost and
+nothing else:
 
 * **A function beside one training.** Runs that were warm, succeeded, and had the GPU instance to themselves but for one serverful job,
   which was there before and after. From :data:`MIN_RUNS` of them in a cell (function's model and rows, training's workload, place) comes
@@ -9,6 +11,16 @@ A measurement counts only where the co-runners did not change while it lasted, s
 * **A training beside one function.** Windows with :data:`MIN_ITERATIONS` shared iterations in which one function alone ran, never two
   at once, and for :data:`COVER` of those iterations' time: an iteration counts as shared as soon as a function touches it, and a function
   that is at work half of the time costs half of what the table means. The reference is the mean without a function, else the profile.
+* **Several at a time.** The same of a fixed set of co-runners, two or more: functions with their rows, each as often as
+  it ran at once, and at most one training. For :data:`COVER` of the run's time, or of the shared iterations' time,
+  exactly these functions were at work. A run is at work for as long as it computed (``run_s``), counted back from its
+  end: an execution begins with a wait for its instance, which is no load. Each set has rows of its own, from as many
+  runs or iterations as a pair needs.
+
+Passed over, and counted: runs beside which the functions changed, or one was cold, failed or is not named; runs that
+noted functions beside them of which there is no execution; two functions without a training, which are a pair of the
+direction that the platform does not measure; windows in which no set was there for long enough. A long run meets a
+change more often than a short one of the same set, so what is left is a little too favourable.
 
 A cell has a row an hour at most (:data:`ROW_S`), of all that was measured since its last: what a busy platform learns from stays small.
 
@@ -19,12 +31,11 @@ passed over and counted. Rows of different devices or sharing modes never come t
 
 import json
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
 from sqlalchemy import Engine, text
@@ -32,13 +43,15 @@ from sqlalchemy import Engine, text
 from ml.rows import BadRow, Profile, Solo, Timing, Workload
 from smore.history import JOB_WINDOW_S
 
-VERSION: Final = 1
+#: Rows of version 1 are of pairs alone.
+VERSION: Final = 2
+_READ: Final = (1, VERSION)
 
 #: Runs in a cell before their P99 means something (A13).
 MIN_RUNS: Final = 100
 #: Iterations in a window before their mean does (A13).
 MIN_ITERATIONS: Final = 20
-#: Share of the time of shared iterations in which the function was at work.
+#: Share of the time of a run or of shared iterations in which the functions of a set were at work.
 COVER: Final = 0.9
 #: Seconds between two rows of a cell.
 ROW_S: Final = 3600.0
@@ -51,8 +64,8 @@ LOOK_BACK_S: Final = 6 * 3600.0
 MOST_RUNS: Final = 100_000
 
 PlaceKey: TypeAlias = tuple[str, str]
-#: Place, direction, victim, aggressor.
-Cell: TypeAlias = tuple[PlaceKey, str, Workload, Workload]
+#: Place, direction, victim, co-runners: the training first if it is one of them, the functions sorted.
+Cell: TypeAlias = tuple[PlaceKey, str, Workload, tuple[Workload, ...]]
 #: Solo rows of each place.
 Alone: TypeAlias = Mapping[PlaceKey, Mapping[Workload, Solo]]
 
@@ -60,10 +73,12 @@ Alone: TypeAlias = Mapping[PlaceKey, Mapping[Workload, Solo]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """
-    What the platform measured of one pair in one direction.
+    What the platform measured of one victim beside the same co-runners: ``aggressor`` and, of several at a time,
+    ``others``.
 
-    ``seconds`` beside the aggressor and ``alone_s`` without it, of ``n`` and ``alone_n`` runs or iterations: P99 of a function, mean of a
-    training. ``alone_from`` tells where the reference is from. ``at`` is the time of the last one, epoch seconds.
+    ``direction`` is the victim's role; in a pair the aggressor has the other one. ``seconds`` beside them and
+    ``alone_s`` without them, of ``n`` and ``alone_n`` runs or iterations: P99 of a function, mean of a training.
+    ``alone_from`` tells where the reference is from. ``at`` is the time of the last one, epoch seconds.
     """
 
     place: PlaceKey
@@ -76,10 +91,16 @@ class Observed:
     alone_n: int
     alone_from: Literal["live", "profile"]
     at: float
+    others: tuple[Workload, ...] = ()
+
+    @property
+    def beside(self) -> tuple[Workload, ...]:
+        """All co-runners."""
+        return self.aggressor, *self.others
 
     @property
     def cell(self) -> Cell:
-        return self.place, self.direction, self.victim, self.aggressor
+        return self.place, self.direction, self.victim, self.beside
 
     @property
     def degradation(self) -> float:
@@ -96,13 +117,14 @@ class Observed:
 
 def parse(document: Mapping[str, Any]) -> Observed:
     """Raises BadRow, KeyError, TypeError or ValueError for what is not one."""
-    if document.get("version") != VERSION or document.get("row") != "observed":
-        raise BadRow(f"an observed row of version {VERSION} is expected, not {document.get('row')!r} {document.get('version')!r}")
+    if document.get("version") not in _READ or document.get("row") != "observed":
+        raise BadRow(f"an observed row of version {VERSION} or before is expected, not {document.get('row')!r} {document.get('version')!r}")
     values = {key: value for key, value in document.items() if key not in ("row", "version")}
     found = Observed(
         **values | {
             "place": (values["place"]["device"], values["place"]["sharing_mode"]), "victim": Workload(**values["victim"]),
             "aggressor": Workload(**values["aggressor"]), "at": datetime.fromisoformat(values["at"]).timestamp(),
+            "others": tuple(Workload(**other) for other in values.get("others", ())),
         }
     )  # fmt: skip
     if found.direction not in ("training", "function"):
@@ -137,8 +159,12 @@ class Run:
 
     @property
     def workload(self) -> Workload:
-        model, preset = self.model.split("/")
-        return Workload(model=model, preset=preset, role="function", batch=self.rows)
+        return _function(self.model, self.rows)
+
+    @property
+    def worked_from(self) -> float:
+        """It computed from then to its end, but for what its report took."""
+        return max(self.start, self.end - self.run_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +263,11 @@ def read(engine: Engine, *, since: float, until: float) -> History:
     return History(runs=runs, jobs=jobs, windows=windows)
 
 
+def _function(name: str, rows: int) -> Workload:
+    model, preset = name.split("/")
+    return Workload(model=model, preset=preset, role="function", batch=rows)
+
+
 def _training(name: str | None) -> Workload | None:
     parts = (name or "").split("/")
     if len(parts) != 4 or parts[2] != "training" or not parts[3].isdecimal():
@@ -270,27 +301,76 @@ def live_rows(history: History, alone: Alone, before: Iterable[Observed] = ()) -
     return Live(rows=rows, passed=dict(sorted(passed.items())))
 
 
-def undisturbed(history: History, passed: "Counter[str] | None" = None) -> Iterator[tuple[Run, Workload | None]]:
-    """Runs whose co-runners did not change, with the training beside them, None = they were alone. By GPU instance, in order of time."""
+def undisturbed(history: History, passed: "Counter[str] | None" = None) -> Iterator[tuple[Run, Workload | None, tuple[Workload, ...]]]:
+    """
+    Runs whose co-runners did not change, with the training beside them (None: there was none) and the functions
+    (sorted).
+
+    By GPU instance, in order of time.
+    """
     count: Counter[str] = Counter() if passed is None else passed
     lives = _jobs_by_gpu(history.jobs)
     for gpu, runs in _runs_by_gpu(history.runs).items():
-        latest = -math.inf
+        earlier: list[Run] = []
         for position, run in enumerate(runs):
-            crowded = run.beside or latest > run.start or (position + 1 < len(runs) and runs[position + 1].start < run.end)
-            latest = max(latest, run.end)
+            earlier = [one for one in earlier if one.end > run.start]
+            later = runs[position + 1 : bisect_left(runs, run.end, lo=position + 1, key=lambda one: one.start)]
+            others = [*earlier, *later]
+            earlier.append(run)
             if not run.sound:
                 count["not warm or not succeeded"] += 1
             elif not run.model:
                 count["function not named"] += 1
-            elif crowded:
-                count["other functions beside"] += 1
+            elif run.beside and not others:
+                count["functions beside not recorded"] += 1
+            elif (functions := _functions_beside(run, others)) is None:
+                count["functions beside changed or not known"] += 1
             elif (there := _steady(run.start, run.end, run.jobs, lives.get(gpu, []))) is None:
                 count["jobs changed or several"] += 1
             elif there and there[0].workload is None:
                 count["job not named"] += 1
+            elif len(functions) == 1 and not there:
+                count["two functions without a training"] += 1
             else:
-                yield run, there[0].workload if there else None
+                yield run, there[0].workload if there else None, functions
+
+
+def _functions_beside(run: Run, others: Sequence[Run]) -> tuple[Workload, ...] | None:
+    """The functions that were at work beside a run for :data:`COVER` of its time; () where nothing else ran, None where they changed."""
+    if not others:
+        return ()
+    if not all(other.sound and other.model for other in others):
+        return None
+    at_work = _at_work(others, run.worked_from, run.end)
+    functions, seconds = max(at_work.items(), key=lambda item: item[1])
+    steady = functions and seconds >= COVER * (run.end - run.worked_from)
+    return tuple(sorted(_function(*one) for one in functions)) if steady else None
+
+
+def _at_work(runs: Iterable[Run], start: float, end: float) -> dict[tuple[tuple[str, int], ...], float]:
+    """
+    How many seconds of [start, end) each set of functions was at work; () = none.
+
+    A set has the model and the rows of each, sorted, as often as it ran at once. They are not workloads, because it is
+    asked for very often.
+    """
+    changes = []
+    for run in runs:
+        began, ended = max(start, run.worked_from), min(end, run.end)
+        if began < ended:
+            changes += [(began, True, run.model, run.rows), (ended, False, run.model, run.rows)]
+    found: dict[tuple[tuple[str, int], ...], float] = defaultdict(float)
+    here: list[tuple[str, int]] = []
+    last = start
+    for moment, begins, model, rows in sorted(changes):
+        found[tuple(here)] += moment - last
+        last = moment
+        if begins:
+            insort(here, (model, rows))
+        else:
+            here.remove((model, rows))
+    found[()] += end - last
+    return found
 
 
 def _runs_by_gpu(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -320,16 +400,16 @@ def _steady(start: float, end: float, noted: Sequence[str], jobs: Sequence[Job])
 def _functions(history: History, alone: Alone, seen: Mapping[Cell, float], passed: "Counter[str]") -> Iterator[Observed]:
     shared: dict[Cell, list[Run]] = defaultdict(list)
     solo: dict[tuple[PlaceKey, Workload], list[float]] = defaultdict(list)
-    for run, training in undisturbed(history, passed):
-        known = alone.get(run.place, {})
-        if run.workload not in known or (training is not None and training not in known):
+    for run, training, functions in undisturbed(history, passed):
+        beside = functions if training is None else (training, *functions)
+        if not {run.workload, *beside} <= alone.get(run.place, {}).keys():
             passed["not profiled here"] += 1
-        elif training is None:
+        elif not beside:
             solo[run.place, run.workload].append(run.run_s)
         else:
-            shared[run.place, "function", run.workload, training].append(run)
+            shared[run.place, "function", run.workload, beside].append(run)
     for cell, runs in shared.items():
-        place, _, function, training = cell
+        place, _, function, beside = cell
         new = [run for run in runs if run.end > seen.get(cell, -math.inf)]
         if len(new) < MIN_RUNS:
             passed["too few runs yet"] += len(new)
@@ -339,7 +419,7 @@ def _functions(history: History, alone: Alone, seen: Mapping[Cell, float], passe
         enough = len(without) >= MIN_RUNS
         reference = Timing.of(without) if enough else alone[place][function].timing
         yield Observed(
-            place=place, direction="function", victim=function, aggressor=training, n=timing.n, seconds=timing.p99,
+            place=place, direction="function", victim=function, aggressor=beside[0], others=beside[1:], n=timing.n, seconds=timing.p99,
             alone_s=reference.p99, alone_n=reference.n, alone_from="live" if enough else "profile", at=max(run.end for run in new),
         )  # fmt: skip
 
@@ -362,22 +442,22 @@ def _trainings(history: History, alone: Alone, seen: Mapping[Cell, float], passe
         elif len(job.gpus) > 1:
             # Its iterations wait for the other GPU instances too.
             passed["window: job on several GPU instances"] += 1
-        elif (function := _one_function(window, job, lives[window.gpu], runs.get(window.gpu, []))) is None:
+        elif not (functions := _fixed_functions(window, job, lives[window.gpu], runs.get(window.gpu, []))):
             passed["window: co-runners changed"] += 1
-        elif not {job.workload, function} <= alone.get(window.place, {}).keys():
+        elif not {job.workload, *functions} <= alone.get(window.place, {}).keys():
             passed["window: not profiled here"] += 1
         else:
-            cell: Cell = window.place, "training", job.workload, function
+            cell: Cell = window.place, "training", job.workload, functions
             free_from[key] = window.end
             if window.end - window.window_s >= seen.get(cell, -math.inf):
                 shared[cell].append((window, without.get(key)))
     for cell, windows in shared.items():
-        place, _, training, function = cell
+        place, _, training, functions = cell
         references = {(one.job, one.gpu, one.end): one for _, one in windows if one is not None}.values()
         live, profile = _mean((one.solo_s, one.solo_count) for one in references), alone[place][training].timing
         n, seconds = _mean((window.shared_s, window.shared_count) for window, _ in windows)
         yield Observed(
-            place=place, direction="training", victim=training, aggressor=function, n=n, seconds=seconds,
+            place=place, direction="training", victim=training, aggressor=functions[0], others=functions[1:], n=n, seconds=seconds,
             alone_s=live[1] if references else profile.mean, alone_n=live[0] if references else profile.n,
             alone_from="live" if references else "profile", at=max(window.end for window, _ in windows),
         )  # fmt: skip
@@ -390,22 +470,24 @@ def _mean(parts: Iterable[tuple[float, int]]) -> tuple[int, float]:
     return count, math.fsum(mean * n for mean, n in listed) / count if count else 0.0
 
 
-def _one_function(window: Window, job: Job, jobs: Sequence[Job], runs: Sequence[Run]) -> Workload | None:
-    """The function that alone was at work beside the job through the window; None where it was another case. ``runs`` by start."""
+def _fixed_functions(window: Window, job: Job, jobs: Sequence[Job], runs: Sequence[Run]) -> tuple[Workload, ...]:
+    """The functions that were at work beside the job through the window; () where they changed or cannot be said. ``runs`` by start."""
     start = window.end - window.window_s
     if _steady(start, window.end, [job.id], jobs) is None:
-        return None
+        return ()
     # No run is longer than its limit; those that began before the window and reach into it are within this.
     first = bisect_left(runs, start - SETTLED_S, key=lambda run: run.start)
     inside = [run for run in runs[first : bisect_right(runs, window.end, key=lambda run: run.start)] if run.end > start]
-    if not inside or not all(run.sound and run.model and not run.beside for run in inside):
-        return None
-    if any(later.start < earlier.end for earlier, later in pairwise(inside)):
-        return None
-    if len({(run.place, run.model, run.rows) for run in inside}) > 1 or inside[0].place != window.place:
-        return None
-    at_work = math.fsum(min(run.run_s, run.end - start, window.end - run.start) for run in inside)
-    return inside[0].workload if at_work >= COVER * window.shared_s * window.shared_count else None
+    if not all(run.sound and run.model and run.place == window.place for run in inside):
+        return ()
+    at_work = _at_work(inside, start, window.end)
+    at_work.pop(())
+    functions, seconds = max(at_work.items(), key=lambda item: item[1], default=((), 0.0))
+    if len(functions) == 1 and (len(at_work) > 1 or any(run.beside for run in inside)):
+        return ()
+    # Iterations that other functions touched are among the shared ones, so this bounds their part too.
+    steady = seconds >= COVER * window.shared_s * window.shared_count
+    return tuple(sorted(_function(*one) for one in functions)) if steady else ()
 
 
 def solo_rows(profiles: Iterable[Profile]) -> Alone:

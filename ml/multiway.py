@@ -13,12 +13,12 @@ that runs several times counts as often.
 
 import math
 import random
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
-from ml.rows import BadRow, Colocation, Profile, Workload, degradation
-from ml.samples import METRICS
+from ml.rows import BadRow, Workload
+from ml.samples import Direction
 from smore.degradation import Kind, Weight
 
 #: Functions at a time for which there are weights; more of them are weighed like so many (A12).
@@ -32,6 +32,10 @@ Update: TypeAlias = Literal["nlms", "literal", "grad", "off"]
 
 #: (victim, other) → pair-wise degradation of the victim, a fraction >= 0.
 PairWise: TypeAlias = Callable[[Workload, Workload], float]
+#: D_tr, D_fn and D_ff. They may raise BadRow or KeyError for a pair that they do not know.
+Pairs: TypeAlias = Mapping[Direction, PairWise]
+#: Whose sum it is: Eq. 3 or Eq. 4.
+Side: TypeAlias = Literal["training", "function"]
 
 _Key: TypeAlias = tuple[Kind, str, str]
 
@@ -181,6 +185,30 @@ def _learn(weights: Weights, k: int, terms: dict[_Key, float], actual: float, ru
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """
+    One measured degradation ``actual`` (a raw fraction) of ``victim`` beside ``beside``, measured ``at`` (epoch
+    seconds).
+
+    ``beside``: the functions, each as often as it ran, and the training if there is one that is not the victim.
+    """
+
+    victim: Workload
+    beside: tuple[Workload, ...]
+    actual: float
+    at: float
+
+    @property
+    def side(self) -> Side:
+        return self.victim.role
+
+    @property
+    def group(self) -> tuple[Workload, ...]:
+        """The same for all observations of one set of workloads."""
+        return tuple(sorted((self.victim, *self.beside)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
     """
     Mean absolute errors over ``n`` observations in ``groups`` distinct sets of workloads: with all weights one, with weights learned from
@@ -196,111 +224,81 @@ class Errors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Eq. 3 and Eq. 4 by themselves; None where no row has such an observation."""
+    """Eq. 3 and Eq. 4 by themselves; None where there is no such observation."""
 
     training: Errors | None
     function: Errors | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
-    """One member of a measured row. ``group`` is the same for rows of the same workloads."""
+def learn(observations: Iterable[Observation], pairs: Pairs, *, rule: Rule | None = None, epochs: int = 30) -> Weights:
+    """
+    The weights that observations teach: ``epochs`` passes in the order of measurement, so that the newest have the last
+    word.
 
-    side: Literal["training", "function"]
-    group: Hashable
-    k: int
-    terms: dict[_Key, float]
-    actual: float
+    Raises BadRow for an observed degradation that is not a number, and what ``pairs`` raise.
+    """
+    rule = rule or Rule()
+    cases = [(*_case(one, pairs), one.actual) for one in sorted(observations, key=lambda one: one.at)]
+    weights = Weights()
+    for _ in range(epochs):
+        for k, terms, actual in cases:
+            _learn(weights, k, terms, actual, rule)
+    return weights
+
+
+def mean_error(weights: Weights, observations: Iterable[Observation], pairs: Pairs) -> float:
+    """Mean absolute error of Eq. 3 and 4 over at least one observation, a fraction. Raises what ``pairs`` raise."""
+    return _mean(_error(weights, one, pairs) for one in observations)
 
 
 def evaluate(
-    profile: Profile, d_tr: PairWise, d_fn: PairWise, d_ff: PairWise, *, rule: Rule | None = None, epochs: int = 30, folds: int = 0,
-    seed: int = 0,
-) -> Evaluation:  # fmt: skip
+    observations: Sequence[Observation], pairs: Pairs, *, rule: Rule | None = None, epochs: int = 30, folds: int = 0, seed: int = 0
+) -> Evaluation:
     """
-    What learned weights are worth on the measured rows with several functions: cross-validated over distinct sets of workloads.
+    What learned weights are worth: cross-validated over distinct sets of workloads.
 
-    Sets, not rows, are left out, because repeats of one leak; ``folds`` = 0 leaves out one at a time. Weights are learned in ``epochs``
-    passes over the other rows in a random order. ``d_*`` take (victim, other) and may raise BadRow or KeyError for a pair that they do not
-    know. The observed degradation is that of the metric of each side (mean of a training, P99 of a function).
+    Sets, not observations, are left out, because repeats of one leak; ``folds`` = 0 leaves out one at a time, otherwise ``seed`` decides
+    which sets are left out together. Weights are learned as :func:`learn` does.
     """
-    rule = rule or Rule()
-    cases = _cases(profile, d_tr, d_fn, d_ff)
-    groups = list(dict.fromkeys(case.group for case in cases))
-    generator = random.Random(seed)
-    generator.shuffle(groups)
+    groups = list(dict.fromkeys(one.group for one in observations))
+    random.Random(seed).shuffle(groups)
     parts = min(folds or len(groups), len(groups))
-    held_out: list[tuple[_Case, float]] = []
+    held_out: list[tuple[Observation, float]] = []
     for part in range(parts):
         absent = set(groups[part::parts])
-        weights = _fitted([case for case in cases if case.group not in absent], rule, epochs, seed)
-        held_out += [(case, _error(weights, case)) for case in cases if case.group in absent]
-    ones = {id(case): _error(Weights(), case) for case in cases}
-    everything = _fitted(cases, rule, epochs, seed)
-    within = {id(case): _error(everything, case) for case in cases}
+        weights = learn([one for one in observations if one.group not in absent], pairs, rule=rule, epochs=epochs)
+        held_out += [(one, _error(weights, one, pairs)) for one in observations if one.group in absent]
+    everything = learn(observations, pairs, rule=rule, epochs=epochs)
 
-    def errors(side: str) -> Errors | None:
-        chosen = [(case, error) for case, error in held_out if case.side == side]
+    def errors(side: Side) -> Errors | None:
+        chosen = [(one, error) for one, error in held_out if one.side == side]
         if not chosen:
             return None
         return Errors(
             n=len(chosen),
-            groups=len({case.group for case, _ in chosen}),
-            ones=_mean(ones[id(case)] for case, _ in chosen),
+            groups=len({one.group for one, _ in chosen}),
+            ones=mean_error(Weights(), (one for one, _ in chosen), pairs),
             learned=_mean(error for _, error in chosen),
-            in_sample=_mean(within[id(case)] for case, _ in chosen),
+            in_sample=mean_error(everything, (one for one, _ in chosen), pairs),
         )
 
     return Evaluation(training=errors("training"), function=errors("function"))
 
 
-def learn(
-    profile: Profile, d_tr: PairWise, d_fn: PairWise, d_ff: PairWise, *, rule: Rule | None = None, epochs: int = 30, seed: int = 0
-) -> Weights:
-    """The weights that all measured rows with several functions teach in ``epochs`` passes. The arguments are those of :func:`evaluate`."""
-    return _fitted(_cases(profile, d_tr, d_fn, d_ff), rule or Rule(), epochs, seed)
+def _case(one: Observation, pairs: Pairs) -> tuple[int, dict[_Key, float]]:
+    """k and the terms of Eq. 3 or 4 for an observation."""
+    victim, functions = one.victim, [other for other in one.beside if other.role == "function"]
+    if one.side == "training":
+        slowed_by = [Neighbour(model=j.model, degradation=pairs["training"](victim, j)) for j in functions]
+        return len(slowed_by), _training_terms(victim.model, slowed_by)
+    trainings = [Neighbour(model=i.model, degradation=pairs["function"](victim, i)) for i in one.beside if i.role == "training"]
+    training = trainings[0] if trainings else None
+    others = [Neighbour(model=w.model, degradation=pairs["functions"](victim, w)) for w in functions]
+    return _k(training, others), _function_terms(victim.model, training, others)
 
 
-def _cases(profile: Profile, d_tr: PairWise, d_fn: PairWise, d_ff: PairWise) -> list[_Case]:
-    return [case for row in profile.colocations if row.kind == "several" for case in _of_row(row, d_tr, d_fn, d_ff)]
-
-
-def _of_row(row: Colocation, d_tr: PairWise, d_fn: PairWise, d_ff: PairWise) -> list[_Case]:
-    first, *rest = row.members
-    training = first if first.workload.role == "training" else None
-    functions = rest if training is not None else list(row.members)
-    group = tuple(sorted(member.workload for member in row.members))
-    found = []
-    if training is not None:
-        i = training.workload
-        beside = [Neighbour(model=j.workload.model, degradation=d_tr(i, j.workload)) for j in functions]
-        actual = degradation(training, METRICS["training"])
-        found.append(_Case(side="training", group=group, k=len(beside), terms=_training_terms(i.model, beside), actual=actual))
-    for position, member in enumerate(functions):
-        j = member.workload
-        others = [other.workload for number, other in enumerate(functions) if number != position]
-        by_training = Neighbour(model=training.workload.model, degradation=d_fn(j, training.workload)) if training is not None else None
-        by_functions = [Neighbour(model=w.model, degradation=d_ff(j, w)) for w in others]
-        found.append(
-            _Case(
-                side="function", group=group, k=_k(by_training, by_functions), terms=_function_terms(j.model, by_training, by_functions),
-                actual=degradation(member, METRICS["function"]),
-            )
-        )  # fmt: skip
-    return found
-
-
-def _fitted(cases: Sequence[_Case], rule: Rule, epochs: int, seed: int) -> Weights:
-    weights, order, generator = Weights(), list(cases), random.Random(seed)
-    for _ in range(epochs):
-        generator.shuffle(order)
-        for case in order:
-            _learn(weights, case.k, case.terms, case.actual, rule)
-    return weights
-
-
-def _error(weights: Weights, case: _Case) -> float:
-    return abs(case.actual - _sum(weights, case.k, case.terms))
+def _error(weights: Weights, one: Observation, pairs: Pairs) -> float:
+    return abs(one.actual - _sum(weights, *_case(one, pairs)))
 
 
 def _mean(values: Iterable[float]) -> float:

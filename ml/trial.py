@@ -9,7 +9,7 @@ import json
 import math
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias, cast
@@ -17,21 +17,24 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, cast
 import msgspec
 import numpy as np
 
-from ml.evidence import Rows, hold_back, newest, pairs, points, samples_of
+from ml.evidence import Rows, groups, hold_back, newest, observations, points, samples_of
 from ml.live import PlaceKey
+from ml.multiway import Observation, Pairs, Side, Weights, learn, mean_error
 from ml.rows import Profile, Workload
 from ml.samples import DIRECTIONS, Direction, Floats, Samples
+from ml.table import pair_wise, place_table
 from smore.degradation import PlaceTable, Weight
 
 RECIPE: Final = "ours"
 SEED: Final = 0
 #: Pairs that a fit needs: of fewer the 90 % bound is only the largest residual.
 MIN_PAIRS: Final = 10
-#: Held-back pairs that a judgement needs.
+#: Held-back pairs (sets, for weights) that a judgement needs.
 MIN_HELD: Final = 5
 COVERAGE: Final = 0.9
-#: Passes over the rows with several functions.
+#: Passes over the observations of several at a time.
 EPOCHS: Final = 30
+SIDES: Final[tuple[Side, ...]] = ("training", "function")
 
 
 class Unusable(ValueError):
@@ -60,15 +63,11 @@ class Craft:
 
 
 def craft() -> Craft:
-    """Of ``ml/pairwise.py``, ``ml/table.py`` and ``ml/multiway.py``; imported by who fits: to find that nothing is due takes none of it."""
-    from ml import pairwise, table
+    """Of ``ml/pairwise.py`` and ``ml/table.py``; the first is imported by who fits: to find that nothing is due takes none of it."""
+    from ml import pairwise
 
     def fit(samples: Samples, place: PlaceKey) -> Predictor:
         return pairwise.fit(samples, SEED, recipe=RECIPE, place=place)
-
-    def place_table(profile: Profile, predictors: Mapping[Direction, Predictor]) -> PlaceTable:
-        made = table.place_table(profile, predictors)
-        return msgspec.structs.replace(made, weights=_weights(profile, made))
 
     return Craft(fit=fit, save=cast(Any, pairwise.save), load=pairwise.load, place_table=place_table)
 
@@ -99,40 +98,82 @@ class Verdict:
     until: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """
+    How the weights of one sum on one place were judged: ``better`` (newly learned), ``kept`` (the champion's, or ones
+    where it has none) or ``dropped`` (ones in place of the champion's).
+
+    Errors are mean absolute errors on the held-back observations, with ones, the champion's weights and the
+    challenger's; ``until`` is the newest observation that published weights know, epoch seconds. None = not known.
+    """
+
+    verdict: Literal["better", "kept", "dropped"]
+    why: str
+    observations: int
+    sets: int
+    held_observations: int
+    held_sets: int
+    ones: float | None
+    champion: float | None
+    challenger: float | None
+    until: float | None
+
+
 @dataclass(slots=True)
 class Trial:
-    """One challenger against one champion, place by place. ``former`` is the champion's manifest."""
+    """
+    One challenger against one champion, place by place. ``former`` is the champion's manifest, ``weights`` are those of
+    its table: a place that it lacks has weights of one.
+    """
 
     craft: Craft
     champion: Predictors
     former: Mapping[str, Any]
+    weights: Mapping[PlaceKey, Sequence[Weight]] = field(default_factory=dict)
     verdicts: dict[PlaceKey, dict[Direction, Verdict]] = field(default_factory=dict)
     chosen: dict[PlaceKey, dict[Direction, Predictor]] = field(default_factory=dict)
     #: Places that are not in the table, and why.
     absent: dict[PlaceKey, str] = field(default_factory=dict)
-    _profiles: dict[PlaceKey, Profile] = field(default_factory=dict)
+    weighed: dict[PlaceKey, dict[Side, Weighed]] = field(default_factory=dict)
+    _tables: dict[PlaceKey, PlaceTable] = field(default_factory=dict)
 
     @property
     def won(self) -> bool:
-        return any(one.verdict != "kept" for verdicts in self.verdicts.values() for one in verdicts.values())
+        directions = [one.verdict for place in self.verdicts.values() for one in place.values()]
+        weights = [one.verdict for place in self.weighed.values() for one in place.values()]
+        return any(verdict != "kept" for verdict in (*directions, *weights))
 
     def judge(self, profile: Profile, rows: Rows) -> None:
-        """Raises BadRow and whatever a fit raises."""
+        """
+        Every direction of a place, then its weights, with the table that the winners give. A place that cannot be
+        predicted whole, or that has drifted, has no table.
+
+        Raises BadRow and whatever a fit raises.
+        """
         place = profile.place.key
-        self._profiles[place] = profile
-        self.chosen[place], self.verdicts[place] = {}, {}
+        self.chosen[place], self.verdicts[place], self.weighed[place] = {}, {}, {}
         for direction in DIRECTIONS:
             self._direction(profile, rows, direction)
+        if lacking := _lacking(profile, self.chosen[place]):
+            self.absent[place] = lacking
+        elif place in self.suspended():
+            self.absent[place] = "its bounds did not hold, and no challenger has won since"
+        else:
+            made = overlay(self.craft.place_table(profile, self.chosen[place]), profile, rows)
+            found = observations(profile, rows.observed)
+            weights = [weight for side in SIDES for weight in self._weigh(place, side, found, pair_wise(made))]
+            self._tables[place] = msgspec.structs.replace(made, weights=weights)
 
     def _direction(self, profile: Profile, rows: Rows, direction: Direction) -> None:
         place = profile.place.key
         known = self.champion.get(place, {}).get(direction)
         found = points(profile, rows.observed, direction)
-        if known is None and pairs(found) < MIN_PAIRS:
+        if known is None and groups(found) < MIN_PAIRS:
             return
-        until = self._until(place, direction) if known is not None else None
+        until = self._until(place, "directions", direction) if known is not None else None
         rest, held = hold_back(found, until)
-        judged = pairs(held) >= (MIN_HELD if known is not None else 1) and pairs(rest) >= MIN_PAIRS
+        judged = groups(held) >= (MIN_HELD if known is not None else 1) and groups(rest) >= MIN_PAIRS
         challenger = champion = covered = bias = None
         if judged:
             judge, unseen = self.craft.fit(samples_of(rest, profile, direction), place), samples_of(held, profile, direction)
@@ -144,23 +185,23 @@ class Trial:
         if known is None:
             verdict, why = "new", "nobody predicted it before"
             if challenger is not None:
-                why += f"; RMSLE {challenger:.4f} on the newest {pairs(held)} pairs"
+                why += f"; RMSLE {challenger:.4f} on the newest {groups(held)} pairs"
         elif challenger is None or champion is None:
             verdict = "kept"
-            why = f"{pairs(held)} newer pairs held back and {pairs(rest)} to learn from, {MIN_HELD} and {MIN_PAIRS} are needed"
+            why = f"{groups(held)} newer pairs held back and {groups(rest)} to learn from, {MIN_HELD} and {MIN_PAIRS} are needed"
         else:
             # A champion that answers with what is no number loses.
             verdict = "kept" if champion <= challenger else "better"
-            why = f"RMSLE {challenger:.4f} against {champion:.4f} on {pairs(held)} newer pairs"
+            why = f"RMSLE {challenger:.4f} against {champion:.4f} on {groups(held)} newer pairs"
         won = verdict != "kept"
         self.chosen[place][direction] = self.craft.fit(samples_of(found, profile, direction), place) if won else cast(Predictor, known)
         self.verdicts[place][direction] = Verdict(
             verdict=cast(Any, verdict),
             why=why,
             samples=len(found),
-            pairs=pairs(found),
+            pairs=groups(found),
             held_samples=len(held),
-            held_pairs=pairs(held),
+            held_pairs=groups(held),
             challenger=_finite(challenger),
             champion=_finite(champion),
             coverage=covered,
@@ -168,11 +209,45 @@ class Trial:
             until=_finite(newest(found) if won else until),
         )
 
-    def _until(self, place: PlaceKey, direction: Direction) -> float:
-        """The newest sample that the champion's predictor of this direction knows."""
+    def _weigh(self, place: PlaceKey, side: Side, of_place: Sequence[Observation], pairs: Pairs) -> list[Weight]:
+        """Judge the weights of Eq. 3 or 4, and choose."""
+        found = [one for one in of_place if one.side == side]
+        former = [weight for weight in self.weights.get(place, ()) if (weight.kind == "training") == (side == "training")]
+        if not found:
+            return former
+        until = self._until(place, "weights", side) if former else None
+        rest, held = hold_back(found, until)
+        ones = champion = challenger = None
+        verdict, why = "kept", f"{groups(held)} newer sets held back, {MIN_HELD} are needed"
+        if groups(held) >= MIN_HELD:
+            ones = champion = mean_error(Weights(), held, pairs)
+            if former:
+                champion = mean_error(Weights.of(former), held, pairs)
+            challenger = mean_error(learn(rest, pairs, epochs=EPOCHS), held, pairs)
+            verdict = "better" if challenger < min(ones, champion) else "dropped" if ones < champion else "kept"
+            why = f"mean error {challenger:.4f} against {champion:.4f}, with ones {ones:.4f}, on {groups(held)} newer sets"
+        won = verdict == "better"
+        self.weighed[place][side] = Weighed(
+            verdict=cast(Any, verdict),
+            why=why,
+            observations=len(found),
+            sets=groups(found),
+            held_observations=len(held),
+            held_sets=groups(held),
+            ones=ones,
+            champion=champion,
+            challenger=challenger,
+            until=_finite(newest(found) if won else until if verdict == "kept" else None),
+        )
+        if won:
+            return learn(found, pairs, epochs=EPOCHS).published()
+        return former if verdict == "kept" else []
+
+    def _until(self, place: PlaceKey, part: Literal["directions", "weights"], name: str) -> float:
+        """The newest measurement that the champion's predictor of a direction, or its weights of a sum, know."""
         for one in self.former.get("places", []):
             if (one["device"], one["sharing_mode"]) == place:
-                until = one["directions"].get(direction, {}).get("until")
+                until = one.get(part, {}).get(name, {}).get("until")
                 return -math.inf if until is None else float(until)
         return -math.inf
 
@@ -184,25 +259,21 @@ class Trial:
             if (one := self.verdicts.get((device, mode), {}).get("function")) is None or one.verdict == "kept"
         ]
 
-    def tables(self, rows: Rows) -> list[PlaceTable]:
-        """Of every place that can be predicted whole and has not drifted. Raises BadRow, and Unusable where none can."""
-        made = []
-        suspended = self.suspended()
-        for place, profile in self._profiles.items():
-            lacking = _lacking(profile, self.chosen[place])
-            if lacking or place in suspended:
-                self.absent[place] = lacking or "its bounds did not hold, and no challenger has won since"
-                continue
-            made.append(overlay(self.craft.place_table(profile, self.chosen[place]), profile, rows))
-        if not made and not suspended:
+    def tables(self) -> list[PlaceTable]:
+        """Of every place that has one. Raises Unusable where none has, unless all that had one have drifted."""
+        if not self._tables and not self.suspended():
             raise Unusable("; ".join(f"{place_words(place)}: {why}" for place, why in self.absent.items()))
-        return made
+        return list(self._tables.values())
 
     def manifest(self) -> dict[str, Any]:
         places = [
-            {"device": device, "sharing_mode": mode, "directions": {direction: asdict(one) for direction, one in verdicts.items()}}
+            {
+                "device": device, "sharing_mode": mode,
+                "directions": {direction: asdict(one) for direction, one in verdicts.items()},
+                "weights": {side: asdict(one) for side, one in self.weighed[device, mode].items()},
+            }
             for (device, mode), verdicts in self.verdicts.items()
-        ]
+        ]  # fmt: skip
         absent = [{"device": device, "sharing_mode": mode, "why": why} for (device, mode), why in self.absent.items()]
         return {"places": places, "suspended": [list(place) for place in self.suspended()], "absent": absent}
 
@@ -211,6 +282,7 @@ class Trial:
         lines = []
         for place, verdicts in self.verdicts.items():
             told = [f"{direction} {one.verdict} ({one.why})" for direction, one in verdicts.items()]
+            told += [f"weights of the {side} {one.verdict} ({one.why})" for side, one in self.weighed[place].items()]
             lines.append(f"{place_words(place)}: {', '.join(told) or 'too few pairs'}")
         lines += [f"{place_words(place)} is left out: {why}" for place, why in self.absent.items()]
         return "; ".join(lines) + "."
@@ -280,25 +352,6 @@ def overlay(place: PlaceTable, profile: Profile, rows: Rows) -> PlaceTable:
         cells[direction][cell] = value
     cost = (cells["training"] + cells["function"]).mean(axis=0)
     return msgspec.structs.replace(place, **{name: values.tobytes() for name, values in cells.items()}, degradation=cost.tobytes())
-
-
-def _weights(profile: Profile, place: PlaceTable) -> list[Weight]:
-    """
-    Weights of Eq. 3 and 4 learned from the rows with several functions, where rows that they have not seen say that they help.
-
-    The platform's own history with several functions at once does not teach them yet.
-    """
-    from ml import multiway, table
-
-    known = [row for row in profile.colocations if row.kind == "several" and all(m.workload in profile.solo for m in row.members)]
-    if not known:
-        return []
-    pair = table.pair_wise(place)
-    several = Profile(place=profile.place, solo=profile.solo, colocations=known)
-    seen = multiway.evaluate(several, pair["training"], pair["function"], pair["functions"], epochs=EPOCHS, folds=5, seed=SEED)
-    helps = {"training": seen.training, "function": seen.function, "functions": seen.function}
-    learned = multiway.learn(several, pair["training"], pair["function"], pair["functions"], epochs=EPOCHS, seed=SEED).published()
-    return [one for one in learned if (errors := helps[one.kind]) is not None and errors.learned < errors.ones]
 
 
 # ---- predictors in one blob --------------------------------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import product
+from itertools import combinations, product
 
+from ml.live import Observed
 from ml.rows import FEATURES, Colocation, Member, Place, Role, Row, Solo, Timing, Workload
 
 PLACE = Place(device="CPU partition: 1 core of X", sharing_mode="time-slice", driver="d", counter="cpu-time")
@@ -73,6 +74,28 @@ def pairs(count: int, *, start: float = T0, skip: int = 0, factor: float = 1.0, 
     ]  # fmt: skip
     for number, (first, second) in enumerate(space[skip : skip + count]):
         yield together(first, second, start + 60.0 * number, factor, place)
+
+
+def sets(first: int, last: int, factor: float) -> list[Observed]:
+    """
+    A training beside two functions, one set an hour, from the platform's own runs: ``factor`` times what both cost by
+    themselves.
+
+    From the ``first`` to before the ``last``; all 8 x 28 sets come before one recurs.
+    """
+    trainings, functions = ([make(model, batch) for model in MODELS for batch in (2, 8)] for make in (training, function))
+    couples = list(combinations(functions, 2))
+    found = []
+    for number in range(first, last):
+        victim, beside = trainings[number % 8], couples[(number // 8 + 5 * number) % 28]
+        slow = factor * sum(slowdown(victim, one) for one in beside)
+        found.append(
+            Observed(
+                place=PLACE.key, direction="training", victim=victim, aggressor=beside[0], others=beside[1:], n=200, seconds=1 + slow,
+                alone_s=1.0, alone_n=200, alone_from="live", at=T0 + 1e6 + 3600.0 * number,
+            )
+        )  # fmt: skip
+    return found
 
 
 def moment(at: float) -> str:

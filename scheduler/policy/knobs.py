@@ -173,17 +173,16 @@ def _all_executed(knobs: Knobs) -> Knobs:
     return replace(knobs, name=f"{knobs.name}-all", late_s=EXECUTED_S)
 
 
-#: Named settings. ``smore-literal`` differs from ``smore`` only in the weights' update and the prewarmer, neither of which is decided here
-#: (digest 2.14). A counter of busy time, which is all that a CPU partition and most GPUs have, reads 100 % where SMs are free, so the
-#: product does not refuse by it; it rests on predicted degradation. ``-b<n>``: with a budget of n per cent for trainings that name none.
-#: Of EDF-util the paper leaves open what becomes of late invocations and which of the GPU instances that pass it takes; of Random it says
-#: that all are executed. ``-all`` executes late ones, the others drop what cannot be in time; ``-spread`` takes any of those that pass at
-#: random, the other the least utilised by its counter.
+#: Named settings. A counter of busy time, which is all that a CPU partition and most GPUs have, reads 100 % where SMs
+#: are free, so the product does not refuse by it; it rests on predicted degradation. ``-b<n>``: with a budget of n per
+#: cent for trainings that name none. Of EDF-util the paper leaves open what becomes of late invocations and which of
+#: the GPU instances that pass it takes; of Random it says that all are executed. ``-all`` executes late ones, the
+#: others drop what cannot be in time; ``-spread`` takes any of those that pass at random, the other the least utilised
+#: by its counter.
 PRESETS: Final[Mapping[str, Knobs]] = {
     knobs.name: knobs
     for knobs in (
         _SMORE,
-        replace(_SMORE, name="smore-literal"),
         replace(_SMORE, name="smore-strict10", tau_function=0.10),
         replace(_SMORE, name="smore-no-fast", fast=False),
         _PRODUCT,

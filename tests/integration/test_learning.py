@@ -29,7 +29,7 @@ from smore.queue import new_id
 from smore.settings import Settings
 from smore.store import Store
 from tests.eventually import eventually
-from tests.measured import MODELS, PLACE, T0, alone_s, function, pairs, slowdown, solo, solos, together, training
+from tests.measured import MODELS, PLACE, T0, alone_s, function, pairs, sets, slowdown, solo, solos, together, training
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "smore:"
@@ -434,6 +434,30 @@ def test_executions_become_rows_once(door: Learning, engine: Engine, store: Stor
     assert cell(current(tables)) == pytest.approx(0.08 / (1.2 * alone_s(BERT)) - 1)
     door.retrain()
     assert [count.count for count in known.counts() if count.source == "live"] == [1]
+
+
+def test_sets_observed_by_the_platform_teach_weights(door: Learning, known: Profiles, tables: Tables) -> None:
+    assert door.retrain().result == "published"
+    assert current(tables).places[0].weights == []
+
+    # No newer pairs: the predictors stay, the weights are what has won.
+    known.add([row.document() for row in sets(0, 60, 2.0)], "live")
+    learned = door.retrain()
+    assert learned.result == "published"
+    champion = known.champion()
+    assert champion is not None
+    (place,) = champion.manifest["places"]
+    assert {name: one["verdict"] for name, one in place["directions"].items()} == {"training": "kept", "function": "kept"}
+    assert (place["weights"]["training"]["verdict"], place["weights"]["training"]["sets"]) == ("better", 60)
+    weights = current(tables).places[0].weights
+    assert {one.kind for one in weights} == {"training"}
+
+    # The same sets again say nothing new.
+    assert door.retrain().result == "kept"
+    # What has changed since is learned against the weights of the published table.
+    known.add([row.document() for row in sets(60, 100, 4.0)], "live")
+    assert door.retrain().result == "published"
+    assert current(tables).places[0].weights != weights
 
 
 def test_drift_falls_back_to_the_conservative_rule(door: Learning, engine: Engine, store: Store, known: Profiles, tables: Tables) -> None:

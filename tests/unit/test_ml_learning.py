@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 
 from ml import learning
-from ml.evidence import Point, Rows, gather, hold_back, points, samples_of
+from ml.evidence import Point, Rows, gather, hold_back, observations, points, samples_of
 from ml.live import History, Job, Observed, Run
-from ml.rows import BadRow, Profile, profiles, write
+from ml.multiway import Weights, mean_error
+from ml.rows import BadRow, Colocation, Profile, profiles, write
 from ml.samples import Samples
-from ml.table import place_table
+from ml.table import pair_wise, place_table
 from ml.trial import Predictor, Trial, Unusable, craft, overlay, pack, rmsle, unpack
 from smore.degradation import PlaceTable, Table
-from tests.measured import PLACE, T0, function, moment, pairs, slowdown, solo, solos, together, training
+from tests.measured import PLACE, T0, alone_s, function, pairs, sets, slowdown, solo, solos, timing, together, training
 
 HERE = PLACE.key
 
@@ -53,7 +54,7 @@ def test_whole_pairs_are_held_back() -> None:
 
     rest, held = hold_back(found, None)
     assert held == [found[0], found[9], found[10]]
-    assert not {one.pair for one in rest} & {one.pair for one in held}
+    assert not {one.group for one in rest} & {one.group for one in held}
 
 
 def test_with_a_champion_half_of_what_it_has_not_seen_is_held_back() -> None:
@@ -140,6 +141,11 @@ def test_samples_of_measured_and_observed_pairs() -> None:
     assert samples.target[-1] == pytest.approx(2.0)
     assert (samples.victims[-1], samples.aggressors[-1]) == ("bert", "vgg16")
     assert len(points(known, [seen], "training")) == 12
+    # Of several at a time it is no pair.
+    several_ = replace(seen, others=(function("vgg16", 8),))
+    assert len(points(known, [several_], "function")) == 12
+    (one,) = observations(known, [several_, seen, replace(several_, victim=function("bert", 4))])
+    assert (one.victim, one.beside, one.actual) == (seen.victim, several_.beside, seen.degradation)
 
 
 def test_newer_rows_of_the_platform_replace_older_ones(tmp_path: Path) -> None:
@@ -148,10 +154,11 @@ def test_newer_rows_of_the_platform_replace_older_ones(tmp_path: Path) -> None:
         alone_n=100, alone_from="live", at=T0,
     )  # fmt: skip
     other = replace(seen, place=(HERE[0], "mps"))
-    stored = {str(number): replace(seen, at=T0 + number) for number in range(4)} | {"other": other}
+    several_ = replace(seen, others=(function("vgg16", 8),))
+    stored = {str(number): replace(seen, at=T0 + number) for number in range(4)} | {"other": other, "several": several_}
 
     found = gather(tmp_path, [(id_, row.document()) for id_, row in stored.items()])
-    assert found.observed == [stored["2"], stored["3"], other]
+    assert found.observed == [stored["2"], stored["3"], other, several_]
     assert found.outlived == ["0", "1"]
 
 
@@ -190,17 +197,11 @@ def test_the_better_one_wins_each_direction() -> None:
     assert cast(float, verdict.challenger) < cast(float, verdict.champion)
     assert not isinstance(worse.chosen[HERE]["function"], Constant)
 
-    truth = {}
-    for row in rows.rows:
-        if row.row == "colocation":
-            victim, aggressor = row.members[1].workload, row.members[0].workload
-            truth[victim.model, victim.batch, aggressor.model, aggressor.batch] = slowdown(victim, aggressor)
-
     class Oracle(Constant):
         def predict(self, samples: Samples) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-            batches = zip(samples.victim[:, -1], samples.aggressor[:, -1], strict=True)
-            names = zip(samples.victims, samples.aggressors, strict=True)
-            return np.array([truth[v, int(x), a, int(y)] for (v, a), (x, y) in zip(names, batches, strict=True)])
+            victims = [function(model, int(batch)) for model, batch in zip(samples.victims, samples.victim[:, -1], strict=True)]
+            aggressors = [training(model, int(batch)) for model, batch in zip(samples.aggressors, samples.aggressor[:, -1], strict=True)]
+            return np.array([slowdown(victim, aggressor) for victim, aggressor in zip(victims, aggressors, strict=True)])
 
     oracle = Oracle(0.0)
     kept = judged(oracle, rows, until)
@@ -227,7 +228,7 @@ def test_too_few_pairs_make_no_predictor() -> None:
 
     assert not found.won
     with pytest.raises(Unusable, match="fewer than 10 pairs of the direction training, function"):
-        found.tables(rows_of(9))
+        found.tables()
 
 
 def test_rmsle_by_hand() -> None:
@@ -262,34 +263,97 @@ def test_what_the_platform_measured_since_stands_in_the_table() -> None:
     assert overlay(place, known, Rows(observed=[replace(seen, at=T0 - 1)])) == place
 
 
-def several(count: int) -> list[object]:
-    """A training beside two functions that cost half as much again as the sum of both."""
-    found = []
-    for number in range(count):
-        pair = list(pairs(2, skip=number % 8 * 2))
-        first, other = pair[0], pair[1]
-        extra = [slowdown(first.members[0].workload, one.members[1].workload) for one in (first, other)]
-        victim = first.members[0]
-        slow = victim.timing.mean / (1 + extra[0]) * (1 + 1.5 * sum(extra))
-        members = (
-            replace(victim, timing=replace(victim.timing, mean=slow)),
-            first.members[1],
-            other.members[1],
-        )
-        found.append(replace(first, members=members, at=moment(T0 + number)))
+# Weights
+
+
+def weigh(observed: list[Observed], former: Trial | None = None) -> Trial:
+    """A trial of which the weights alone are of interest, against the weights of another."""
+    rows = Rows(rows=rows_of(32).rows, observed=observed)
+    weights = {HERE: former.tables()[0].weights} if former is not None else {}
+    found = Trial(craft(), {}, former.manifest() if former is not None else {}, weights)
+    found.judge(profiles(rows.rows)[0], rows)
     return found
 
 
-def test_weights_are_learned_where_they_help() -> None:
-    known = profile(32)
-    predictors = judged(None, rows_of(32), 0.0).chosen[HERE]
-    known.colocations += cast(list, several(24))
+def error_of(weights: Weights, place: PlaceTable, observed: list[Observed]) -> float:
+    return mean_error(weights, observations(profile(32), observed), pair_wise(place))
 
-    place = craft().place_table(known, predictors)
-    gamma = [one.value for one in place.weights if one.kind == "training" and one.k == 2]
-    assert gamma
+
+def test_weights_learned_from_the_platforms_own_runs() -> None:
+    found = weigh(sets(0, 60, 1.5))
+
+    verdict = found.weighed[HERE]["training"]
+    assert (verdict.verdict, verdict.sets, verdict.held_sets, verdict.until) == ("better", 60, 12, sets(59, 60, 1.5)[0].at)
+    assert found.weighed[HERE].keys() == {"training"}
+    (place,) = found.tables()
+    # They hold for sets that were not among what they learned from.
+    later, ones = sets(60, 90, 1.5), Weights()
+    assert error_of(Weights.of(place.weights), place, later) < error_of(ones, place, later) / 2
+    assert found.manifest()["places"][0]["weights"]["training"]["verdict"] == "better"
+    assert "weights of the training better (mean error " in found.words()
+
+
+def test_weights_that_do_not_help_are_not_published() -> None:
+    """What was seen at first does not hold for the newest, which are held back."""
+    found = weigh([*sets(0, 48, 2.5), *sets(48, 60, 1.0)])
+
+    verdict = found.weighed[HERE]["training"]
+    assert verdict.verdict == "kept"
+    assert cast(float, verdict.challenger) > cast(float, verdict.ones)
+    assert found.tables()[0].weights == []
+
+
+def test_few_sets_cannot_tell() -> None:
+    found = weigh(sets(0, 20, 1.5))
+
+    assert found.weighed[HERE]["training"].why == "4 newer sets held back, 5 are needed"
+    assert found.tables()[0].weights == []
+
+
+def test_learned_weights_replace_the_champions_only_where_they_are_better() -> None:
+    champion = weigh(sets(0, 60, 1.5))
+    weights = champion.tables()[0].weights
+
+    # Nothing new: they stay, and what they know stays what it was.
+    same = weigh(sets(0, 60, 1.5), champion)
+    assert same.weighed[HERE]["training"].verdict == "kept"
+    assert same.weighed[HERE]["training"].until == champion.weighed[HERE]["training"].until
+    assert same.tables()[0].weights == weights
+    # Co-location costs more than it did.
+    more = weigh([*sets(0, 60, 1.5), *sets(60, 100, 2.5)], champion)
+    verdict = more.weighed[HERE]["training"]
+    assert (verdict.verdict, verdict.held_sets) == ("better", 20)
+    assert cast(float, verdict.challenger) < cast(float, verdict.champion)
+    assert more.tables()[0].weights != weights
+    # Co-location costs less than the plain sums now, and what came before still weighs on the challenger: ones are better than both.
+    none = weigh([*sets(0, 80, 1.5), *sets(80, 100, 0.5)], champion)
+    assert none.weighed[HERE]["training"].verdict == "dropped"
+    assert none.weighed[HERE]["training"].until is None
+    assert none.tables()[0].weights == []
+    assert more.won
+
+
+def test_profiled_sets_teach_too_and_pairs_do_not() -> None:
+    rows = [*rows_of(32).rows, *several(60)]
+    found = Trial(craft(), {}, {})
+    found.judge(profiles(rows)[0], Rows(rows=rows))
+
+    assert found.weighed[HERE].keys() == {"training", "function"}
+    gamma = [one.value for one in found.tables()[0].weights if one.kind == "training" and one.k == 2]
     assert 1.1 < np.mean(gamma) < 1.9
-    assert craft().place_table(profile(32), predictors).weights == []
+    assert weigh([]).weighed[HERE] == {}
+
+
+def several(count: int) -> list[Colocation]:
+    """Sets as a profiling run measures them; the functions cost the training half as much again as the sum of both."""
+    found = []
+    for number, row in enumerate(sets(0, count, 1.5)):
+        first = together(row.victim, row.aggressor, T0 + 1e5 + number)
+        slowed, one = first.members
+        (_, other) = together(row.victim, row.others[0], T0).members
+        slow = replace(slowed, timing=timing(alone_s(row.victim) * row.seconds))
+        found.append(replace(first, members=(slow, one, other)))
+    return found
 
 
 # Artifacts

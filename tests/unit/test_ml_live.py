@@ -1,5 +1,6 @@
 """Which executions and windows of the running platform say what a neighbour costs, and which do not."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,8 @@ from tests.measured import PLACE, alone_s, function, solo, training
 T0 = 1_790_000_000.0
 HERE = PLACE.key
 F, T = function("bert", 2), training("vgg16", 8)
-ALONE = {HERE: {F: solo(F), T: solo(T)}}
+G = function("vgg16", 8)
+ALONE = {HERE: {F: solo(F), G: solo(G), T: solo(T)}}
 JOB = Job(id="j1", gpus=("cpu0",), workload=T, created=T0 - 60, began=T0 - 59, ended=math.inf)
 
 
@@ -44,7 +46,7 @@ def passed(found: Sequence[Run], jobs: Sequence[Job] = (JOB,)) -> dict[str, int]
 def test_a_function_beside_one_training() -> None:
     (row,) = rows(runs())
 
-    assert row.cell == (HERE, "function", F, T)
+    assert row.cell == (HERE, "function", F, (T,))
     # Nearest rank: the 99th of a hundred; without runs alone the profile is the reference.
     assert row.seconds == pytest.approx(0.05 + 98 / 1e4)
     assert (row.alone_s, row.alone_from) == (solo(F).timing.p99, "profile")
@@ -82,7 +84,7 @@ def test_a_run_counts_once() -> None:
     [
         ({"sound": False}, "not warm or not succeeded"),
         ({"model": ""}, "function not named"),
-        ({"beside": True}, "other functions beside"),
+        ({"beside": True}, "functions beside not recorded"),
         ({"jobs": ()}, "jobs changed or several"),
         ({"jobs": ("j1", "j2")}, "jobs changed or several"),
         ({"rows": 3}, "not profiled here"),
@@ -118,7 +120,7 @@ def test_a_function_that_began_meanwhile_changes_the_co_runners() -> None:
 def test_a_long_run_covers_all_that_began_within_it() -> None:
     long = run(0, start=T0 - 1, end=T0 + 5, model="")
 
-    assert passed([long, *runs(60)])["other functions beside"] == 50
+    assert passed([long, *runs(60)])["functions beside changed or not known"] == 50
 
 
 def test_a_job_that_came_or_went_changes_the_co_runners() -> None:
@@ -131,7 +133,89 @@ def test_a_job_that_came_or_went_changes_the_co_runners() -> None:
     assert passed(runs(), jobs=[replace(JOB, workload=None)]) == {"job not named": MIN_RUNS}
 
 
-# A training beside one function
+# A function beside several
+
+
+def beside_g(**changes: object) -> list[Run]:
+    """A hundred runs of F that compute for 50 ms, each with one of G that begins 10 ms before that and ends 20 ms after it."""
+    own = runs(run_s=0.05, beside=True, **changes)
+    others = [replace(one, model="vgg16/cpu", rows=8, start=one.start - 0.01, end=one.end + 0.02, run_s=0.08) for one in own]
+    return [*own, *(replace(one, beside=False) for one in others)]
+
+
+def of_f(found: Sequence[Run], jobs: Sequence[Job] = (JOB,)) -> list[Observed]:
+    return [row for row in rows(found, jobs) if row.victim == F]
+
+
+def test_a_function_beside_a_training_and_a_function() -> None:
+    (row,) = of_f(beside_g())
+
+    assert (row.direction, row.aggressor, row.others) == ("function", T, (G,))
+    assert row.cell == (HERE, "function", F, (T, G))
+    assert (row.n, row.seconds, row.alone_s) == (MIN_RUNS, 0.05, solo(F).timing.p99)
+    # G met F for 50 of its 80 ms: that is not nearly all of its time.
+    assert len(rows(beside_g())) == 1
+    assert passed(beside_g()) == {"functions beside changed or not known": MIN_RUNS}
+
+
+def test_a_function_that_runs_twice_is_two_co_runners() -> None:
+    twice = [*beside_g(), *(one for one in beside_g() if one.model == "vgg16/cpu")]
+
+    (row,) = of_f(twice)
+    assert row.beside == (T, G, G)
+
+
+def test_several_functions_without_a_training() -> None:
+    two = beside_g(jobs=())
+
+    (row,) = of_f([*two, *(one for one in two if one.model == "vgg16/cpu")], jobs=[])
+    assert row.beside == (G, G)
+    # Two functions are a pair.
+    assert of_f(two, jobs=[]) == []
+    assert passed(two, jobs=[])["two functions without a training"] == MIN_RUNS
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [
+        # Away for a tenth of the run, then for a little more.
+        ({"run_s": 0.0651}, MIN_RUNS),
+        ({"run_s": 0.0649}, 0),
+        # A neighbour of which nothing is known, or that was loading.
+        ({"model": ""}, 0),
+        ({"sound": False}, 0),
+        ({"rows": 3}, 0),
+    ],
+)
+def test_the_set_must_be_there_for_nearly_all_of_the_run(changes: dict[str, object], count: int) -> None:
+    found = [replace(one, **changes) if one.model == "vgg16/cpu" else one for one in beside_g()]  # type: ignore[arg-type]
+
+    assert sum(row.n for row in of_f(found)) == count
+
+
+def test_a_set_that_changes_is_passed_over_and_counted() -> None:
+    """G goes in the middle of the run and comes back at once as another batch."""
+    another = [
+        replace(one, model="vgg16/cpu", rows=rows_, start=one.start + shift, end=one.start + shift + 0.025, run_s=0.025)
+        for one in runs()
+        for rows_, shift in ((8, 0.01), (2, 0.035))
+    ]
+    found = [*runs(run_s=0.05), *another]
+
+    assert [row for row in rows(found) if row.victim == F] == []
+    assert passed(found)["functions beside changed or not known"] == MIN_RUNS
+
+
+def test_each_set_needs_runs_of_its_own() -> None:
+    # Beside the first of F's runs there was nothing but the training.
+    first, *found = beside_g()
+    found = [replace(first, beside=False), *(one for one in found if one.start >= T0)]
+
+    assert of_f(found) == []
+    assert passed(found)["too few runs yet"] == MIN_RUNS
+
+
+# A training beside functions
 
 
 def window(**changes: object) -> Window:
@@ -182,7 +266,7 @@ def test_windows_of_one_cell_are_one_row() -> None:
     [
         # A function that is at work half of the time.
         [replace(one, run_s=0.05) for one in BUSY],
-        # Another batch, another function, two at once, one that was cold.
+        # Another batch, another function, two at once for once, one that was cold.
         [*BUSY[:300], *(replace(one, rows=1) for one in BUSY[300:])],
         [*BUSY[:300], *(replace(one, model="vgg16/cpu") for one in BUSY[300:])],
         [*BUSY, run(1, start=T0 + 0.11)],
@@ -192,6 +276,37 @@ def test_windows_of_one_cell_are_one_row() -> None:
 )
 def test_a_window_in_which_the_co_runners_changed_is_no_sample(found: list[Run]) -> None:
     assert trainings(found, window()) == []
+
+
+#: The same functions side by side, with a gap of 2 %.
+TOGETHER = [*BUSY, *(replace(one, model="vgg16/cpu", rows=8, beside=True) for one in BUSY)]
+
+
+def test_a_training_beside_two_functions() -> None:
+    (row,) = trainings(TOGETHER, window())
+
+    assert (row.victim, row.beside, row.n, row.seconds) == (T, (F, G), 200, 0.3)
+    # A third one for less than a tenth of the time does not change what it says.
+    (row,) = trainings([*TOGETHER, *(replace(one, beside=True) for one in BUSY[:40])], window())
+    assert row.beside == (F, G)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        # One of them leaves; they take turns; both are at work for half of the time.
+        TOGETHER[:900],
+        [one for position, one in enumerate(TOGETHER) if position < 300 or position >= 900],
+        [replace(one, run_s=0.05) for one in TOGETHER],
+        [*TOGETHER, *(replace(one, beside=True) for one in BUSY[:100])],
+        [*TOGETHER[1:], replace(TOGETHER[0], sound=False)],
+    ],
+)
+def test_a_window_in_which_the_set_changed_is_no_sample(found: list[Run]) -> None:
+    history = History(runs=found, jobs=[LASTING], windows=[window()])
+
+    assert [row for row in live_rows(history, ALONE).rows if row.direction == "training"] == []
+    assert live_rows(history, ALONE).passed["window: co-runners changed"] == 1
 
 
 def test_too_few_iterations_are_no_sample() -> None:
@@ -212,6 +327,11 @@ def test_a_row_and_its_document() -> None:
 
     assert parse(document) == row
     assert document["place"] == {"device": HERE[0], "sharing_mode": HERE[1]}
-    for wrong in ({"version": 2}, {"row": "solo"}, {"seconds": 0.0}, {"alone_s": math.nan}, {"direction": "functions"}):
+    # As version 1 wrote it, without others; and a set through JSON.
+    older = {key: value for key, value in document.items() if key != "others"} | {"version": 1}
+    assert parse(older) == row
+    (several,) = of_f(beside_g())
+    assert parse(json.loads(json.dumps(several.document()))) == several
+    for wrong in ({"version": 3}, {"row": "solo"}, {"seconds": 0.0}, {"alone_s": math.nan}, {"direction": "functions"}):
         with pytest.raises(BadRow):
             parse(document | wrong)

@@ -11,21 +11,23 @@ from ml.multiway import (
     HIGHEST,
     K_MAX,
     Neighbour,
+    Observation,
+    Pairs,
     Rule,
     Update,
     Weights,
     evaluate,
     function_degradation,
     learn,
+    mean_error,
     training_degradation,
     update_function,
     update_training,
 )
-from ml.rows import BadRow, Colocation, Member, Place, Profile, Role, Timing, Workload
+from ml.rows import BadRow, Role, Workload
 from smore.degradation import Weight
 
 MODELS = ("vgg16", "mobilenet", "deepvit", "resnet50", "bert", "roberta", "deepfm", "segnet")
-PLACE = Place(device="cpu", sharing_mode="time-slice", driver="d", counter="c")
 NLMS = Rule()
 
 
@@ -268,55 +270,42 @@ def test_weights_that_cannot_be_are_refused(fields: dict[str, object]) -> None:
         Weights.of([Weight(**(values | fields))])  # type: ignore[arg-type]
 
 
-# ---- on rows -----------------------------------------------------------------------------------------------------------------------------
+# ---- on observations ---------------------------------------------------------------------------------------------------------------------
 
 
 def workload(model: str, role: Role) -> Workload:
     return Workload(model=model, preset="cpu", role=role, batch=1)
 
 
-def timing(seconds: float) -> Timing:
-    return Timing(n=100, mean=seconds, p50=seconds, p95=seconds, p99=seconds)
+def known(generator: Generator) -> Pairs:
+    return {
+        "training": lambda i, j: generator.tr[i.model, j.model],
+        "function": lambda j, i: generator.fn[j.model, i.model],
+        "functions": lambda j, w: generator.ff[j.model, w.model],
+    }
 
 
-def row(generator: Generator, training: str, functions: list[str], repeat: int = 0) -> Colocation:
-    """A measured row of which the truth is the generator's."""
-    k = len(functions)
-
-    def member(one: Workload, plain: float) -> Member:
-        alone = timing(0.01)
-        return Member(workload=one, timing=timing(0.01 * (1 + super_additive(plain, k))), control=alone, solo=alone)
-
-    first = member(workload(training, "training"), sum(generator.tr[training, j] for j in functions))
-    rest = [
-        member(
-            workload(j, "function"),
-            generator.fn[j, training] + sum(generator.ff[j, w] for position, w in enumerate(functions) if position != number),
-        )
-        for number, j in enumerate(functions)
-    ]
-    return Colocation(
-        place=PLACE, members=(first, *rest), utilisation=None, disturbance=None, seconds=1.0, at=f"2026-01-01T00:{repeat:02}:00+00:00",
-        repeat=repeat,
-    )  # fmt: skip
+def observed(
+    generator: Generator, training: str, functions: list[str], at: float = 0.0, truth: Callable[[float, int], float] = super_additive
+) -> list[Observation]:
+    """What each member of a set meets; the pairs are the generator's."""
+    k, first, rest = len(functions), workload(training, "training"), [workload(j, "function") for j in functions]
+    plain = sum(generator.tr[training, j] for j in functions)
+    found = [Observation(victim=first, beside=tuple(rest), actual=truth(plain, k), at=at)]
+    for number, j in enumerate(rest):
+        others = [*rest[:number], *rest[number + 1 :]]
+        plain = generator.fn[j.model, training] + sum(generator.ff[j.model, w.model] for w in others)
+        found.append(Observation(victim=j, beside=(first, *others), actual=truth(plain, k), at=at))
+    return found
 
 
 def test_evaluation_holds_out_whole_sets_of_workloads() -> None:
     generator, draw = Generator(super_additive), random.Random(3)
     few = MODELS[:3]
-    profile = Profile(place=PLACE)
     sets = {(draw.choice(few[:2]), *sorted(draw.choices(few, k=draw.randint(2, 3)))) for _ in range(200)}
-    for i, *functions in sorted(sets):
-        profile.colocations += [row(generator, i, functions, repeat) for repeat in range(2)]
-    # A pair is none of its rows.
-    profile.colocations.append(row(generator, few[0], [few[0]]))
+    measured = [one for i, *functions in sorted(sets) for repeat in range(2) for one in observed(generator, i, functions, at=repeat)]
 
-    found = evaluate(
-        profile,
-        lambda i, j: generator.tr[i.model, j.model],
-        lambda j, i: generator.fn[j.model, i.model],
-        lambda j, w: generator.ff[j.model, w.model],
-    )
+    found = evaluate(measured, known(generator))
 
     assert found.training is not None
     assert found.function is not None
@@ -328,7 +317,7 @@ def test_evaluation_holds_out_whole_sets_of_workloads() -> None:
 
 
 def test_evaluation_of_nothing_is_nothing() -> None:
-    found = evaluate(Profile(place=PLACE), lambda i, j: 0.0, lambda i, j: 0.0, lambda i, j: 0.0)
+    found = evaluate([], {})
 
     assert (found.training, found.function) == (None, None)
 
@@ -336,33 +325,35 @@ def test_evaluation_of_nothing_is_nothing() -> None:
 def test_evaluation_does_not_learn_from_what_it_judges() -> None:
     """One set of workloads alone: its weights are learned from nothing, so they stay one."""
     generator = Generator(super_additive)
-    profile = Profile(place=PLACE, colocations=[row(generator, "vgg16", ["bert", "bert"], repeat) for repeat in range(3)])
+    measured = [one for repeat in range(3) for one in observed(generator, "vgg16", ["bert", "bert"], at=repeat)]
 
-    found = evaluate(
-        profile,
-        lambda i, j: generator.tr[i.model, j.model],
-        lambda j, i: generator.fn[j.model, i.model],
-        lambda j, w: generator.ff[j.model, w.model],
-    )
+    found = evaluate(measured, known(generator))
 
     assert found.training is not None
     assert found.training.learned == found.training.ones
     assert found.training.in_sample < found.training.ones / 10
 
 
-def test_weights_learned_from_rows_are_those_judged_in_sample() -> None:
+def test_observations_teach_the_weights_of_their_models() -> None:
     generator = Generator(super_additive)
-    profile = Profile(place=PLACE, colocations=[row(generator, "vgg16", ["bert", "bert"]), row(generator, "vgg16", ["deepfm"])])
+    measured = [*observed(generator, "vgg16", ["bert", "bert"]), *observed(generator, "vgg16", ["deepfm"])]
 
-    weights = learn(
-        profile,
-        lambda i, j: generator.tr[i.model, j.model],
-        lambda j, i: generator.fn[j.model, i.model],
-        lambda j, w: generator.ff[j.model, w.model],
-    )
+    weights = learn(measured, known(generator))
 
     # Twice the same function: one weight says it all. The pair teaches nothing.
     assert weights.learned["training", 2, "vgg16", "bert"] == pytest.approx(1.35, rel=0.05)
     assert {(kind, k, victim, other) for kind, k, victim, other in weights.learned} == {
         ("training", 2, "vgg16", "bert"), ("function", 2, "bert", "vgg16"), ("functions", 2, "bert", "bert"),
     }  # fmt: skip
+    assert mean_error(weights, measured[:3], known(generator)) < mean_error(Weights(), measured[:3], known(generator)) / 10
+
+
+def test_the_newest_observation_has_the_last_word() -> None:
+    """The device changed: what was super-additive is a plain sum now. The order in which they are given does not matter."""
+    generator = Generator(super_additive)
+    older = observed(generator, "vgg16", ["bert", "bert"], at=1.0)[:1]
+    newer = observed(generator, "vgg16", ["bert", "bert"], at=2.0, truth=lambda plain, _: plain)[:1]
+
+    weights = learn([*newer, *older], known(generator), rule=Rule(eta=1.0), epochs=1)
+
+    assert weights.learned["training", 2, "vgg16", "bert"] == pytest.approx(1.0, abs=0.05)
