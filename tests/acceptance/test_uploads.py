@@ -116,7 +116,7 @@ def test_broken_ones_tell_why_and_the_old_one_goes_on(platform: Platform, greete
     try:
         (tmp_path / "bad-1.0-py3-none-any.whl").write_bytes(b"no wheel")
         for broken, told in (
-            ({"requirements": ["./bad-1.0-py3-none-any.whl"]}, "Its log:"),
+            ({"requirements": ["./bad-1.0-py3-none-any.whl"]}, "bad-1.0-py3-none-any.whl cannot be read"),
             ({"imports": "print('about to fail')\nimport no_such_module"}, "about to fail"),
             ({"says": "one['missing']"}, "KeyError"),
         ):
