@@ -123,6 +123,7 @@ def configured(*members: Process) -> RawConfigParser:
         run=Path("/srv/run"),
         logs=Path("/srv/100% logs"),
         root=Path("/srv"),
+        password="p%s",
         groups={supervision.SERVERS: members[:1], supervision.PLATFORM: members[1:]},
     )
     parser = RawConfigParser(inline_comment_prefixes=(";", "#"))
