@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from smore.domain.invocation import Cause
-from worker import cuda, driver
-from worker.frames import Item, Load, Loaded, Results
-from worker.processes import Bounds, Runner, RunnerFailed, for_runners
+from smore.settings import WorkerSettings
+from worker import app, cuda, driver
+from worker.device import CpuPartition
+from worker.frames import Confinement, Item, Load, Loaded, Results
+from worker.processes import Bounds, Runner, RunnerFailed, Zygote, for_runners
 
 PATIENCE_S = 60.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -181,6 +183,31 @@ def test_a_full_batch_is_tried_before_anybody_waits() -> None:
         assert seen(max_batch=8, device="cpu") == [[11]], "a CPU has no kernels to load"
     with running(FAILS="1") as (runner, _):
         assert seen(max_batch=8) == [[181]], "one that has no room for it serves what there is room for"
+
+
+def test_a_zygotes_threads_are_those_of_its_cores_or_as_many_as_are_set(tmp_path: Path) -> None:
+    def threads(**given: Any) -> str | None:
+        made = Zygote(
+            nice=0, scratch=tmp_path, home=tmp_path, confinement=Confinement(on=False), bounds=None, record=tmp_path / "r",
+            exited=lambda _: None, started=lambda _: None, environment={}, **given,
+        )  # fmt: skip
+        return made._environment.get("OMP_NUM_THREADS")
+
+    assert [threads(cores=(0,), threads=4), threads(cores=(), threads=4), threads(cores=())] == ["1", "4", None]
+
+
+def test_what_a_gpus_functions_get_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = WorkerSettings(kind="cuda", scratch_mib=256)
+    gpu: Any = SimpleNamespace(handler_device="cuda", environment={"CUDA_VISIBLE_DEVICES": "GPU-1"})
+    monkeypatch.delenv("CUDA_CACHE_MAXSIZE", raising=False)
+    assert app.for_functions(own, gpu) == {"CUDA_CACHE_MAXSIZE": str(64 << 20), "CUDA_VISIBLE_DEVICES": "GPU-1"}
+    monkeypatch.setenv("CUDA_CACHE_MAXSIZE", "1")
+    assert app.for_functions(own, gpu) == gpu.environment, "an operator's own is passed on"
+    partition = CpuPartition(WorkerSettings())
+    assert app.for_functions(own, partition) == partition.environment
+    assert app.near(partition, [0, 1]) == ()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(0b10))
+    assert list(app.near(gpu, [0, 1])) == [1]
 
 
 # ---- what is around it -------------------------------------------------------------------------------------------------------------------
