@@ -477,4 +477,16 @@ def _nvml(_place: Site) -> Iterator[Finding]:
         pynvml.nvmlShutdown()
 
 
-_OF_PLACE: Final = (_supervisor, _postgres, _versions, _descriptors, _kernel, _disk, _key, _nvml)
+def _device_files(place: Site) -> Iterator[Finding]:
+    if not (place.root / "dev/nvidiactl").exists():
+        return
+    if (place.root / "dev/nvidia-uvm").exists():
+        yield _ok("device files", "nvidia-uvm is there")
+    else:
+        said = "/dev/nvidia-uvm is missing: no function can open the GPU, for making it takes rights that functions have not"
+        yield _broken(
+            "device files", said, "`nvidia-modprobe -c0 -u` as root, or start nvidia-persistenced at boot; in a container, on its host"
+        )
+
+
+_OF_PLACE: Final = (_supervisor, _postgres, _versions, _descriptors, _kernel, _disk, _key, _nvml, _device_files)

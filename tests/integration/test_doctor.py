@@ -125,6 +125,19 @@ def test_a_supervisor_that_was_killed_and_a_training_that_stands_still(place: Si
     assert "kill -CONT 4711" in found[f"training j1 on {GPU}"].fix
 
 
+def test_a_gpu_that_no_function_can_open(tmp_path: Path) -> None:
+    """Its files are made at the first use of CUDA since the machine's start, by a program that functions may not gain rights from."""
+    place = Site(config=Settings(), redis_url=None, postgres_url=None, processes={}, root=tmp_path)
+    devices = tmp_path / "dev"
+    devices.mkdir()
+    assert list(doctor._device_files(place)) == []
+    (devices / "nvidiactl").touch()
+    said = list(doctor._device_files(place))
+    assert [(one.verdict, "nvidia-modprobe" in one.fix) for one in said] == [(Verdict.BROKEN, True)]
+    (devices / "nvidia-uvm").touch()
+    assert [one.verdict for one in doctor._device_files(place)] == [Verdict.OK]
+
+
 def test_servers_that_are_away(place: Site) -> None:
     away = replace(place, redis_url="redis://127.0.0.1:1/0", postgres_url="postgresql://smore@127.0.0.1:1/smore")
     assert {one.name for one in ills(away).values() if one.verdict is Verdict.BROKEN} == {"Redis", "Postgres"}
