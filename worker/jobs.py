@@ -50,7 +50,7 @@ _MEASURE_S: Final = 5.0
 #: For its shim to start a job, and to write down how it ended.
 _SHIM_S: Final = 10.0
 #: A job's own variables may not undo what keeps it to its entry point, its device and its tracking file.
-_RESERVED: Final = ("SMORE_", "LD_", "PYTHON", "MALLOC_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
+_RESERVED: Final = ("SMORE_", "LD_", "PYTHON", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
 
 
 _NOTHING: Final = Sample(mean=0.0, sd=0.0, n=0)
@@ -297,8 +297,11 @@ class Jobs:
     def _spawn(self, record: Record, env: Mapping[str, str]) -> tuple["subprocess.Popen[bytes]", int]:
         """Its shim and its process number. Raises OSError."""
         own = {name: value for name, value in env.items() if not name.startswith(_RESERVED)}
-        # One allocator's arena and one thread for one core; a training that feeds a GPU has many, and chooses for itself.
-        few = {**MALLOC, "OMP_NUM_THREADS": "1"} if self._cores else {}
+        threads = {"OMP_NUM_THREADS": "1"} if self._cores else {}
+        # A core of a partition has one arena. A training that feeds a GPU has many threads, and no use for what the platform
+        # has set for itself.
+        allocator = MALLOC if self._cores else {}
+        inherited = {name: value for name, value in scrubbed({}).items() if not name.startswith("MALLOC_")}
         ours = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "SMORE_TRACK": str(self._track(record.id)), TOKEN: record.token}
         reader, writer = os.pipe()
         try:
@@ -314,7 +317,7 @@ class Jobs:
                     stderr=output,
                     start_new_session=True,
                     cwd=ROOT,
-                    env=scrubbed({**few, **own, **self._environment, **ours}),
+                    env={**inherited, **threads, **own, **allocator, **self._environment, **ours},
                 )
             os.close(writer)
             writer = -1

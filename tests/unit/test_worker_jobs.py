@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from smore import fleet
@@ -36,20 +37,24 @@ def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(tmp_path: 
         raise OSError("enough")
 
     monkeypatch.setattr(worker_jobs.subprocess, "Popen", popen)
-    for name in ("MALLOC_ARENA_MAX", "OMP_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    # What the platform's own processes have.
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
     mine = os.sched_getaffinity(0)
+    asked = {"MALLOC_ARENA_MAX": "16"}
     one, command = {min(mine)}, fleet.StartJob(version=1, id="j", project="p", name="n", argv=["zoo.train"], env={})
     try:
         os.sched_setaffinity(0, one)
         jobs(tmp_path / "gpu", born_on=sorted(mine)).start(command)
-        jobs(tmp_path / "cpu", cores=sorted(one)).start(command)
+        jobs(tmp_path / "cpu", cores=sorted(one)).start(msgspec.structs.replace(command, env=asked))
+        jobs(tmp_path / "asked").start(msgspec.structs.replace(command, env=asked))
     finally:
         os.sched_setaffinity(0, mine)
-    (on_gpu, gpu), (on_cpu, cpu) = started
+    (on_gpu, gpu), (on_cpu, cpu), (_, chosen) = started
     assert (on_gpu, on_cpu) == (mine, one)
     assert not {"MALLOC_ARENA_MAX", "OMP_NUM_THREADS"} & gpu.keys()
     assert (cpu["MALLOC_ARENA_MAX"], cpu["OMP_NUM_THREADS"]) == ("1", "1")
+    assert chosen["MALLOC_ARENA_MAX"] == "16"
 
 
 def _namespaces() -> bool:
