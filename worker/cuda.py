@@ -63,7 +63,7 @@ def settle() -> None:
 def held_mib() -> float:
     """The most that torch has held of the device."""
     device = _torch_cuda()
-    return device.max_memory_reserved() / MIB if device is not None else 0.0
+    return float(device.max_memory_reserved()) / MIB if device is not None else 0.0
 
 
 def fault(error: BaseException, cap_mib: float) -> Cause | None:

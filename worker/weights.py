@@ -105,12 +105,13 @@ class _Pinned:
         except OSError as error:
             raise MemoryError(f"the host has no {self.size >> 20} MiB for weights: {error}") from error
         self.bytes = torch.frombuffer(pages, dtype=torch.uint8)
-        torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(self.bytes.data_ptr(), self.size, 0))
+        self._runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+        torch.cuda.check_error(self._runtime.cudaHostRegister(self.bytes.data_ptr(), self.size, 0))
 
     def release(self) -> None:
         import torch
 
-        torch.cuda.check_error(torch.cuda.cudart().cudaHostUnregister(self.bytes.data_ptr()))
+        torch.cuda.check_error(self._runtime.cudaHostUnregister(self.bytes.data_ptr()))
         del self.bytes
 
 
@@ -122,11 +123,11 @@ def views(tensors: Sequence[Any], block: Any) -> list[Any]:
     for tensor in tensors:
         # Where memory is not dense in it, the copy is.
         strides = torch.empty_like(tensor, device="meta").stride()
-        flat = block[at : at + tensor.numel() * tensor.element_size()].view(tensor.dtype)
+        flat = block[at : at + tensor.nbytes].view(tensor.dtype)
         found.append(flat.as_strided(tensor.shape, strides))
         at += _room(tensor)
     return found
 
 
 def _room(tensor: Any) -> int:
-    return -(-tensor.numel() * tensor.element_size() // _ALIGNED) * _ALIGNED
+    return -(-int(tensor.nbytes) // _ALIGNED) * _ALIGNED

@@ -299,7 +299,8 @@ class Registry:
 def test_weights_lie_in_one_block_of_their_size_which_goes_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's own pinned memory is a power of two for each tensor, and stays pinned."""
     registry = Registry(monkeypatch)
-    module = nn.Sequential(nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last), nn.BatchNorm2d(5), nn.Linear(1000, 1100).bfloat16())  # type: ignore[call-overload]
+    first: Any = nn.Conv2d(3, 5, 3)
+    module: Any = nn.Sequential(first.to(memory_format=torch.channels_last), nn.BatchNorm2d(5), nn.Linear(1000, 1100).bfloat16())
     module.register_buffer("parts", torch.arange(40).reshape(4, 10)[::2, ::3])
     module.register_buffer("none", torch.empty(0, 3))
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
@@ -324,7 +325,7 @@ def test_a_host_without_memory_for_weights_leaves_them_where_they_are(monkeypatc
     def full(*_: object, **__: object) -> object:
         raise OSError("no memory")
 
-    monkeypatch.setattr(weights.mmap, "mmap", full)
+    monkeypatch.setattr("worker.weights.mmap.mmap", full)
     with pytest.raises(MemoryError, match="has no"):
         Weights((module,)).park()
     assert module.weight.data_ptr() == before
