@@ -206,7 +206,7 @@ def confinement(own: WorkerSettings, cache: Path) -> Confinement:
     return Confinement(
         on=own.confine, own_users=own.sharing_mode != "mps", readable=[str(path) for path in (cache, *own.readable)],
         writable=[str(path) for path in own.writable], tcp_ports=None if own.tcp_ports is None else list(own.tcp_ports),
-        processes=own.processes, scratch_mib=own.scratch_mib, packet_sockets=own.kind != "cpu", affinity=own.kind != "cpu",
+        processes=own.processes, scratch_mib=own.scratch_mib, unix_sockets=own.kind != "cpu", affinity=own.kind != "cpu",
     )  # fmt: skip
 
 

@@ -193,7 +193,7 @@ class _Builder:
         paths, ports = named(settings.values())
         given = self._build.confinement
         confinement = msgspec.structs.replace(
-            given, readable=[*_READ, *paths], writable=[], scratch_mib=self._build.disk_mib, packet_sockets=False, affinity=False,
+            given, readable=[*_READ, *paths], writable=[], scratch_mib=self._build.disk_mib, unix_sockets=False, affinity=False,
             tcp_ports=None if given.tcp_ports is None else sorted({*given.tcp_ports, *ports}),
         )  # fmt: skip
         warden = Warden(confinement, self._folder, ROOT, [Path(self._build.home)]) if confinement.on else None

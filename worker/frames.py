@@ -204,7 +204,7 @@ class Confinement(_Message, frozen=True):
     #: Its scratch folder's size, and its largest file's.
     scratch_mib: int = 256
     #: Whether it may make unix sockets that keep packets apart (CUDA does), and choose its cores.
-    packet_sockets: bool = False
+    unix_sockets: bool = False
     affinity: bool = False
 
 

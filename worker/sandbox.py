@@ -220,8 +220,8 @@ class Warden:
         os.open(f"/proc/{os.getpid()}", os.O_PATH | os.O_CLOEXEC)
         # Landlock refuses to bind, but listening on a socket without a name binds it too. A driver that needs unix sockets listens on one,
         # and a filter cannot tell what a descriptor is.
-        listen = given.packet_sockets or given.tcp_ports is None
-        syscalls.refuse_the_rest(packet_sockets=given.packet_sockets, affinity=given.affinity, listen=listen)
+        listen = given.unix_sockets or given.tcp_ports is None
+        syscalls.refuse_the_rest(unix_sockets=given.unix_sockets, affinity=given.affinity, listen=listen)
 
 
 def _readable(given: Confinement, root: Path, private: Sequence[Path]) -> Iterator[str]:

@@ -82,7 +82,7 @@ def _without(argument: int, bits: int) -> list[bytes]:
     return [_instruction(_LOAD, _ARGUMENTS[argument]), _instruction(_JUMP_BITS, bits, 0, 1), _REFUSE, _PASS]
 
 
-def _program(which: int, architecture: int, *, packet_sockets: bool, affinity: bool, listen: bool) -> bytes:
+def _program(which: int, architecture: int, *, unix_sockets: bool, affinity: bool, listen: bool) -> bytes:
     def on(number: int, *answer: bytes) -> list[bytes]:
         """``answer`` for one system call; the others jump over it."""
         return [_instruction(_JUMP_EQUAL, number, 0, len(answer)), *answer]
@@ -105,7 +105,7 @@ def _program(which: int, architecture: int, *, packet_sockets: bool, affinity: b
     for numbers, flags in _SENDS:
         lines += on(numbers[which], *_without(flags, _MSG_FASTOPEN))
     local: list[bytes] = []
-    if packet_sockets:
+    if unix_sockets:
         # Whatever else listens on a unix socket of this machine listens for streams or datagrams.
         packets = [*_only(1, (_SOCK_SEQPACKET,), _TYPE), _PASS]
         local = [_instruction(_LOAD, _ARGUMENTS[0]), _instruction(_JUMP_EQUAL, _AF_UNIX, 0, len(packets)), *packets]
@@ -117,18 +117,18 @@ def _program(which: int, architecture: int, *, packet_sockets: bool, affinity: b
     return b"".join(lines)
 
 
-def refuse_the_rest(*, packet_sockets: bool, affinity: bool, listen: bool) -> bool:
+def refuse_the_rest(*, unix_sockets: bool, affinity: bool, listen: bool) -> bool:
     """
     Put the filter over all threads of this process and all that it starts; False on a machine or kernel that has none.
 
-    ``packet_sockets``: whether unix sockets of the kind SEQPACKET may be made (pairs of these and of streams always may); ``affinity``:
+    ``unix_sockets``: whether unix sockets of the kind SEQPACKET may be made (pairs of these and of streams always may); ``affinity``:
     whether it may choose its cores; ``listen``: whether any socket may be listened on. Of other sockets there are TCP and UDP alone. Needs
     no_new_privs.
     """
     place = _ARCHITECTURES.get(platform.machine())
     if place is None:
         return False
-    code = _program(*place, packet_sockets=packet_sockets, affinity=affinity, listen=listen)
+    code = _program(*place, unix_sockets=unix_sockets, affinity=affinity, listen=listen)
     program = _Program(len(code) // 8, code)
     libc = ctypes.CDLL(None, use_errno=True)
     number = ctypes.c_long(_SECCOMP[place[0]])

@@ -127,7 +127,7 @@ def test_who_may_reach_every_port_may_listen(home: Path) -> None:
 def test_on_a_gpu_it_makes_the_unix_sockets_that_cuda_makes_and_runs_beside_the_gpu(home: Path) -> None:
     """Redis, Postgres and the supervisor listen for streams; a descriptor of its own entry in /proc keeps the way there open to CUDA."""
     core = max(os.sched_getaffinity(0))
-    with shut_in(home, "gpu", [443], near=[core], packet_sockets=True, affinity=True) as runner:
+    with shut_in(home, "gpu", [443], near=[core], unix_sockets=True, affinity=True) as runner:
         found = attempt(runner, "sockets")["got"]
         assert {kind for family, kind, _ in found["made"] if family == socket.AF_UNIX} == {socket.SOCK_SEQPACKET}
         assert found["pairs"] == [[socket.AF_UNIX, kind] for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)]
