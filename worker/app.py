@@ -190,11 +190,10 @@ def confinement(own: WorkerSettings, cache: Path) -> Confinement:
     """
     How this worker's runners are shut in. Uploaded folders and environments, in ``cache``, may be read.
 
-    Under MPS they all stay one user, for its server serves one at a time, and may speak to it over its socket; a GPU's driver may have
-    reasons of its own for a socket or a core, a CPU partition's functions have none.
+    A GPU's driver may have reasons of its own for a socket or a core, a CPU partition's functions have none.
     """
     return Confinement(
-        on=own.confine, own_users=own.sharing_mode != "mps", readable=[str(path) for path in (cache, *own.readable)],
+        on=own.confine, own_users=True, readable=[str(path) for path in (cache, *own.readable)],
         writable=[str(path) for path in own.writable], tcp_ports=None if own.tcp_ports is None else list(own.tcp_ports),
         processes=own.processes, scratch_mib=own.scratch_mib, unix_sockets=own.kind != "cpu", affinity=own.kind != "cpu",
     )  # fmt: skip
