@@ -83,6 +83,9 @@ class Device(Protocol):
     def health(self) -> str:
         """'' or why nothing can run on it."""
 
+    def refresh(self) -> None:
+        """Wait a moment for the next look at it, so that what has gone wrong is known."""
+
     def process_memory_mib(self, pid: int) -> float | None:
         """Device memory of a process; None where the device does not tell."""
 
@@ -95,8 +98,9 @@ class Device(Protocol):
     def free_mib(self) -> float | None:
         """What nobody on the device holds, whoever they are; None where it does not tell."""
 
-    def faults(self) -> Sequence[int]:
-        """Errors since the look before that a process may have caused, by their number (NVIDIA's Xid)."""
+    @property
+    def looked_at(self) -> float:
+        """Of which moment (monotonic seconds) its figures are."""
 
     def computing(self) -> Mapping[int, float] | None:
         """MiB of every process that computes on it, by number; None where the device cannot tell."""
@@ -151,6 +155,10 @@ class CpuPartition:
     def free_mib(self) -> float | None:
         return proc.available_mib()
 
+    @property
+    def looked_at(self) -> float:
+        return time.monotonic()
+
     def start(self) -> None:
         """There is nothing to be watched."""
 
@@ -160,8 +168,8 @@ class CpuPartition:
     def health(self) -> str:
         return ""
 
-    def faults(self) -> Sequence[int]:
-        return ()
+    def refresh(self) -> None:
+        """It is looked at where it is asked."""
 
     def computing(self) -> Mapping[int, float] | None:
         # Whatever runs on these cores: there is no list of who means to compute.
@@ -180,10 +188,10 @@ class CpuPartition:
 #: Xids after which a device needs a reset or another look before anything may run on it: uncorrectable memory errors (48, 63, 64, 92, 95,
 #: 140), NVLink (74), a GPU that has fallen off its bus (79), its firmware (119, 120).
 UNHEALTHY_XIDS: Final = frozenset({48, 63, 64, 74, 79, 92, 95, 119, 120, 140})
-#: Xids that say that a process was cleaned up: they follow every SIGKILL in the middle of a kernel, ours too.
-IGNORED_XIDS: Final = frozenset({43, 45})
 #: What the driver last said counts for so long where it says nothing new, seconds: one error of it is no news.
 KEPT_S: Final = 5.0
+#: For so long a refresh waits, seconds.
+REFRESH_S: Final = 1.0
 #: Samples a heartbeat.
 _SAMPLES: Final = 2
 #: Of an event that concerns no MIG instance but the whole GPU.
@@ -242,14 +250,16 @@ class CudaDevice:
         self._shares: _Last[Mapping[int, float]] = _Last(clock)
         self._counters: _Last[Mapping[str, float]] = _Last(clock)
         self._sampled_us = 0
-        self._answered_at = clock()
+        self._began = self._asked_at = self._answered_at = clock()
         self._error = ""
         #: Why nothing can run on it until the driver says otherwise, and for as long as this worker lives.
         self._lost, self._failed = "", ""
         self._lock = threading.Lock()
         #: Since they were last asked for.
         self._totals: list[float] = []
-        self._xids: list[int] = []
+        #: Looks that have begun and ended.
+        self._looks = 0
+        self._looked = threading.Condition()
         self._stopped = threading.Event()
         self._sampler: threading.Thread | None = None
         self.sample()
@@ -286,6 +296,9 @@ class CudaDevice:
                 if isinstance(error, _LOST):
                     lost = lost or str(error)
         self._lost = lost
+        with self._looked:
+            self._looks += 1
+            self._looked.notify_all()
 
     def _memory(self) -> tuple[float, float]:
         """MiB: what processes may have together, and what nobody has."""
@@ -293,8 +306,9 @@ class CudaDevice:
         return (found.total - found.reserved) / 2**20, found.free / 2**20
 
     def _ask_memory(self) -> None:
+        asked_at = self._clock()
         self._free_mib.put(self._memory()[1])
-        self._answered_at, self._error = self._clock(), ""
+        self._asked_at, self._answered_at, self._error = asked_at, self._clock(), ""
 
     def _ask_processes(self) -> None:
         running = list(pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
@@ -353,11 +367,9 @@ class CudaDevice:
             if self._instance is not None and instance not in (self._instance, _WHOLE):
                 continue
             log.error("device error", xid=xid)
+            # Others are errors of one process, which is known by its end or by the context that it has lost: nobody beside it is blamed.
             if xid in UNHEALTHY_XIDS:
                 self._failed = self._failed or f"it reported Xid {xid}: look at the kernel's log, reset the GPU, then restart this worker"
-            elif xid not in IGNORED_XIDS:
-                with self._lock:
-                    self._xids.append(xid)
 
     # ---- for all ------------------------------------------------------------------------------------------------------------------------
 
@@ -371,11 +383,20 @@ class CudaDevice:
             return f"NVML has not answered for {silent_s:.0f} s{f' ({self._error})' if self._error else ''}"
         return ""
 
+    def refresh(self) -> None:
+        if self._sampler is None:
+            return
+        with self._looked:
+            # The look at hand may have begun before.
+            after = self._looks + 2
+            self._looked.wait_for(lambda: self._looks >= after or self._stopped.is_set(), REFRESH_S)
+
     @property
     def counter(self) -> str:
         if self._gpm is not None:
             # Without an answer there is no utilisation: 0 would read as a device that idles.
-            return gpm.COUNTER if self._counters.get() is not None else "none"
+            silent = self._counters.get() is None and self._clock() - self._began > KEPT_S
+            return "none" if silent else gpm.COUNTER
         return "none" if self._sliced else NVML_COUNTER
 
     def computing(self) -> Mapping[int, float] | None:
@@ -390,10 +411,9 @@ class CudaDevice:
     def free_mib(self) -> float | None:
         return self._free_mib.get()
 
-    def faults(self) -> Sequence[int]:
-        with self._lock:
-            found, self._xids = self._xids, []
-        return found
+    @property
+    def looked_at(self) -> float:
+        return self._asked_at
 
     def utilisation(self, load: Load) -> Utilisation:
         """Of the functions: their part of the time slices of all processes, as NVML gives it."""

@@ -114,14 +114,12 @@ def test_a_driver_that_hangs_delays_nobody(bench: Bench) -> None:
     eventually(lambda: bench.device.health() == "", what="the driver's next answer")
 
 
-def test_xids(bench: Bench) -> None:
-    bench.gpu.events += [(13, None), (43, None), (45, None), (31, None)]
-    device = bench.after()
-    assert list(device.faults()) == [13, 31], "what cleans up after a process says nothing of another"
-    assert list(device.faults()) == [] and device.health() == ""
+def test_an_error_of_one_process_is_not_the_devices(bench: Bench) -> None:
+    # The training's own page fault, and what cleans up after a process that was killed in the middle of a kernel.
+    bench.gpu.events += [(13, None), (31, None), (43, None), (45, None), (94, None)]
+    assert bench.after().health() == ""
     bench.gpu.events.append((79, None))
-    device = bench.after()
-    assert "Xid 79" in device.health() and not device.faults()
+    assert "Xid 79" in bench.after().health()
     assert "Xid 79" in bench.after(100).health(), "until it is reset and the worker started anew"
 
 
@@ -152,8 +150,8 @@ def test_a_mig_instance_has_its_own_counters_and_errors(monkeypatch: pytest.Monk
     bench = Bench(monkeypatch, Machine(gpus=[Gpu(uuid="GPU-a", mig=slices)]), device="MIG-b", kind="mig")
     opened.append(bench.device)
     assert (bench.device.counter, bench.utilisation().total) == ("gpm-sm-util", 0.75)
-    bench.gpu.events += [(31, 7), (13, 9)]
-    assert list(bench.after().faults()) == [13], "its neighbour's are not its own"
+    bench.gpu.events.append((95, 7))
+    assert bench.after().health() == "", "its neighbour's"
     bench.gpu.events.append((48, None))
     assert "Xid 48" in bench.after().health(), "what concerns the whole GPU"
 
