@@ -6,10 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
-from smore.settings import WorkerSettings
+from smore.settings import Settings, WorkerSettings
 from tests.eventually import eventually
 from tests.support import nvml
 from tests.support.nvml import Gpu, Machine, Process
@@ -17,6 +18,7 @@ from tests.unit.test_worker_pool import Killed
 from worker.device import CudaDevice
 from worker.frames import Load, Loaded, Results
 from worker.gate import Gate
+from worker.heartbeat import Heartbeat
 from worker.jobs import SETTLED_ITERATIONS, SETTLED_S, UNTOLD_S, Record, _Job
 from worker.parked import Parked
 from worker.pool import _CONTEXT_MIB, LoadFailed, Pool, Unservable
@@ -325,6 +327,28 @@ def test_work_for_the_device_is_no_part_of_a_closed_window(stages: Any) -> None:
     finally:
         stage.gate = None
         stage.pool.close()
+
+
+def test_what_is_reported(stages: Any) -> None:
+    stage = stages()
+    jobs = SimpleNamespace(
+        memory_mib=lambda: stage.jobs_mib, growing=lambda: stage.growing, reports=list, pids=list, cpu_s=lambda: 0.0
+    )  # fmt: skip
+    beat = Heartbeat(
+        config=Settings(), boot="b", client=redis.Redis(), device=stage.device, pool=stage.pool, gate=Gate(stage.pool.activity),
+        executor=SimpleNamespace(draining=False, batches=lambda: 0), jobs=jobs, zygotes=list,  # type: ignore[arg-type]
+    )  # fmt: skip
+    stage.gpu.utilisation = 0.5
+    stage.run("a")
+    found = beat._compose()
+    assert (found.slots, found.health, found.memory_used_mib) == (8, "", 1000.0 + CONTEXT)
+    assert (found.utilisation_counter, found.counters) == ("nvml-utilization", {"nvml-utilization": 0.5})
+    stage.growing = "The training t grows."
+    assert beat._compose().memory_used_mib == 10_240.0, "the leader sends nothing that would have to be loaded"
+    stage.gpu.errors["*"] = "GPU_IS_LOST"
+    stage.look()
+    found = beat._compose()
+    assert (found.slots, found.health) == (0, "NVML says: GPU is lost")
 
 
 class Steps:
