@@ -59,7 +59,7 @@ _NO_DEVICE: Final = re.compile(
     r"No CUDA GPUs are available|Found no NVIDIA driver|NVIDIA driver on your system is too old|Unexpected error from cudaGetDeviceCount"
     r"|CUDA unknown error|CUDA driver initialization failed|no CUDA-capable device is detected|CUDA driver version is insufficient"
     r"|CUDA error: (initialization error|unknown error|system not yet initialized|OS call failed|system has unsupported)"
-    r"|CUDA-capable device\(s\) is/are busy or unavailable"
+    r"|Torch not compiled with CUDA enabled|CUDA-capable device\(s\) is/are busy or unavailable"
 )
 #: Ends that a function brings about itself, by its own instructions; anybody may send SIGKILL.
 _CRASHES: Final = frozenset(
@@ -355,10 +355,13 @@ class Pool:
         key = (function, revision)
         begun = []
         with self._state:
-            if self._closed or self.quarantine.holds(key, self._clock()) or self.health() or (self._on_device(spec) and self._growing()):
+            if self._closed or self.quarantine.holds(key, self._clock()):
                 return
             if hold_s > 0:
                 self._holds[key] = (instances, self._clock() + hold_s)
+            if reason := self.health() or (self._growing() if self._on_device(spec) else ""):
+                log.info("not prewarmed", function=function, revision=revision, reason=reason)
+                return
             present = sum(not one.leaving for one in self._instances.get(key, ()))
             for _ in range(min(instances, spec.max_warm) - present):
                 victims = self._try_room(function, revision, spec, spare_only=True)

@@ -15,13 +15,15 @@ from tests.support.nvml import Gpu, Instance, Machine, Process
 from worker import proc
 from worker.device import KEPT_S, CudaDevice, Load, open_device
 
+#: A worker has a device of the whole machine; so names of tests that run at the same time differ.
+A, MIG_A, MIG_B = (f"{name}-{os.getpid()}" for name in ("GPU-a", "MIG-a", "MIG-b"))
 BUSY = {"sm": 0.4, "occupancy": 0.1, "tensor": 0.2, "dram": 0.3, "graphics": 0.9}
 
 
 class Bench:
     """One device and its clock; ``gpu`` is what the driver shows."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, machine: Machine, *, device: str = "GPU-a", kind: Any = "cuda") -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, machine: Machine, *, device: str = A, kind: Any = "cuda") -> None:
         self.now = 100.0
         self.fake = nvml.install(monkeypatch, machine)
         self.gpu = machine.gpus[0]
@@ -47,7 +49,7 @@ def opened() -> Iterator[list[CudaDevice]]:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, opened: list[CudaDevice]) -> Bench:
-    made = Bench(monkeypatch, Machine(gpus=[Gpu(uuid="GPU-a", gpm=dict(BUSY), utilisation=0.99)]))
+    made = Bench(monkeypatch, Machine(gpus=[Gpu(uuid=A, gpm=dict(BUSY), utilisation=0.99)]))
     opened.append(made.device)
     return made
 
@@ -138,7 +140,7 @@ def test_utilisation_is_the_share_of_sms_with_nvmls_beside_it(bench: Bench) -> N
 
 
 def test_before_hopper_it_is_nvmls_and_called_so(monkeypatch: pytest.MonkeyPatch, opened: list[CudaDevice]) -> None:
-    bench = Bench(monkeypatch, Machine(gpus=[Gpu(uuid="GPU-a", utilisation=0.5)]))
+    bench = Bench(monkeypatch, Machine(gpus=[Gpu(uuid=A, utilisation=0.5)]))
     opened.append(bench.device)
     bench.gpu.processes = [Process(pid=8, mib=1.0, sm=0.2)]
     found = bench.utilisation(runners=(8,))
@@ -146,8 +148,8 @@ def test_before_hopper_it_is_nvmls_and_called_so(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_mig_instance_has_its_own_counters_and_errors(monkeypatch: pytest.MonkeyPatch, opened: list[CudaDevice]) -> None:
-    slices = [Instance(uuid="MIG-a", id=7, gpm={"sm": 0.25}), Instance(uuid="MIG-b", id=9, gpm={"sm": 0.75})]
-    bench = Bench(monkeypatch, Machine(gpus=[Gpu(uuid="GPU-a", mig=slices)]), device="MIG-b", kind="mig")
+    slices = [Instance(uuid=MIG_A, id=7, gpm={"sm": 0.25}), Instance(uuid=MIG_B, id=9, gpm={"sm": 0.75})]
+    bench = Bench(monkeypatch, Machine(gpus=[Gpu(uuid=A, mig=slices)]), device=MIG_B, kind="mig")
     opened.append(bench.device)
     assert (bench.device.counter, bench.utilisation().total) == ("gpm-sm-util", 0.75)
     bench.gpu.events.append((95, 7))
@@ -157,18 +159,18 @@ def test_a_mig_instance_has_its_own_counters_and_errors(monkeypatch: pytest.Monk
 
 
 def test_a_mig_instance_whose_gpu_is_not_told_has_no_counter(monkeypatch: pytest.MonkeyPatch, opened: list[CudaDevice]) -> None:
-    gpu = Gpu(uuid="GPU-a", mig=[Instance(uuid="MIG-a", id=7, gpm={"sm": 0.25})])
+    gpu = Gpu(uuid=A, mig=[Instance(uuid=MIG_A, id=7, gpm={"sm": 0.25})])
     gpu.errors["nvmlDeviceGetDeviceHandleFromMigDeviceHandle"] = "NO_PERMISSION"
-    bench = Bench(monkeypatch, Machine(gpus=[gpu]), device="MIG-a", kind="mig")
+    bench = Bench(monkeypatch, Machine(gpus=[gpu]), device=MIG_A, kind="mig")
     opened.append(bench.device)
     assert (bench.device.counter, bench.utilisation().total, bench.device.health()) == ("none", 0.0, "")
 
 
 def test_one_worker_has_a_device(bench: Bench) -> None:
-    with pytest.raises(ValueError, match="another worker of this machine has GPU-a"):
-        CudaDevice(WorkerSettings(kind="cuda", device="GPU-a"))
+    with pytest.raises(ValueError, match=f"another worker of this machine has {A}"):
+        CudaDevice(WorkerSettings(kind="cuda", device=A))
     bench.device.close()
-    CudaDevice(WorkerSettings(kind="cuda", device="GPU-a")).close()
+    CudaDevice(WorkerSettings(kind="cuda", device=A)).close()
 
 
 @pytest.mark.parametrize("mode", ["mps", "streams"])
@@ -188,7 +190,7 @@ def test_a_device_that_is_shared_otherwise_than_the_setting_says(
     reader = os.open(folder / "control", os.O_RDONLY | os.O_NONBLOCK)
     try:
         with pytest.raises(ValueError, match="an MPS daemon answers"):
-            open_device(WorkerSettings(kind="cuda", device="GPU-a"))
+            open_device(WorkerSettings(kind="cuda", device=A))
     finally:
         os.close(reader)
     # Begun after the worker.

@@ -1,5 +1,6 @@
 """The warm pool on a GPU: room for contexts, for a training that grows and for processes of others, and a device that is lost."""
 
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
@@ -25,6 +26,8 @@ from worker.pool import _CONTEXT_MIB, LoadFailed, Pool, Unservable
 from worker.processes import RunnerFailed
 from worker.windows import Windows
 
+#: Of no other test that runs at the same time.
+UUID = f"GPU-p-{os.getpid()}"
 NO_DRIVER = "RuntimeError: The NVIDIA driver on your system is too old (found version 12080)."
 CONTEXT = 500.0
 
@@ -73,9 +76,9 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, standby: bool = False, host_mib: float = 0.0) -> None:
         self.now = 1000.0
-        self.gpu = Gpu(uuid="GPU-p", total_mib=10_240.0, reserved_mib=0.0)
+        self.gpu = Gpu(uuid=UUID, total_mib=10_240.0, reserved_mib=0.0)
         nvml.install(monkeypatch, Machine(gpus=[self.gpu]))
-        self.device = CudaDevice(WorkerSettings(kind="cuda", device="GPU-p"), clock=lambda: self.now)
+        self.device = CudaDevice(WorkerSettings(kind="cuda", device=UUID), clock=lambda: self.now)
         self.made: list[Runner] = []
         self.jobs_mib = self.owed_mib = 0.0
         self.growing = self.fails = self.load_fails = ""
