@@ -103,6 +103,16 @@ def test_no_leader_and_no_gpu_instance(place: Site, redis_client: "redis.Redis")
     assert {name: one.verdict for name, one in found.items()} == {"leader": Verdict.BROKEN, "GPU instances": Verdict.BROKEN}
 
 
+def test_a_lost_device_and_a_policy_that_cannot_lead(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
+    prefix = config.redis.prefix
+    tell(Queue(redis_client, prefix, config.queue), msgspec.structs.replace(report(), health="NVML says: GPU is lost"))
+    redis_client.delete(f"{prefix}leader")
+    redis_client.set(f"{prefix}leader:refused", "the policy smore checks SMs")
+    found = ills(place)
+    assert found[f"device of {GPU}"].found == "NVML says: GPU is lost"
+    assert found["leader"].found == "the policy smore checks SMs"
+
+
 def test_clocks_and_strangers(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
     queue = Queue(redis_client, config.redis.prefix, config.queue)
     tell(queue, msgspec.structs.replace(report(), gpu="early", at=time.time() + 60))
@@ -123,19 +133,6 @@ def test_a_supervisor_that_was_killed_and_a_training_that_stands_still(place: Si
     }  # fmt: skip
     assert "smore up" in found["supervisor"].fix
     assert "kill -CONT 4711" in found[f"training j1 on {GPU}"].fix
-
-
-def test_a_gpu_that_no_function_can_open(tmp_path: Path) -> None:
-    """Its files are made at the first use of CUDA since the machine's start, by a program that functions may not gain rights from."""
-    place = Site(config=Settings(), redis_url=None, postgres_url=None, processes={}, root=tmp_path)
-    devices = tmp_path / "dev"
-    devices.mkdir()
-    assert list(doctor._device_files(place)) == []
-    (devices / "nvidiactl").touch()
-    said = list(doctor._device_files(place))
-    assert [(one.verdict, "nvidia-modprobe" in one.fix) for one in said] == [(Verdict.BROKEN, True)]
-    (devices / "nvidia-uvm").touch()
-    assert [one.verdict for one in doctor._device_files(place)] == [Verdict.OK]
 
 
 def test_servers_that_are_away(place: Site) -> None:

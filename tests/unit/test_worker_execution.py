@@ -1,5 +1,6 @@
 """Who is charged for what went wrong on a GPU, with a pool of runners that are no processes and a queue that only listens."""
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,20 +11,22 @@ from smore.domain.invocation import Cause
 from smore.settings import WorkerSettings
 from tests.unit.test_worker_pool import FakeRunner, Stage
 from worker.execution import Batch, Executor, Member
-from worker.pool import LoadFailed, Seat, Unservable
+from worker.pool import LoadFailed, Unservable
 from worker.processes import RunnerFailed
 
 
 class Gpu(Stage):
-    """A GPU of 300 MiB, of which ``free`` are free."""
+    """A GPU of 300 MiB, of which ``free`` are free, and contexts take nothing."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.free = 50.0
+        self.free = 300.0
+        self.pool._context_mib = 0.0
         self.faults: list[tuple[str, str]] = []
         self.pool._device = SimpleNamespace(  # type: ignore[assignment]
             handler_device="cuda", memory_total_mib=300.0, description="", sharing_mode="", free_mib=lambda: self.free,
             quick_memory_mib=lambda _: None, runner_memory_mib=lambda _: None, process_memory_mib=lambda _: None,
+            health=lambda: "", refresh=lambda: None, looked_at=math.inf,
         )  # fmt: skip
         self.pool._faulted = lambda _function, _revision, culprit, cause: self.faults.append((culprit, cause.value))
         #: (cause, ids, refund, alone) of what was given back, (ids) of what ended.
@@ -47,11 +50,13 @@ class Gpu(Stage):
         self.ended += [one.id for one in outcomes]
         return [True] * len(outcomes)
 
-    def fail(self, cause: Cause, *ids: str, seat: Seat | None = None) -> FakeRunner:
-        """A batch of these ends so; its runner."""
-        seat = seat or self.acquire("a")
+    def fail(self, cause: Cause, *ids: str, free: float = 50.0) -> FakeRunner:
+        """A batch of these ends so, with so much free; its runner."""
+        seat = self.acquire("a")
+        self.free = free
         batch = Batch("p/a", 1, [Member(id=id_, attempt=1, begun=SimpleNamespace()) for id_ in ids])  # type: ignore[arg-type]
         self.executor._failed(batch, seat, RunnerFailed(cause, "words"))
+        self.free = 300.0
         return seat.runner  # type: ignore[return-value]
 
 
@@ -73,8 +78,7 @@ def test_who_stood_beside_a_growing_training_is_given_back_and_not_blamed() -> N
     assert stage.fail(Cause.DEVICE_FULL, "i", "j").ended.is_set(), "what it holds is training's"
     assert (stage.given_back, stage.faults) == ([("device_full", ["i", "j"], True, False)], [])
     # A runner says that others took the memory, and there is as much of it as it may have.
-    stage.free = 200.0
-    stage.fail(Cause.DEVICE_FULL, "i")
+    stage.fail(Cause.DEVICE_FULL, "i", free=200.0)
     stage.fail(Cause.OUT_OF_MEMORY, "j")
     assert stage.given_back[1:] == [("out_of_memory", ["i"], False, False), ("out_of_memory", ["j"], False, False)]
     assert stage.faults == [("i", "out_of_memory"), ("j", "out_of_memory")]
@@ -85,12 +89,13 @@ def test_who_stood_beside_a_growing_training_is_given_back_and_not_blamed() -> N
 def test_a_load_that_finds_no_room_is_for_another_worker() -> None:
     stage = Gpu()
 
-    def loads(cause: Cause) -> None:
+    def loads(cause: Cause, free: float = 50.0) -> None:
         class Refused(FakeRunner):
             def load(self, *_: object) -> Any:
+                stage.free = free
                 raise RunnerFailed(cause, "words")
 
-        stage.fork = lambda: Refused(7)
+        stage.fork, stage.free = lambda: Refused(7), 300.0
         stage.acquire("a")
 
     with pytest.raises(Unservable, match="taken the device's memory"):
@@ -99,9 +104,8 @@ def test_a_load_that_finds_no_room_is_for_another_worker() -> None:
     with pytest.raises(LoadFailed):
         loads(Cause.CONTEXT_LOST)
     assert [cause for _, cause in stage.faults] == ["context_lost"]
-    stage.free = 200.0
     with pytest.raises(LoadFailed):
-        loads(Cause.DEVICE_FULL)
+        loads(Cause.DEVICE_FULL, free=200.0)
 
 
 def test_a_function_without_device_memory_gets_no_device_and_no_context() -> None:
