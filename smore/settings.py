@@ -169,6 +169,7 @@ class WorkerSettings(BaseModel):
     share: float = Field(default=1.0, gt=0, le=1)
     #: CPU partition: memory for warm instances, MiB.
     memory_mib: int = 2048
+    #: ``time-slice``; the others are refused with the reason (smore/place.py).
     sharing_mode: Literal["time-slice", "mps", "streams"] = "time-slice"
     #: How much lower than training's the priority of functions on the machine's cores is (``nice``). On a CPU partition that is part of the
     #: sharing mode, so measurements made under another value say nothing about this one; a GPU knows no such priority.

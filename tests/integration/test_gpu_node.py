@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,9 +34,16 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-def node(config: Settings, redis_client: "redis.Redis", tmp_path: Path, machine: Machine) -> Iterator["subprocess.Popen[bytes]"]:
+def home() -> Iterator[str]:
+    """Short: a socket's path is 107 characters at most."""
+    with tempfile.TemporaryDirectory(prefix="smore-", ignore_cleanup_errors=True) as folder:
+        yield folder
+
+
+@pytest.fixture
+def node(config: Settings, redis_client: "redis.Redis", tmp_path: Path, home: str, machine: Machine) -> Iterator["subprocess.Popen[bytes]"]:
     told = nvml.environment(tmp_path, machine) | {
-        "PYTHONPATH": f"{DRIVER}{os.pathsep}{ROOT}", "SMORE_HOME": str(tmp_path / "home"), "SMORE_REDIS__URL": str(config.redis.url),
+        "PYTHONPATH": f"{DRIVER}{os.pathsep}{ROOT}", "SMORE_HOME": home, "SMORE_REDIS__URL": str(config.redis.url),
         # There is no CUDA behind that NVML.
         "SMORE_WORKER__STANDBY": "false", "SMORE_NODE__METRICS_PORT": "0",
     }  # fmt: skip
