@@ -414,7 +414,7 @@ def figures_of(said: str) -> dict[str, float]:
 def write(path: Path, document: object) -> None:
     """Whole or not at all."""
     new = path.with_name(path.name + ".new")
-    new.write_text(json.dumps(document, indent=1, sort_keys=True))
+    new.write_text(json.dumps(document, indent=1))
     new.replace(path)
 
 

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from bench import report
 
@@ -53,7 +53,8 @@ def facts(out: Path) -> dict[str, float]:
         "cuda": cuda(pynvml, handle),
     }
     out.write_text(json.dumps(said, indent=1, default=str))
-    numbers = {**said, **{f"cuda_{name}": value for name, value in said["cuda"].items()}}
+    numbers = {name: value for name, value in said.items() if name != "pid_namespace"}
+    numbers |= {f"cuda_{name}": value for name, value in said["cuda"].items()}
     return {name: float(value) for name, value in numbers.items() if isinstance(value, bool | int | float)}
 
 
@@ -240,9 +241,11 @@ def platform(device: str) -> dict[str, float]:
 
     where = harvest.partition(device)
     figures: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="smore-probe-") as folder, Rig(Path(folder), [where], functions=()) as rig:
+    with tempfile.TemporaryDirectory(prefix="smore-probe-") as folder, Rig(
+        Path(folder), [where], functions=(), environment={"SMORE_API__MAX_BODY_BYTES": str(2 * PAYLOAD_MIB << 20)}
+    ) as rig:  # fmt: skip
         rig.prepare(table=False)
-        large = {**FUNCTION, "spec": {**FUNCTION["spec"], "resources": {"gpu_memory": "1GiB"}}}
+        large = {**FUNCTION, "spec": {**cast("dict[str, Any]", FUNCTION["spec"]), "resources": {"gpu_memory": "1GiB"}}}
         rig.patiently("the function", lambda: rig.client.deploy(large))
         image = np.random.default_rng(0).random((PAYLOAD_MIB * 2**20 // (3 * 224 * 224 * 4), 3, 224, 224), np.float32)
         began = time.perf_counter()
