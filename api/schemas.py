@@ -558,7 +558,8 @@ class Stranger(BaseModel):
 class Gpu(BaseModel):
     """
     A GPU instance as of its last report; ``warm``: of the caller's project. ``strangers`` null = it cannot tell who computes on it, which
-    is so of CPU partitions.
+    is so of CPU partitions. ``counters``: what every counter of the device says, by its name. ``health``: why nothing can run on the
+    device, "" = it works.
     """
 
     id: str
@@ -570,6 +571,8 @@ class Gpu(BaseModel):
     utilisation: float
     function_utilisation: float
     utilisation_counter: str
+    counters: dict[str, float] = {}
+    health: str = ""
     memory_used_mib: float
     memory_total_mib: float
     paused: bool

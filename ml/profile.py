@@ -39,7 +39,7 @@ import torch
 from ml import rows
 from ml.plan import Amounts, Plan, Run
 from ml.rows import BadRow, Colocation, Member, Place, Solo, Timing, Workload
-from smore.place import cpu_partition, sharing
+from smore.place import NVML_COUNTER, cpu_partition, mps_daemon, sharing
 from zoo.model import NAMES, card
 from zoo.train import input_wait
 
@@ -196,9 +196,9 @@ class CudaGpu:
         self._gpm = gpm.Gpm.supported(self._whole)
         self.place = Place(
             device=_text(pynvml.nvmlDeviceGetName(self._handle)),
-            sharing_mode=sharing("mps" if _mps() else "time-slice"),
+            sharing_mode=sharing("mps" if mps_daemon() is not None else "time-slice"),
             driver=f"{_text(pynvml.nvmlSystemGetDriverVersion())}, torch {torch.__version__}",
-            counter=gpm.COUNTER if self._gpm else "none" if self._mig else "nvml-utilization",
+            counter=gpm.COUNTER if self._gpm else "none" if self._mig else NVML_COUNTER,
         )
 
     def _divided(self) -> bool:
@@ -290,11 +290,6 @@ class _GpuWatch:
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
-
-
-def _mps() -> bool:
-    """Whether an MPS daemon serves this machine's processes."""
-    return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()  # noqa: S108 - NVIDIA's own path
 
 
 def _popen(argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[str]":

@@ -30,6 +30,7 @@ from ml.rows import FEATURES, BadRow, Profile, Solo, Workload, degradation
 from ml.samples import METRICS, SOLO, Direction, Floats, Samples, features, sides, solo_features
 from smore.degradation import BadTable, PlaceTable, Table, decode, encode
 from smore.domain.function import Profile as Declared
+from smore.place import NVML_COUNTER
 
 COVERAGE: Final = 0.9
 #: Measurements of a pair that count; older ones are forgotten.
@@ -245,7 +246,8 @@ def _usage_gain(profile: Profile, trainings: _Side, functions: _Side) -> Floats:
     A16 [F]: how much of the device a function puts to use beside a training, mean over all trainings, 0..1.
 
     Measured: utilisation together less the training's alone. Elsewhere the function's share times what the training leaves. Without any
-    training it is the function's share. Utilisations by different counters are not compared.
+    training it is the function's share. Utilisations by different counters are not compared. NVML's counter, the time in which any kernel
+    ran, is near 1 beside every training whatever a function adds: by it the gain is the function's share as it was profiled alone.
     """
 
     def utilisation(side: _Side) -> tuple[Floats, "NDArray[np.str_]"]:
@@ -254,7 +256,8 @@ def _usage_gain(profile: Profile, trainings: _Side, functions: _Side) -> Floats:
         return np.array([np.nan if value is None else value for value in found], float), np.array(counters, str)
 
     (busy, busy_counter), (share, share_counter) = utilisation(trainings), utilisation(functions)
-    gain = share[None, :] * (1.0 - busy[:, None])
+    blind = busy_counter == NVML_COUNTER
+    gain = share[None, :] * np.where(blind, 1.0, 1.0 - busy)[:, None]
     gain[busy_counter[:, None] != share_counter[None, :]] = np.nan
     if not len(trainings):
         gain = share[None, :]
@@ -262,7 +265,7 @@ def _usage_gain(profile: Profile, trainings: _Side, functions: _Side) -> Floats:
     for row in profile.colocations:
         for training, function in sides(row, "training"):
             i, j = trainings.index.get(training.workload), functions.index.get(function.workload)
-            if i is None or j is None or row.utilisation is None or np.isnan(busy[i]) or row.place.counter != busy_counter[i]:
+            if i is None or j is None or row.utilisation is None or np.isnan(busy[i]) or row.place.counter != busy_counter[i] or blind[i]:
                 continue
             seen.setdefault((i, j), []).append(row.utilisation - busy[i])
     for cell, values in seen.items():

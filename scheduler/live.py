@@ -43,6 +43,7 @@ from scheduler.policy.events import (
     TrafficMoved,
     WarmLimits,
 )
+from scheduler.policy.knobs import SmRule
 from scheduler.tables import ArrayTable
 from smore import fleet as wire
 from smore import observability as metrics
@@ -52,6 +53,7 @@ from smore.celery_app import RUN, gpu_queue, message
 from smore.degradation import BadTable, Tables
 from smore.domain.loss import Sample
 from smore.forecasts import BadForecast, Board, Keeping, State, encode_state
+from smore.place import NVML_COUNTER
 from smore.queue import ANSWER_TTL_S, Claim, Ending, Held, Queue, Waiting
 from smore.settings import Settings
 
@@ -64,6 +66,10 @@ STATE_TTL_S = 10.0
 _LEAST_S = 0.002
 #: Telling the gate takes at most this part of the leader's time.
 _TELLING: Final = 0.05
+#: Counters that tell nothing of SMs.
+_BLIND: Final = frozenset({NVML_COUNTER, "none"})
+#: How long it is known why nobody leads: a few firings of beat.
+_REFUSED_S: Final = 5
 #: A GPU instance is gone when it has not reported for this many heartbeats.
 LOST_HEARTBEATS = 4
 
@@ -72,9 +78,14 @@ class Fenced(Exception):
     """Another leader has taken over."""
 
 
+class Refused(Exception):
+    """The policy lacks what it decides by."""
+
+
 class Leader:
     """
-    The deciding loop. ``lead`` returns when the lease is another's or ``stop`` is set.
+    The deciding loop. ``lead`` returns when the lease is another's, ``stop`` is set, or the policy cannot decide over the GPU instances
+    that report.
 
     Errors of Redis end it too: called again it goes on with the lease that it had, or a new one, from a fresh snapshot.
     """
@@ -118,6 +129,9 @@ class Leader:
         lease_s = self._config.scheduler.lease_s
         # Where its lease ran out and nobody else took it (everything stood still), it is taken again at once.
         while True:
+            if refusal := self._refusal():
+                self._refuse(refusal)
+                return
             self._token = self._queue.lead(self._token, lease_s)
             if not self._token:
                 return
@@ -131,12 +145,34 @@ class Leader:
                 self._follow()
             except Fenced:
                 log.warning("fenced off")
+            except Refused as error:
+                self._refuse(str(error))
+                self._queue.resign(self._token)
+                return
             else:
                 # Told to stop: the standby need not wait for the lease to run out.
                 self._queue.resign(self._token)
                 return
             finally:
                 metrics.LEADER.set(0)
+
+    def _refusal(self) -> str:
+        """Why this policy cannot decide over the GPU instances that report, '' = it can."""
+        knobs = self._policy.knobs
+        if knobs.sm_rule is SmRule.NONE:
+            return ""
+        blind = [report for report in self._fleet.reports() if report.utilisation_counter in _BLIND and not report.health]
+        if not blind:
+            return ""
+        what = ", ".join(f"{report.gpu} ({report.utilisation_counter})" for report in blind)
+        return f"the policy {knobs.name} checks SMs (sm_rule={knobs.sm_rule.value}), and no counter tells those of {what}"
+
+    def _refuse(self, reason: str) -> None:
+        key = f"{self._prefix}leader:refused"
+        if self._redis.get(key) != reason.encode():
+            log.error("nobody may lead", reason=reason)
+        # Asked again with every firing of beat; for who wants to know why nobody leads.
+        self._redis.set(key, reason, ex=_REFUSED_S)
 
     def _follow(self) -> None:
         settings = self._config.scheduler
@@ -151,6 +187,8 @@ class Leader:
                     self._token = held
                     raise Fenced
                 next_renew = mono + settings.lease_s / 4
+                if refusal := self._refusal():
+                    raise Refused(refusal)
                 found += [*self._new_table(), *self._new_forecasts()]
             entries = self._read(0.0 if found else self._pause_s(max(0.0, min(settings.tick_s, next_tell - mono))))
             began = time.perf_counter()

@@ -489,6 +489,7 @@ def _list_gpus(output: Output) -> None:
         ("warm", lambda g: [f"{w.function}:{w.state}" for w in g.warm]),
         ("paused", lambda g: g.paused),
         ("draining", lambda g: "drained" if g.drained else g.draining),
+        ("health", lambda g: g.health or "ok"),
         ("strangers", lambda g: [f"{s.pid}:{'allowed' if s.allowed else 'protected'}" for s in g.strangers or ()]),
     ]
     show(found, columns, output)

@@ -254,8 +254,8 @@ class Stranger:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """
-    A GPU instance as of its last report; utilisations are 0..1 over the last heartbeat, by the counter named. ``strangers`` None = it
-    cannot tell who computes on it.
+    A GPU instance as of its last report; utilisations are 0..1 over the last heartbeat, by the counter named; ``counters`` are all of the
+    device's. ``strangers`` None = it cannot tell who computes on it. ``health``: why nothing can run on the device, '' = it works.
     """
 
     id: str
@@ -267,6 +267,8 @@ class Gpu:
     utilisation: float = 0.0
     function_utilisation: float = 0.0
     utilisation_counter: str = ""
+    counters: dict[str, float] = field(default_factory=dict)
+    health: str = ""
     memory_used_mib: float = 0.0
     memory_total_mib: float = 0.0
     paused: bool = False

@@ -5,9 +5,11 @@ The doctor only reads. What it cannot see from here it says (``unknown``), which
 itself, and the kernel of another host is looked at there.
 """
 
-import os
+import ctypes
+import importlib.util
 import re
 import resource
+import runpy
 import shutil
 import sys
 import time
@@ -23,6 +25,7 @@ import psutil
 import redis
 
 from smore.fleet import Fleet, Report
+from smore.place import mps_daemon
 from smore.settings import PostgresSettings, Settings
 
 if TYPE_CHECKING:
@@ -59,6 +62,9 @@ class Site:
     processes: Mapping[str, int]
     killed: int | None = None
     root: Path = Path("/")
+
+    def has(self, path: str) -> bool:
+        return (self.root / path).exists()
 
     def kernel(self, path: str) -> str | None:
         """A file of the kernel, None where there is none."""
@@ -248,6 +254,8 @@ def _leader(place: Site, client: "redis.Redis") -> Iterator[Finding]:
     process = cast("bytes | None", client.get(f"{prefix}leader:process"))
     if client.exists(f"{prefix}leader"):
         yield _ok("leader", process.decode() if process else "there is one")
+    elif (refused := cast("bytes | None", client.get(f"{prefix}leader:refused"))) is not None:
+        yield _broken("leader", refused.decode(), "choose another SMORE_POLICY__NAME, or the knob sm_rule=none")
     else:
         yield _broken("leader", "nobody leads", "look at the logs of scheduler-0 and scheduler-1: nothing is dispatched meanwhile")
     behind = client.xlen(f"{prefix}ev")
@@ -265,6 +273,8 @@ def _gpu_instances(place: Site, client: "redis.Redis") -> Iterator[Finding]:
     allowed = Fleet(client, place.config.redis.prefix).allowed()
     yield _ok("GPU instances", ", ".join(report.gpu for report in reports))
     for report in reports:
+        if report.health:
+            yield _broken(f"device of {report.gpu}", report.health, "nothing runs there meanwhile; look at `nvidia-smi -q` and `dmesg`")
         if report.quarantined:
             fix = "look at the log of the function, and deploy a revision that works"
             yield _warning(f"quarantine on {report.gpu}", ", ".join(report.quarantined), fix)
@@ -280,10 +290,6 @@ def _gpu_instances(place: Site, client: "redis.Redis") -> Iterator[Finding]:
             if job.suspended:
                 said = f"process {job.pid} was stopped by a signal (SIGSTOP) and makes no steps"
                 yield _warning(f"training {job.id} on {report.gpu}", said, f"`kill -CONT {job.pid}` there, or `smore jobs stop {job.id}`")
-        if report.kind == "cuda" and report.sharing_mode.startswith("mps"):
-            pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control"  # noqa: S108 - where NVIDIA puts it
-            if not pipe.exists():
-                yield _warning("MPS daemon", f"no {pipe} on this machine", "`nvidia-cuda-mps-control -d` on the host of the GPU")
 
 
 def _reports(place: Site, client: "redis.Redis") -> list[Report]:
@@ -459,22 +465,104 @@ def _key(place: Site) -> Iterator[Finding]:
             yield _ok("key file", f"mode {mode:o}")
 
 
-def _nvml(_place: Site) -> Iterator[Finding]:
+def _nvml(place: Site) -> Iterator[Finding]:
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        if Path("/dev/nvidiactl").exists():
-            yield _broken("NVML", str(error), "the device files are there and the library does not answer: reload the driver")
+        if place.has("dev/nvidiactl"):
+            fix = "the device files are there and the library does not answer: reload the driver; in a container, start that anew"
+            yield _broken("NVML", str(error), fix)
         else:
             yield _ok("NVML", "no NVIDIA driver: CPU partitions stand in for GPUs")
         return
     try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        yield _ok("NVML", f"driver {driver.decode() if isinstance(driver, bytes) else driver}, {pynvml.nvmlDeviceGetCount()} GPUs")
+        driver, count = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlDeviceGetCount()
+        yield _ok("NVML", f"driver {driver.decode() if isinstance(driver, bytes) else driver}, {count} GPUs")
+        if count:
+            yield _cuda(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+            yield from _gpu_host(place)
+        for index in range(count):
+            yield from _gpu(index)
     finally:
         pynvml.nvmlShutdown()
+
+
+def torch_cuda() -> str | None:
+    """The CUDA version that the installed torch was built for, None = it is a build without; torch itself is not imported."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    version = runpy.run_path(str(Path(found.origin).parent / "version.py")).get("cuda")
+    return version if isinstance(version, str) else None
+
+
+def _cuda(newest: int) -> Finding:
+    """``newest``: the CUDA version that the driver knows, 13000 = 13.0."""
+    knows, built = f"{newest // 1000}.{newest % 1000 // 10}", torch_cuda()
+    if built is None:
+        return _broken("CUDA", f"the driver knows CUDA {knows}, and torch is a build without it", "install torch's build for CUDA")
+    if int(built.partition(".")[0]) > newest // 1000:
+        said = f"torch is built for CUDA {built}, and the driver knows {knows} at most"
+        return _broken("CUDA", said, "install a newer driver, or torch's build for an older CUDA (cu126, cu128): every load fails")
+    return _ok("CUDA", f"torch is built for {built}, the driver knows {knows}")
+
+
+def _gpu_host(place: Site) -> Iterator[Finding]:
+    if not place.has("dev/nvidia-uvm"):
+        fix = "`nvidia-modprobe -c0 -u`, or nvidia-persistenced: the first function after a boot would fail"
+        yield _warning("GPU device files", "no /dev/nvidia-uvm", fix)
+    if place.kernel("proc/sys/vm/overcommit_memory") == "2":
+        yield _broken("GPU address space", "vm.overcommit_memory=2", "sysctl vm.overcommit_memory=1: CUDA reserves more than it uses")
+    if (pipe := mps_daemon()) is not None:
+        fix = "`echo quit | nvidia-cuda-mps-control`: no worker of a GPU starts beside it"
+        yield _broken("MPS daemon", f"answers on {pipe}", fix)
+
+
+def _gpu(index: int) -> Iterator[Finding]:
+    """What makes functions fail on one GPU of this machine. What its driver does not tell of is no finding."""
+    import pynvml
+
+    name = f"GPU {index}"
+    try:
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        pynvml.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError as error:
+        yield _broken(name, str(error), "look at `dmesg` for its Xid; reset it, or restart the machine")
+        return
+    with suppress(pynvml.NVMLError):
+        if (mode := pynvml.nvmlDeviceGetComputeMode(gpu)) != pynvml.NVML_COMPUTEMODE_DEFAULT:
+            yield _broken(
+                f"{name} compute mode", _COMPUTE_MODES.get(mode, str(mode)), f"`nvidia-smi -i {index} -c DEFAULT`: one process has it"
+            )
+    with suppress(pynvml.NVMLError):
+        current, pending = pynvml.nvmlDeviceGetMigMode(gpu)
+        if current != pending:
+            yield _warning(
+                f"{name} MIG", "its mode changes with the next reset", f"`nvidia-smi --gpu-reset -i {index}` when nothing runs there"
+            )
+    with suppress(pynvml.NVMLError):
+        if not pynvml.nvmlDeviceGetPersistenceMode(gpu):
+            yield _warning(f"{name} persistence", "off", "run nvidia-persistenced: without it each first process waits for the driver")
+    with suppress(pynvml.NVMLError):
+        _, _, waits, failed = pynvml.nvmlDeviceGetRemappedRows(gpu)
+        if failed:
+            yield _broken(f"{name} memory", "faulty rows could not be remapped", "replace it")
+        elif waits:
+            yield _warning(f"{name} memory", "rows are to be remapped", f"`nvidia-smi --gpu-reset -i {index}` when nothing runs there")
+    with suppress(pynvml.NVMLError):
+        if pynvml.nvmlDeviceGetRetiredPagesPendingStatus(gpu):
+            yield _warning(f"{name} memory", "pages are to be retired", f"`nvidia-smi --gpu-reset -i {index}` when nothing runs there")
+    with suppress(pynvml.NVMLError):
+        info = pynvml.c_nvmlGpuFabricInfo_t()
+        pynvml.nvmlDeviceGetGpuFabricInfo(gpu, ctypes.byref(info))
+        ready = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == pynvml.NVML_SUCCESS
+        if info.state != pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED and not ready:
+            yield _broken(f"{name} fabric", "not ready", "start nvidia-fabricmanager: CUDA cannot begin without it (error 802)")
+
+
+_COMPUTE_MODES: Final = {1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
 _OF_PLACE: Final = (_supervisor, _postgres, _versions, _descriptors, _kernel, _disk, _key, _nvml)

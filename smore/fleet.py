@@ -6,7 +6,7 @@ its
 content, and read from the cursor that the worker last reported.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal, cast
 
@@ -175,6 +175,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     utilisation_counter: str
     #: 0..1 of it by functions.
     function_utilisation: float
+    #: What every counter of the device says, by its name; none = it has but the one above.
+    counters: Mapping[str, float] = {}
+    #: Why nothing can run on the device, '' = it works. It has no slots then.
+    health: str = ""
     running: int
     warm: Sequence[WarmInstance] = ()
     parked: Sequence[ParkedInstance] = ()

@@ -5,8 +5,17 @@ A worker reports them and a profiling run writes them on every row; a degradatio
 here. Standard library only.
 """
 
+import os
 import platform
+import socket
+import stat
 from pathlib import Path
+from typing import Final
+
+#: NVML's utilisation: the share of time in which any kernel ran, whatever part of the device it used.
+NVML_COUNTER: Final = "nvml-utilization"
+#: Where MPS has its pipe unless ``CUDA_MPS_PIPE_DIRECTORY`` says otherwise.
+_MPS_FOLDER: Final = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's own path
 
 
 def cpu_partition(cores: int, share: float = 1.0) -> str:
@@ -27,3 +36,33 @@ def _processor() -> str:
 def sharing(mode: str, function_nice: int = 0) -> str:
     """``mode`` (time-slice, mps, streams) and, where functions run at a lower priority than training, by how much."""
     return f"{mode}, functions nice {function_nice}" if function_nice else mode
+
+
+def refused(mode: str) -> str:
+    """Why no worker starts in this sharing mode, '' = it does."""
+    if mode == "mps":
+        return (
+            "SMORE_WORKER__SHARING_MODE=mps is not supported: confined functions cannot reach the MPS server, and a fault of one client"
+            " ends every client of the GPU, training included. Use time-slice"
+        )
+    if mode == "streams":
+        return "SMORE_WORKER__SHARING_MODE=streams is not supported: functions run in processes of their own. Use time-slice"
+    return ""
+
+
+def mps_daemon() -> Path | None:
+    """The pipe on which an MPS daemon of this machine answers, None = none does."""
+    pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS_FOLDER)) / "control"
+    try:
+        kind = pipe.stat().st_mode
+        if stat.S_ISFIFO(kind):
+            # Of a pipe that nobody reads this is an error.
+            os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+            return pipe
+        if stat.S_ISSOCK(kind):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as own:
+                own.connect(str(pipe))
+            return pipe
+    except OSError:
+        return None
+    return None

@@ -98,7 +98,9 @@ class Worker:
         )  # fmt: skip
         self.pool = Pool(
             gpu=own.gpu, device=device, zygote=lambda: self.zygote, standby=own.standby, others_mib=lambda: self.jobs.memory_mib(),
-            owed_mib=lambda: self.jobs.owed_mib(), beyond_mib=beyond_mib, faulted=self._faulted, changed=lambda: self.heartbeat.wake(),
+            owed_mib=lambda: self.jobs.owed_mib(), growing=lambda: self.jobs.growing(),
+            window_over=lambda: self.gate.window_over(own.probe_max_s), beyond_mib=beyond_mib, faulted=self._faulted,
+            changed=lambda: self.heartbeat.wake(),
             boot=self.boot, supply=self.supplier.take, secrets_of=Secrets(catalog, config.secrets_file).of,
             parked=Parked(own.host_mib, own.keep_host_s),
             results=Results(one=config.queue.max_result_bytes, together=config.queue.result_bytes),
@@ -108,7 +110,7 @@ class Worker:
             gpu=own.gpu, home=home, entrypoints=config.job_entrypoints, cores=device.cores, environment=device.environment,
             activity=self.pool.activity, gate=self.gate, seed=self.boot, probe_share=own.probe_share, probe_max_s=own.probe_max_s,
             memory_of=device.process_memory_mib, quick_memory_of=device.quick_memory_mib, computing=device.computing,
-            users=users_of(own.attach_users), started=self._join_group,
+            users=users_of(own.attach_users), started=self._join_group, owns_rest=device.handler_device == "cuda",
             changed=lambda: self.heartbeat.wake(), feed=lambda id_: Feed(client, config.redis.prefix, id_, own.gpu),
         )  # fmt: skip
         self.executor = Executor(
@@ -162,6 +164,7 @@ class Worker:
                 stop.wait(_RETRY_S)
                 continue
             log.info("started", gpu=self.config.worker.gpu, boot=self.boot, given_back=released)
+            self._device.start()
             self.pool.start()
             self.supplier.start()
             self.heartbeat.start()
@@ -181,6 +184,7 @@ class Worker:
         self.pool.close()
         self.supplier.close()
         self.zygote.close()
+        self._device.close()
         remove_left(self._runner_groups)
         if self._group is not None:
             self._group.remove()
@@ -190,11 +194,10 @@ def confinement(own: WorkerSettings, cache: Path) -> Confinement:
     """
     How this worker's runners are shut in. Uploaded folders and environments, in ``cache``, may be read.
 
-    Under MPS they all stay one user, for its server serves one at a time, and may speak to it over its socket; a GPU's driver may have
-    reasons of its own for a socket or a core, a CPU partition's functions have none.
+    A GPU's driver may have reasons of its own for a socket or a core, a CPU partition's functions have none.
     """
     return Confinement(
-        on=own.confine, own_users=own.sharing_mode != "mps", readable=[str(path) for path in (cache, *own.readable)],
+        on=own.confine, own_users=True, readable=[str(path) for path in (cache, *own.readable)],
         writable=[str(path) for path in own.writable], tcp_ports=None if own.tcp_ports is None else list(own.tcp_ports),
         processes=own.processes, scratch_mib=own.scratch_mib, unix_sockets=own.kind != "cpu", affinity=own.kind != "cpu",
     )  # fmt: skip

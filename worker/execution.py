@@ -335,6 +335,8 @@ class Executor:
     def _requeue(self, batch: Batch, cause: Cause, message: str, *, refund: bool, alone: bool) -> None:
         self._settling(batch)
         attempts = [(member.id, member.attempt) for member in batch.mine()]
+        # On a device that nothing can run on nobody has had a try.
+        refund = refund or bool(self._pool.health())
         if attempts:
             self._patiently(lambda: self._queue.requeue(batch.function, cause, attempts, refund=refund, alone=alone, message=message))
 

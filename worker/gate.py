@@ -67,6 +67,11 @@ class Gate:
                 self._changed.wait(min(shut_s, left_s, _LOOK_S))
         return True
 
+    def window_over(self, within_s: float) -> bool:
+        """Wait until no closed window is at hand: for work that is no batch and can be put off. False after ``within_s``."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._protecting or self._closed_until is None, within_s)
+
     def _wait_s(self) -> float:
         """For how long it stays shut as things are, 0 = it is open. inf: until somebody opens it."""
         if not self._protecting:

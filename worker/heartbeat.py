@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, assert_never
 
 import redis
@@ -106,6 +106,7 @@ class Heartbeat:
         self._cursor = ""
         self._ears = Ears()
         self._utilisation = (0.0, 0.0)
+        self._counters: Mapping[str, float] = {}
         self._sampled_at = 0.0
         self._woken = threading.Event()
         self._stopped = threading.Event()
@@ -137,8 +138,6 @@ class Heartbeat:
                 self._jobs.tick()
                 # Before anything that waits for Redis: training's memory does not.
                 self._pool.relieve()
-                for number in self._device.faults():
-                    self._pool.device_fault(number)
                 self.report()
                 self._pool.shut_out(self._faults.quarantined())
                 if time.monotonic() >= next_listen:
@@ -178,15 +177,19 @@ class Heartbeat:
         config = self._config.worker
         warm = self._pool.warm()
         closed_until = self._gate.closed_until
+        health = self._pool.health()
+        # While a training may still grow into all that is left, nothing is left.
+        used_mib = self._pool.memory_used_mib() + self._jobs.memory_mib()
+        total_mib = self._device.memory_total_mib
         self._sample()
         return Report(
             gpu=config.gpu, boot=self._boot, at=time.time(), kind=config.kind, device=self._device.description,
             sharing_mode=self._device.sharing_mode,
-            # A worker that is ending takes nothing more.
-            slots=0 if self._executor.draining else config.slots,
-            memory_total_mib=round(self._device.memory_total_mib, 1),
-            memory_used_mib=round(self._pool.memory_used_mib() + self._jobs.memory_mib(), 1),
-            utilisation=round(self._utilisation[0], 4), utilisation_counter=self._device.counter,
+            # A worker that is ending takes nothing more, nor does one whose device is lost.
+            slots=0 if self._executor.draining or health else config.slots, health=health,
+            memory_total_mib=round(total_mib, 1),
+            memory_used_mib=round(max(used_mib, total_mib) if self._jobs.growing() else used_mib, 1),
+            utilisation=round(self._utilisation[0], 4), utilisation_counter=self._device.counter, counters=self._counters,
             function_utilisation=round(self._utilisation[1], 4), running=self._executor.batches(), warm=warm, parked=self._pool.parked(),
             jobs=self._jobs.reports(),
             quarantined=self._pool.quarantined(), duty=self._gate.duty, closed=closed_until is not None, closed_until=closed_until or 0.0,
@@ -215,7 +218,7 @@ class Heartbeat:
         runners = self._pool.runners()
         functions_s = sum(proc.cpu_s(pid) for pid in (*runners, *self._zygotes()))
         found = self._device.utilisation(Load(at=now, functions_cpu_s=functions_s, jobs_cpu_s=self._jobs.cpu_s(), runners=runners))
-        self._utilisation = (found.total, found.functions)
+        self._utilisation, self._counters = (found.total, found.functions), found.counters
 
     def _check_ears(self) -> None:
         waiting = int(self._redis.llen(self._list))

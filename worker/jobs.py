@@ -47,6 +47,13 @@ REMEMBERED_S: Final = 600.0
 #: An attached process that does not compute on the GPU within this is watched no longer.
 PLACED_S: Final = 60.0
 _MEASURE_S: Final = 5.0
+#: A training whose memory was not declared has found its size when its peak has stood still for so long and for so many iterations, or
+#: for the longer time where it tells none.
+SETTLED_S: Final = 60.0
+SETTLED_ITERATIONS: Final = 50
+UNTOLD_S: Final = 600.0
+#: Growth of its peak by no more than this fraction is none.
+_STILL: Final = 0.01
 #: For its shim to start a job, and to write down how it ended.
 _SHIM_S: Final = 10.0
 #: A job's own variables may not undo what keeps it to its entry point, its device and its tracking file.
@@ -112,6 +119,10 @@ class _Job:
     #: Monotonic times of the first look and of the last measurement.
     found_at: float | None = None
     measured_at: float = 0.0
+    #: Its peak when it last grew, MiB, and since when (monotonic) and since which iteration it has stood there.
+    still_mib: float = 0.0
+    still_since: float | None = None
+    still_from: int = 0
     #: Monotonic time after which it is killed.
     kill_at: float | None = None
 
@@ -124,6 +135,25 @@ class _Job:
         """What no function may take from it: its declared memory, or the most that was measured, and a little more."""
         return max(self.record.memory_mib, self.record.peak_mib) * (1 + RESERVE) if self.running else 0.0
 
+    def stand(self, mono: float) -> None:
+        """Note whether its peak stands still."""
+        peak_mib = self.record.peak_mib
+        if self.still_since is None or peak_mib > self.still_mib * (1 + _STILL):
+            self.still_mib, self.still_since, self.still_from = peak_mib, mono, self.reader.count
+
+    def growing(self, mono: float) -> bool:
+        """Whether it may still grow into all that its device has left: nobody has said how much it needs, and it has not shown it."""
+        record = self.record
+        if not self.running or record.memory_mib or self.still_since is None:
+            return self.running and not record.memory_mib
+        if not record.peak_mib and record.pid:
+            return True  # nothing of it is seen on the device: it has not begun, or the driver does not tell
+        still_s = mono - self.still_since
+        if self.reader.count:
+            return still_s < SETTLED_S or self.reader.count - self.still_from < SETTLED_ITERATIONS
+        # What was started here may be reading its data before its first iteration.
+        return still_s < (SETTLED_S if record.attached else UNTOLD_S)
+
 
 class Jobs:
     """
@@ -133,7 +163,8 @@ class Jobs:
     ``users`` are those whose processes may be attached (None = anybody's); ``started`` is told the process number of every job of our own,
     adopted ones too. ``feed`` makes the reader of an attached job's steps.
     ``gate`` is told whether a job runs. ``probe_share`` and ``probe_max_s``: see :class:`~worker.windows.Windows`, whose times follow from
-    ``seed`` and the job's id.
+    ``seed`` and the job's id. ``owns_rest``: a training whose memory nobody has declared is left all of the device until it has shown what
+    it needs (on a GPU its first iteration takes most of that at once).
     """
 
     def __init__(
@@ -156,8 +187,10 @@ class Jobs:
         feed: Callable[[str], Feed],
         started: Callable[[int], None],
         changed: Callable[[], None],
+        owns_rest: bool = False,
     ) -> None:
         self._gpu = gpu
+        self._owns_rest = owns_rest
         self._folder = home / "run" / "jobs"
         self._logs = home / "logs"
         self._entrypoints = entrypoints
@@ -361,6 +394,7 @@ class Jobs:
                     if job.running and job.kill_at is not None and mono >= job.kill_at:
                         self._signal(job, signal.SIGKILL)
                     self._measure(job, mono)
+                    job.stand(mono)
                 elif now - job.record.ended_at > REMEMBERED_S:
                     self._forget(job)
             self._gate.protect(any(job.running for job in self._jobs.values()))
@@ -492,6 +526,15 @@ class Jobs:
     def owed_mib(self) -> float:
         """Reserved and not yet held."""
         return sum(max(0.0, job.reserve_mib - job.memory_mib) for job in list(self._jobs.values()))
+
+    def growing(self) -> str:
+        """Why all that the device has left belongs to a job for now, '' = it does not."""
+        # No lock, as above.
+        mono = time.monotonic()
+        found = [job.record.id for job in list(self._jobs.values()) if self._owns_rest and job.growing(mono)]
+        if not found:
+            return ""
+        return f"Nobody has said how much memory the training {found[0]} needs (--memory), and it has not shown it yet."
 
     def cpu_s(self) -> float:
         """CPU seconds of all running jobs with their descendants."""

@@ -15,6 +15,7 @@ from smore.local import supervision
 from smore.local.embedded import private_folder, write_private
 from smore.local.layout import node_partitions, worker_processes
 from smore.local.supervision import SERVERS
+from smore.place import refused
 from smore.settings import settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def main() -> None:
     config = settings()
+    if reason := refused(config.worker.sharing_mode):
+        sys.exit(f"smore: {reason}")
     try:
         parts = node_partitions(config.node, sorted(os.sched_getaffinity(0)))
     except ValueError as error:

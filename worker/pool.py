@@ -10,11 +10,13 @@ All of it is guarded by one condition; what takes time (loads, unloads, kills) h
 """
 
 import math
+import re
 import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NoReturn
@@ -45,6 +47,20 @@ _MEASURE_S: Final = 10.0
 _RUNS: Final = 50
 #: How long there is no standby runner after training needed the memory of one.
 _STANDBY_PAUSE_S: Final = 30.0
+#: After one could not be made: this long, then twice as long each time, up to that.
+_RETRY_S: Final = 1.0
+_RETRY_MOST_S: Final = 60.0
+#: What a process takes of a GPU before it computes anything, until one has been measured here.
+_CONTEXT_MIB: Final = 600.0
+#: By so much a context may grow with what a function does: libraries load their kernels when they are first used.
+_CONTEXT_GROWTH_MIB: Final = 512.0
+#: What a load fails with where CUDA cannot be begun at all, whoever begins it (torch/cuda/__init__.py and CUDA's runtime errors).
+_NO_DEVICE: Final = re.compile(
+    r"No CUDA GPUs are available|Found no NVIDIA driver|NVIDIA driver on your system is too old|Unexpected error from cudaGetDeviceCount"
+    r"|CUDA unknown error|CUDA driver initialization failed|no CUDA-capable device is detected|CUDA driver version is insufficient"
+    r"|CUDA error: (initialization error|unknown error|system not yet initialized|OS call failed|system has unsupported)"
+    r"|Torch not compiled with CUDA enabled|CUDA-capable device\(s\) is/are busy or unavailable"
+)
 #: Ends that a function brings about itself, by its own instructions; anybody may send SIGKILL.
 _CRASHES: Final = frozenset(
     -number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGSYS, signal.SIGTRAP)
@@ -117,13 +133,15 @@ class Seat:
 
 class Pool:
     """
-    ``others_mib`` is what serverful jobs hold of the device or have reserved, ``owed_mib`` the part of it that they do not hold yet.
+    ``others_mib`` is what serverful jobs hold of the device or have reserved, ``owed_mib`` the part of it that they do not hold yet;
+    ``growing`` says why all that is left belongs to a job for now, '' = it does not.
     ``beyond_mib``: what a runner may take of a CPU partition above what its function declares. ``faulted`` is told (function, revision,
     culprit, cause) of every fault of a device that a function may have caused. ``secrets_of`` gives a revision's secrets by name and may
     raise LoadFailed and Unservable. ``results`` bounds what runners may answer. ``changed`` is called (briefly, under the lock) when the
     warm set changes.
 
-    ``parked``: where what is let go of may wait; by default nothing is parked.
+    ``parked``: where what is let go of may wait; by default nothing is parked. ``window_over`` waits until no closed window is at hand:
+    work for the device that can be put off is no part of one.
 
     The zygote's ``exited`` must be :meth:`exited`. ``supply`` provides for uploaded functions (:meth:`worker.supply.Supplier.take`).
     """
@@ -137,6 +155,8 @@ class Pool:
         standby: bool,
         others_mib: Callable[[], float],
         owed_mib: Callable[[], float] = lambda: 0.0,
+        growing: Callable[[], str] = lambda: "",
+        window_over: Callable[[], object] = lambda: None,
         beyond_mib: float = 0.0,
         faulted: Callable[[str, int, str, Cause], None] = lambda *_: None,
         secrets_of: Callable[[str, FunctionSpec], Mapping[str, str]] = lambda *_: {},
@@ -155,6 +175,8 @@ class Pool:
         self._wants_standby = standby
         self._others_mib = others_mib
         self._owed_mib = owed_mib
+        self._growing = growing
+        self._window_over = window_over
         self._beyond_mib = beyond_mib
         self._faulted = faulted
         self._secrets_of = secrets_of
@@ -180,8 +202,13 @@ class Pool:
         self._unparkable: set[Key] = set()
         self._standby: Runner | None = None
         self._standby_mib = 0.0
-        #: Not before this time is there another one.
+        #: Not before this time is there another one, and after the next failure it takes so much longer.
         self._standby_from = 0.0
+        self._retry_s = _RETRY_S
+        #: What a process takes of the device before it computes anything; of a CPU partition nothing that is counted.
+        self._context_mib = _CONTEXT_MIB if device.handler_device == "cuda" else 0.0
+        #: Why no process can begin to use the device.
+        self._broken = ""
         self._loading = 0
         self._closed = False
         self._keeper: threading.Thread | None = None
@@ -230,6 +257,8 @@ class Pool:
             while True:
                 if self._closed:
                     raise Unservable("The worker is ending.")
+                if sick := self.health():
+                    raise Unservable(f"Nothing can run on {self._gpu}: {sick}")
                 self._refuse_quarantined((function, revision))
                 if awaited is not None and awaited.failure is not None:
                     raise awaited.failure
@@ -244,6 +273,8 @@ class Pool:
                 if not wanted():
                     raise Unservable("Nobody waits for it any more, or the worker is ending.")
                 if len(mine) < spec.max_warm:
+                    if self._on_device(spec) and (growing := self._growing()):
+                        raise Unservable(growing)
                     victims = self._make_room(function, revision, spec)
                     if victims is not None:
                         instance = self._add(function, revision, spec, prewarmed=False)
@@ -269,18 +300,21 @@ class Pool:
     def release(self, seat: Seat, *, healthy: bool = True) -> None:
         """Give an instance back after a batch; one that is not healthy is ended, and its memory is back on return."""
         instance = seat.instance
-        self.activity.end()
-        with self._state:
-            instance.used_at = self._clock()
-            instance.life.rest(instance.used_at)
-            if healthy and not instance.leaving and not self._closed and not seat.runner.ended.is_set():
-                instance.state = WarmState.IDLE
-                self._state.notify_all()
-                if 0 <= instance.spec.keep_alive_s < _ROUND_S:
-                    self._rounds.notify()
-                return
-            instance.leaving = True
-        seat.runner.end()
+        try:
+            with self._state:
+                instance.used_at = self._clock()
+                instance.life.rest(instance.used_at)
+                if healthy and not instance.leaving and not self._closed and not seat.runner.ended.is_set():
+                    instance.state = WarmState.IDLE
+                    self._state.notify_all()
+                    if 0 <= instance.spec.keep_alive_s < _ROUND_S:
+                        self._rounds.notify()
+                    return
+                instance.leaving = True
+            seat.runner.end()
+        finally:
+            # Ending a process is work for the device too.
+            self.activity.end()
         self._drop(instance, Why.EVICTED if instance.evicted else Why.CRASHED)
 
     def doom(self, seat: Seat) -> None:
@@ -289,9 +323,14 @@ class Pool:
             seat.instance.leaving = True
 
     def crashed(self, seat: Seat, culprit: str, cause: Cause, *, broke: bool = False) -> None:
-        """Note that user code ended its runner, or ``broke`` the protocol, for which it was ended."""
+        """
+        Note that user code ended its runner, or ``broke`` the protocol, for which it was ended. Of a device that nothing can run on it is
+        nobody's doing.
+        """
         instance = seat.instance
         observability.RUNNER_DEATHS.labels(instance.function, self._gpu, cause.value).inc()
+        if self._device_failed():
+            return
         self._note_crash(instance, culprit)
         if broke or cause is Cause.OUT_OF_MEMORY or seat.runner.status in _CRASHES:
             self._faulted(instance.function, instance.revision, culprit, cause)
@@ -320,6 +359,9 @@ class Pool:
                 return
             if hold_s > 0:
                 self._holds[key] = (instances, self._clock() + hold_s)
+            if reason := self.health() or (self._growing() if self._on_device(spec) else ""):
+                log.info("not prewarmed", function=function, revision=revision, reason=reason)
+                return
             present = sum(not one.leaving for one in self._instances.get(key, ()))
             for _ in range(min(instances, spec.max_warm) - present):
                 victims = self._try_room(function, revision, spec, spare_only=True)
@@ -334,11 +376,9 @@ class Pool:
     def _prewarm(self, instance: Instance, victims: list[Instance]) -> None:
         try:
             self._provide(instance, victims, {})
-            self.activity.begin()
-            try:
+            self._window_over()
+            with self._at_work():
                 self._fill(instance, victims, WarmState.IDLE)
-            finally:
-                self.activity.end()
         except (LoadFailed, Unservable) as error:
             log.warning("prewarm failed", function=instance.function, revision=instance.revision, error=str(error))
 
@@ -362,6 +402,8 @@ class Pool:
             forgotten = [one for one in self._parked.staying() if one.key == key] if gone else []
             for one in [*going, *unwanted[: surplus - len(going)], *forgotten]:
                 one.leaving = True
+        if going or forgotten:
+            self._window_over()
         if gone:
             self._unload([*going, *forgotten], Why.OFFLOAD)
         else:
@@ -388,6 +430,9 @@ class Pool:
             seen = [one for one in self._all() if one.runner is not None]
         held = {id(one): self._look(one) for one in seen}
         with self._state:
+            self._take_measures(seen)
+            if self._growing():
+                self._rounds.notify()
             going: list[Instance] = []
             forgotten = self._parked.staying() if self._short_mib(seen, held, ()) > 0 else []
             for one in forgotten:
@@ -411,6 +456,7 @@ class Pool:
                 self._changed()
         if standby is not None:
             standby.kill()
+            threading.Thread(target=self._end, args=(standby,), name="evict", daemon=True).start()
         for one in (*forgotten, *going):
             assert one.runner is not None
             one.runner.kill()
@@ -428,8 +474,22 @@ class Pool:
             return one.memory_mib
         return max(0.0, quick - one.shared_mib)
 
+    def _take_measures(self, seen: Sequence[Instance]) -> None:
+        """With the lock held: what a GPU's processes hold, as the driver says with every look at it."""
+        if self._device.handler_device == "cpu":
+            return
+        if self._standby is not None and (held := self._device.process_memory_mib(self._standby.pid)):
+            self._standby_mib = self._context_mib = held
+        for one in seen:
+            assert one.runner is not None
+            held = self._device.runner_memory_mib(one.runner.pid)
+            # One that is loading will hold what it has been counted for.
+            if held and one.state is not WarmState.LOADING:
+                one.memory_mib = self._known_mib[one.key] = held
+
     def _exceeds(self, one: Instance, held_mib: float) -> bool:
-        return self._device.handler_device == "cpu" and held_mib > one.spec.memory_mib + self._beyond_mib
+        beyond = self._beyond_mib if self._device.handler_device == "cpu" else self._context_mib + _CONTEXT_GROWTH_MIB
+        return held_mib > one.spec.memory_mib + beyond
 
     def _short_mib(self, seen: Sequence[Instance], held: Mapping[int, float], gone: Iterable[Instance]) -> float:
         """
@@ -472,18 +532,52 @@ class Pool:
 
     def _bury(self, one: Instance) -> None:
         assert one.runner is not None
-        one.runner.end()
+        self._end(one.runner)
         self._drop(one, Why.EVICTED)
 
-    def device_fault(self, number: int) -> None:
-        """The device reports an error (Xid): whoever is at work may have caused it."""
+    def _end(self, runner: Runner) -> None:
+        with self._at_work():
+            runner.end()
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """What is done to the device meanwhile counts as work of functions."""
+        self.activity.begin()
+        try:
+            yield
+        finally:
+            self.activity.end()
+
+    # ---- the device's health ------------------------------------------------------------------------------------------------------------
+
+    def health(self) -> str:
+        """'' or why nothing can run on the device."""
+        return self._device.health() or self._broken
+
+    def _device_failed(self) -> bool:
+        """Whether the device is at fault for what has just gone wrong: it is given the time to say so."""
+        self._device.refresh()
+        return bool(self.health())
+
+    def _blameless(self, error: RunnerFailed) -> str:
+        """Why a load failed that is not the handler's doing, '' = it is."""
+        if self._device.handler_device == "cpu":
+            return ""
+        if not self._device_failed() and _NO_DEVICE.search(str(error)):
+            # Its handler may say that, but not a process without one.
+            self._make_standby()
+        return self.health()
+
+    def _call_broken(self, reason: str) -> None:
         with self._state:
-            suspects = [one for one in self._all() if one.state is not WarmState.IDLE]
-        log.error("device fault", xid=number, at_work=[one.label for one in suspects])
-        for one in suspects:
-            culprit = f"xid {number} at {self._clock():.3f}"
-            self._note_crash(one, culprit)
-            self._faulted(one.function, one.revision, culprit, Cause.CRASHED)
+            if reason == self._broken:
+                return
+            self._broken = reason
+            self._changed()
+        if reason:
+            log.error("no process can begin to use the device", reason=reason)
+        else:
+            log.info("the device can be used again")
 
     def shut_out(self, revisions: Iterable[Key]) -> None:
         """The revisions that are quarantined everywhere, all of them."""
@@ -589,7 +683,9 @@ class Pool:
         The idle instances that must go, those that nobody holds first (``spare_only``: no others), least recently used first; they leave
         from now on. None where what stays fills the memory.
         """
-        used = self._standby_mib + self._parked.memory_mib + self._others_mib() + sum(one.memory_mib for one in self._all())
+        # The standby runner of a GPU becomes the load's own: its context is part of what that needs.
+        standby_mib = 0.0 if self._on_device(spec) else self._standby_mib
+        used = standby_mib + self._parked.memory_mib + self._others_mib() + sum(one.memory_mib for one in self._all())
         excess = used + self._need_mib(function, revision, spec) - self._device.memory_total_mib
         parked = [one for one in self._parked.staying() if one.key != (function, revision)]
         own = [one for one in self._parked.staying() if one.key == (function, revision)]
@@ -597,6 +693,8 @@ class Pool:
         if len(own) > coming:
             # What the one that this load comes out of still holds is part of what the load needs.
             excess -= own[-1].memory_mib
+        if self._on_device(spec):
+            excess = max(excess, self._missing_mib(function, revision, spec))
         going = []
         for one in (*parked, *(self._spare() if spare_only else self._evictable())):
             if excess <= 0:
@@ -610,8 +708,32 @@ class Pool:
             one.leaving = True
         return going
 
+    def _missing_mib(self, function: str, revision: int, spec: FunctionSpec) -> float:
+        """
+        How much more a load needs than is really free of a GPU: less what training is owed and what has been promised to others. So what
+        nobody here knows of counts too: an allowed stranger, a process of another container.
+        """
+        really = self._device.free_mib()
+        if really is None:
+            return -math.inf
+        promised = 0.0
+        for one in self._all():
+            # The driver was last asked before this one had all of it.
+            if one.state is WarmState.LOADING or one.loaded_at >= self._device.looked_at:
+                held = self._device.runner_memory_mib(one.runner.pid) if one.runner is not None else None
+                promised += max(0.0, one.memory_mib - (held or 0.0))
+        # The standby runner becomes this load's, unless one that has just begun will take it.
+        taken = any(one.runner is None for one in self._all())
+        own = 0.0 if self._standby is None or taken else self._standby_mib
+        return self._need_mib(function, revision, spec) - own - (really - self._owed_mib() - promised)
+
+    def _on_device(self, spec: FunctionSpec) -> bool:
+        """Whether its process has a context of a GPU. One that declares no memory there computes elsewhere."""
+        return self._device.handler_device == "cuda" and spec.memory_mib > 0
+
     def _need_mib(self, function: str, revision: int, spec: FunctionSpec) -> float:
-        return self._known_mib.get((function, revision), spec.memory_mib)
+        context = self._context_mib if self._on_device(spec) else 0.0
+        return self._known_mib.get((function, revision), spec.memory_mib + context)
 
     def _add(self, function: str, revision: int, spec: FunctionSpec, *, prewarmed: bool) -> Instance:
         life = self._lives.begin(function, revision, prewarmed=prewarmed, now=self._clock())
@@ -673,6 +795,8 @@ class Pool:
         except NoRunner as error:
             self._lose(instance, Unservable(f"There is no process to load in: {error}"))
         except RunnerFailed as error:
+            if sick := self._blameless(error):
+                self._lose(instance, Unservable(f"Nothing can run on {self._gpu}: {sick}"))
             self._lose(instance, LoadFailed(str(error)))
         except RunnerTimeout as error:
             self._lose(instance, LoadFailed(f"The load took too long. {error}"))
@@ -715,6 +839,8 @@ class Pool:
     def _blame(self, instance: Instance, runner: Runner, fault: Cause | None) -> None:
         """Note a runner's end while it was loaded or moved. ``fault``: what that counts as over all workers, None = nothing."""
         observability.RUNNER_DEATHS.labels(instance.function, self._gpu, Cause.LOAD_FAILED.value).inc()
+        if self._device_failed():
+            return
         culprit = f"load of runner {runner.pid}"
         self._note_crash(instance, culprit)
         if fault is not None:
@@ -756,7 +882,8 @@ class Pool:
         if not self._parked.most_mib or one.key in self._unparkable:
             return False
         try:
-            host_mib = one.runner.park(PARK_S).host_mib
+            with self._at_work():
+                host_mib = one.runner.park(PARK_S).host_mib
         except RunnerFailed as error:
             self._unparkable.add(one.key)
             log.info("not parked", function=one.label, error=str(error))
@@ -816,7 +943,8 @@ class Pool:
     def _unload(self, going: Iterable[Instance], why: Why) -> None:
         for one in going:
             assert one.runner is not None
-            one.runner.unload()
+            with self._at_work():
+                one.runner.unload()
             self._drop(one, why)
 
     def _drop(self, instance: Instance, why: Why) -> None:
@@ -859,11 +987,16 @@ class Pool:
                 if self._closed:
                     return
                 expired, forgotten = self._expired(), self._parked.due(self._clock())
+                crowded, standby = self._crowded()
                 measure = self._to_measure()
-                due = self._clock() >= self._standby_from
-                wants_standby = self._wants_standby and due and self._standby is None and not self._loading
+                wants_standby = self._standby_due()
+            if expired or forgotten or crowded or standby is not None or wants_standby:
+                self._window_over()
             self._let_go(expired, Why.KEEP_ALIVE)
             self._unload(forgotten, Why.KEEP_ALIVE)
+            self._let_go(crowded, Why.EVICTED)
+            if standby is not None:
+                self._end(standby)
             for one in measure:
                 self._measure(one)
             if wants_standby:
@@ -887,7 +1020,31 @@ class Pool:
             one.leaving = True
         return going
 
+    def _crowded(self) -> tuple[list[Instance], Runner | None]:
+        """What stands idle on a device whose rest belongs to a training for now, and the standby runner. They leave from now on."""
+        if not self._growing():
+            return [], None
+        idle = [one for one in self._evictable() if self._on_device(one.spec)]
+        for one in idle:
+            one.leaving = True
+        standby, self._standby = self._standby, None
+        self._standby_mib = 0.0
+        return idle, standby
+
+    def _standby_due(self) -> bool:
+        """Whether it is time for a standby runner, or for another try of a device on which none could begin, and there is room for it."""
+        wanted = self._wants_standby or bool(self._broken)
+        if not wanted or self._clock() < self._standby_from or self._standby is not None or self._loading:
+            return False
+        if self._device.handler_device == "cpu":
+            return True
+        free = self._device.free_mib()
+        room = free is None or free - self._owed_mib() > self._context_mib
+        return room and not self._device.health() and not self._growing()
+
     def _to_measure(self) -> list[Instance]:
+        if self._device.handler_device == "cuda":
+            return []  # the driver says it with every look: see _take_measures
         now = self._clock()
         return [one for one in self._all() if one.state is not WarmState.LOADING and not one.leaving and _measurable(one, now)]
 
@@ -907,18 +1064,30 @@ class Pool:
                 self._state.notify_all()
 
     def _make_standby(self) -> None:
+        """And so find out whether a process can begin to use the device."""
+        runner: Runner | None = None
         try:
-            runner = self._zygote().fork()
-            runner.prepare(self._device.handler_device, LOAD_S)
+            with self._at_work():
+                runner = self._zygote().fork()
+                runner.prepare(self._device.handler_device, LOAD_S)
         except (NoRunner, RunnerDied, RunnerTimeout, RunnerFailed, BadFrame) as error:
             log.warning("no standby runner", error=str(error))
+            if runner is not None:
+                self._end(runner)
+            with self._state:
+                self._standby_from, self._retry_s = self._clock() + self._retry_s, min(2 * self._retry_s, _RETRY_MOST_S)
+            if isinstance(error, RunnerFailed) and _NO_DEVICE.search(str(error)):
+                self._call_broken(str(error))
             return
-        memory_mib = self._device.process_memory_mib(runner.pid) or 0.0
+        self._call_broken("")
+        memory_mib = self._device.process_memory_mib(runner.pid) or self._context_mib
         with self._state:
-            if not self._closed and not runner.ended.is_set():
+            self._retry_s = _RETRY_S
+            wanted = self._wants_standby and self._standby is None
+            if wanted and not self._closed and not runner.ended.is_set():
                 self._standby, self._standby_mib = runner, memory_mib
                 return
-        runner.end()
+        self._end(runner)
 
     def close(self) -> None:
         """Unload everything. Batches must have ended; what comes later is refused."""

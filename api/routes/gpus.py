@@ -35,8 +35,9 @@ def list_gpus(gateway: TheGateway, caller: ReadKey) -> schemas.Gpus:
             schemas.Gpu(
                 id=report.gpu, kind=report.kind, device=report.device, sharing_mode=report.sharing_mode, slots=report.slots,
                 running=report.running, utilisation=report.utilisation, function_utilisation=report.function_utilisation,
-                utilisation_counter=report.utilisation_counter, memory_used_mib=report.memory_used_mib,
-                memory_total_mib=report.memory_total_mib, paused="*" in paused or f"g:{report.gpu}" in paused,
+                utilisation_counter=report.utilisation_counter, counters=dict(report.counters),
+                health=report.health, memory_used_mib=report.memory_used_mib, memory_total_mib=report.memory_total_mib,
+                paused="*" in paused or f"g:{report.gpu}" in paused,
                 reported_at=moment(report.at), warm=warm,
                 draining=f"-g:{report.gpu}" in paused,
                 drained=f"-g:{report.gpu}" in paused and not report.running and not report.warm,

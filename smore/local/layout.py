@@ -1,8 +1,10 @@
 """What runs on one machine: the split of its cores and GPUs, and the table of processes."""
 
+import logging
+import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -10,6 +12,8 @@ from typing import Literal
 import pynvml
 
 from smore.settings import NodeSettings
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,23 +88,63 @@ def plan_partitions(cores: Sequence[int], count: int | None = None) -> tuple[Par
 
 
 def gpu_partitions() -> tuple[Partition, ...]:
-    """Every NVIDIA GPU of this machine, or its MIG instances where MIG is on; empty without a GPU or a driver."""
+    """
+    Every NVIDIA GPU of this machine that works and that this process was given (:func:`_given`), or its MIG instances where MIG is on.
+    Empty without a GPU or a driver; one that the driver has lost is left out, with a warning.
+    """
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return ()  # no driver, no GPU: the usual case on a laptop and no news
     try:
-        found: list[Partition] = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
-            slices = _mig_instances(gpu)
-            if slices is None:
-                found.append(Partition(gpu=f"gpu{index}", kind="cuda", device=pynvml.nvmlDeviceGetUUID(gpu)))
-            else:
-                found += [Partition(gpu=f"gpu{index}-mig{i}", kind="mig", device=uuid) for i, uuid in enumerate(slices)]
-        return tuple(found)
+        found: list[tuple[int, str, Partition]] = []
+        count = pynvml.nvmlDeviceGetCount()
+        for index in range(count):
+            try:
+                found += [(index, uuid, part) for uuid, part in _instances(index)]
+            except pynvml.NVMLError as error:
+                logger.warning("GPU %d is left out: %s", index, error)
+        given = _given(os.environ, count)
+        if given is None:
+            return tuple(part for _, _, part in found)
+        return tuple(part for index, uuid, part in found if any(_is(name, index, uuid, part.device) for name in given))
+    except pynvml.NVMLError as error:
+        logger.warning("NVML counts no GPUs: %s", error)
+        return ()
     finally:
         pynvml.nvmlShutdown()
+
+
+def _instances(index: int) -> list[tuple[str, Partition]]:
+    """Of one GPU, with the GPU's UUID. Raises NVMLError."""
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+    uuid = pynvml.nvmlDeviceGetUUID(gpu)
+    slices = _mig_instances(gpu)
+    if slices is None:
+        return [(uuid, Partition(gpu=f"gpu{index}", kind="cuda", device=uuid))]
+    return [(uuid, Partition(gpu=f"gpu{index}-mig{i}", kind="mig", device=one)) for i, one in enumerate(slices)]
+
+
+def _given(environment: Mapping[str, str], count: int) -> list[str] | None:
+    """
+    Numbers and UUIDs of the GPUs that this process may use, of the ``count`` that NVML shows; None = all of them.
+
+    ``CUDA_VISIBLE_DEVICES`` is what CUDA would obey ("" = none), its numbers in the order of the PCI bus. ``NVIDIA_VISIBLE_DEVICES`` is
+    what a container's runtime obeyed: its numbers are the host's, so where no more are shown than it names these are they.
+    """
+    if (cuda := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [name.strip() for name in cuda.split(",") if name.strip()]
+    names = [name.strip() for name in environment.get("NVIDIA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    if not names or count <= len(names) or not all(name.isdigit() or name.startswith(("GPU-", "MIG-")) for name in names):
+        return None
+    return names
+
+
+def _is(name: str, index: int, uuid: str, device: str) -> bool:
+    """Whether a name means that GPU or MIG instance; of a UUID the beginning is enough, as it is for CUDA."""
+    if name.isdigit():
+        return int(name) == index
+    return name.startswith(("GPU-", "MIG-")) and (uuid.startswith(name) or device.startswith(name))
 
 
 def node_partitions(own: NodeSettings, cores: Sequence[int]) -> tuple[Partition, ...]:

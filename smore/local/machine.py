@@ -19,6 +19,7 @@ from smore.local import embedded, supervision
 from smore.local.layout import Layout, Partition, Process, environment, gpu_partitions, plan_partitions
 from smore.local.layout import processes as platform_processes
 from smore.local.supervision import ProcessStatus, Supervisor
+from smore.place import refused
 from smore.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -72,12 +73,12 @@ def up(
     """
     Start everything and return when it accepts requests; where it runs already, return the same again.
 
-    ``partitions`` = the GPU instances themselves, or the number of CPU partitions on a machine without GPU (None: see plan_partitions).
-    ``processes`` and
-    ``migration`` (empty = none, None = migration_command) can be replaced for tests.
+    ``partitions`` = the GPU instances themselves, or a number of CPU partitions; None = the GPUs, or without any CPU partitions (see
+    plan_partitions). ``processes`` and ``migration`` (empty = none, None = migration_command) can be replaced for tests.
 
     Raises ServerMissing when a server is not installed and StartFailed, with the last lines of the log, when something does not
-    come up; nothing is left running then. ValueError for a home whose path the supervisor's configuration cannot hold.
+    come up, or where the settings name a sharing mode that no worker starts in; nothing is left running then. ValueError for a home whose
+    path the supervisor's configuration cannot hold.
     """
     home, config = home.resolve(), config or Settings()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -330,7 +331,9 @@ def _layout(home: Path, config: Settings, partitions: int | Sequence[Partition] 
     cores = sorted(os.sched_getaffinity(0))
     named = () if partitions is None or isinstance(partitions, int) else tuple(partitions)
     count = partitions if isinstance(partitions, int) else None
-    gpus = gpu_partitions() if not named else ()
+    gpus = gpu_partitions() if partitions is None else ()
+    if reason := refused(config.worker.sharing_mode):
+        raise embedded.StartFailed(reason)
     return Layout(
         home=home,
         root=ROOT,

@@ -103,6 +103,16 @@ def test_no_leader_and_no_gpu_instance(place: Site, redis_client: "redis.Redis")
     assert {name: one.verdict for name, one in found.items()} == {"leader": Verdict.BROKEN, "GPU instances": Verdict.BROKEN}
 
 
+def test_a_lost_device_and_a_policy_that_cannot_lead(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
+    prefix = config.redis.prefix
+    tell(Queue(redis_client, prefix, config.queue), msgspec.structs.replace(report(), health="NVML says: GPU is lost"))
+    redis_client.delete(f"{prefix}leader")
+    redis_client.set(f"{prefix}leader:refused", "the policy smore checks SMs")
+    found = ills(place)
+    assert found[f"device of {GPU}"].found == "NVML says: GPU is lost"
+    assert found["leader"].found == "the policy smore checks SMs"
+
+
 def test_clocks_and_strangers(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
     queue = Queue(redis_client, config.redis.prefix, config.queue)
     tell(queue, msgspec.structs.replace(report(), gpu="early", at=time.time() + 60))

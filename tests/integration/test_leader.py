@@ -16,6 +16,7 @@ import redis.asyncio
 
 from scheduler.live import Leader
 from scheduler.policy.core import Engine
+from scheduler.policy.knobs import PRESETS
 from smore.catalog import Catalog, FunctionEntry
 from smore.degradation import Table, Tables
 from smore.domain.function import FunctionSpec, Profile
@@ -71,12 +72,13 @@ def lead(redis_client: "redis.Redis", queue: Queue) -> Iterator[Callable[..., th
 
 
 def heartbeat(
-    queue: Queue, gpu: str = "cpu0", strangers: Sequence[Stranger] | None = None, jobs: Sequence[JobReport] = (), closed: bool = False
+    queue: Queue, gpu: str = "cpu0", strangers: Sequence[Stranger] | None = None, jobs: Sequence[JobReport] = (), closed: bool = False,
+    counter: str = "cpu-time",
 ) -> None:  # fmt: skip
     report = Report(
         gpu=gpu, boot="b", at=time.time(), kind="cpu", device="d", sharing_mode="time-slice", slots=2, memory_total_mib=1000,
         memory_used_mib=10,
-        utilisation=0.0, utilisation_counter="cpu-time", function_utilisation=0.0, running=0, strangers=strangers, jobs=jobs,
+        utilisation=0.0, utilisation_counter=counter, function_utilisation=0.0, running=0, strangers=strangers, jobs=jobs,
         closed=closed,
         warm=[WarmInstance(function="default/echo", revision=1, state=WarmState.IDLE, memory_mib=10, pid=1)],
     )  # fmt: skip
@@ -120,6 +122,22 @@ def test_places_what_waited_before_it_led(redis_client: "redis.Redis", queue: Qu
 
     assert [[id_, 1]] == message(redis_client, queue)
     finish(queue, id_, 1)
+
+
+def test_a_policy_that_checks_sms_does_not_lead_where_no_counter_tells_them(redis_client: "redis.Redis", queue: Queue) -> None:
+    leader = Leader(redis_client, CONFIG, threading.Event(), lambda: Engine(PRESETS["smore"]))
+    thread = threading.Thread(target=leader.lead, daemon=True)
+    heartbeat(queue, counter="gpm-sm-util")
+    thread.start()
+    eventually(lambda: redis_client.get(f"{PREFIX}leader"), what="a leader")
+    # A GPU before Hopper joins.
+    heartbeat(queue, counter="nvml-utilization")
+    eventually(lambda: not thread.is_alive(), what="its end")
+    assert redis_client.get(f"{PREFIX}leader") is None, "the lease is given back"
+    refused = redis_client.get(f"{PREFIX}leader:refused")
+    assert refused == b"the policy smore checks SMs (sm_rule=total), and no counter tells those of cpu0 (nvml-utilization)"
+    leader.lead()
+    assert redis_client.get(f"{PREFIX}leader") is None, "nor does it take it again"
 
 
 def test_standby_takes_over(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:

@@ -3,12 +3,17 @@
 import shlex
 from configparser import RawConfigParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from smore.local import Layout, Partition, Process, environment, gpu_partitions, layout, plan_partitions, processes, supervision
+from smore import alive
+from smore.local import Layout, Partition, Process, StartFailed, environment, gpu_partitions, plan_partitions, processes, supervision
+from smore.local.layout import node_partitions
+from smore.local.machine import _layout
 from smore.redis_url import celery_url, unix_url
+from smore.settings import NodeSettings, RedisSettings, Settings, WorkerSettings
+from tests.support import nvml
+from tests.support.nvml import Gpu, Instance, Machine
 
 
 def of(*devices: tuple[str, float]) -> tuple[Partition, ...]:
@@ -37,50 +42,82 @@ def test_no_partitions_is_refused(cores: list[int], count: int | None) -> None:
         plan_partitions(cores, count)
 
 
-class NoDriver(Exception):
-    pass
+def parts(*names: str) -> tuple[Partition, ...]:
+    """``gpu0=GPU-a`` and ``gpu1-mig0=MIG-b``."""
+    pairs = [name.split("=") for name in names]
+    return tuple(Partition(gpu=gpu, kind="mig" if device.startswith("MIG") else "cuda", device=device) for gpu, device in pairs)
 
 
-def nvml(gpus: dict[int, list[str] | None]) -> SimpleNamespace:
-    """NVML of a machine whose GPUs have these MIG instances (None = MIG is off), with an empty place behind each of them."""
-
-    def mig(gpu: int, place: int) -> str:
-        slices = gpus[gpu] or []
-        if place >= len(slices):
-            raise NoDriver
-        return slices[place]
-
-    return SimpleNamespace(
-        NVMLError=NoDriver,
-        NVML_DEVICE_MIG_ENABLE=1,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: len(gpus),
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}" if isinstance(handle, int) else handle,
-        nvmlDeviceGetMigMode=lambda gpu: (int(gpus[gpu] is not None),) * 2,
-        nvmlDeviceGetMaxMigDeviceCount=lambda gpu: len(gpus[gpu] or []) + 1,
-        nvmlDeviceGetMigDeviceHandleByIndex=mig,
-    )
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A GPU, one with two MIG instances, and another."""
+    for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    slices = [Instance(uuid="MIG-a", id=1), Instance(uuid="MIG-b", id=2)]
+    machine = Machine(gpus=[Gpu(uuid="GPU-a1"), Gpu(uuid="GPU-b2", mig=slices), Gpu(uuid="GPU-c3")])
+    nvml.install(monkeypatch, machine)
+    return machine
 
 
-def test_gpus_and_mig_instances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "pynvml", nvml({0: None, 1: ["MIG-a", "MIG-b"]}))
-    assert gpu_partitions() == (
-        Partition(gpu="gpu0", kind="cuda", device="GPU-0"),
-        Partition(gpu="gpu1-mig0", kind="mig", device="MIG-a"),
-        Partition(gpu="gpu1-mig1", kind="mig", device="MIG-b"),
-    )
+ALL = parts("gpu0=GPU-a1", "gpu1-mig0=MIG-a", "gpu1-mig1=MIG-b", "gpu2=GPU-c3")
 
 
-def test_no_driver_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent() -> None:
-        raise NoDriver
+def test_gpus_and_mig_instances(machine: Machine) -> None:
+    assert gpu_partitions() == ALL
 
-    fake = nvml({})
-    fake.nvmlInit = absent
-    monkeypatch.setattr(layout, "pynvml", fake)
+
+def test_no_driver_is_no_gpu(machine: Machine) -> None:
+    machine.errors["nvmlInit"] = "DRIVER_NOT_LOADED"
     assert gpu_partitions() == ()
+
+
+@pytest.mark.parametrize("call", ["*", "nvmlDeviceGetUUID"])
+def test_one_lost_gpu_stops_no_other(machine: Machine, call: str, caplog: pytest.LogCaptureFixture) -> None:
+    machine.gpus[0].errors[call] = "GPU_IS_LOST"
+    assert gpu_partitions() == ALL[1:]
+    assert "GPU 0 is left out: GPU is lost" in caplog.text
+    assert [part.gpu for part in node_partitions(NodeSettings(), [0])] == ["MIG-a", "MIG-b", "GPU-c3"]
+    machine.gpus[0].errors.clear()
+    machine.errors["nvmlDeviceGetCount"] = "UNKNOWN"
+    assert gpu_partitions() == ()
+    config = Settings(redis=RedisSettings(url="redis://127.0.0.1:1"))
+    assert alive.alive("node", config).startswith("NVML shows no GPU here"), "a healthcheck says so and does not die of it"
+
+
+@pytest.mark.parametrize(
+    ("cuda", "nvidia", "seen"),
+    [
+        pytest.param("2", None, ALL[3:], id="by number"),
+        pytest.param("GPU-a1,2", None, (ALL[0], ALL[3]), id="by number and UUID"),
+        pytest.param("GPU-c", None, ALL[3:], id="by the beginning of a UUID"),
+        pytest.param("MIG-b", None, ALL[2:3], id="a MIG instance"),
+        pytest.param("1", None, ALL[1:3], id="all instances of a GPU"),
+        pytest.param("", None, (), id="none"),
+        pytest.param("-1", None, (), id="none, as CUDA has it"),
+        pytest.param(None, "all", ALL, id="a container that was given all"),
+        pytest.param(None, "0,2", (ALL[0], ALL[3]), id="of more that are shown"),
+        pytest.param(None, "4,5,6", ALL, id="a container that was given these three by the host's numbers"),
+        pytest.param("2", "0,2", ALL[3:], id="CUDA's is the narrower one"),
+    ],
+)
+def test_only_what_was_given(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, cuda: str | None, nvidia: str | None, seen: tuple[Partition, ...]
+) -> None:
+    for name, value in (("CUDA_VISIBLE_DEVICES", cuda), ("NVIDIA_VISIBLE_DEVICES", nvidia)):
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert gpu_partitions() == seen
+
+
+def test_a_number_of_partitions_means_cpu_partitions(machine: Machine, tmp_path: Path) -> None:
+    kinds = [{part.kind for part in _layout(tmp_path, Settings(), wanted, "r", "p").partitions} for wanted in (2, None)]
+    assert kinds == [{"cpu"}, {"cuda", "mig"}]
+
+
+def test_a_sharing_mode_that_does_not_work_is_refused_before_anything_starts(machine: Machine, tmp_path: Path) -> None:
+    config = Settings(worker=WorkerSettings(sharing_mode="mps"))
+    with pytest.raises(StartFailed, match="mps is not supported"):
+        _layout(tmp_path, config, None, "r", "p")
 
 
 LAYOUT = Layout(

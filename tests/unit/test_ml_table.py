@@ -216,6 +216,14 @@ def test_usage_gain_is_what_was_measured_or_the_share_that_is_left() -> None:
     assert matrix(table.usage_gain, 1)[0, 2] == pytest.approx((0.4 + 0.12) / 2)
 
 
+def test_by_nvmls_counter_the_gain_is_the_share_as_profiled() -> None:
+    """Beside a training any kernel runs all the time: 1.0 - 0.99 says nothing of what a function adds."""
+    found = profile(together((TRAININGS[1], 0.3), (FUNCTIONS[2], 4.0), utilisation=1.0))
+    found.solo = {one: solo(one, 0.99 if one in TRAININGS else 0.3, counter="nvml-utilization") for one in found.solo}
+
+    assert matrix(place_table(found, predictors()).usage_gain, 1)[0].tolist() == pytest.approx([0.3] * 3)
+
+
 def test_usage_gain_stays_within_a_whole_device() -> None:
     found = profile(
         together((TRAININGS[1], 0.3), (FUNCTIONS[2], 4.0), utilisation=0.2),

@@ -272,6 +272,8 @@ class Measured:
     def __init__(self) -> None:
         self.held: dict[int, float] = {}
         self.free = 10_000.0
+        #: What is wrong with it, and what its next look finds.
+        self.wrong = self.comes = ""
 
     def process_memory_mib(self, pid: int) -> float | None:
         return self.held.get(pid)
@@ -280,6 +282,12 @@ class Measured:
 
     def free_mib(self) -> float | None:
         return self.free
+
+    def health(self) -> str:
+        return self.wrong
+
+    def refresh(self) -> None:
+        self.wrong = self.wrong or self.comes
 
 
 class Killed(FakeRunner):
@@ -411,14 +419,6 @@ def test_who_takes_more_than_it_may_goes_at_once() -> None:
     seat.runner.spent = True
     assert stage.relieve() == ["c"], "the kernel has ended a child of its for want of memory"
     assert seat.instance.evicted is Cause.OUT_OF_MEMORY
-
-
-def test_a_fault_of_the_device_is_told_of_whoever_was_at_work() -> None:
-    stage = Training()
-    stage.run("a")
-    stage.acquire("b")
-    stage.pool.device_fault(31)
-    assert stage.told == [("p/b", "crashed")]
 
 
 @pytest.mark.parametrize(("status", "told"), [(-11, True), (-6, True), (-9, False), (3, False)])
