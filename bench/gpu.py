@@ -50,6 +50,8 @@ LEAST_S: Final = 5.0
 CANNOT: Final = 3
 TAIL: Final = 2000
 TABLE_LINES: Final = 60
+#: Lines of what one said that has no figures to show; the whole is in its log.
+SAID: Final = 3
 #: Code whose change makes a stage's result another one's.
 CODE: Final = ("api", "bench", "ml", "scheduler", "smore", "tests", "worker", "zoo")
 PROFILE: Final = ("ml.profile", "--out", "{rows}", "--parallel", "--order", "pairs", "--positions", "1", "--solo", "2", "--window", "3")
@@ -96,7 +98,7 @@ STAGES: Final[Mapping[str, Sequence[Stage]]] = {
         ),
         Stage(name="parking", seconds=100, argv=("bench.parking", "--json", "--repeats", "3"), needs=("cuda", "runner")),
         Stage(
-            name="harvest0", seconds=240, argv=("bench.harvest", "--device", "{on}", "--seconds", "45", "--no-table", "--json"),
+            name="harvest0", seconds=270, argv=("bench.harvest", "--device", "{on}", "--seconds", "45", "--no-table", "--json"),
             needs=("cuda", "platform"), positive=("harvest_s_per_s.time-slice",),
         ),
     ),
@@ -379,7 +381,7 @@ class Session:
         for stage in self.stages:
             one = self.state.get(stage.name, {"status": "cut", "seconds": 0.0, "tail": "not reached"})
             figures = [f"{name}={report.rounded(value):g}" for name, value in one.get("figures", {}).items()]
-            what = figures if one["status"] == "ok" else [line[:110] for line in one.get("tail", "").splitlines()[-most:]]
+            what = figures if one["status"] == "ok" else [line[:110] for line in one.get("tail", "").splitlines()[-SAID:]]
             first, *others = _wrapped(what)[:most] if one["status"] == "ok" else what or [""]
             lines.append(f"{stage.name:10} {one['status']:8} {one['seconds']:7.1f}  {first}".rstrip())
             lines += [f"{'':28}{other}" for other in others]

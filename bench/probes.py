@@ -24,6 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
+import pynvml
+
 from bench import report
 
 #: A user whom every machine has and nobody is.
@@ -38,9 +40,7 @@ PATIENCE_S: Final = 30.0
 
 
 def facts(out: Path) -> dict[str, float]:
-    """What was found goes to ``out``; the numbers among it are figures. Raises OSError."""
-    import pynvml
-
+    """What was found goes to ``out``; the numbers among it are figures. Raises NVML's error where there is no GPU, OSError."""
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     said = {name: answer(ask, pynvml.NVMLError) for name, ask in questions(pynvml, handle).items()}
@@ -192,12 +192,15 @@ def cell(device: str) -> tuple[dict[str, float], dict[str, Any]]:
         if user is not None and os.geteuid() != 0:
             continue
         drop: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.probes", "variant", name, "--device", device], cwd=report.ROOT, capture_output=True, text=True,
-            check=False, **drop,
-        )  # fmt: skip
         try:
+            done = subprocess.run(
+                [sys.executable, "-m", "bench.probes", "variant", name, "--device", device], cwd=report.ROOT, capture_output=True,
+                text=True, check=False, **drop,
+            )  # fmt: skip
             found[name] = json.loads(done.stdout.splitlines()[-1])
+        except OSError as error:
+            # Nobody may not read this checkout or its Python: that variant cannot be had here.
+            found[name] = {"error": str(error)}
         except (IndexError, ValueError):
             found[name] = {"error": (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]}
         report.progress(f"{name}: {found[name]}")
@@ -306,7 +309,11 @@ def main(words: Sequence[str]) -> int:
     more: dict[str, Any] = {}
     match asked.command:
         case "facts":
-            figures = facts(asked.out)
+            try:
+                figures = facts(asked.out)
+            except pynvml.NVMLError as error:
+                print(f"NVML finds no GPU: {error}", file=sys.stderr)
+                return 3
         case "cell":
             figures, more = cell(asked.device)
         case "table":

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from bench import gpu, verified
+from bench import gpu, probes, verified
 from bench.gpu import Session, Stage
 from tests.eventually import eventually
+from tests.support.nvml import Machine, install
 
 #: A stage's command: notes its name, then does as it is told.
 STUB = """
@@ -232,3 +233,32 @@ def test_the_column_is_written_and_nothing_else() -> None:
         verified.write(page, {"wings": row})
     # Whatever can be verified has its row.
     verified.write(page, dict.fromkeys(verified.PROOFS, row))
+
+
+# ---- probes ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_variant_that_cannot_be_had_is_told_and_the_first_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = {"product": 512, "user": 60600, "groups": [], "threads": 2, "unix_stream": False, "unix_packet": True, "context_ms": 3.0}
+
+    def started(argv: list[str], *, user: int | None = None, **_: object) -> subprocess.CompletedProcess[str]:
+        if user is not None:
+            raise PermissionError(13, "Permission denied", argv[0])
+        broken = "open" in argv
+        return subprocess.CompletedProcess(argv, 1 if broken else 0, "" if broken else f"log\n{json.dumps(inside)}\n", "it broke")
+
+    monkeypatch.setattr(probes.subprocess, "run", started)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    figures, found = probes.cell("cuda")
+    assert (figures["variants"], figures["variants_ok"], figures["own_user_ok"], figures["root_group"]) == (4, 2, 1, 0)
+    assert "Permission denied" in found["nobody"]["error"]
+    assert found["open"] == {"error": "it broke"}
+    inside["groups"] = [0]
+    assert probes.cell("cuda")[0]["root_group"] == 1
+    assert probes.main(["cell", "--device", "cuda"]) == 1
+
+
+def test_facts_without_nvml_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    install(monkeypatch, Machine(errors={"nvmlInit": "LIBRARY_NOT_FOUND"}))
+    assert probes.main(["facts", "--out", str(tmp_path / "facts.json")]) == gpu.CANNOT
+    assert "NVML finds no GPU" in capsys.readouterr().err
