@@ -134,6 +134,7 @@ FAILURE: Mapping[str, int] = {
     Cause.FUNCTION_DELETED: 404,
     Cause.BAD_OUTPUT: 502,
     Cause.CRASHED: 502,
+    Cause.CONTEXT_LOST: 502,
     Cause.OUT_OF_MEMORY: 502,
     Cause.LOAD_FAILED: 502,
     Cause.ATTEMPT_LIMIT: 502,

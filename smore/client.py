@@ -334,7 +334,7 @@ class BudgetStep:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """
-    What a job gave and lost. ``harvested_s``: device-seconds in which functions ran beside it, for ``invocations`` of them.
+    What a job gave and lost. ``harvested_s``: seconds that functions ran beside it, by the clock, for ``invocations`` of them.
 
     ``loss`` with its 95 % interval rests on ``windows`` closed windows; None = not enough data: ``missing_windows`` more are needed, which
     takes about ``missing_s`` seconds. ``kept``: the bound ``loss_high`` is within the ``budget``. ``steps``: the newest first.

@@ -562,7 +562,7 @@ class FunctionTotalRow(Base):
 
 
 class JobHarvestRow(Base):
-    """What functions have got beside a serverful job on a GPU instance: device-seconds (a batch counts once), invocations."""
+    """What functions have got beside a serverful job on a GPU instance: seconds of runs (a batch counts once), invocations."""
 
     __tablename__ = "job_harvest"
 

@@ -100,6 +100,7 @@ CAUSES: Mapping[str, str] = {
     Cause.OK: "it ran to its end",
     Cause.HANDLER_ERROR: "the function raised an error",
     Cause.CRASHED: "the process of the function died",
+    Cause.CONTEXT_LOST: "an error of its run made its process useless for the GPU",
     Cause.OUT_OF_MEMORY: "the function ran out of memory",
     Cause.TIMED_OUT: "it ran for longer than its revision may",
     Cause.LOAD_FAILED: "the function could not be loaded",
@@ -116,6 +117,7 @@ CAUSES: Mapping[str, str] = {
     Cause.WORKER_LOST: "its worker was lost while it ran",
     Cause.DISPATCH_LOST: "no worker took it in time",
     Cause.WORKER_BUSY: "the worker had no room for it",
+    Cause.DEVICE_FULL: "others had taken the memory of the GPU",
 }
 
 PHASES = ("queue", "schedule", "dispatch", "load", "run")

@@ -24,7 +24,7 @@ class Handler(ABC):
 
     def load(self, device: str) -> None:  # noqa: B027 - an empty default is meant: a handler without weights
         """
-        Make ready to predict on ``device`` (``"cpu"`` or ``"cuda"``).
+        Make ready to predict on ``device``: ``"cuda"`` on a GPU, unless the function declares ``gpu_memory: 0``; otherwise ``"cpu"``.
 
         Build the model and its weights here, not in ``__init__``.
         """

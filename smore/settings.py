@@ -170,9 +170,13 @@ class WorkerSettings(BaseModel):
     #: CPU partition: memory for warm instances, MiB.
     memory_mib: int = 2048
     sharing_mode: Literal["time-slice", "mps", "streams"] = "time-slice"
-    #: CPU partition: how much lower than training's the priority of functions is (``nice``). Part of the sharing mode, so measurements
-    #: made under another value say nothing about this one.
+    #: How much lower than training's the priority of functions on the machine's cores is (``nice``). On a CPU partition that is part of the
+    #: sharing mode, so measurements made under another value say nothing about this one; a GPU knows no such priority.
     function_nice: int = Field(default=5, ge=0, le=19)
+    #: GPU: threads with which a function computes on the machine's cores, which feed training too. 0 = as many as torch likes.
+    threads: int = Field(default=4, ge=0)
+    #: GPU: what a function may hold of the machine's memory, MiB, beside twice what it declares of the GPU's.
+    host_memory_mib: float = Field(default=8192.0, ge=0)
     #: Concurrent batches (k_max, digest A58).
     slots: int = Field(default=8, ge=1, le=64)
     heartbeat_s: float = 0.5

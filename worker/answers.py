@@ -15,10 +15,11 @@ from smore.domain import tensors
 from smore.domain.invocation import Cause, Encoding
 from worker.frames import SHAPES_BYTES, Answer, BadFrame, Description, Failed, Item
 
-#: What user code can bring about. Every other cause is the platform's to tell.
-_CAUSES: Final = frozenset({Cause.HANDLER_ERROR, Cause.BAD_OUTPUT, Cause.OUT_OF_MEMORY, Cause.RESULT_TOO_LARGE})
-#: Out of memory a runner is ended, and with it its whole batch.
-_ITEM_CAUSES: Final = _CAUSES - {Cause.OUT_OF_MEMORY}
+#: Causes for which a runner is ended, and with it its whole batch.
+_ENDS: Final = frozenset({Cause.OUT_OF_MEMORY, Cause.DEVICE_FULL, Cause.CONTEXT_LOST})
+_ITEM_CAUSES: Final = frozenset({Cause.HANDLER_ERROR, Cause.BAD_OUTPUT, Cause.RESULT_TOO_LARGE})
+#: What a runner can know. Every other cause is the platform's to tell.
+_CAUSES: Final = _ITEM_CAUSES | _ENDS
 
 _json = msgspec.json.Decoder(msgspec.Raw).decode
 _description = msgspec.json.Decoder(Description).decode

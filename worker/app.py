@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from smore.domain.invocation import Cause
 from smore.faults import Faults
 from smore.queue import Queue, connect, new_id
 from smore.settings import Settings, WorkerSettings, settings
+from worker import driver
 from worker.artifacts import Artifacts
 from worker.cgroup import ShareGroup, remove_left
 from worker.device import Device, open_device
@@ -49,12 +50,15 @@ log = observability.logger(__name__)
 
 _RETRY_S: Final = 0.2
 _PR_SET_DUMPABLE: Final = 4
+#: The bytes that CUDA may keep of what it has compiled, 1 GiB by default.
+_CUDA_CACHE: Final = "CUDA_CACHE_MAXSIZE"
 
 
 class Worker:
     """Everything of one GPU worker, put together but not started."""
 
-    def __init__(self, config: Settings, client: "redis.Redis", device: Device) -> None:
+    def __init__(self, config: Settings, client: "redis.Redis", device: Device, cores: Sequence[int] = ()) -> None:
+        """``cores``: those that the machine gives this worker, on which trainings of a GPU run; none = the ones that it is on."""
         own = config.worker
         if own.host_mib and device.handler_device == "cpu":
             raise ValueError(
@@ -78,7 +82,12 @@ class Worker:
         #: The interpreter's own growth, and what it writes into its scratch folder, which is in memory.
         beyond_mib = SLACK_MIB + own.scratch_mib
         self._home = home
-        self._bounds = Bounds(group=self._runner_groups, beyond_mib=beyond_mib, processes=own.processes)
+        on_gpu = device.handler_device != "cpu"
+        self._bounds = Bounds(
+            group=self._runner_groups, beyond_mib=beyond_mib, processes=own.processes,
+            # Weights of a GPU lie in the machine's memory on their way there, and once more where they are parked.
+            host_mib=own.host_memory_mib if on_gpu else 0.0, host_per_mib=2.0 if on_gpu else 1.0,
+        )  # fmt: skip
         self.faults = Faults(client, config.redis.prefix)
         self._cache = home / "cache"
         # There and open before the zygote starts, so that it is part of what its runners may see.
@@ -86,8 +95,9 @@ class Worker:
         self._cache.chmod(0o755)
         shut = confinement(own, self._cache)
         self.zygote = Zygote(
-            cores=device.cores, nice=device.function_nice, environment=device.environment, scratch=run / "scratch" / own.gpu, home=home,
-            confinement=shut, record=self._record, exited=self._exited, bounds=self._bounds, started=self._join_group,
+            cores=device.cores, nice=own.function_nice, environment=for_functions(own, device),
+            scratch=run / "scratch" / own.gpu, home=home, confinement=shut, record=self._record, exited=self._exited,
+            bounds=self._bounds, started=self._join_group, near=near(device, cores), threads=own.threads,
         )  # fmt: skip
         catalog, limit = Catalog(client, config.redis.prefix), own.cache_mib << 20
         self.supplier = Supplier(
@@ -111,7 +121,7 @@ class Worker:
             activity=self.pool.activity, gate=self.gate, seed=self.boot, probe_share=own.probe_share, probe_max_s=own.probe_max_s,
             memory_of=device.process_memory_mib, quick_memory_of=device.quick_memory_mib, computing=device.computing,
             users=users_of(own.attach_users), started=self._join_group, owns_rest=device.handler_device == "cuda",
-            changed=lambda: self.heartbeat.wake(), feed=lambda id_: Feed(client, config.redis.prefix, id_, own.gpu),
+            changed=lambda: self.heartbeat.wake(), feed=lambda id_: Feed(client, config.redis.prefix, id_, own.gpu), born_on=cores,
         )  # fmt: skip
         self.executor = Executor(
             config=own, device=device, boot=self.boot, queue=self.queue, catalog=catalog, pool=self.pool,
@@ -203,6 +213,23 @@ def confinement(own: WorkerSettings, cache: Path) -> Confinement:
     )  # fmt: skip
 
 
+def for_functions(own: WorkerSettings, device: Device) -> Mapping[str, str]:
+    """What zygotes and runners find in their environment beside what everybody's do."""
+    if device.handler_device == "cpu" or _CUDA_CACHE in os.environ:
+        return device.environment
+    # What CUDA compiles for this GPU lies in the scratch folder, which is in memory and has other uses.
+    return {_CUDA_CACHE: str((own.scratch_mib << 20) // 4), **device.environment}
+
+
+def near(device: Device, cores: Sequence[int]) -> Sequence[int]:
+    """The cores on which functions of a GPU run: those of its socket, as far as ``cores`` has them. None on a CPU partition."""
+    if device.handler_device == "cpu" or not cores:
+        return ()
+    import pynvml
+
+    return driver.beside(device.environment["CUDA_VISIBLE_DEVICES"], cores, pynvml)
+
+
 def celery_app(config: Settings) -> Celery:
     """
     The app of this GPU instance's worker.
@@ -241,13 +268,17 @@ def main() -> int:
     observability.configure(config, f"worker-{config.worker.gpu}")
     _shut_memory()
     device = open_device(config.worker)
+    if device.handler_device != "cpu":
+        driver.make_device_files()
+    # This process keeps to the platform's cores; what it starts for a GPU does not.
+    cores = sorted(os.sched_getaffinity(0)) if device.handler_device != "cpu" else ()
     if config.platform_cores:
         os.sched_setaffinity(0, [int(core) for core in config.platform_cores.split(",")])
     stop = threading.Event()
     signal.signal(signal.SIGTERM, _setter(stop))
     signal.signal(signal.SIGINT, _setter(stop))
     client = connect(config)
-    worker = Worker(config, client, device)
+    worker = Worker(config, client, device, cores)
     try:
         return _serve(celery_app(config), worker) if worker.start(stop) else 0
     finally:

@@ -52,10 +52,6 @@ class Device(Protocol):
         """How its users share it; see smore/place.py."""
 
     @property
-    def function_nice(self) -> int:
-        """How much lower than training's the priority of runners is."""
-
-    @property
     def counter(self) -> str:
         """The name of what utilisation is measured by."""
 
@@ -132,7 +128,6 @@ class CpuPartition:
         self.share = config.share
         self.memory_total_mib = float(config.memory_mib)
         self.description = cpu_partition(len(self.cores), config.share)
-        self.function_nice = config.function_nice
         self.sharing_mode = sharing(config.sharing_mode, config.function_nice)
         # Nothing here may take a GPU that happens to be in the machine.
         self.environment: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": ""}
@@ -226,7 +221,6 @@ class CudaDevice:
 
     handler_device = "cuda"
     cores: Sequence[int] = ()
-    function_nice = 0
 
     def __init__(self, config: WorkerSettings, clock: Callable[[], float] = time.monotonic) -> None:
         pynvml.nvmlInit()

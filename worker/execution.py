@@ -3,7 +3,7 @@ One batch from its message to its results: start, a seat in the warm pool, predi
 
 Two round trips to Redis and one to the runner where the model is warm. What goes wrong has one place each: the caller's input and handler
 errors fail the invocation, a crash gives it back, an answer that is none fails it and is not tried again. In a batch only the guilty one
-may be charged, so a batch that fails as a whole is given back and each member runs alone.
+may be charged, so a batch that fails as a whole is given back and each member runs alone. Nobody is charged for memory that others took.
 """
 
 import threading
@@ -297,16 +297,32 @@ class Executor:
         self._retry(batch, cause, message)
 
     def _failed(self, batch: Batch, seat: Seat, error: RunnerFailed) -> None:
-        if error.cause is Cause.OUT_OF_MEMORY:
-            # What it holds is not known any more: only its end gives the memory back.
-            guilty = batch.members[0].id
-            self._end(batch, seat)
+        guilty = batch.members[0].id
+        match error.cause:
+            case Cause.CONTEXT_LOST:
+                self._lost(batch, seat, error)
+            case Cause.DEVICE_FULL if self._pool.device_full(seat.instance):
+                # What it held is free for whoever needed it.
+                self._end(batch, seat)
+                self._give_back(batch, error.cause, str(error))
+            case Cause.OUT_OF_MEMORY | Cause.DEVICE_FULL:
+                # What it holds is not known any more: only its end gives the memory back.
+                self._end(batch, seat)
+                self._pool.crashed(seat, guilty, Cause.OUT_OF_MEMORY)
+                self._retry(batch, Cause.OUT_OF_MEMORY, str(error))
+            case _:
+                self._settling(batch)
+                self._pool.release(seat)
+                self._charge(batch, error.cause, str(error))
+
+    def _lost(self, batch: Batch, seat: Seat, error: RunnerFailed) -> None:
+        """Only of one that ran alone in a runner that nobody had used it is certain that it was the one; others run again so."""
+        guilty, certain = batch.members[0].id, seat.new and len(batch.members) == 1
+        self._end(batch, seat)
+        log.warning("context lost", revision=batch.revision, pid=seat.runner.pid, error=str(error), batch=len(batch.members))
+        if certain:
             self._pool.crashed(seat, guilty, error.cause)
-            self._retry(batch, error.cause, str(error))
-        else:
-            self._settling(batch)
-            self._pool.release(seat)
-            self._charge(batch, error.cause, str(error))
+        self._requeue(batch, error.cause, str(error), refund=not certain, alone=not certain)
 
     def _broke(self, batch: Batch, seat: Seat, error: BadFrame) -> None:
         """No accident, and nothing that another GPU instance would do better."""

@@ -74,7 +74,7 @@ class Results(_Message, frozen=True):
 class Load(_Message, frozen=True, tag="load"):
     entrypoint: str
     device: str
-    #: The function's own memory may not grow beyond this.
+    #: What it declares: of the device, or on a CPU partition of the machine.
     memory_mib: float
     results: Results
     #: ``<project>/<name>@<revision>``, for the log.
@@ -85,6 +85,10 @@ class Load(_Message, frozen=True, tag="load"):
     secrets: dict[str, str] = {}
     #: The venv whose packages (:func:`packages_of`) are found before the platform's, "" = none.
     environment: str = ""
+    #: Invocations of its largest batch.
+    max_batch: int = 1
+    #: What it may take of the machine's memory, MiB.
+    host_mib: float = 0.0
 
 
 class Item(_Message, frozen=True):
@@ -199,7 +203,7 @@ class Confinement(_Message, frozen=True):
     processes: int = 256
     #: Its scratch folder's size, and its largest file's.
     scratch_mib: int = 256
-    #: Whether it may make sockets with a name in the file system, and choose its cores.
+    #: Whether it may make unix sockets that keep packets apart (CUDA does), and choose its cores.
     unix_sockets: bool = False
     affinity: bool = False
 

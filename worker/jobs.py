@@ -57,7 +57,7 @@ _STILL: Final = 0.01
 #: For its shim to start a job, and to write down how it ended.
 _SHIM_S: Final = 10.0
 #: A job's own variables may not undo what keeps it to its entry point, its device and its tracking file.
-_RESERVED: Final = ("SMORE_", "LD_", "PYTHON", "MALLOC_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
+_RESERVED: Final = ("SMORE_", "LD_", "PYTHON", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
 
 
 _NOTHING: Final = Sample(mean=0.0, sd=0.0, n=0)
@@ -162,6 +162,8 @@ class Jobs:
     ``memory_of`` gives the MiB of the device that a process holds, ``computing`` those of every process on it, None where it cannot tell;
     ``users`` are those whose processes may be attached (None = anybody's); ``started`` is told the process number of every job of our own,
     adopted ones too. ``feed`` makes the reader of an attached job's steps.
+    ``cores``: of a CPU partition, which its jobs keep to; ``born_on``: of the machine, on which those of a GPU are started
+    (none = where the worker is).
     ``gate`` is told whether a job runs. ``probe_share`` and ``probe_max_s``: see :class:`~worker.windows.Windows`, whose times follow from
     ``seed`` and the job's id. ``owns_rest``: a training whose memory nobody has declared is left all of the device until it has shown what
     it needs (on a GPU its first iteration takes most of that at once).
@@ -187,6 +189,7 @@ class Jobs:
         feed: Callable[[str], Feed],
         started: Callable[[int], None],
         changed: Callable[[], None],
+        born_on: Sequence[int] = (),
         owns_rest: bool = False,
     ) -> None:
         self._gpu = gpu
@@ -195,6 +198,7 @@ class Jobs:
         self._logs = home / "logs"
         self._entrypoints = entrypoints
         self._cores = cores
+        self._born_on = born_on
         self._environment = environment
         self._activity = activity
         self._gate = gate
@@ -280,13 +284,14 @@ class Jobs:
             if not _plain(command.id):
                 log.error("job refused: its id is no file name", job=command.id)
                 return
-            boot, start = proc.boot_id(), proc.start_time(command.pid)
-            # With a boot of its own it says who it is and is believed only where all of it fits: numbers mean nothing in another namespace.
-            seen = start is not None and (not command.boot or (command.boot == boot and command.start == start))
-            reason = self._unwatchable(command) if seen else f"there is no process {command.pid} on the machine of {self._gpu}"
+            boot = proc.boot_id()
+            pid = command.pid if not command.boot else proc.find(command.pid, command.start) if command.boot == boot else 0
+            start = proc.start_time(pid) if pid else None
+            seen = start is not None
+            reason = self._unwatchable(pid, command) if seen else f"there is no process {command.pid} on the machine of {self._gpu}"
             seen = seen and not reason
             record = Record(
-                id=command.id, project=command.project, name=command.name, argv=[], pid=command.pid if seen else 0,
+                id=command.id, project=command.project, name=command.name, argv=[], pid=pid if seen else 0,
                 start=(start or 0) if seen else 0, boot=boot, token="", gpu=self._gpu, workload=command.workload, budget=command.budget,
                 attached=True, tracked=command.tracked,
             )  # fmt: skip
@@ -299,17 +304,17 @@ class Jobs:
                 self._gate.protect(True)
         self._changed()
 
-    def _unwatchable(self, command: AttachJob) -> str:
+    def _unwatchable(self, pid: int, command: AttachJob) -> str:
         """
         Why this process may not be watched, '' = it may. Who tells its start and the boot too proves nothing: everybody can read them in
         /proc, a function as well.
         """
         users = None if command.any_user else self._users
-        if reason := watch.refusal(command.pid, cores=self._cores, users=users, token=TOKEN):
+        if reason := watch.refusal(pid, cores=self._cores, users=users, token=TOKEN):
             return reason
-        family, watched = set(proc.tree(command.pid)), set(self.pids())
-        if command.pid in watched or not watched.isdisjoint(family):
-            return f"process {command.pid} is watched already, or one that it has started is"
+        family, watched = set(proc.tree(pid)), set(self.pids())
+        if pid in watched or not watched.isdisjoint(family):
+            return f"process {pid} is watched already, or one that it has started is"
         return ""
 
     def _refuse(self, job: _Job, reason: str) -> None:
@@ -326,10 +331,14 @@ class Jobs:
         """Its shim and its process number. Raises OSError."""
         own = {name: value for name, value in env.items() if not name.startswith(_RESERVED)}
         threads = {"OMP_NUM_THREADS": "1"} if self._cores else {}
+        # A core of a partition has one arena. A training that feeds a GPU has many threads, and no use for what the platform
+        # has set for itself.
+        allocator = MALLOC if self._cores else {}
+        inherited = {name: value for name, value in scrubbed({}).items() if not name.startswith("MALLOC_")}
         ours = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "SMORE_TRACK": str(self._track(record.id)), TOKEN: record.token}
         reader, writer = os.pipe()
         try:
-            with open(self._logs / f"job-{record.id}.log", "ab") as output, pinned(self._cores):
+            with open(self._logs / f"job-{record.id}.log", "ab") as output, pinned(self._cores or self._born_on):
                 child = subprocess.Popen(
                     [
                         *(sys.executable, "-I", "-S", str(Path(shim.__file__)), str(self._status(record.id)), str(writer)),
@@ -341,7 +350,7 @@ class Jobs:
                     stderr=output,
                     start_new_session=True,
                     cwd=ROOT,
-                    env=scrubbed({**MALLOC, **threads, **own, **self._environment, **ours}),
+                    env={**inherited, **threads, **own, **allocator, **self._environment, **ours},
                 )
             os.close(writer)
             writer = -1

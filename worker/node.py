@@ -35,7 +35,7 @@ def main() -> None:
     # Of the group that starts by itself: here nothing waits for servers, which the workers do on their own.
     groups = {SERVERS: worker_processes(parts, config.node.metrics_port)}
     own = private_folder(run / f"node-{socket.gethostname()}")
-    write_private(file, supervision.configuration(run=own, logs=None, root=ROOT, groups=groups))
+    write_private(file, supervision.configuration(run=own, logs=None, root=ROOT, password=supervision.make_password(own), groups=groups))
     for part in parts:
         print(f"{part.gpu}: {part.kind} {part.device}", flush=True)
     command = supervision.foreground(file)

@@ -107,6 +107,8 @@ class Instance:
     shared_mib: float = 0.0
     #: Ended for its memory: OUT_OF_MEMORY = it took more than it may, WORKER_BUSY = training needed it.
     evicted: Cause | None = None
+    #: Whether it has had a holder.
+    used: bool = False
 
     @property
     def key(self) -> Key:
@@ -119,11 +121,15 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """An instance that is the holder's until it gives it back. ``cold``: a load was waited for, ``load_us`` long."""
+    """
+    An instance that is the holder's until it gives it back. ``cold``: a load was waited for, ``load_us`` long. ``new``: its process has
+    served nobody else.
+    """
 
     instance: Instance
     cold: bool
     load_us: int
+    new: bool
 
     @property
     def runner(self) -> Runner:
@@ -269,7 +275,8 @@ class Pool:
                     idle.life.begin(self._clock(), idle.spec.keep_alive_s)
                     self.activity.begin()
                     waited_us = int((self._clock() - began) * 1e6) if awaited is not None else 0
-                    return Seat(instance=idle, cold=awaited is not None, load_us=waited_us)
+                    new, idle.used = not idle.used, True
+                    return Seat(instance=idle, cold=awaited is not None, load_us=waited_us, new=new)
                 if not wanted():
                     raise Unservable("Nobody waits for it any more, or the worker is ending.")
                 if len(mine) < spec.max_warm:
@@ -295,7 +302,8 @@ class Pool:
             self.activity.end()
             raise
         observability.COLD_STARTS.labels(function, self._gpu).inc()
-        return Seat(instance=instance, cold=True, load_us=int((self._clock() - began) * 1e6 + sum(prepared.values()) * 1e3))
+        new, instance.used = not instance.used, True
+        return Seat(instance=instance, cold=True, load_us=int((self._clock() - began) * 1e6 + sum(prepared.values()) * 1e3), new=new)
 
     def release(self, seat: Seat, *, healthy: bool = True) -> None:
         """Give an instance back after a batch; one that is not healthy is ended, and its memory is back on return."""
@@ -332,8 +340,17 @@ class Pool:
         if self._device_failed():
             return
         self._note_crash(instance, culprit)
-        if broke or cause is Cause.OUT_OF_MEMORY or seat.runner.status in _CRASHES:
+        if broke or cause in (Cause.OUT_OF_MEMORY, Cause.CONTEXT_LOST) or seat.runner.status in _CRASHES:
             self._faulted(instance.function, instance.revision, culprit, cause)
+
+    def device_full(self, instance: Instance) -> bool:
+        """
+        Whether it may be true that others left a function less of the device than it declares, as its process says. To be asked while that
+        process still holds what it has.
+        """
+        self._device.refresh()
+        free_mib = self._device.free_mib() if self._device.handler_device == "cuda" else math.inf
+        return free_mib is None or free_mib < instance.spec.memory_mib
 
     def ran(self, seat: Seat, seconds: float) -> None:
         """Note how long a run took, from its begin to its end: nothing could have stopped it meanwhile."""
@@ -778,16 +795,19 @@ class Pool:
             if restored is not None:
                 runner, loaded = restored
             else:
-                runner = instance.runner = self._take_runner()
+                # One that declares no memory of the device gets none of it: neither it nor a standby runner's context.
+                device = self._device.handler_device if instance.spec.memory_mib else "cpu"
+                runner = instance.runner = self._take_runner() if device == self._device.handler_device else self._zygote().fork()
                 request = Load(
                     entrypoint=instance.spec.entrypoint,
-                    device=self._device.handler_device,
+                    device=device,
                     memory_mib=instance.spec.memory_mib,
                     results=self._results,
                     label=instance.label,
                     folder=str(supply.folder) if supply is not None else "",
                     environment=str(supply.environment) if supply is not None and supply.environment is not None else "",
                     secrets=dict(self._secrets_of(instance.function, instance.spec)),
+                    max_batch=instance.spec.max_batch,
                 )
                 loaded = runner.load(request, max(LOAD_S, instance.spec.timeout_s))
         except (LoadFailed, Unservable) as error:
@@ -797,6 +817,10 @@ class Pool:
         except RunnerFailed as error:
             if sick := self._blameless(error):
                 self._lose(instance, Unservable(f"Nothing can run on {self._gpu}: {sick}"))
+            if error.cause is Cause.DEVICE_FULL and self.device_full(instance):
+                self._lose(instance, Unservable(f"Others have taken the device's memory. {error}"))
+            if error.cause is Cause.CONTEXT_LOST:
+                self._blame(instance, runner, error.cause)
             self._lose(instance, LoadFailed(str(error)))
         except RunnerTimeout as error:
             self._lose(instance, LoadFailed(f"The load took too long. {error}"))
@@ -867,7 +891,7 @@ class Pool:
             self._blame(instance, parked.runner, Cause.CRASHED)
             parked.runner.end()
             return None
-        instance.runner, instance.life.host = parked.runner, True
+        instance.runner, instance.life.host, instance.used = parked.runner, True, True
         return parked.runner, loaded
 
     def _let_go(self, going: Iterable[Instance], why: Why) -> None:
@@ -885,7 +909,9 @@ class Pool:
             with self._at_work():
                 host_mib = one.runner.park(PARK_S).host_mib
         except RunnerFailed as error:
-            self._unparkable.add(one.key)
+            # Want of memory passes; that there is nothing to move does not.
+            if error.cause == Cause.HANDLER_ERROR:
+                self._unparkable.add(one.key)
             log.info("not parked", function=one.label, error=str(error))
             return False
         except (RunnerDied, RunnerTimeout) as error:

@@ -50,6 +50,27 @@ def start_time(pid: int) -> int | None:
     return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def find(pid: int, start: int) -> int:
+    """
+    The number here of a process that calls itself ``pid`` and was started at ``start`` (clock ticks from the boot, the same everywhere), in
+    this PID namespace or in one below it, as that of a container is. 0 where there is none, or more than one.
+    """
+    if start_time(pid) == start:
+        return pid
+    found = [int(name) for name in os.listdir("/proc") if name.isdigit() and _innermost(int(name)) == pid]
+    found = [number for number in found if start_time(number) == start]
+    return found[0] if len(found) == 1 else 0
+
+
+def _innermost(pid: int) -> int:
+    """The number of a process in the namespace that it lives in; 0 of one that is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return next((int(line.split()[-1]) for line in file if line.startswith(b"NSpid:")), 0)
+    except _GONE:
+        return 0
+
+
 def cpu_s(pid: int) -> float:
     """CPU seconds used so far by a process and by those of its children that it has reaped."""
     fields = _stat(pid)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
+
 from smore import observability
 from smore.domain.invocation import Cause
 from worker import answers, frames, proc
@@ -99,7 +101,9 @@ _PASSED: Final = (
     # Which instructions of the processor numeric libraries use; OpenBLAS and MKL are among the prefixes.
     "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "NUMBA_CPU_NAME",
 )  # fmt: skip
-_PASSED_PREFIXES: Final = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_", "TORCH_")
+_PASSED_PREFIXES: Final = (
+    "LC_", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_", "TORCH_", "PYTORCH_", "TRITON_",
+)  # fmt: skip
 
 
 def for_runners(extra: Mapping[str, str]) -> dict[str, str]:
@@ -119,12 +123,21 @@ class Ran:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Of each runner's control group: ``beyond_mib`` is what it may hold of the machine's memory above what its function declares."""
+    """
+    Of each runner's control group, and of what its function may hold of the machine's memory: ``host_mib`` and ``host_per_mib`` for each
+    MiB that it declares. ``beyond_mib``: what the group allows above that.
+    """
 
     #: The first part of the groups' names.
     group: str
     beyond_mib: float
     processes: int
+    #: As on a CPU partition, whose memory is the machine's.
+    host_mib: float = 0.0
+    host_per_mib: float = 1.0
+
+    def host_of(self, declared_mib: float) -> float:
+        return self.host_mib + self.host_per_mib * declared_mib
 
 
 class Runner:
@@ -182,7 +195,10 @@ class Runner:
 
     def load(self, request: Load, timeout_s: float) -> Loaded:
         """Its times are those of our clock, divided as the runner says."""
-        self._bound(request)
+        host_mib = self._bounds.host_of(request.memory_mib) if self._bounds is not None else request.memory_mib
+        request = msgspec.structs.replace(request, host_mib=host_mib)
+        if self._group is not None and self._bounds is not None:
+            self._group.limit(host_mib + self._bounds.beyond_mib)
         self._results, self._memory_mib = request.results, request.memory_mib
         return self._ready(request, LOAD_PHASES, timeout_s)
 
@@ -220,11 +236,6 @@ class Runner:
                 log.warning("runner not in its control group", pid=self.pid, error=str(error))
             if self.ended.is_set():
                 group.remove()
-
-    def _bound(self, request: Load) -> None:
-        # A GPU function declares memory of its device; what it takes of the machine nobody has said.
-        if self._group is not None and self._bounds is not None and request.device == "cpu":
-            self._group.limit(request.memory_mib + self._bounds.beyond_mib)
 
     def exhausted(self) -> bool:
         """Whether the kernel has ended something that it started for want of memory."""
@@ -295,6 +306,8 @@ class Zygote:
     """
     The process that runners are forked from, started anew when it has died (then its runners have died with it).
 
+    ``cores``: those that it keeps to, with one thread each; without them it and its runners are born on ``near`` (none = anywhere) and
+    compute with ``threads`` threads (0 = as many as torch likes).
     ``record`` is where its session is written down for :func:`end_survivors`; ``exited`` is told of every runner's end, in a thread of
     this object.
     """
@@ -312,10 +325,15 @@ class Zygote:
         record: Path,
         exited: Callable[[Runner], None],
         started: Callable[[int], None],
+        near: Sequence[int] = (),
+        threads: int = 0,
     ) -> None:
         self._cores = cores
+        self._near = near
+        self._threads = 1 if cores else threads
         self._nice = nice
-        self._environment = {**MALLOC, "PYTHONPATH": str(ROOT), **({"OMP_NUM_THREADS": "1"} if cores else {}), **environment}
+        own_threads = {"OMP_NUM_THREADS": str(self._threads)} if self._threads else {}
+        self._environment = {**MALLOC, "PYTHONPATH": str(ROOT), **own_threads, **environment}
         self._scratch = scratch
         self._home = home
         self._confinement = confinement
@@ -349,7 +367,7 @@ class Zygote:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             # It imports on the worker's cores too and keeps to its own afterwards: beside training alone torch would take seconds more, in
             # which nothing can be loaded here.
-            with theirs, pinned(sorted({*self._cores, *os.sched_getaffinity(0)}) if self._cores else ()):
+            with theirs, pinned(sorted({*self._cores, *os.sched_getaffinity(0)}) if self._cores else self._near):
                 # Not this thread's: a zygote must not end with the thread that started it, so it looks after its parent itself.
                 process = subprocess.Popen(
                     [sys.executable, "-m", "worker.zygote", str(theirs.fileno())],
@@ -360,9 +378,8 @@ class Zygote:
                     env=for_runners(self._environment),
                 )
             write_session(self._record, process.pid)
-            threads = 1 if self._cores else 0
             setup = frames.Setup(
-                cores=list(self._cores), threads=threads, nice=self._nice, scratch=str(self._scratch), preload=list(PRELOAD),
+                cores=list(self._cores), threads=self._threads, nice=self._nice, scratch=str(self._scratch), preload=list(PRELOAD),
                 home=str(self._home), confinement=self._confinement,
             )  # fmt: skip
             ours.send(frames.encode(setup))

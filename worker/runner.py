@@ -9,6 +9,7 @@ import contextlib
 import gc
 import importlib
 import io
+import math
 import os
 import resource
 import signal
@@ -29,7 +30,7 @@ import orjson
 from smore.domain import tensors
 from smore.domain.invocation import Cause, Encoding
 from smore.handler import Handler
-from worker import encoding, frames, proc
+from worker import cuda, encoding, frames, proc
 from worker.encoding import ResultTooLarge
 from worker.frames import Answer, Channel, Chunk, Failed, Item, Loaded, Predicted, Prepared
 from worker.weights import Weights
@@ -228,8 +229,11 @@ def specs(arrays: Arrays) -> list[frames.Tensor]:
 # ---- the process ------------------------------------------------------------------------------------------------------------------------
 
 
-def _failure(error: BaseException) -> Failed:
-    """Out of memory is told apart from other errors: torch's allocators raise their own."""
+def _failure(error: BaseException, device: str, memory_mib: float) -> Failed:
+    """
+    Out of memory is told apart from other errors: torch's allocators raise their own. So is what has become of the device (worker/cuda.py),
+    of which the function may have ``memory_mib``.
+    """
     text = f"{type(error).__name__}: {error}"[: frames.TEXT]
     names = {kind.__name__ for kind in type(error).__mro__}
     exhausted = isinstance(error, MemoryError) or "OutOfMemoryError" in names
@@ -239,7 +243,8 @@ def _failure(error: BaseException) -> Failed:
         return Failed(cause=Cause.BAD_OUTPUT, message=str(error)[: frames.TEXT])
     if isinstance(error, ResultTooLarge):
         return Failed(cause=Cause.RESULT_TOO_LARGE, message=str(error))
-    return Failed(cause=Cause.OUT_OF_MEMORY if exhausted else Cause.HANDLER_ERROR, message=text)
+    cause = cuda.fault(error, memory_mib) if device == "cuda" else None
+    return Failed(cause=cause or (Cause.OUT_OF_MEMORY if exhausted else Cause.HANDLER_ERROR), message=text)
 
 
 def _own_frames(error: BaseException) -> TracebackType | None:
@@ -265,20 +270,37 @@ class _Resident:
         """One run on the example; its output, checked."""
         if self.tensors:
             rows = next(iter(self._example.values())).shape[0]
-            return checked_outputs(self._handler.predict(dict(self._example)), rows)
+            return checked_outputs(self._predict(dict(self._example)), rows)
         return self._values([self._example])
 
+    def warm_up(self, batch: int) -> None:
+        """
+        Run so many copies of a tensor function's example together, for a device loads other kernels for a large batch than for a small one.
+
+        What goes wrong is told in the log alone, for a full batch may never come; a lost context goes through.
+        """
+        try:
+            self._predict({name: np.concatenate([array] * batch) for name, array in self._example.items()})
+        except Exception as error:
+            if cuda.fault(error, 0.0) is Cause.CONTEXT_LOST:
+                raise
+            print(f"a first run of {batch} inputs together failed: {error}")
+
+    def _predict(self, inputs: Any) -> Any:
+        """A run ends when the device has done its work: until then nobody knows how long it takes, nor whether it went well."""
+        output = self._handler.predict(inputs)
+        cuda.settle()
+        return output
+
     def _values(self, values: list[Any]) -> list[Any]:
-        output = self._handler.predict(values)
+        output = self._predict(values)
         if not isinstance(output, list) or len(output) != len(values):
             raise BadOutput(f"predict returned {type(output).__name__}, a list of {len(values)} is expected")
         return output
 
     def memory_mib(self) -> float:
         if self._device == "cuda":
-            import torch
-
-            return float(torch.cuda.max_memory_reserved() / 2**20)
+            return cuda.held_mib()
         return proc.private_mib(os.getpid())
 
     def unload(self) -> None:
@@ -363,7 +385,7 @@ class _Resident:
         """The outputs of each part of a batch of tensors."""
         counts = [next(iter(arrays.values())).shape[0] for arrays in parts]
         batch = parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        output = checked_outputs(self._handler.predict(batch), sum(counts))
+        output = checked_outputs(self._predict(batch), sum(counts))
         ends = list(accumulate(counts))
         return [{name: array[end - count : end] for name, array in output.items()} for end, count in zip(ends, counts, strict=True)]
 
@@ -387,15 +409,22 @@ def _error(cause: Cause, message: str) -> Answer:
     return Answer(form="error", cause=cause, message=message[: frames.ITEM_TEXT])
 
 
-def _limit_memory(device: str, memory_mib: float) -> None:
-    if device == "cuda":
-        import torch
+def _limit_memory(request: frames.Load) -> None:
+    if request.device == "cuda":
+        # Not before the context is there: what CUDA reserves for itself is its own affair.
+        cuda.limit(request.memory_mib, lambda: _bound_host(request.host_mib))
+    else:
+        # Whatever it imports finds no device.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        _bound_host(request.host_mib)
 
-        total = torch.cuda.get_device_properties(0).total_memory / 2**20
-        torch.cuda.set_per_process_memory_fraction(min(1.0, memory_mib / total))
-        return
+
+def _bound_host(memory_mib: float) -> None:
+    """From now on it may take so much more of the machine's memory."""
     # RLIMIT_AS would count the libraries' address space too, gigabytes of it; RLIMIT_DATA counts what the process may write to alone.
     limit = proc.data_bytes(os.getpid()) + int((memory_mib + frames.SLACK_MIB) * 2**20)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     # A function that eats memory is told so in Python; it must not leave a core file of that size either.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -434,7 +463,7 @@ def _enter(folder: Path) -> None:
 
 
 def _load(request: frames.Load) -> tuple[_Resident, Loaded]:
-    _limit_memory(request.device, request.memory_mib)
+    _limit_memory(request)
     began = time.perf_counter()
     if request.environment:
         _activate(Path(request.environment))
@@ -450,6 +479,11 @@ def _load(request: frames.Load) -> tuple[_Resident, Loaded]:
     built = time.perf_counter()
     resident = _Resident(handler, request.device, request.results)
     resident.first_run()
+    if request.device == "cuda":
+        if resident.tensors and request.max_batch > 1:
+            resident.warm_up(request.max_batch)
+        if not cuda.opened():
+            _bound_host(request.host_mib)
     ran = time.perf_counter()
     # What load has made stays for good: no collection need look at it again.
     gc.collect()
@@ -499,7 +533,7 @@ def serve(channel: Channel) -> NoReturn:
     os.close(nothing)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     resident: _Resident | None = None
-    label = ""
+    label, device, memory_mib = "", "", math.inf
     while True:
         try:
             meta, body = channel.receive()
@@ -511,10 +545,12 @@ def serve(channel: Channel) -> NoReturn:
         try:
             match request:
                 case frames.Prepare():
+                    device = request.device
                     _prepare(request.device)
                     answer = Prepared()
                 case frames.Load():
                     label = f"{request.label} {os.getpid()}"
+                    device, memory_mib = request.device, request.memory_mib
                     log.prefix = label
                     log.kept = bytearray()
                     log.hide(request.secrets.values())
@@ -537,7 +573,7 @@ def serve(channel: Channel) -> NoReturn:
                     _end(0)
         except Exception as error:  # noqa: BLE001 - whatever user code raises is its caller's to read
             traceback.print_exception(type(error), error, _own_frames(error))
-            answer = _failure(error)
+            answer = _failure(error, device, memory_mib)
             if log.kept:
                 said = log.kept.decode(errors="replace").strip()
                 answer = Failed(cause=answer.cause, message=f"{answer.message}\nIts log:\n{said}")
@@ -545,3 +581,5 @@ def serve(channel: Channel) -> NoReturn:
             channel.send(frames.encode(_masked(answer, log)), chunks)
         except (BrokenPipeError, ConnectionResetError):
             _end(0)
+        if isinstance(answer, Failed) and answer.cause == Cause.CONTEXT_LOST:
+            _end(1)

@@ -27,7 +27,7 @@ from worker.frames import Confinement
 _USERS: Final = range(60_600, 61_184)
 #: Without these a process of another user could not be made, measured and ended: CHOWN, KILL, SETGID, SETUID, SYS_PTRACE, SYS_ADMIN.
 _NEEDED_CAPABILITIES: Final = (0, 5, 6, 7, 19, 21)
-#: Threads and processes of a runner beyond what is there, where users are not told apart.
+#: Descriptors of a runner.
 _FILES: Final = 4096
 #: What a file or folder counts at least.
 _LEAST_BYTES: Final = 4096
@@ -202,10 +202,10 @@ class Warden:
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
         _environment(cell.folder)
-        devices = (*_PLAIN_DEVICES, *_gpus())
+        gpus = list(_gpus())
+        devices = (*_PLAIN_DEVICES, *gpus)
         if cell.user is not None:
-            groups = {os.stat(path).st_gid for path in _gpus() if os.stat(path).st_mode & 0o006 != 0o006}
-            os.setgroups(sorted(groups))
+            os.setgroups(sorted(_groups(os.stat(path) for path in gpus)))
             os.setresgid(cell.user, cell.user, cell.user)
             os.setresuid(cell.user, cell.user, cell.user)
         elif os.geteuid() == 0:
@@ -215,6 +215,9 @@ class Warden:
         landlock.restrict(
             readable=self._readable, writable=writable, devices=devices, listed=(str(self._root),), tcp_ports=given.tcp_ports
         )  # fmt: skip
+        # A rule holds for what a name led to when it was made; the kernel may forget a name of /proc that nobody holds and
+        # make it anew. CUDA writes there whenever it starts a thread.
+        os.open(f"/proc/{os.getpid()}", os.O_PATH | os.O_CLOEXEC)
         # Landlock refuses to bind, but listening on a socket without a name binds it too. A driver that needs unix sockets listens on one,
         # and a filter cannot tell what a descriptor is.
         listen = given.unix_sockets or given.tcp_ports is None
@@ -258,28 +261,16 @@ def _drop_capabilities() -> None:
 
 def _limit(given: Confinement, user: int | None) -> None:
     size = given.scratch_mib << 20
-    # Of a user that others share too the number counts all of that user's.
-    processes = given.processes + (0 if user is not None else _threads_of(os.getuid()))
-    for what, most in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, size),
-        (resource.RLIMIT_NOFILE, _FILES),
-        (resource.RLIMIT_NPROC, processes),
-        (resource.RLIMIT_MSGQUEUE, 0),
-    ):
+    bounds = [
+        (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, size), (resource.RLIMIT_NOFILE, _FILES), (resource.RLIMIT_MSGQUEUE, 0),
+    ]  # fmt: skip
+    if user is not None:
+        # Of a user that others share the kernel counts everybody's, at every new thread: a runner could start none once training has many.
+        bounds.append((resource.RLIMIT_NPROC, given.processes))
+    for what, most in bounds:
         _, hard = resource.getrlimit(what)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (most, most))
-
-
-def _threads_of(user: int) -> int:
-    found = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                if os.stat(f"/proc/{name}").st_uid == user:
-                    found += len(os.listdir(f"/proc/{name}/task"))
-    return found
 
 
 def _environment(folder: Path) -> None:
@@ -288,9 +279,28 @@ def _environment(folder: Path) -> None:
     tempfile.tempdir = None
 
 
-def _gpus() -> list[str]:
-    with os.scandir("/dev") as entries:
-        return [entry.path for entry in entries if entry.name.startswith(("nvidia", "dri"))]
+def _gpus(folder: Path = Path("/dev")) -> Iterator[str]:
+    """The device files of GPUs, those by which MIG instances are had among them (``nvidia-caps``)."""
+    with os.scandir(folder) as entries:
+        named = sorted(entry.path for entry in entries if entry.name.startswith(("nvidia", "dri")))
+    for path in named:
+        if os.path.isdir(path):
+            inside = sorted(os.path.join(path, name) for name in os.listdir(path))
+            yield from (one for one in inside if _is_device(one))
+        elif _is_device(path):
+            yield path
+
+
+def _is_device(path: str) -> bool:
+    try:
+        return stat.S_ISCHR(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _groups(devices: Iterable[os.stat_result]) -> set[int]:
+    """The groups that may do with a device what others may not. Never root's: half of the machine's files are open to that."""
+    return {found.st_gid for found in devices if found.st_gid and (found.st_mode >> 3) & ~found.st_mode & 0o6}
 
 
 def close_others(kept: Iterable[int]) -> None:

@@ -104,12 +104,15 @@ def _program(which: int, architecture: int, *, unix_sockets: bool, affinity: boo
     lines += on(_CLONE[which], *_without(0, _NAMESPACES))
     for numbers, flags in _SENDS:
         lines += on(numbers[which], *_without(flags, _MSG_FASTOPEN))
-    local = [_instruction(_LOAD, _ARGUMENTS[0]), _instruction(_JUMP_EQUAL, _AF_UNIX, 0, 1), _PASS] if unix_sockets else []
+    local: list[bytes] = []
+    if unix_sockets:
+        # Whatever else listens on a unix socket of this machine listens for streams or datagrams.
+        packets = [*_only(1, (_SOCK_SEQPACKET,), _TYPE), _PASS]
+        local = [_instruction(_LOAD, _ARGUMENTS[0]), _instruction(_JUMP_EQUAL, _AF_UNIX, 0, len(packets)), *packets]
     internet = [*_only(0, (_AF_INET, _AF_INET6)), *_only(1, (_SOCK_STREAM, _SOCK_DGRAM), _TYPE), *_only(2, _PROTOCOLS)]
     lines += on(_SOCKET[which], *local, *internet, _PASS)
     # Other families have pairs that reach further than each other; so have pairs of datagrams, which can be sent to any name.
-    pairs = () if unix_sockets else tuple(_only(1, (_SOCK_STREAM, _SOCK_SEQPACKET), _TYPE))
-    lines += on(_SOCKETPAIR[which], *_only(0, (_AF_UNIX,)), *pairs, _PASS)
+    lines += on(_SOCKETPAIR[which], *_only(0, (_AF_UNIX,)), *_only(1, (_SOCK_STREAM, _SOCK_SEQPACKET), _TYPE), _PASS)
     lines.append(_PASS)
     return b"".join(lines)
 
@@ -118,8 +121,9 @@ def refuse_the_rest(*, unix_sockets: bool, affinity: bool, listen: bool) -> bool
     """
     Put the filter over all threads of this process and all that it starts; False on a machine or kernel that has none.
 
-    ``unix_sockets``: whether sockets of that family may be made (pairs of streams always may); ``affinity``: whether it may choose its
-    cores; ``listen``: whether any socket may be listened on. Of other sockets there are TCP and UDP alone. Needs no_new_privs.
+    ``unix_sockets``: whether unix sockets of the kind SEQPACKET may be made (pairs of these and of streams always may); ``affinity``:
+    whether it may choose its cores; ``listen``: whether any socket may be listened on. Of other sockets there are TCP and UDP alone. Needs
+    no_new_privs.
     """
     place = _ARCHITECTURES.get(platform.machine())
     if place is None:

@@ -322,7 +322,7 @@ def _stated(
 
 
 def _summary(harvested_s: float, worst: Loss | None, budget: float, missing: int, missing_s: float | None) -> str:
-    harvested = f"{harvested_s:.1f} device-seconds harvested; "
+    harvested = f"{harvested_s:.1f} function-seconds harvested; "
     if worst is not None:
         # Rounded up: a bound that is rounded down is none.
         bound = math.ceil(max(0.0, worst.high) * 1000) / 10

@@ -97,6 +97,7 @@ class FunctionSpec:
     One revision's description. ``inputs`` None = JSON values (see smore/handler.py). Units are in the names.
 
     ``min_warm`` instances stand ready somewhere at any time; there are at most ``max_warm`` on each GPU instance.
+    ``memory_mib`` 0 = it uses no memory of the GPU, and gets none.
     ``artifact`` None = the entrypoint is one of the platform's own modules; else it is imported from that uploaded folder, in an
     environment with ``requirements`` where there are any.
     """
@@ -343,8 +344,8 @@ def parse_spec(raw: object) -> FunctionSpec:
     slo, resources, batching = reader.section("slo"), reader.section("resources"), reader.section("batching")
     scaling, retries, limits = reader.section("scaling"), reader.section("retries"), reader.section("limits")
     memory_mib = size_bytes(resources.take("gpu_memory", "256MiB"), "spec.resources.gpu_memory") / 2**20
-    if not 1 <= memory_mib <= 2**20:
-        raise InvalidSpec("spec.resources.gpu_memory: must be within 1 MiB..1 TiB", field="spec.resources.gpu_memory")
+    if memory_mib and not 1 <= memory_mib <= 2**20:
+        raise InvalidSpec("spec.resources.gpu_memory: must be 0 or within 1 MiB..1 TiB", field="spec.resources.gpu_memory")
     payload_bytes = size_bytes(limits.take("payload", 8 << 20), "spec.limits.payload")
     if not 0 < payload_bytes <= 1 << 30:
         raise InvalidSpec("spec.limits.payload: must be within 1 B..1 GiB", field="spec.limits.payload")
@@ -360,7 +361,8 @@ def parse_spec(raw: object) -> FunctionSpec:
         max_pending=limits.whole("max_pending", 1000, 0, 1_000_000),
         timeout_s=limits.seconds("timeout", 60.0, 0.01, 86_400),
         payload_bytes=payload_bytes,
-        profile=_profile(reader.section("profile"), memory_mib),
+        # What it holds is part of what it costs, and nothing costs nothing.
+        profile=_profile(reader.section("profile"), max(memory_mib, 1.0)),
         artifact=artifact,
         requirements=parse_requirements(reader.take("requirements"), artifact, "spec.requirements"),
         secrets=_secrets(reader.take("secrets")),

@@ -54,6 +54,7 @@ class Cause(StrEnum):
     OK = "ok"
     HANDLER_ERROR = "handler_error"
     CRASHED = "crashed"
+    CONTEXT_LOST = "context_lost"
     OUT_OF_MEMORY = "out_of_memory"
     TIMED_OUT = "timed_out"
     LOAD_FAILED = "load_failed"
@@ -70,3 +71,4 @@ class Cause(StrEnum):
     WORKER_LOST = "worker_lost"
     DISPATCH_LOST = "dispatch_lost"
     WORKER_BUSY = "worker_busy"
+    DEVICE_FULL = "device_full"

@@ -258,6 +258,7 @@ def _start(
             run=run,
             logs=logs,
             root=layout.root,
+            password=supervision.make_password(run),
             groups={
                 supervision.SERVERS: [
                     Process(name=one.name, command=one.command, stop_signal=one.stop_signal, stop_wait_s=30, user=one.user) for one in own

@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import shlex
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
-from typing import cast
+from typing import Final, cast
 
 import psutil
 
@@ -23,6 +24,10 @@ from smore.local.layout import Process
 #: The groups in the order in which they start; they stop the other way round, each as a whole.
 SERVERS = "servers"
 PLATFORM = "platform"
+
+_USER: Final = "smore"
+#: In the folder of the socket.
+_PASSWORD: Final = "supervisor.password"  # noqa: S105 - the name of a file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +42,24 @@ class ProcessStatus:
     uptime_s: float
 
 
-def configuration(*, run: Path, logs: Path | None, root: Path, groups: Mapping[str, Iterable[Process]]) -> str:
+def make_password(run: Path) -> str:
+    """A new one, for the supervisor that is about to start: its socket alone does not tell a function of the same user from an operator."""
+    password = secrets.token_urlsafe(24)
+    embedded.write_private(run / _PASSWORD, password)
+    return password
+
+
+def _read_password(run: Path) -> str | None:
+    try:
+        return (run / _PASSWORD).read_text()
+    except FileNotFoundError:
+        return None
+
+
+def configuration(*, run: Path, logs: Path | None, root: Path, password: str, groups: Mapping[str, Iterable[Process]]) -> str:
     """
-    The text of supervisord.conf. ``logs``: the folder of everybody's logs, None = the supervisor's own standard output.
+    The text of supervisord.conf. ``logs``: the folder of everybody's logs, None = the supervisor's own standard output. ``password``: what
+    its socket asks for.
 
     Raises ValueError for a path that the file's syntax cannot hold.
     """
@@ -54,7 +74,7 @@ def configuration(*, run: Path, logs: Path | None, root: Path, groups: Mapping[s
             nocleanup="true",
             **({"user": "root"} if os.geteuid() == 0 else {}),
         ),
-        _section("unix_http_server", file=str(run / "supervisor.sock"), chmod="0700"),
+        _section("unix_http_server", file=str(run / "supervisor.sock"), chmod="0700", username=_USER, password=password),
         _section("rpcinterface:supervisor", **{"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"}),
     ]
     for priority, (group, programs) in enumerate(groups.items(), 1):
@@ -132,7 +152,9 @@ class Supervisor:
     def __init__(self, run: Path) -> None:
         from supervisor.xmlrpc import SupervisorTransport
 
-        transport = SupervisorTransport(serverurl=f"unix://{run / 'supervisor.sock'}")
+        password = _read_password(run)
+        user = _USER if password is not None else None
+        transport = SupervisorTransport(user, password, f"unix://{run / 'supervisor.sock'}")
         self._rpc = xmlrpc.client.ServerProxy("http://supervisor", transport)
 
     def pid(self) -> int:

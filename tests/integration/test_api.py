@@ -1002,7 +1002,7 @@ def test_the_statement_of_a_job(http: httpx.Client, foreign: httpx.Client, store
     assert (some["windows"], some["missing_windows"], some["missing_s"]) == (5, 3, pytest.approx(90.0))
     assert (some["harvested_s"], some["invocations"]) == (3.0, 3)
     assert some["summary"] == (
-        "3.0 device-seconds harvested; what training lost: not enough data (3 of 8 closed windows missing, about 90 s)"
+        "3.0 function-seconds harvested; what training lost: not enough data (3 of 8 closed windows missing, about 90 s)"
     )
 
     with Session(engine) as session:
@@ -1012,7 +1012,7 @@ def test_the_statement_of_a_job(http: httpx.Client, foreign: httpx.Client, store
     assert (full["windows"], full["missing_windows"], full["kept"], full["budget"]) == (40, 0, True, 0.1)
     assert full["loss"] == pytest.approx(0.04, abs=0.005)
     assert full["loss_low"] < full["loss"] < full["loss_high"] < 0.05
-    assert full["summary"].startswith("3.0 device-seconds harvested; training lost <= 4.")
+    assert full["summary"].startswith("3.0 function-seconds harvested; training lost <= 4.")
     assert full["summary"].endswith("% with 95 % confidence (budget 10 %)")
 
     # Of two GPU instances both must be known, and the slower one counts.

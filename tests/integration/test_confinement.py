@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def shut_in(home: Path, name: str, tcp_ports: list[int] | None) -> Iterator[Runner]:
+def shut_in(home: Path, name: str, tcp_ports: list[int] | None, *, near: Sequence[int] = (), **shut: bool) -> Iterator[Runner]:
     with pytest.MonkeyPatch.context() as patch:
         # No tensors here: torch would take seconds to import.
         patch.setattr(processes, "PRELOAD", ("worker.runner",))
@@ -44,8 +44,8 @@ def shut_in(home: Path, name: str, tcp_ports: list[int] | None) -> Iterator[Runn
             patch.setenv(variable, value)
         zygote = Zygote(
             cores=(), nice=0, environment={}, scratch=home / "run" / name, home=home, bounds=None, record=home / "run" / f"{name}.json",
-            confinement=Confinement(own_users=False, tcp_ports=tcp_ports, readable=[str(home / "allowed")], scratch_mib=1),
-            exited=lambda runner: None, started=lambda pid: None,
+            confinement=Confinement(own_users=False, tcp_ports=tcp_ports, readable=[str(home / "allowed")], scratch_mib=1, **shut),
+            exited=lambda runner: None, started=lambda pid: None, near=near,
         )  # fmt: skip
         runner = zygote.fork()
         results = Results(one=1 << 20, together=1 << 20)
@@ -122,6 +122,18 @@ def test_who_may_reach_every_port_may_listen(home: Path) -> None:
         begun = attempt(runner, "stream", host="127.0.0.1", port=server.getsockname()[1])["got"]
         assert begun == ["plain", "flags", "mapped", "fast open, option"]
         assert attempt(runner, "listen")["got"] == ["bound", "unbound", "unbound, disconnected", "unbound on IPv6"]
+
+
+def test_on_a_gpu_it_makes_the_unix_sockets_that_cuda_makes_and_runs_beside_the_gpu(home: Path) -> None:
+    """Redis, Postgres and the supervisor listen for streams; a descriptor of its own entry in /proc keeps the way there open to CUDA."""
+    core = max(os.sched_getaffinity(0))
+    with shut_in(home, "gpu", [443], near=[core], unix_sockets=True, affinity=True) as runner:
+        found = attempt(runner, "sockets")["got"]
+        assert {kind for family, kind, _ in found["made"] if family == socket.AF_UNIX} == {socket.SOCK_SEQPACKET}
+        assert found["pairs"] == [[socket.AF_UNIX, kind] for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)]
+        assert "refused" in attempt(runner, "unix", path=str(home / "key"))
+        assert f"/proc/{runner.pid}" in attempt(runner, "descriptors")["got"]
+        assert os.sched_getaffinity(runner.pid) == {core}
 
 
 def test_a_scratch_folder_on_the_disk_is_watched(runner: Runner) -> None:

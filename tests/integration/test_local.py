@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import xmlrpc.client
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -19,6 +20,7 @@ from kombu import Connection
 from psycopg import sql
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from supervisor.xmlrpc import SupervisorTransport
 
 from smore.doctor import site
 from smore.local import Layout, Process, StartFailed, abandoned, down, endpoints, pid, restart, servers, status, up
@@ -180,6 +182,9 @@ def test_up_survives_kills_and_down_leaves_nothing(home: Path, config: Settings)
     reached = up(home, config=config, processes=stand_ins, migration=())
     assert up(home, config=config, processes=stand_ins, migration=()) == reached == endpoints(home)
     assert mode(home / "run" / "supervisor.sock") == 0o700
+    nobody = xmlrpc.client.ServerProxy("http://supervisor", SupervisorTransport(None, None, f"unix://{home / 'run' / 'supervisor.sock'}"))
+    with pytest.raises(xmlrpc.client.ProtocolError, match="401"):
+        nobody.supervisor.getPID()
 
     with redis.Redis.from_url(reached.redis_url) as client:
         client.set("kept", "yes")

@@ -288,7 +288,7 @@ def test_who_attaches_a_process_hears_whether_there_is_one(
 
 def test_a_statement_is_said_in_words_or_whole(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     platform = serve()
-    said = "3.0 device-seconds harvested; training lost <= 4.1 % with 95 % confidence (budget 10 %)"
+    said = "3.0 function-seconds harvested; training lost <= 4.1 % with 95 % confidence (budget 10 %)"
     platform.answers["GET /v1/jobs/j1/statement"] = (200, {"id": "j1", "loss": 0.035, "kept": True, "windows": 40, "summary": said})
     assert smore("jobs", "statement", "j1") == 0
     assert capsys.readouterr().out == f"{said}\n"

@@ -90,6 +90,13 @@ def spec(**fields: Any) -> dict[str, Any]:
     return {"entrypoint": "zoo.echo:Echo", **fields}
 
 
+def test_a_function_may_declare_that_it_uses_no_gpu() -> None:
+    """To the policy it is a small one all the same: nothing is divided by nothing."""
+    for none in (0, "0MiB"):
+        parsed = parse_spec(spec(resources={"gpu_memory": none}))
+        assert (parsed.memory_mib, parsed.profile.memory_mib) == (0.0, 1.0)
+
+
 def test_a_whole_description() -> None:
     parsed = parse_spec(
         spec(

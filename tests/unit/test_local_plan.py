@@ -160,6 +160,7 @@ def configured(*members: Process) -> RawConfigParser:
         run=Path("/srv/run"),
         logs=Path("/srv/100% logs"),
         root=Path("/srv"),
+        password="p%s",
         groups={supervision.SERVERS: members[:1], supervision.PLATFORM: members[1:]},
     )
     parser = RawConfigParser(inline_comment_prefixes=(";", "#"))
@@ -182,6 +183,18 @@ def test_supervisor_configuration() -> None:
     assert (worker["autostart"], parser["program:redis"]["autostart"]) == ("false", "true")
     # The servers stop last.
     assert int(parser["group:servers"]["priority"]) < int(parser["group:platform"]["priority"])
+
+
+def test_the_supervisor_asks_for_a_password_that_lies_beside_its_socket(tmp_path: Path) -> None:
+    """A function on a GPU may be a process of the same user, and reach the socket."""
+    server = configured()["unix_http_server"]
+    assert (server["chmod"], server["username"], server["password"]) == ("0700", "smore", "p%%s")
+    password = supervision.make_password(tmp_path)
+    (file,) = tmp_path.iterdir()
+    assert (file.read_text(), file.stat().st_mode & 0o777) == (password, 0o600)
+    transport = supervision.Supervisor(tmp_path)._rpc("transport")
+    assert (transport.username, transport.password) == ("smore", password)
+    assert supervision.make_password(tmp_path) != password
 
 
 def test_a_comment_sign_in_a_path_is_refused() -> None:

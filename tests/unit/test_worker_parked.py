@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from smore.domain.invocation import Cause
 from smore.fleet import ParkedInstance
 from smore.settings import Settings, WorkerSettings
 from tests.eventually import eventually
 from tests.unit.test_worker_life import told
 from tests.unit.test_worker_pool import FakeRunner, Stage
-from worker import frames
+from worker import frames, weights
 from worker.app import Worker
 from worker.device import CpuPartition
 from worker.frames import Loaded
@@ -276,6 +277,70 @@ def test_a_tensor_that_two_modules_share_is_moved_once() -> None:
     found = list(Weights((first, second, norm, first))._tensors())
     assert len(found) == len({id(tensor) for tensor in found}) == 3 + 2 + 3
     assert all(isinstance(tensor, torch.Tensor) for tensor in found)
+
+
+class Registry:
+    """The part of torch.cuda that pins pages, on a machine without a GPU."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.pinned: dict[int, int] = {}
+        patch.setattr(weights, "_DEVICE", "cpu")
+        patch.setattr(torch.cuda, "cudart", lambda: self)
+        for name in ("synchronize", "empty_cache", "check_error"):
+            patch.setattr(torch.cuda, name, lambda *_: None)
+
+    def cudaHostRegister(self, address: int, size: int, _flags: int) -> None:
+        self.pinned[address] = size
+
+    def cudaHostUnregister(self, address: int) -> None:
+        del self.pinned[address]
+
+
+def test_weights_lie_in_one_block_of_their_size_which_goes_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own pinned memory is a power of two for each tensor, and stays pinned."""
+    registry = Registry(monkeypatch)
+    first: Any = nn.Conv2d(3, 5, 3)
+    module: Any = nn.Sequential(first.to(memory_format=torch.channels_last), nn.BatchNorm2d(5), nn.Linear(1000, 1100).bfloat16())
+    module.register_buffer("parts", torch.arange(40).reshape(4, 10)[::2, ::3])
+    module.register_buffer("none", torch.empty(0, 3))
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    kept = Weights((module,))
+    size = sum(tensor.nbytes for tensor in before.values())
+    host_mib = kept.park()
+    assert list(registry.pinned.values()) == [host_mib * weights.MIB] and size <= host_mib * weights.MIB < size + 8192
+    (address,) = registry.pinned
+    strides = module[0].weight.stride()
+    assert strides == before["0.weight"].stride() and strides != module[0].weight.contiguous().stride()
+    assert all(address <= tensor.data_ptr() <= address + size + 8192 for tensor in module.state_dict().values() if tensor.numel())
+    kept.restore()
+    assert registry.pinned == {}
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+
+
+def test_a_host_without_memory_for_weights_leaves_them_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    Registry(monkeypatch)
+    module = nn.Linear(4, 2)
+    before = module.weight.data_ptr()
+
+    def full(*_: object, **__: object) -> object:
+        raise OSError("no memory")
+
+    monkeypatch.setattr("worker.weights.mmap.mmap", full)
+    with pytest.raises(MemoryError, match="has no"):
+        Weights((module,)).park()
+    assert module.weight.data_ptr() == before
+
+
+def test_want_of_memory_does_not_make_a_handler_one_that_cannot_be_parked() -> None:
+    stage = Host()
+    stage.refused = RunnerFailed(Cause.OUT_OF_MEMORY, "the host has none")
+    stage.run("a")
+    stage.offload("a")
+    assert stage.made[0].ended.is_set()
+    stage.refused = None
+    stage.run("a")
+    stage.offload("a")
+    assert stage.said == ["park 2"]
 
 
 def test_a_cpu_partition_refuses_to_park() -> None:
