@@ -91,7 +91,7 @@ STAGES: Final[Mapping[str, Sequence[Stage]]] = {
         Stage(
             name="cell", seconds=100, argv=("bench.probes", "cell", "--device", "{on}"), needs=("cuda", "runner"), positive=("variants_ok",)
         ),
-        suite("tests", 150, "tests/gpu", "--timeout", "60", platform=False),
+        suite("tests", 150, "tests/gpu", "--confcutdir", "tests/gpu", "--timeout", "60", platform=False),
         Stage(
             name="cold", seconds=150, argv=("bench.cold", "--device", "{on}", "--json"), needs=("cuda", "runner"),
             small=("--models", "deepfm,mobilenet", "--repeats", "1"),
@@ -206,7 +206,7 @@ class Here:
             case "cuda":
                 return (no_gpu() or torch()[1]) if self.on == "cuda" else ""
             case "runner":
-                return lacking("msgspec", "orjson", "structlog")
+                return lacking("msgspec", "orjson", "pydantic_settings", "structlog")
             case "policy":
                 return lacking("numba", "msgspec")
             case "platform":

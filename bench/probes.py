@@ -220,7 +220,6 @@ def cell(device: str) -> tuple[dict[str, float], dict[str, Any]]:
 
 def table(rows: Path, device: str) -> tuple[dict[str, float], dict[str, Any]]:
     """Raises ValueError for rows that cannot be used."""
-    from ml import learning
     from ml.rows import Solo, profiles, read
 
     found = read(rows)
@@ -229,7 +228,7 @@ def table(rows: Path, device: str) -> tuple[dict[str, float], dict[str, Any]]:
     if device == "cpu":
         return figures, {"file": "a rehearsal's rows stay where they are"}
     name = "-".join("".join(c if c.isalnum() else " " for c in profile.place.device.lower()).split())
-    target = learning.DATA / f"{name}.jsonl"
+    target = report.ROOT / "ml" / "data" / f"{name}.jsonl"
     shutil.copyfile(rows, target)
     return figures, {"file": target.name, "place": list(profile.place.key)}
 

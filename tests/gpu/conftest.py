@@ -1,14 +1,17 @@
-"""Runners on a real GPU, without a platform. Every test here skips where torch finds no CUDA device."""
+"""
+Runners on a real GPU, without a platform and its servers. Every test here skips where torch finds no CUDA device.
 
+``pytest --confcutdir tests/gpu tests/gpu`` needs none of the packages that the other tests do.
+"""
+
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from bench import confinement
-from smore.local import gpu_partitions
 from smore.settings import WorkerSettings
 from worker.device import Device, open_device
 from worker.frames import Item, Load, Results
@@ -60,8 +63,8 @@ def ask(one: Runner, value: bytes) -> bytes:
 
 @pytest.fixture(scope="session")
 def device() -> Iterator[Device]:
-    (where, *_) = gpu_partitions()
-    made: Any = open_device(WorkerSettings(gpu=where.gpu, kind=where.kind, device=where.device))
+    name = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
+    made = open_device(WorkerSettings(gpu="gpu0", kind="mig" if name.startswith("MIG-") else "cuda", device=name))
     made.start()
     yield made
     made.close()
