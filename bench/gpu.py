@@ -232,6 +232,7 @@ class Result:
     code: str
     on: On
     device: str
+    software: str
     figures: Mapping[str, float] = field(default_factory=dict)
     tail: str = ""
 
@@ -251,10 +252,10 @@ class Session:
 
     def __init__(
         self, stages: Sequence[Stage], out: Path, *, on: On, minutes: float, lacks: Callable[[str], str], device: str, code: str,
-        clock: Callable[[], float] = time.monotonic,
+        software: str = "", clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.stages, self._out, self._on, self._lacks, self._device = stages, out, on, lacks, device
-        self._code, self._revision = code, report.revision()
+        self._code, self._revision, self._software = code, report.revision(), software
         self._clock = clock
         self._until = clock() + minutes * 60
         self._file = out / "state.json"
@@ -356,7 +357,7 @@ class Session:
     def _result(self, status: Literal["ok", "failed", "skipped", "cut"], seconds: float, **more: Any) -> Result:
         return Result(
             status=status, date=datetime.now(UTC).isoformat(timespec="seconds"), seconds=round(seconds, 1), revision=self._revision,
-            code=self._code, on=self._on, device=self._device, **more,
+            code=self._code, on=self._on, device=self._device, software=self._software, **more,
         )  # fmt: skip
 
     def _note(self, name: str, result: Result) -> None:
@@ -429,17 +430,16 @@ def code() -> str:
     return found.hexdigest()[:16]
 
 
-def described(on: On) -> str:
-    """The device in a few words, as a row of the table names it."""
+def described(on: On) -> tuple[str, str]:
+    """The device, as a row of the table names it, and the driver and torch that it was measured with."""
     if on == "cpu":
-        return "a CPU partition"
+        return "a CPU partition", f"torch {torch()[0]}"
     if not gpus():
-        return "no GPU"
+        return "no GPU", ""
     import pynvml
 
     driver = pynvml.nvmlSystemGetDriverVersion()
-    version = torch()[0]
-    return f"{gpus()[0]}, driver {driver.decode() if isinstance(driver, bytes) else driver}{f', torch {version}' if version else ''}"
+    return gpus()[0], f"driver {driver.decode() if isinstance(driver, bytes) else driver}, torch {torch()[0] or 'absent'}"
 
 
 def main(words: Sequence[str]) -> int:
@@ -456,15 +456,16 @@ def main(words: Sequence[str]) -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     out = asked.out.resolve()
     here = Here(on=asked.device, rows=out / "rows.jsonl")
+    device, software = described(asked.device)
     session = Session(
-        STAGES[asked.run], out, on=asked.device, minutes=asked.minutes, lacks=here.lacks, device=described(asked.device), code=code()
+        STAGES[asked.run], out, on=asked.device, minutes=asked.minutes, lacks=here.lacks, device=device, code=code(), software=software
     )
     try:
         session.run(lambda stage: bool(asked.only.search(stage.name)) and (asked.again or not session.passed(stage)))
     finally:
         print("\n".join(session.table()), file=sys.stderr if asked.json else sys.stdout, flush=True)
         if asked.json:
-            report.emit(f"bench.gpu {asked.run}", session.figures(), on=asked.device, gpu=described(asked.device))
+            report.emit(f"bench.gpu {asked.run}", session.figures(), on=asked.device, gpu=device, software=software)
     return 0
 
 

@@ -41,7 +41,8 @@ PROOFS: Final[Mapping[str, Sequence[str]]] = {
 
 def verified(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     """
-    Feature → date, device and evidence. ``stages`` as ``state.json`` has them; what ran on a CPU partition verifies nothing.
+    Feature → date, device, evidence, and the driver and torch (several where its stages ran with several). ``stages`` as ``state.json``
+    has them; what ran on a CPU partition verifies nothing.
     """
     found = {}
     for feature, needed in PROOFS.items():
@@ -50,8 +51,12 @@ def verified(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str
             continue
         devices = {one.get("device", "") for one in seen}
         if len(devices) == 1:
-            evidence = "; ".join(f"{name} at {one['revision']}" for name, one in zip(needed, seen, strict=True))
-            found[feature] = {"date": max(one["date"] for one in seen)[:10], "device": devices.pop(), "evidence": evidence}
+            found[feature] = {
+                "date": max(one["date"] for one in seen)[:10],
+                "device": devices.pop(),
+                "evidence": "; ".join(f"{name} at {one['revision']}" for name, one in zip(needed, seen, strict=True)),
+                "software": "; ".join(sorted({one["software"] for one in seen})),
+            }
     return found
 
 

@@ -36,7 +36,8 @@ def test_with_a_fake_nvml_nothing_fails_and_it_ends_with_the_same_table_again(tm
     counted = {name: value for name, value in said["figures"].items() if name.startswith("stages_")}
     assert counted == {"stages_ok": 1, "stages_failed": 0, "stages_skipped": 5, "stages_cut": 1}
     assert said["figures"]["facts.gpm"] == 1
-    assert said["gpu"].startswith("NVIDIA H200, driver 580.95.05, torch ")
+    assert said["gpu"] == "NVIDIA H200"
+    assert said["software"].startswith("driver 580.95.05, torch ")
     assert all("finds no CUDA device" in line for line in table if " skipped " in line)
     facts = json.loads((tmp_path / "out" / "facts.json").read_text())
     assert (facts["name"], facts["total_mib"], facts["reserved_mib"]) == ("NVIDIA H200", 143_771.0, 600.0)

@@ -204,20 +204,37 @@ def test_without_a_gpu_every_stage_says_why_it_was_skipped(tmp_path: Path, monke
 
 # ---- what was seen -----------------------------------------------------------------------------------------------------------------------
 
-SEEN = {"status": "ok", "on": "cuda", "device": "NVIDIA H200", "date": "2026-12-01T08:00:00+00:00", "revision": "abc"}
+SEEN = {
+    "status": "ok",
+    "on": "cuda",
+    "device": "NVIDIA H200",
+    "date": "2026-12-01T08:00:00+00:00",
+    "revision": "abc",
+    "software": "driver 1",
+}
 
 
 @pytest.mark.parametrize(
     ("change", "counts"),
-    [({}, True), ({"status": "failed"}, False), ({"on": "cpu"}, False), ({"device": "NVIDIA H100"}, False)],
+    [
+        ({}, True),
+        ({"software": "driver 2"}, True),
+        ({"status": "failed"}, False),
+        ({"on": "cpu"}, False),
+        ({"device": "NVIDIA H100"}, False),
+    ],
 )
 def test_only_what_ended_well_on_one_gpu_is_verified(change: dict[str, str], counts: bool) -> None:
     stages = {"tests": SEEN, "facts": SEEN | {"date": "2026-12-02T08:00:00+00:00"} | change}
     found = verified.verified(stages)
     assert ("NVML: health, memory of processes, GPM" in found) == counts
-    assert found["memory caps on CUDA"] == {"date": "2026-12-01", "device": "NVIDIA H200", "evidence": "tests at abc"}
+    assert found["memory caps on CUDA"] == {
+        "date": "2026-12-01", "device": "NVIDIA H200", "evidence": "tests at abc", "software": "driver 1",
+    }  # fmt: skip
     if counts:
-        assert found["NVML: health, memory of processes, GPM"]["date"] == "2026-12-02"
+        row = found["NVML: health, memory of processes, GPM"]
+        assert row["date"] == "2026-12-02"
+        assert row["software"] == ("driver 1; driver 2" if change else "driver 1")
 
 
 def test_the_column_is_written_and_nothing_else() -> None:
