@@ -25,6 +25,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.report import emit, progress, rounded
+from smore.settings import WorkerSettings
 from worker.frames import SLACK_MIB, Confinement, Load, Results
 from worker.processes import Bounds, Zygote
 
@@ -33,13 +34,20 @@ LOAD_S = 60.0
 RESULTS = Results(one=1 << 20, together=1 << 20)
 
 
-def zygote(home: Path, *, shut: bool) -> Zygote:
+def zygote(home: Path, *, shut: bool, own_users: bool = True, device: str = "cpu") -> Zygote:
+    """One that has imported; on a CPU it keeps to one core, as on a partition."""
     (home / "run").mkdir(parents=True)
-    confinement = Confinement(on=shut, tcp_ports=[53, 443])
-    bounds = Bounds(group="smore-bench-r", beyond_mib=SLACK_MIB + confinement.scratch_mib, processes=confinement.processes)
+    # As worker/app.py shuts them in.
+    gpu, given = device != "cpu", WorkerSettings()
+    confinement = Confinement(on=shut, own_users=own_users, tcp_ports=[53, 443], unix_sockets=gpu, affinity=gpu)
+    bounds = Bounds(
+        group="smore-bench-r", beyond_mib=SLACK_MIB + confinement.scratch_mib, processes=confinement.processes,
+        host_mib=given.host_memory_mib if gpu else 0.0, host_per_mib=2.0 if gpu else 1.0,
+    )  # fmt: skip
     made = Zygote(
-        cores=(max(os.sched_getaffinity(0)),), nice=0, environment={}, scratch=home / "run" / "scratch", home=home, confinement=confinement,
-        bounds=bounds if shut else None, record=home / "run" / "record", exited=lambda _: None, started=lambda _: None,
+        cores=(max(os.sched_getaffinity(0)),) if device == "cpu" else (), nice=0, environment={}, scratch=home / "run" / "scratch",
+        home=home, confinement=confinement, bounds=bounds if shut else None, record=home / "run" / "record", exited=lambda _: None,
+        started=lambda _: None, threads=given.threads,
     )  # fmt: skip
     made.start()
     # Not before it has imported.

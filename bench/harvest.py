@@ -20,35 +20,38 @@ Figures, for each ``<mode>``:
   out where there is none (MIG).
 * ``sm_active.<mode>``, ``sm_active_gain.<mode>``: the share of SMs at work by NVML's GPM counters (Hopper and later); left out elsewhere.
 * ``dsr.<mode>``: part of the admitted that met their deadline. ``solo_s.<function>``.
+* ``stated_s.<mode>``, ``stated_loss.<mode>``, ``stated_bound.<mode>``: what the job's statement says of its whole life: harvested
+  seconds, mean loss and its upper 95 % bound; the last two where it has enough windows.
 
-Modes: ``time-slice``; ``mps`` where a CUDA device and the MPS daemon's program are at hand (a daemon of its own is started and ended).
+``--table``: a degradation table that holds for this device must be there (rows of it in ``ml/data``), else it ends; ``--no-table``: there
+is none, and the policy takes what nobody has measured as costing half the device. By default a table is waited for on a CPU partition,
+wherever it holds, and there is none on a GPU. The one mode is ``time-slice``: a platform starts in no other.
 """
 
 import argparse
-import math
-import os
-import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from bench import overload, report
 from bench.overload import Rig, Trained
 from smore import local
 from smore.domain.loss import DEFAULT_BUDGET
+from smore.gpm import Gpm
+from zoo.model import card
+from zoo.train import input_wait
 
 CONNECTIONS: Final = 8
 ALONE_S: Final = 15.0
 #: A training's first iterations choose kernels and set its input wait.
 SETTLE_S: Final = 5.0
-MPS: Final = "nvidia-cuda-mps-control"
+MODES: Final = ("time-slice",)
 #: On a CPU partition one that was profiled with short iterations, so that windows are short; on a GPU the paper's size.
 TRAININGS: Final = {"cpu": Trained(model="resnet50", batch=2), "cuda": Trained(model="resnet50", batch=64, preset="paper")}
 
@@ -66,61 +69,33 @@ def partition(device: str) -> local.Partition:
     return overload.one_core_partitions()[-1]
 
 
-def modes(kind: str) -> tuple[str, ...]:
-    """Those that can be measured here."""
-    return ("time-slice", "mps") if kind == "cuda" and shutil.which(MPS) else ("time-slice",)
-
-
-@contextmanager
-def sharing(mode: str, device: str) -> Iterator[dict[str, str]]:
-    """What the platform's processes are told; for ``mps`` with a daemon of its own."""
-    if mode != "mps":
-        yield {"SMORE_WORKER__SHARING_MODE": mode}
-        return
-    with tempfile.TemporaryDirectory(prefix="smore-mps-") as folder:
-        told = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        environment = os.environ | told
-        subprocess.run([MPS, "-d"], env=environment | {"CUDA_VISIBLE_DEVICES": device}, check=True)
-        try:
-            yield told | {"SMORE_WORKER__SHARING_MODE": mode}
-        finally:
-            subprocess.run([MPS], env=environment, input="quit\n", text=True, check=False)
-
-
 class SmActive:
-    """Mean share of SMs at work since it was made, by NVML's GPM; :meth:`read` gives None where the device does not tell."""
+    """Mean share of SMs at work since it was made, by GPM; :meth:`read` gives None where the device does not tell."""
 
     def __init__(self, where: local.Partition) -> None:
-        self._first: Any = None
-        if where.kind != "cuda":
+        self._gpm: Gpm | None = None
+        if where.kind == "cpu":
             return
         import pynvml
 
-        self._nvml = pynvml
         try:
             pynvml.nvmlInit()
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(where.device)
-            if pynvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
-                self._first = pynvml.nvmlGpmSampleGet(self._handle, pynvml.nvmlGpmSampleAlloc())
+            handle, instance = pynvml.nvmlDeviceGetHandleByUUID(where.device), None
+            if where.kind == "mig":
+                instance = pynvml.nvmlDeviceGetGpuInstanceId(handle)
+                handle = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
         except pynvml.NVMLError:
-            self._first = None
+            return
+        if Gpm.supported(handle):
+            self._gpm = Gpm(handle, instance)
 
     def read(self) -> float | None:
-        if self._first is None:
+        """Once."""
+        if self._gpm is None:
             return None
-        nvml = self._nvml
-        try:
-            last = nvml.nvmlGpmSampleGet(self._handle, nvml.nvmlGpmSampleAlloc())
-            asked = nvml.c_nvmlGpmMetricsGet_t()
-            asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
-            asked.sample1, asked.sample2 = self._first, last
-            asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
-            nvml.nvmlGpmMetricsGet(asked)
-            nvml.nvmlGpmSampleFree(last)
-        except nvml.NVMLError:
-            return None
-        value = float(asked.metrics[0].value) / 100
-        return value if math.isfinite(value) else None
+        shares = self._gpm.sample()
+        self._gpm.close()
+        return shares.get("sm") if shares else None
 
 
 def utilisation(rig: Rig, gpu: str, begin: float, end: float) -> float | None:
@@ -130,17 +105,16 @@ def utilisation(rig: Rig, gpu: str, begin: float, end: float) -> float | None:
 
 
 def measure_mode(
-    mode: str, where: local.Partition, *, seconds: float, connections: int, budget: float, training: Trained, seed: int
+    mode: str, where: local.Partition, *, seconds: float, connections: int, budget: float, training: Trained, seed: int, table: bool | None
 ) -> tuple[dict[str, float], dict[str, object]]:
     """One mode from start to stop; its figures by their final names, and the point behind them."""
     report.progress(f"{mode} on {where.gpu} ({where.kind} {where.device})")
     found: dict[str, float] = {}
     with (
         tempfile.TemporaryDirectory(prefix="smore-harvest-") as folder,
-        sharing(mode, where.device) as told,
-        Rig(Path(folder), [where], preset=training.preset, environment=told) as rig,
+        Rig(Path(folder), [where], preset=training.preset, environment={"SMORE_WORKER__SHARING_MODE": mode}) as rig,
     ):
-        rig.prepare()
+        rig.prepare(table=where.kind == "cpu" if table is None else table, here=bool(table))
         solo = rig.solo()
         rig.train([training], budget=budget, lasting_s=300 + 2 * seconds)
         time.sleep(SETTLE_S)
@@ -153,6 +127,7 @@ def measure_mode(
         together, together_active = utilisation(rig, where.gpu, point.began, point.began + seconds), active.read()
         counter = next((one.utilisation_counter for _, one in rig.witness.reports.get(where.gpu, [])), "none")
         place = next((one.device for _, one in rig.witness.reports.get(where.gpu, [])), "")
+        stated = rig.client.statement(next(iter(rig.jobs.values())))
     found[f"harvest_s_per_s.{mode}"] = point.harvest.value
     found[f"harvest_low_s_per_s.{mode}"], found[f"harvest_high_s_per_s.{mode}"] = point.harvest.low, point.harvest.high
     if point.worst is not None:
@@ -165,6 +140,9 @@ def measure_mode(
     if point.admitted:
         found[f"dsr.{mode}"] = point.met / point.admitted
     found |= {f"solo_s.{name}": value for name, value in solo.items()}
+    found[f"stated_s.{mode}"] = stated.harvested_s
+    if stated.loss is not None and stated.loss_high is not None:
+        found[f"stated_loss.{mode}"], found[f"stated_bound.{mode}"] = stated.loss, stated.loss_high
     return found, {
         "mode": mode, "place": place, "counter": counter, "utilisation_alone": alone, "utilisation": together, **overload.row(point),
     }  # fmt: skip
@@ -173,34 +151,45 @@ def measure_mode(
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.harvest", description="What sharing gives and costs; see the docstring.")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--modes", type=lambda text: tuple(text.split(",")), help="sharing modes, with commas (default: all there are)")
+    parser.add_argument("--modes", type=lambda text: tuple(text.split(",")), default=MODES, help="sharing modes, with commas")
     parser.add_argument("--seconds", type=float, default=60.0, help="with functions")
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="closed-loop clients")
     parser.add_argument("--budget", type=float, default=DEFAULT_BUDGET, help="of the training, a fraction")
+    parser.add_argument(
+        "--input-wait", help="of the training: share of an iteration, 0 to <1; card; none (default: card on a CPU, else none)"
+    )
+    parser.add_argument(
+        "--table", action=argparse.BooleanOptionalAction, help="a degradation table that holds here must be there, or there is none"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     asked = parser.parse_args(arguments)
     if asked.seconds < 2 * overload.BLOCK_S or asked.connections < 1:
         parser.error(f"--seconds must be at least {2 * overload.BLOCK_S:g} and --connections above 0")
+    for mode in asked.modes:
+        if mode not in MODES:
+            parser.error(f"--modes: {mode!r} cannot be measured; there are {', '.join(MODES)}")
     where = partition(asked.device)
     kind: Device = "cpu" if where.kind == "cpu" else "cuda"
-    known = modes(kind)
-    wanted = asked.modes or known
-    for mode in wanted:
-        if mode not in known:
-            parser.error(f"--modes: {mode!r} cannot be measured here; there are {', '.join(known)}")
+    training = replace(TRAININGS[kind], input_wait=asked.input_wait)
+    try:
+        input_wait(training.input_wait, card(training.model), kind)
+    except ValueError as error:
+        parser.error(f"--input-wait: {error}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     figures: dict[str, float] = {}
     points: list[Mapping[str, object]] = []
-    for mode in wanted:
+    for mode in asked.modes:
         found, point = measure_mode(
-            mode, where, seconds=asked.seconds, connections=asked.connections, budget=asked.budget, training=TRAININGS[kind],
-            seed=asked.seed,
+            mode, where, seconds=asked.seconds, connections=asked.connections, budget=asked.budget, training=training,
+            seed=asked.seed, table=asked.table,
         )  # fmt: skip
         figures |= found
         points.append(point)
     if asked.json:
-        report.emit("bench.harvest", figures, training=TRAININGS[kind].workload, budget=asked.budget, points=points)
+        report.emit(
+            "bench.harvest", figures, training=training.workload, input_wait=training.input_wait, budget=asked.budget, points=points
+        )
     else:
         for name, value in sorted(figures.items()):
             print(f"{name:32}{report.rounded(value):>12g}")

@@ -101,8 +101,6 @@ PROBE_SHARE: Final = 0.1
 DEADLINE: Final = b"99999999.999"
 #: How often a load goes on because windows are missing.
 MOST_MORE: Final = 3
-#: What is declared of a function in the paper's size; the canary and the runs correct it.
-PAPER_PROFILE: Final = {"run_ms": {1: 10, 8: 20}, "load_ms": 3000, "usage_gain": 0.1, "degradation": 0.1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +118,8 @@ class Trained:
     model: str
     batch: int
     preset: str = "cpu"
+    #: As ``zoo.train --input-wait`` takes it; None = its default.
+    input_wait: str | None = None
 
     @property
     def workload(self) -> str:
@@ -473,8 +473,15 @@ class Rig:
                 raise RuntimeError(f"{what}: not within {PATIENCE_S:.0f} s; logs are in {self.home / 'logs'}")
             time.sleep(0.2)
 
-    def prepare(self, *, table: bool = True) -> None:
-        """Functions deployed and serving, the degradation table published (where ``table``), and nothing learned any more."""
+    def prepare(self, *, table: bool = True, here: bool = False) -> None:
+        """
+        Functions deployed and serving, the degradation table published (where ``table``), and nothing learned any more.
+
+        ``here``: the table must hold for these GPU instances; RuntimeError where it does not. Without ``table`` there is none: nothing
+        is learned from the start.
+        """
+        if not table:
+            local.stop(self.home, "learn")
         for one in self.functions:
             self.patiently(f"{one.model} deployed", partial(self._deploy, one))
         for one in self.functions:
@@ -482,8 +489,17 @@ class Rig:
         if table:
             tables = Tables(self.redis, self.prefix)
             self.patiently("a degradation table", tables.version)
-        # A fit in the middle of a measurement would take a core's time.
-        local.stop(self.home, "learn")
+            if here:
+                self._require_place(tables)
+            # A fit in the middle of a measurement would take a core's time.
+            local.stop(self.home, "learn")
+
+    def _require_place(self, tables: Tables) -> None:
+        current = tables.current()
+        known = {(place.device, place.sharing_mode) for place in current.places} if current is not None else set()
+        for gpu in self.client.gpus():
+            if (gpu.device, gpu.sharing_mode) not in known:
+                raise RuntimeError(f"the degradation table does not hold for {gpu.device} ({gpu.sharing_mode}): no rows of it in ml/data")
 
     def _deploy(self, one: Served) -> object:
         document = self.document(one)
@@ -498,24 +514,16 @@ class Rig:
         return self.client.function(name).revision > 0
 
     def document(self, one: Served) -> dict[str, Any]:
-        """The zoo's function.yaml with the deadline here; of the paper's sizes, with what is different about them."""
-        import yaml
+        """The zoo's function with the deadline here."""
+        # Its cards import torch: whoever serves nothing need not wait for that.
+        from zoo import documents
 
-        document: dict[str, Any] = yaml.safe_load((report.ROOT / "zoo" / "functions" / f"{one.model}.yaml").read_text())
-        spec = document["spec"]
+        found = documents.document(one.model, self._preset)
+        spec = found["spec"]
         spec["slo"] = {"deadline": f"{one.deadline_s * 1e3:g}ms"}
         spec["scaling"] |= {"keep_alive": -1}
         spec["limits"] |= {"max_pending": 10_000}
-        if self._preset == "paper":
-            from zoo.model import card
-
-            shapes = [
-                {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
-                for tensor in card(one.model).presets["paper"].inputs
-            ]
-            spec |= {"entrypoint": f"zoo.{one.model}:PaperFunction", "inputs": shapes, "resources": {"gpu_memory": "2GiB"}}
-            spec["profile"] = PAPER_PROFILE | {"model": f"{one.model}/paper"}
-        return document
+        return found
 
     def request(self, one: Served, *, deadline_s: float | None = None) -> bytes:
         """One invocation, ready to send; the same input each time, of the tensors that the function takes."""
@@ -608,7 +616,7 @@ class Rig:
                 name += f"-{partition.gpu}"
             argv = [
                 "zoo.train", "--model", training.model, "--preset", training.preset, "--batch", str(training.batch), "--device", device,
-                "--seconds", f"{lasting_s:.0f}",
+                "--seconds", f"{lasting_s:.0f}", *([] if training.input_wait is None else ["--input-wait", training.input_wait]),
             ]  # fmt: skip
             self.jobs[name] = self.client.start_job(name, argv, [partition.gpu], workload=training.workload, budget=budget).id
         for name, job in self.jobs.items():

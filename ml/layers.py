@@ -19,6 +19,9 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "dropout": (nn.Dropout, nn.Dropout2d),
 }
 
+#: What CUPTI calls copies and fills, which it lists among the kernels.
+NO_KERNELS = ("Memcpy", "Memset")
+
 
 def table_iii(module: nn.Module, batch: int, run: Callable[[], object], *, training: bool) -> dict[str, float]:
     """
@@ -61,7 +64,9 @@ def kernel_profile(run: Callable[[], object], *, cuda: bool, runs: int = 3) -> d
     """
     Kernels of one run by torch's profiler: ``per_run``, ``mean_us`` and ``longest_us``; operators where there is no GPU.
 
-    The longest is the stretch that nothing can interrupt on a GPU; a gate between runs cannot either.
+    The longest is the stretch that nothing can interrupt on a GPU; a gate between runs cannot either. Copies and fills are no kernels: a
+    copy from pageable memory is longer than most of them. The profiler stays attached to the process unless ``TEARDOWN_CUPTI=1`` is in
+    its environment.
     """
     from torch.profiler import ProfilerActivity, profile
 
@@ -71,7 +76,7 @@ def kernel_profile(run: Callable[[], object], *, cuda: bool, runs: int = 3) -> d
             run()
         if cuda:
             torch.cuda.synchronize()
-    events = [event for event in found.events() or () if not event.cpu_children]
+    events = [event for event in found.events() or () if not event.cpu_children and not event.name.startswith(NO_KERNELS)]
     lengths = [float(event.device_time_total if cuda else event.cpu_time_total) for event in events]
     lengths = [length for length in lengths if length > 0]
     if not lengths:

@@ -4,7 +4,12 @@ One workload's process in a profiling run: ``python -m ml.member --model bert --
 It loads one model in one role, then takes commands from its standard input, one JSON object a line, and answers each with one line:
 
 ``{"do": "prepare", "batch": 4}``
-    Makes that batch ready; answers with the features of table III, the kernel profile and, the first time, the cold start by phase.
+    Makes that batch ready; answers with the features of table III, the kernel profile, the most memory that the allocator held of the
+    device at this batch, and the cold start by phase.
+``{"do": "ready", "batch": 4}``
+    Makes that batch ready and runs it once where it has not run since: what memory it needs is taken then, not in a measured run.
+``{"do": "rest"}``
+    Gives the memory that the allocator keeps back to the device: the next runs are others'.
 ``{"do": "run", "batch": 4, "wait_s": 0.02, "from": t, "until": u}``
     Runs without a pause, one after the other, from now until ``u`` (seconds of CLOCK_MONOTONIC, which all processes share), a training
     waiting ``wait_s`` for its input before each iteration. Answers with the seconds of every run that lies within ``t`` to ``u``
@@ -103,6 +108,8 @@ class Member:
         self._subject: Subject = subject(arguments.model, arguments.preset, self._device)
         self._cold = {"import": _IMPORTED - _BEGAN, "context": context_s, "weights": time.monotonic() - began}
         self._batch = 0
+        #: Whether this batch has run since memory was given back.
+        self._warm = False
         self._described: dict[int, dict[str, Any]] = {}
 
     @property
@@ -110,11 +117,7 @@ class Member:
         return str(self._device).startswith("cuda")
 
     def prepare(self, batch: int) -> dict[str, Any]:
-        self._ready(batch)
-        if "first_run" not in self._cold:
-            began = time.monotonic()
-            self._subject.run()
-            self._cold["first_run"] = time.monotonic() - began
+        self.ready(batch)
         if batch not in self._described:
             training = self._role == "training"
             self._described[batch] = {
@@ -124,13 +127,27 @@ class Member:
         memory = float(torch.cuda.max_memory_reserved()) if self._cuda else None
         return self._described[batch] | {"cold_s": self._cold, "device_memory_bytes": memory}
 
-    def _ready(self, batch: int) -> None:
+    def ready(self, batch: int) -> None:
         if batch != self._batch:
             self._subject.prepare(batch)
-            self._batch = batch
+            self._batch, self._warm = batch, False
+            # What the batch before has taken is not this one's.
+            self.rest()
+            if self._cuda:
+                torch.cuda.reset_peak_memory_stats()
+        if not self._warm:
+            began = time.monotonic()
+            self._subject.run()
+            self._cold.setdefault("first_run", time.monotonic() - began)
+            self._warm = True
+
+    def rest(self) -> None:
+        if self._cuda:
+            torch.cuda.empty_cache()
+            self._warm = False
 
     def run(self, batch: int, wait_s: float, start: float, until: float) -> dict[str, Any]:
-        self._ready(batch)
+        self.ready(batch)
         seconds: list[float] = []
         busy_s = 0.0
         now = time.monotonic()
@@ -150,6 +167,12 @@ def _answer(member: Member, command: dict[str, Any]) -> dict[str, Any]:
     match command["do"]:
         case "prepare":
             return member.prepare(command["batch"])
+        case "ready":
+            member.ready(command["batch"])
+            return {}
+        case "rest":
+            member.rest()
+            return {}
         case "run":
             return member.run(command["batch"], command["wait_s"], command["from"], command["until"])
         case other:

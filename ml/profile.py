@@ -7,8 +7,13 @@ The rows are appended as they are measured; started again, it goes on after the 
 nvidia-ml-py, and none of the platform's servers, so it runs on a bare GPU machine; ``smore profiles import`` takes its rows in.
 
 On a GPU the models have their published sizes; on a **CPU partition**, which stands in for one, the small presets, with a training waiting
-for its input for a fixed part of each iteration (``ModelCard.input_wait``) and functions at a lower priority than training. The inputs are
+for its input for a fixed part of each iteration (``ModelCard.input_wait``) and functions at a lower priority than training. On a GPU a
+training waits for nothing unless ``--input-wait`` says so: what is measured then is what sharing a saturated device does. The inputs are
 synthetic, in the shapes of the data sets of table I.
+
+Utilisation of a GPU is the mean share of SMs at work, by NVML's GPM (Hopper and later, MIG instances too); elsewhere the share of time in
+which any kernel ran, by NVML. ``Place.counter`` says which. A file is gone on with on any machine of the same device, sharing mode and
+counter; its rows name the driver of their own day.
 """
 
 import argparse
@@ -20,21 +25,26 @@ import shlex
 import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from ml import rows
 from ml.plan import Amounts, Plan, Run
 from ml.rows import BadRow, Colocation, Member, Place, Solo, Timing, Workload
-from smore.place import cpu_partition, sharing
+from smore.place import NVML_COUNTER, cpu_partition, mps_daemon, sharing
 from zoo.model import NAMES, card
+from zoo.train import input_wait
+
+if TYPE_CHECKING:
+    from smore.gpm import Gpm
 
 ROOT = Path(__file__).parents[1]
 #: The zoo's names in the order of table I.
@@ -48,6 +58,10 @@ CONTROL_RUNS = 4
 WARM_UP_S = 0.4
 #: Processes kept at the same time; the one used longest ago makes room.
 PROCESSES = 30
+#: Between two looks at NVML.
+SAMPLE_S = 0.2
+#: NVML's utilisation is of the second before, so what it says in the first second of a window is not the window's.
+LAG_S = 1.0
 
 #: As for runners and serverful jobs (worker/processes.py): the allocator keeps what it has, or it alone doubles some run times.
 ALLOCATOR = {
@@ -58,17 +72,25 @@ ALLOCATOR = {
 }
 
 
+class BadDevice(Exception):
+    """Nothing can be measured on it; the message says why."""
+
+
 class MemberFailed(Exception):
     """A workload could not be prepared or run; the message is its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Shares of the device's time in a window, None where nothing tells; ``foreign`` by processes that are not measured."""
+    """
+    Shares of the device's time in a window, None where nothing tells; ``foreign`` by processes that are not measured, ``counters`` as
+    :class:`ml.rows.Solo` has them.
+    """
 
     total: float | None
     memory: float | None
     foreign: float | None
+    counters: Mapping[str, float] = field(default_factory=dict)
 
 
 class Device(Protocol):
@@ -81,6 +103,9 @@ class Device(Protocol):
     def start(self, argv: Sequence[str], role: rows.Role) -> "subprocess.Popen[str]": ...
 
     def watch(self, pids: Sequence[int]) -> "Watch": ...
+
+    def counters(self, pid: int) -> Mapping[str, float]:
+        """What it tells of itself and of a process that works on it, as :class:`ml.rows.Solo` has it."""
 
 
 class Watch(Protocol):
@@ -112,6 +137,9 @@ class CpuPartition:
     def watch(self, pids: Sequence[int]) -> Watch:
         return _CpuWatch(self._cores, pids)
 
+    def counters(self, pid: int) -> Mapping[str, float]:  # noqa: ARG002 - Device's signature
+        return {}
+
 
 class _CpuWatch:
     def __init__(self, cores: Sequence[int], pids: Sequence[int]) -> None:
@@ -140,12 +168,18 @@ class _CpuWatch:
 
 
 class CudaGpu:
-    """A GPU or MIG instance by index, shared by processes; NVML's utilisation: the share of time in which any kernel ran."""
+    """
+    A GPU by index, or what CUDA_VISIBLE_DEVICES names first (a MIG instance, too), shared by processes.
+
+    Raises BadDevice for a GPU that is divided into MIG instances: CUDA would take the first of them.
+    """
 
     preset = "paper"
 
     def __init__(self, index: int) -> None:
         import pynvml
+
+        from smore import gpm
 
         self._nvml = pynvml
         pynvml.nvmlInit()
@@ -154,55 +188,108 @@ class CudaGpu:
         handle = pynvml.nvmlDeviceGetHandleByIndex
         self._mig = self._visible.startswith("MIG-")
         self._handle = handle(int(self._visible)) if self._visible.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(self._visible)
+        if not self._mig and self._divided():
+            raise BadDevice("this GPU is divided into MIG instances: name one of them (nvidia-smi -L) in CUDA_VISIBLE_DEVICES")
+        #: Where GPM counts: a handle of the whole GPU and the number of the MIG instance on it.
+        self._whole = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self._handle) if self._mig else self._handle
+        self._instance: int | None = pynvml.nvmlDeviceGetGpuInstanceId(self._handle) if self._mig else None
+        self._gpm = gpm.Gpm.supported(self._whole)
         self.place = Place(
             device=_text(pynvml.nvmlDeviceGetName(self._handle)),
-            sharing_mode=sharing("mps" if _mps() else "time-slice"),
+            sharing_mode=sharing("mps" if mps_daemon() is not None else "time-slice"),
             driver=f"{_text(pynvml.nvmlSystemGetDriverVersion())}, torch {torch.__version__}",
-            counter="none" if self._mig else "nvml-utilization",
+            counter=gpm.COUNTER if self._gpm else "none" if self._mig else NVML_COUNTER,
         )
 
+    def _divided(self) -> bool:
+        try:
+            return bool(self._nvml.nvmlDeviceGetMigMode(self._handle)[0] == self._nvml.NVML_DEVICE_MIG_ENABLE)
+        except self._nvml.NVMLError:
+            return False  # it cannot be divided
+
     def start(self, argv: Sequence[str], role: rows.Role) -> "subprocess.Popen[str]":  # noqa: ARG002 - the same for both roles
-        return _popen(list(argv), {"CUDA_VISIBLE_DEVICES": self._visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+        # A kernel profile must not leave the profiler in a process that is measured afterwards.
+        environment = {"CUDA_VISIBLE_DEVICES": self._visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "TEARDOWN_CUPTI": "1"}
+        return _popen(list(argv), environment)
 
-    def watch(self, pids: Sequence[int]) -> Watch:  # noqa: ARG002 - NVML counts the device
-        return _NvmlWatch(self._nvml, None if self._mig else self._handle)
+    def watch(self, pids: Sequence[int]) -> Watch:  # noqa: ARG002 - the device is counted as a whole
+        from smore.gpm import Gpm
+
+        rates = None if self._mig else _NvmlRates(self._nvml, self._handle)
+        return _GpuWatch(rates, Gpm(self._whole, self._instance) if self._gpm else None)
+
+    def counters(self, pid: int) -> Mapping[str, float]:
+        nvml = self._nvml
+        asked: Mapping[str, Callable[[], float]] = {
+            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(self._whole) / 1e3,
+            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(self._whole, nvml.NVML_CLOCK_SM),
+        }
+        found: dict[str, float] = {}
+        for name, ask in asked.items():
+            with suppress(nvml.NVMLError):
+                found[name] = float(ask())
+        with suppress(nvml.NVMLError):
+            held = {one.pid: one.usedGpuMemory for one in nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)}
+            # In a container NVML may name other process numbers, or no memory.
+            if held.get(pid):
+                found["process_memory_bytes"] = float(held[pid])
+        return found
 
 
-class _NvmlWatch:
-    """Samples NVML from a thread, five times a second."""
+class _NvmlRates:
+    """Samples NVML's utilisation from a thread, five times a second."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
-        import threading
-
+        self._nvml, self._handle = nvml, handle
         self._samples: list[tuple[float, float]] = []
         self._end = threading.Event()
-        self._nvml, self._handle = nvml, handle
+        self._error = ""
         self._thread = threading.Thread(target=self._sample, daemon=True)
-        if handle is not None:
-            self._thread.start()
+        self._thread.start()
 
     def _sample(self) -> None:
-        while not self._end.wait(0.2):
-            rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
-            self._samples.append((rates.gpu / 100, rates.memory / 100))
+        began = time.monotonic()
+        while not self._end.wait(SAMPLE_S):
+            try:
+                rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
+            except self._nvml.NVMLError as error:
+                self._error = str(error)
+                return
+            if time.monotonic() - began >= LAG_S:
+                self._samples.append((rates.gpu / 100, rates.memory / 100))
+
+    def means(self) -> tuple[float, float] | None:
+        """Of kernels and of memory; None for a window that is shorter than the lag, or that an error, which is told, has cut."""
+        self._end.set()
+        self._thread.join()
+        if self._error:
+            print(f"\nNVML's utilisation is left out of this row: {self._error}", file=sys.stderr)
+            return None
+        if not self._samples:
+            return None
+        total, memory = (statistics.fmean(values) for values in zip(*self._samples, strict=True))
+        return total, memory
+
+
+class _GpuWatch:
+    def __init__(self, rates: _NvmlRates | None, gpm: "Gpm | None") -> None:
+        self._rates, self._gpm = rates, gpm
 
     def usage(self) -> Usage:
-        self._end.set()
-        if self._handle is not None:
-            self._thread.join()
-        if not self._samples:
-            return Usage(total=None, memory=None, foreign=None)
-        total, memory = (statistics.fmean(values) for values in zip(*self._samples, strict=True))
-        return Usage(total=total, memory=memory, foreign=None)
+        shares: Mapping[str, float] = {}
+        if self._gpm is not None:
+            shares = self._gpm.sample() or {}
+            self._gpm.close()
+            if not shares:
+                print("\nGPM gave no shares for this row", file=sys.stderr)
+        rates = self._rates.means() if self._rates is not None else None
+        total = shares.get("sm") if self._gpm is not None else rates[0] if rates else None
+        counters = {**shares, **({"nvml": rates[0]} if rates else {})}
+        return Usage(total=total, memory=rates[1] if rates else None, foreign=None, counters=counters)
 
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
-
-
-def _mps() -> bool:
-    """Whether an MPS daemon serves this machine's processes."""
-    return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()  # noqa: S108 - NVIDIA's own path
 
 
 def _popen(argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[str]":
@@ -218,18 +305,34 @@ def _popen(argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.P
 
 
 class Process:
-    """A member's process: one model in one role. Requests and answers are lines; ``ask`` may be called for several before ``answer``."""
+    """
+    A member's process: one model in one role. Requests and answers are lines; ``ask`` may be called for several before ``answer``.
+
+    It loads its model after its making; :meth:`loaded` waits for that.
+    """
 
     def __init__(self, device: Device, workload: Workload) -> None:
         argv = [sys.executable, "-m", "ml.member", "--model", workload.model, "--role", workload.role]
         self._process = device.start([*argv, "--preset", workload.preset, "--device", device.torch_device], workload.role)
         self.pid = self._process.pid
-        self.answer()
+        self._loaded = False
+        #: Whether it has run since it gave its memory back.
+        self.ran = False
+
+    def loaded(self) -> None:
+        """Raises MemberFailed where it could not load, once."""
+        if not self._loaded:
+            self._loaded = True
+            self.answer()
 
     def ask(self, **command: object) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
+        self.ran = self.ran or command["do"] != "rest"
+        try:
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise MemberFailed(f"its process ended with status {self._process.wait()}") from None
 
     def answer(self) -> dict[str, Any]:
         """Raises MemberFailed with what went wrong there."""
@@ -244,7 +347,8 @@ class Process:
 
     def end(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -258,6 +362,13 @@ class Processes:
     def __init__(self, device: Device, limit: int = PROCESSES) -> None:
         self._device, self._limit = device, limit
         self._found: dict[tuple[str, str, int], Process] = {}
+
+    def start(self, workloads: Iterable[Workload]) -> None:
+        """One process for each model and role, all loading at the same time, as many as are kept."""
+        for workload in workloads:
+            key = (workload.model, workload.role, 0)
+            if key not in self._found and len(self._found) < self._limit:
+                self._found[key] = Process(self._device, workload)
 
     def of(self, members: Sequence[Workload]) -> list[Process]:
         """A process for each; workloads of the same model and role get different ones."""
@@ -273,7 +384,21 @@ class Processes:
             self._found[key] = self._found.pop(key) if key in self._found else Process(self._device, workload)
             for old in [other for other in self._found if other not in keys][: max(0, len(self._found) - self._limit)]:
                 self._found.pop(old).end()
+        for key in keys:
+            self._found[key].loaded()
+        self._rest([key for key, process in self._found.items() if key not in keys and process.ran])
         return [self._found[key] for key in keys]
+
+    def _rest(self, keys: Sequence[tuple[str, str, int]]) -> None:
+        """Have them give back the memory that they keep; one that cannot answer is ended."""
+        for key in keys:
+            try:
+                self._found[key].ask(do="rest")
+                self._found[key].answer()
+            except MemberFailed:
+                self._found.pop(key).end()
+            else:
+                self._found[key].ran = False
 
     def drop(self, members: Sequence[Workload]) -> None:
         """End all processes of these models: one of them has failed, and which state it is in nobody knows."""
@@ -288,25 +413,38 @@ class Processes:
 class Campaign:
     """Measures runs and writes their rows."""
 
-    def __init__(self, device: Device, out: Path, *, window_s: float, command: str) -> None:
+    def __init__(
+        self, device: Device, out: Path, *, window_s: float, command: str, solo_s: float = SOLO_S, wait: str | None = None
+    ) -> None:
         self._device, self._out, self._window_s, self._command = device, out, window_s, command
+        self._solo_s, self._wait = solo_s, wait
         self._processes = Processes(device)
         self._solo: dict[Workload, Solo] = {}
         self.done: set[Run] = set()
         #: Workloads that failed, with their words: runs with them are passed over.
         self.failed: dict[Workload, str] = {}
         for row in rows.read(out) if out.exists() else ():
-            if row.place != device.place:
-                raise BadRow(
-                    f"{out.name} holds rows of {row.place.device} ({row.place.sharing_mode}, {row.place.driver}): use another file"
-                )
+            # Another driver may have measured them: that stands on each row, and predictions hold for the device.
+            if (row.place.key, row.place.counter) != (device.place.key, device.place.counter):
+                place = f"{row.place.device} ({row.place.sharing_mode}, {row.place.counter})"
+                raise BadRow(f"{out.name} holds rows of {place}: use another file")
             if isinstance(row, Solo):
+                if row.workload.role == "training" and (row.input_wait_s > 0) != (self._share(row.workload) > 0):
+                    raise BadRow(f"{out.name} holds {row.workload} with another input wait ({row.input_wait_s:g} s): use another file")
                 self._solo[row.workload] = row
             else:
                 self.done.add(Run(members=tuple(member.workload for member in row.members), repeat=row.repeat))
 
+    def _share(self, workload: Workload) -> float:
+        """Of an undisturbed iteration that waits for its input."""
+        return input_wait(self._wait, card(workload.model), self._device.torch_device) if workload.role == "training" else 0.0
+
     def end(self) -> None:
         self._processes.end()
+
+    def start(self, runs: Iterable[Run]) -> None:
+        """Let the processes that these runs need load at the same time."""
+        self._processes.start(workload for run in runs for workload in run.members)
 
     def measure(self, run: Run) -> None:
         """One co-location, after a run alone of each member that has none yet. A workload that fails is noted, not raised."""
@@ -336,12 +474,13 @@ class Campaign:
         process.ask(do="prepare", batch=workload.batch)
         found = process.answer()
         wait_s = 0.0
-        if workload.role == "training" and self._device.torch_device == "cpu":
-            share = card(workload.model).input_wait
+        if (share := self._share(workload)) > 0:
             answer = self._run(process, workload, 0.0, CONTROL_S["training"], least=8)
-            wait_s = answer["busy_s"] / len(answer["seconds"]) * share / (1 - share)
+            # Of the processor on a CPU, of the clock on a GPU, whose work is no process's time.
+            busy_s = answer["busy_s"] if self._device.torch_device == "cpu" else sum(answer["seconds"])
+            wait_s = busy_s / len(answer["seconds"]) * share / (1 - share)
         watch = self._device.watch([process.pid])
-        answer = self._run(process, workload, wait_s, SOLO_S)
+        answer = self._run(process, workload, wait_s, self._solo_s)
         usage = watch.usage()
         solo = Solo(
             place=self._device.place,
@@ -354,9 +493,10 @@ class Campaign:
             input_wait_s=wait_s,
             cold_s=found["cold_s"],
             kernels=found["kernels"],
-            seconds=SOLO_S,
+            seconds=self._solo_s,
             at=_now(),
             command=self._command,
+            counters={**usage.counters, **self._device.counters(process.pid)},
         )
         rows.write(self._out, solo)
         self._solo[workload] = solo
@@ -374,6 +514,10 @@ class Campaign:
     def _together(self, run: Run) -> Colocation:
         processes = self._processes.of(run.members)
         solos = [self._solo[workload] for workload in run.members]
+        for process, workload in zip(processes, run.members, strict=True):
+            process.ask(do="ready", batch=workload.batch)
+        for process in processes:
+            process.answer()
         controls: dict[Workload, Timing] = {}
         for process, solo in zip(processes, solos, strict=True):
             if solo.workload in controls:
@@ -434,6 +578,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--function-nice", type=int, default=5, help="CPU partition: priority of functions below training, 0 to 19")
     parser.add_argument("--minutes", type=float, help="stop in time; the most informative runs come first")
     parser.add_argument("--window", type=float, default=12.0, help="seconds of a co-location")
+    parser.add_argument("--solo", type=float, default=SOLO_S, help="seconds of a run alone")
+    parser.add_argument("--input-wait", help="share of a training's iteration, 0 to <1; card: the model's; none (default: card on a CPU)")
+    parser.add_argument(
+        "--positions",
+        type=int,
+        choices=range(1, 5),
+        help="the pairs' first rounds at so many of each model's four batches: few workloads have to be measured alone (default: mixed)",
+    )
+    parser.add_argument("--order", choices=("mixed", "pairs"), default="mixed", help="pairs: the other kinds after them")
+    parser.add_argument("--parallel", action="store_true", help="let the first processes load at the same time, not one after another")
     parser.add_argument("--pairs", type=int, default=240, help="of the 1,024 training x function")
     parser.add_argument("--functions", type=int, default=64, help="function x function")
     parser.add_argument("--several", type=int, default=60, help="with two or more functions")
@@ -448,6 +602,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
     if not 0 <= options.function_nice <= 19:
         parser.error("--function-nice must be within 0 to 19")
+    if options.solo <= 0 or options.window <= 0:
+        parser.error("--solo and --window must be above 0")
+    try:
+        input_wait(options.input_wait, card(MODELS[0]), options.device)
+    except ValueError as error:
+        parser.error(f"--input-wait: {error}")
     return options
 
 
@@ -457,7 +617,11 @@ def main(arguments: Sequence[str]) -> int:
     words = [options.out.name if word == str(options.out) else word for word in arguments]
     command = "python -m ml.profile " + shlex.join(words)
     began = time.monotonic()
-    device: Device = CpuPartition(options.cores, options.function_nice) if options.device == "cpu" else CudaGpu(options.index)
+    try:
+        device: Device = CpuPartition(options.cores, options.function_nice) if options.device == "cpu" else CudaGpu(options.index)
+    except BadDevice as error:
+        print(error, file=sys.stderr)
+        return 2
 
     def batches(model: str, role: rows.Role) -> Sequence[int]:
         preset = card(model).presets[device.preset]
@@ -465,17 +629,20 @@ def main(arguments: Sequence[str]) -> int:
 
     amounts = Amounts(
         pairs=options.pairs, functions=options.functions, several=options.several, repeated=options.repeated,
-        repeated_functions=options.repeated_functions, times=options.times, k_max=options.k_max,
+        repeated_functions=options.repeated_functions, times=options.times, k_max=options.k_max, positions=options.positions,
+        pairs_first=options.order == "pairs",
     )  # fmt: skip
     runs = Plan(options.models.split(","), device.preset, batches).runs(amounts)
     with ExitStack() as stack:
         try:
-            campaign = Campaign(device, options.out, window_s=options.window, command=command)
+            campaign = Campaign(device, options.out, window_s=options.window, command=command, solo_s=options.solo, wait=options.input_wait)
         except BadRow as error:
             print(error, file=sys.stderr)
             return 2
         stack.callback(campaign.end)
         todo = [run for run in runs if run not in campaign.done]
+        if options.parallel:
+            campaign.start(todo)
         for measured, run in enumerate(todo):
             seconds = time.monotonic() - began
             each = seconds / measured if measured else options.window + 6

@@ -92,6 +92,9 @@ class Solo:
     ``features``: :data:`FEATURES`. ``utilisation`` and ``memory_utilisation`` are shares of the device's time, None where no counter
     tells. ``input_wait_s``: the part of an iteration in which it waits for its input. ``cold_s``: seconds by phase (import, context,
     weights, first_run). ``kernels``: what a kernel profile of some runs gave (count per run, mean and longest microseconds).
+    ``device_memory_bytes``: the most that torch's allocator held of the device at this batch. ``counters``: what else the device told, by
+    name, as far as it tells: shares of the time by GPM (``sm``, ``occupancy``, ``tensor``, ``dram``, ``graphics``) and by NVML (``nvml``),
+    ``process_memory_bytes`` (the process's whole, context included), ``power_limit_w``, ``sm_clock_mhz``.
     """
 
     place: Place
@@ -107,6 +110,7 @@ class Solo:
     seconds: float
     at: str
     command: str = ""
+    counters: Mapping[str, float] = field(default_factory=dict)
     row: Literal["solo"] = "solo"
     version: int = VERSION
 
@@ -214,6 +218,8 @@ def parse(document: Mapping[str, Any]) -> Row:
         _finite(values["features"])
         _finite(values["cold_s"])
         _finite(values["kernels"])
+        # Rows that were written before there were any have none.
+        _finite(values.get("counters", {}))
         return Solo(**values)
     if kind == "colocation":
         members = tuple(

@@ -58,6 +58,8 @@ TRACE = ROOT.parent / "shared" / "data" / "azure2019" / "invocations.csv.gz"
 FUNCTIONS = ("echo", "silero", "deepfm", "mobilenet", "bert", "resnet50")
 #: Trained; one on each of the first GPU instances.
 MODELS = ("resnet50", "mobilenet")
+#: Their batch, by the size of the model: one that was profiled.
+BATCHES = {"cpu": 8, "paper": 64}
 #: Steps of a job before it is measured: its own calibration of the input wait, and some more.
 SETTLE_STEPS = 12
 #: Requests per second for each core that partitions have.
@@ -534,13 +536,18 @@ def trainings(partitions: Sequence[local.Partition], lasting_s: float) -> list[T
             name=f"train-{model}",
             partition=partition,
             argv=(
-                "zoo.train", "--model", model, "--preset", "cpu", "--batch", "8",
+                "zoo.train", "--model", model, "--preset", preset_of(partition), "--batch", str(BATCHES[preset_of(partition)]),
                 "--seconds", f"{lasting_s:.0f}", "--device", "cpu" if partition.kind == "cpu" else "cuda",
             ),
-            workload=f"{model}/cpu/training/8",
+            workload=f"{model}/{preset_of(partition)}/training/{BATCHES[preset_of(partition)]}",
         )
         for model, partition in zip(MODELS, partitions, strict=False)
     ]  # fmt: skip
+
+
+def preset_of(partition: local.Partition) -> str:
+    """The size of the models on it: the paper's on a GPU."""
+    return "cpu" if partition.kind == "cpu" else "paper"
 
 
 class DemoFailed(Exception):
@@ -795,10 +802,13 @@ class Demo:
         )
 
     async def _deploy(self, client: AsyncClient) -> dict[str, Function]:
+        # A checkout's: the zoo is no part of the package.
+        from zoo import documents
+
         deployed: dict[str, Function] = {}
         for name in FUNCTIONS:
             self._enter(Phase.DEPLOY, name)
-            deployed[name] = await client.deploy(ROOT / "zoo" / "functions" / f"{name}.yaml")
+            deployed[name] = await client.deploy(documents.document(name, preset_of(self._partitions[0])))
         deadline = time.monotonic() + PATIENCE_S
         while any(one.revision == 0 for one in deployed.values()):
             if time.monotonic() > deadline:

@@ -25,8 +25,8 @@ hypothesis_settings.register_profile("suite", derandomize=True, database=None)
 hypothesis_settings.register_profile("search", print_blob=True)
 hypothesis_settings.load_profile("suite")
 
-# A developer's own platform must not be what the tests run against.
-for name in [name for name in os.environ if name.startswith("SMORE_")]:
+# A developer's own platform must not be what the tests run against; SMORE_TEST_DEVICE is for the tests.
+for name in [name for name in os.environ if name.startswith("SMORE_") and not name.startswith("SMORE_TEST_")]:
     del os.environ[name]
 
 

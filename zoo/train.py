@@ -1,15 +1,18 @@
 """
-A serverful training job: ``python -m zoo.train --model resnet50 --preset cpu --batch 16``.
+A serverful training job: ``python -m zoo.train --model resnet50 --batch 16``.
+
+It trains on the GPU that it sees, in the paper's size; where it sees none, on the CPU in the small one.
 
 Real forward and backward passes and optimiser steps on synthetic data, on one thread. SIGTERM ends it after the iteration at
 hand; at the end it prints one summary. Iterations are reported through ``smore.track``.
 
 **Input wait.** A training job on a GPU leaves it idle while it waits for its data; that idle time is what SMore gives to
 functions. With ``--input-wait 0.4`` an iteration waits for its batch first, for such a time that the wait is 40 % of an undisturbed
-iteration; without the option a CPU takes what the model's card says and a GPU none. The time is set once, from the compute time of the
-first iterations, and stays: a storage does not become slower because a neighbour takes the processor. So a neighbour stretches the
-computing part only, and the job's degradation is what it would be. On a CPU the compute time is measured as CPU time of this process, so
-that a neighbour which is there already does not lengthen the wait; on a GPU as wall time.
+iteration; ``card`` takes the model's own share, ``none`` waits for nothing; without the option a CPU takes the card's and a GPU
+none. The time is set once, from the compute time of the first iterations, and stays: a storage does not become slower because a
+neighbour takes the processor. So a neighbour stretches the computing part only, and the job's degradation is what it would be. On a
+CPU the compute time is measured as CPU time of this process, so that a neighbour which is there already does not lengthen the wait;
+on a GPU as wall time.
 """
 
 import argparse
@@ -44,8 +47,8 @@ class Options:
     batch: int = 16
     iterations: int | None = None
     seconds: float | None = None
-    #: None = the card's on a CPU, none on a GPU.
-    input_wait: float | None = None
+    #: As :func:`input_wait` takes it.
+    input_wait: str | None = None
     seed: int = 0
     device: str = "cpu"
     json: bool = False
@@ -69,6 +72,21 @@ class Summary:
     stopped: bool
 
 
+def input_wait(asked: str | None, described: ModelCard, device: str) -> float:
+    """
+    The share of an undisturbed iteration that waits for input: a number of 0 to <1, ``card`` (the model's) or ``none``; None = the card's
+    on a CPU, none on a GPU. Raises ValueError for anything else.
+    """
+    if asked is None:
+        asked = "card" if device == "cpu" else "none"
+    if asked in ("card", "none"):
+        return described.input_wait if asked == "card" else 0.0
+    share = float(asked)
+    if not 0 <= share < 1:
+        raise ValueError(f"a share of 0 up to, not including, 1 is expected, not {asked}")
+    return share
+
+
 class InputWait:
     """
     The wait for a batch: a fixed time, ``share / (1 - share)`` times the median compute time of the first iterations.
@@ -77,8 +95,6 @@ class InputWait:
     """
 
     def __init__(self, share: float) -> None:
-        if not 0 <= share < 1:
-            raise ValueError(f"input wait: a share of 0 up to, not including, 1 is expected, not {share}")
         self._share = share
         self._computed: list[float] = []
         self.seconds = 0.0
@@ -148,7 +164,7 @@ def train(options: Options, stop: Stop) -> Summary:
     described = card(options.model)
     training = Training(described, options)
     on_cpu = options.device == "cpu"
-    wait = InputWait(options.input_wait if options.input_wait is not None else described.input_wait if on_cpu else 0.0)
+    wait = InputWait(input_wait(options.input_wait, described, options.device))
     clock = time.process_time if on_cpu else time.perf_counter
     times: list[float] = []
     losses: list[float] = []
@@ -185,17 +201,27 @@ def parse(arguments: Sequence[str]) -> Options:
     """Command line to options."""
     parser = argparse.ArgumentParser(prog="zoo.train", description="A training job on synthetic data.")
     parser.add_argument("--model", required=True, choices=NAMES)
-    parser.add_argument("--preset", default="cpu", choices=("paper", "cpu"))
+    parser.add_argument("--preset", choices=("paper", "cpu"), help="the model's size; default: paper on a GPU, cpu on a CPU")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--iterations", type=int)
     parser.add_argument("--seconds", type=float)
-    parser.add_argument("--input-wait", type=float, help="share of an iteration, 0 to <1; default: the model's own on a CPU")
+    parser.add_argument(
+        "--input-wait", help="share of an iteration, 0 to <1; card: the model's own; none. Default: card on a CPU, else none"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", help="cpu or cuda; default: cuda where there is one")
     parser.add_argument("--json", action="store_true", help="print the summary as one line of JSON")
-    options = Options(**vars(parser.parse_args(arguments)))
-    if options.batch < 1 or not 0 <= (options.input_wait or 0.0) < 1:
-        parser.error("--batch must be at least 1 and --input-wait within 0 to <1")
+    asked = parser.parse_args(arguments)
+    # A job on a CPU partition sees no GPU, whatever the machine has.
+    asked.device = asked.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    asked.preset = asked.preset or ("cpu" if asked.device == "cpu" else "paper")
+    options = Options(**vars(asked))
+    try:
+        input_wait(options.input_wait, card(options.model), options.device)
+    except ValueError as error:
+        parser.error(f"--input-wait: {error}")
+    if options.batch < 1:
+        parser.error("--batch must be at least 1")
     return options
 
 

@@ -1,4 +1,7 @@
-"""A whole platform in processes, once for a module: what `make up` starts, in a home of its own."""
+"""
+A whole platform in processes, once for a module: what `make up` starts, in a home of its own, on one CPU partition; with
+``SMORE_TEST_DEVICE=cuda`` on the first GPU (with ``-n0``: two platforms on one GPU are strangers to each other, and both stand still).
+"""
 
 import os
 import socket
@@ -27,6 +30,13 @@ class Platform:
     key: str
     client: Client
     redis: "redis.Redis"
+    #: The GPU instance.
+    gpu: str
+
+    @property
+    def worker(self) -> str:
+        """The name of its worker's process."""
+        return f"worker-{self.gpu}"
 
     def pid(self, name: str) -> int:
         return eventually(lambda: local.pid(self.home, name), what=f"{name} running")
@@ -47,6 +57,16 @@ class Platform:
         self.client.deploy(body)
 
 
+def partitions() -> int | tuple[local.Partition, ...]:
+    """What the platform runs on. Skips where a GPU is asked for and there is none."""
+    if os.environ.get("SMORE_TEST_DEVICE", "cpu") == "cpu":
+        return 1
+    found = local.gpu_partitions()
+    if not found:
+        pytest.skip("NVML finds no GPU")
+    return found[:1]
+
+
 @pytest.fixture(scope="module")
 def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """With what the module asks for in its ``ENVIRONMENT``."""
@@ -56,11 +76,12 @@ def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     before = dict(os.environ)
     os.environ |= {"SMORE_API__PORT": str(port), **getattr(request.module, "ENVIRONMENT", {})}
     try:
-        end = local.up(home, config=Settings(), partitions=1)
+        end = local.up(home, config=Settings(), partitions=partitions())
         key = (home / "key").read_text().strip()
         with Client(end.gateway_url, key) as client, redis.from_url(end.redis_url) as connection:
             eventually(lambda: httpx.get(f"{end.gateway_url}/readyz", timeout=30).status_code == 200, 60, "readiness")
-            yield Platform(home=home, url=end.gateway_url, key=key, client=client, redis=connection)
+            (gpu,) = eventually(lambda: client.gpus(), 30, "the GPU instance")
+            yield Platform(home=home, url=end.gateway_url, key=key, client=client, redis=connection, gpu=gpu.id)
             # Training outlives the platform on purpose, so it is ended first.
             for job in client.jobs():
                 client.stop_job(job.id)

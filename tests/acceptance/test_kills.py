@@ -76,14 +76,14 @@ class Traffic:
 
 
 def zygotes(platform: Platform) -> list[int]:
-    worker = psutil.Process(platform.pid("worker-cpu0"))
+    worker = psutil.Process(platform.pid(platform.worker))
     return eventually(lambda: [child.pid for child in worker.children() if "worker.zygote" in child.cmdline()], what="a zygote")
 
 
 KILLS: dict[str, Callable[[Platform], list[int]]] = {
     "gateway": lambda p: [p.pid("gateway")],
     "beat": lambda p: [p.pid("beat")],
-    "worker and its zygote": lambda p: [p.pid("worker-cpu0"), *zygotes(p)],
+    "worker and its zygote": lambda p: [p.pid(p.worker), *zygotes(p)],
     "runner": lambda p: eventually(lambda: p.runner_pids("nap"), what="a runner")[:1],
     "redis and leader": lambda p: [p.pid("redis"), p.leader_pid()],
     "postgres": lambda p: [p.pid("postgres")],

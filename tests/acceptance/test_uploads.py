@@ -143,7 +143,7 @@ def test_after_kill_9_of_its_worker_it_is_back(platform: Platform, greeter: Path
     assert built
     say(platform)
     runners = platform.runner_pids("greeter")
-    os.kill(platform.pid("worker-cpu0"), signal.SIGKILL)
+    os.kill(platform.pid(platform.worker), signal.SIGKILL)
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in runners), 20, "its runners have ended with it")
     eventually(lambda: say(platform) == "hello you", 60, "the function")
     assert {path: path.stat().st_ino for path in environments.glob("*.json")} == built, "the environment was not built again"

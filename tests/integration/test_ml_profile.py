@@ -22,7 +22,8 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
 
     def run(*words: str) -> list[rows.Row]:
         few = ["--functions", "0", "--several", "0", "--repeated", "0", "--repeated-functions", "0", "--window", "1.5"]
-        assert profile.main(["--out", str(out), "--device", "cpu", "--cores", CORE, "--models", "mobilenet", *few, *words]) == 0
+        here = ["--device", "cpu", "--cores", CORE, "--models", "mobilenet"]
+        assert profile.main(["--out", str(out), *here, "--parallel", "--order", "pairs", *few, *words]) == 0
         return rows.read(out)
 
     return run

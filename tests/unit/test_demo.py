@@ -12,6 +12,7 @@ from smore.client import ApiError, Function, Gpu, Invocation, Unreachable
 from smore.demo import Due, Outcome, Phase, Sent
 from smore.domain.function import TensorSpec
 from smore.domain.invocation import State
+from zoo import documents
 
 
 class TestTraffic:
@@ -247,7 +248,23 @@ def test_a_job_for_each_of_the_first_partitions() -> None:
     made = demo.trainings(partitions, 600)
     assert [one.partition.gpu for one in made] == ["cpu0", "cpu1"]
     assert made[0].argv[:3] == ("zoo.train", "--model", "resnet50")
+    assert made[0].workload == "resnet50/cpu/training/8"
     assert demo.trainings(partitions[:1], 600) == made[:1]
+
+
+def test_on_a_gpu_the_models_have_the_papers_size() -> None:
+    (made,) = demo.trainings([local.Partition(gpu="gpu0", kind="cuda", device="GPU-a")], 600)
+    assert " ".join(made.argv).endswith("--preset paper --batch 64 --seconds 600 --device cuda")
+    assert made.workload == "resnet50/paper/training/64"
+    assert documents.document("resnet50", "paper")["spec"] | {"slo": None} == documents.document("resnet50")["spec"] | {
+        "slo": None,
+        "entrypoint": "zoo.resnet50:PaperFunction",
+        "resources": {"gpu_memory": "2GiB"},
+        "inputs": [{"name": "image", "datatype": "FP32", "shape": [-1, 3, 224, 224]}],
+        "profile": documents.PAPER_PROFILE | {"model": "resnet50/paper"},
+    }
+    # No model of a card has one size.
+    assert documents.document("silero", "paper") == documents.document("silero")
 
 
 def test_arguments() -> None:

@@ -64,3 +64,26 @@ def test_few_models_are_enough() -> None:
     runs = plan.runs(Amounts(pairs=16, functions=3, several=5, repeated=1, repeated_functions=0, times=2))
     assert {workload.model for run in runs for workload in run.members} == {"bert"}
     assert sum(len(run.members) > 2 for run in runs) == 3  # two, three or four of the one function there is
+
+
+def test_few_positions_need_few_workloads_alone() -> None:
+    first = list(PLAN.pairs(1))[:64]
+    assert {(run.members[0].batch, run.members[1].batch) for run in first} == {(2, 1)}
+    assert len({workload for run in first for workload in run.members}) == 16
+    assert len({(run.members[0].model, run.members[1].model) for run in first}) == 64
+    # The others follow, each once.
+    whole = list(PLAN.pairs(1))
+    assert len(whole) == len(set(whole)) == 1024
+    assert {(run.members[0].batch, run.members[1].batch) for run in list(PLAN.pairs(2))[:256]} == {(2, 1), (2, 4), (4, 1), (4, 4)}
+
+
+def test_pairs_may_come_first_and_functions_at_the_smallest_batch_too() -> None:
+    runs = PLAN.runs(Amounts(pairs=64, functions=40, several=9, repeated=8, repeated_functions=0, times=2, positions=1, pairs_first=True))
+    assert len(runs) == 64 + 40 + 9 + 8
+    assert all(run.members[0].role == "training" and len(run.members) == 2 and not run.repeat for run in runs[:64])
+    functions = [run for run in runs if run.members[0].role == "function"]
+    assert {workload.batch for run in functions[:36] for workload in run.members} == {1}
+    # What was alone for the pairs is alone for these too.
+    assert {workload for run in runs[64:] for workload in run.members if workload.batch == 1 or workload.role == "training"} <= {
+        workload for run in runs[:64] for workload in run.members
+    }

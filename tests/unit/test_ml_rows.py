@@ -46,6 +46,14 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert rows.read(tmp_path / "rows.jsonl") == written
 
 
+def test_counters_are_numbers_and_older_rows_have_none() -> None:
+    told = asdict(replace(solo(TRAINING), counters={"sm": 0.4, "power_limit_w": 700.0}))
+    assert rows.parse(told) == replace(solo(TRAINING), counters={"sm": 0.4, "power_limit_w": 700.0})
+    assert rows.parse({name: value for name, value in told.items() if name != "counters"}) == solo(TRAINING)
+    with pytest.raises(BadRow, match="sm is"):
+        rows.parse(told | {"counters": {"sm": float("nan")}})
+
+
 def test_the_committed_rows_can_be_read() -> None:
     for path in sorted((Path(__file__).parents[2] / "ml" / "data").glob("*.jsonl")):
         for profile in profiles(rows.read(path)):

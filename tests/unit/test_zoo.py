@@ -19,7 +19,7 @@ from smore.domain.function import FunctionSpec, parse_name, parse_spec
 from smore.handler import Handler
 from tests.rounding import rounding
 from zoo.model import NAMES, Blank, ModelFunction, card, fill
-from zoo.train import CALIBRATION, WARM_UP, InputWait
+from zoo.train import CALIBRATION, WARM_UP, InputWait, input_wait, parse
 
 ROOT = Path(__file__).parents[2]
 YAML_FILES = sorted((ROOT / "zoo" / "functions").glob("*.yaml"))
@@ -362,4 +362,28 @@ def test_the_input_wait_is_a_fixed_share_of_an_undisturbed_iteration() -> None:
     wait.observe(1.0)  # a neighbour: the wait stays
     assert wait.seconds == pytest.approx(0.04)
     with pytest.raises(ValueError, match="share"):
-        InputWait(1.0)
+        input_wait("1.0", card("bert"), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words", "expected"),
+    [
+        (False, [], ("cpu", "cpu")),
+        (True, [], ("cuda", "paper")),
+        (True, ["--device", "cpu"], ("cpu", "cpu")),
+        (True, ["--preset", "cpu"], ("cuda", "cpu")),
+    ],
+)
+def test_a_training_takes_the_gpu_and_the_papers_size_where_there_is_one(
+    gpu: bool, words: list[str], expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    options = parse(["--model", "resnet50", *words])
+    assert (options.device, options.preset) == expected
+
+
+def test_the_share_of_the_input_wait() -> None:
+    bert = card("bert")
+    assert input_wait(None, bert, "cpu") == input_wait("card", bert, "cuda") == bert.input_wait > 0
+    assert input_wait(None, bert, "cuda") == input_wait("none", bert, "cpu") == 0
+    assert input_wait("0.3", bert, "cuda") == 0.3

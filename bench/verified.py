@@ -1,0 +1,93 @@
+"""
+What was seen to work on a GPU, and the table that says so: ``python -m bench.verified .gpu/verified.json``.
+
+A feature is *verified* by stages of ``bench.gpu``: by all of its stages, on the same device, each of them ``ok``. The command writes the
+GPU column of the table in ``docs/gpu.md`` from such a file: a row that the file names gets its date, device and evidence, another row
+stays as it is.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "gpu.md"
+BEGIN: Final = "<!-- verified on: bench.verified writes the GPU column -->"
+END: Final = "<!-- end of verified on -->"
+#: The column of the table that is written, from 0.
+COLUMN: Final = 2
+
+#: Feature, as the table names it → the stages that together show it.
+PROOFS: Final[Mapping[str, Sequence[str]]] = {
+    "invocations, batching, warm pool, jobs": ("harvest0", "path"),
+    "kills of every process": ("kills",),
+    "NVML: health, memory of processes, GPM": ("facts", "tests"),
+    "memory caps on CUDA": ("tests",),
+    "profiler (`ml.profile`), measured rows": ("pairs",),
+    "degradation table of rows measured there": ("pairs", "harvest"),
+    "budgets: accounts, closed loop, statement": ("harvest0", "harvest"),
+    "prewarming: live holds; standby runners": ("path", "cold"),
+    "Open Inference Protocol (tritonclient)": ("oip",),
+    "uploaded folders, environments": ("uploads",),
+    "functions shut in": ("cell", "hostile"),
+    "large payloads in memory beside Redis": ("platform",),
+    "weights parked in pinned host memory": ("tests", "parking", "cold"),
+    "strangers on a GPU": ("tests", "platform"),
+}
+
+
+def verified(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """
+    Feature → date, device, evidence, and the driver and torch (several where its stages ran with several). ``stages`` as ``state.json``
+    has them; what ran on a CPU partition verifies nothing.
+    """
+    found = {}
+    for feature, needed in PROOFS.items():
+        seen = [stages.get(name, {}) for name in needed]
+        if any(one.get("status") != "ok" or one.get("on") != "cuda" for one in seen):
+            continue
+        devices = {one.get("device", "") for one in seen}
+        if len(devices) == 1:
+            found[feature] = {
+                "date": max(one["date"] for one in seen)[:10],
+                "device": devices.pop(),
+                "evidence": "; ".join(f"{name} at {one['revision']}" for name, one in zip(needed, seen, strict=True)),
+                "software": "; ".join(sorted({one["software"] for one in seen})),
+            }
+    return found
+
+
+def write(page: str, rows: Mapping[str, Mapping[str, str]]) -> str:
+    """The page with these rows' cells. ValueError where the table is not there or lacks a row."""
+    table = re.search(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", page, re.DOTALL)
+    if table is None:
+        raise ValueError(f"there is no table between {BEGIN} and {END}")
+    lines, missing = table[1].splitlines(), set(rows)
+    for number, line in enumerate(lines):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        row = rows.get(cells[0]) if len(cells) > COLUMN else None
+        if row is not None:
+            missing.discard(cells[0])
+            cells[COLUMN] = f"{row['date']}, {row['device']} ({row['evidence']})"
+            lines[number] = f"| {' | '.join(cells)} |"
+    if missing:
+        raise ValueError(f"the table has no row {', '.join(sorted(missing))}")
+    return page[: table.start(1)] + "\n".join(lines) + "\n" + page[table.end(1) :]
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="bench.verified", description="Write the GPU column of docs/gpu.md.")
+    parser.add_argument("file", type=Path, help="verified.json of bench.gpu")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    asked = parser.parse_args(words)
+    rows: dict[str, dict[str, str]] = json.loads(asked.file.read_text())
+    asked.page.write_text(write(asked.page.read_text(), rows))
+    print(f"{len(rows)} rows")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
