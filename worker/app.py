@@ -109,7 +109,7 @@ class Worker:
             activity=self.pool.activity, gate=self.gate, seed=self.boot, probe_share=own.probe_share, probe_max_s=own.probe_max_s,
             memory_of=device.process_memory_mib, quick_memory_of=device.quick_memory_mib, computing=device.computing,
             users=users_of(own.attach_users), started=self._join_group,
-            changed=lambda: self.heartbeat.wake(), feed=lambda id_: Feed(client, config.redis.prefix, id_, own.gpu),
+            changed=lambda: self.heartbeat.wake(), feed=lambda id_: Feed(client, config.redis.prefix, id_, own.gpu), kept=own.keeper,
         )  # fmt: skip
         self.executor = Executor(
             config=own, device=device, boot=self.boot, queue=self.queue, catalog=catalog, pool=self.pool,

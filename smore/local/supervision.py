@@ -37,9 +37,10 @@ class ProcessStatus:
     uptime_s: float
 
 
-def configuration(*, run: Path, logs: Path | None, root: Path, groups: Mapping[str, Iterable[Process]]) -> str:
+def configuration(*, run: Path, logs: Path | None, root: Path, groups: Mapping[str, Iterable[Process]], controlled: bool = True) -> str:
     """
     The text of supervisord.conf. ``logs``: the folder of everybody's logs, None = the supervisor's own standard output.
+    ``controlled``: whether it listens to :class:`Supervisor`, beside signals.
 
     Raises ValueError for a path that the file's syntax cannot hold.
     """
@@ -54,9 +55,13 @@ def configuration(*, run: Path, logs: Path | None, root: Path, groups: Mapping[s
             nocleanup="true",
             **({"user": "root"} if os.geteuid() == 0 else {}),
         ),
-        _section("unix_http_server", file=str(run / "supervisor.sock"), chmod="0700"),
-        _section("rpcinterface:supervisor", **{"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"}),
     ]
+    if controlled:
+        factory = "supervisor.rpcinterface:make_main_rpcinterface"
+        sections += [
+            _section("unix_http_server", file=str(run / "supervisor.sock"), chmod="0700"),
+            _section("rpcinterface:supervisor", **{"supervisor.rpcinterface_factory": factory}),
+        ]
     for priority, (group, programs) in enumerate(groups.items(), 1):
         members = list(programs)
         if not members:
