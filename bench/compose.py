@@ -29,14 +29,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import psutil
 
-from bench.kills import LOADED, Answers, Load, Witness, account
+from bench.faults import LOADED
+from bench.kills import Answers, Load, Witness, account
 from bench.report import ROOT, emit, progress
 from smore.settings import Settings
 
@@ -94,11 +95,14 @@ class Failed(Exception):
     """A command that should have worked, with the end of what it said."""
 
 
-def command(*words: str, timeout_s: float = 900, cwd: Path | None = None, given: str | None = None, **environment: str) -> str:
-    """Its standard output. Raises Failed."""
+def command(
+    *words: str, timeout_s: float = 900, cwd: Path | None = None, given: str | None = None, environment: Mapping[str, str] | None = None
+) -> str:
+    """Its standard output; ``environment`` on top of ours. Raises Failed."""
     try:
         done = subprocess.run(
-            words, cwd=cwd, env={**os.environ, **environment}, input=given, capture_output=True, text=True, timeout=timeout_s, check=False
+            words, cwd=cwd, env={**os.environ, **(environment or {})}, input=given, capture_output=True, text=True, timeout=timeout_s,
+            check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise Failed(f"{' '.join(words)}: not done within {timeout_s:g} s") from error
@@ -174,7 +178,9 @@ class Bench:
         self._gateway_url = f"http://{self._host}:{port}"
         clone = folder / "first"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True, umask=0o077)
-        services = command("docker", "compose", "-f", "docker-compose.yml", "config", "--services", cwd=clone, **_PASSWORDS).split()
+        services = command(
+            "docker", "compose", "-f", "docker-compose.yml", "config", "--services", cwd=clone, environment=_PASSWORDS
+        ).split()
         changes: dict[str, Any] = {name: {"image": IMAGE} for name in services if name not in ("redis", "postgres")}
         changes["trainings"] = {"image": KEPT}
         # For the witness of this benchmark and for the second host, as docs/how-to/second-host.md says.
@@ -210,6 +216,8 @@ class Bench:
     async def settle(self, step: str) -> None:
         """Wait until everything is healthy, and count what does not become so."""
         wrong = ["/readyz"]
+        # The engine does not notice at once that somebody has died.
+        await asyncio.sleep(1)
         until = time.monotonic() + HEALTHY_S
         while wrong and time.monotonic() < until:
             await asyncio.sleep(0.5)
@@ -241,7 +249,7 @@ class Bench:
     async def cli(self, *words: str, given: str | None = None) -> str:
         environment = {"SMORE_URL": self.url, "SMORE_API_KEY": self.key, "PYTHONPATH": str(ROOT)}
         return await asyncio.to_thread(
-            command, sys.executable, "-m", "smore.cli", *words, cwd=self._folder, given=given, timeout_s=120, **environment
+            command, sys.executable, "-m", "smore.cli", *words, cwd=self._folder, given=given, timeout_s=120, environment=environment
         )
 
     async def train(self, gpu: str) -> str:
@@ -304,8 +312,6 @@ class Bench:
         await asyncio.sleep(IDLE_S)
         after = _engine_cpu_s()
         self.figures["idle_cpu"] = sum(max(0.0, spent - before[pid]) for pid, spent in after.items() if pid in before) / IDLE_S
-        memory = [process.memory_info().rss for process in map(psutil.Process, after) if process.is_running()]
-        self.figures["processes_gib"] = sum(memory) / 2**30
 
     async def under_load(self) -> "asyncio.Task[None]":
         spec = {
@@ -339,8 +345,9 @@ class Bench:
         spec = "entrypoint: handler:Spy, slo: {deadline: 200s}, limits: {timeout: 150s}, batching: {max_size: 1}"
         (folder / "function.yaml").write_text(f"apiVersion: smore/v1\nkind: Function\nmetadata: {{name: spy}}\nspec: {{{spec}}}\n")
         await self.cli("deploy", "spy")
-        looking = asyncio.create_task(self.cli("invoke", "spy", "--async", "--input", json.dumps({"words": self._words, "seconds": SPY_S})))
-        invocation = re.findall(r"[\w-]{16,}", await looking)[0]
+        # By standard input: the spy may see the command lines of this machine's processes too.
+        asked = json.dumps({"words": self._words, "seconds": SPY_S})
+        invocation = re.findall(r"[\w-]{16,}", await self.cli("invoke", "spy", "--async", "--input", "-", given=asked))[0]
         await asyncio.sleep(SPY_S / 3)
         await asyncio.to_thread(self.first.run, "restart", "redis")
         until = time.monotonic() + 4 * SPY_S
