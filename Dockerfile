@@ -1,11 +1,15 @@
-# One image for every process; docker-compose.yml names the commands. Never built under a Docker engine so far.
+# One image for every process; docker-compose.yml names the commands.
 FROM python:3.11-slim
 ENV PYTHONUNBUFFERED=1 PYTHONPATH=/app PIP_NO_CACHE_DIR=1 MALLOC_ARENA_MAX=2
 WORKDIR /app
+# To the kernel the number is the user. The first number that Debian would give is 999, which the images of Postgres and Valkey have too.
+RUN useradd --uid 10001 --create-home smore && mkdir /data && chown smore /data
 COPY pyproject.toml constraints.txt README.md ./
 COPY smore/__init__.py smore/__init__.py
 RUN pip install -c constraints.txt -e '.[examples,node]'
 COPY . .
-RUN python -m scheduler.policy
-RUN useradd --system --create-home smore && mkdir /data && chown smore /data
+# COPY keeps the modes of the checkout, which umask 077 takes from everybody but its owner. The user below cannot write compiled files here.
+RUN chmod -R a+rX . && python -m compileall -q .
 USER smore
+# As this user: numba takes compiled code only from a folder to which it may write, which is this user's home.
+RUN python -m scheduler.policy

@@ -9,6 +9,8 @@ import gc
 import math
 import os
 import re
+import signal
+import sys
 from asyncio import CancelledError
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -194,6 +196,8 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
+    # uvicorn raises the signal once more after it has ended in order.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     uvicorn.run(
         create_app(config),
         host=config.api.host,

@@ -144,7 +144,8 @@ class Probe(threading.Thread):
 class Load:
     """Open loop at a fixed rate: 60 % synchronous, 30 % asynchronous, 10 % with an Idempotency-Key and repeated until answered."""
 
-    def __init__(self, url: str, key: str, tally: Path, answers: Answers) -> None:
+    def __init__(self, url: str, key: str, tally: Path, answers: Answers, rate: float = RATE) -> None:
+        self._rate = rate
         self._http = httpx.AsyncClient(
             base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=45.0, event_hooks={"response": [answers]},
             limits=httpx.Limits(max_connections=4000, max_keepalive_connections=100),
@@ -158,7 +159,7 @@ class Load:
     async def run(self) -> None:
         due = time.monotonic()
         while not self._stop:
-            due += 1 / RATE
+            due += 1 / self._rate
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             n = len(self.sent)
             one = Sent(n=n, key=f"kill-{n}" if n % 10 == 0 else "")
@@ -305,52 +306,57 @@ class Bench:
             await asyncio.sleep(0.1)
         return time.monotonic() - since
 
-    # ---- the account --------------------------------------------------------------------------------------------------------------------
-
     async def account(self) -> dict[str, float]:
-        """What became of every invocation, at most 60 s after the load ended."""
-        accepted = [one for one in self.load.sent if one.accepted]
-        states = {one.id: one.state for one in accepted if one.status == 200}
-        open_ = [one.id for one in accepted if one.status != 200]
-        turn = asyncio.Semaphore(ASKED_AT_ONCE)
-
-        async def ask(path: str) -> dict[str, Any] | None:
-            async with turn:
-                answer = await self.load.get(path)
-                return answer.json() if answer.status_code == 200 else None
-
-        until = time.monotonic() + 60
-        while True:
-            found = await asyncio.gather(*(ask(f"/v1/invocations/{id_}") for id_ in open_))
-            ended = {id_: said["state"] for id_, said in zip(open_, found, strict=True) if said and said["state"] in TERMINAL}
-            states |= ended
-            open_ = [id_ for id_ in open_ if id_ not in ended]
-            if not open_ or time.monotonic() > until:
-                break
-            await asyncio.sleep(0.5)
-        done = [one for one in accepted if one.status == 200]
-        stored = await asyncio.gather(*(ask(f"/v1/invocations/{one.id}/result") for one in done))
-        differing = sum(said is not None and said.get("output") != one.output for one, said in zip(done, stored, strict=True))
         ran = Counter(int(line) for line in self.tally.read_text().split() if line != "-1")
-        doubled_ends = sum(count - 1 for count in self.witness.ends.values() if count > 1)
-        doubled_keys = sum(len(one.ids) > 1 for one in self.load.sent)
-        counts = Counter(states.values())
-        progress(f"sent {len(self.load.sent)}, accepted {len(accepted)}, {dict(counts)}, open {len(open_)}")
-        answers = Counter(one.status for one in self.load.sent)
-        progress(f"answers by status {dict(sorted(answers.items()))} (0 = connection broke)")
+        figures = await account(self.load, self.witness.ends, ran)
         for what, times in self.answers.failed.items():
             progress(f"answered 500, {times} times: {what}")
-        return {
-            "lost": len(open_),
-            "doubled": doubled_ends + differing + doubled_keys,
-            "executed_twice": sum(count - 1 for count in ran.values() if count > 1),
-            "status_500": sum(self.answers.failed.values()),
-            "sent": len(self.load.sent),
-            "accepted": len(accepted),
-            "succeeded": counts["succeeded"],
-            "failed": counts["failed"],
-            "expired": counts["expired"],
-        }
+        return figures | {"status_500": sum(self.answers.failed.values())}
+
+
+async def account(load: Load, ends: Counter[str], ran: Counter[int]) -> dict[str, float]:
+    """
+    What became of every invocation, at most 60 s after the load ended. ``ends``: how often each ended, by the event stream; ``ran``: how
+    often each number was executed.
+    """
+    accepted = [one for one in load.sent if one.accepted]
+    states = {one.id: one.state for one in accepted if one.status == 200}
+    open_ = [one.id for one in accepted if one.status != 200]
+    turn = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def ask(path: str) -> dict[str, Any] | None:
+        async with turn:
+            answer = await load.get(path)
+            return answer.json() if answer.status_code == 200 else None
+
+    until = time.monotonic() + 60
+    while True:
+        found = await asyncio.gather(*(ask(f"/v1/invocations/{id_}") for id_ in open_))
+        ended = {id_: said["state"] for id_, said in zip(open_, found, strict=True) if said and said["state"] in TERMINAL}
+        states |= ended
+        open_ = [id_ for id_ in open_ if id_ not in ended]
+        if not open_ or time.monotonic() > until:
+            break
+        await asyncio.sleep(0.5)
+    done = [one for one in accepted if one.status == 200]
+    stored = await asyncio.gather(*(ask(f"/v1/invocations/{one.id}/result") for one in done))
+    differing = sum(said is not None and said.get("output") != one.output for one, said in zip(done, stored, strict=True))
+    doubled_ends = sum(count - 1 for count in ends.values() if count > 1)
+    doubled_keys = sum(len(one.ids) > 1 for one in load.sent)
+    counts = Counter(states.values())
+    progress(f"sent {len(load.sent)}, accepted {len(accepted)}, {dict(counts)}, open {len(open_)}")
+    answers = Counter(one.status for one in load.sent)
+    progress(f"answers by status {dict(sorted(answers.items()))} (0 = connection broke)")
+    return {
+        "lost": len(open_),
+        "doubled": doubled_ends + differing + doubled_keys,
+        "executed_twice": sum(count - 1 for count in ran.values() if count > 1),
+        "sent": len(load.sent),
+        "accepted": len(accepted),
+        "succeeded": counts["succeeded"],
+        "failed": counts["failed"],
+        "expired": counts["expired"],
+    }
 
 
 async def _prepare(bench: Bench) -> None:

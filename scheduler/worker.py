@@ -29,8 +29,8 @@ def main(queue: str, name: str) -> None:
 
         register_record(app, config)
     app.worker_main(
-        ["worker", "-Q", queue, "-P", "threads", "-c", str(THREADS[queue]), "-n", f"{name}@%h", "--without-gossip", "--without-mingle",
-         "--without-heartbeat", "-l", "WARNING"]
+        ["--quiet", "worker", "-Q", queue, "-P", "threads", "-c", str(THREADS[queue]), "-n", f"{name}@%h", "--without-gossip",
+         "--without-mingle", "--without-heartbeat", "-l", "WARNING"]
     )  # fmt: skip
 
 

@@ -1,65 +1,140 @@
 """
 ``python -m smore.alive NAME``: whether a process of the platform on this machine is at work; for healthchecks. Exit code 0 or 1.
 
-``gateway`` answers on its port, ``node`` has a GPU worker that reports for each of its GPU instances, and every other name (``beat``,
-``scheduler-0``, ``control``…) is a Celery process, which is connected to Redis and has said something lately. It imports little, because it
-is started every few seconds.
+- ``gateway``: its ``/readyz`` says that the platform can run an invocation, so a scheduler leads and a GPU instance has reported;
+- ``node``: there is a report of each of its GPU instances, which lives for two seconds;
+- ``trainings``: the keeper takes connections (worker/keeper.py);
+- every other name (``beat``, ``scheduler-0``, ``control``…) is a Celery process, which is connected to Redis and has said something lately;
+  a scheduler is well only where one of them leads.
+
+Standard library alone, its settings read from the environment by name: it is started every few seconds, and importing a client of Redis
+would cost ten times as much as asking.
 """
 
 import os
 import socket
 import sys
-import time
-import urllib.request
-
-import redis
-
-from smore.settings import Settings, settings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO, Final
+from urllib.parse import parse_qs, unquote, urlsplit
 
 #: Seconds within which a Celery process speaks to Redis: beat fires and workers ask for work once a second.
-SILENT_S = 15
+SILENT_S: Final = 15
+_PATIENCE_S: Final = 3
+#: Of an answer, bytes: the list of Redis' clients has some 300 for each.
+_MOST: Final = 16 << 20
 
 
-def alive(name: str, config: Settings) -> str:
-    """'' or what is wrong. Raises redis-py's errors and OSError, which say the same."""
+class Refused(Exception):
+    """What Redis has answered instead."""
+
+
+def alive(name: str, given: Mapping[str, str]) -> str:
+    """'' or what is wrong; ``given`` is the environment. Raises OSError and Refused, which say the same."""
     if name == "gateway":
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.api.host, config.api.host)  # noqa: S104 - an address to replace
-        with urllib.request.urlopen(f"http://{host}:{config.api.port}/healthz", timeout=3) as answer:
-            return "" if answer.status == 200 else f"HTTP {answer.status}"
-    if config.redis.url is None:
+        return _gateway(given.get("SMORE_API__HOST", "127.0.0.1"), int(given.get("SMORE_API__PORT", "8400")))
+    run = Path(given.get("SMORE_HOME", ".smore")) / "run"
+    if name == "trainings":
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as keeper:
+            keeper.connect(str(run / "trainings.sock"))
+        return ""
+    url, prefix = given.get("SMORE_REDIS__URL"), given.get("SMORE_REDIS__PREFIX", "smore:")
+    if url is None:
         return "SMORE_REDIS__URL is not set"
-    with redis.from_url(config.redis.url, socket_timeout=3, socket_connect_timeout=3) as client:
-        return _node(client, config) if name == "node" else _celery(client, name)
+    return _node(url, prefix, names_file(run)) if name == "node" else _celery(url, prefix, name)
 
 
-def _celery(client: "redis.Redis", name: str) -> str:
+def names_file(run: Path) -> Path:
+    """Where this machine's node writes the names of its GPU instances, one a line."""
+    return run / f"node-{socket.gethostname()}.gpus"
+
+
+def _gateway(host: str, port: int) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - an address to replace
+    with socket.create_connection((host, port), _PATIENCE_S) as connection:
+        connection.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        with connection.makefile("rb") as answer:
+            status = answer.readline(100).split(b" ", 2)
+            return "" if status[1:2] == [b"200"] else b" ".join([*status, answer.read(4096)]).decode(errors="replace")
+
+
+def _celery(url: str, prefix: str, name: str) -> str:
+    leader, clients = _ask(url, ("EXISTS", f"{prefix}leader"), ("CLIENT", "LIST"))
     wanted = f"smore-{name}:{socket.gethostname()}:"
-    idle = [int(one["idle"]) for one in client.client_list() if one.get("name", "").startswith(wanted)]
+    described = [dict(word.partition("=")[::2] for word in line.split(" ")) for line in clients.splitlines()]
+    idle = [int(one["idle"]) for one in described if one.get("name", "").startswith(wanted)]
     if not idle:
         return f"{name} of this machine is not connected to Redis"
-    return "" if min(idle) <= SILENT_S else f"{name} has been silent for {min(idle)} s"
+    if min(idle) > SILENT_S:
+        return f"{name} has been silent for {min(idle)} s"
+    return "no scheduler leads" if name.startswith("scheduler") and leader == "0" else ""
 
 
-def _node(client: "redis.Redis", config: Settings) -> str:
-    from smore.fleet import Fleet
-    from smore.local.layout import node_partitions
-
+def _node(url: str, prefix: str, names: Path) -> str:
     try:
-        wanted = {part.gpu for part in node_partitions(config.node, sorted(os.sched_getaffinity(0)))}
-    except ValueError as error:
-        return str(error)
-    now = time.time()
-    reports = {one.gpu for one in Fleet(client, config.redis.prefix).reports() if now - one.at < SILENT_S}
-    missing = sorted(wanted - reports)
+        wanted = names.read_text().split()
+    except FileNotFoundError:
+        return "no node has started here"
+    answers = _ask(url, *(("EXISTS", f"{prefix}gpu:{gpu}") for gpu in wanted))
+    missing = [gpu for gpu, there in zip(wanted, answers, strict=True) if there == "0"]
     return f"no report of {', '.join(missing)}" if missing else ""
+
+
+def _ask(url: str, *commands: tuple[str, ...]) -> list[str]:
+    """What Redis answers to each, integers as text. The URL as redis-py takes it, with the options that name a user or a certificate."""
+    parts, options = urlsplit(url), {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+    with _connect(parts.scheme, unquote(parts.path), parts.hostname or "localhost", parts.port or 6379, options) as connection:
+        user = options.get("username") or unquote(parts.username or "")
+        password = options.get("password") or unquote(parts.password or "")
+        login = [("AUTH", *([user] if user else []), password)] if password else []
+        words = [*login, *commands]
+        connection.sendall(b"".join(_packed(command) for command in words))
+        with connection.makefile("rb") as answers:
+            return [_read(answers) for _ in words][len(login) :]
+
+
+def _connect(scheme: str, path: str, host: str, port: int, options: Mapping[str, str]) -> socket.socket:
+    if scheme == "unix":
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        local.settimeout(_PATIENCE_S)
+        local.connect(path)
+        return local
+    connection = socket.create_connection((host, port), _PATIENCE_S)
+    if scheme != "rediss":
+        return connection
+    import ssl
+
+    context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
+    if options.get("ssl_cert_reqs") == "none":
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    elif options.get("ssl_check_hostname", "").lower() in ("false", "no", "0"):
+        context.check_hostname = False
+    return context.wrap_socket(connection, server_hostname=host)
+
+
+def _packed(command: tuple[str, ...]) -> bytes:
+    words = [word.encode() for word in command]
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+
+
+def _read(answers: BinaryIO) -> str:
+    """A line, a number or a string of Redis' protocol."""
+    line = answers.readline(4096)
+    kind, rest = line[:1], line[1:].strip().decode(errors="replace")
+    if kind == b"$":
+        return answers.read(min(int(rest), _MOST) + 2)[:-2].decode(errors="replace")
+    if kind in (b"+", b":"):
+        return rest
+    raise Refused(rest or "Redis has closed the connection")
 
 
 def main() -> None:
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m smore.alive gateway|node|beat|scheduler-0|…")
+        sys.exit("usage: python -m smore.alive gateway|node|trainings|beat|scheduler-0|…")
     try:
-        wrong = alive(sys.argv[1], settings())
-    except (redis.RedisError, OSError) as error:
+        wrong = alive(sys.argv[1], os.environ)
+    except (Refused, OSError) as error:
         wrong = str(error)
     if wrong:
         sys.exit(wrong)

@@ -205,6 +205,9 @@ class WorkerSettings(BaseModel):
     #: Users of this machine, by name or number, whose processes a project's key may have watched as its training (docs/security.md); "*" =
     #: anybody. The worker's own user is one of them unless it is root. An operator's key may name any process.
     attach_users: tuple[str, ...] = ()
+    #: Trainings are started by ``python -m worker.keeper`` of the same home, in a container of its own, so that they do not end with the
+    #: worker's container. Both need one PID namespace.
+    keeper: bool = False
     #: Whether such an environment may have packages that come as source alone: their build runs what they bring, in a cell
     #: (docs/security.md). Off, wheels alone are installed.
     sdists: bool = False

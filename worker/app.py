@@ -122,6 +122,7 @@ class Worker:
             memory_of=device.process_memory_mib, quick_memory_of=device.quick_memory_mib, computing=device.computing,
             users=users_of(own.attach_users), started=self._join_group, owns_rest=device.handler_device == "cuda",
             changed=lambda: self.heartbeat.wake(), feed=lambda id_: Feed(client, config.redis.prefix, id_, own.gpu), born_on=cores,
+            kept=own.keeper,
         )  # fmt: skip
         self.executor = Executor(
             config=own, device=device, boot=self.boot, queue=self.queue, catalog=catalog, pool=self.pool,

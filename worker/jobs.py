@@ -9,10 +9,8 @@ writes and told apart by whether a function ran meanwhile.
 
 import os
 import secrets
-import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -28,12 +26,12 @@ from smore.domain.job import REFUSED, RESERVE, JobState
 from smore.domain.loss import DEFAULT_BUDGET, Sample
 from smore.fleet import AttachJob, JobReport, StartJob
 from smore.track import TrackReader
-from worker import proc, shim, watch
+from worker import keeper, proc, shim, watch
 from worker.activity import Activity
-from worker.device import pinned
 from worker.feed import Feed
 from worker.gate import Due, Gate
-from worker.processes import MALLOC, ROOT, scrubbed
+from worker.keeper import Started, Training
+from worker.processes import MALLOC, ROOT
 from worker.windows import Closing, Windows
 
 log = observability.logger(__name__)
@@ -54,7 +52,7 @@ SETTLED_ITERATIONS: Final = 50
 UNTOLD_S: Final = 600.0
 #: Growth of its peak by no more than this fraction is none.
 _STILL: Final = 0.01
-#: For its shim to start a job, and to write down how it ended.
+#: For its shim to write down how it ended.
 _SHIM_S: Final = 10.0
 #: A job's own variables may not undo what keeps it to its entry point, its device and its tracking file.
 _RESERVED: Final = ("SMORE_", "LD_", "PYTHON", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
@@ -107,7 +105,7 @@ class _Job:
     record: Record
     reader: TrackReader | Feed
     windows: Windows
-    #: Its shim; None where it was adopted.
+    #: Its shim; None where it was adopted or is the keeper's child.
     child: "subprocess.Popen[bytes] | None" = None
     #: Monotonic time at which its process was first seen to have ended, while its shim had still to say how.
     gone_at: float | None = None
@@ -161,7 +159,8 @@ class Jobs:
 
     ``memory_of`` gives the MiB of the device that a process holds, ``computing`` those of every process on it, None where it cannot tell;
     ``users`` are those whose processes may be attached (None = anybody's); ``started`` is told the process number of every job of our own,
-    adopted ones too. ``feed`` makes the reader of an attached job's steps.
+    adopted ones too. ``feed`` makes the reader of an attached job's steps. ``kept``: jobs are started by the keeper of this home and not
+    by this process.
     ``cores``: of a CPU partition, which its jobs keep to; ``born_on``: of the machine, on which those of a GPU are started
     (none = where the worker is).
     ``gate`` is told whether a job runs. ``probe_share`` and ``probe_max_s``: see :class:`~worker.windows.Windows`, whose times follow from
@@ -191,9 +190,12 @@ class Jobs:
         changed: Callable[[], None],
         born_on: Sequence[int] = (),
         owns_rest: bool = False,
+        kept: bool = False,
     ) -> None:
         self._gpu = gpu
         self._owns_rest = owns_rest
+        self._home = home
+        self._kept = kept
         self._folder = home / "run" / "jobs"
         self._logs = home / "logs"
         self._entrypoints = entrypoints
@@ -261,12 +263,12 @@ class Jobs:
             # Written before the process is there: a worker that is killed in between must not start it again, only lose it.
             self._write(record)
             try:
-                job.child, record.pid = self._spawn(record, command.env)
+                job.child, begun = self._begin(record, command.env)
             except OSError as error:
                 self._refuse(job, f"it could not be started: {error}")
                 return
-            record.start = proc.start_time(record.pid) or 0
-            record.shim, record.shim_start = job.child.pid, proc.start_time(job.child.pid) or 0
+            record.pid, record.start = begun.pid, proc.start_time(begun.pid) or 0
+            record.shim, record.shim_start = begun.shim, proc.start_time(begun.shim) or 0
             self._write(record)
             self._started(record.pid)
             log.info("job started", job=record.id, pid=record.pid, argv=record.argv)
@@ -327,43 +329,21 @@ class Jobs:
         windows = Windows(seed=seed, share=self._probe_share, longest_s=self._probe_max_s, since=time.time())
         return _Job(record, self._feed(record.id) if record.tracked else TrackReader(str(self._track(record.id))), windows)
 
-    def _spawn(self, record: Record, env: Mapping[str, str]) -> tuple["subprocess.Popen[bytes]", int]:
-        """Its shim and its process number. Raises OSError."""
+    def _begin(self, record: Record, env: Mapping[str, str]) -> tuple["subprocess.Popen[bytes] | None", Started]:
+        """Its shim, where that is our child, and the process numbers. Raises OSError."""
         own = {name: value for name, value in env.items() if not name.startswith(_RESERVED)}
         threads = {"OMP_NUM_THREADS": "1"} if self._cores else {}
-        # A core of a partition has one arena. A training that feeds a GPU has many threads, and no use for what the platform
-        # has set for itself.
+        # A core of a partition has one arena. A training that feeds a GPU has many threads.
         allocator = MALLOC if self._cores else {}
-        inherited = {name: value for name, value in scrubbed({}).items() if not name.startswith("MALLOC_")}
         ours = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "SMORE_TRACK": str(self._track(record.id)), TOKEN: record.token}
-        reader, writer = os.pipe()
-        try:
-            with open(self._logs / f"job-{record.id}.log", "ab") as output, pinned(self._cores or self._born_on):
-                child = subprocess.Popen(
-                    [
-                        *(sys.executable, "-I", "-S", str(Path(shim.__file__)), str(self._status(record.id)), str(writer)),
-                        *(sys.executable, "-m", *record.argv),
-                    ],
-                    pass_fds=[writer],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                    cwd=ROOT,
-                    env={**inherited, **threads, **own, **allocator, **self._environment, **ours},
-                )
-            os.close(writer)
-            writer = -1
-            said = os.read(reader, 32) if select.select([reader], [], [], _SHIM_S)[0] else b""
-        finally:
-            os.close(reader)
-            if writer >= 0:
-                os.close(writer)
-        if not said:
-            child.kill()
-            child.wait()
-            raise OSError("its shim did not start it")
-        return child, int(said)
+        training = Training(
+            argv=record.argv, env={**threads, **own, **allocator, **self._environment, **ours}, cores=self._cores or self._born_on,
+            status=str(self._status(record.id)), log=str(self._logs / f"job-{record.id}.log"),
+        )  # fmt: skip
+        if self._kept:
+            return None, keeper.ask(self._home, training)
+        child, pid = keeper.start(training)
+        return child, Started(pid=pid, shim=child.pid)
 
     def stop(self, id_: str) -> None:
         """SIGTERM now, SIGKILL after :data:`STOP_S`; an attached one is let go and trains on."""

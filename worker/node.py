@@ -11,6 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
+from smore.alive import names_file
 from smore.local import supervision
 from smore.local.embedded import private_folder, write_private
 from smore.local.layout import node_partitions, worker_processes
@@ -35,7 +36,9 @@ def main() -> None:
     # Of the group that starts by itself: here nothing waits for servers, which the workers do on their own.
     groups = {SERVERS: worker_processes(parts, config.node.metrics_port)}
     own = private_folder(run / f"node-{socket.gethostname()}")
-    write_private(file, supervision.configuration(run=own, logs=None, root=ROOT, password=supervision.make_password(own), groups=groups))
+    write_private(file, supervision.configuration(run=own, logs=None, root=ROOT, groups=groups))
+    # For the healthcheck, to which NVML would be dear.
+    write_private(names_file(run), "".join(f"{part.gpu}\n" for part in parts))
     for part in parts:
         print(f"{part.gpu}: {part.kind} {part.device}", flush=True)
     command = supervision.foreground(file)

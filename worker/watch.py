@@ -14,9 +14,10 @@ from typing import Final
 from worker import proc
 
 #: What is started as ``python -m <module>``.
-_MODULES: Final = frozenset(
-    {"api.app", "scheduler.worker", "scheduler.beat", "scheduler.retrain", "worker.app", "worker.node", "worker.zygote", "migrations"}
-)
+_MODULES: Final = frozenset({
+    "api.app", "scheduler.worker", "scheduler.beat", "scheduler.retrain", "worker.app", "worker.node", "worker.keeper", "worker.zygote",
+    "migrations",
+})  # fmt: skip
 _SUPERVISOR: Final = "smore/local/daemon.py"
 #: The names of servers, as the kernel knows them.
 _SERVERS: Final = frozenset({"redis-server", "valkey-server", "postgres", "supervisord"})

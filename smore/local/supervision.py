@@ -56,10 +56,10 @@ def _read_password(run: Path) -> str | None:
         return None
 
 
-def configuration(*, run: Path, logs: Path | None, root: Path, password: str, groups: Mapping[str, Iterable[Process]]) -> str:
+def configuration(*, run: Path, logs: Path | None, root: Path, groups: Mapping[str, Iterable[Process]], password: str | None = None) -> str:
     """
     The text of supervisord.conf. ``logs``: the folder of everybody's logs, None = the supervisor's own standard output. ``password``: what
-    its socket asks for.
+    its socket asks :class:`Supervisor` for, None = it has no socket and listens to signals alone.
 
     Raises ValueError for a path that the file's syntax cannot hold.
     """
@@ -74,9 +74,13 @@ def configuration(*, run: Path, logs: Path | None, root: Path, password: str, gr
             nocleanup="true",
             **({"user": "root"} if os.geteuid() == 0 else {}),
         ),
-        _section("unix_http_server", file=str(run / "supervisor.sock"), chmod="0700", username=_USER, password=password),
-        _section("rpcinterface:supervisor", **{"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"}),
     ]
+    if password is not None:
+        factory = "supervisor.rpcinterface:make_main_rpcinterface"
+        sections += [
+            _section("unix_http_server", file=str(run / "supervisor.sock"), chmod="0700", username=_USER, password=password),
+            _section("rpcinterface:supervisor", **{"supervisor.rpcinterface_factory": factory}),
+        ]
     for priority, (group, programs) in enumerate(groups.items(), 1):
         members = list(programs)
         if not members:

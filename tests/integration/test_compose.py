@@ -17,12 +17,12 @@ from sqlalchemy import Engine
 
 from smore import alive
 from smore.local import layout
-from smore.settings import ApiSettings, NodeSettings, Settings
+from smore.settings import ApiSettings, NodeSettings, RedisSettings, Settings
 from tests.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ("migrate", "gateway", "beat", "scheduler-0", "scheduler-1", "control", "learn", "node")
-GIVEN = {"SMORE_REDIS_PASSWORD": "r", "SMORE_POSTGRES_PASSWORD": "p"}
+OURS = ("migrate", "gateway", "beat", "scheduler-0", "scheduler-1", "control", "learn", "node", "trainings")
+GIVEN = {"SMORE_REDIS_PASSWORD": "redis-secret", "SMORE_POSTGRES_PASSWORD": "postgres-secret"}
 
 
 class Loader(yaml.SafeLoader):
@@ -59,7 +59,7 @@ def composed(*overlays: str) -> dict[str, Any]:
     return services
 
 
-def test_every_service_is_hardened_and_checked() -> None:
+def test_every_service_is_hardened_bounded_and_checked() -> None:
     whole = yaml.load((ROOT / "docker-compose.yml").read_text(), Loader)
     services = composed()
     assert set(services) == {"redis", "postgres", *OURS}
@@ -72,39 +72,97 @@ def test_every_service_is_hardened_and_checked() -> None:
         assert "inside" in service["networks"], name
         assert ("healthcheck" in service) == (name != "migrate"), name
         assert service["restart"] == ("no" if name == "migrate" else "unless-stopped"), name
+        assert service["logging"] == {"driver": "local", "options": {"max-size": "20m", "max-file": "5"}}, name
+        assert service["pids_limit"], name
+        # What functions and trainings may take is the operator's to say.
+        assert (service["mem_limit"] == "0") == (name in ("node", "trainings")), name
     assert whole["networks"]["inside"] == {"internal": True}
     assert [name for name, service in services.items() if "ports" in service or "outside" in service["networks"]] == ["gateway"]
-    redis_command = " ".join(services["redis"]["command"])
-    for wanted in ("--appendonly yes", "--maxmemory-policy noeviction", "--requirepass r"):
-        assert wanted in redis_command
     (devices,) = services["node"]["deploy"]["resources"]["reservations"]["devices"]
     assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
-    assert services["node"]["pid"] == "host"
-    for name in OURS[1:]:
+    for name in (one for one in OURS[1:] if one != "trainings"):
         assert services[name]["env_file"] == [{"path": ".env", "required": False}], name
-        assert services[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}, name
+        # As under `make up`: what the first answer needs waits for the servers and the schema by itself.
+        first = name in ("gateway", "scheduler-0", "node")
+        assert services[name]["depends_on"].get("migrate") == (None if first else {"condition": "service_completed_successfully"}), name
+        if name != "gateway":
+            assert services[name]["environment"]["SMORE_METRICS_HOST"] == "0.0.0.0", name
 
 
-def test_passwords_have_no_default() -> None:
+def test_one_service_builds_the_image() -> None:
+    """Services that build one tag side by side fail where images lie in containerd, and nobody may pull a stranger's image of that name."""
+    services = composed()
+    assert [name for name, service in services.items() if "build" in service] == ["migrate"]
+    assert services["migrate"]["pull_policy"] == "build"
+    images = {name: (services[name]["image"], services[name]["pull_policy"]) for name in OURS[1:]}
+    assert set(images.values()) == {(services["migrate"]["image"], "never"), ("smore-platform:trainings", "never")}
+    assert [name for name, (image, _) in images.items() if image.endswith(":trainings")] == ["trainings"]
+
+
+def test_no_password_is_on_a_command_line_or_in_the_image() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
-    assert "${SMORE_REDIS_PASSWORD:?" in text
-    assert "${SMORE_POSTGRES_PASSWORD:?" in text
+    for variable in GIVEN:
+        assert f"${{{variable}:?" in text, "a password has no default"
+    for name, service in composed().items():
+        said = f"{service.get('command')} {service.get('healthcheck')}"
+        assert not [secret for secret in GIVEN.values() if secret in said], name
+    redis_command = composed()["redis"]["command"][-1]
+    for wanted in ("valkey-server - --appendonly yes", "--maxmemory-policy noeviction", 'requirepass "$REDISCLI_AUTH"'):
+        assert wanted in redis_command
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert ignored.index(".env") < ignored.index(".env.*") < ignored.index("!.env.example")
+
+
+def test_the_image_runs_as_a_user_of_its_own_who_finds_the_compiled_policy() -> None:
+    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
+    user = next(number for number, line in enumerate(lines) if "useradd --uid 10001" in line)
+    assert user < lines.index("COPY . .") < lines.index("USER smore") < lines.index("RUN python -m scheduler.policy")
+    assert any("chmod -R a+rX ." in line for line in lines)
+
+
+def test_trainings_have_a_container_that_an_update_leaves_alone() -> None:
+    """By an image under a name of its own; in the PID namespace of the node, and with its home and its GPUs."""
+    services = composed()
+    node, trainings = services["node"], services["trainings"]
+    for same in ("pid", "volumes", "deploy"):
+        assert node[same] == trainings[same], same
+    assert node["pid"] == "host"
+    assert node["environment"]["SMORE_WORKER__KEEPER"] == "true"
+    assert node["depends_on"]["trainings"] == {"condition": "service_started"}
+    # What it does not name cannot change it: neither .env, nor what the other services have in common.
+    text = (ROOT / "docker-compose.yml").read_text()
+    own = text[text.index("\n  trainings:\n") : text.index("\nnetworks:\n")]
+    assert re.findall(r"<<: \*(\w+)", own) == ["check"]
+    assert re.findall(r"\$\{(\w+)", own) == ["SMORE_TRAININGS_MEMORY"]
+    assert set(trainings["environment"]) == {"SMORE_HOME", "CUDA_DEVICE_ORDER"}
+    assert trainings["shm_size"] == "16gb"
+
+
+def test_the_node_knows_no_password_of_postgres() -> None:
+    environment = composed()["node"]["environment"]
+    assert "SMORE_POSTGRES__URL" not in environment
+    assert environment["SMORE_POSTGRES_PASSWORD"] == "", "not even out of .env"
 
 
 def test_a_further_host_runs_the_same_node() -> None:
-    node, alone = composed()["node"], yaml.safe_load((ROOT / "docker-compose.node.yml").read_text())["services"]["node"]
-    for same in ("command", "restart", "init", "stop_grace_period", "security_opt", "cap_drop", "pid", "shm_size", "deploy", "healthcheck"):
-        assert alone[same] == node[same], same
-    assert "ports" not in alone
-    assert set(alone["environment"]) == set(node["environment"]) - {"SMORE_POSTGRES__URL", "SMORE_API__HOST", "SMORE_API__PORT"}
+    here, alone = composed(), yaml.safe_load((ROOT / "docker-compose.node.yml").read_text())["services"]
+    assert set(alone) == {"node", "trainings"}
+    for name, service in alone.items():
+        assert "ports" not in service
+        for same in set(here[name]) - {"networks", "depends_on", "environment", "mem_limit", "pull_policy"}:
+            assert service[same] == here[name][same], f"{name}: {same}"
+    assert alone["node"]["build"] == "."
+    assert alone["trainings"]["environment"] == here["trainings"]["environment"]
+    assert alone["trainings"]["networks"] == ["inside"]
+    assert set(alone["node"]["environment"]) == set(here["node"]["environment"]) - {"SMORE_POSTGRES_PASSWORD"} | {"SMORE_BLOBS__URL"}
 
 
 def test_without_gpus_the_node_asks_for_none() -> None:
-    node = composed("docker-compose.cpu.yml")["node"]
-    assert "deploy" not in node
-    assert "pid" not in node
-    assert node["environment"]["SMORE_NODE__KIND"] == "cpu"
-    assert node["command"] == composed()["node"]["command"]
+    services = composed("docker-compose.cpu.yml")
+    assert "deploy" not in services["node"]
+    assert "deploy" not in services["trainings"]
+    assert services["node"]["environment"]["SMORE_NODE__KIND"] == "cpu"
+    assert services["node"]["command"] == composed()["node"]["command"]
 
 
 @pytest.mark.timeout(900)
@@ -117,7 +175,8 @@ def test_every_command_becomes_healthy(config: Settings, engine: Engine, redis_c
     local = {
         # Where the names inside the network would lead.
         "SMORE_REDIS__URL": config.redis.url, "SMORE_POSTGRES__URL": config.postgres.url, "SMORE_HOME": str(tmp_path),
-        "SMORE_API__PORT": str(port), "SMORE_NODE__PARTITIONS": "1", "SMORE_NODE__METRICS_PORT": "0", "PYTHONPATH": str(ROOT),
+        "SMORE_API__PORT": str(port), "SMORE_NODE__PARTITIONS": "1", "SMORE_NODE__METRICS_PORT": "0", "SMORE_METRICS_PORT": "0",
+        "PYTHONPATH": str(ROOT),
     }  # fmt: skip
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SMORE_")}
 
@@ -128,16 +187,12 @@ def test_every_command_becomes_healthy(config: Settings, engine: Engine, redis_c
                 command, env=inherited | services[name]["environment"] | local, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )  # fmt: skip
 
-    here = config.model_copy(
-        update={"api": ApiSettings(port=port), "node": NodeSettings(kind="cpu", partitions=1), "home": tmp_path},
-    )  # fmt: skip
-
     def healthy(name: str) -> bool:
         """What the healthcheck would say, without a new process at every look."""
         assert started[name].poll() is None, (tmp_path / f"{name}.log").read_text()
         try:
-            return not alive.alive(name, here)
-        except OSError:
+            return not alive.alive(name, local)
+        except (OSError, alive.Refused):
             return False
 
     assert run("migrate", services["migrate"]["command"]).wait(60) == 0, (tmp_path / "migrate.log").read_text()
@@ -153,7 +208,7 @@ def test_every_command_becomes_healthy(config: Settings, engine: Engine, redis_c
         assert workers, "the node's worker is there"
         started["beat"].send_signal(signal.SIGKILL)
         started["beat"].wait()
-        eventually(lambda: alive.alive("beat", here), what="a dead beat noticed")
+        eventually(lambda: alive.alive("beat", local), what="a dead beat noticed")
         assert run("beat", services["beat"]["healthcheck"]["test"][1:]).wait(30) == 1
     finally:
         for process in reversed(started.values()):
@@ -168,13 +223,37 @@ def test_every_command_becomes_healthy(config: Settings, engine: Engine, redis_c
     assert not [one for one in redis_client.client_list() if one["name"].startswith("smore-worker")], "the node took its workers with it"
 
 
-def test_who_is_not_there_is_not_alive(config: Settings, redis_client: "redis.Redis") -> None:
-    assert alive.alive("beat", config) == "beat of this machine is not connected to Redis"
-    here = config.model_copy(update={"node": NodeSettings(kind="cpu", partitions=1, name="x")})
-    assert alive.alive("node", here) == "no report of x-cpu0"
-    with redis.from_url(str(config.redis.url), client_name=f"smore-beat:{socket.gethostname()}:1") as beat:
+def test_who_is_not_there_is_not_alive(config: Settings, redis_client: "redis.Redis", tmp_path: Path) -> None:
+    url, prefix = str(config.redis.url), config.redis.prefix
+    given = {"SMORE_REDIS__URL": url, "SMORE_HOME": str(tmp_path)}
+    assert alive.alive("beat", given) == "beat of this machine is not connected to Redis"
+    assert alive.alive("node", given) == "no node has started here"
+    names = alive.names_file(tmp_path / "run")
+    names.parent.mkdir()
+    names.write_text("x-cpu0\nx-cpu1\n")
+    redis_client.set(f"{prefix}gpu:x-cpu1", b"a report")
+    assert alive.alive("node", given) == "no report of x-cpu0"
+    with redis.from_url(url, client_name=f"smore-beat:{socket.gethostname()}:1") as beat:
         beat.ping()
-        assert alive.alive("beat", config) == ""
+        assert alive.alive("beat", given) == ""
+    with redis.from_url(url, client_name=f"smore-scheduler-0:{socket.gethostname()}:1") as scheduler:
+        scheduler.ping()
+        assert alive.alive("scheduler-0", given) == "no scheduler leads"
+        redis_client.set(f"{prefix}leader", b"scheduler-1")
+        assert alive.alive("scheduler-0", given) == ""
+    with pytest.raises(alive.Refused, match="WRONGPASS"):
+        alive.alive("beat", given | {"SMORE_REDIS__URL": url.replace("@", "x@", 1)})
+
+
+def test_the_check_knows_the_settings_defaults() -> None:
+    """It reads the environment by itself, to import little."""
+    assert (ApiSettings().host, ApiSettings().port) == ("127.0.0.1", 8400)
+    assert (Settings.model_fields["home"].default, RedisSettings().prefix) == (Path(".smore"), "smore:")
+    text = Path(alive.__file__).read_text()
+    for default in ('"127.0.0.1"', '"8400"', '".smore"', '"smore:"'):
+        assert default in text
+    found = subprocess.run([sys.executable, "-c", "import sys, smore.alive; print(*sys.modules)"], cwd=ROOT, capture_output=True, text=True)
+    assert {"redis", "pydantic", "urllib.request"}.isdisjoint(found.stdout.split())
 
 
 def test_names_of_gpu_instances_are_one_for_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:

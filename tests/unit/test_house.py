@@ -56,6 +56,8 @@ def test_compose_starts_the_same_processes_as_one_machine_does() -> None:
     assert composed.pop("migrate") == ["-m", "migrations", "--bootstrap-key", "/data/key"]
     # One service for all GPU instances: it supervises what is a process of its own elsewhere.
     assert (composed.pop("node"), local.pop("worker-gpu0")) == (["-m", "worker.node"], ["-m", "worker.app"])
+    # Elsewhere workers start trainings themselves.
+    assert composed.pop("trainings") == ["-m", "worker.keeper"]
     assert local == composed
     published = {name for name, service in compose["services"].items() if "ports" in service}
     assert {"gateway"} == published
