@@ -44,10 +44,7 @@ def _node(client: "redis.Redis", config: Settings) -> str:
     from smore.fleet import Fleet
     from smore.local.layout import node_partitions
 
-    try:
-        wanted = {part.gpu for part in node_partitions(config.node, sorted(os.sched_getaffinity(0)))}
-    except ValueError as error:
-        return str(error)
+    wanted = {part.gpu for part in node_partitions(config.node, sorted(os.sched_getaffinity(0)))}
     now = time.time()
     reports = {one.gpu for one in Fleet(client, config.redis.prefix).reports() if now - one.at < SILENT_S}
     missing = sorted(wanted - reports)
