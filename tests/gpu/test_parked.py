@@ -19,7 +19,7 @@ def test_parking_gives_the_device_its_memory_back_and_changes_no_answer() -> Non
 
     host_mib = weights.park()
 
-    assert host_mib == pytest.approx(size / 2**20)
+    assert size / 2**20 <= host_mib < size / 2**20 + 1, "whole pages, and what lies between tensors"
     assert torch.cuda.memory_allocated() <= bytes_before - size
     assert all(tensor.is_pinned() for tensor in handler.module.parameters())
     assert weights.restore() > 0
