@@ -16,33 +16,46 @@ end_open_ms, end_shut_ms               unload to the process's end
 import argparse
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.report import emit, progress, rounded
 from worker.frames import SLACK_MIB, Confinement, Load, Results
-from worker.processes import Bounds, Zygote
+from worker.processes import ROOT, Bounds, Zygote
 
 FUNCTIONS = {"echo": "zoo.echo:Function", "mobilenet": "zoo.mobilenet:Function"}
 LOAD_S = 60.0
 RESULTS = Results(one=1 << 20, together=1 << 20)
 
 
-def zygote(home: Path, *, shut: bool) -> Zygote:
+@contextmanager
+def nursery(folder: Path) -> Iterator[Path]:
+    place = folder / "nursery.sock"
+    words = [sys.executable, "-m", "worker.nursery", str(place)]
+    process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    try:
+        yield place
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def zygote(home: Path, place: Path, *, shut: bool) -> Zygote:
     (home / "run").mkdir(parents=True)
     confinement = Confinement(on=shut, tcp_ports=[53, 443])
     bounds = Bounds(group="smore-bench-r", beyond_mib=SLACK_MIB + confinement.scratch_mib, processes=confinement.processes)
     made = Zygote(
-        cores=(max(os.sched_getaffinity(0)),), nice=0, environment={}, scratch=home / "run" / "scratch", home=home, confinement=confinement,
-        bounds=bounds if shut else None, record=home / "run" / "record", exited=lambda _: None, started=lambda _: None,
+        nursery=place, cores=(max(os.sched_getaffinity(0)),), nice=0, environment={}, scratch=home / "run" / "scratch", home=home,
+        confinement=confinement, bounds=bounds if shut else None, record=home / "run" / "record", exited=lambda _: None,
+        started=lambda _: None,
     )  # fmt: skip
-    made.start()
-    # Not before it has imported.
+    # Not before it is there.
     made.fork().end()
     return made
 
@@ -70,9 +83,10 @@ def main(words: Sequence[str]) -> None:
     asked = parser.parse_args(words)
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        place = stack.enter_context(nursery(Path(folder)))
         zygotes = {}
         for name in ("open", "shut"):
-            zygotes[name] = zygote(Path(folder) / name, shut=name == "shut")
+            zygotes[name] = zygote(Path(folder) / name, place, shut=name == "shut")
             stack.callback(zygotes[name].close)
         # The lightest last: its forks and ends are the ones kept.
         for function in ("mobilenet", "echo"):

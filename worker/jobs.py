@@ -33,7 +33,8 @@ from worker.activity import Activity
 from worker.device import pinned
 from worker.feed import Feed
 from worker.gate import Due, Gate
-from worker.processes import MALLOC, ROOT, scrubbed
+from worker.inherited import MALLOC, scrubbed
+from worker.processes import ROOT
 from worker.windows import Closing, Windows
 
 log = observability.logger(__name__)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.eventually import eventually
-from worker import landlock, processes
+from tests.nursery import nursery
+from worker import landlock
 from worker.frames import Confinement, Item, Load, Results
 from worker.processes import Runner, RunnerDied, Zygote
 
@@ -35,17 +36,17 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def shut_in(home: Path, name: str, tcp_ports: list[int] | None) -> Iterator[Runner]:
+def shut_in(home: Path, name: str, tcp_ports: list[int] | None, *, unix_sockets: bool = False) -> Iterator[Runner]:
     with pytest.MonkeyPatch.context() as patch:
-        # No tensors here: torch would take seconds to import.
-        patch.setattr(processes, "PRELOAD", ("worker.runner",))
         patch.setenv("DATABASE_PASSWORD", "not for functions either")
         for variable, value in INSTRUCTIONS.items():
             patch.setenv(variable, value)
         zygote = Zygote(
-            cores=(), nice=0, environment={}, scratch=home / "run" / name, home=home, bounds=None, record=home / "run" / f"{name}.json",
-            confinement=Confinement(own_users=False, tcp_ports=tcp_ports, readable=[str(home / "allowed")], scratch_mib=1),
-            exited=lambda runner: None, started=lambda pid: None,
+            nursery=nursery(), cores=(), nice=0, environment={}, scratch=home / "run" / name, home=home, bounds=None,
+            confinement=Confinement(
+                own_users=False, tcp_ports=tcp_ports, readable=[str(home / "allowed")], scratch_mib=1, unix_sockets=unix_sockets
+            ),
+            record=home / "run" / f"{name}.json", exited=lambda runner: None, started=lambda pid: None,
         )  # fmt: skip
         runner = zygote.fork()
         results = Results(one=1 << 20, together=1 << 20)
@@ -122,6 +123,14 @@ def test_who_may_reach_every_port_may_listen(home: Path) -> None:
         begun = attempt(runner, "stream", host="127.0.0.1", port=server.getsockname()[1])["got"]
         assert begun == ["plain", "flags", "mapped", "fast open, option"]
         assert attempt(runner, "listen")["got"] == ["bound", "unbound", "unbound, disconnected", "unbound on IPv6"]
+
+
+def test_the_nursery_gives_a_zygote_to_nobody_who_is_shut_in(runner: Runner, home: Path) -> None:
+    """It would be a process of the worker's kind, outside every cell."""
+    assert "refused" in attempt(runner, "zygote", path=str(nursery()))
+    # As on a GPU, where CUDA needs unix sockets.
+    with shut_in(home, "gpu", [443], unix_sockets=True) as other:
+        assert attempt(other, "zygote", path=str(nursery()))["got"] == {"own folder": "", "name of the folder": ""}
 
 
 def test_a_scratch_folder_on_the_disk_is_watched(runner: Runner) -> None:
