@@ -16,26 +16,39 @@ end_open_ms, end_shut_ms               unload to the process's end
 import argparse
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.report import emit, progress, rounded
 from smore.settings import WorkerSettings
 from worker.frames import SLACK_MIB, Confinement, Load, Results
-from worker.processes import Bounds, Zygote
+from worker.processes import ROOT, Bounds, Zygote
 
 FUNCTIONS = {"echo": "zoo.echo:Function", "mobilenet": "zoo.mobilenet:Function"}
 LOAD_S = 60.0
 RESULTS = Results(one=1 << 20, together=1 << 20)
 
 
-def zygote(home: Path, *, shut: bool, own_users: bool = True, device: str = "cpu") -> Zygote:
-    """One that has imported; on a CPU it keeps to one core, as on a partition."""
+@contextmanager
+def nursery(folder: Path) -> Iterator[Path]:
+    place = folder / "nursery.sock"
+    words = [sys.executable, "-m", "worker.nursery", str(place)]
+    process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    try:
+        yield place
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def zygote(home: Path, place: Path, *, shut: bool, own_users: bool = True, device: str = "cpu") -> Zygote:
+    """One of the nursery at ``place``; on a CPU it keeps to one core, as on a partition."""
     (home / "run").mkdir(parents=True)
     # As worker/app.py shuts them in.
     gpu, given = device != "cpu", WorkerSettings()
@@ -45,12 +58,11 @@ def zygote(home: Path, *, shut: bool, own_users: bool = True, device: str = "cpu
         host_mib=given.host_memory_mib if gpu else 0.0, host_per_mib=2.0 if gpu else 1.0,
     )  # fmt: skip
     made = Zygote(
-        cores=(max(os.sched_getaffinity(0)),) if device == "cpu" else (), nice=0, environment={}, scratch=home / "run" / "scratch",
-        home=home, confinement=confinement, bounds=bounds if shut else None, record=home / "run" / "record", exited=lambda _: None,
-        started=lambda _: None, threads=given.threads,
+        nursery=place, cores=(max(os.sched_getaffinity(0)),) if device == "cpu" else (), nice=0, environment={},
+        scratch=home / "run" / "scratch", home=home, confinement=confinement, bounds=bounds if shut else None,
+        record=home / "run" / "record", exited=lambda _: None, started=lambda _: None, threads=given.threads,
     )  # fmt: skip
-    made.start()
-    # Not before it has imported.
+    # Not before it is there.
     made.fork().end()
     return made
 
@@ -78,9 +90,10 @@ def main(words: Sequence[str]) -> None:
     asked = parser.parse_args(words)
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        place = stack.enter_context(nursery(Path(folder)))
         zygotes = {}
         for name in ("open", "shut"):
-            zygotes[name] = zygote(Path(folder) / name, shut=name == "shut")
+            zygotes[name] = zygote(Path(folder) / name, place, shut=name == "shut")
             stack.callback(zygotes[name].close)
         # The lightest last: its forks and ends are the ones kept.
         for function in ("mobilenet", "echo"):

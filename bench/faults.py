@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -74,11 +75,14 @@ class Faults:
             ("runner", lambda: self.runners()[:1]),
             ("redis", lambda: [self.pid("redis")]),
             ("postgres", lambda: [self.pid("postgres")]),
+            ("nursery", lambda: [self.pid("nursery")]),
         ]
         pairs: list[tuple[str, Pids]] = [
             ("both workers", self.workers),
             ("both zygotes", self.zygotes),
-            ("worker and its zygote", lambda: [self.pid("worker-cpu0"), *self.zygotes_of("worker-cpu0")]),
+            ("worker and its zygote", lambda: [self.pid("worker-cpu0"), self.zygote_of("worker-cpu0")]),
+            ("nursery and both zygotes", lambda: [self.pid("nursery"), *self.zygotes()]),
+            ("nursery and both workers", lambda: [self.pid("nursery"), *self.workers()]),
             ("redis and leader", lambda: [self.pid("redis"), self.leader()]),
             ("redis and both workers", lambda: [self.pid("redis"), *self.workers()]),
             ("gateway and redis", lambda: [self.pid("gateway"), self.pid("redis")]),
@@ -139,19 +143,24 @@ class Faults:
     def supervisor(self) -> int:
         return int((self._home / "run" / "supervisor.pid").read_text())
 
-    def zygotes_of(self, name: str) -> list[int]:
-        return [child.pid for child in psutil.Process(self.pid(name)).children() if "zygote" in " ".join(child.cmdline())]
+    def zygote_of(self, name: str) -> int:
+        record = self._home / "run" / f"{name}.json"
+        try:
+            return int(json.loads(record.read_text())["session"])
+        except FileNotFoundError as error:
+            raise LookupError(f"{name} has no zygote") from error
 
     def zygotes(self) -> list[int]:
-        return [pid for number in range(PARTITIONS) for pid in self.zygotes_of(f"worker-cpu{number}")]
+        return [self.zygote_of(f"worker-cpu{number}") for number in range(PARTITIONS)]
 
-    def zygotes_cpu_s(self) -> float:
-        """What they have worked so far, 0.0 while one is missing."""
+    def importing_s(self) -> float:
+        """CPU seconds that the nursery has worked so far, 0.0 while it or a zygote is missing."""
         try:
-            found = [psutil.Process(pid).cpu_times() for pid in self.zygotes()]
+            times = psutil.Process(self.pid("nursery")).cpu_times()
+            whole = all(psutil.pid_exists(pid) for pid in self.zygotes())
         except (LookupError, OSError, psutil.Error):
             return 0.0
-        return sum(one.user + one.system for one in found) if len(found) == PARTITIONS else 0.0
+        return times.user + times.system if whole else 0.0
 
     def runners(self) -> list[int]:
         """Those of the function under load, at least one."""

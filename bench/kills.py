@@ -286,13 +286,13 @@ class Bench:
         )
 
     async def settled(self) -> None:
-        """Wait until probes are answered one after the other and no zygote imports any more: each fault finds a whole platform."""
+        """Wait until probes are answered one after the other and nothing is imported any more: each fault finds a whole platform."""
         until = time.monotonic() + SETTLED_S
         while time.monotonic() < until:
-            answered, worked_s = len(self.probe.successes), await asyncio.to_thread(self.faults.zygotes_cpu_s)
+            answered, worked_s = len(self.probe.successes), await asyncio.to_thread(self.faults.importing_s)
             await asyncio.sleep(2.0)
             steady = len(self.probe.successes) - answered >= 0.8 * 2.0 / PROBE_EVERY_S
-            if steady and worked_s and await asyncio.to_thread(self.faults.zygotes_cpu_s) - worked_s < 0.2:
+            if steady and worked_s and await asyncio.to_thread(self.faults.importing_s) - worked_s < 0.2:
                 return
 
     async def caught_up(self, since: float) -> float:

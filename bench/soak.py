@@ -129,11 +129,11 @@ class Sampler:
         for one in local.status(self._home):
             if one.pid is None:
                 continue
-            with contextlib.suppress(psutil.Error):
-                found[one.name] = process = psutil.Process(one.pid)
+            with contextlib.suppress(psutil.Error, OSError):
+                found[one.name] = psutil.Process(one.pid)
                 if one.name.startswith("worker-"):
-                    zygotes = [child for child in process.children() if "worker.zygote" in child.cmdline()]
-                    found |= {f"zygote {number} of {one.name}": child for number, child in enumerate(zygotes)}
+                    record = json.loads((self._home / "run" / f"{one.name}.json").read_text())
+                    found[f"zygote of {one.name}"] = psutil.Process(record["session"])
         return found
 
 

@@ -1,9 +1,8 @@
 """
 ``scheduler.assign``, the deciding task.
 
-It is fired every second and is the leader: the firing that finds the lease free keeps deciding until it loses the lease or the
-worker shuts down, and waits while Redis does not serve; every other returns at once. So beat is a safety net, not a tick that requests
-wait for.
+It is fired every second and has no end: the first firing in a process stands by, leads whenever it finds the lease free, and waits while
+Redis does not serve; every other firing returns at once. So beat is a safety net, not a tick that requests wait for.
 """
 
 import threading
@@ -22,8 +21,8 @@ from smore.settings import Settings
 
 log = metrics.logger(__name__)
 
-#: Between two tries of a leader that Redis fails, seconds.
-RETRY_S: Final = 0.2
+#: How often the standby looks whether the lease is free, and Redis whether it serves again, seconds.
+LOOK_S: Final = 0.2
 
 
 def register_assign(app: Celery, config: Settings) -> None:
@@ -42,12 +41,7 @@ def register_assign(app: Celery, config: Settings) -> None:
             return
         client = connect(config)
         try:
-            if client.get(f"{config.redis.prefix}leader") is None:
-                _lead(client, config, stop)
-        except redis.RedisError as error:
-            if not is_outage(error):
-                raise
-            log.warning("nobody is asked to lead: Redis does not serve", error=str(error))
+            _stand_by(client, config, stop)
         finally:
             client.close()
             leading.release()
@@ -58,8 +52,8 @@ def register_assign(app: Celery, config: Settings) -> None:
         assign.apply_async(queue=SCHEDULER_QUEUE, expires=1.0)
 
 
-def _lead(client: "redis.Redis", config: Settings, stop: threading.Event) -> None:
-    # Imported by who leads: the standby has no use for numpy's memory.
+def _stand_by(client: "redis.Redis", config: Settings, stop: threading.Event) -> None:
+    # All that leading needs is loaded before it is needed: it takes seconds where the processor is busy.
     from scheduler.foresight import warmth
     from scheduler.live import Leader
     from scheduler.policy.core import Engine, prepare
@@ -73,13 +67,15 @@ def _lead(client: "redis.Redis", config: Settings, stop: threading.Event) -> Non
     shadow = preset(config.policy.shadow) if config.policy.shadow else None
     warm = warmth(config.prewarm)
     leader = Leader(client, config, stop, lambda: Engine(knobs, shadow, Keeper(warm)))
+    told = False
     while not stop.is_set():
         try:
             leader.lead()
-            return
+            told = False
         except redis.RedisError as error:
             if not is_outage(error):
                 raise
-            # Whoever takes the lease first when it serves again leads: this process has all of it loaded.
-            log.warning("the leader waits for Redis", error=str(error))
-            stop.wait(RETRY_S)
+            if not told:
+                log.warning("leading waits for Redis", error=str(error))
+            told = True
+        stop.wait(LOOK_S)

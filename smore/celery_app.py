@@ -9,7 +9,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import orjson
 from celery import Celery
@@ -39,23 +39,22 @@ def gpu_queue(gpu: str) -> str:
 
 
 class _Connection(Connection):
-    """Celery's back-off grows 2, 4, 6 … 30 s and has no setting; a second is what recovery can afford."""
+    """Celery's back-off grows 2, 4, 6 … 30 s and has no setting; half a second is what recovery can afford."""
 
     def ensure_connection(
         self,
         errback: Callable[[Exception, float], None] | None = None,
         max_retries: int | None = None,
-        interval_start: int = 0,
-        interval_step: int = 1,
-        interval_max: int = 1,
+        interval_start: float = 0.0,
+        interval_step: float = 0.5,
+        interval_max: float = 0.5,
         callback: Callable[[], None] | None = None,
         reraise_as_library_errors: bool = True,
         timeout: int | None = None,
     ) -> Self:
-        # Celery never gives the intervals.
-        self._ensure_connection(
-            errback, max_retries, interval_start, interval_step, interval_max, callback, reraise_as_library_errors, timeout
-        )
+        # Celery never gives the intervals. Its types know whole seconds alone.
+        waits = cast("tuple[int, int, int]", (interval_start, interval_step, interval_max))
+        self._ensure_connection(errback, max_retries, *waits, callback, reraise_as_library_errors, timeout)
         return self
 
 

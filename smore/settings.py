@@ -8,7 +8,7 @@ Every knob of the platform in one place, read from the environment.
 from functools import cache
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -157,6 +157,10 @@ class SchedulerSettings(BaseModel):
     dispatch_lease_s: float = 2.0
 
 
+#: The name of the nursery's socket.
+NURSERY: Final = "nursery.sock"
+
+
 class WorkerSettings(BaseModel):
     """One GPU worker: pinned to one GPU instance."""
 
@@ -183,6 +187,8 @@ class WorkerSettings(BaseModel):
     heartbeat_s: float = 0.5
     #: A running invocation whose worker misses heartbeats for this long returns to the queue.
     lease_s: float = 2.0
+    #: The socket of this machine's nursery (worker/nursery.py), None = the one in ``<home>/run``.
+    nursery: Path | None = None
     #: Keep one started runner without a model, so that a cold start pays neither imports nor the device context.
     standby: bool = True
     #: Part of the time in which no function may run beside a job, in windows drawn at random: what its loss is measured against

@@ -26,7 +26,7 @@ from smore.celery_app import gpu_queue, make_app
 from smore.domain.invocation import Cause
 from smore.faults import Faults
 from smore.queue import Queue, connect, new_id
-from smore.settings import Settings, WorkerSettings, settings
+from smore.settings import NURSERY, Settings, WorkerSettings, settings
 from worker import driver
 from worker.artifacts import Artifacts
 from worker.cgroup import ShareGroup, remove_left
@@ -95,9 +95,9 @@ class Worker:
         self._cache.chmod(0o755)
         shut = confinement(own, self._cache)
         self.zygote = Zygote(
-            cores=device.cores, nice=own.function_nice, environment=for_functions(own, device),
-            scratch=run / "scratch" / own.gpu, home=home, confinement=shut, record=self._record, exited=self._exited,
-            bounds=self._bounds, started=self._join_group, near=near(device, cores), threads=own.threads,
+            nursery=own.nursery or run.resolve() / NURSERY, cores=device.cores, nice=own.function_nice,
+            environment=for_functions(own, device), scratch=run / "scratch" / own.gpu, home=home, confinement=shut, bounds=self._bounds,
+            record=self._record, exited=self._exited, started=self._join_group, near=near(device, cores), threads=own.threads,
         )  # fmt: skip
         catalog, limit = Catalog(client, config.redis.prefix), own.cache_mib << 20
         self.supplier = Supplier(
@@ -164,7 +164,7 @@ class Worker:
         """
         if survivors := end_survivors(self._record):
             log.warning("survivors of the former worker ended", count=survivors)
-        # The zygote imports while Redis is waited for.
+        # It comes while Redis is waited for.
         self.zygote.start()
         self.jobs.adopt()
         while not stop.is_set():

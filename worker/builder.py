@@ -33,7 +33,8 @@ from smore.domain.quote import quoted
 from worker import proc, sandbox
 from worker.cgroup import RunnerGroup
 from worker.frames import Confinement, packages_of
-from worker.processes import ROOT, for_runners
+from worker.inherited import for_runners
+from worker.processes import ROOT
 from worker.sandbox import Cell, Warden
 from worker.zygote import die_with_parent
 

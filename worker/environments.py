@@ -28,7 +28,8 @@ from smore.domain.errors import InvalidSpec
 from smore.requirements import check_requirements
 from worker.builder import Build
 from worker.frames import Confinement
-from worker.processes import ROOT, scrubbed
+from worker.inherited import scrubbed
+from worker.processes import ROOT
 from worker.shelf import Held, Shelf
 
 #: Imported by the process that runners are forked from (worker/zygote.py, worker/runner.py): never another version than the platform's.

@@ -209,15 +209,21 @@ class Confinement(_Message, frozen=True):
 
 
 class Setup(_Message, frozen=True, tag="setup"):
-    #: Cores to be pinned to, none = wherever it is.
+    """
+    Become the zygote of whoever sent this. It comes with four descriptors: the folder of the nursery's socket, opened for reading, which
+    nobody in a cell can do; the worker's process (a pidfd), whose end is the zygote's; what becomes its standard output and error.
+    """
+
+    #: Cores to be pinned to.
     cores: list[int]
     #: Threads of a tensor operation, 0 = as torch likes.
     threads: int
     #: How much lower than training's a runner's priority is.
     nice: int
+    #: What the zygote and its runners find in their environment.
+    environment: dict[str, str]
     #: A folder in which every runner gets one of its own.
     scratch: str
-    preload: list[str]
     #: The platform's home: nothing of it is a runner's to see.
     home: str = ""
     confinement: Confinement = Confinement(on=False)
@@ -240,7 +246,9 @@ ToZygote = Setup | Fork | Kill
 
 
 class Ready(_Message, frozen=True, tag="ready"):
-    import_ms: float
+    """The zygote's first word. ``pid``: its process, and its session."""
+
+    pid: int
     #: What shuts runners in on this machine, in words.
     holds: list[str] = []
 
@@ -266,7 +274,7 @@ decode_to_zygote = msgspec.msgpack.Decoder(ToZygote).decode
 decode_from_zygote = msgspec.msgpack.Decoder(FromZygote).decode
 
 #: The longest packet of the zygote's talk.
-ZYGOTE_PACKET: Final = 16 << 10
+ZYGOTE_PACKET: Final = 64 << 10
 
 
 def read_answer(meta: bytearray) -> FromRunner:

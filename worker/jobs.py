@@ -30,8 +30,9 @@ from worker import keeper, proc, shim, watch
 from worker.activity import Activity
 from worker.feed import Feed
 from worker.gate import Due, Gate
+from worker.inherited import MALLOC
 from worker.keeper import Started, Training
-from worker.processes import MALLOC, ROOT
+from worker.processes import ROOT
 from worker.windows import Closing, Windows
 
 log = observability.logger(__name__)

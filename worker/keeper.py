@@ -30,7 +30,8 @@ from smore.local.embedded import private_folder, write_private
 from smore.settings import settings
 from worker import shim
 from worker.device import pinned
-from worker.processes import ROOT, scrubbed
+from worker.inherited import scrubbed
+from worker.processes import ROOT
 
 log = observability.logger(__name__)
 

@@ -17,7 +17,7 @@ from smore.local.embedded import private_folder, write_private
 from smore.local.layout import node_partitions, worker_processes
 from smore.local.supervision import SERVERS
 from smore.place import refused
-from smore.settings import settings
+from smore.settings import NURSERY, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,15 +34,18 @@ def main() -> None:
     run = private_folder(home / "run")
     file = run / f"node-{socket.gethostname()}.conf"
     # Of the group that starts by itself: here nothing waits for servers, which the workers do on their own.
-    groups = {SERVERS: worker_processes(parts, config.node.metrics_port)}
     own = private_folder(run / f"node-{socket.gethostname()}")
+    # Not in `run` itself, which several machines may share.
+    nursery = own / NURSERY
+    groups = {SERVERS: worker_processes(parts, config.node.metrics_port, nursery)}
     write_private(file, supervision.configuration(run=own, logs=None, root=ROOT, groups=groups))
     # For the healthcheck, to which NVML would be dear.
     write_private(names_file(run), "".join(f"{part.gpu}\n" for part in parts))
     for part in parts:
         print(f"{part.gpu}: {part.kind} {part.device}", flush=True)
     command = supervision.foreground(file)
-    os.execve(command[0], command, {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2", **os.environ})  # noqa: S606 - it is to become it
+    given = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2", **os.environ, "SMORE_WORKER__NURSERY": str(nursery)}
+    os.execve(command[0], command, given)  # noqa: S606 - it is to become it
 
 
 if __name__ == "__main__":

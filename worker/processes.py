@@ -1,12 +1,11 @@
 """The parent's hands on its zygote and its runners. The parent imports no torch and touches no device: they do."""
 
+import contextlib
 import itertools
 import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,26 +19,16 @@ from smore import observability
 from smore.domain.invocation import Cause
 from worker import answers, frames, proc
 from worker.cgroup import RunnerGroup
-from worker.device import pinned
 from worker.frames import META_BYTES, Answer, BadFrame, Channel, Chunk, Failed, Item, Load, Loaded, Predict, Predicted
+from worker.inherited import MALLOC, for_runners
 
 log = observability.logger(__name__)
 
 ROOT: Final = Path(__file__).parents[1]
 
-#: Imported by the zygote, and so by no runner.
-PRELOAD: Final = ("torch", "worker.runner")
-
-#: glibc gives memory back and takes it again at random moments, which doubles some latencies: it keeps what it has. A runner's memory
-#: comes back when it ends.
-MALLOC: Final = {
-    "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-    "MALLOC_ARENA_MAX": "1",
-}
-
 _FORK_S: Final = 30.0
+#: Between two tries to be given a zygote.
+_AGAIN_S: Final = 0.1
 #: From the end of a runner's socket to the zygote's word of its end.
 _REAP_S: Final = 1.0
 _UNLOAD_S: Final = 2.0
@@ -88,28 +77,6 @@ def describe(status: int | None) -> str:
         return f"ended by {signal.Signals(-status).name}"
     except ValueError:
         return f"ended by signal {-status}"
-
-
-def scrubbed(extra: Mapping[str, str]) -> dict[str, str]:
-    """Our environment without the platform's settings, credentials among them; ``extra`` on top."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("SMORE_")} | dict(extra)
-
-
-#: What of our environment a runner gets: how programs find things and behave. Anything else may be somebody's password.
-_PASSED: Final = (
-    "PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONHASHSEED",
-    # Which instructions of the processor numeric libraries use; OpenBLAS and MKL are among the prefixes.
-    "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "NUMBA_CPU_NAME",
-)  # fmt: skip
-_PASSED_PREFIXES: Final = (
-    "LC_", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_", "TORCH_", "PYTORCH_", "TRITON_",
-)  # fmt: skip
-
-
-def for_runners(extra: Mapping[str, str]) -> dict[str, str]:
-    """What zygotes and runners find in their environment: the little that is :data:`_PASSED`, ``extra`` on top."""
-    passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)}
-    return passed | dict(extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,17 +271,18 @@ class _Pending:
 
 class Zygote:
     """
-    The process that runners are forked from, started anew when it has died (then its runners have died with it).
+    The process that runners are forked from, asked for anew when it has died (then its runners have died with it).
 
-    ``cores``: those that it keeps to, with one thread each; without them it and its runners are born on ``near`` (none = anywhere) and
-    compute with ``threads`` threads (0 = as many as torch likes).
-    ``record`` is where its session is written down for :func:`end_survivors`; ``exited`` is told of every runner's end, in a thread of
-    this object.
+    ``nursery`` is the socket at which zygotes are to be had (:mod:`worker.nursery`). ``record`` is where the zygote's session is written
+    down for :func:`end_survivors`; ``started`` is told of every zygote and ``exited`` of every runner's end, in a thread of this object.
+    ``cores``: those that it keeps to, with one thread each; without them it and its runners are born on ``near`` (none = where the worker
+    is) and compute with ``threads`` threads (0 = as many as torch likes).
     """
 
     def __init__(
         self,
         *,
+        nursery: Path,
         cores: Sequence[int],
         nice: int,
         environment: Mapping[str, str],
@@ -328,6 +296,7 @@ class Zygote:
         near: Sequence[int] = (),
         threads: int = 0,
     ) -> None:
+        self._nursery = nursery
         self._cores = cores
         self._near = near
         self._threads = 1 if cores else threads
@@ -342,51 +311,65 @@ class Zygote:
         self._exited = exited
         self._started = started
         self._tokens = itertools.count()
-        self._lock = threading.Lock()
-        self._starting = threading.Lock()
+        #: Told when there is a zygote, and when there will be none.
+        self._state = threading.Condition()
         self._pending: dict[int, _Pending] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._runners: dict[int, Runner] = {}
         #: Control groups of runners that have ended, with something in them that has not yet.
         self._lingering: list[RunnerGroup] = []
-        self._process: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None
+        #: To the zygote that is there, and to the one that was asked for.
         self._control: socket.socket | None = None
+        self._asked: socket.socket | None = None
         self._listener: threading.Thread | None = None
-        self._closed = False
+        self._closed = threading.Event()
 
     @property
     def pid(self) -> int | None:
-        process = self._process
-        return process.pid if process is not None else None
+        return self._pid
 
     def start(self) -> None:
-        """Returns as soon as the process is there; what it imports it imports meanwhile."""
-        with self._starting:
-            if self._control is not None or self._closed:
-                return
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            # It imports on the worker's cores too and keeps to its own afterwards: beside training alone torch would take seconds more, in
-            # which nothing can be loaded here.
-            with theirs, pinned(sorted({*self._cores, *os.sched_getaffinity(0)}) if self._cores else self._near):
-                # Not this thread's: a zygote must not end with the thread that started it, so it looks after its parent itself.
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "worker.zygote", str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                    cwd=ROOT,
-                    env=for_runners(self._environment),
-                )
-            write_session(self._record, process.pid)
-            setup = frames.Setup(
-                cores=list(self._cores), threads=self._threads, nice=self._nice, scratch=str(self._scratch), preload=list(PRELOAD),
-                home=str(self._home), confinement=self._confinement,
-            )  # fmt: skip
-            ours.send(frames.encode(setup))
-            self._process, self._control = process, ours
-            self._listener = threading.Thread(target=self._listen, args=(process, ours), name="zygote", daemon=True)
-            self._listener.start()
-            self._started(process.pid)
+        """Have a zygote from now on; returns at once."""
+        with self._state:
+            if self._listener is None and not self._closed.is_set():
+                self._listener = threading.Thread(target=self._live, name="zygote", daemon=True)
+                self._listener.start()
+
+    def _live(self) -> None:
+        told = False
+        while not self._closed.is_set():
+            try:
+                with self._ask() as control:
+                    self._listen(control)
+                told = False
+            except OSError as error:
+                # The nursery is being started, and this is tried again until it is there.
+                if not told:
+                    log.warning("no zygote yet", nursery=str(self._nursery), error=str(error))
+                told = True
+            self._closed.wait(_AGAIN_S)
+
+    def _ask(self) -> socket.socket:
+        """The connection that becomes the zygote's. Raises OSError."""
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        setup = frames.Setup(
+            cores=list(self._cores or self._near) or sorted(os.sched_getaffinity(0)), threads=self._threads, nice=self._nice,
+            environment=for_runners(self._environment), scratch=str(self._scratch), home=str(self._home), confinement=self._confinement,
+        )  # fmt: skip
+        passed: list[int] = []
+        try:
+            control.connect(os.fspath(self._nursery))
+            passed.append(os.open(self._nursery.parent, os.O_RDONLY | os.O_DIRECTORY))
+            passed.append(os.pidfd_open(os.getpid()))
+            socket.send_fds(control, [frames.encode(setup)], [*passed, 1, 2])
+        except BaseException:
+            control.close()
+            raise
+        finally:
+            for descriptor in passed:
+                os.close(descriptor)
+        return control
 
     def fork(self) -> Runner:
         """A new runner. Raises NoRunner, also where the machine has no memory, processes or descriptors left for one."""
@@ -397,9 +380,11 @@ class Zygote:
 
     def _fork(self) -> Runner:
         self.start()
-        control = self._control
+        with self._state:
+            self._state.wait_for(lambda: self._control is not None or self._closed.is_set(), _FORK_S)
+            control = self._control
         if control is None:
-            raise NoRunner("The worker is ending.")
+            raise NoRunner("The worker is ending." if self._closed.is_set() else "There is no zygote.")
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
@@ -411,7 +396,7 @@ class Zygote:
                 socket.send_fds(control, [frames.encode(frames.Fork(token=token))], [theirs.fileno()])
             if not pending.done.wait(_FORK_S) or not pending.pid:
                 raise NoRunner("The zygote did not answer.")
-            with self._lock:
+            with self._state:
                 runner = self._runners.get(pending.pid)
             if runner is None:
                 return self._dead(pending.pid, ours)
@@ -435,47 +420,57 @@ class Zygote:
             except OSError as error:
                 log.warning("runner not signalled", pid=pid, error=str(error))
 
-    def _listen(self, process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
-        while True:
-            try:
-                data = control.recv(frames.ZYGOTE_PACKET)
-            except OSError:
-                data = b""
-            if not data:
-                break
-            match frames.decode_from_zygote(data):
-                case frames.Ready() as ready:
-                    log.info("zygote ready", pid=process.pid, import_ms=round(ready.import_ms), holds=ready.holds)
-                case frames.Forked() as forked:
-                    pending, sock = self._pending.get(forked.token), self._sockets.get(forked.token)
-                    if pending is not None and sock is not None:
-                        with self._lock:
-                            self._runners[forked.pid] = Runner(forked.pid, sock, self._signal, self._bounds)
-                        pending.pid = forked.pid
-                        pending.done.set()
-                case frames.Exited() as exited:
-                    self._gone(exited.pid, exited.status)
+    def _listen(self, control: socket.socket) -> None:
+        """Returns when the zygote at the other end is gone, with all that was its. Raises OSError where none came."""
+        with self._state:
+            if self._closed.is_set():
+                return
+            self._asked = control
+        asked_at = time.monotonic()
+        pid = None
         try:
-            # Told to end, it ends its runners first.
-            process.wait(_END_S if self._closed else 0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            while data := control.recv(frames.ZYGOTE_PACKET):
+                match frames.decode_from_zygote(data):
+                    case frames.Ready() as ready:
+                        pid = ready.pid
+                        write_session(self._record, pid)
+                        self._started(pid)
+                        log.info("zygote ready", pid=pid, waited_ms=round((time.monotonic() - asked_at) * 1e3), holds=ready.holds)
+                        with self._state:
+                            self._pid, self._control = pid, control
+                            self._state.notify_all()
+                    case frames.Forked() as forked:
+                        pending, sock = self._pending.get(forked.token), self._sockets.get(forked.token)
+                        if pending is not None and sock is not None:
+                            with self._state:
+                                self._runners[forked.pid] = Runner(forked.pid, sock, self._signal, self._bounds)
+                            pending.pid = forked.pid
+                            pending.done.set()
+                    case frames.Exited() as exited:
+                        self._gone(exited.pid, exited.status)
+        except ConnectionResetError:
+            pass  # it has ended with requests unread
+        finally:
+            self._bury()
+        if self._closed.is_set():
+            return
+        if pid is None:
+            raise ConnectionResetError("the nursery has ended, or refused")
+        log.error("zygote ended", pid=pid)
+
+    def _bury(self) -> None:
         # What user code has started outlives a zygote that was killed.
         end_survivors(self._record)
-        with self._lock:
-            self._control = None
+        with self._state:
+            self._pid = self._control = self._asked = None
             left = list(self._runners)
         for pending in list(self._pending.values()):
             pending.done.set()
-        for pid in left:
-            self._gone(pid, None)
-        control.close()
-        if not self._closed:
-            log.error("zygote ended", pid=process.pid, status=describe(process.returncode))
+        for runner in left:
+            self._gone(runner, None)
 
     def _gone(self, pid: int, status: int | None) -> None:
-        with self._lock:
+        with self._state:
             runner = self._runners.pop(pid, None)
         if runner is not None:
             group = runner.gone(status)
@@ -484,14 +479,15 @@ class Zygote:
 
     def close(self) -> None:
         """End the zygote and all runners."""
-        with self._starting:
-            self._closed = True
-            control, process = self._control, self._process
-            if control is None or process is None:
-                return
-            # The end of the socket is what it ends by; the listening thread then sees its end and reaps it.
-            control.shutdown(socket.SHUT_WR)
-            listener = self._listener
+        with self._state:
+            self._closed.set()
+            self._state.notify_all()
+            asked, listener = self._asked, self._listener
+            if asked is not None:
+                # The end of the socket is what a zygote ends by, its runners first; the listening thread then hears its end. From a
+                # nursery that has not taken the connection yet there is nothing to be heard.
+                with contextlib.suppress(OSError):
+                    asked.shutdown(socket.SHUT_WR if self._control is not None else socket.SHUT_RDWR)
         if listener is not None:
             listener.join(2 * _END_S)
 

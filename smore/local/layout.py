@@ -11,7 +11,7 @@ from typing import Literal
 
 import pynvml
 
-from smore.settings import NodeSettings
+from smore.settings import NURSERY, NodeSettings
 
 logger = logging.getLogger(__name__)
 
@@ -187,23 +187,31 @@ def module(*words: str) -> tuple[str, ...]:
     return (sys.executable, "-m", *words)
 
 
-def worker_processes(partitions: Sequence[Partition], metrics_port: int) -> tuple[Process, ...]:
-    """One GPU worker for each GPU instance; their metrics are served from that port on."""
-    return tuple(
-        Process(
-            name=f"worker-{part.gpu}",
-            command=module("worker.app"),
-            env=(
-                ("SMORE_METRICS_PORT", str(metrics_port + number)),
-                ("SMORE_WORKER__GPU", part.gpu),
-                ("SMORE_WORKER__KIND", part.kind),
-                ("SMORE_WORKER__DEVICE", part.device),
-                ("SMORE_WORKER__SHARE", f"{part.share:g}"),
-            ),
-            # It ends its runners, each of which may be in the middle of an invocation.
-            stop_wait_s=20,
-        )
-        for number, part in enumerate(partitions)
+def worker_processes(partitions: Sequence[Partition], metrics_port: int, nursery: Path) -> tuple[Process, ...]:
+    """
+    The nursery, with its socket at this path, and one GPU worker for each GPU instance; their metrics are served from that port on.
+    """
+    # A CPU partition's tensor operations have one thread; some libraries begin theirs when they are imported.
+    one_thread = all(part.kind == "cpu" for part in partitions)
+    return (
+        # Importing torch takes longest, so it goes first.
+        Process(name="nursery", command=module("worker.nursery", str(nursery)), env=(("OMP_NUM_THREADS", "1"),) if one_thread else ()),
+        *(
+            Process(
+                name=f"worker-{part.gpu}",
+                command=module("worker.app"),
+                env=(
+                    ("SMORE_METRICS_PORT", str(metrics_port + number)),
+                    ("SMORE_WORKER__GPU", part.gpu),
+                    ("SMORE_WORKER__KIND", part.kind),
+                    ("SMORE_WORKER__DEVICE", part.device),
+                    ("SMORE_WORKER__SHARE", f"{part.share:g}"),
+                ),
+                # It ends its runners, each of which may be in the middle of an invocation.
+                stop_wait_s=20,
+            )
+            for number, part in enumerate(partitions)
+        ),
     )
 
 
@@ -230,8 +238,8 @@ def processes(layout: Layout) -> tuple[Process, ...]:
         return (("SMORE_METRICS_PORT", str(layout.gateway_port + number)),)
 
     return (
-        # Importing torch takes longest, so the workers go first.
-        *worker_processes(layout.partitions, layout.gateway_port + 10),
+        # Where the home's name is too long for a socket's, the folder has a shorter one.
+        *worker_processes(layout.partitions, layout.gateway_port + 10, (layout.home / "run").resolve() / NURSERY),
         Process(name="gateway", command=module("api.app"), listens=(layout.gateway_host, layout.gateway_port)),
         Process(name="scheduler-0", command=module("scheduler.worker", "scheduler", "scheduler-0"), env=metrics(1)),
         # Two of them: one leads, the other waits for the lease.

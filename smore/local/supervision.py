@@ -279,8 +279,12 @@ def _belongs(process: psutil.Process, session: int, home: Path) -> bool:
     try:
         if os.getsid(process.pid) != session:
             return False
-        # Redis writes its title over its environment; it works inside the home instead.
-        return process.environ().get("SMORE_HOME") == str(home) or Path(process.cwd()).is_relative_to(home)
+        # Redis writes its title over its environment; it works inside the home instead. The nursery has shed the platform's settings.
+        return (
+            process.environ().get("SMORE_HOME") == str(home)
+            or Path(process.cwd()).is_relative_to(home)
+            or "worker.zygote" in process.cmdline()
+        )
     except psutil.AccessDenied:
         # A GPU worker lets nobody look into it, ourselves among them where we are not root.
         return "worker.app" in process.cmdline()

@@ -1,5 +1,6 @@
 """A few faults under load; `python -m bench.kills` holds the whole matrix."""
 
+import json
 import os
 import signal
 import threading
@@ -8,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import httpx
-import psutil
 import pytest
 
 from smore import local
@@ -75,15 +75,16 @@ class Traffic:
         return any(sent > moment for sent, _ in self.successes[-50:])
 
 
-def zygotes(platform: Platform) -> list[int]:
-    worker = psutil.Process(platform.pid(platform.worker))
-    return eventually(lambda: [child.pid for child in worker.children() if "worker.zygote" in child.cmdline()], what="a zygote")
+def zygote(platform: Platform) -> int:
+    record = platform.home / "run" / f"{platform.worker}.json"
+    return int(json.loads(eventually(lambda: record.read_text() if record.exists() else None, what="a zygote"))["session"])
 
 
 KILLS: dict[str, Callable[[Platform], list[int]]] = {
     "gateway": lambda p: [p.pid("gateway")],
     "beat": lambda p: [p.pid("beat")],
-    "worker and its zygote": lambda p: [p.pid(p.worker), *zygotes(p)],
+    "worker and its zygote": lambda p: [p.pid(p.worker), zygote(p)],
+    "nursery and a zygote": lambda p: [p.pid("nursery"), zygote(p)],
     "runner": lambda p: eventually(lambda: p.runner_pids("nap"), what="a runner")[:1],
     "redis and leader": lambda p: [p.pid("redis"), p.leader_pid()],
     "postgres": lambda p: [p.pid("postgres")],

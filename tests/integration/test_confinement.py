@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.eventually import eventually
-from worker import landlock, processes
+from tests.nursery import nursery
+from worker import landlock
 from worker.frames import Confinement, Item, Load, Results
 from worker.processes import Runner, RunnerDied, Zygote
 
@@ -37,15 +38,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def shut_in(home: Path, name: str, tcp_ports: list[int] | None, *, near: Sequence[int] = (), **shut: bool) -> Iterator[Runner]:
     with pytest.MonkeyPatch.context() as patch:
-        # No tensors here: torch would take seconds to import.
-        patch.setattr(processes, "PRELOAD", ("worker.runner",))
         patch.setenv("DATABASE_PASSWORD", "not for functions either")
         for variable, value in INSTRUCTIONS.items():
             patch.setenv(variable, value)
         zygote = Zygote(
-            cores=(), nice=0, environment={}, scratch=home / "run" / name, home=home, bounds=None, record=home / "run" / f"{name}.json",
+            nursery=nursery(), cores=(), nice=0, environment={}, scratch=home / "run" / name, home=home, bounds=None,
             confinement=Confinement(own_users=False, tcp_ports=tcp_ports, readable=[str(home / "allowed")], scratch_mib=1, **shut),
-            exited=lambda runner: None, started=lambda pid: None, near=near,
+            record=home / "run" / f"{name}.json", exited=lambda runner: None, started=lambda pid: None, near=near,
         )  # fmt: skip
         runner = zygote.fork()
         results = Results(one=1 << 20, together=1 << 20)
@@ -134,6 +133,13 @@ def test_on_a_gpu_it_makes_the_unix_sockets_that_cuda_makes_and_runs_beside_the_
         assert "refused" in attempt(runner, "unix", path=str(home / "key"))
         assert f"/proc/{runner.pid}" in attempt(runner, "descriptors")["got"]
         assert os.sched_getaffinity(runner.pid) == {core}
+        # The nursery listens for packets.
+        assert attempt(runner, "zygote", path=str(nursery()))["got"] == {"own folder": "", "name of the folder": ""}
+
+
+def test_the_nursery_gives_a_zygote_to_nobody_who_is_shut_in(runner: Runner, home: Path) -> None:
+    """It would be a process of the worker's kind, outside every cell."""
+    assert "refused" in attempt(runner, "zygote", path=str(nursery()))
 
 
 def test_a_scratch_folder_on_the_disk_is_watched(runner: Runner) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from smore.domain.artifact import Artifact
-from worker import landlock, proc, processes
+from tests.nursery import nursery
+from worker import landlock, proc
 from worker.environments import BuildFailed, Environments
-from worker.frames import Confinement, Load, Results, packages_of
+from worker.frames import Confinement, Item, Load, Results, packages_of
 from worker.processes import Zygote
 
 pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel's Landlock knows no signals yet")
@@ -121,9 +122,7 @@ def left(text: str) -> list[int]:
 
 
 @pytest.mark.parametrize("own_users", [True, False])
-def test_a_hostile_package_is_built_in_its_cell_and_runs_nowhere_else(
-    stage: Stage, own_users: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hostile_package_is_built_in_its_cell_and_runs_nowhere_else(stage: Stage, own_users: bool) -> None:
     stage.sdist("hostile")
     with stage.environments(own_users=own_users).take(["hostile"], ARTIFACT, stage.code) as held:
         found = json.loads((packages_of(held.folder) / "hostile.json").read_text())
@@ -137,11 +136,10 @@ def test_a_hostile_package_is_built_in_its_cell_and_runs_nowhere_else(
         assert not (held.folder / ".build").exists()
 
         # What it brought runs in the runner alone, when that is shut in.
-        monkeypatch.setattr(processes, "PRELOAD", ("worker.runner",))
         zygote = Zygote(
-            cores=(), nice=0, environment={}, scratch=stage.home / "scratch", home=stage.home, bounds=None, record=stage.home / "record",
-            confinement=Confinement(own_users=own_users, readable=[str(stage.home / "cache")]), exited=lambda runner: None,
-            started=lambda pid: None,
+            nursery=nursery(), cores=(), nice=0, environment={}, scratch=stage.home / "scratch", home=stage.home, bounds=None,
+            confinement=Confinement(own_users=own_users, readable=[str(stage.home / "cache")]), record=stage.home / "record",
+            exited=lambda runner: None, started=lambda pid: None,
         )  # fmt: skip
         try:
             runner = zygote.fork()
@@ -153,7 +151,7 @@ def test_a_hostile_package_is_built_in_its_cell_and_runs_nowhere_else(
             runner.load(load, 60)
             for do, path in (("own_environment", ""), ("write", str(packages_of(held.folder) / "hostile.pth"))):
                 body = json.dumps({"do": do, "path": path}).encode()
-                item = processes.Item(encoding="json", accept="json", rows=1, length=len(body))
+                item = Item(encoding="json", accept="json", rows=1, length=len(body))
                 told = json.loads(runner.predict([item], [body], "", 30).results[0])
                 if do == "own_environment":
                     assert (told["got"]["HOSTILE"], told["got"]["VIRTUAL_ENV"]) == (str(runner.pid), str(held.folder))

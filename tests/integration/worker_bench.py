@@ -23,6 +23,7 @@ from smore.queue import Claim, Queue, Record, Request, new_id
 from smore.settings import QueueSettings, RedisSettings
 from smore.stream import Result, decode_result
 from tests.eventually import eventually
+from tests.nursery import nursery
 from worker import proc
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,7 @@ class Bench:
         env |= {
             "PYTHONPATH": str(ROOT), "SMORE_LOG_FORMAT": "console", "SMORE_WORKER__LEASE_S": "1",
             "SMORE_HOME": str(self.home), "SMORE_REDIS__URL": self.server.url, "SMORE_WORKER__GPU": GPU,
-            "SMORE_WORKER__DEVICE": str(self.core), "SMORE_WORKER__HEARTBEAT_S": "0.1",
+            "SMORE_WORKER__DEVICE": str(self.core), "SMORE_WORKER__HEARTBEAT_S": "0.1", "SMORE_WORKER__NURSERY": str(nursery()),
         } | self.settings  # fmt: skip
         with open(self.home / "worker.log", "ab") as log:
             self.worker = subprocess.Popen([sys.executable, "-m", "worker.app"], env=env, cwd=ROOT, stdout=log, stderr=log)
@@ -134,7 +135,9 @@ class Bench:
         return sorted((one.function.partition("/")[2], one.state.value) for one in report.warm)
 
     def session(self) -> int:
-        return int(json.loads((self.home / "run" / f"worker-{GPU}.json").read_text())["session"])
+        """The zygote's; a worker reports before it has one."""
+        record = self.home / "run" / f"worker-{GPU}.json"
+        return int(json.loads(eventually(lambda: record.read_text() if record.exists() else "", what="a zygote"))["session"])
 
     # ---- invocations ----------------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ def test_names_import_from_under_the_root(name: str) -> None:
         ("smore", {"numpy", "torch", "sqlalchemy", "redis", "celery", "httpx", "pydantic"}),
         ("api.app", {"torch", "sqlalchemy", "numpy", "celery", "sklearn", "rich"}),
         ("worker.app", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn", "rich"}),
+        ("worker.nursery", {"torch", "pydantic", "structlog", "msgspec"}),
         ("scheduler.beat", {"torch", "sqlalchemy", "numpy", "fastapi", "rich"}),
         ("scheduler.assign", {"torch", "sqlalchemy", "fastapi"}),
         ("scheduler.learn", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn", "ml"}),
@@ -54,7 +55,8 @@ def test_compose_starts_the_same_processes_as_one_machine_does() -> None:
     }
 
     assert composed.pop("migrate") == ["-m", "migrations", "--bootstrap-key", "/data/key"]
-    # One service for all GPU instances: it supervises what is a process of its own elsewhere.
+    # One service for all GPU instances: it supervises what are processes of their own elsewhere.
+    assert local.pop("nursery") == ["-m", "worker.nursery", "/data/run/nursery.sock"]
     assert (composed.pop("node"), local.pop("worker-gpu0")) == (["-m", "worker.node"], ["-m", "worker.app"])
     # Elsewhere workers start trainings themselves.
     assert composed.pop("trainings") == ["-m", "worker.keeper"]

@@ -131,7 +131,9 @@ LAYOUT = Layout(
 
 def test_table_of_processes() -> None:
     table = {process.name: process for process in processes(LAYOUT)}
-    assert list(table) == ["worker-cpu0", "worker-cpu1", "gateway", "scheduler-0", "scheduler-1", "beat", "control", "learn"]
+    assert list(table) == ["nursery", "worker-cpu0", "worker-cpu1", "gateway", "scheduler-0", "scheduler-1", "beat", "control", "learn"]
+    assert table["nursery"].command[1:] == ("-m", "worker.nursery", "/srv/smore home/run/nursery.sock")
+    assert dict(table["nursery"].env) == {"OMP_NUM_THREADS": "1"}
     assert table["gateway"].listens == ("127.0.0.1", 8400)
     assert table["scheduler-1"].command[1:] == ("-m", "scheduler.worker", "scheduler", "scheduler-1")
     assert [name for name, process in table.items() if process.later] == ["scheduler-1", "beat", "control", "learn"]

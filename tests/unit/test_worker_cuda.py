@@ -19,7 +19,8 @@ from smore.settings import WorkerSettings
 from worker import app, cuda, driver
 from worker.device import CpuPartition
 from worker.frames import Confinement, Item, Load, Loaded, Results
-from worker.processes import Bounds, Runner, RunnerFailed, Zygote, for_runners
+from worker.inherited import for_runners
+from worker.processes import Bounds, Runner, RunnerFailed, Zygote
 
 PATIENCE_S = 60.0
 ROOT = Path(__file__).resolve().parents[2]

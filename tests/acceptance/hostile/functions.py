@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from smore.handler import Handler
+from worker.frames import Setup, encode
 
 
 def read(item: dict[str, Any]) -> object:
@@ -198,6 +199,21 @@ def unix(item: dict[str, Any]) -> object:
         return "connected"
 
 
+def zygote(item: dict[str, Any]) -> object:
+    """Ask the nursery at ``path`` for a zygote, whose runners would be shut into nothing; what each request was answered."""
+    folder = os.path.dirname(item["path"])
+    doors = {"own folder": os.open(".", os.O_RDONLY), "name of the folder": os.open(folder, os.O_PATH)}
+    setup = Setup(cores=[0], threads=0, nice=0, environment={}, scratch=os.path.abspath("scratch"))
+    answers = {}
+    for name, door in doors.items():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
+            control.settimeout(30)
+            control.connect(item["path"])
+            socket.send_fds(control, [encode(setup)], [door, os.pidfd_open(os.getpid()), 1, 2])
+            answers[name] = control.recv(1 << 16).hex()
+    return answers
+
+
 def fork_bomb(item: dict[str, Any]) -> object:
     made = 0
     try:
@@ -367,7 +383,7 @@ def who(item: dict[str, Any]) -> object:
 ATTEMPTS: dict[str, Callable[[dict[str, Any]], object]] = {
     one.__name__: one
     for one in (
-        read, listing, write, environment, own_environment, descriptors, connect, stream, listen, sockets, resolve, unix,
+        read, listing, write, environment, own_environment, descriptors, connect, stream, listen, sockets, resolve, unix, zygote,
         fork_bomb, fill_disk, allocate, allocate_shared, allocate_in_children, crash, tell, has, shoot, shoot_all, trace,
         daemon, become_root, say, drip, large, who,
     )

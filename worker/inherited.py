@@ -1,0 +1,35 @@
+"""What a process of the platform hands on to those that it starts: the environment of jobs, of zygotes and of their runners."""
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+#: glibc gives memory back and takes it again at random moments, which doubles some latencies: it keeps what it has. A runner's memory
+#: comes back when it ends.
+MALLOC: Final = {
+    "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+    "MALLOC_ARENA_MAX": "1",
+}
+
+#: What of our environment a runner gets: how programs find things and behave. Anything else may be somebody's password.
+_PASSED: Final = (
+    "PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONHASHSEED",
+    # Which instructions of the processor numeric libraries use; OpenBLAS and MKL are among the prefixes.
+    "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "NUMBA_CPU_NAME",
+)  # fmt: skip
+_PASSED_PREFIXES: Final = (
+    "LC_", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_", "TORCH_", "PYTORCH_", "TRITON_",
+)  # fmt: skip
+
+
+def scrubbed(extra: Mapping[str, str]) -> dict[str, str]:
+    """Our environment without the platform's settings, credentials among them; ``extra`` on top."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SMORE_")} | dict(extra)
+
+
+def for_runners(extra: Mapping[str, str]) -> dict[str, str]:
+    """What zygotes and runners find in their environment: the little that is :data:`_PASSED`, ``extra`` on top."""
+    passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)}
+    return passed | dict(extra)

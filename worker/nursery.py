@@ -1,0 +1,34 @@
+"""
+``python -m worker.nursery SOCKET``: the process that the zygotes of all GPU workers of a machine are forked from.
+
+Importing torch takes seconds of a processor. It happens once here, so a worker that starts, or whose zygote has died, has a zygote in
+the time of a fork. This module makes the socket, sheds the platform's settings and becomes ``python -m worker.zygote``: what a process
+was started with can be read by all that are forked from it.
+"""
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Final
+
+from worker.inherited import MALLOC, for_runners
+
+_ROOT: Final = Path(__file__).parents[1]
+#: Workers that ask while it imports wait here.
+_BACKLOG: Final = 128
+
+
+def main(place: Path) -> None:
+    os.umask(0o077)
+    place.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(os.fspath(place))
+    listener.listen(_BACKLOG)
+    listener.set_inheritable(True)
+    words = [sys.executable, "-m", "worker.zygote", str(listener.fileno())]
+    os.execve(words[0], words, for_runners({**MALLOC, "PYTHONPATH": str(_ROOT)}))  # noqa: S606 - it is to become it
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
