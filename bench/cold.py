@@ -118,7 +118,8 @@ def main(words: Sequence[str]) -> int:
     figures: dict[str, float] = {}
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        zygote = confinement.zygote(Path(folder) / "home", shut=True, device=asked.device)
+        place = stack.enter_context(confinement.nursery(Path(folder)))
+        zygote = confinement.zygote(Path(folder) / "home", place, shut=True, device=asked.device)
         stack.callback(zygote.close)
         starts = Starts(zygote, asked.device, preset)
         for model in models:

@@ -166,8 +166,8 @@ def variant(name: str, device: str) -> dict[str, Any]:
     from worker.processes import RunnerDied, RunnerFailed, RunnerTimeout
 
     given = VARIANTS[name]
-    with tempfile.TemporaryDirectory() as folder:
-        zygote = confinement.zygote(Path(folder) / "home", shut=given["shut"], own_users=given["own_users"], device=device)
+    with tempfile.TemporaryDirectory() as folder, confinement.nursery(Path(folder)) as place:
+        zygote = confinement.zygote(Path(folder) / "home", place, shut=given["shut"], own_users=given["own_users"], device=device)
         try:
             runner = zygote.fork()
             began = time.perf_counter()

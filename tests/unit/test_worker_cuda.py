@@ -189,8 +189,8 @@ def test_a_full_batch_is_tried_before_anybody_waits() -> None:
 def test_a_zygotes_threads_are_those_of_its_cores_or_as_many_as_are_set(tmp_path: Path) -> None:
     def threads(**given: Any) -> str | None:
         made = Zygote(
-            nice=0, scratch=tmp_path, home=tmp_path, confinement=Confinement(on=False), bounds=None, record=tmp_path / "r",
-            exited=lambda _: None, started=lambda _: None, environment={}, **given,
+            nursery=tmp_path / "nursery.sock", nice=0, scratch=tmp_path, home=tmp_path, confinement=Confinement(on=False), bounds=None,
+            record=tmp_path / "r", exited=lambda _: None, started=lambda _: None, environment={}, **given,
         )  # fmt: skip
         return made._environment.get("OMP_NUM_THREADS")
 
