@@ -63,8 +63,8 @@ UNBOUNDED: Final = "not kserve and not memory and not fork and not disk"
 class Stage:
     """
     ``argv``: of Python (``-m`` left out); ``{on}``, ``{out}``, ``{rows}``, ``{minutes}`` (its time less half a minute) are filled in.
-    ``small``: words that a rehearsal on a CPU partition adds. ``needs``: what :meth:`Here.lacks` knows. ``background``: the next stages do not
-    wait for it until one needs the platform. ``positive``: figures of which one that is 0 makes it failed.
+    ``small``: words that a rehearsal on a CPU partition adds. ``needs``: what :meth:`Here.lacks` knows. ``background``: the next
+    stages do not wait for it until one needs the platform. ``positive``: figures of which one that is 0 makes it failed.
     """
 
     name: str
