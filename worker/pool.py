@@ -500,9 +500,12 @@ class Pool:
         for one in seen:
             assert one.runner is not None
             held = self._device.runner_memory_mib(one.runner.pid)
-            # One that is loading will hold what it has been counted for.
-            if held and one.state is not WarmState.LOADING:
+            # One that is loading will hold what it has been counted for, and one that has just been loaded was not seen whole.
+            if held and one.state is not WarmState.LOADING and one.loaded_at < self._device.looked_at:
                 one.memory_mib = self._known_mib[one.key] = held
+        for one in self._parked:
+            if one.runner is not None and (held := self._device.runner_memory_mib(one.runner.pid)):
+                one.memory_mib = held
 
     def _exceeds(self, one: Instance, held_mib: float) -> bool:
         beyond = self._beyond_mib if self._device.handler_device == "cpu" else self._context_mib + _CONTEXT_GROWTH_MIB
@@ -700,18 +703,19 @@ class Pool:
         The idle instances that must go, those that nobody holds first (``spare_only``: no others), least recently used first; they leave
         from now on. None where what stays fills the memory.
         """
-        # The standby runner of a GPU becomes the load's own: its context is part of what that needs.
-        standby_mib = 0.0 if self._on_device(spec) else self._standby_mib
-        used = standby_mib + self._parked.memory_mib + self._others_mib() + sum(one.memory_mib for one in self._all())
-        excess = used + self._need_mib(function, revision, spec) - self._device.memory_total_mib
         parked = [one for one in self._parked.staying() if one.key != (function, revision)]
         own = [one for one in self._parked.staying() if one.key == (function, revision)]
         coming = sum(one.runner is None for one in self._instances.get((function, revision), ()))
-        if len(own) > coming:
-            # What the one that this load comes out of still holds is part of what the load needs.
-            excess -= own[-1].memory_mib
+        restored = own[-1] if len(own) > coming else None
+        # What becomes this load's own is part of what it needs: the parked one that it comes out of, or the standby runner of a GPU.
+        # One load that has begun and has no process yet takes the latter.
+        taken = not self._on_device(spec) or any(one.runner is None for one in self._all())
+        becoming = restored.memory_mib if restored is not None else 0.0 if taken else self._standby_mib
+        used = self._standby_mib + self._parked.memory_mib + self._others_mib() + sum(one.memory_mib for one in self._all())
+        excess = used + self._need_mib(function, revision, spec) - self._device.memory_total_mib
         if self._on_device(spec):
             excess = max(excess, self._missing_mib(function, revision, spec))
+        excess -= becoming
         going = []
         for one in (*parked, *(self._spare() if spare_only else self._evictable())):
             if excess <= 0:
@@ -739,10 +743,7 @@ class Pool:
             if one.state is WarmState.LOADING or one.loaded_at >= self._device.looked_at:
                 held = self._device.runner_memory_mib(one.runner.pid) if one.runner is not None else None
                 promised += max(0.0, one.memory_mib - (held or 0.0))
-        # The standby runner becomes this load's, unless one that has just begun will take it.
-        taken = any(one.runner is None for one in self._all())
-        own = 0.0 if self._standby is None or taken else self._standby_mib
-        return self._need_mib(function, revision, spec) - own - (really - self._owed_mib() - promised)
+        return self._need_mib(function, revision, spec) - (really - self._owed_mib() - promised)
 
     def _on_device(self, spec: FunctionSpec) -> bool:
         """Whether its process has a context of a GPU. One that declares no memory there computes elsewhere."""

@@ -214,6 +214,18 @@ def test_a_training_that_grows_has_the_rest(stages: Any) -> None:
     assert stage.acquire("a").instance.runner.pid == 1, "out of host memory"
 
 
+def test_what_becomes_a_loads_own_is_part_of_what_it_needs(stages: Any) -> None:
+    stage = stages(host_mib=1000.0)
+    stage.run("a")
+    stage.pool.offload("p/a", 1)
+    stage.gpu.processes.append(Process(pid=999, mib=10_240.0 - CONTEXT - 1000.0))
+    stage.look()
+    with pytest.raises(Unservable, match="no room"):
+        stage.acquire("b", memory_mib=1000.0)
+    assert [one.function for one in stage.pool.parked()] == ["p/a"], "to end it would not help"
+    assert stage.acquire("a").instance.runner.pid == 1, "its context is there"
+
+
 def test_a_standby_runner_only_where_there_is_room(stages: Any) -> None:
     stage = stages(standby=True)
     stage.gpu.used_mib = 10_240.0 - _CONTEXT_MIB
