@@ -1,6 +1,5 @@
 """Weights between a CUDA device and pinned host memory."""
 
-import pytest
 import torch
 
 from worker.weights import Weights
