@@ -13,7 +13,7 @@ healthy, or a platform that was not ready, within :data:`HEALTHY_S` after a step
 step in which none may end (all but ``down`` and ``keeper``), and after those two such as were not told to end; ``secrets_seen`` = places
 at which the spy found a password; ``ready_s`` = from ``docker compose up -d`` with the image there and empty volumes to the first 200 of
 ``/readyz``; ``idle_cpu`` = cores that the containers and the engine's own processes take with nothing to do (Linux, the engine's processes
-visible from here); ``image_gb`` as the engine tells it. ``--store`` is not chosen here: run it under an engine of either kind.
+visible from here); ``image_gb`` as the engine tells it. The engine chooses the image store: run it under one of either kind.
 """
 
 import argparse
