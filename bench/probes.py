@@ -247,7 +247,8 @@ def platform(device: str) -> dict[str, float]:
         Path(folder), [where], functions=(), environment={"SMORE_API__MAX_BODY_BYTES": str(2 * PAYLOAD_MIB << 20)}
     ) as rig:  # fmt: skip
         rig.prepare(table=False)
-        large = {**FUNCTION, "spec": {**cast("dict[str, Any]", FUNCTION["spec"]), "resources": {"gpu_memory": "1GiB"}}}
+        bounds = {"resources": {"gpu_memory": "1GiB"}, "limits": {"payload": f"{2 * PAYLOAD_MIB}MiB"}}
+        large = {**FUNCTION, "spec": {**cast("dict[str, Any]", FUNCTION["spec"]), **bounds}}
         rig.patiently("the function", lambda: rig.client.deploy(large))
         image = np.random.default_rng(0).random((PAYLOAD_MIB * 2**20 // (3 * 224 * 224 * 4), 3, 224, 224), np.float32)
         began = time.perf_counter()
