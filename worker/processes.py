@@ -348,6 +348,9 @@ class Zygote:
                 if not told:
                     log.warning("no zygote yet", nursery=str(self._nursery), error=str(error))
                 told = True
+            except Exception:
+                # Without this thread the worker would never have a zygote again.
+                log.exception("zygote lost")
             self._closed.wait(_AGAIN_S)
 
     def _ask(self) -> socket.socket:
@@ -359,9 +362,10 @@ class Zygote:
         )  # fmt: skip
         passed: list[int] = []
         try:
-            control.connect(os.fspath(self._nursery))
             passed.append(os.open(self._nursery.parent, os.O_RDONLY | os.O_DIRECTORY))
             passed.append(os.pidfd_open(os.getpid()))
+            # A zygote does not wait long for what it is to be.
+            control.connect(os.fspath(self._nursery))
             socket.send_fds(control, [frames.encode(setup)], [*passed, 1, 2])
         except BaseException:
             control.close()

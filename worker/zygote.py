@@ -1,5 +1,5 @@
 """
-``python -m worker.zygote SOCKET``: the nursery, which zygotes are forked from, and the zygote, which runners are forked from.
+``python -m worker.zygote FD``: the nursery, which zygotes are forked from, and the zygote, which runners are forked from.
 
 The nursery (started by :mod:`worker.nursery`) has imported torch once and touched no device. It forks a zygote for each GPU worker that
 connects; so a zygote, and then a runner, starts in the time of a fork and shares the pages of what was imported. Both are single-threaded:
