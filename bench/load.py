@@ -245,8 +245,11 @@ class _Load:
             pacer.start()
         try:
             await asyncio.sleep(self._end - time.perf_counter())
-        finally:
+        except BaseException:
             stop.set()
+            raise
+        finally:
+            # At the window's end it may be late with requests that were due before, which count.
             if pacer is not None:
                 pacer.join()
         # One turn of the loop takes in what the pacer handed over last.
