@@ -5,6 +5,7 @@ It is fired every second and has no end: the first firing in a process stands by
 Redis does not serve; every other firing returns at once. So beat is a safety net, not a tick that requests wait for.
 """
 
+import contextlib
 import threading
 from typing import Final
 
@@ -23,6 +24,8 @@ log = metrics.logger(__name__)
 
 #: How often the standby looks whether the lease is free, and Redis whether it serves again, seconds.
 LOOK_S: Final = 0.2
+#: How long one process may load what leading needs before the next one begins, seconds.
+LOADING_S: Final = 3.0
 
 
 def register_assign(app: Celery, config: Settings) -> None:
@@ -52,8 +55,20 @@ def register_assign(app: Celery, config: Settings) -> None:
         assign.apply_async(queue=SCHEDULER_QUEUE, expires=1.0)
 
 
+def wait_for_turn(client: "redis.Redis", key: str, stop: threading.Event) -> None:
+    """
+    One process loads at a time: two schedulers that start together would each take twice as long, and nobody leads meanwhile. Where Redis
+    does not serve there is no turn to wait for.
+    """
+    with contextlib.suppress(redis.RedisError):
+        while not client.set(key, 1, nx=True, px=round(LOADING_S * 1e3)) and not stop.wait(LOOK_S):
+            pass
+
+
 def _stand_by(client: "redis.Redis", config: Settings, stop: threading.Event) -> None:
+    loading = f"{config.redis.prefix}leader:loading"
     # All that leading needs is loaded before it is needed: it takes seconds where the processor is busy.
+    wait_for_turn(client, loading, stop)
     from scheduler.foresight import warmth
     from scheduler.live import Leader
     from scheduler.policy.core import Engine, prepare
@@ -67,6 +82,8 @@ def _stand_by(client: "redis.Redis", config: Settings, stop: threading.Event) ->
     shadow = preset(config.policy.shadow) if config.policy.shadow else None
     warm = warmth(config.prewarm)
     leader = Leader(client, config, stop, lambda: Engine(knobs, shadow, Keeper(warm)))
+    with contextlib.suppress(redis.RedisError):
+        client.delete(loading)
     told = False
     while not stop.is_set():
         try:

@@ -14,6 +14,7 @@ import pytest
 import redis
 import redis.asyncio
 
+from scheduler.assign import LOADING_S, wait_for_turn
 from scheduler.live import Leader
 from scheduler.policy.core import Engine
 from scheduler.policy.knobs import PRESETS
@@ -26,7 +27,7 @@ from smore.fleet import Fleet, JobReport, Report, Steer, Stranger, WarmInstance,
 from smore.queue import AsyncQueue, Claim, Gate, Outcome, Question, Queue, Request, new_id
 from smore.settings import QueueSettings, SchedulerSettings, Settings
 from smore.stream import Asked, Dispatched, Result, decode, encode
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 from tests.tables import place
 
 PREFIX = "smore:"
@@ -122,6 +123,28 @@ def test_places_what_waited_before_it_led(redis_client: "redis.Redis", queue: Qu
 
     assert [[id_, 1]] == message(redis_client, queue)
     finish(queue, id_, 1)
+
+
+def test_schedulers_load_one_after_the_other(redis_client: "redis.Redis") -> None:
+    key, loading = f"{PREFIX}leader:loading", []
+
+    def load() -> None:
+        wait_for_turn(redis_client, key, threading.Event())
+        loading.append(redis_client.pttl(key))
+
+    load()
+    assert 0 < loading[0] <= LOADING_S * 1e3, "one that dies meanwhile keeps the next one waiting no longer"
+    redis_client.persist(key)
+    second = threading.Thread(target=load, daemon=True)
+    second.start()
+    assert len(loading) == 1 and second.is_alive()
+    redis_client.delete(key)
+    second.join(10 * PATIENCE)
+    assert len(loading) == 2
+
+    stopping = threading.Event()
+    stopping.set()
+    wait_for_turn(redis_client, key, stopping)
 
 
 def test_a_policy_that_checks_sms_does_not_lead_where_no_counter_tells_them(redis_client: "redis.Redis", queue: Queue) -> None:
