@@ -1,7 +1,9 @@
 """Logs (structlog, one JSON object a line, ids from context) and the metrics of the processes that own them."""
 
+import contextlib
 import logging
 import sys
+from typing import TextIO, cast
 
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
@@ -52,6 +54,19 @@ HISTORY_BYTES = Gauge("smore_history_bytes", "What the rows of the history take 
 RECORD_LAG = Gauge("smore_record_lag_seconds", "Age of the oldest stream entry not yet in Postgres")
 
 
+class _Lines:
+    """Standard error. Its reader may have ended (a supervisor that was killed): what a line tells of must not fail because of that."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return sys.stderr.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+
 def configure(config: Settings, process: str) -> None:
     """Set up logging for a process and, where a port is given, serve its metrics there."""
     level = getattr(logging, config.log_level.upper(), logging.INFO)
@@ -67,7 +82,7 @@ def configure(config: Settings, process: str) -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Lines())),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
