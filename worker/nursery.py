@@ -6,6 +6,7 @@ the time of a fork. This module makes the socket, sheds the platform's settings 
 was started with can be read by all that are forked from it.
 """
 
+import contextlib
 import os
 import socket
 import sys
@@ -19,7 +20,19 @@ _ROOT: Final = Path(__file__).parents[1]
 _BACKLOG: Final = 128
 
 
+def _leave_session() -> None:
+    """
+    Into a session of its own: where the kernel shares processors among sessions (sched_autogroup), it would import torch in the share of
+    all that the supervisor has started, beside trainings with one each. The supervisor has made it a group's leader, which may not.
+    """
+    with contextlib.suppress(OSError):
+        if os.getpgrp() == os.getpid():
+            os.setpgid(0, os.getpgid(os.getppid()))
+        os.setsid()
+
+
 def main(place: Path) -> None:
+    _leave_session()
     os.umask(0o077)
     place.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
