@@ -1,6 +1,7 @@
 """The parent's hands on its zygote and its runners. The parent imports no torch and touches no device: they do."""
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -384,11 +385,27 @@ class Zygote:
 
     def _fork(self) -> Runner:
         self.start()
+        gone: socket.socket | None = None
+        # One that has just died is found out by asking it: the next one is asked once more.
+        for _ in range(2):
+            control = self._there(other_than=gone)
+            runner = self._ask_for_runner(control)
+            if runner is not None:
+                return runner
+            gone = control
+        raise NoRunner("The zygote did not answer.")
+
+    def _there(self, other_than: socket.socket | None) -> socket.socket:
+        """The connection to the zygote, waited for. Raises NoRunner."""
         with self._state:
-            self._state.wait_for(lambda: self._control is not None or self._closed.is_set(), _FORK_S)
-            control = self._control
-        if control is None:
-            raise NoRunner("The worker is ending." if self._closed.is_set() else "There is no zygote.")
+            self._state.wait_for(lambda: self._control not in (None, other_than) or self._closed.is_set(), _FORK_S)
+            if self._control in (None, other_than):
+                raise NoRunner("The worker is ending." if self._closed.is_set() else "There is no zygote.")
+            assert self._control is not None
+            return self._control
+
+    def _ask_for_runner(self, control: socket.socket) -> Runner | None:
+        """None where this zygote has ended before it answered. Raises NoRunner, OSError."""
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
@@ -397,9 +414,18 @@ class Zygote:
         self._sockets[token] = ours
         try:
             with theirs:
-                socket.send_fds(control, [frames.encode(frames.Fork(token=token))], [theirs.fileno()])
-            if not pending.done.wait(_FORK_S) or not pending.pid:
+                try:
+                    socket.send_fds(control, [frames.encode(frames.Fork(token=token))], [theirs.fileno()])
+                except OSError as error:
+                    if error.errno in (errno.EPIPE, errno.ECONNRESET, errno.EBADF):
+                        ours.close()
+                        return None
+                    raise
+            if not pending.done.wait(_FORK_S):
                 raise NoRunner("The zygote did not answer.")
+            if not pending.pid:
+                ours.close()
+                return None
             with self._state:
                 runner = self._runners.get(pending.pid)
             if runner is None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,22 @@ def test_zygotes_outlive_their_nursery_and_its_successor_gives_the_next(one: Zyg
     finally:
         second.kill()
         second.wait()
+
+
+def test_a_runner_is_had_from_the_next_zygote_where_the_first_has_just_died(one: Zygote, tmp_path: Path) -> None:
+    process = nursery.start(tmp_path / "nursery.sock")
+    try:
+        one.fork()
+        pid = one.pid
+        assert pid is not None
+        # It cannot answer, and that it is dead is not known yet.
+        os.kill(pid, signal.SIGSTOP)
+        killer = threading.Timer(0.1, os.kill, (pid, signal.SIGKILL))
+        killer.start()
+        assert not one.fork().ended.is_set() and one.pid != pid
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_worker_that_ended_while_it_waited_gets_none(one: Zygote, tmp_path: Path) -> None:
