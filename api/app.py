@@ -22,12 +22,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
-from api import pages, schemas
-from api.connections import protocol
+from api import schemas
 from api.deps import Gateway
-from api.description import describe
 from api.errors import explain, hybrid
-from api.routes import (
+from api.openinference import routes  # fmt: skip
+from api.routes import (  # fmt: skip
     audit,
     blobs,
     functions,
@@ -36,7 +35,6 @@ from api.routes import (
     invocations,
     jobs,
     keys,
-    oip,
     predictor,
     prewarm,
     projects,
@@ -44,11 +42,14 @@ from api.routes import (
     queues,
     secrets,
     traces,
-)  # fmt: skip
+)
 from api.routes import explain as explain_routes
+from api.server import pages
+from api.server.connections import protocol
+from api.server.description import describe
 from smore.domain.errors import SmoreError
-from smore.observability import configure, logger
-from smore.settings import Settings, settings
+from smore.process.observability import configure, logger
+from smore.process.settings import Settings, settings
 
 log = logger("api")
 
@@ -84,7 +85,7 @@ class Application(FastAPI):
                 return
         elif scope["method"] == "POST" and (inference := _INFER.fullmatch(path)) is not None:
             try:
-                response = await oip.infer(Request(scope, receive), inference[1], inference[2])
+                response = await routes.infer(Request(scope, receive), inference[1], inference[2])
             except (Exception, CancelledError) as error:  # noqa: BLE001 - as above
                 response = hybrid(explain(error, request_id))
             await response(scope, receive, send)
@@ -182,7 +183,7 @@ def create_app(config: Settings) -> Application:
         app.add_exception_handler(kind, _explained)
     for module in (
         invocations, explain_routes, functions, blobs, queues, gpus, jobs, predictor, prewarm, keys, projects, secrets, quarantine, audit,
-        health, oip, traces,
+        health, routes, traces,
     ):  # fmt: skip
         app.include_router(module.router)
     pages.add_to(app)

@@ -17,27 +17,27 @@ import redis.asyncio
 from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
-from api.access import OPERATORS, Access, require_operator
+from api.auth import OPERATORS, Access, require_operator
 from api.errors import NotReady
-from api.waiters import Waiters
-from smore.catalog import AsyncCatalog, Catalog, FunctionEntry, KeyEntry
+from api.invoke.waiters import Waiters
 from smore.domain.access import Scope
 from smore.domain.errors import Draining, Forbidden, FunctionNotFound, LimitReached, Unavailable
 from smore.domain.function import FunctionSpec
 from smore.domain.limits import NO_LIMITS, Limits
-from smore.fleet import Fleet
-from smore.observability import logger
-from smore.queue import AsyncQueue, connect
-from smore.settings import Settings
+from smore.process.observability import logger
+from smore.process.settings import Settings
+from smore.redis.catalog import AsyncCatalog, Catalog, FunctionEntry, KeyEntry
+from smore.redis.fleet import Fleet
+from smore.redis.queue import AsyncQueue, connect
 
 if TYPE_CHECKING:
-    from smore.audit import Audit, Change
-    from smore.blobs import Blobs
-    from smore.history import Reader
-    from smore.prewarming import Prewarming
-    from smore.profiles import Profiles
-    from smore.store import Store
-    from smore.vault import Vault
+    from smore.blobs.store import Blobs
+    from smore.postgres.arrivals import Prewarming
+    from smore.postgres.audit import Audit, Change
+    from smore.postgres.catalog import Store
+    from smore.postgres.history import Reader
+    from smore.postgres.predictors import Profiles
+    from smore.process.vault import Vault
 
 log = logger("api")
 
@@ -49,7 +49,7 @@ DRAINING_S = 5
 COMMAND_S = 5.0
 #: How long Postgres may work on one statement of a request.
 STATEMENT_S = 10.0
-#: How often what ended invocations left in memory (smore/payloads.py) is removed, and how old it is then at least.
+#: How often what ended invocations left in memory (smore/redis/payloads.py) is removed, and how old it is then at least.
 SWEEP_S = 60.0
 #: Connections of this process to Redis, the subscription aside; more requests at once wait for one.
 _CONNECTIONS = 64
@@ -165,7 +165,7 @@ class Gateway:
         return Fleet(self.client(), self.settings.redis.prefix)
 
     def blobs(self) -> "Blobs":
-        from smore.blobs import open_blobs
+        from smore.blobs.store import open_blobs
 
         with self._lock:
             if self._blobs is None:
@@ -187,7 +187,7 @@ class Gateway:
         """Raises NoKey."""
         with self._lock:
             if self._vault is None:
-                from smore.vault import Vault
+                from smore.process.vault import Vault
 
                 self._vault = Vault.open(self.settings.secrets_file)
             return self._vault
@@ -214,12 +214,12 @@ class Gateway:
                 return
             if self.settings.postgres.url is None:
                 raise Unavailable
-            from smore.audit import Audit
-            from smore.db import make_engine
-            from smore.history import Reader
-            from smore.prewarming import Prewarming
-            from smore.profiles import Profiles
-            from smore.store import Store
+            from smore.postgres.arrivals import Prewarming
+            from smore.postgres.audit import Audit
+            from smore.postgres.catalog import Store
+            from smore.postgres.history import Reader
+            from smore.postgres.predictors import Profiles
+            from smore.postgres.rows import make_engine
 
             engine = make_engine(self.settings.postgres.url, "gateway", statement_timeout_s=STATEMENT_S)
             self._reader = Reader(engine)
@@ -267,7 +267,7 @@ async def _operator(caller: "AdminKey") -> KeyEntry:
 
 
 class Trail:
-    """Records what the present request changes (smore/audit.py). For worker threads: :meth:`change` speaks to Postgres."""
+    """Records what the present request changes (smore/postgres/audit.py). For worker threads: :meth:`change` speaks to Postgres."""
 
     def __init__(self, gateway: Gateway, route: str, request_id: str) -> None:
         self._gateway = gateway
@@ -279,7 +279,7 @@ class Trail:
     ) -> "AbstractContextManager[Change]":
         """``with trail.change(caller, "function/echo", before) as change: …; change.after = …``. Raises what Postgres being away raises."""
         audit = self._gateway.audit()
-        from smore.audit import Change
+        from smore.postgres.audit import Change
 
         project = caller.project if project is None else project
         return audit.recorded(

@@ -22,8 +22,8 @@ from starlette.responses import Response
 from smore.domain.errors import CallerError, InvalidInput, PlatformError, SmoreError, Unavailable, WritesRefused
 from smore.domain.invocation import Cause, State
 from smore.domain.quote import cut
-from smore.observability import logger
-from smore.outage import refuses
+from smore.process.observability import logger
+from smore.redis.outage import refuses
 
 log = logger("api")
 
@@ -249,7 +249,7 @@ def is_away(error: Exception) -> bool:
     database, driver = sys.modules.get("sqlalchemy.exc"), sys.modules.get("psycopg")
     if database is not None and isinstance(error, database.OperationalError | database.InterfaceError | database.TimeoutError):
         return True
-    # The mirror (smore/mirror.py) speaks to the driver itself.
+    # The mirror (smore/postgres/mirror.py) speaks to the driver itself.
     return driver is not None and isinstance(error, driver.OperationalError | driver.InterfaceError)
 
 
@@ -261,7 +261,7 @@ def _is_unstorable(error: Exception) -> bool:
 
 def _of(error: CallerError, request_id: str, status: int, code: str, details: Mapping[str, object]) -> Response:
     headers = {}
-    # Every 503 has one (api/description.py).
+    # Every 503 has one (api/server/description.py).
     if "retry_after_s" in details or status == 503:
         headers["Retry-After"] = str(details.get("retry_after_s", 1))
     if status == 401:

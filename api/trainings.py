@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 from smore.domain.errors import Conflict, InvalidInput, LimitReached
 from smore.domain.job import RESERVE, JobState
 from smore.domain.limits import Limits
-from smore.fleet import Report
+from smore.redis.fleet import Report
 
 if TYPE_CHECKING:
-    from smore.store import Job
+    from smore.postgres.catalog import Job
 
 #: Trainings run for hours: whoever has as many as it may need not ask every second.
 _RETRY_S: Final = 60

@@ -31,7 +31,7 @@ from typing import Final
 
 from bench import confinement, report
 from worker.frames import Load, Results
-from worker.processes import Runner, RunnerFailed, Zygote
+from worker.runner.processes import Runner, RunnerFailed, Zygote
 from zoo.model import NAMES
 
 TIMEOUT_S: Final = 120.0

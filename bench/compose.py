@@ -39,7 +39,7 @@ import psutil
 from bench.faults import LOADED
 from bench.kills import Answers, Load, Witness, account
 from bench.report import ROOT, emit, progress
-from smore.settings import Settings
+from smore.process.settings import Settings
 
 PROJECT: Final = "smore-bench"
 SECOND: Final = "smore-bench-second"

@@ -26,9 +26,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.report import emit, progress, rounded
-from smore.settings import WorkerSettings
+from smore.process.settings import WorkerSettings
 from worker.frames import SLACK_MIB, Confinement, Load, Results
-from worker.processes import ROOT, Bounds, Zygote
+from worker.runner.processes import ROOT, Bounds, Zygote
 
 FUNCTIONS = {"echo": "zoo.echo:Function", "mobilenet": "zoo.mobilenet:Function"}
 LOAD_S = 60.0
@@ -38,7 +38,7 @@ RESULTS = Results(one=1 << 20, together=1 << 20)
 @contextmanager
 def nursery(folder: Path) -> Iterator[Path]:
     place = folder / "nursery.sock"
-    words = [sys.executable, "-m", "worker.nursery", str(place)]
+    words = [sys.executable, "-m", "worker.runner.nursery", str(place)]
     process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
     try:
         yield place

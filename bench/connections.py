@@ -28,7 +28,7 @@ import psutil
 
 from bench import fuzz
 from smore import local
-from smore.client import Client
+from smore.client.clients import Client
 
 GIB: Final = 1 << 30
 #: Sent at a time of a large body.

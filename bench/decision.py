@@ -28,14 +28,14 @@ from dataclasses import replace
 import numpy as np
 
 from bench.report import emit, progress
+from scheduler.leader.tables import ArrayTable
 from scheduler.policy import kernel
 from scheduler.policy.cluster import Batch
-from scheduler.policy.core import Engine
+from scheduler.policy.engine import Engine
 from scheduler.policy.events import Event, FunctionKnown, GpuReported, InvocationArrived, InvocationSettled, TableUpdated
 from scheduler.policy.knobs import Knobs, preset
-from scheduler.tables import ArrayTable
-from smore.degradation import PlaceTable, Table
 from smore.domain.function import FunctionSpec, Profile
+from smore.redis.degradation import PlaceTable, Table
 
 SIZES = (8, 64, 1024, 16384)
 DEVICE, MODE = "a GPU", "time-slice"

@@ -20,8 +20,8 @@ import redis
 
 from bench.disk import Disk, missing
 from smore import local
-from smore.fleet import Fleet
-from smore.settings import Settings
+from smore.process.settings import Settings
+from smore.redis.fleet import Fleet
 
 #: The leader's and a GPU worker's lease, seconds.
 LEASE_S: Final = 2.0

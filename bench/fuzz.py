@@ -57,8 +57,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from smore import local
-from smore.client import Client
-from smore.settings import Settings
+from smore.client.clients import Client
+from smore.process.settings import Settings
 
 #: Functions that are invoked: of JSON values, and of tensors.
 ECHO, TENSORS, SPARE = "echo", "mirror", "spare"

@@ -40,10 +40,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from bench import overload, report
-from bench.overload import Rig, Trained
+from bench.overload.run import Rig, Trained
 from smore import local
 from smore.domain.loss import DEFAULT_BUDGET
-from smore.gpm import Gpm
+from smore.process.gpm import Gpm
 from zoo.model import card
 from zoo.train import input_wait
 

@@ -33,17 +33,19 @@ import psycopg
 
 from bench.report import ROOT, emit, progress
 from migrations.__main__ import prepare
-from smore import history, local, stream
-from smore.catalog import Catalog
-from smore.db import make_engine
+from smore import local
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec
 from smore.domain.job import JobState
-from smore.history import Recorder
 from smore.local import ServerUrls
-from smore.queue import connect, new_id
-from smore.settings import PostgresSettings, RedisSettings, Settings
-from smore.store import Store
+from smore.messages import stream
+from smore.postgres import history
+from smore.postgres.catalog import Store
+from smore.postgres.history import Recorder
+from smore.postgres.rows import make_engine
+from smore.process.settings import PostgresSettings, RedisSettings, Settings
+from smore.redis.catalog import Catalog
+from smore.redis.queue import connect, new_id
 
 DAYS: Final = 14
 FUNCTIONS: Final = 40

@@ -37,10 +37,11 @@ import redis
 from bench.disk import Disk, missing, small_disk
 from bench.faults import LOADED, PARTITIONS, Fault, Faults
 from bench.report import emit, progress, rounded
-from smore import local, stream
-from smore.fleet import stream_entries
-from smore.settings import Settings
-from smore.track import TrackReader
+from smore import local
+from smore.messages import stream
+from smore.process.settings import Settings
+from smore.redis.fleet import stream_entries
+from smore.tracking.ring import TrackReader
 
 #: Requests a second, and how long a batch of them sleeps: about twenty are in flight, and the cores have time for the probes.
 RATE: Final = 60.0

@@ -9,11 +9,11 @@ REST once for each policy and repeat: the platform starts anew with ``SMORE_POLI
 the trainings run and have had a closed window, nothing is learned. The policies follow one another in each repeat, beginning with another
 one each time. A tenth of the time is closed for windows (as in ``bench.overload``), so that one run has its own estimate of the losses.
 
-Then the same arrivals, deadlines and policies go through the simulator (``scheduler/simulation/live.py``), and it is said how far the
+Then the same arrivals, deadlines and policies go through the simulator (``research/compare/live.py``), and it is said how far the
 two agree.
 
 Figures: ``<metric>.<policy>`` measured, ``simulated.<metric>.<policy>``, ``spearman.<metric>``, ``kendall.<metric>``, ``mae.<metric>`` and
-others as ``scheduler/simulation/live_report.py`` names them. On a CPU partition the platform's processes and the client share the cores.
+others as ``research/compare/live_report.py`` names them. On a CPU partition the platform's processes and the client share the cores.
 """
 
 import argparse
@@ -31,18 +31,19 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from bench import harvest, overload, report
-from bench.overload import Rig, Trained
-from scheduler.simulation import live, live_report, policies, world
-from scheduler.simulation.live import CALIBRATED_WITH, Calibration, Outcome, Plan, Run
-from scheduler.simulation.section import BadReport
+from bench.overload.run import Rig, Trained
+from research.compare import live, live_report
+from research.compare.live import CALIBRATED_WITH, Calibration, Outcome, Plan, Run
+from research.compare.section import BadReport
+from scheduler.simulation import policies, world
 from scheduler.simulation.simulator import Inconsistent
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import World
 from smore import local
-from smore.db import make_engine
 from smore.domain.errors import SmoreError
 from smore.domain.invocation import State
-from smore.history import Reader, Served
+from smore.postgres.history import Reader, Served
+from smore.postgres.rows import make_engine
 
 PRESET: Final = "live"
 LEAST_REPEATS: Final = 3
@@ -59,7 +60,7 @@ MOST_MORE: Final = 1
 
 class Here:
     """
-    The devices at hand as a :class:`scheduler.simulation.live.Platform`: one home, a platform started anew for each run.
+    The devices at hand as a :class:`research.compare.live.Platform`: one home, a platform started anew for each run.
 
     Raises BadWorld for a preset whose GPU instances are not at hand.
     """
@@ -202,7 +203,7 @@ def _show(outcome: Outcome) -> None:
 def _pictures() -> Any:
     """Raises BadReport, in one line, where matplotlib is not installed: known before anything runs."""
     try:
-        from scheduler.simulation import pictures
+        from research.compare import pictures
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise

@@ -18,7 +18,7 @@ from statistics import median
 import torch
 
 from bench import report
-from worker.weights import Weights
+from worker.runner.weights import Weights
 from zoo.model import ModelFunction
 
 MODELS = ("resnet50", "vgg16", "mobilenet", "bert", "roberta", "deepvit", "deepfm", "segnet")

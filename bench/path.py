@@ -47,7 +47,7 @@ import httpx
 from bench import cpu, load, report
 from bench.peers import naive
 from smore import local
-from smore.settings import Settings
+from smore.process.settings import Settings
 
 DEEPFM = json.dumps({"dense": [[0.0] * 13], "sparse": [[0] * 26]}).encode()
 BODIES = {"echo": b'{"x":[1,2,3,4,5,6,7,8],"id":"abc"}', "conv": b'{"v":0.5}', "mlp": b'{"v":0.5}', "deepfm": DEEPFM}

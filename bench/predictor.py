@@ -38,13 +38,13 @@ import redis
 import sklearn  # type: ignore[import-untyped]
 
 from bench import report
-from ml import table as tables
-from ml.pairwise import RECIPES, estimator, paper_features
-from ml.rows import Colocation, Member, Profile, Solo, Timing, Workload, degradation, profiles, read
-from ml.samples import DIRECTIONS, METRICS, Direction, Floats, Samples, samples
-from scheduler.tables import ArrayTable
+from ml.measure.rows import Colocation, Member, Profile, Solo, Timing, Workload, degradation, profiles, read
+from ml.predict import table as tables
+from ml.predict.pairwise import RECIPES, estimator, paper_features
+from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats, Samples, samples
+from scheduler.leader.tables import ArrayTable
 from smore import local
-from smore.degradation import PlaceTable, Table, Tables, decode, encode
+from smore.redis.degradation import PlaceTable, Table, Tables, decode, encode
 
 TRAININGS = FUNCTIONS = 100
 PAIRS, FUNCTION_PAIRS = 240, 64

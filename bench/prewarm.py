@@ -23,10 +23,10 @@ import torch
 
 from bench import report
 from ml.forecast.forecaster import Floats, Forecaster, Renewal
+from ml.forecast.foresight import Best
 from ml.forecast.lstm import LongShort, Shared
-from ml.foresight import Best
-from scheduler.forecasting import Rehearsal
-from smore.settings import PrewarmSettings
+from scheduler.tasks.forecasting import Rehearsal
+from smore.process.settings import PrewarmSettings
 
 DAY: int = 1440
 

@@ -36,7 +36,7 @@ from typing import Final
 import numpy as np
 
 from bench import report
-from bench.overload import Rig
+from bench.overload.run import Rig
 from smore import admin, local
 
 KINDS: Final = ("periodic", "bursty")
@@ -104,13 +104,13 @@ def trace(pairs: Sequence[Pair]) -> bytes:
 
 
 def command(rig: Rig, word: str) -> tuple[dict[str, object], float]:
-    """A command of scheduler.forecasting against this platform: what it says, and its seconds."""
+    """A command of scheduler.tasks.forecasting against this platform: what it says, and its seconds."""
     environment = os.environ | {
         "SMORE_REDIS__URL": rig.end.redis_url, "SMORE_POSTGRES__URL": rig.end.postgres_url, "PYTHONPATH": str(report.ROOT)
     }  # fmt: skip
     began = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "scheduler.forecasting", word], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "scheduler.tasks.forecasting", word], env=environment, capture_output=True, text=True, check=True
     )
     said: dict[str, object] = json.loads(done.stdout.strip().rpartition("\n")[2])
     return said, time.perf_counter() - began

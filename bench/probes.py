@@ -68,7 +68,7 @@ def answer(ask: Callable[[], Any], error: type[Exception]) -> Any:
 
 
 def questions(nvml: Any, handle: Any) -> Mapping[str, Callable[[], Any]]:
-    from smore.gpm import Gpm
+    from smore.process.gpm import Gpm
 
     def mib(version: int | None, part: str) -> float:
         info = nvml.nvmlDeviceGetMemoryInfo(handle) if version is None else nvml.nvmlDeviceGetMemoryInfo(handle, version=version)
@@ -102,8 +102,8 @@ def cuda(nvml: Any, handle: Any) -> dict[str, Any]:
 
     if not torch.cuda.is_available():
         return {"absent": f"torch {torch.__version__} finds no CUDA device"}
-    from ml.layers import kernel_profile
-    from smore.gpm import Gpm
+    from ml.measure.layers import kernel_profile
+    from smore.process.gpm import Gpm
 
     def free_mib() -> float:
         return float(nvml.nvmlDeviceGetMemoryInfo(handle).free / 2**20)
@@ -163,7 +163,7 @@ def variant(name: str, device: str) -> dict[str, Any]:
     """What a runner finds in itself, or why there is none: in this process, which is of the right user."""
     from bench import confinement
     from worker.frames import Item, Load, Results
-    from worker.processes import RunnerDied, RunnerFailed, RunnerTimeout
+    from worker.runner.processes import RunnerDied, RunnerFailed, RunnerTimeout
 
     given = VARIANTS[name]
     with tempfile.TemporaryDirectory() as folder, confinement.nursery(Path(folder)) as place:
@@ -220,7 +220,7 @@ def cell(device: str) -> tuple[dict[str, float], dict[str, Any]]:
 
 def table(rows: Path, device: str) -> tuple[dict[str, float], dict[str, Any]]:
     """Raises ValueError for rows that cannot be used."""
-    from ml.rows import Solo, profiles, read
+    from ml.measure.rows import Solo, profiles, read
 
     found = read(rows)
     (profile,) = profiles(found)
@@ -238,7 +238,7 @@ def platform(device: str) -> dict[str, float]:
     import numpy as np
 
     from bench import harvest
-    from bench.overload import Rig
+    from bench.overload.run import Rig
     from bench.tensors import FUNCTION
 
     where = harvest.partition(device)

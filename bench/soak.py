@@ -34,8 +34,8 @@ from sqlalchemy import Engine, text
 
 from bench.report import emit, progress
 from smore import local
-from smore.db import make_engine
-from smore.settings import Settings
+from smore.postgres.rows import make_engine
+from smore.process.settings import Settings
 
 #: Results and idempotency keys are kept for so long, seconds: what they hold is at its level well before the half of a long run.
 TTL_S: Final = 300

@@ -40,8 +40,8 @@ from bench import cpu, report
 from bench.means import ChannelMeans
 from bench.peers import naive
 from smore import local
-from smore.client import Client
-from smore.settings import Settings
+from smore.client.clients import Client
+from smore.process.settings import Settings
 
 IMAGE = np.random.default_rng(0).standard_normal((1, 3, 224, 224), np.float32)
 FUNCTION = {

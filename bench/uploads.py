@@ -28,9 +28,10 @@ import httpx
 import psutil
 
 from bench.report import emit, progress, rounded
-from smore import archive, local, upload
-from smore.client import Client
-from smore.settings import Settings
+from smore import local, upload
+from smore.blobs import archive
+from smore.client.clients import Client
+from smore.process.settings import Settings
 
 ROUNDS = 7
 MEBIBYTE = 1 << 20

@@ -16,13 +16,13 @@ import psycopg
 import redis
 from psycopg.errors import UndefinedTable
 
-from migrations import FOLDER, head
-from smore import mirror
-from smore.catalog import Catalog
 from smore.domain.access import Scope, read_token
-from smore.locks import Lock
-from smore.settings import Settings, settings
-from smore.vault import make_key
+from smore.postgres import mirror
+from smore.postgres.locks import Lock
+from smore.postgres.schema import FOLDER, head
+from smore.process.settings import Settings, settings
+from smore.process.vault import make_key
+from smore.redis.catalog import Catalog
 
 #: How long the two servers may take to come up.
 PATIENCE_S = 10.0
@@ -96,7 +96,7 @@ def _upgrade(url: str) -> None:
     from alembic import command
     from alembic.config import Config
 
-    from smore.db import make_engine
+    from smore.postgres.rows import make_engine
 
     alembic = Config()
     alembic.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
@@ -123,8 +123,8 @@ def _ensure_key(connection: mirror.Connection, url: str, catalog: Catalog, path:
 
 
 def _make_key(url: str, catalog: Catalog, path: Path) -> None:
-    from smore.db import make_engine
-    from smore.store import Store
+    from smore.postgres.catalog import Store
+    from smore.postgres.rows import make_engine
 
     engine = make_engine(url, "migrate")
     _, token = Store(engine, catalog).create_key(PROJECT, "bootstrap", list(Scope))

@@ -8,10 +8,10 @@ from alembic.operations.ops import MigrationScript
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, Enum, text
 
-from migrations import head
-from smore.db import Base, make_engine
-from smore.locks import Lock
-from smore.settings import settings
+from smore.postgres.locks import Lock
+from smore.postgres.rows import Base, make_engine
+from smore.postgres.schema import head
+from smore.process.settings import settings
 
 
 def number_it(_context: MigrationContext, _revision: object, scripts: list[MigrationScript]) -> None:

@@ -1,9 +1,9 @@
 """``python -m scheduler.beat``: Celery beat with its schedule in memory (a lost firing is replaced within a second)."""
 
 from scheduler.schedule import BEAT
-from smore.celery_app import make_app
-from smore.observability import configure
-from smore.settings import settings
+from smore.process.observability import configure
+from smore.process.settings import settings
+from smore.redis.celery import make_app
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from celery.schedules import crontab
 
-from smore.celery_app import ASSIGN, FORECAST, RECORD, REFIT, REPUBLISH, RETAIN, RETRAIN
+from smore.redis.celery import ASSIGN, FORECAST, RECORD, REFIT, REPUBLISH, RETAIN, RETRAIN
 
 SCHEDULER_QUEUE = "scheduler"
 CONTROL_QUEUE = "control"

@@ -3,9 +3,9 @@
 import sys
 
 from scheduler.schedule import CONTROL_QUEUE, LEARN_QUEUE, SCHEDULER_QUEUE
-from smore.celery_app import make_app
-from smore.observability import configure
-from smore.settings import settings
+from smore.process.observability import configure
+from smore.process.settings import settings
+from smore.redis.celery import make_app
 
 #: Threads of each queue's worker: the leader takes one and the others let its firings return at once; so does a fit.
 THREADS = {SCHEDULER_QUEUE: 2, CONTROL_QUEUE: 4, LEARN_QUEUE: 2}
@@ -16,16 +16,16 @@ def main(queue: str, name: str) -> None:
     configure(config, name)
     app = make_app(name, config, [queue])
     if queue == SCHEDULER_QUEUE:
-        from scheduler.assign import register_assign
+        from scheduler.tasks.assign import register_assign
 
         register_assign(app, config)
     elif queue == LEARN_QUEUE:
-        from scheduler.learn import register_learn
+        from scheduler.tasks.learn import register_learn
 
         register_learn(app, config)
     else:
         # Imported where it is used: the scheduler's processes have no use for SQLAlchemy's memory.
-        from scheduler.record import register_record
+        from scheduler.tasks.record import register_record
 
         register_record(app, config)
     app.worker_main(

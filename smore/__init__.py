@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 # Bound here and not by the module __getattr__ below: importing the submodule smore.track from anywhere would otherwise bind the module to
 # the very name that the function has. It is standard library only, so `import smore` stays light.
-from smore.track import track
+from smore.tracking.track import track
 
 if TYPE_CHECKING:
-    from smore.client import AsyncClient, Client
+    from smore.client.clients import AsyncClient, Client
     from smore.handler import Handler
 
 __all__ = ["AsyncClient", "Client", "Handler", "track"]

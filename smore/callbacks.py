@@ -7,7 +7,8 @@ when its class is asked for, and not before.
 
 from typing import Any
 
-from smore.track import Tracker, track
+from smore.tracking.ring import Tracker
+from smore.tracking.track import track
 
 
 class _Steps:
@@ -36,7 +37,7 @@ def _hugging_face() -> type:
     from transformers import TrainerCallback
 
     class HuggingFace(_Steps, TrainerCallback):  # type: ignore[misc]  # without the framework it is Any
-        """Reports every optimiser step. Takes what :func:`smore.track` takes."""
+        """Reports every optimiser step. Takes what :func:`smore.tracking.track` takes."""
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             self._begin()
@@ -57,7 +58,7 @@ def _lightning() -> type:
         from pytorch_lightning.callbacks import Callback
 
     class Lightning(_Steps, Callback):  # type: ignore[misc]  # without the framework it is Any
-        """Reports every training batch. Takes what :func:`smore.track` takes."""
+        """Reports every training batch. Takes what :func:`smore.tracking.track` takes."""
 
         def on_train_start(self, *_: Any, **__: Any) -> None:
             self._begin()

@@ -10,13 +10,13 @@ from hypothesis import settings as hypothesis_settings
 from sqlalchemy import Engine, text
 
 from migrations.__main__ import PROJECT, prepare
-from smore.catalog import Catalog
-from smore.db import Base, make_engine
 from smore.local import ServerUrls
 from smore.local import servers as start_servers
-from smore.queue import connect
-from smore.settings import PostgresSettings, RedisSettings, Settings
-from smore.store import Store
+from smore.postgres.catalog import Store
+from smore.postgres.rows import Base, make_engine
+from smore.process.settings import PostgresSettings, RedisSettings, Settings
+from smore.redis.catalog import Catalog
+from smore.redis.queue import connect
 
 PREFIX = "smore:"
 

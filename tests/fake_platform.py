@@ -10,9 +10,9 @@ import orjson
 import redis
 
 from smore.domain.invocation import Cause, Encoding
-from smore.fleet import Report, encode_report
-from smore.queue import Begun, Claim, Ending, Outcome, Queue, Waiting
-from smore.stream import Asked, Result, decode, encode, error_result
+from smore.messages.stream import Asked, Result, decode, encode, error_result
+from smore.redis.fleet import Report, encode_report
+from smore.redis.queue import Begun, Claim, Ending, Outcome, Queue, Waiting
 
 GPU = "test0"
 

@@ -128,7 +128,7 @@ class Batches(Handler):
 
 def main(descriptor: int) -> None:
     from worker.frames import Channel
-    from worker.runner import serve
+    from worker.runner.runner import serve
 
     # Under its own name, so that handlers imported from here have the same device.
     sys.modules["tests.fake_torch"] = sys.modules["__main__"]

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import combinations, product
 
-from ml.live import Observed
-from ml.rows import FEATURES, Colocation, Member, Place, Role, Row, Solo, Timing, Workload
+from ml.learn.live import Observed
+from ml.measure.rows import FEATURES, Colocation, Member, Place, Role, Row, Solo, Timing, Workload
 
 PLACE = Place(device="CPU partition: 1 core of X", sharing_mode="time-slice", driver="d", counter="cpu-time")
 MODELS = ("resnet50", "bert", "vgg16", "deepfm")

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def start(place: Path) -> "subprocess.Popen[bytes]":
-    words = [sys.executable, "-m", "worker.nursery", str(place)]
+    words = [sys.executable, "-m", "worker.runner.nursery", str(place)]
     return subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
 
 

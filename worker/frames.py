@@ -6,7 +6,7 @@ results one after the other, uncopied. The two sides alternate strictly: a reque
 msgpack array a packet, because its socket keeps packets apart.
 
 A runner may be hostile. What comes from it is bounded before memory is taken for it, and checked before anybody uses it
-(:mod:`worker.answers`); what breaks the rules is a :class:`BadFrame`.
+(:mod:`worker.runner.answers`); what breaks the rules is a :class:`BadFrame`.
 """
 
 import select
@@ -189,7 +189,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Confinement(_Message, frozen=True):
-    """How runners are shut in (worker/sandbox.py); ``on`` False = not at all."""
+    """How runners are shut in (worker/sandbox/warden.py); ``on`` False = not at all."""
 
     on: bool = True
     #: Where the machine allows it, each runner is a user of its own and sees little of the file system.

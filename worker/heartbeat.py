@@ -8,11 +8,11 @@ from typing import Final, assert_never
 
 import redis
 
-from smore import observability
-from smore.catalog import Catalog
-from smore.celery_app import gpu_queue
-from smore.faults import Faults
-from smore.fleet import (
+from smore.process import observability
+from smore.process.settings import Settings
+from smore.redis.catalog import Catalog
+from smore.redis.celery import gpu_queue
+from smore.redis.fleet import (
     AnyCommand,
     AttachJob,
     Cancel,
@@ -29,14 +29,14 @@ from smore.fleet import (
     Throttle,
     encode_report,
 )
-from smore.queue import Queue
-from smore.settings import Settings
+from smore.redis.quarantine import Faults
+from smore.redis.queue import Queue
 from worker import proc
-from worker.device import Device, Load
-from worker.execution import Executor
-from worker.gate import Gate
-from worker.jobs import Jobs
-from worker.pool import LoadFailed, Pool, Unservable
+from worker.batches import Executor
+from worker.device.device import Device, Load
+from worker.pool.pool import LoadFailed, Pool, Unservable
+from worker.training.jobs import Jobs
+from worker.training.run_gate import Gate
 
 log = observability.logger(__name__)
 

@@ -1,10 +1,11 @@
 """
 ``python -m worker.keeper``: starts trainings for the GPU workers of its home, and keeps them, where those run in a container.
 
-What a container has started ends with it, so trainings have one of their own with this process first in it (docker-compose.yml's
-``trainings``): the workers' container may be restarted and replaced while they go on. Both containers have the home and the PID namespace
-in common. A worker asks over ``<home>/run/trainings.sock`` and looks after the training itself from then on: records, steps, memory and
-signals are as on a machine without containers (worker/jobs.py), where the worker starts trainings itself by the same :func:`start`.
+What a container has started ends with it, so trainings have one of their own with this process first in it
+(docker-compose.yml's ``trainings``): the workers' container may be restarted and replaced while they go on. Both
+containers have the home and the PID namespace in common. A worker asks over ``<home>/run/trainings.sock`` and looks
+after the training itself from then on: records, steps, memory and signals are as on a machine without containers
+(worker/training/jobs.py), where the worker starts trainings itself by the same :func:`start`.
 
 Whoever asks must know what is in ``trainings.token`` beside the socket, which no function can read: on a GPU functions may use unix
 sockets. SIGTERM is passed on to every training, and this process waits for their ends; how long is for the container's grace to say.
@@ -25,13 +26,13 @@ from typing import Final
 
 import msgspec
 
-from smore import observability
 from smore.local.embedded import private_folder, write_private
-from smore.settings import settings
-from worker import shim
-from worker.device import pinned
+from smore.process import observability
+from smore.process.settings import settings
+from worker.device.device import pinned
 from worker.inherited import scrubbed
-from worker.processes import ROOT
+from worker.runner.processes import ROOT
+from worker.training import shim
 
 log = observability.logger(__name__)
 

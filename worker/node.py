@@ -16,8 +16,8 @@ from smore.local import supervision
 from smore.local.embedded import private_folder, write_private
 from smore.local.layout import node_partitions, worker_processes
 from smore.local.supervision import SERVERS
-from smore.place import refused
-from smore.settings import NURSERY, settings
+from smore.process.device_name import refused
+from smore.process.settings import NURSERY, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -6,9 +6,9 @@ from typing import Any
 from celery import Celery, Task
 from celery.signals import worker_shutting_down
 
-from smore import observability
-from smore.celery_app import RUN
-from worker.execution import Executor
+from smore.process import observability
+from smore.redis.celery import RUN
+from worker.batches import Executor
 
 log = observability.logger(__name__)
 

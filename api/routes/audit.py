@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api import schemas
-from api.access import OPERATORS
-from api.answers import moment
-from api.bodies import BoundedRoute
+from api.auth import OPERATORS
 from api.deps import AdminKey, TheGateway
+from api.invoke.response import moment
+from api.server.bodies import BoundedRoute
 from smore.domain.errors import Forbidden
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=BoundedRoute)
@@ -37,7 +37,7 @@ def list_audit(
             raise Forbidden(f"Only administrators of the project {OPERATORS} see other projects.")
         project = caller.project
     audit = gateway.audit()
-    from smore.audit import Wanted
+    from smore.postgres.audit import Wanted
 
     wanted = Wanted(
         project=project, key_id=key, route=route, target=target, since=since.timestamp() if since is not None else None,

@@ -15,12 +15,12 @@ from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from api import schemas
-from api.bodies import BoundedRoute
 from api.deps import DeployKey, Gateway, TheGateway
-from smore.blobs import CHUNK, TICKET_HEADER, Upload, redeem
+from api.server.bodies import BoundedRoute
+from smore.blobs.store import CHUNK, TICKET_HEADER, Upload, redeem
 from smore.domain.access import Scope
 from smore.domain.errors import BlobNotFound, Unauthorised
-from smore.observability import logger
+from smore.process.observability import logger
 
 log = logger("api.blobs")
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"], route_class=BoundedRoute)

@@ -11,16 +11,16 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 
 from api import schemas
-from api.answers import earliest, limit_reached, moment
-from api.bodies import BoundedRoute
-from api.calls import read_asked
 from api.deps import Gateway, InvokeKey, ReadKey, TheGateway
 from api.errors import NotReady
+from api.invoke.request import read_asked
+from api.invoke.response import earliest, limit_reached, moment
 from api.routes.invocations import check_id
+from api.server.bodies import BoundedRoute
 from smore.domain.errors import CallerError, DeadlineExpired, Draining, LimitReached, QueueFull, SloInfeasible, Unavailable
 from smore.domain.invocation import TERMINAL, State
 from smore.domain.limits import NO_LIMITS
-from smore.explain import (
+from smore.messages.reasons import (
     Answer,
     Candidate,
     Reasons,
@@ -34,11 +34,11 @@ from smore.explain import (
     reasons,
     why_not_now,
 )
-from smore.queue import Gate, Question, Record, new_id
-from smore.stream import decode_result
+from smore.messages.stream import decode_result
+from smore.redis.queue import Gate, Question, Record, new_id
 
 if TYPE_CHECKING:
-    from smore.history import Execution, JobWindow, PastDecision, PastInvocation
+    from smore.postgres.history import Execution, JobWindow, PastDecision, PastInvocation
 
 router = APIRouter(prefix="/v1", tags=["invocations"], route_class=BoundedRoute)
 

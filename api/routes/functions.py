@@ -8,26 +8,26 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import ValidationError
 
 from api import schemas
-from api.answers import moment
-from api.bodies import BoundedRoute, read_json
-from api.calls import read_body
 from api.deps import AdminKey, DeployKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
 from api.errors import CanaryFailed, Malformed, UnsupportedMediaType
-from smore import archive
-from smore.catalog import FunctionEntry, KeyEntry
+from api.invoke.request import read_body
+from api.invoke.response import moment
+from api.server.bodies import BoundedRoute, read_json
+from smore.blobs import archive
+from smore.definition.requirements import check_requirements
 from smore.domain.artifact import Artifact
 from smore.domain.errors import FunctionNotFound, InvalidSpec, NotFound, PayloadTooLarge, QueueFull, SmoreError, Unavailable
 from smore.domain.function import FunctionSpec, parse_name, parse_spec
 from smore.domain.invocation import Encoding, State
-from smore.fleet import Fetch, Offload, Prewarm, Respecify
-from smore.observability import logger
-from smore.queue import Request as Wanted
-from smore.queue import new_id
-from smore.requirements import check_requirements
-from smore.stream import decode_result
+from smore.messages.stream import decode_result
+from smore.process.observability import logger
+from smore.redis.catalog import FunctionEntry, KeyEntry
+from smore.redis.fleet import Fetch, Offload, Prewarm, Respecify
+from smore.redis.queue import Request as Wanted
+from smore.redis.queue import new_id
 
 if TYPE_CHECKING:
-    from smore.store import Store
+    from smore.postgres.catalog import Store
 
 log = logger("api.functions")
 router = APIRouter(prefix="/v1/functions", tags=["functions"], route_class=BoundedRoute)
@@ -122,7 +122,7 @@ def _spread(gateway: Gateway, function: str, revision: int) -> None:
 def _document(content_type: str, body: bytes) -> schemas.FunctionBody:
     kind = content_type.partition(";")[0].strip().lower()
     if kind in _YAML:
-        from smore.plain_yaml import read_yaml
+        from smore.definition.plain_yaml import read_yaml
 
         if len(body) > _MAX_YAML:
             raise PayloadTooLarge(f"A YAML document may have {_MAX_YAML} bytes.", limit=_MAX_YAML)

@@ -3,12 +3,12 @@
 from fastapi import APIRouter
 
 from api import schemas
-from api.answers import moment
-from api.bodies import BoundedRoute
 from api.deps import Gateway, OperatorKey, ReadKey, TheGateway, TheTrail
+from api.invoke.response import moment
 from api.routes.queues import ruled
-from smore.catalog import KeyEntry
+from api.server.bodies import BoundedRoute
 from smore.domain.errors import NotFound
+from smore.redis.catalog import KeyEntry
 
 router = APIRouter(prefix="/v1/gpus", tags=["gpus"], route_class=BoundedRoute)
 

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
-from api.bodies import BoundedRoute
 from api.deps import Gateway, Scraper, TheGateway
+from api.server.bodies import BoundedRoute
 
 router = APIRouter(tags=["health"], route_class=BoundedRoute)
 

@@ -18,21 +18,21 @@ from fastapi.concurrency import run_in_threadpool
 from prometheus_client import Counter, Histogram
 
 from api import schemas
-from api.answers import JSON_TYPE, Answer, accepted, item, moment, refusal, server_timing, settled
-from api.bodies import BoundedRoute
-from api.calls import MAX_WAIT_S, Call, read, wait_s
 from api.deps import Gateway, InvokeKey, ReadKey, TheGateway
 from api.errors import Ended, ResultDropped, explain
+from api.invoke.request import MAX_WAIT_S, Call, read, wait_s
+from api.invoke.response import JSON_TYPE, Answer, accepted, item, moment, refusal, server_timing, settled
+from api.server.bodies import BoundedRoute
 from smore.domain.access import Scope
 from smore.domain.errors import CallerError, Conflict, InvocationNotFound
 from smore.domain.invocation import TERMINAL, State
-from smore.observability import E2E_SECONDS, INVOCATIONS, REFUSALS
-from smore.queue import Gate, Question, Record, Reply
-from smore.settings import QueueSettings
-from smore.stream import decode_result
+from smore.messages.stream import decode_result
+from smore.process.observability import E2E_SECONDS, INVOCATIONS, REFUSALS
+from smore.process.settings import QueueSettings
+from smore.redis.queue import Gate, Question, Record, Reply
 
 if TYPE_CHECKING:
-    from smore.history import Execution, PastInvocation
+    from smore.postgres.history import Execution, PastInvocation
 
 router = APIRouter(prefix="/v1", tags=["invocations"], route_class=BoundedRoute)
 

@@ -1,5 +1,5 @@
 """
-Serverful jobs: asked for in Postgres, started by commands to GPU workers, seen through their reports (scheduler/record.py keeps
+Serverful jobs: asked for in Postgres, started by commands to GPU workers, seen through their reports (scheduler/tasks/record.py keeps
 those).
 """
 
@@ -12,11 +12,11 @@ import redis
 from fastapi import APIRouter, Query
 
 from api import schemas, trainings
-from api.access import is_operator
-from api.answers import moment
-from api.bodies import BoundedRoute
+from api.auth import is_operator
 from api.deps import AdminKey, Gateway, JobsKey, ReadKey, TheGateway, TheTrail
 from api.errors import LetGo
+from api.invoke.response import moment
+from api.server.bodies import BoundedRoute
 from smore.domain import loss
 from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import parse_name, size_bytes
@@ -25,11 +25,11 @@ from smore.domain.limits import NO_LIMITS
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss
 from smore.domain.quote import quoted
 from smore.domain.workload import parse_training
-from smore.fleet import AttachJob, JobReport, Report, SetBudget, StartJob, StepChunk, StopJob
+from smore.redis.fleet import AttachJob, JobReport, Report, SetBudget, StartJob, StepChunk, StopJob
 
 if TYPE_CHECKING:
-    from smore.history import BudgetStep, Closed, Harvest
-    from smore.store import Admit, Job
+    from smore.postgres.catalog import Admit, Job
+    from smore.postgres.history import BudgetStep, Closed, Harvest
 
 #: Of the closed loop, in a statement.
 STEPS = 100

@@ -3,10 +3,10 @@
 from fastapi import APIRouter
 
 from api import schemas
-from api.access import require_operator
-from api.answers import moment
-from api.bodies import BoundedRoute
+from api.auth import require_operator
 from api.deps import AdminKey, TheGateway, TheTrail
+from api.invoke.response import moment
+from api.server.bodies import BoundedRoute
 from smore.domain.access import Scope
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=BoundedRoute)

@@ -5,13 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api import schemas
-from api.answers import moment
-from api.bodies import BoundedRoute
 from api.deps import Gateway, ReadKey, TheGateway
-from smore.degradation import BadTable, PlaceTable, Table, Tables
+from api.invoke.response import moment
+from api.server.bodies import BoundedRoute
 from smore.domain.errors import InvalidInput, Unavailable
 from smore.domain.job import JobState
 from smore.domain.workload import CONSERVATIVE, parse_model, parse_training
+from smore.redis.degradation import BadTable, PlaceTable, Table, Tables
 
 router = APIRouter(prefix="/v1", tags=["predictor"], route_class=BoundedRoute)
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Query
 
 from api import schemas
-from api.answers import moment
-from api.bodies import BoundedRoute
 from api.deps import ReadKey, TheGateway
-from smore.forecasts import Board, Keeping, decode_state
+from api.invoke.response import moment
+from api.server.bodies import BoundedRoute
+from smore.redis.forecasts import Board, Keeping, decode_state
 
 if TYPE_CHECKING:
-    from smore.prewarming import FunctionAccount
+    from smore.postgres.arrivals import FunctionAccount
 
 router = APIRouter(prefix="/v1", tags=["prewarming"], route_class=BoundedRoute)
 

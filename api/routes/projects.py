@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, cast
 from fastapi import APIRouter
 
 from api import schemas, trainings
-from api.answers import moment
-from api.bodies import BoundedRoute
 from api.deps import OperatorKey, TheGateway, TheTrail
+from api.invoke.response import moment
+from api.server.bodies import BoundedRoute
 from smore.domain.limits import parse_limits
 
 if TYPE_CHECKING:
-    from smore.store import Project
+    from smore.postgres.catalog import Project
 
 router = APIRouter(prefix="/v1/projects", tags=["projects"], route_class=BoundedRoute)
 

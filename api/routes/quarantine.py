@@ -3,11 +3,11 @@
 from fastapi import APIRouter
 
 from api import schemas
-from api.answers import moment
-from api.bodies import BoundedRoute
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
+from api.invoke.response import moment
+from api.server.bodies import BoundedRoute
 from smore.domain.errors import NotFound
-from smore.faults import Faults
+from smore.redis.quarantine import Faults
 
 router = APIRouter(prefix="/v1/quarantine", tags=["quarantine"], route_class=BoundedRoute)
 

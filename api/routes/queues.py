@@ -12,14 +12,14 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Query
 
 from api import schemas
-from api.access import require_operator
-from api.answers import moment
-from api.bodies import BoundedRoute
+from api.auth import require_operator
 from api.deps import AdminKey, Gateway, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
-from smore.catalog import KeyEntry
+from api.invoke.response import moment
+from api.server.bodies import BoundedRoute
 from smore.domain.errors import FunctionNotFound
-from smore.fleet import Steer
-from smore.queue import Queue
+from smore.redis.catalog import KeyEntry
+from smore.redis.fleet import Steer
+from smore.redis.queue import Queue
 
 router = APIRouter(prefix="/v1/queues", tags=["queues"], route_class=BoundedRoute)
 
@@ -47,7 +47,7 @@ def list_queues(gateway: TheGateway, caller: ReadKey) -> schemas.Queues:
     queues = []
     for position, entry in enumerate(entries):
         depth, ids, priority = answers[3 * position : 3 * position + 3]
-        # An id begins with the milliseconds of its making (smore.queue.new_id).
+        # An id begins with the milliseconds of its making (smore.redis.queue.new_id).
         oldest_ms = min((int(id_[:12], 16) for id_ in cast("list[bytes]", ids)), default=now * 1000)
         steer = steering.get(entry.key, Steer(function=entry.key))
         queues.append(
@@ -67,7 +67,7 @@ def list_queues(gateway: TheGateway, caller: ReadKey) -> schemas.Queues:
 def ruled(
     gateway: Gateway, trail: Trail, caller: KeyEntry, what: str, target: str, *, on: Collection[str], project: str | None = None
 ) -> None:
-    """Pause (``paused``), drain (``draining``) or resume (neither) a target of :meth:`smore.fleet.Fleet.pause`, and record it."""
+    """Pause (``paused``), drain (``draining``) or resume (neither) a target of :meth:`smore.redis.fleet.Fleet.pause`, and record it."""
     fleet = gateway.fleet()
     names = {"paused": target, "draining": f"-{target}"}
     held = fleet.paused()

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter
 
 from api import schemas
-from api.answers import moment
-from api.bodies import BoundedRoute
 from api.deps import DeployKey, TheGateway, TheTrail
+from api.invoke.response import moment
+from api.server.bodies import BoundedRoute
 from smore.domain.function import parse_secret_name
 
 if TYPE_CHECKING:
-    from smore.store import Secret
+    from smore.postgres.catalog import Secret
 
 router = APIRouter(prefix="/v1/secrets", tags=["secrets"], route_class=BoundedRoute)
 

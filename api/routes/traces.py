@@ -13,17 +13,17 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import StringConstraints
 
 from api import schemas
-from api.answers import moment
-from api.bodies import BoundedRoute
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
-from smore.catalog import KeyEntry
+from api.invoke.response import moment
+from api.server.bodies import BoundedRoute
 from smore.domain.errors import FunctionNotFound, InvalidInput, NotFound, PayloadTooLarge
 from smore.domain.quote import quoted
-from smore.forecasts import Board
-from smore.traces import MINUTE_S, MOST_CHARACTERS, Trace, read_trace
+from smore.redis.catalog import KeyEntry
+from smore.redis.forecasts import Board
+from smore.traces.recorded import MINUTE_S, MOST_CHARACTERS, Trace, read_trace
 
 if TYPE_CHECKING:
-    from smore.prewarming import Imported
+    from smore.postgres.arrivals import Imported
 
 router = APIRouter(prefix="/v1/traces", tags=["prewarming"], route_class=BoundedRoute)
 
@@ -128,7 +128,7 @@ def _new(function: str, mine: set[str], names: dict[str, str], field: str) -> st
 
 def _begin(trace: Trace, end: datetime | None) -> int:
     """Epoch seconds of its first minute. Raises InvalidInput where forecasters would see nothing of it."""
-    from smore.prewarming import SPAN_MIN
+    from smore.postgres.arrivals import SPAN_MIN
 
     now = floor(time.time() / MINUTE_S) * MINUTE_S
     length = trace.minutes * MINUTE_S

@@ -1,9 +1,10 @@
 """
 Who foresees a function: the forecaster by which it would have cost least in a rolling backtest, or nobody but its own gaps.
 
-One rule for the live platform (``ml/foresight.py``) and for the evaluation (``ml/prewarm_eval.py``). What a forecaster would have cost is
-a judge's word; the platform's replays its own rule behind the forecasts (``scheduler/simulation/backtest.py``). Going by the gaps alone is
-a keep-alive whose length was learned, and seasonal-naive is one of the forecasters, so that what is chosen has beaten both.
+One rule for the live platform (``ml/forecast/foresight.py``) and for the evaluation (``research/prewarm/cases.py``).
+What a forecaster would have cost is a judge's word; the platform's replays its own rule behind the forecasts
+(``scheduler/simulation/backtest.py``). Going by the gaps alone is a keep-alive whose length was learned, and
+seasonal-naive is one of the forecasters, so that what is chosen has beaten both.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.forecast.forecaster import Floats
-from smore.forecasts import OWN
+from smore.redis.forecasts import OWN
 
 Bools = NDArray[np.bool_]
 #: One minute ahead: ``mean`` and ``any`` [F, T]; NaN: not forecast.

@@ -6,7 +6,7 @@ from math import inf
 
 from scheduler.policy.budget import JobLoss
 from scheduler.policy.degradation import Table
-from scheduler.policy.prewarm.hold import Forecast
+from scheduler.policy.prewarm.window import Forecast
 from smore.domain.function import FunctionSpec
 
 

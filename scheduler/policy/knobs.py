@@ -1,7 +1,7 @@
 """
 What can be set on a policy, and the named settings: SMore's own and the baselines that it is compared with (digest 2.14, section 3).
 
-All of them are one engine (``core.py``) with other knobs, so that they differ in nothing but what is named here.
+All of them are one engine (``engine.py``) with other knobs, so that they differ in nothing but what is named here.
 """
 
 from collections.abc import Mapping

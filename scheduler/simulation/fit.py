@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.rows import FEATURES, BadRow, Colocation, Profile, Workload, degradation, profiles, read
-from scheduler.simulation.truth import FUNCTION_DEMANDS, TRAINING_DEMANDS, Z99, Law, Truth, Use, encode
+from ml.measure.rows import FEATURES, BadRow, Colocation, Profile, Workload, degradation, profiles, read
+from scheduler.simulation.interference import FUNCTION_DEMANDS, TRAINING_DEMANDS, Z99, Law, Truth, Use, encode
 from smore.domain.function import FunctionSpec
 
 Floats = NDArray[np.float64]

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.simulation.interference import mean_over_alone
 from scheduler.simulation.simulator import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, REJECTED, SUCCEEDED, Result
-from scheduler.simulation.truth import mean_over_alone
 
 Floats = NDArray[np.float64]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from scheduler.policy.core import Engine, Policy
+from scheduler.policy.engine import Engine, Policy
 from scheduler.policy.knobs import UnknownPolicy, preset
 
 Factory = Callable[[int], Policy]

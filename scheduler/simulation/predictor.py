@@ -1,9 +1,10 @@
 """
 What the policy of a run believes: the pair-wise predictor trained on a sample of the truth, and the weights of Eq. 3 and 4.
 
-As on the platform: a share of all pairs of a training and a function is measured (A6; in windows of a minute, with noise), besides the
-square of functions at their smallest batch and a tenth of its other batches (A7); ``ml.pairwise`` predicts the rest; the weights learn from
-sets of several functions by A10's normalised rule. The truth's own formula is never used for what was not measured.
+As on the platform: a share of all pairs of a training and a function is measured (A6; in windows of a minute, with
+noise), besides the square of functions at their smallest batch and a tenth of its other batches (A7);
+``ml.predict.pairwise`` predicts the rest; the weights learn from sets of several functions by A10's normalised rule.
+The truth's own formula is never used for what was not measured.
 
 ``exact`` instead takes the truth's pair table, without noise or prediction.
 """
@@ -18,12 +19,12 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ml import pairwise
-from ml.rows import FEATURES
-from ml.samples import METRICS, SOLO, Direction, Samples
+from ml.measure.rows import FEATURES
+from ml.predict import pairwise
+from ml.predict.samples import METRICS, SOLO, Direction, Samples
 from scheduler.policy.degradation import Degradation, Table
 from scheduler.policy.kernel import K_MAX
-from scheduler.simulation.truth import MODELS, BadTruth, Contention, Truth, Use, decode, encode
+from scheduler.simulation.interference import MODELS, BadTruth, Contention, Truth, Use, decode, encode
 from scheduler.simulation.world import Reader, World, workloads
 
 Floats = NDArray[np.float64]
@@ -45,9 +46,9 @@ HIGHEST: Final = 10.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
     """
-    ``kind``: sampled, exact, or none (nothing is known: every degradation as declared). ``fraction`` of the pairs that are measured;
-    ``recipe`` of ``ml.pairwise``; ``updates`` of the weights, 0: they stay one. ``bias``: what predicted losses of trainings are multiplied
-    by in the end, so that the closed loop has an error to correct.
+    ``kind``: sampled, exact, or none (nothing is known: every degradation as declared). ``fraction`` of the pairs that
+    are measured; ``recipe`` of ``ml.predict.pairwise``; ``updates`` of the weights, 0: they stay one. ``bias``: what
+    predicted losses of trainings are multiplied by in the end, so that the closed loop has an error to correct.
     """
 
     kind: Kind = "sampled"

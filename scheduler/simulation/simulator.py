@@ -27,13 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.policy.budget import JobLoss, between
-from scheduler.policy.core import Admitting, Feasible, Policy
 from scheduler.policy.decisions import Decision, Dispatch, End, Offload, Prewarm, Throttle
 from scheduler.policy.degradation import Table
+from scheduler.policy.engine import Admitting, Feasible, Policy
 from scheduler.policy.events import Event, FunctionKnown, GpuLost, GpuReported, InvocationArrived, InvocationSettled, TableUpdated
 from scheduler.simulation.archive import archive
+from scheduler.simulation.interference import Contention
 from scheduler.simulation.traces import Trace
-from scheduler.simulation.truth import Contention
 from scheduler.simulation.world import Gpu, World
 from smore.domain.loss import DEFAULT_BUDGET, WINDOW_ITERATIONS, Sample, Window, window_s
 
@@ -54,7 +54,7 @@ DRAIN_S: Final = 60.0
 REVISION: Final = 1
 #: A throttled gate is open for the first part of every such period.
 GATE_S: Final = 1.0
-#: The longest of so many runs is told (worker/pool.py).
+#: The longest of so many runs is told (worker/pool/pool.py).
 _LASTED: Final = 50
 #: How far back the work of a training is known, for windows that are told late.
 _WORKED_S: Final = 60.0
@@ -809,8 +809,8 @@ class _Simulation:
 
     def _settle_windows(self, gpu: _Gpu, now: float) -> None:
         """
-        What a window shows, as soon as the work after it is known (worker/windows.py): the closed iterations as if nothing had run, those
-        beside it by the work that was done then, all with the noise of their means.
+        What a window shows, as soon as the work after it is known (worker/training/windows.py): the closed iterations
+        as if nothing had run, those beside it by the work that was done then, all with the noise of their means.
         """
         training, count = gpu.contention.training, WINDOW_ITERATIONS
         assert training is not None
@@ -844,7 +844,7 @@ class _Simulation:
             self._push(now + self._world.gate_s, _TELL, 0, None)
 
     def _refused_at(self, number: int) -> bool:
-        """Whether the gate refuses an invocation that comes now, as smore/lua/common.lua does."""
+        """Whether the gate refuses an invocation that comes now, as smore/redis/lua/common.lua does."""
         function = self._function[number]
         told = self._feasible[function]
         if told is None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.simulation.interference import mean_over_alone
 from scheduler.simulation.simulator import GPU_COLUMNS, SUCCEEDED, Result
-from scheduler.simulation.truth import mean_over_alone
 from scheduler.simulation.world import World
 
 Floats = NDArray[np.float64]

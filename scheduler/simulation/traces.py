@@ -27,11 +27,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.azure import by_function
-from ml.azure import invocations as invocations_of
+from ml.forecast.azure import by_function
+from ml.forecast.azure import invocations as invocations_of
 from scheduler.simulation.archive import archive
 from scheduler.simulation.world import Reader, World, bad
-from smore.traces import BadTrace, opened, read_number, read_rows, refuse
+from smore.traces.recorded import BadTrace, opened, read_number, read_rows, refuse
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

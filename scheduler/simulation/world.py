@@ -18,8 +18,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from scheduler.simulation import truth as truths
-from scheduler.simulation.truth import CONTEXT_MIB, Contention, Truth, Use
+from scheduler.simulation import interference as truths
+from scheduler.simulation.interference import CONTEXT_MIB, Contention, Truth, Use
 from smore.domain.errors import InvalidSpec
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.workload import CONSERVATIVE
@@ -375,7 +375,7 @@ def _functions(reader: Reader) -> list[Function]:
 
 
 def parse(raw: object, path: str = "", *, base: Truth | None = None) -> World:
-    """A world from its document. Raises BadWorld or :class:`scheduler.simulation.truth.BadTruth`, which name the field."""
+    """A world from its document. Raises BadWorld or :class:`scheduler.simulation.interference.BadTruth`, which name the field."""
     reader = Reader(raw, path)
     name = reader.word("name", "world")
     ground = truths.load(reader.word("truth", "digest")) if base is None else base

@@ -33,7 +33,7 @@ def read_token(token: str) -> tuple[str, str] | None:
     """
     (id, SHA-256 hex digest of the secret part) of a token, None where it has not the form of one.
 
-    Compare the digest in constant time with that of the key (:class:`smore.catalog.KeyEntry`).
+    Compare the digest in constant time with that of the key (:class:`smore.redis.catalog.KeyEntry`).
     """
     match = _TOKEN.fullmatch(token)
     if match is None:

@@ -25,7 +25,7 @@ MAX_PART_BYTES = 255
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """``code`` is the digest of the code's archive (smore/archive.py); ``files`` maps paths inside the folder to digests."""
+    """``code`` is the digest of the code's archive (smore/blobs/archive.py); ``files`` maps paths inside the folder to digests."""
 
     code: str
     files: Mapping[str, str] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from smore.domain.tensors import DATATYPES, ITEM_BYTES
 from smore.domain.workload import CONSERVATIVE, parse_model
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-#: A result names its tensors in ``name:datatype:d0,d1;…`` (smore/stream.py), so a name has none of those marks.
+#: A result names its tensors in ``name:datatype:d0,d1;…`` (smore/messages/stream.py), so a name has none of those marks.
 TENSOR_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 ENTRYPOINT = re.compile(r"[A-Za-z_][\w]*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 

@@ -12,7 +12,7 @@ REFUSED: Final = 126
 
 
 class JobState(StrEnum):
-    """``running``, ``ended`` and ``lost`` are what a GPU worker reports (smore/fleet.py); the others are what was asked for."""
+    """``running``, ``ended`` and ``lost`` are what a GPU worker reports (smore/redis/fleet.py); the others are what was asked for."""
 
     STARTING = "starting"
     RUNNING = "running"

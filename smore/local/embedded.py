@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Literal, TypedDict
 from urllib.parse import quote
 
-from smore.redis_url import unix_url
-from smore.settings import QueueSettings, RedisSettings
+from smore.process.settings import QueueSettings, RedisSettings
+from smore.redis.url import unix_url
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pynvml
 
-from smore.settings import NURSERY, NodeSettings
+from smore.process.settings import NURSERY, NodeSettings
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Layout:
     #: Comma-separated core numbers for the platform's own processes ("" = any).
     platform_cores: str
     partitions: tuple[Partition, ...]
-    #: A folder in memory for large payloads (smore/payloads.py); None = they go through Redis.
+    #: A folder in memory for large payloads (smore/redis/payloads.py); None = they go through Redis.
     payloads: Path | None = None
 
 
@@ -195,7 +195,9 @@ def worker_processes(partitions: Sequence[Partition], metrics_port: int, nursery
     one_thread = all(part.kind == "cpu" for part in partitions)
     return (
         # Importing torch takes longest, so it goes first.
-        Process(name="nursery", command=module("worker.nursery", str(nursery)), env=(("OMP_NUM_THREADS", "1"),) if one_thread else ()),
+        Process(
+            name="nursery", command=module("worker.runner.nursery", str(nursery)), env=(("OMP_NUM_THREADS", "1"),) if one_thread else ()
+        ),
         *(
             Process(
                 name=f"worker-{part.gpu}",

@@ -19,8 +19,8 @@ from smore.local import embedded, supervision
 from smore.local.layout import Layout, Partition, Process, environment, gpu_partitions, plan_partitions
 from smore.local.layout import processes as platform_processes
 from smore.local.supervision import ProcessStatus, Supervisor
-from smore.place import refused
-from smore.settings import Settings
+from smore.process.device_name import refused
+from smore.process.settings import Settings
 
 logger = logging.getLogger(__name__)
 

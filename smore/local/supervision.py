@@ -283,7 +283,7 @@ def _belongs(process: psutil.Process, session: int, home: Path) -> bool:
         return (
             process.environ().get("SMORE_HOME") == str(home)
             or Path(process.cwd()).is_relative_to(home)
-            or "worker.zygote" in process.cmdline()
+            or "worker.runner.zygote" in process.cmdline()
         )
     except psutil.AccessDenied:
         # A GPU worker lets nobody look into it, ourselves among them where we are not root.

@@ -15,9 +15,9 @@ import pytest
 import redis
 
 from smore import local
-from smore.client import Client
-from smore.fleet import Fleet, Report
-from smore.settings import Settings
+from smore.client.clients import Client
+from smore.process.settings import Settings
+from smore.redis.fleet import Fleet, Report
 from tests.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

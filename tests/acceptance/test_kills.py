@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from smore import local
-from smore.client import Client
+from smore.client.clients import Client
 from tests.acceptance.conftest import Platform
 from tests.eventually import eventually
 
@@ -103,7 +103,7 @@ def nap(platform: Platform) -> Platform:
 
 
 def job_iterations(platform: Platform) -> int:
-    from smore.track import TrackReader
+    from smore.tracking.ring import TrackReader
 
     return max(TrackReader(str(track)).count for track in (platform.home / "run" / "jobs").glob("*.track"))
 

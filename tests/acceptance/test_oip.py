@@ -17,7 +17,7 @@ import orjson
 import pytest
 from tritonclient.http import InferenceServerClient, InferenceServerException, InferInput, InferRequestedOutput, InferResult
 
-from smore.client import ApiError
+from smore.client.transport import ApiError
 from smore.local.embedded import memory_folder
 from tests.acceptance.conftest import ROOT, Platform
 from tests.acceptance.handlers import Mirror

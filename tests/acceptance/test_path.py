@@ -6,8 +6,9 @@ import httpx
 import numpy as np
 import pytest
 
-from smore.client import ApiError, PrewarmFunction
-from smore.fleet import WarmState
+from smore.client.transport import ApiError
+from smore.client.types import PrewarmFunction
+from smore.redis.fleet import WarmState
 from tests.acceptance.conftest import ROOT, Platform
 from tests.eventually import eventually
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ml.rows import profiles, read
+from ml.measure.rows import profiles, read
 from smore import local
-from smore.client import Degradation
+from smore.client.types import Degradation
 from tests.acceptance.conftest import ROOT, Platform
 from tests.eventually import eventually
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from smore.client import ApiError
+from smore.client.transport import ApiError
 from tests.acceptance.conftest import Platform
 from tests.eventually import eventually
 

@@ -13,11 +13,11 @@ import pytest
 import redis
 from celery import Celery
 
-from smore.celery_app import RUN, gpu_queue, make_app, message
 from smore.domain.invocation import Cause
-from smore.queue import Claim, Outcome, Queue, Request, new_id
-from smore.redis_url import celery_url
-from smore.settings import QueueSettings, RedisSettings, Settings
+from smore.process.settings import QueueSettings, RedisSettings, Settings
+from smore.redis.celery import RUN, gpu_queue, make_app, message
+from smore.redis.queue import Claim, Outcome, Queue, Request, new_id
+from smore.redis.url import celery_url
 from tests.eventually import eventually
 from tests.redis_server import RedisServer
 
@@ -28,10 +28,10 @@ ARGS: Sequence[Any] = ["default/echo", 3, [["a" * 32, 1], ["b" * 32, 2]]]
 WORKER = f"""
 import os
 from celery import Celery
-from smore.celery_app import make_app
+from smore.redis.celery import make_app
 from smore.domain.invocation import Cause
-from smore.queue import Outcome, Queue
-from smore.settings import QueueSettings, RedisSettings, Settings
+from smore.redis.queue import Outcome, Queue
+from smore.process.settings import QueueSettings, RedisSettings, Settings
 import redis
 
 url = os.environ["TEST_REDIS_URL"]

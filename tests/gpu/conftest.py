@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from bench import confinement
-from smore.settings import WorkerSettings
-from worker.device import Device, open_device
+from smore.process.settings import WorkerSettings
+from worker.device.device import Device, open_device
 from worker.frames import Item, Load, Results
-from worker.processes import Runner, Zygote
+from worker.runner.processes import Runner, Zygote
 
 RESULTS = Results(one=1 << 20, together=1 << 20)
 

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from ml.profile import CudaGpu
+from ml.measure.profile import CudaGpu
 from tests.eventually import eventually
 from tests.gpu.conftest import ask
-from worker.device import Device
-from worker.processes import Runner
+from worker.device.device import Device
+from worker.runner.processes import Runner
 
 BARE = "import torch; torch.zeros(1 << 28, device='cuda'); print('there', flush=True); input()"
 

@@ -8,8 +8,8 @@ import torch
 from smore.domain.invocation import Cause
 from tests.eventually import eventually
 from tests.gpu.conftest import ask
-from worker.device import Device
-from worker.processes import Runner, RunnerFailed
+from worker.device.device import Device
+from worker.runner.processes import Runner, RunnerFailed
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import torch
 
-from worker.weights import Weights
+from worker.runner.weights import Weights
 from zoo.bert import Function
 
 

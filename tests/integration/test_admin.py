@@ -10,14 +10,14 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from api.app import create_app
-from smore import fleet
-from smore.audit import Audit, Change, Wanted
-from smore.catalog import Catalog
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec, Profile
-from smore.queue import Queue
-from smore.settings import Settings
-from smore.store import Store
+from smore.postgres.audit import Audit, Change, Wanted
+from smore.postgres.catalog import Store
+from smore.process.settings import Settings
+from smore.redis import fleet
+from smore.redis.catalog import Catalog
+from smore.redis.queue import Queue
 from tests.eventually import eventually
 from tests.fake_platform import GPU, FakePlatform
 from tests.integration.test_api import Served, add_key, problem

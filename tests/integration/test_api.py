@@ -25,19 +25,20 @@ from sqlalchemy.orm import Session
 
 from api.app import Application, create_app
 from api.routes import explain
-from smore import fleet, stream
-from smore.catalog import Catalog, FunctionEntry, KeyEntry
-from smore.db import ExecutionRow, JobHarvestRow, JobWindowRow, LossWindowRow
-from smore.degradation import Table, Tables, Weight
 from smore.domain.access import Scope, new_token, read_token
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Cause, State
 from smore.domain.job import JobState
-from smore.profiles import Profiles
-from smore.queue import Begun, Queue
-from smore.settings import RedisSettings, Settings
-from smore.store import Store
-from smore.stream import Result
+from smore.messages import stream
+from smore.messages.stream import Result
+from smore.postgres.catalog import Store
+from smore.postgres.predictors import Profiles
+from smore.postgres.rows import ExecutionRow, JobHarvestRow, JobWindowRow, LossWindowRow
+from smore.process.settings import RedisSettings, Settings
+from smore.redis import fleet
+from smore.redis.catalog import Catalog, FunctionEntry, KeyEntry
+from smore.redis.degradation import Table, Tables, Weight
+from smore.redis.queue import Begun, Queue
 from tests.eventually import eventually
 from tests.fake_platform import GPU, Failure, FakePlatform, echo
 from tests.redis_server import RedisServer
@@ -548,7 +549,7 @@ def test_a_foreign_projects_key_sees_nothing(
     assert imported.status_code == 201, imported.text
     attached = fleet.AttachJob(version=1, id=job.id, project="default", name="train", pid=1, start=1, boot="b", tracked=True)
     gateway.app.state.gateway.fleet().attach(GPU, attached)
-    monkeypatch.setattr("api.routes.oip.LOAD_S", 0.0)
+    monkeypatch.setattr("api.openinference.routes.LOAD_S", 0.0)
     things = {
         "function": "echo", "invocation": id_, "job": job.id, "key": entry.id, "gpu": GPU, "project": "default", "secret": "MINE_ALONE",
         "digest": "0" * 64, "trace": str(imported.json()["id"]), "model": "echo", "version": "1",
@@ -614,7 +615,7 @@ def test_waiters_outlive_a_broken_subscription(
     http: httpx.Client, platform: FakePlatform, gateway: Served, redis_client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reply is published while nobody is subscribed, and nobody doubts in time, so only the reconnect's re-read can answer."""
-    monkeypatch.setattr("api.waiters.DOUBT_S", 600.0)
+    monkeypatch.setattr("api.invoke.waiters.DOUBT_S", 600.0)
     running, finish = threading.Event(), threading.Event()
 
     def hold(begun: Begun) -> Result:
@@ -1092,7 +1093,7 @@ def test_a_gateway_that_ends_tells_those_who_still_wait(
 @pytest.fixture
 def recording(config: Settings, redis_client: "redis.Redis", engine: Any) -> Iterator[None]:
     """The recorder, at work all the time."""
-    from smore.history import Recorder
+    from smore.postgres.history import Recorder
 
     stop, recorder = threading.Event(), Recorder(engine, redis_client, config.redis.prefix)
 
@@ -1251,7 +1252,7 @@ def test_a_dry_run_is_bounded_and_ends_without_an_answer(
 def test_history_serves_what_redis_has_dropped(
     http: httpx.Client, store: Store, config: Settings, redis_client: "redis.Redis", engine: Any
 ) -> None:
-    from smore.history import Recorder
+    from smore.postgres.history import Recorder
 
     id_ = http.post("/v1/functions/echo/invocations", json={"input": 1}).json()["id"]
     recorder = Recorder(engine, redis_client, config.redis.prefix)

@@ -13,24 +13,24 @@ import pytest
 import redis
 
 from api.app import create_app
-from scheduler.record import follow_jobs
-from smore import fleet
-from smore.catalog import Catalog
+from scheduler.tasks.record import follow_jobs
 from smore.domain.access import Scope
 from smore.domain.job import REFUSED
-from smore.queue import Queue
-from smore.settings import Settings
-from smore.store import Store
+from smore.postgres.catalog import Store
+from smore.process.settings import Settings
+from smore.redis import fleet
+from smore.redis.catalog import Catalog
+from smore.redis.queue import Queue
 from tests.eventually import eventually
 from tests.fake_platform import GPU, report
 from tests.integration.test_api import Served, add_key, problem
-from worker import feed as feeds
-from worker import jobs as worker_jobs
 from worker import proc
 from worker.activity import Activity
-from worker.feed import Feed
-from worker.gate import Gate
-from worker.jobs import Jobs
+from worker.training import jobs as worker_jobs
+from worker.training import remote_steps as feeds
+from worker.training.jobs import Jobs
+from worker.training.remote_steps import Feed
+from worker.training.run_gate import Gate
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -151,7 +151,7 @@ def test_a_script_outside_attaches_is_shown_and_trains_on_when_the_platform_goes
         step(process, 3)
         (job,) = eventually(lambda: [one for one in jobs(http, worker) if one["iterations"] == 3], within_s=15, what="three steps")
         assert (job["name"], job["gpus"], job["state"], job["source"], job["measured"]) == ("theirs", [GPU], "running", "tracked", True)
-        (seen,) = worker.jobs.reports()
+        (seen,) = worker.training.jobs.reports()
         assert (seen.pid, seen.solo_count) == (process.pid, 3), "it is known by its process, and its iterations count"
         assert worker.moved == [], "its process is left where it is"
     # No gateway: it trains on, and what it did meanwhile is told to the next one, by the same job.
@@ -176,20 +176,20 @@ def test_a_process_is_attached_by_its_number_and_let_go(http: httpx.Client, work
         (job,) = jobs(http, worker)
         assert (job["id"], job["source"], job["measured"], job["state"]) == (made["id"], "attached", False, "running")
         assert job["degradation"] is None
-        (seen,) = worker.jobs.reports()
+        (seen,) = worker.training.jobs.reports()
         assert (seen.measured, seen.memory_mib) == (False, 1.0)
         assert http.post(f"/v1/jobs/{made['id']}/stop").status_code == 202
         worker.beat()
-        assert worker.jobs.running() == []
+        assert worker.training.jobs.running() == []
         assert process.poll() is None, "it trains on"
         (again,) = [http.post("/v1/jobs/attach", json={"name": "theirs", "pid": process.pid, "gpu": GPU}).json()]
         worker.beat()
-        assert worker.jobs.running() == [again["id"]]
+        assert worker.training.jobs.running() == [again["id"]]
     finally:
         process.kill()
         process.communicate()
     worker.beat()
-    assert worker.jobs.running() == [], "its end is seen"
+    assert worker.training.jobs.running() == [], "its end is seen"
 
 
 def test_what_cannot_be_attached_is_refused(http: httpx.Client, worker: Worker) -> None:
@@ -201,7 +201,7 @@ def test_what_cannot_be_attached_is_refused(http: httpx.Client, worker: Worker) 
     assert problem(attach(workload="x"), 422, "invalid_spec")["field"] == "workload"
     assert attach().status_code == 201
     worker.beat()
-    assert [(one.exit_code, one.reason) for one in worker.jobs.reports()] == [
+    assert [(one.exit_code, one.reason) for one in worker.training.jobs.reports()] == [
         (REFUSED, f"there is no process {2**30} on the machine of {GPU}")
     ]  # fmt: skip
     assert problem(attach(pid=1), 422, "invalid_input")["field"] == "pid"
@@ -226,7 +226,7 @@ def test_the_platforms_processes_are_refused_and_what_is_watched_already(
         assert "platform's own" in job["reason"]
     # One that tells its steps is known by them; its process is not looked at.
     job = attach(pid=os.getpid(), tracked=True)
-    assert (job["state"], [one.pid for one in worker.jobs.reports() if one.id == job["id"]]) == ("running", [0])
+    assert (job["state"], [one.pid for one in worker.training.jobs.reports() if one.id == job["id"]]) == ("running", [0])
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         assert attach(pid=process.pid)["state"] == "running"
@@ -240,15 +240,15 @@ def test_a_projects_key_may_have_its_own_users_processes_watched(worker: Worker,
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         start, boot = proc.start_time(process.pid) or 0, proc.boot_id()
-        monkeypatch.setattr(worker.jobs, "_users", frozenset({os.geteuid() + 1}))
+        monkeypatch.setattr(worker.training.jobs, "_users", frozenset({os.geteuid() + 1}))
 
         def attach(id_: str, **more: Any) -> tuple[int, float, str]:
             """(The process that is watched, 0 = none; its memory that is counted; why it is refused)."""
             given = {"start": 0, "boot": "", "tracked": False} | more
-            worker.jobs.attach(fleet.AttachJob(version=1, id=id_, project="tenant", name="n", pid=process.pid, **given))
-            worker.jobs.tick()
-            (one,) = [one for one in worker.jobs.reports() if one.id == id_]
-            worker.jobs.stop(id_)
+            worker.training.jobs.attach(fleet.AttachJob(version=1, id=id_, project="tenant", name="n", pid=process.pid, **given))
+            worker.training.jobs.tick()
+            (one,) = [one for one in worker.training.jobs.reports() if one.id == id_]
+            worker.training.jobs.stop(id_)
             return one.pid, one.memory_mib, one.reason
 
         itself: dict[str, Any] = {"start": start, "boot": boot}
@@ -259,7 +259,7 @@ def test_a_projects_key_may_have_its_own_users_processes_watched(worker: Worker,
         assert attach("tracked", **itself, tracked=True) == (0, 0.0, ""), "known by its steps alone"
         assert attach("operator", any_user=True) == (process.pid, 1.0, "")
         assert "no process" in attach("another", start=start + 1, boot=boot)[2]
-        monkeypatch.setattr(worker.jobs, "_users", frozenset({os.geteuid()}))
+        monkeypatch.setattr(worker.training.jobs, "_users", frozenset({os.geteuid()}))
         assert attach("allowed", **itself) == attach("allowed-tracked", **itself, tracked=True) == (process.pid, 1.0, "")
     finally:
         process.communicate(b"\n")
@@ -269,13 +269,13 @@ def test_what_does_not_compute_on_the_gpu_is_let_go(worker: Worker, monkeypatch:
     first, second = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2))
 
     def seen() -> dict[str, tuple[str, str]]:
-        worker.jobs.tick()
-        return {one.id: (one.state, one.reason) for one in worker.jobs.reports()}
+        worker.training.jobs.tick()
+        return {one.id: (one.state, one.reason) for one in worker.training.jobs.reports()}
 
     try:
         for process, id_ in ((first, "there"), (second, "elsewhere")):
             command = fleet.AttachJob(version=1, id=id_, project="p", name="n", pid=process.pid, start=0, boot="", tracked=False)
-            worker.jobs.attach(command)
+            worker.training.jobs.attach(command)
         running = ("running", "")
         worker.computing = {first.pid: 500.0}
         assert seen() == {"there": running, "elsewhere": running}, "it has time to open the device"
@@ -337,12 +337,12 @@ def test_one_that_cannot_be_seen_lives_by_its_word(
     for _ in range(2):  # the same again counts once
         assert http.post(f"/v1/jobs/{id_}/steps", json=steps).status_code == 204
     (job,) = jobs(http, worker)
-    (seen,) = worker.jobs.reports()
+    (seen,) = worker.training.jobs.reports()
     assert (seen.pid, seen.iterations, seen.solo_count) == (0, 3, 2), "a step in the future is counted, and in no mean"
-    assert worker.jobs.pids() == []
+    assert worker.training.jobs.pids() == []
     monkeypatch.setattr(feeds, "SILENT_S", -1.0)
     worker.beat()
-    assert [one.state for one in worker.jobs.reports()] == ["lost"]
+    assert [one.state for one in worker.training.jobs.reports()] == ["lost"]
     follow_jobs(store, fleet.Fleet(redis_client, config.redis.prefix))
     assert http.get(f"/v1/jobs/{id_}").json()["state"] == "lost"
     problem(http.post(f"/v1/jobs/{id_}/steps", json=steps), 404, "not_found")
@@ -356,7 +356,7 @@ def test_a_tracked_one_that_is_let_go_does_not_come_back(http: httpx.Client, wor
     worker.beat()
     assert http.post(f"/v1/jobs/{id_}/stop").status_code == 202
     worker.beat()
-    assert worker.jobs.running() == []
+    assert worker.training.jobs.running() == []
     problem(http.post(f"/v1/jobs/{id_}/steps", json={"gpu": GPU, "steps": []}), 410, "let_go")
 
 
@@ -377,7 +377,7 @@ def test_a_tracked_one_that_is_stopped_trains_on_and_tells_no_more(
     stopped = http.post(f"/v1/jobs/{job['id']}/stop")
     assert (stopped.status_code, stopped.json()["state"], stopped.json()["source"]) == (202, "stopping", "tracked")
     worker.beat()
-    assert worker.jobs.running() == []
+    assert worker.training.jobs.running() == []
     follow_jobs(store, fleet.Fleet(redis_client, config.redis.prefix))
     ended = http.get(f"/v1/jobs/{job['id']}").json()
     assert (ended["state"], ended["exit_code"], ended["outcome"]) == ("ended", None, "stopped"), (

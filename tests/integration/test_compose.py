@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 
 from smore import alive
 from smore.local import layout
-from smore.settings import ApiSettings, NodeSettings, RedisSettings, Settings
+from smore.process.settings import ApiSettings, NodeSettings, RedisSettings, Settings
 from tests.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,9 +12,9 @@ import pytest
 
 from tests.eventually import eventually
 from tests.nursery import nursery
-from worker import landlock
 from worker.frames import Confinement, Item, Load, Results
-from worker.processes import Runner, RunnerDied, Zygote
+from worker.runner.processes import Runner, RunnerDied, Zygote
+from worker.sandbox import landlock
 
 pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel's Landlock knows no signals yet")
 

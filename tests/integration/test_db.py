@@ -7,17 +7,17 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
-from smore import db
-from smore.settings import Settings
+from smore.postgres import rows
+from smore.process.settings import Settings
 
 
 @pytest.fixture
 def impatient(config: Settings, migrated: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Waits a second for a statement, of which Postgres may work half a second, and a second for the test of a connection."""
-    monkeypatch.setattr(db, "_SILENCE_S", 0.5)
-    monkeypatch.setattr(db, "_CONNECT_S", 1)
+    monkeypatch.setattr(rows, "_SILENCE_S", 0.5)
+    monkeypatch.setattr(rows, "_CONNECT_S", 1)
     assert config.postgres.url is not None
-    engine = db.make_engine(config.postgres.url, "tests", statement_timeout_s=0.5)
+    engine = rows.make_engine(config.postgres.url, "tests", statement_timeout_s=0.5)
     yield engine
     engine.dispose()
 

@@ -10,10 +10,11 @@ import pytest
 import redis
 from sqlalchemy import Engine, text
 
-from smore import doctor, fleet
-from smore.doctor import Finding, Site, Verdict
-from smore.queue import Queue
-from smore.settings import Settings
+from smore.local import doctor
+from smore.local.doctor import Finding, Site, Verdict
+from smore.process.settings import Settings
+from smore.redis import fleet
+from smore.redis.queue import Queue
 from tests.fake_platform import GPU, report
 
 

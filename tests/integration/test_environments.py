@@ -12,10 +12,11 @@ import pytest
 
 from smore.domain.artifact import Artifact
 from tests.nursery import nursery
-from worker import landlock, proc
-from worker.environments import BuildFailed, Environments
+from worker import proc
+from worker.artifacts.environments import BuildFailed, Environments
 from worker.frames import Confinement, Item, Load, Results, packages_of
-from worker.processes import Zygote
+from worker.runner.processes import Zygote
+from worker.sandbox import landlock
 
 pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel's Landlock knows no signals yet")
 

@@ -3,8 +3,8 @@
 import pytest
 import redis
 
-from smore import faults
-from smore.faults import FAULTS, Faults
+from smore.redis import quarantine
+from smore.redis.quarantine import FAULTS, Faults
 
 
 def note(counted: Faults, culprit: str, function: str = "p/f", revision: int = 1) -> bool:
@@ -26,10 +26,10 @@ def test_different_culprits_shut_a_revision_out_until_it_is_lifted(redis_client:
 def test_old_faults_do_not_count(redis_client: "redis.Redis", monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Faults(redis_client, "smore:")
     now = 1000.0
-    monkeypatch.setattr(faults.time, "time", lambda: now)
+    monkeypatch.setattr(quarantine.time, "time", lambda: now)
     note(counted, "a")
     note(counted, "b")
-    now += faults.WINDOW_S + 1
+    now += quarantine.WINDOW_S + 1
     assert not note(counted, "c")
     note(counted, "d")
     assert note(counted, "e")

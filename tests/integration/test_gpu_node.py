@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from smore.fleet import Fleet, Report
-from smore.settings import Settings
+from smore.process.settings import Settings
+from smore.redis.fleet import Fleet, Report
 from tests.eventually import eventually
 from tests.support import nvml
 from tests.support.nvml import DRIVER, Gpu, Instance, Machine

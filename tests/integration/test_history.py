@@ -15,20 +15,20 @@ from sqlalchemy import Engine, text
 from sqlalchemy import event as happening
 from sqlalchemy.exc import OperationalError
 
-from smore import stream
-from smore.db import make_engine
 from smore.domain.errors import InvocationNotFound
 from smore.domain.invocation import Cause, State
 from smore.domain.job import JobState
 from smore.domain.loss import Sums, Window
-from smore.fleet import JobReport, Report, encode_report
-from smore.history import Harvest, Reader, Recorder, _packed, measure, unpacked
-from smore.observability import RECORD_SKIPPED, RETIRED
-from smore.profiles import Profiles
-from smore.queue import Claim, Outcome, Queue, Request, new_id
-from smore.settings import QueueSettings
-from smore.store import Store
-from smore.stream import Result, encode
+from smore.messages import stream
+from smore.messages.stream import Result, encode
+from smore.postgres.catalog import Store
+from smore.postgres.history import Harvest, Reader, Recorder, _packed, measure, unpacked
+from smore.postgres.predictors import Profiles
+from smore.postgres.rows import make_engine
+from smore.process.observability import RECORD_SKIPPED, RETIRED
+from smore.process.settings import QueueSettings
+from smore.redis.fleet import JobReport, Report, encode_report
+from smore.redis.queue import Claim, Outcome, Queue, Request, new_id
 
 PREFIX = "smore:"
 FUNCTION = "default/echo"

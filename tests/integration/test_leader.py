@@ -14,19 +14,19 @@ import pytest
 import redis
 import redis.asyncio
 
-from scheduler.assign import LOADING_S, wait_for_turn
-from scheduler.live import Leader
-from scheduler.policy.core import Engine
+from scheduler.leader.leader import Leader
+from scheduler.policy.engine import Engine
 from scheduler.policy.knobs import PRESETS
-from smore.catalog import Catalog, FunctionEntry
-from smore.degradation import Table, Tables
+from scheduler.tasks.assign import LOADING_S, wait_for_turn
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import Cause
-from smore.explain import Answer, decode_answer
-from smore.fleet import Fleet, JobReport, Report, Steer, Stranger, WarmInstance, WarmState, encode_report
-from smore.queue import AsyncQueue, Claim, Gate, Outcome, Question, Queue, Request, new_id
-from smore.settings import QueueSettings, SchedulerSettings, Settings
-from smore.stream import Asked, Dispatched, Result, decode, encode
+from smore.messages.reasons import Answer, decode_answer
+from smore.messages.stream import Asked, Dispatched, Result, decode, encode
+from smore.process.settings import QueueSettings, SchedulerSettings, Settings
+from smore.redis.catalog import Catalog, FunctionEntry
+from smore.redis.degradation import Table, Tables
+from smore.redis.fleet import Fleet, JobReport, Report, Steer, Stranger, WarmInstance, WarmState, encode_report
+from smore.redis.queue import AsyncQueue, Claim, Gate, Outcome, Question, Queue, Request, new_id
 from tests.eventually import PATIENCE, eventually
 from tests.tables import place
 

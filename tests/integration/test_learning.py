@@ -17,17 +17,17 @@ import pytest
 import redis
 from sqlalchemy import Engine, text
 
-from ml.learning import Learning
-from ml.rows import Row, write
-from smore.celery_app import REPUBLISH, RETRAIN, message
-from smore.degradation import Table, Tables, decode
+from ml.learn.learning import Learning
+from ml.measure.rows import Row, write
 from smore.domain.errors import Conflict, InvalidInput, NotFound
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.predictor import PredictorState
-from smore.profiles import Profiles
-from smore.queue import new_id
-from smore.settings import Settings
-from smore.store import Store
+from smore.postgres.catalog import Store
+from smore.postgres.predictors import Profiles
+from smore.process.settings import Settings
+from smore.redis.celery import REPUBLISH, RETRAIN, message
+from smore.redis.degradation import Table, Tables, decode
+from smore.redis.queue import new_id
 from tests.eventually import eventually
 from tests.measured import MODELS, PLACE, T0, alone_s, function, pairs, sets, slowdown, solo, solos, together, training
 
@@ -498,7 +498,7 @@ def environment(config: Settings) -> dict[str, str]:
 
 
 def command(environment: dict[str, str], *words: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run([sys.executable, "-m", "ml.learning", *words], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-m", "ml.learn.learning", *words], env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
 

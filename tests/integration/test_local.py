@@ -22,11 +22,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from supervisor.xmlrpc import SupervisorTransport
 
-from smore.doctor import site
 from smore.local import Layout, Process, StartFailed, abandoned, down, endpoints, pid, restart, servers, status, up
+from smore.local.doctor import site
 from smore.local.embedded import run_folder
-from smore.redis_url import celery_url
-from smore.settings import ApiSettings, Settings
+from smore.process.settings import ApiSettings, Settings
+from smore.redis.url import celery_url
 from tests.eventually import eventually
 
 #: Runs on, and has a child in a session of its own that holds the log open, as a GPU worker's serverful job does.

@@ -2,7 +2,7 @@
 Sixty-four GPU instances under the live scheduler: each a process of its own that heartbeats and serves as a worker does, without a device.
 
 The scheduler is ``python -m scheduler.worker scheduler``, Redis is real, and a node speaks the protocol of worker/heartbeat.py and
-worker/execution.py: reports, Celery messages from its list, ``start``, ``finish``, ``requeue``. The nodes are forked from one process that
+worker/batches.py: reports, Celery messages from its list, ``start``, ``finish``, ``requeue``. The nodes are forked from one process that
 has imported everything, so that all of them together cost a start what one costs.
 """
 
@@ -24,14 +24,14 @@ from typing import cast
 import pytest
 import redis
 
-from smore.catalog import Catalog, FunctionEntry
-from smore.celery_app import gpu_queue
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import Cause
-from smore.fleet import Fleet, Report, WarmInstance, WarmState, encode_report
-from smore.queue import Outcome, Queue, Record, Request, new_id
-from smore.settings import QueueSettings, Settings
-from smore.stream import Dispatched, Event, Result, Settled, decode, encode
+from smore.messages.stream import Dispatched, Event, Result, Settled, decode, encode
+from smore.process.settings import QueueSettings, Settings
+from smore.redis.catalog import Catalog, FunctionEntry
+from smore.redis.celery import gpu_queue
+from smore.redis.fleet import Fleet, Report, WarmInstance, WarmState, encode_report
+from smore.redis.queue import Outcome, Queue, Record, Request, new_id
 from tests.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,13 +18,14 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, make_url, text
 
-from migrations import FOLDER, __main__, head
-from smore.catalog import Catalog
-from smore.db import Base, make_engine
+from migrations import __main__
 from smore.domain.access import Scope, read_token
 from smore.domain.function import FunctionSpec
-from smore.settings import PostgresSettings, RedisSettings, Settings
-from smore.store import Store
+from smore.postgres.catalog import Store
+from smore.postgres.rows import Base, make_engine
+from smore.postgres.schema import FOLDER, head
+from smore.process.settings import PostgresSettings, RedisSettings, Settings
+from smore.redis.catalog import Catalog
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ml import profile, rows
-from ml.layers import table_iii
+from ml.measure import profile, rows
+from ml.measure.layers import table_iii
 from zoo.train import Options, Training
 
 #: One core that this process may use.

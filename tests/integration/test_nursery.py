@@ -15,7 +15,7 @@ from tests import nursery
 from tests.eventually import eventually
 from worker import proc
 from worker.frames import Confinement
-from worker.processes import NoRunner, Zygote
+from worker.runner.processes import NoRunner, Zygote
 
 ASK_AND_LEAVE = """
 import sys

@@ -13,26 +13,26 @@ import pytest
 import redis
 from sqlalchemy import Engine, insert, text
 
-from scheduler.forecasting import foresight
-from scheduler.foresight import warmth
-from scheduler.live import Leader
+from research.prewarm.served import write
+from scheduler.leader.foresight import warmth
+from scheduler.leader.leader import Leader
 from scheduler.policy import kernel
-from scheduler.policy.core import Engine as Policy
-from scheduler.policy.prewarm.keeper import Keeper
-from scheduler.prewarmed import write
-from smore import observability as metrics
-from smore import stream
-from smore.catalog import Catalog, FunctionEntry
-from smore.db import ArrivalsMinuteRow, CountedMinuteRow
+from scheduler.policy.engine import Engine as Policy
+from scheduler.policy.prewarm.prewarmer import Keeper
+from scheduler.tasks.forecasting import foresight
 from smore.domain.errors import Conflict, InvalidSpec
 from smore.domain.function import FunctionSpec, Prewarming
-from smore.fleet import Fleet, Offload, ParkedInstance, Prewarm, Report, encode_report
-from smore.forecasts import Board, Counted, Forecasts, State, decode_state
-from smore.history import Recorder
-from smore.prewarming import Prewarming as History
-from smore.queue import Queue
-from smore.settings import QueueSettings, SchedulerSettings, Settings
-from smore.store import Store
+from smore.messages import stream
+from smore.postgres.arrivals import Prewarming as History
+from smore.postgres.catalog import Store
+from smore.postgres.history import Recorder
+from smore.postgres.rows import ArrivalsMinuteRow, CountedMinuteRow
+from smore.process import observability as metrics
+from smore.process.settings import QueueSettings, SchedulerSettings, Settings
+from smore.redis.catalog import Catalog, FunctionEntry
+from smore.redis.fleet import Fleet, Offload, ParkedInstance, Prewarm, Report, encode_report
+from smore.redis.forecasts import Board, Counted, Forecasts, State, decode_state
+from smore.redis.queue import Queue
 from tests.eventually import eventually
 
 PREFIX = "smore:"

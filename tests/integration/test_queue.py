@@ -12,10 +12,10 @@ import pytest
 import redis
 import redis.asyncio
 
-from smore import stream
 from smore.domain.invocation import Cause, Encoding
-from smore.queue import AsyncQueue, Begun, Claim, Ending, Outcome, Queue, Reply, Request, Waiting, new_id, parse_replies
-from smore.settings import QueueSettings
+from smore.messages import stream
+from smore.process.settings import QueueSettings
+from smore.redis.queue import AsyncQueue, Begun, Claim, Ending, Outcome, Queue, Reply, Request, Waiting, new_id, parse_replies
 from tests.eventually import eventually
 from tests.redis_server import RedisServer
 

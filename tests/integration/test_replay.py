@@ -10,16 +10,16 @@ import pytest
 import redis
 from sqlalchemy import Engine
 
-from scheduler import replay
-from smore import stream
-from smore.degradation import PlaceTable, Table, Tables
+from research.replay import replay
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import State
-from smore.fleet import Fleet, JobReport, Report, encode_report
-from smore.history import Reader, Recorder
-from smore.queue import new_id
-from smore.settings import PolicySettings, Settings
-from smore.store import Store
+from smore.messages import stream
+from smore.postgres.catalog import Store
+from smore.postgres.history import Reader, Recorder
+from smore.process.settings import PolicySettings, Settings
+from smore.redis.degradation import PlaceTable, Table, Tables
+from smore.redis.fleet import Fleet, JobReport, Report, encode_report
+from smore.redis.queue import new_id
 
 PREFIX = "smore:"
 PLACE = ("a CPU", "time-slice, functions nice 5")

@@ -8,13 +8,13 @@ import redis
 import redis.asyncio
 from sqlalchemy import Engine, text
 
-from smore.catalog import AsyncCatalog, Catalog, KeyEntry
 from smore.domain.access import Scope, read_token
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
 from smore.domain.function import FunctionSpec, Profile, RevisionState, TensorSpec
 from smore.domain.job import JobState
-from smore.settings import Settings
-from smore.store import Store
+from smore.postgres.catalog import Store
+from smore.process.settings import Settings
+from smore.redis.catalog import AsyncCatalog, Catalog, KeyEntry
 
 SPEC = FunctionSpec(entrypoint="zoo.echo:Function", profile=Profile(run_s={1: 0.1, 8: 0.2}, usage_gain=0.4, degradation=0.05))
 TENSOR = {"name": "x", "datatype": "FP32", "shape": [-1, 3]}

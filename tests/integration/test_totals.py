@@ -8,9 +8,9 @@ import pytest
 import redis
 from sqlalchemy import Engine, text
 
-from smore import stream
-from smore.history import BatchTotal, Reader, Recorder
-from smore.stream import encode
+from smore.messages import stream
+from smore.messages.stream import encode
+from smore.postgres.history import BatchTotal, Reader, Recorder
 
 PREFIX = "smore:"
 #: Microseconds; a minute begins there.

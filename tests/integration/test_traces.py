@@ -12,13 +12,13 @@ import redis
 from sqlalchemy import Engine, text
 
 from api.app import create_app
-from smore.catalog import Catalog, FunctionEntry
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec
-from smore.forecasts import Board
-from smore.history import Recorder
-from smore.prewarming import Prewarming
-from smore.settings import Settings
+from smore.postgres.arrivals import Prewarming
+from smore.postgres.history import Recorder
+from smore.process.settings import Settings
+from smore.redis.catalog import Catalog, FunctionEntry
+from smore.redis.forecasts import Board
 from tests.eventually import eventually
 from tests.integration.test_api import Served, add_key, problem
 

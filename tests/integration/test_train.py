@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from smore.track import TrackReader
+from smore.tracking.ring import TrackReader
 from zoo.model import card
 from zoo.train import Options, Training, parse
 

@@ -13,17 +13,18 @@ import pytest
 import redis
 
 from api.app import create_app
-from scheduler.sweep import sweep
-from smore.blobs import Blobs, GatewayBlobs
-from smore.catalog import Catalog
-from smore.client import ApiError, Client
+from scheduler.tasks.sweep import sweep
+from smore.blobs.store import Blobs, GatewayBlobs
+from smore.client.clients import Client
+from smore.client.transport import ApiError
 from smore.domain.access import Scope
 from smore.domain.errors import BlobNotFound
 from smore.domain.invocation import Cause
-from smore.fleet import Fetch, Fleet
-from smore.queue import Queue
-from smore.settings import Settings
-from smore.store import Store
+from smore.postgres.catalog import Store
+from smore.process.settings import Settings
+from smore.redis.catalog import Catalog
+from smore.redis.fleet import Fetch, Fleet
+from smore.redis.queue import Queue
 from tests.fake_platform import GPU, Failure, FakePlatform, echo
 from tests.integration.test_api import Served, add_key
 

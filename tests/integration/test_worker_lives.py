@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from smore.fleet import JobReport, StartJob, StopJob, Throttle, WarmState
+from smore.redis.fleet import JobReport, StartJob, StopJob, Throttle, WarmState
 from tests.eventually import eventually
 from tests.integration.worker_bench import Bench, RedisProcess, bench
 from worker import proc

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from api.app import create_app
-from smore import archive, upload
-from smore.celery_app import RUN, gpu_queue, message
-from smore.client import Client
+from smore.blobs import archive
+from smore.client import upload
+from smore.client.clients import Client
 from smore.domain.access import Scope
 from smore.domain.artifact import Artifact
 from smore.domain.invocation import Encoding
-from smore.fleet import Cancel, Offload, Prewarm, WarmState
-from smore.settings import RedisSettings, Settings
+from smore.process.settings import RedisSettings, Settings
+from smore.redis.celery import RUN, gpu_queue, message
+from smore.redis.fleet import Cancel, Offload, Prewarm, WarmState
 from tests.eventually import eventually
 from tests.integration.test_api import Served, add_key
 from tests.integration.worker_bench import PREFIX, Bench, RedisProcess, bench
@@ -125,7 +126,7 @@ def test_an_uploaded_function_is_fetched_through_the_gateway(stage: Bench, gatew
 
 
 def raw(shapes: str, *arrays: np.ndarray[Any, np.dtype[Any]]) -> bytes:
-    """As api/inputs.py frames them."""
+    """As api/invoke/inputs.py frames them."""
     return len(shapes).to_bytes(2, "big") + shapes.encode() + b"".join(array.tobytes() for array in arrays)
 
 

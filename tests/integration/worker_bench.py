@@ -13,15 +13,15 @@ from pathlib import Path
 
 import redis
 
-from smore.catalog import Catalog
-from smore.celery_app import RUN, gpu_queue, message
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import TERMINAL, Encoding
-from smore.fleet import Fleet, Report
 from smore.local.embedded import redis_server, run_folder
-from smore.queue import Claim, Queue, Record, Request, new_id
-from smore.settings import QueueSettings, RedisSettings
-from smore.stream import Result, decode_result
+from smore.messages.stream import Result, decode_result
+from smore.process.settings import QueueSettings, RedisSettings
+from smore.redis.catalog import Catalog
+from smore.redis.celery import RUN, gpu_queue, message
+from smore.redis.fleet import Fleet, Report
+from smore.redis.queue import Claim, Queue, Record, Request, new_id
 from tests.eventually import eventually
 from tests.nursery import nursery
 from worker import proc

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.policy.core import LEAST_SHARE, Engine
 from scheduler.policy.decisions import Dispatch, End
+from scheduler.policy.engine import LEAST_SHARE, Engine
 from scheduler.policy.events import (
     ClaimRefused,
     Event,

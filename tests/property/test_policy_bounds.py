@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.policy import kernel
-from scheduler.policy.core import Engine
 from scheduler.policy.decisions import Dispatch
+from scheduler.policy.engine import Engine
 from scheduler.policy.events import Event, InvocationSettled, TableUpdated
 from scheduler.policy.knobs import preset
 from tests.unit.test_policy_engine import NOW, arrived, function, gpu, known, own, placed

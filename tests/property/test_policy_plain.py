@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.leader.tables import ArrayTable
 from scheduler.policy import kernel
 from scheduler.policy.budget import JobLoss
 from scheduler.policy.cluster import Batch
-from scheduler.policy.core import Engine
 from scheduler.policy.demand import Demand
+from scheduler.policy.engine import Engine
 from scheduler.policy.events import Event, FunctionKnown, GpuReported, TableUpdated
 from scheduler.policy.knobs import BudgetRule, Choice, Knobs, SmRule, preset
-from scheduler.tables import ArrayTable
-from smore.degradation import Kind, PlaceTable, Table, Weight
 from smore.domain.function import FunctionSpec, Profile
+from smore.redis.degradation import Kind, PlaceTable, Table, Weight
 from tests.tables import DEVICE, MODE, place
 
 pytestmark = pytest.mark.numeric

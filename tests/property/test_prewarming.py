@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from scheduler.policy import kernel
 from scheduler.policy.decisions import Offload, Prewarm
-from scheduler.policy.prewarm.hold import Hold
+from scheduler.policy.prewarm.window import Hold
 from smore.domain.function import FunctionSpec
-from smore.fleet import WarmState
+from smore.redis.fleet import WarmState
 from tests.eventually import eventually
 from tests.unit.test_policy_engine import function, known
 from tests.unit.test_policy_keeper import Stage, T, report, served
 from tests.unit.test_worker_parked import Host
-from worker.pool import Unservable
+from worker.pool.pool import Unservable
 
 NAMES = "abcd"
 SPEC = FunctionSpec(entrypoint="m:C", memory_mib=100.0, max_warm=2, keep_alive_s=20.0)

@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from smore import fleet, stream
 from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, Encoding
-from smore.queue import Claim, Ending, Outcome, Queue, Request, parse_replies
-from smore.settings import QueueSettings
+from smore.messages import stream
+from smore.process.settings import QueueSettings
+from smore.redis import fleet
+from smore.redis.queue import Claim, Ending, Outcome, Queue, Request, parse_replies
 from tests.redis_server import RedisServer
 
 P = "smore:"

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from research.compare.bound import MOST_INVOCATIONS, small, upper_bound
 from scheduler.policy.knobs import PRESETS
 from scheduler.simulation import policies, traces
-from scheduler.simulation.bound import MOST_INVOCATIONS, small, upper_bound
+from scheduler.simulation.interference import Truth
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.simulator import SUCCEEDED, simulate
 from scheduler.simulation.traces import Trace
-from scheduler.simulation.truth import Truth
 from scheduler.simulation.world import BadWorld, Function, Gpu, World, load
 
 PLAIN = replace(Truth(), noise=0.0, time_sharing=False)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from scheduler.simulation.claims import Claim, Verdict, claims, judge
+from research.compare.claims import Claim, Verdict, claims, judge
 from scheduler.simulation.metrics import FIGURE_14, Interval, advantage
 
 

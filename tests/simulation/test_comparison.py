@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler.simulation import comparison, traces
-from scheduler.simulation.__main__ import main
-from scheduler.simulation.comparison import CALM, Cell, Plan
+from research.compare import comparison
+from research.compare.__main__ import main
+from research.compare.comparison import CALM, Cell, Plan
+from scheduler.simulation import traces
 from scheduler.simulation.simulator import Result
 
 PRESET = {

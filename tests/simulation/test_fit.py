@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml import rows
-from ml.rows import FEATURES, BadRow, Colocation, Member, Place, Solo, Workload
-from scheduler.simulation import fit, truth
-from scheduler.simulation.truth import Law, Truth
+from ml.measure import rows
+from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Place, Solo, Workload
+from scheduler.simulation import fit, interference
+from scheduler.simulation.interference import Law, Truth
 from tests.measured import timing
 
 pytestmark = pytest.mark.numeric
@@ -57,7 +57,7 @@ def together(random: np.random.Generator, *members: Workload) -> Colocation:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     random = np.random.default_rng(0)
-    trainings, functions = ([workload(model, role) for model in MODELS] for role in truth.ROLES)
+    trainings, functions = ([workload(model, role) for model in MODELS] for role in interference.ROLES)
     for one in (*trainings, *functions):
         rows.write(path, solo(one))
     for first, second in (*product(trainings, functions), *product(functions, functions)):
@@ -77,8 +77,8 @@ def test_a_known_truth_is_found_again(measured: Path, tmp_path: Path, monkeypatc
     assert (use.u, use.memory_mib, found.truth.cold_s["bert"]) == (0.80, 400.0, 0.75)
 
     (tmp_path / "known.json").write_text(fit.document(found, command="the command"))
-    monkeypatch.setattr(truth, "DATA", tmp_path)
-    again = truth.load("known")
+    monkeypatch.setattr(interference, "DATA", tmp_path)
+    again = interference.load("known")
     assert again.use("vgg16", "function", 1).seconds == pytest.approx(0.003, rel=1e-5)
     assert again.training.exponent == pytest.approx(found.truth.training.exponent, rel=1e-5)
     assert json.loads((tmp_path / "known.json").read_text())["command"] == "the command"
@@ -110,7 +110,7 @@ def test_least_squares_finds_the_bottom() -> None:
 
 
 def test_the_committed_fit_is_a_truth() -> None:
-    found = truth.load("cpu-partition")
+    found = interference.load("cpu-partition")
 
     assert len(found.measured) == 64
     assert found.sharing_mode.startswith("time-slice")

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from scheduler.policy.prewarm.hold import Forecast, Hold, WarmPolicy
 from scheduler.policy.prewarm.kernel import (
     AHEADS,
     BUSY_S,
@@ -22,6 +21,7 @@ from scheduler.policy.prewarm.kernel import (
     wanted,
 )  # fmt: skip
 from scheduler.policy.prewarm.rules import rule
+from scheduler.policy.prewarm.window import Forecast, Hold, WarmPolicy
 from scheduler.simulation.instances import Setup, Workload, score
 
 LOAD_S = 1.5

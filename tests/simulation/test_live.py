@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from bench import live as here
-from scheduler.simulation import live, live_report, world
-from scheduler.simulation.live import SHARED, Calibration, Look, Outcome, Plan, Run
+from research.compare import live, live_report
+from research.compare.live import SHARED, Calibration, Look, Outcome, Plan, Run
+from scheduler.simulation import world
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.traces import Trace
 from smore.domain.loss import Window

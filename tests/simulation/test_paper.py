@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from scheduler.simulation import metrics, policies, traces
+from scheduler.simulation.interference import Law, Truth
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.simulator import SUCCEEDED, simulate
 from scheduler.simulation.traces import Trace
-from scheduler.simulation.truth import Law, Truth
 from scheduler.simulation.world import Function, Gpu, Training, World, load
 
 #: Invocations by function of the Azure trace of fig14, seed 0, in the order of its functions: what is drawn from where the data are absent.

@@ -8,8 +8,8 @@ import pytest
 
 from scheduler.policy.degradation import Degradation
 from scheduler.policy.kernel import K_MAX
-from scheduler.simulation import past, policies
-from scheduler.simulation.past import Past, PastGpu
+from scheduler.simulation import history_world, policies
+from scheduler.simulation.history_world import Past, PastGpu
 from scheduler.simulation.simulator import SUCCEEDED, simulate
 from scheduler.simulation.world import BadWorld
 from smore.domain.function import FunctionSpec, Profile
@@ -93,8 +93,8 @@ def test_run_times_and_cold_starts_are_those_measured() -> None:
     ] + [Invocation(arrival_at=START + 30, deadline_at=START + 35, run_s=9.0, cold=True, load_s=0.7)]
     found = history(*served)
 
-    world = past.world(found)
-    result = simulate(world, past.trace(found), policies.factory("fifo"), seed=0)
+    world = history_world.world(found)
+    result = simulate(world, history_world.trace(found), policies.factory("fifo"), seed=0)
 
     assert world.load_s(world.functions[0]) == 0.7
     assert world.use(world.functions[0], 1).seconds == 0.04
@@ -107,12 +107,12 @@ def test_run_times_and_cold_starts_are_those_measured() -> None:
 
 
 def test_sizes_that_were_not_measured_are_as_declared_in_proportion() -> None:
-    world = past.world(history(Invocation(run_s=0.025, batch_rows=1)))
+    world = history_world.world(history(Invocation(run_s=0.025, batch_rows=1)))
     function = world.functions[0]
 
     assert world.use(function, 1).seconds == 0.025
     assert world.use(function, 8).seconds == pytest.approx(0.2 * 0.025 / 0.05)
-    never = past.world(history(Invocation(state=State.EXPIRED, attempt=0, run_s=None, batch_rows=None, cold=None)))
+    never = history_world.world(history(Invocation(state=State.EXPIRED, attempt=0, run_s=None, batch_rows=None, cold=None)))
     assert never.use(never.functions[0], 8).seconds == 0.2
     assert never.load_s(never.functions[0]) == 1.5
 
@@ -120,7 +120,7 @@ def test_sizes_that_were_not_measured_are_as_declared_in_proportion() -> None:
 def test_co_location_costs_what_the_table_says() -> None:
     """Eq. 3 and 4 with weights of k = 3 for two functions beside a training."""
     found = history(Invocation(), gpus=(BUSY,), table=table(gamma=2.0, alpha=0.5, beta=3.0))
-    world = past.world(found)
+    world = history_world.world(found)
     contention = world.contention(world.gpus[0])
     kind = contention.kind("default/a@1", 1)
 
@@ -134,12 +134,12 @@ def test_co_location_costs_what_the_table_says() -> None:
 
 def test_what_no_table_knows_costs_what_was_declared() -> None:
     for known, gpu in ((None, BUSY), (table(), replace(BUSY, sharing_mode="mps"))):
-        world = past.world(history(Invocation(), gpus=(gpu,), table=known))
+        world = history_world.world(history(Invocation(), gpus=(gpu,), table=known))
         contention = world.contention(world.gpus[0])
         kind = contention.kind("default/a@1", 1)
         assert contention.slowdowns([kind, kind]) == (pytest.approx(1.8), [pytest.approx(1.8)] * 2)
     # A job that the table does not know, with functions that it does.
-    world = past.world(history(Invocation(), gpus=(replace(BUSY, workload=""),), table=table()))
+    world = history_world.world(history(Invocation(), gpus=(replace(BUSY, workload=""),), table=table()))
     contention = world.contention(world.gpus[0])
     kind = contention.kind("default/a@1", 1)
     assert contention.slowdowns([kind, kind]) == (pytest.approx(1.8), [pytest.approx(1.7)] * 2)
@@ -148,7 +148,7 @@ def test_what_no_table_knows_costs_what_was_declared() -> None:
 def test_the_policy_hears_what_a_leader_would() -> None:
     """Places, jobs and budgets as they were; what is added has nothing on it."""
     found = history(Invocation(), gpus=(BUSY, replace(GPU, name="gpu1", device="Y")), table=table())
-    world = past.world(found, more=3)
+    world = history_world.world(found, more=3)
 
     assert [gpu.name for gpu in world.gpus] == ["gpu0", "gpu1", "gpu0+1", "gpu1+2", "gpu0+3"]
     assert [world.device(gpu) for gpu in world.gpus] == ["X", "Y", "X", "Y", "X"]
@@ -163,8 +163,8 @@ def test_functions_use_what_was_seen_of_them() -> None:
     """Four batches ran for 0.2 s altogether, two invocations in one of them, and kept the GPU instance busy for 0.1 s of 10."""
     served = [Invocation(arrival_at=START + at, deadline_at=START + at + 1, run_s=0.05) for at in range(3)]
     served += [Invocation(arrival_at=START + 5, deadline_at=START + 6, run_s=0.05, batch=2, batch_rows=2)] * 2
-    seen = past.world(history(*served, gpus=(replace(GPU, function_utilisation=0.01, seen_s=10.0),)))
-    unseen = past.world(history(*served))
+    seen = history_world.world(history(*served, gpus=(replace(GPU, function_utilisation=0.01, seen_s=10.0),)))
+    unseen = history_world.world(history(*served))
 
     assert seen.use(seen.functions[0], 1).u == pytest.approx(0.5)
     assert math.isnan(unseen.share) and unseen.use(unseen.functions[0], 1).u == 0.5
@@ -177,7 +177,9 @@ def test_the_same_seed_gives_the_same_replay() -> None:
     ] + [Invocation(revision=2, state=State.EXPIRED, attempt=0, run_s=None, arrival_at=START + 0.4, deadline_at=START + 0.9)]
     found = history(*served, gpus=(BUSY,), table=table())
     one, other, third = (
-        simulate(past.world(found), past.trace(found), policies.factory("smore-product"), seed=seed, table=found.table).encode()
+        simulate(
+            history_world.world(found), history_world.trace(found), policies.factory("smore-product"), seed=seed, table=found.table
+        ).encode()
         for seed in (1, 1, 2)
     )
 
@@ -194,7 +196,7 @@ def test_what_happened_and_what_would_have_are_the_same_figures() -> None:
     ]
     found = history(*served, gpus=(BUSY, replace(GPU, name="gpu1")))
 
-    real = past.happened(found)
+    real = history_world.happened(found)
 
     assert {name: real[name] for name in ("dsr", "admission", "expired", "rejected", "failed", "cold")} == {
         "dsr": 0.25, "admission": 0.5, "expired": 0.25, "rejected": 0.25, "failed": 0.0, "cold": 0.5,
@@ -202,9 +204,9 @@ def test_what_happened_and_what_would_have_are_the_same_figures() -> None:
     assert real["p50_s"] == pytest.approx(0.3)
     assert real["sfd"] == pytest.approx(0.02)
     assert real["function_utilisation"] == pytest.approx(0.05)
-    result = simulate(past.world(found), past.trace(found), policies.factory("fifo"), seed=0)
-    would = past.would_have(result)
-    assert list(would) == list(real) == list(past.ROWS)
+    result = simulate(history_world.world(found), history_world.trace(found), policies.factory("fifo"), seed=0)
+    would = history_world.would_have(result)
+    assert list(would) == list(real) == list(history_world.ROWS)
     # The first load ends too late for the first two, and serves the others.
     assert (would["admission"], would["dsr"], would["cold"]) == (1.0, 0.5, 0.5)
     assert all(math.isfinite(value) for value in would.values())
@@ -212,8 +214,8 @@ def test_what_happened_and_what_would_have_are_the_same_figures() -> None:
 
 def test_a_span_without_anything_is_refused() -> None:
     with pytest.raises(BadWorld, match="since: no invocation has ended"):
-        past.trace(history())
+        history_world.trace(history())
     with pytest.raises(BadWorld, match="gpus: no GPU instance reported"):
-        past.world(history(Invocation(), gpus=()))
+        history_world.world(history(Invocation(), gpus=()))
     with pytest.raises(BadWorld, match="the catalog does not know 'default/b@1'"):
-        past.world(history(Invocation(function="default/b")))
+        history_world.world(history(Invocation(function="default/b")))

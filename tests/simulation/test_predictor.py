@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ml import pairwise
-from ml.samples import Samples
+from ml.predict import pairwise
+from ml.predict.samples import Samples
 from scheduler.policy.degradation import Degradation
 from scheduler.policy.kernel import K_MAX
 from scheduler.simulation import predictor
+from scheduler.simulation.interference import MODELS, Truth
 from scheduler.simulation.predictor import Belief, table
-from scheduler.simulation.truth import MODELS, Truth
 from scheduler.simulation.world import BadWorld, Function, Gpu, Training, World
 
 pytestmark = pytest.mark.numeric

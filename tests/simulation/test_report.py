@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import yaml
 
-from scheduler.simulation import section, timeline, traces
-from scheduler.simulation.__main__ import main
+from research.compare import section
+from research.compare.__main__ import main
+from scheduler.simulation import timeline, traces
 from scheduler.simulation.policies import factory
 from scheduler.simulation.simulator import GPU_COLUMNS, Result, simulate
 from scheduler.simulation.world import load
@@ -131,9 +132,9 @@ def test_the_same_comparison_gives_the_same_page(folders: dict[str, Path], tmp_p
 def test_without_matplotlib_one_line_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in ("scheduler.simulation.pictures", "ml.pictures"):
+    for module in ("research.compare.pictures", "research.predictor.pictures"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.delattr("scheduler.simulation.pictures", raising=False)
+    monkeypatch.delattr("research.compare.pictures", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
     assert compare(tmp_path / "out", write_preset(tmp_path / "x.yaml"), "--seeds", "1") == 2

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from research.compare.comparison import Plan, run_cell
 from scheduler.policy.budget import Step
-from scheduler.policy.core import Feasible
 from scheduler.policy.decisions import Decision, End, Offload, Throttle
+from scheduler.policy.engine import Feasible
 from scheduler.policy.events import Event, GpuLost, InvocationArrived, InvocationSettled
 from scheduler.simulation import policies, traces
-from scheduler.simulation.comparison import Plan, run_cell
+from scheduler.simulation.interference import Truth
 from scheduler.simulation.simulator import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, SUCCEEDED, Inconsistent, Result, simulate
 from scheduler.simulation.traces import BadTrace, Trace
-from scheduler.simulation.truth import Truth
 from scheduler.simulation.world import Failure, Function, Gpu, Training, World, load
 from smore.domain.invocation import Cause
 from tests.simulation.policies import AtOnce, Reckless, dispatch

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.simulation.truth import MODELS, BadTruth, Contention, Law, Truth, decode, encode, load
+from scheduler.simulation.interference import MODELS, BadTruth, Contention, Law, Truth, decode, encode, load
 
 #: Digest 12.3 gives its checks without noise and without the term of short functions.
 CHECKED = replace(Truth(), noise=0.0, time_sharing=False)

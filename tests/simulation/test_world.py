@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from scheduler.simulation import world
-from scheduler.simulation.truth import BadTruth
+from scheduler.simulation.interference import BadTruth
 from scheduler.simulation.world import BadWorld, Training, parse
 
 SMALL = {"functions": [{"model": "bert"}], "gpus": [{"count": 2, "trainings": ["mobilenet/64", "vgg16/32"]}]}

@@ -54,7 +54,7 @@ class Instance:
 
 @dataclass
 class Gpu:
-    """``gpm``: means as smore/gpm.py names them, shares 0..1; None = a GPU without GPM (before Hopper)."""
+    """``gpm``: means as smore/process/gpm.py names them, shares 0..1; None = a GPU without GPM (before Hopper)."""
 
     uuid: str
     name: str = "NVIDIA H200"

@@ -4,10 +4,10 @@ from typing import Any, cast
 
 import pytest
 
-from api.access import Access, require_operator
-from smore.catalog import AsyncCatalog, KeyEntry
+from api.auth import Access, require_operator
 from smore.domain.access import Scope, new_token, read_token
 from smore.domain.errors import Forbidden, Unauthorised
+from smore.redis.catalog import AsyncCatalog, KeyEntry
 
 
 class Catalog:

@@ -11,12 +11,12 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from api.access import Access
 from api.app import create_app
-from smore.blobs import CHUNK, TICKET_HEADER, Blobs
-from smore.catalog import AsyncCatalog, KeyEntry
+from api.auth import Access
+from smore.blobs.store import CHUNK, TICKET_HEADER, Blobs
 from smore.domain.access import Scope, new_token, read_token
-from smore.settings import BlobSettings, RedisSettings, Settings
+from smore.process.settings import BlobSettings, RedisSettings, Settings
+from smore.redis.catalog import AsyncCatalog, KeyEntry
 
 DATA = random.Random(0).randbytes(2 * CHUNK + 5)
 DIGEST = hashlib.sha256(DATA).hexdigest()

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from api.connections import sender_of
-from smore.settings import ApiSettings
+from api.server.connections import sender_of
+from smore.process.settings import ApiSettings
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from api.app import create_app
-from smore.settings import RedisSettings, Settings
+from smore.process.settings import RedisSettings, Settings
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
 
-from api.answers import earliest, moment, refusal, server_timing, settled
 from api.errors import FAILURE, STATUS, Ended, ResultDropped, explain, outcome
+from api.invoke.response import earliest, moment, refusal, server_timing, settled
 from smore.domain import errors
 from smore.domain.errors import CallerError, FunctionNotFound, InvalidInput, PlatformError, SmoreError, Unauthorised
 from smore.domain.invocation import TERMINAL, Cause, State
-from smore.outage import is_outage
-from smore.queue import Admission, Reply
-from smore.stream import Result, encode, error_result
+from smore.messages.stream import Result, encode, error_result
+from smore.redis.outage import is_outage
+from smore.redis.queue import Admission, Reply
 
 
 def document(error: Exception) -> tuple[int, dict[str, object], dict[str, str]]:

@@ -8,17 +8,18 @@ from typing import Any
 import orjson
 import pytest
 
-from api.calls import Call, _coding, _json_size
 from api.errors import Malformed, UnsupportedMediaType, explain, hybrid
-from api.routes import invocations, oip
+from api.invoke.request import Call, _coding, _json_size
+from api.openinference import routes
+from api.routes import invocations
 from api.routes.invocations import Told
-from smore.catalog import FunctionEntry, KeyEntry
 from smore.domain.errors import FunctionNotFound, QueueFull
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause, Encoding, State
 from smore.domain.limits import NO_LIMITS
-from smore.history import BatchTotal, Totals
-from smore.queue import Reply
+from smore.postgres.history import BatchTotal, Totals
+from smore.redis.catalog import FunctionEntry, KeyEntry
+from smore.redis.queue import Reply
 
 
 def call(slo_us: int = 5_000_000) -> Call:
@@ -50,7 +51,7 @@ def test_what_redis_forgot_is_queued_again_while_there_is_time(monkeypatch: pyte
         return endings[len(seen) - 1]
 
     monkeypatch.setattr(invocations, "run", run)
-    found = asyncio.run(oip._run(call(slo_us), time.perf_counter()))
+    found = asyncio.run(routes._run(call(slo_us), time.perf_counter()))
 
     assert found is endings[runs - 1] and len(seen) == runs
     # Neither the deadline nor the caller's patience begins anew.
@@ -61,7 +62,7 @@ def test_what_redis_forgot_is_queued_again_while_there_is_time(monkeypatch: pyte
     ("accepted", "coding"), [(b"gzip", "gzip"), (b" Deflate ", "deflate"), (b"gzip, deflate, br", ""), (b"identity", ""), (b"", "")]
 )
 def test_only_a_coding_that_is_asked_for_alone_is_used(accepted: bytes, coding: str) -> None:
-    assert oip._coding(accepted) == coding
+    assert routes._coding(accepted) == coding
 
 
 def test_headers_of_a_request() -> None:
@@ -91,7 +92,7 @@ def test_statistics_are_tritons() -> None:
         function="f", revision=3, succeeded=4, failed=1, rows=9, total_s=2.0, failed_s=0.5, wait_s=0.25, run_s=1.0, last_at=1.7e9,
         batches=(BatchTotal(rows=1, batches=1, run_s=0.25), BatchTotal(rows=4, batches=2, run_s=0.5)),
     )  # fmt: skip
-    shown = oip._statistics(one)
+    shown = routes._statistics(one)
 
     assert (shown["name"], shown["version"], shown["inference_count"], shown["execution_count"]) == ("f", "3", 9, 3)
     assert shown["last_inference"] == 1_700_000_000_000

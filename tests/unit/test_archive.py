@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smore import archive
+from smore.blobs import archive
+from smore.definition.requirements import check_requirements
 from smore.domain.artifact import Artifact, check_path, parse_artifact, parse_requirements
 from smore.domain.errors import InvalidArtifact, InvalidSpec
-from smore.requirements import check_requirements
 
 CODE = "a" * 64
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 from bench import load, overload
-from bench.overload import DEADLINE, Load
+from bench.overload.client import DEADLINE, Load
 
 #: (seconds from the beginning, function, seconds to the deadline).
 SCHEDULE = ((0.0, 1, 0.25), (0.01, 0, 1.5), (0.01, 1, 12.0), (0.03, 0, 0.001))

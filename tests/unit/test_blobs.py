@@ -10,10 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from smore import client as c
-from smore import upload
-from smore.archive import Packed
-from smore.blobs import ABANDONED_S, CHUNK, Blobs, GatewayBlobs, SourceAway
+from smore.blobs.archive import Packed
+from smore.blobs.store import ABANDONED_S, CHUNK, Blobs, GatewayBlobs, SourceAway
+from smore.client import upload
+from smore.client.requests import Dialogue
+from smore.client.transport import Answer, ApiError, Broken, Call, Unreachable
 from smore.domain.artifact import Artifact
 from smore.domain.errors import BlobNotFound, Conflict, PayloadTooLarge, StorageFull, WrongDigest
 
@@ -121,17 +122,17 @@ class Server:
         self.calls = 0
         self.sent = 0
 
-    def answer(self, call: c.Call) -> c.Answer | c.Broken:
+    def answer(self, call: Call) -> Answer | Broken:
         self.calls += 1
         self.sent += len(call.content)
         how = self.breaks.get(self.calls)
         if how == "before":
-            return c.Broken(reason="gone")
+            return Broken(reason="gone")
         digest = call.path.split("/")[3]
         if call.method == "GET":
             size = self.blobs.size("p", digest)
             state = {"complete": size is not None, "offset": size if size is not None else self.blobs.offset("p", digest)}
-            return c.Answer(status=200, headers={}, body=json.dumps(state).encode())
+            return Answer(status=200, headers={}, body=json.dumps(state).encode())
         query = dict(call.query)
         content = call.content[:1000] if how == "during" else call.content
         try:
@@ -139,12 +140,12 @@ class Server:
                 part.write(content)
                 complete = part.finish()
         except Conflict as error:
-            return c.Answer(status=409, headers={}, body=json.dumps({"code": "conflict", **error.details}).encode())
+            return Answer(status=409, headers={}, body=json.dumps({"code": "conflict", **error.details}).encode())
         except WrongDigest:
-            return c.Answer(status=422, headers={}, body=b'{"code": "wrong_digest"}')
+            return Answer(status=422, headers={}, body=b'{"code": "wrong_digest"}')
         if how is not None:
-            return c.Broken(reason="gone")
-        return c.Answer(status=200, headers={}, body=json.dumps({"complete": complete, "offset": part.offset}).encode())
+            return Broken(reason="gone")
+        return Answer(status=200, headers={}, body=json.dumps({"complete": complete, "offset": part.offset}).encode())
 
 
 def send(server: Server, path: Path, digest: str) -> None:
@@ -155,7 +156,7 @@ def send(server: Server, path: Path, digest: str) -> None:
             step = flow.send(got)
         except StopIteration:
             return
-        got = server.answer(step) if isinstance(step, c.Call) else None
+        got = server.answer(step) if isinstance(step, Call) else None
 
 
 @pytest.fixture
@@ -190,12 +191,12 @@ def test_what_breaks_is_gone_on_with(blobs: Blobs, file: Path, breaks: dict[int,
 
 
 def test_a_server_that_stays_away_is_told(blobs: Blobs, file: Path) -> None:
-    with pytest.raises(c.Unreachable):
+    with pytest.raises(Unreachable):
         send(Server(blobs, dict.fromkeys(range(3, 100), "before")), file, DIGEST)
 
 
 def test_a_wrong_digest_is_told(blobs: Blobs, file: Path) -> None:
-    with pytest.raises(c.ApiError, match="wrong_digest"):
+    with pytest.raises(ApiError, match="wrong_digest"):
         send(Server(blobs, {}), file, "0" * 64)
 
 
@@ -212,7 +213,7 @@ def test_a_folder_is_deployed_with_its_blobs(tmp_path: Path) -> None:
     (folder / "handler.py").write_text("class F: ...\n")
     (folder / "r.txt").write_text("einops\n")
     server = Server(Blobs(str(tmp_path / "blobs"), tmp_path), {})
-    flow = c.Dialogue().deploy(folder)
+    flow = Dialogue().deploy(folder)
     got: Any = None
     calls = []
     while True:
@@ -220,9 +221,9 @@ def test_a_folder_is_deployed_with_its_blobs(tmp_path: Path) -> None:
             step = flow.send(got)
         except StopIteration:
             break
-        assert isinstance(step, c.Call)
+        assert isinstance(step, Call)
         calls.append(step)
-        got = server.answer(step) if step.path.startswith("/v1/blobs") else c.Answer(status=201, headers={}, body=b'{"name": "own"}')
+        got = server.answer(step) if step.path.startswith("/v1/blobs") else Answer(status=201, headers={}, body=b'{"name": "own"}')
     sent = json.loads(calls[-1].content)["spec"]
     assert (calls[-1].method, calls[-1].path, sent["requirements"]) == ("PUT", "/v1/functions/own", ["einops"])
     assert server.blobs.size("p", sent["artifact"]["code"]) is not None
@@ -273,7 +274,7 @@ def test_a_read_that_breaks_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_not_there_or_away_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smore.blobs.time.sleep", lambda _: None)
+    monkeypatch.setattr("smore.blobs.store.time.sleep", lambda _: None)
     tickets: Any = _Tickets()
     source = GatewayBlobs("http://gateway", tickets, "smore:")
     _serve(monkeypatch, lambda request: httpx.Response(404))

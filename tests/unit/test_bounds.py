@@ -19,20 +19,22 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from api import bodies, routes, schemas
+from api import routes, schemas
 from api.app import create_app
-from api.bodies import BoundedRoute, read_json, refuse_coding
-from api.calls import MAX_WAIT_S, wait_s
 from api.errors import Malformed, UnsupportedMediaType, explain
+from api.invoke.request import MAX_WAIT_S, wait_s
 from api.routes.invocations import IDEMPOTENCY
-from smore import plain_yaml, traces
+from api.server import bodies
+from api.server.bodies import BoundedRoute, read_json, refuse_coding
+from smore.definition import plain_yaml
+from smore.definition.plain_yaml import MOST_NODES, read_yaml
 from smore.domain.artifact import parse_requirements
 from smore.domain.errors import InvalidInput, InvalidSpec, PayloadTooLarge, SmoreError
 from smore.domain.function import parse_spec
 from smore.domain.quote import MOST_QUOTED, cut, quoted
-from smore.plain_yaml import MOST_NODES, read_yaml
-from smore.settings import QueueSettings, RedisSettings, Settings
-from smore.traces import BadTrace, read_trace
+from smore.process.settings import QueueSettings, RedisSettings, Settings
+from smore.traces import recorded
+from smore.traces.recorded import BadTrace, read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Bytes of an answer to a bad request.
@@ -97,7 +99,7 @@ def test_requirements_and_misspelt_fields_are_told_in_few_words() -> None:
 def test_foreign_values_are_quoted_in_one_way() -> None:
     """``!r`` in a message is as long as what it shows."""
     files = subprocess.run(
-        ["git", "ls-files", "api/*.py", "smore/domain/*.py", "smore/traces.py", "smore/profiles.py"],
+        ["git", "ls-files", "api/*.py", "smore/domain/*.py", "smore/traces/recorded.py", "smore/postgres/predictors.py"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     found = [name for name in files.stdout.split() if "!r}" in (ROOT / name).read_text()]
@@ -307,7 +309,7 @@ def test_a_line_without_an_end_is_not_read_to_it(tmp_path: Path, monkeypatch: py
     def opened(_path: Path) -> Iterator[Any]:
         yield endless
 
-    monkeypatch.setattr(traces, "opened", opened)
+    monkeypatch.setattr(recorded, "opened", opened)
     with pytest.raises(BadTrace, match="a line of more than"):
         read_trace(tmp_path / "t.csv")
-    assert endless.read <= traces.MOST_LINE + 1
+    assert endless.read <= recorded.MOST_LINE + 1

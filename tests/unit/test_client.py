@@ -15,20 +15,25 @@ import numpy as np
 import pytest
 
 import smore
-from smore import client as c
+from smore.client.clients import AsyncClient, Client
+from smore.client.locate import locate
+from smore.client.requests import INPUTS_PER_CALL, Dialogue
+from smore.client.tensors import decode_raw, encode_json, encode_raw, numpy_type
+from smore.client.transport import FIRST_PAUSE_S, RAW, RETRY_S, Answer, ApiError, Broken, Call, Flow, Pause, Unreachable, exchange
+from smore.client.types import Invocation
 from smore.domain.function import TensorSpec
 from smore.domain.invocation import State
 
 T = TypeVar("T")
-Got = c.Answer | c.Broken | None
+Got = Answer | Broken | None
 
 
-def answer(body: object = None, status: int = 200, elapsed_s: float = 0.01, **headers: str) -> c.Answer:
+def answer(body: object = None, status: int = 200, elapsed_s: float = 0.01, **headers: str) -> Answer:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return c.Answer(status=status, headers=named, body=json.dumps(body).encode(), elapsed_s=elapsed_s)
+    return Answer(status=status, headers=named, body=json.dumps(body).encode(), elapsed_s=elapsed_s)
 
 
-def drive(flow: c.Flow[T], answers: Iterable[Got], steps: list[c.Call | c.Pause] | None = None) -> tuple[T, list[c.Call | c.Pause]]:
+def drive(flow: Flow[T], answers: Iterable[Got], steps: list[Call | Pause] | None = None) -> tuple[T, list[Call | Pause]]:
     """Feed a flow; its result and the steps it took (in ``steps`` too, for where it raises). A pause needs no answer."""
     steps = [] if steps is None else steps
     waiting = iter(answers)
@@ -40,15 +45,15 @@ def drive(flow: c.Flow[T], answers: Iterable[Got], steps: list[c.Call | c.Pause]
             assert next(waiting, "none") == "none", "an answer was left over"
             return end.value, steps
         steps.append(step)
-        got = None if isinstance(step, c.Pause) else next(waiting)
+        got = None if isinstance(step, Pause) else next(waiting)
 
 
-def invoke(dialogue: c.Dialogue, value: object, **options: Any) -> c.Flow[c.Invocation]:
+def invoke(dialogue: Dialogue, value: object, **options: Any) -> Flow[Invocation]:
     return dialogue.invoke("f", value, **{"deadline_ms": None, "wait_s": None, "idempotency_key": None} | options)
 
 
-def call(step: c.Call | c.Pause) -> c.Call:
-    assert isinstance(step, c.Call)
+def call(step: Call | Pause) -> Call:
+    assert isinstance(step, Call)
     return step
 
 
@@ -59,7 +64,7 @@ PROBLEM = {"title": "Infeasible", "status": 429, "detail": "Too late.", "code": 
 class TestInvoke:
     def test_sends_input_and_a_key_and_reads_output_and_timings(self) -> None:
         found, (step,) = drive(
-            invoke(c.Dialogue(), {"x": [1]}, deadline_ms=200), [answer(DONE, server_timing='queue;dur=1.5, load;desc="a";dur=20, run')]
+            invoke(Dialogue(), {"x": [1]}, deadline_ms=200), [answer(DONE, server_timing='queue;dur=1.5, load;desc="a";dur=20, run')]
         )
         sent = call(step)
         assert (sent.method, sent.path) == ("POST", "/v1/functions/f/invocations")
@@ -67,17 +72,17 @@ class TestInvoke:
         assert sent.headers["Content-Type"] == "application/json"
         assert len(sent.headers["Idempotency-Key"]) == 32
         assert "Prefer" not in sent.headers
-        assert found == c.Invocation(id="i1", state=State.SUCCEEDED, output={"y": 1}, timings_ms={"queue": 1.5, "load": 20.0})
+        assert found == Invocation(id="i1", state=State.SUCCEEDED, output={"y": 1}, timings_ms={"queue": 1.5, "load": 20.0})
 
     def test_a_wait_is_asked_for_in_whole_seconds_and_may_end_early(self) -> None:
-        found, (step,) = drive(invoke(c.Dialogue(), 1, wait_s=2.5), [answer({"id": "i1", "state": "running"}, 202)])
+        found, (step,) = drive(invoke(Dialogue(), 1, wait_s=2.5), [answer({"id": "i1", "state": "running"}, 202)])
         assert call(step).headers["Prefer"] == "wait=3"
         assert call(step).timeout_s > 2.5
         assert not found.done
 
     def test_without_a_wait_it_follows_a_202_to_the_end(self) -> None:
         found, steps = drive(
-            invoke(c.Dialogue(), 1),
+            invoke(Dialogue(), 1),
             [
                 answer({"id": "i1", "state": "queued", "durability": "standard"}, 202),
                 answer({"id": "i1", "state": "running"}),
@@ -91,43 +96,43 @@ class TestInvoke:
         assert found.gpu == "cpu0"
 
     def test_a_refusal_is_an_error_with_all_it_said(self) -> None:
-        with pytest.raises(c.ApiError) as caught:
-            drive(invoke(c.Dialogue(), 1), [answer(PROBLEM, 429, retry_after="1")])
+        with pytest.raises(ApiError) as caught:
+            drive(invoke(Dialogue(), 1), [answer(PROBLEM, 429, retry_after="1")])
         error = caught.value
         assert (error.status, error.code, error.detail, error.retry_after_s) == (429, "slo_infeasible", "Too late.", 1.0)
         assert error.body["earliest_deadline_ms"] == 70
 
     def test_an_error_page_of_a_proxy_is_an_error_too(self) -> None:
-        page = c.Answer(status=502, headers={}, body=b"<html>Bad gateway</html>")
-        with pytest.raises(c.ApiError, match="Bad gateway"):
-            drive(invoke(c.Dialogue(), 1), [page])
+        page = Answer(status=502, headers={}, body=b"<html>Bad gateway</html>")
+        with pytest.raises(ApiError, match="Bad gateway"):
+            drive(invoke(Dialogue(), 1), [page])
 
     def test_an_answer_it_does_not_know_is_an_error(self) -> None:
-        with pytest.raises(c.ApiError, match="not what this client knows"):
-            drive(invoke(c.Dialogue(), 1), [answer([1, 2])])
+        with pytest.raises(ApiError, match="not what this client knows"):
+            drive(invoke(Dialogue(), 1), [answer([1, 2])])
 
     def test_submit_asks_for_no_wait(self) -> None:
-        flow = c.Dialogue().submit("f", 1, deadline_ms=None, idempotency_key="k")
+        flow = Dialogue().submit("f", 1, deadline_ms=None, idempotency_key="k")
         found, (step,) = drive(flow, [answer({"id": "i1", "state": "queued"}, 202)])
         assert found == "i1"
         assert call(step).headers["Prefer"] == "respond-async"
         assert call(step).headers["Idempotency-Key"] == "k"
 
     def test_map_sends_what_one_call_takes_and_keeps_the_order(self) -> None:
-        def many(first: int, count: int, state: str = "succeeded") -> c.Answer:
+        def many(first: int, count: int, state: str = "succeeded") -> Answer:
             return answer({"invocations": [{"id": str(i), "state": state, "output": i} for i in range(first, first + count)]})
 
         found, steps = drive(
-            c.Dialogue().map("f", range(c.INPUTS_PER_CALL + 1), deadline_ms=None),
-            [many(0, c.INPUTS_PER_CALL), many(c.INPUTS_PER_CALL, 1, "running"), answer({"id": "64", "state": "failed"})],
+            Dialogue().map("f", range(INPUTS_PER_CALL + 1), deadline_ms=None),
+            [many(0, INPUTS_PER_CALL), many(INPUTS_PER_CALL, 1, "running"), answer({"id": "64", "state": "failed"})],
         )
-        assert [one.id for one in found] == [str(i) for i in range(c.INPUTS_PER_CALL + 1)]
+        assert [one.id for one in found] == [str(i) for i in range(INPUTS_PER_CALL + 1)]
         assert found[-1].state == State.FAILED
-        assert json.loads(call(steps[1]).content) == {"inputs": [c.INPUTS_PER_CALL]}
+        assert json.loads(call(steps[1]).content) == {"inputs": [INPUTS_PER_CALL]}
         assert call(steps[0]).headers["Idempotency-Key"] != call(steps[1]).headers["Idempotency-Key"]
 
     def test_a_name_cannot_leave_its_place_in_the_path(self) -> None:
-        _, (step,) = drive(c.Dialogue().function("../keys?x"), [answer({"name": "f"})])
+        _, (step,) = drive(Dialogue().function("../keys?x"), [answer({"name": "f"})])
         assert call(step).path == "/v1/functions/..%2Fkeys%3Fx"
 
 
@@ -136,13 +141,13 @@ class TestArrays:
     FUNCTION: ClassVar[dict[str, Any]] = {"name": "f", "inputs": [asdict(spec) for spec in SPECS]}
     OUT = np.array([[0.5, 1.0]], np.float32)
 
-    def raw(self) -> c.Answer:
-        headers = {"content-type": c.RAW, "smore-outputs": "y:FP32:1,2", "smore-invocation": "i1"}
-        return c.Answer(status=200, headers=headers, body=self.OUT.tobytes())
+    def raw(self) -> Answer:
+        headers = {"content-type": RAW, "smore-outputs": "y:FP32:1,2", "smore-invocation": "i1"}
+        return Answer(status=200, headers=headers, body=self.OUT.tobytes())
 
     def test_go_as_bytes_in_declared_order_and_type(self) -> None:
         value = {"b": np.array([3], np.int32), "a": np.array([[1.0, 2.0]])}
-        found, steps = drive(invoke(c.Dialogue(), value, deadline_ms=50), [answer(self.FUNCTION), self.raw()])
+        found, steps = drive(invoke(Dialogue(), value, deadline_ms=50), [answer(self.FUNCTION), self.raw()])
         sent = call(steps[1])
         assert sent.content == np.array([1, 2], "<f4").tobytes() + np.array([3], "<i8").tobytes()
         assert sent.headers["Smore-Shape"] == "a=1,2;b=1"
@@ -151,7 +156,7 @@ class TestArrays:
         np.testing.assert_array_equal(found.output["y"], self.OUT)
 
     def test_the_declaration_is_read_once_and_again_when_it_no_longer_fits(self) -> None:
-        dialogue = c.Dialogue()
+        dialogue = Dialogue()
         value = {"a": np.zeros((1, 2)), "b": np.zeros(1, np.int64)}
         drive(invoke(dialogue, value), [answer(self.FUNCTION), self.raw()])
         _, steps = drive(invoke(dialogue, value), [self.raw()])
@@ -160,87 +165,87 @@ class TestArrays:
         refused = answer({"code": "invalid_input", "detail": "order"}, 400)
         _, steps = drive(invoke(dialogue, value), [refused, answer(changed), self.raw()])
         assert call(steps[2]).headers["Smore-Shape"] == "b=1;a=1,2"
-        with pytest.raises(c.ApiError):
-            drive(invoke(c.Dialogue(), value), [answer(self.FUNCTION), refused])
+        with pytest.raises(ApiError):
+            drive(invoke(Dialogue(), value), [answer(self.FUNCTION), refused])
 
     def test_a_json_function_and_wrong_names_are_told_before_anything_is_sent(self) -> None:
         value = {"a": np.zeros((1, 2))}
         with pytest.raises(ValueError, match="takes JSON"):
-            drive(invoke(c.Dialogue(), value), [answer({"name": "f", "inputs": None})])
+            drive(invoke(Dialogue(), value), [answer({"name": "f", "inputs": None})])
         with pytest.raises(ValueError, match="takes a, b"):
-            drive(invoke(c.Dialogue(), value), [answer(self.FUNCTION)])
+            drive(invoke(Dialogue(), value), [answer(self.FUNCTION)])
 
     def test_a_float_is_not_cut_to_an_integer(self) -> None:
         with pytest.raises(ValueError, match="INT64 is expected"):
-            c.encode_raw({"a": np.zeros((1, 2)), "b": np.zeros(1)}, self.SPECS)
+            encode_raw({"a": np.zeros((1, 2)), "b": np.zeros(1)}, self.SPECS)
 
     def test_big_endian_and_strided_arrays_arrive_as_they_are(self) -> None:
         wide = np.arange(8, dtype=">f4").reshape(2, 4)[:, ::2]
-        body, shapes = c.encode_raw({"a": wide, "b": np.zeros(2, np.int64)}, self.SPECS)
-        back = c.decode_raw(body, "a:FP32:2,2;b:INT64:2")
+        body, shapes = encode_raw({"a": wide, "b": np.zeros(2, np.int64)}, self.SPECS)
+        back = decode_raw(body, "a:FP32:2,2;b:INT64:2")
         assert shapes == "a=2,2;b=2"
         np.testing.assert_array_equal(back["a"], [[0, 2], [4, 6]])
 
     def test_texts_go_as_bytes_and_come_as_bytes(self) -> None:
         declared = [TensorSpec(name="s", datatype="BYTES", shape=(-1, 1))]
         for texts in (np.array([["é"], [b"\xff"]], object), np.array([["é"], ["x"]])):
-            body, shapes = c.encode_raw({"s": texts}, declared)
-            back = c.decode_raw(body, "s:BYTES:2,1")["s"]
+            body, shapes = encode_raw({"s": texts}, declared)
+            back = decode_raw(body, "s:BYTES:2,1")["s"]
             assert (shapes, back[0, 0], back.shape) == ("s=2,1", "é".encode(), (2, 1))
         with pytest.raises(ValueError, match="BYTES is expected"):
-            c.encode_raw({"s": np.zeros((2, 1))}, declared)
+            encode_raw({"s": np.zeros((2, 1))}, declared)
 
     @pytest.mark.parametrize(("datatype", "numpy"), [("BOOL", "|b1"), ("UINT8", "|u1"), ("FP16", "<f2"), ("UINT64", "<u8")])
     def test_datatypes(self, datatype: str, numpy: str) -> None:
-        assert np.dtype(c.numpy_type(datatype)) == np.dtype(numpy)
+        assert np.dtype(numpy_type(datatype)) == np.dtype(numpy)
 
     def test_inside_json_they_become_lists(self) -> None:
-        assert json.loads(c.encode_json({"x": np.arange(4).reshape(2, 2), "n": np.float64(0.5)})) == {"x": [[0, 1], [2, 3]], "n": 0.5}
+        assert json.loads(encode_json({"x": np.arange(4).reshape(2, 2), "n": np.float64(0.5)})) == {"x": [[0, 1], [2, 3]], "n": 0.5}
         with pytest.raises(TypeError, match="object cannot be sent"):
-            c.encode_json({"x": object()})
+            encode_json({"x": object()})
 
 
 class TestRetry:
-    GET = c.Call(method="GET", path="/x")
-    POST = c.Call(method="POST", path="/x")
-    KEYED = c.Call(method="POST", path="/x", headers={"Idempotency-Key": "k"})
+    GET = Call(method="GET", path="/x")
+    POST = Call(method="POST", path="/x")
+    KEYED = Call(method="POST", path="/x", headers={"Idempotency-Key": "k"})
     AWAY = answer({"code": "unavailable"}, 503, retry_after="1")
-    BROKEN = c.Broken(reason="refused", elapsed_s=0.01)
+    BROKEN = Broken(reason="refused", elapsed_s=0.01)
 
     @pytest.mark.parametrize("repeatable", [GET, KEYED])
-    def test_what_is_safe_is_sent_again(self, repeatable: c.Call) -> None:
-        found, steps = drive(c.exchange(repeatable), [self.BROKEN, self.AWAY, answer(1)])
+    def test_what_is_safe_is_sent_again(self, repeatable: Call) -> None:
+        found, steps = drive(exchange(repeatable), [self.BROKEN, self.AWAY, answer(1)])
         assert found.status == 200
-        pauses = [step.seconds for step in steps if isinstance(step, c.Pause)]
-        assert pauses == [c.FIRST_PAUSE_S, 1.0]
+        pauses = [step.seconds for step in steps if isinstance(step, Pause)]
+        assert pauses == [FIRST_PAUSE_S, 1.0]
 
     def test_a_post_without_a_key_is_sent_once(self) -> None:
-        with pytest.raises(c.Unreachable, match="refused"):
-            drive(c.exchange(self.POST), [self.BROKEN])
-        with pytest.raises(c.ApiError):
-            drive(c.exchange(self.POST), [self.AWAY])
+        with pytest.raises(Unreachable, match="refused"):
+            drive(exchange(self.POST), [self.BROKEN])
+        with pytest.raises(ApiError):
+            drive(exchange(self.POST), [self.AWAY])
 
     def test_an_invocation_that_ended_so_is_not_asked_for_again(self) -> None:
         ended = answer({"code": "quarantined", "id": "i1", "state": "failed"}, 503, retry_after="1")
-        with pytest.raises(c.ApiError, match="quarantined"):
-            drive(c.exchange(self.KEYED), [ended])
+        with pytest.raises(ApiError, match="quarantined"):
+            drive(exchange(self.KEYED), [ended])
 
     def test_a_503_without_a_time_and_other_failures_are_final(self) -> None:
         for status, retry_after in ((503, ""), (503, "soon"), (429, "1"), (500, "")):
-            with pytest.raises(c.ApiError):
-                drive(c.exchange(self.GET), [answer({}, status, retry_after=retry_after)])
+            with pytest.raises(ApiError):
+                drive(exchange(self.GET), [answer({}, status, retry_after=retry_after)])
 
     def test_all_tries_but_the_last_end_within_five_seconds(self) -> None:
-        steps: list[c.Call | c.Pause] = []
-        with pytest.raises(c.Unreachable):
-            drive(c.exchange(self.GET), repeat(c.Broken(reason="refused", elapsed_s=0.3)), steps)
-        tries = sum(isinstance(step, c.Call) for step in steps)
+        steps: list[Call | Pause] = []
+        with pytest.raises(Unreachable):
+            drive(exchange(self.GET), repeat(Broken(reason="refused", elapsed_s=0.3)), steps)
+        tries = sum(isinstance(step, Call) for step in steps)
         assert tries > 3
-        assert (tries - 1) * 0.3 + sum(step.seconds for step in steps if isinstance(step, c.Pause)) <= c.RETRY_S
+        assert (tries - 1) * 0.3 + sum(step.seconds for step in steps if isinstance(step, Pause)) <= RETRY_S
 
     def test_an_invocation_keeps_its_key_over_all_tries(self) -> None:
-        _, steps = drive(invoke(c.Dialogue(), 1), [self.BROKEN, answer(DONE)])
-        keys = {call(step).headers["Idempotency-Key"] for step in steps if isinstance(step, c.Call)}
+        _, steps = drive(invoke(Dialogue(), 1), [self.BROKEN, answer(DONE)])
+        keys = {call(step).headers["Idempotency-Key"] for step in steps if isinstance(step, Call)}
         assert len(keys) == 1
 
 
@@ -250,7 +255,7 @@ class TestDeploy:
     def test_a_file_a_folder_and_a_mapping_say_the_same(self, tmp_path: Path) -> None:
         (tmp_path / "function.yaml").write_text("metadata: {name: echo}\nspec: {entrypoint: 'zoo.echo:Function'}\n")
         for source in (tmp_path, tmp_path / "function.yaml", self.DOCUMENT):
-            found, (step,) = drive(c.Dialogue().deploy(source), [answer({"name": "echo", "revision": 1, "new": 1}, 201)])
+            found, (step,) = drive(Dialogue().deploy(source), [answer({"name": "echo", "revision": 1, "new": 1}, 201)])
             assert (call(step).method, call(step).path) == ("PUT", "/v1/functions/echo")
             assert json.loads(call(step).content) == self.DOCUMENT
             assert found.revision == 1
@@ -259,13 +264,13 @@ class TestDeploy:
     def test_a_file_that_is_none_is_refused_here(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "f.yaml").write_text(text)
         with pytest.raises(ValueError, match=r"f\.yaml|name"):
-            drive(c.Dialogue().deploy(tmp_path / "f.yaml"), [])
+            drive(Dialogue().deploy(tmp_path / "f.yaml"), [])
 
 
 def test_a_dry_run_sends_the_input_or_its_rows() -> None:
     given = [({"x": 1}, None), (None, None), (None, 4), ({"x": np.zeros((3, 2), np.float32)}, None)]
     for (value, rows), sent in zip(given, [{"input": {"x": 1}}, {"rows": 1}, {"rows": 4}, {"rows": 3}], strict=True):
-        flow = c.Dialogue().dry_run("f", value, rows=rows, deadline_ms=20)
+        flow = Dialogue().dry_run("f", value, rows=rows, deadline_ms=20)
         found, (step,) = drive(flow, [answer({"outcome": "waits", "decision": {"refused": {"busy": 1}}, "new": 1})])
         assert (call(step).method, call(step).path) == ("POST", "/v1/functions/f/invocations:dryRun")
         assert json.loads(call(step).content) == {**sent, "deadline_ms": 20}
@@ -273,7 +278,7 @@ def test_a_dry_run_sends_the_input_or_its_rows() -> None:
 
 
 def test_pages() -> None:
-    flow = c.Dialogue().invocations(function="f", state=None, limit=2, cursor="c1")
+    flow = Dialogue().invocations(function="f", state=None, limit=2, cursor="c1")
     page, (step,) = drive(flow, [answer({"invocations": [{"id": "1", "state": "failed"}], "next_cursor": "c2"})])
     assert call(step).query == (("function", "f"), ("limit", "2"), ("cursor", "c1"))
     assert (page.items[0].state, page.cursor) == (State.FAILED, "c2")
@@ -286,12 +291,12 @@ def both(handle: Handle) -> list[Callable[[str, Sequence[Any]], Any]]:
     """Both clients over one fake server, each as ``(method, arguments) → result``."""
 
     def synchronous(method: str, arguments: Sequence[Any]) -> Any:
-        with c.Client("http://test", "sk", transport=httpx.MockTransport(handle)) as one:
+        with Client("http://test", "sk", transport=httpx.MockTransport(handle)) as one:
             return getattr(one, method)(*arguments)
 
     def asynchronous(method: str, arguments: Sequence[Any]) -> Any:
         async def run() -> Any:
-            async with c.AsyncClient("http://test", "sk", transport=httpx.MockTransport(handle)) as one:
+            async with AsyncClient("http://test", "sk", transport=httpx.MockTransport(handle)) as one:
                 return await getattr(one, method)(*arguments)
 
         return asyncio.run(run())
@@ -314,7 +319,7 @@ def test_both_clients_carry_out_the_same_calls() -> None:
         seen.clear()
         assert client("functions", [])[0].name == "echo"
         assert client("invoke", ["echo", 1]).output == {"y": 1}
-        with pytest.raises(c.ApiError, match="forbidden"):
+        with pytest.raises(ApiError, match="forbidden"):
             client("gpus", [])
         assert seen == [
             "GET /v1/functions Bearer sk",
@@ -345,7 +350,7 @@ def test_both_clients_have_the_same_methods() -> None:
     def face(kind: type) -> set[str]:
         return {name for name in vars(kind) if not name.startswith("_")}
 
-    assert face(c.Client) == face(c.AsyncClient)
+    assert face(Client) == face(AsyncClient)
 
 
 class TestLocate:
@@ -358,26 +363,26 @@ class TestLocate:
 
     def test_this_machines_platform_by_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SMORE_API__PORT", "9000")
-        assert c.locate(None, None) == ("http://127.0.0.1:9000", "home-key")
+        assert locate(None, None) == ("http://127.0.0.1:9000", "home-key")
 
     def test_arguments_before_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SMORE_URL", "https://env/")
         monkeypatch.setenv("SMORE_API_KEY", "env-key")
-        assert c.locate(None, None) == ("https://env", "env-key")
-        assert c.locate("http://arg", "arg-key") == ("http://arg", "arg-key")
+        assert locate(None, None) == ("https://env", "env-key")
+        assert locate("http://arg", "arg-key") == ("http://arg", "arg-key")
 
     def test_the_homes_key_stays_on_this_machine(self) -> None:
-        assert c.locate("https://elsewhere.example", None) == ("https://elsewhere.example", None)
-        assert c.locate("http://localhost:1", None)[1] == "home-key"
+        assert locate("https://elsewhere.example", None) == ("https://elsewhere.example", None)
+        assert locate("http://localhost:1", None)[1] == "home-key"
 
     def test_a_missing_key_is_none(self, tmp_path: Path) -> None:
         (tmp_path / "key").unlink()
-        assert c.locate(None, None)[1] is None
+        assert locate(None, None)[1] is None
 
 
 def test_importing_smore_is_light() -> None:
     heavy = "import sys, smore; print(sorted({'httpx', 'pydantic', 'numpy', 'msgspec', 'typer'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True).stdout == "[]\n"
-    assert smore.Client is c.Client
+    assert smore.Client is Client
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = smore.Nothing

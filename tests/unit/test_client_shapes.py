@@ -1,5 +1,5 @@
 """
-The client's types are the API's: what ``api/schemas.py`` promises is what ``smore/client.py`` and ``smore/admin.py`` read.
+The client's types are the API's: what ``api/schemas.py`` promises is what ``smore/client/types.py`` and ``smore/client/admin.py`` read.
 
 They are two because a client must bear an older and a newer platform (defaults, unknown fields), and the API's description must say what
 is always there; and because importing the client imports no web framework.
@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from api import schemas
-from smore import admin, client
+from smore.client import admin, requests, types
 
 #: Of the client alone: what is sent, and pages that are answered under other names.
 NOT_ANSWERED = {"Call", "Pause", "Answer", "Broken", "InvocationPage"}
@@ -52,7 +52,7 @@ def fields(kind: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("kind", [*shapes(client), *shapes(admin)], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*shapes(types), *shapes(requests), *shapes(admin)], ids=lambda kind: kind.__name__)
 def test_the_client_reads_what_the_api_answers(kind: type) -> None:
     name = kind.__name__.lstrip("_")
     promised = getattr(schemas, name)
@@ -62,4 +62,4 @@ def test_the_client_reads_what_the_api_answers(kind: type) -> None:
 
 
 def test_most_of_the_api_is_compared() -> None:
-    assert len([*shapes(client), *shapes(admin)]) > 40
+    assert len([*shapes(types), *shapes(requests), *shapes(admin)]) > 40

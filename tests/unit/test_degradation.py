@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import redis
 
-from smore.degradation import FORMAT, BadTable, PlaceTable, Table, Tables, Weight, decode, encode
+from smore.redis.degradation import FORMAT, BadTable, PlaceTable, Table, Tables, Weight, decode, encode
 
 
 def floats(*values: float) -> bytes:

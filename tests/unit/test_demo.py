@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from smore import demo, local
-from smore.client import ApiError, Function, Gpu, Invocation, Unreachable
-from smore.demo import Due, Outcome, Phase, Sent
+from demo import run
+from demo.run import Due, Outcome, Phase, Sent
+from smore import local
+from smore.client.transport import ApiError, Unreachable
+from smore.client.types import Function, Gpu, Invocation
 from smore.domain.function import TensorSpec
 from smore.domain.invocation import State
 from zoo import documents
@@ -17,19 +19,19 @@ from zoo import documents
 
 class TestTraffic:
     def test_synthetic_counts_are_shares_and_the_same_for_the_same_seed(self) -> None:
-        counts = demo.synthetic_counts(6, 60, 3)
+        counts = run.synthetic_counts(6, 60, 3)
         assert counts.shape == (6, 60)
         assert counts.min() >= 0
         assert counts.sum() == pytest.approx(1)
-        np.testing.assert_array_equal(counts, demo.synthetic_counts(6, 60, 3))
-        assert not np.array_equal(counts, demo.synthetic_counts(6, 60, 4))
+        np.testing.assert_array_equal(counts, run.synthetic_counts(6, 60, 3))
+        assert not np.array_equal(counts, run.synthetic_counts(6, 60, 4))
 
     def test_it_is_azure_shaped(self) -> None:
-        shares = np.array([np.sort(demo.synthetic_counts(6, 60, seed).sum(axis=1)) for seed in range(50)])
+        shares = np.array([np.sort(run.synthetic_counts(6, 60, seed).sum(axis=1)) for seed in range(50)])
         assert shares.min() > 0.01
         # Heavy tail: the busiest function has several times the median's calls.
         assert np.median(shares[:, -1] / shares[:, 2]) > 3
-        counts = demo.synthetic_counts(6, 600, 0)
+        counts = run.synthetic_counts(6, 600, 0)
         assert (counts[2] == 0).mean() >= 0.5
         assert (counts[0] > 0).all()
         # Bursts: a second far above the mean.
@@ -38,19 +40,19 @@ class TestTraffic:
     @pytest.mark.parametrize("seconds", [1, 2, 7])
     def test_a_short_window_is_no_special_case(self, seconds: int) -> None:
         for seed in range(20):
-            assert np.isfinite(demo.synthetic_counts(6, seconds, seed)).all()
+            assert np.isfinite(run.synthetic_counts(6, seconds, seed)).all()
 
     def test_arrivals_have_the_rate_the_shares_and_an_order(self) -> None:
         counts = np.array([[3.0] * 200, [1.0] * 200])
-        plan = demo.arrivals(counts, 20.0, 0)
-        assert plan == demo.arrivals(counts, 20.0, 0)
+        plan = run.arrivals(counts, 20.0, 0)
+        assert plan == run.arrivals(counts, 20.0, 0)
         assert len(plan) == pytest.approx(4000, rel=0.05)
         assert sum(due.function == 0 for due in plan) / len(plan) == pytest.approx(0.75, rel=0.05)
         assert [due.at_s for due in plan] == sorted(due.at_s for due in plan)
         assert 0 <= plan[0].at_s <= plan[-1].at_s < 200
 
     def test_a_second_without_counts_has_no_arrivals(self) -> None:
-        plan = demo.arrivals(np.array([[0.0, 1.0, 0.0]]), 50.0, 0)
+        plan = run.arrivals(np.array([[0.0, 1.0, 0.0]]), 50.0, 0)
         assert plan
         assert all(1 <= due.at_s < 2 for due in plan)
 
@@ -58,11 +60,11 @@ class TestTraffic:
         busy = [Due(at_s=second / 10, function=0) for second in range(100)]
         calm = [Due(at_s=10.0 + second, function=1) for second in range(50)]
         plan = [*busy, *calm]
-        part = demo.typical_part(plan, 60, 20)  # 50 on average; from the 7th second on 30 + 17
+        part = run.typical_part(plan, 60, 20)  # 50 on average; from the 7th second on 30 + 17
         assert len(part) == 47
         assert part[0].at_s >= 0
         assert part[-1].at_s < 20
-        assert demo.typical_part(plan, 60, 60) == plan
+        assert run.typical_part(plan, 60, 60) == plan
 
 
 class TestTrace:
@@ -76,26 +78,26 @@ class TestTrace:
         return folder / "invocations.csv.gz"
 
     def test_slow_functions_of_the_trace_go_to_the_slow_ones_here(self, tmp_path: Path) -> None:
-        counts = demo.trace_counts(self.write(tmp_path, durations=True), 2, 3)
+        counts = run.trace_counts(self.write(tmp_path, durations=True), 2, 3)
         np.testing.assert_allclose(counts, np.array([[7, 0, 70], [3, 0, 30]]) / 110)
 
     def test_without_durations_they_go_by_name(self, tmp_path: Path) -> None:
-        counts = demo.trace_counts(self.write(tmp_path, durations=False), 2, 1)
+        counts = run.trace_counts(self.write(tmp_path, durations=False), 2, 1)
         np.testing.assert_allclose(counts, [[0.3], [0.7]])
 
     def test_a_trace_that_is_too_short_or_silent_is_refused(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, durations=False)
         with pytest.raises(ValueError, match="4 columns of minutes are needed, there are 3"):
-            demo.trace_counts(path, 2, 4)
+            run.trace_counts(path, 2, 4)
         plain = tmp_path / "plain.csv"
         plain.write_text("HashFunction,1\nf,0\n")
         with pytest.raises(ValueError, match="nothing was invoked"):
-            demo.trace_counts(plain, 1, 1)
+            run.trace_counts(plain, 1, 1)
 
     def test_the_publishers_file(self) -> None:
-        if not demo.TRACE.exists():
-            pytest.skip(f"{demo.TRACE} is not at hand")
-        counts = demo.trace_counts(demo.TRACE, len(demo.FUNCTIONS), 60)
+        if not run.TRACE.exists():
+            pytest.skip(f"{run.TRACE} is not at hand")
+        counts = run.trace_counts(run.TRACE, len(run.FUNCTIONS), 60)
         assert counts.shape == (6, 60)
         assert counts.sum() == pytest.approx(1)
 
@@ -118,7 +120,7 @@ def refused(status: int, code: str, state: str | None = None) -> ApiError:
     ],
 )
 def test_outcomes(result: Invocation | ApiError | Unreachable, outcome: Outcome) -> None:
-    assert demo.outcome_of(result) is outcome
+    assert run.outcome_of(result) is outcome
 
 
 class TestFigures:
@@ -130,7 +132,7 @@ class TestFigures:
     )
 
     def test_every_request_is_counted_once(self) -> None:
-        found = demo.function_figures("a", self.SENT, {"a": 0.0905})
+        found = run.function_figures("a", self.SENT, {"a": 0.0905})
         assert (found.submitted, found.succeeded, found.rejected, found.expired, found.failed) == (103, 100, 1, 1, 1)
         assert found.dsr == pytest.approx(90 / 103)
         assert found.p50_ms == pytest.approx(50.5)
@@ -138,55 +140,55 @@ class TestFigures:
         assert found.cold_starts == 1
 
     def test_nothing_sent_has_no_ratio(self) -> None:
-        found = demo.function_figures("a", [], {})
+        found = run.function_figures("a", [], {})
         assert (found.submitted, found.dsr, found.p50_ms) == (0, None, None)
-        assert demo.percentile([], 50) is None
+        assert run.percentile([], 50) is None
 
     def test_only_iterations_wholly_within_a_phase_count(self) -> None:
         steps = [(float(end), 1.0) for end in range(1, 8)]
-        found = demo.iterations([*steps, (5.0, 3.0)], 2.0, 5.0)
+        found = run.iterations([*steps, (5.0, 3.0)], 2.0, 5.0)
         assert found is not None
         assert found.count == 4
         assert found.mean_s == pytest.approx(1.5)
         assert found.half_width_s == pytest.approx(1.96 * 1.0 / 2)
-        assert demo.iterations(steps, 2.0, 3.0) is None
+        assert run.iterations(steps, 2.0, 3.0) is None
 
     def test_tax_is_against_alone_and_degradation_against_control(self) -> None:
-        def took(mean_s: float) -> demo.Iterations:
-            return demo.Iterations(count=9, mean_s=mean_s, half_width_s=0.0)
+        def took(mean_s: float) -> run.Iterations:
+            return run.Iterations(count=9, mean_s=mean_s, half_width_s=0.0)
 
-        found = demo.job_figures("j", "cpu0", took(1.0), took(1.1), took(1.21))
+        found = run.job_figures("j", "cpu0", took(1.0), took(1.1), took(1.21))
         assert found.tax == pytest.approx(0.1)
         assert found.degradation == pytest.approx(0.1)
-        assert demo.job_figures("j", "cpu0", None, took(1.0), took(1.2)).tax is None
+        assert run.job_figures("j", "cpu0", None, took(1.0), took(1.2)).tax is None
 
-    def samples(self) -> list[demo.Sample]:
+    def samples(self) -> list[run.Sample]:
         def gpu(used: float, by_functions: float) -> tuple[Gpu, ...]:
             return (Gpu(id="cpu0", utilisation=used, function_utilisation=by_functions, utilisation_counter="cpu time"),)
 
-        return [demo.Sample(at=at, gpus=gpu(used, used / 2)) for at, used in ((1, 0.2), (2, 0.4), (5, 0.8), (9, 1.0))]
+        return [run.Sample(at=at, gpus=gpu(used, used / 2)) for at, used in ((1, 0.2), (2, 0.4), (5, 0.8), (9, 1.0))]
 
     def test_utilisation_by_phase(self) -> None:
-        (found,) = demo.gpu_figures(self.samples(), (1, 2), (4, 6))
+        (found,) = run.gpu_figures(self.samples(), (1, 2), (4, 6))
         assert (found.gpu, found.counter) == ("cpu0", "cpu time")
         assert found.without_functions == pytest.approx(0.3)
         assert (found.with_functions, found.by_functions) == (0.8, 0.4)
-        (unseen,) = demo.gpu_figures(self.samples(), (20, 21), (4, 6))
+        (unseen,) = run.gpu_figures(self.samples(), (20, 21), (4, 6))
         assert unseen.without_functions is None
 
-    def report(self) -> demo.Report:
-        figures = demo.function_figures("a", self.SENT, {"a": 0.0905})
-        took = demo.Iterations(count=9, mean_s=0.1, half_width_s=0.001)
-        return demo.Report(
+    def report(self) -> run.Report:
+        figures = run.function_figures("a", self.SENT, {"a": 0.0905})
+        took = run.Iterations(count=9, mean_s=0.1, half_width_s=0.001)
+        return run.Report(
             traffic="test",
             seconds=60,
             rate=20,
             seed=0,
             functions=[figures],
             total=figures,
-            control=demo.function_figures("control", [], {}),
-            gpus=demo.gpu_figures(self.samples(), (1, 2), (4, 6)),
-            jobs=[demo.job_figures("train-a", "cpu0", None, took, took)],
+            control=run.function_figures("control", [], {}),
+            gpus=run.gpu_figures(self.samples(), (1, 2), (4, 6)),
+            jobs=[run.job_figures("train-a", "cpu0", None, took, took)],
         )
 
     def test_the_reports_figures_leave_out_what_is_not_known(self) -> None:
@@ -200,13 +202,13 @@ class TestFigures:
     def test_the_report_for_people_shows_them(self) -> None:
         console = Console(width=160, force_terminal=False)
         with console.capture() as capture:
-            console.print(demo.tables(self.report()))
+            console.print(run.tables(self.report()))
         shown = capture.get()
         assert all(text in shown for text in ("100.0 ± 1.0 ms", "+0.0 %", "0.874", "80 %"))
 
 
 def test_progress_waits_for_a_phase_that_takes_longer() -> None:
-    progress = demo.Progress({Phase.CONTROL: 10.0, Phase.TRAFFIC: 60.0})
+    progress = run.Progress({Phase.CONTROL: 10.0, Phase.TRAFFIC: 60.0})
     now = progress._began
     assert progress.done_s(now + 4) == pytest.approx(4)
     assert progress.done_s(now + 99) == 10
@@ -216,14 +218,14 @@ def test_progress_waits_for_a_phase_that_takes_longer() -> None:
 
 
 def test_the_board_can_be_drawn_in_every_phase() -> None:
-    board = demo.Board(progress=demo.Progress({Phase.TRAFFIC: 60.0}))
+    board = run.Board(progress=run.Progress({Phase.TRAFFIC: 60.0}))
     console = Console(width=160, force_terminal=False)
     for _ in range(2):
         with console.capture() as capture:
             console.print(board)
         assert "traffic" in capture.get()
         board.sent += [Sent(function="echo", latency_s=0.1, outcome=Outcome.SUCCEEDED)]
-        board.samples.append(demo.Sample(at=0.0, gpus=(Gpu(id="cpu0", utilisation=0.5),)))
+        board.samples.append(run.Sample(at=0.0, gpus=(Gpu(id="cpu0", utilisation=0.5),)))
         board.recent["train"] = [0.1]
     assert "cpu0" in capture.get()
 
@@ -235,25 +237,25 @@ def test_an_input_has_one_row_and_indices_that_every_table_has() -> None:
         TensorSpec(name="ids", datatype="INT64", shape=(-1, 4)),
         TensorSpec(name="sound", datatype="FP16", shape=(-1, -1)),
     ]
-    made = demo.sample_input(Function(name="f", inputs=specs), rng)
+    made = run.sample_input(Function(name="f", inputs=specs), rng)
     assert isinstance(made, dict)
     assert (made["image"].shape, made["image"].dtype) == ((1, 3, 8), np.float32)
-    assert made["sound"].shape == (1, demo.FREE_AXIS)
+    assert made["sound"].shape == (1, run.FREE_AXIS)
     assert set(np.unique(made["ids"])) <= {0, 1}
-    assert demo.sample_input(Function(name="f"), rng) == {"x": [1, 2, 3, 4, 5, 6, 7, 8], "id": "abc"}
+    assert run.sample_input(Function(name="f"), rng) == {"x": [1, 2, 3, 4, 5, 6, 7, 8], "id": "abc"}
 
 
 def test_a_job_for_each_of_the_first_partitions() -> None:
     partitions = local.plan_partitions(range(5))
-    made = demo.trainings(partitions, 600)
+    made = run.trainings(partitions, 600)
     assert [one.partition.gpu for one in made] == ["cpu0", "cpu1"]
     assert made[0].argv[:3] == ("zoo.train", "--model", "resnet50")
     assert made[0].workload == "resnet50/cpu/training/8"
-    assert demo.trainings(partitions[:1], 600) == made[:1]
+    assert run.trainings(partitions[:1], 600) == made[:1]
 
 
 def test_on_a_gpu_the_models_have_the_papers_size() -> None:
-    (made,) = demo.trainings([local.Partition(gpu="gpu0", kind="cuda", device="GPU-a")], 600)
+    (made,) = run.trainings([local.Partition(gpu="gpu0", kind="cuda", device="GPU-a")], 600)
     assert " ".join(made.argv).endswith("--preset paper --batch 64 --seconds 600 --device cuda")
     assert made.workload == "resnet50/paper/training/64"
     assert documents.document("resnet50", "paper")["spec"] | {"slo": None} == documents.document("resnet50")["spec"] | {
@@ -268,6 +270,6 @@ def test_on_a_gpu_the_models_have_the_papers_size() -> None:
 
 
 def test_arguments() -> None:
-    assert demo.arguments([]).seconds == 60
+    assert run.arguments([]).seconds == 60
     with pytest.raises(SystemExit):
-        demo.arguments(["--seconds", "0"])
+        run.arguments(["--seconds", "0"])

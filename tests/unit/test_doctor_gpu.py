@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from smore import doctor
-from smore.doctor import Finding, Site, Verdict
-from smore.settings import Settings
+from smore.local import doctor
+from smore.local.doctor import Finding, Site, Verdict
+from smore.process.settings import Settings
 from tests.support import nvml
 from tests.support.nvml import Fake, Gpu, Machine
 

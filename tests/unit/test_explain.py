@@ -6,7 +6,7 @@ from api.routes.explain import _dry_run
 from scheduler.policy.decisions import Refusal
 from smore.domain.errors import Draining
 from smore.domain.invocation import Cause, State
-from smore.explain import (
+from smore.messages.reasons import (
     CAUSES,
     HOPELESS,
     REFUSED,
@@ -23,7 +23,7 @@ from smore.explain import (
     refused_in_words,
     why_not_now,
 )
-from smore.queue import Gate
+from smore.redis.queue import Gate
 
 
 def test_every_code_has_words() -> None:

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 from ml.forecast import lstm
-from ml.foresight import Best, Floats, Foresight, matrix
-from scheduler import foresight
-from scheduler.forecasting import Rehearsal
+from ml.forecast.foresight import Best, Floats, Foresight, matrix
+from scheduler.leader import foresight
 from scheduler.policy.decisions import Dispatch, Prewarm
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import CountsKnown
-from scheduler.policy.prewarm import hold
+from scheduler.policy.prewarm import window
 from scheduler.policy.prewarm.counted import Counted as PaperRule
 from scheduler.policy.prewarm.fixed import KeepAlive
-from scheduler.policy.prewarm.hold import Hold
 from scheduler.policy.prewarm.priced import Priced
-from smore import forecasts as wire
+from scheduler.policy.prewarm.window import Hold
+from scheduler.tasks.forecasting import Rehearsal
 from smore.domain.function import FunctionSpec, Prewarming, Profile
-from smore.prewarming import Fitted, Past
-from smore.settings import PrewarmSettings
+from smore.postgres.arrivals import Fitted, Past
+from smore.process.settings import PrewarmSettings
+from smore.redis import forecasts as wire
 from tests.unit.test_policy_engine import arrived, function
 from tests.unit.test_policy_keeper import Stage, report, served
 
@@ -280,7 +280,7 @@ def test_each_function_gets_the_forecaster_that_would_have_cost_least() -> None:
     names = ["p/a", "p/b", "p/c", "p/d"]
     model = best().fit(names, counts, [], None)
     mean, any_, sources = best().forecast(model, counts[:, :0], 10)
-    assert sources[1] == sources[3] == hold.OWN
+    assert sources[1] == sources[3] == window.OWN
     assert np.isnan(mean[1]).all()
     assert {sources[0], sources[2]} <= {"seasonal-naive", "renewal"}
     assert [minute for minute in range(10) if any_[0, minute] > 0.5] == [0, 7]
@@ -290,7 +290,7 @@ def test_each_function_gets_the_forecaster_that_would_have_cost_least() -> None:
 
 def test_nothing_is_worth_foreseeing_where_a_cold_start_is_worth_nothing() -> None:
     counts = hourly(600)[None, :]
-    assert best(0.0).forecast(best(0.0).fit(["p/a"], counts, [], None), counts[:, :0], 1)[2] == [hold.OWN]
+    assert best(0.0).forecast(best(0.0).fit(["p/a"], counts, [], None), counts[:, :0], 1)[2] == [window.OWN]
 
 
 def test_minutes_since_the_fit_count() -> None:
@@ -366,7 +366,7 @@ def test_a_function_gets_the_rule_of_its_mode() -> None:
     found = foresight.warmth(PrewarmSettings(rule="keep-alive", knobs={"seconds": 5.0}))
     rule = found.rules(Prewarming.AUTO, demand(keep_alive_s=600.0))
     assert isinstance(rule, KeepAlive)
-    assert rule.idle(T, 1) == [hold.Hold(from_at=T, until_at=T + 5.0)]
+    assert rule.idle(T, 1) == [window.Hold(from_at=T, until_at=T + 5.0)]
     assert found.foresees == {Prewarming.PAPER}
 
 
@@ -379,4 +379,4 @@ def test_unknown_rules_and_knobs_are_told_at_the_start(settings: PrewarmSettings
 
 
 def test_both_sides_call_a_functions_own_gaps_the_same() -> None:
-    assert wire.OWN == hold.OWN
+    assert wire.OWN == window.OWN

@@ -11,7 +11,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from smore.gpm import Gpm
+from smore.process.gpm import Gpm
 from tests.support import nvml
 from tests.support.nvml import Gpu, Instance, Machine
 

@@ -1,20 +1,23 @@
 """The house itself: where names import from, what a process may load, what compose starts."""
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
+from smore.cli.programs import KNOWN_AS, STARTED
 from smore.local import Layout, Partition, processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["api", "worker", "scheduler", "ml", "smore", "zoo", "migrations"])
+@pytest.mark.parametrize("name", ["api", "worker", "scheduler", "ml", "smore", "zoo", "migrations", "research", "demo", "bench"])
 def test_names_import_from_under_the_root(name: str) -> None:
     """Generic names are paid for with this: nobody else's ``api`` or ``worker`` may come first."""
     found = subprocess.run(
@@ -30,7 +33,7 @@ def test_names_import_from_under_the_root(name: str) -> None:
         ("smore", {"numpy", "torch", "sqlalchemy", "redis", "celery", "httpx", "pydantic"}),
         ("api.app", {"torch", "sqlalchemy", "numpy", "celery", "sklearn", "rich"}),
         ("worker.app", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn", "rich"}),
-        ("worker.nursery", {"torch", "pydantic", "structlog", "msgspec"}),
+        ("worker.runner.nursery", {"torch", "pydantic", "structlog", "msgspec"}),
         ("scheduler.beat", {"torch", "sqlalchemy", "numpy", "fastapi", "rich"}),
         ("scheduler.assign", {"torch", "sqlalchemy", "fastapi"}),
         ("scheduler.learn", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn", "ml"}),
@@ -41,6 +44,34 @@ def test_processes_load_only_what_they_use(module: str, absent: set[str]) -> Non
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert found.stdout.split() == []
+
+
+@pytest.mark.parametrize("module", sorted({*STARTED.values(), *KNOWN_AS.values()}))
+def test_programs_of_other_floors_are_there(module: str) -> None:
+    found = importlib.util.find_spec(module)
+    assert found is not None
+    if found.submodule_search_locations is not None:
+        assert importlib.util.find_spec(f"{module}.__main__") is not None
+
+
+@pytest.mark.parametrize("name", KNOWN_AS)
+def test_a_program_answers_to_the_name_that_people_know(name: str) -> None:
+    module = importlib.util.find_spec(name)
+    assert module is not None
+    file = ROOT / name.replace(".", "/") / "__main__.py" if module.submodule_search_locations is not None else Path(str(module.origin))
+    assert f'run("{name}")' in file.read_text()
+
+
+def test_every_package_has_a_list_of_what_it_may_import() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    listed = {contract["package"] for contract in settings["contracts"] if contract["type"] == "allow_list"}
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    assert folders == set(settings["root_packages"])
+    assert folders <= listed
+    parts = {
+        f"{root}.{path.parent.name}" for root in ("smore", "scheduler", "worker", "ml") for path in (ROOT / root).glob("*/__init__.py")
+    }
+    assert parts <= listed
 
 
 def test_compose_starts_the_same_processes_as_one_machine_does() -> None:
@@ -56,7 +87,7 @@ def test_compose_starts_the_same_processes_as_one_machine_does() -> None:
 
     assert composed.pop("migrate") == ["-m", "migrations", "--bootstrap-key", "/data/key"]
     # One service for all GPU instances: it supervises what are processes of their own elsewhere.
-    assert local.pop("nursery") == ["-m", "worker.nursery", "/data/run/nursery.sock"]
+    assert local.pop("nursery") == ["-m", "worker.runner.nursery", "/data/run/nursery.sock"]
     assert (composed.pop("node"), local.pop("worker-gpu0")) == (["-m", "worker.node"], ["-m", "worker.app"])
     # Elsewhere workers start trainings themselves.
     assert composed.pop("trainings") == ["-m", "worker.keeper"]
@@ -68,7 +99,7 @@ def test_compose_starts_the_same_processes_as_one_machine_does() -> None:
 #: Paths that look like files of the repository and are none: an API version, and examples of names that users give.
 NO_FILES = {"smore/v1"}
 #: A path below one of the repository's folders, or a Markdown link.
-_PATHS = re.compile(r"(?<![\w/.~$<>{}*-])((?:api|bench|docs|migrations|ml|scheduler|smore|tests|worker|zoo)/[\w./-]*\w)")
+_PATHS = re.compile(r"(?<![\w/.~$<>{}*-])((?:api|bench|demo|docs|migrations|ml|research|scheduler|smore|tests|worker|zoo)/[\w./-]*\w)")
 _LINKS = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 _TEXT = (".py", ".md", ".lua", ".yaml", ".yml", ".toml", ".ini", ".sh", "Makefile", "Dockerfile")
 

@@ -9,8 +9,8 @@ import pytest
 from smore.local import Layout, Partition, Process, StartFailed, environment, gpu_partitions, plan_partitions, processes, supervision
 from smore.local.layout import node_partitions
 from smore.local.machine import _layout
-from smore.redis_url import celery_url, unix_url
-from smore.settings import NodeSettings, Settings, WorkerSettings
+from smore.process.settings import NodeSettings, Settings, WorkerSettings
+from smore.redis.url import celery_url, unix_url
 from tests.support import nvml
 from tests.support.nvml import Gpu, Instance, Machine
 
@@ -132,7 +132,7 @@ LAYOUT = Layout(
 def test_table_of_processes() -> None:
     table = {process.name: process for process in processes(LAYOUT)}
     assert list(table) == ["nursery", "worker-cpu0", "worker-cpu1", "gateway", "scheduler-0", "scheduler-1", "beat", "control", "learn"]
-    assert table["nursery"].command[1:] == ("-m", "worker.nursery", "/srv/smore home/run/nursery.sock")
+    assert table["nursery"].command[1:] == ("-m", "worker.runner.nursery", "/srv/smore home/run/nursery.sock")
     assert dict(table["nursery"].env) == {"OMP_NUM_THREADS": "1"}
     assert table["gateway"].listens == ("127.0.0.1", 8400)
     assert table["scheduler-1"].command[1:] == ("-m", "scheduler.worker", "scheduler", "scheduler-1")

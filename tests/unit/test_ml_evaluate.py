@@ -11,8 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml import evaluate, outside, rows
-from ml.evaluate import (
+from ml.measure import rows
+from ml.measure.rows import Colocation, Row
+from ml.predict import outside
+from ml.predict.pairwise import RECIPES, Predictor
+from ml.predict.samples import DIRECTIONS, Direction, Samples, samples
+from research.predictor import evaluate
+from research.predictor.evaluate import (
     CALIBRATION_PAIRS,
     FRACTIONS,
     SIDES,
@@ -29,9 +34,6 @@ from ml.evaluate import (
     split,
     tables,
 )  # fmt: skip
-from ml.pairwise import RECIPES, Predictor
-from ml.rows import Colocation, Row
-from ml.samples import DIRECTIONS, Direction, Samples, samples
 from tests.measured import MODELS, PLACE, T0, function, pairs, solos, together
 
 E = math.e

@@ -12,15 +12,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from ml import learning
-from ml.evidence import Point, Rows, gather, hold_back, observations, points, samples_of
-from ml.live import History, Job, Observed, Run
-from ml.multiway import Weights, mean_error
-from ml.rows import BadRow, Colocation, Profile, profiles, write
-from ml.samples import Samples
-from ml.table import pair_wise, place_table
-from ml.trial import Predictor, Trial, Unusable, craft, overlay, pack, rmsle, unpack
-from smore.degradation import PlaceTable, Table
+from ml.learn import learning
+from ml.learn.challenge import Predictor, Trial, Unusable, craft, overlay, pack, rmsle, unpack
+from ml.learn.dataset import Point, Rows, gather, hold_back, observations, points, samples_of
+from ml.learn.live import History, Job, Observed, Run
+from ml.measure.rows import BadRow, Colocation, Profile, profiles, write
+from ml.predict.multiway import Weights, mean_error
+from ml.predict.samples import Samples
+from ml.predict.table import pair_wise, place_table
+from smore.redis.degradation import PlaceTable, Table
 from tests.measured import PLACE, T0, alone_s, function, pairs, sets, slowdown, solo, solos, timing, together, training
 
 HERE = PLACE.key

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ml.live import MIN_RUNS, History, Job, Observed, Run, Window, live_rows, parse
-from ml.rows import BadRow
+from ml.learn.live import MIN_RUNS, History, Job, Observed, Run, Window, live_rows, parse
+from ml.measure.rows import BadRow
 from tests.measured import PLACE, alone_s, function, solo, training
 
 T0 = 1_790_000_000.0

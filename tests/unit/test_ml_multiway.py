@@ -7,7 +7,8 @@ from statistics import fmean
 
 import pytest
 
-from ml.multiway import (
+from ml.measure.rows import BadRow, Role, Workload
+from ml.predict.multiway import (
     HIGHEST,
     K_MAX,
     Neighbour,
@@ -24,8 +25,7 @@ from ml.multiway import (
     update_function,
     update_training,
 )
-from ml.rows import BadRow, Role, Workload
-from smore.degradation import Weight
+from smore.redis.degradation import Weight
 
 MODELS = ("vgg16", "mobilenet", "deepvit", "resnet50", "bert", "roberta", "deepfm", "segnet")
 NLMS = Rule()

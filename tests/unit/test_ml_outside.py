@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from ml.layers import table_iii
-from ml.outside import _FUNCTIONS, _TRAININGS, gavel, gavel_loaded, load, parvagpu, parvagpu_loaded
-from ml.rows import FEATURES, BadRow
-from ml.samples import SOLO
+from ml.measure.layers import table_iii
+from ml.measure.rows import FEATURES, BadRow
+from ml.predict.outside import _FUNCTIONS, _TRAININGS, gavel, gavel_loaded, load, parvagpu, parvagpu_loaded
+from ml.predict.samples import SOLO
 from zoo.model import card
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "interference"

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml import gaussian, pairwise
-from ml.pairwise import (
+from ml.measure.rows import FEATURES, BadRow
+from ml.predict import gaussian, pairwise
+from ml.predict.pairwise import (
     ARRAYS,
     COLUMNS,
     KNOWN_PAIRS,
@@ -39,8 +40,7 @@ from ml.pairwise import (
     shared,
     sharing,
 )  # fmt: skip
-from ml.rows import FEATURES, BadRow
-from ml.samples import SOLO, Direction, Floats, Ints, Samples
+from ml.predict.samples import SOLO, Direction, Floats, Ints, Samples
 
 pytestmark = pytest.mark.numeric
 

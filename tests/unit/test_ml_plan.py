@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from ml.plan import Amounts, Plan, Run
-from ml.rows import Role
+from ml.measure.plan import Amounts, Plan, Run
+from ml.measure.rows import Role
 from zoo.model import NAMES
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ml import layers, profile, rows
-from ml.rows import BadRow, Place
+from ml.measure import layers, profile, rows
+from ml.measure.rows import BadRow, Place
 from tests.support.nvml import Gpu, Instance, Machine, Process, install
 from tests.unit.test_ml_rows import FUNCTION, TRAINING, solo
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml import observations, pictures, report
-from ml.plan import LADDERS
-from ml.rows import FEATURES, BadRow, Colocation, Member, Place, Profile, Role, Row, Solo, Timing, Workload, profiles, write
-from ml.samples import Floats, Samples, samples
+from ml.measure.plan import LADDERS
+from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Place, Profile, Role, Row, Solo, Timing, Workload, profiles, write
+from ml.predict.samples import Floats, Samples, samples
+from research.predictor import observations, pictures, report
 
 GPU = Place(device="NVIDIA H100", sharing_mode="time-slice", driver="570, torch 2.13", counter="nvml-utilization")
 CPU = Place(device="CPU partition: 1 core of X", sharing_mode="time-slice, functions nice 5", driver="Linux", counter="cpu-time")

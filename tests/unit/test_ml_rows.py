@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml import rows
-from ml.rows import FEATURES, BadRow, Colocation, Member, Place, Solo, Timing, Workload, degradation, pooled, profiles
-from ml.samples import METRICS, noise_rmsle, samples
+from ml.measure import rows
+from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Place, Solo, Timing, Workload, degradation, pooled, profiles
+from ml.predict.samples import METRICS, noise_rmsle, samples
 
 PLACE = Place(device="d", sharing_mode="time-slice", driver="1", counter="none")
 TRAINING = Workload(model="bert", preset="cpu", role="training", batch=4)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ml.multiway import Weights
-from ml.rows import FEATURES, BadRow, Colocation, Member, Place, Profile, Role, Solo, Timing, Workload
-from ml.samples import Direction, Floats, Samples
-from ml.table import ENOUGH, NEWEST, build, pair_wise, place_table
-from smore.degradation import PlaceTable
+from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Place, Profile, Role, Solo, Timing, Workload
+from ml.predict.multiway import Weights
+from ml.predict.samples import Direction, Floats, Samples
+from ml.predict.table import ENOUGH, NEWEST, build, pair_wise, place_table
 from smore.domain.function import Profile as Declared
+from smore.redis.degradation import PlaceTable
 
 PLACE = Place(device="CPU partition: 1 core", sharing_mode="time-slice", driver="d", counter="cpu-time")
 DIRECTIONS: tuple[Direction, ...] = ("training", "function", "functions")

@@ -11,8 +11,8 @@ def test_a_line_that_nobody_reads_fails_nothing() -> None:
     """As where the supervisor was killed, which held the other end of everybody's standard error."""
     code = """
 import os, sys
-from smore.observability import configure, logger
-from smore.settings import Settings
+from smore.process.observability import configure, logger
+from smore.process.settings import Settings
 
 configure(Settings(), "test")
 logger("test").warning("read")

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 
-from api import oip
 from api.errors import Malformed, Unsupported
+from api.openinference import codec
 from smore.domain import tensors
 from smore.domain.errors import CallerError, InvalidInput, PayloadTooLarge
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Encoding
-from smore.stream import Result
-from worker.runner import DTYPES, read_raw, write_raw
+from smore.messages.stream import Result
+from worker.runner.runner import DTYPES, read_raw, write_raw
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
@@ -46,7 +46,7 @@ PAIR = function(tensor("a", "FP32", 3), tensor("k", "INT64", -1))
 
 def sent(arrays: Arrays, spec: FunctionSpec, binary: Sequence[bool] | bool = True, **more: Any) -> tuple[bytes, int | None]:
     """As tritonclient sends it."""
-    datatypes = {one.name: one.datatype for one in spec.inputs or oip.JSON_INPUTS}
+    datatypes = {one.name: one.datatype for one in spec.inputs or codec.JSON_INPUTS}
     inputs = []
     for position, (name, array) in enumerate(arrays.items()):
         one = InferInput(name, list(array.shape), datatypes[name])
@@ -62,8 +62,8 @@ def run(payload: bytes, example: Arrays) -> Result:
     return Result(form="raw", body=b"".join(chunks), shapes=shapes)
 
 
-def answered(result: Result, inference: oip.Inference) -> InferResult:
-    body, size = oip.write(result, inference, "model", 7)
+def answered(result: Result, inference: codec.Inference) -> InferResult:
+    body, size = codec.write(result, inference, "model", 7)
     return InferResult.from_response_body(body, header_length=size)
 
 
@@ -101,7 +101,7 @@ def test_tensors_go_round(request: tuple[FunctionSpec, Arrays, list[bool]], want
     outputs = [InferRequestedOutput(name, binary_data=wanted_binary) for name in arrays]
     body, size = sent(arrays, spec, binary, request_id="again", outputs=outputs)
 
-    inference = oip.read(body, size, spec)
+    inference = codec.read(body, size, spec)
     example = {one.name: np.empty([1] * len(one.shape), DTYPES[one.datatype]) for one in spec.inputs}
     got = read_raw(inference.payload.body, example)
     result = answered(run(inference.payload.body, example), inference)
@@ -125,7 +125,7 @@ def test_every_datatype(datatype: str, binary: bool) -> None:
     spec = function(tensor("x", datatype, 2))
     body, size = sent({"x": array}, spec, binary)
 
-    got = read_raw(oip.read(body, size, spec).payload.body, {"x": array})["x"]
+    got = read_raw(codec.read(body, size, spec).payload.body, {"x": array})["x"]
 
     assert got.dtype == array.dtype and got.tolist() == array.tolist()
 
@@ -134,12 +134,12 @@ def test_bytes_need_not_be_text_in_a_binary_answer() -> None:
     array = np.array([[b"\xff\x00"]], object)
     spec = function(tensor("x", tensors.BYTES, 1))
     body, size = sent({"x": array}, spec)
-    inference = oip.read(body, size, spec)
+    inference = codec.read(body, size, spec)
     result = run(inference.payload.body, {"x": array})
 
     assert answered(result, inference).as_numpy("x").tolist() == [[b"\xff\x00"]]
     with pytest.raises(InvalidInput, match="binary_data"):
-        oip.write(result, oip.read(*sent({"x": array}, spec, outputs=[InferRequestedOutput("x", binary_data=False)]), spec), "m", 1)
+        codec.write(result, codec.read(*sent({"x": array}, spec, outputs=[InferRequestedOutput("x", binary_data=False)]), spec), "m", 1)
 
 
 def test_raw_tensors_are_not_touched() -> None:
@@ -147,28 +147,28 @@ def test_raw_tensors_are_not_touched() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     body, size = sent({"a": array}, function(tensor("a", "FP32", 3)))
 
-    payload = oip.read(body, size, function(tensor("a", "FP32", 3))).payload
+    payload = codec.read(body, size, function(tensor("a", "FP32", 3))).payload
 
     assert payload.body == struct.pack(">H", 10) + b"a:FP32:2,3" + array.tobytes()
 
 
 def test_batches_are_made_of_like_shapes_whatever_their_order() -> None:
     a, k = np.zeros((2, 3), np.float32), np.zeros((2, 4), np.int64)
-    first, second = (oip.read(*sent(arrays, PAIR), PAIR).payload for arrays in ({"a": a, "k": k}, {"k": k, "a": a}))
-    other = oip.read(*sent({"a": a, "k": k[:, :3]}, PAIR), PAIR).payload
+    first, second = (codec.read(*sent(arrays, PAIR), PAIR).payload for arrays in ({"a": a, "k": k}, {"k": k, "a": a}))
+    other = codec.read(*sent({"a": a, "k": k[:, :3]}, PAIR), PAIR).payload
 
     assert first.shape == second.shape == "a:FP32:;k:INT64:4" and other.shape != first.shape
 
 
 def test_subset_of_outputs_each_in_its_form() -> None:
     result = run(
-        oip.read(*sent({"a": np.ones((1, 3), np.float32), "k": np.zeros((1, 0), np.int64)}, PAIR), PAIR).payload.body,
+        codec.read(*sent({"a": np.ones((1, 3), np.float32), "k": np.zeros((1, 0), np.int64)}, PAIR), PAIR).payload.body,
         {"a": np.ones((1, 3), np.float32), "k": np.zeros((1, 1), np.int64)},
     )
 
     def ask(*outputs: InferRequestedOutput) -> InferResult:
         arrays = {"a": np.ones((1, 3), np.float32), "k": np.zeros((1, 0), np.int64)}
-        return answered(result, oip.read(*sent(arrays, PAIR, outputs=list(outputs)), PAIR))
+        return answered(result, codec.read(*sent(arrays, PAIR, outputs=list(outputs)), PAIR))
 
     one = ask(InferRequestedOutput("k", binary_data=True))
     assert one.as_numpy("a") is None and one.as_numpy("k").shape == (1, 0)
@@ -182,29 +182,31 @@ def test_function_of_json_values() -> None:
     array = np.array([orjson.dumps({"x": [1, None]})], object)
     for binary in (True, False):
         body, size = sent({"input": array}, spec, binary)
-        inference = oip.read(body, size, spec)
+        inference = codec.read(body, size, spec)
         assert (inference.payload.encoding, orjson.loads(inference.payload.body)) == (Encoding.JSON, {"x": [1, None]})
         answer = answered(Result(form="json", body=b'{"y":2}'), inference)
         assert answer.as_numpy("output").tolist() == [b'{"y":2}']
     with pytest.raises(InvalidInput, match="not JSON"):
-        oip.read(*sent({"input": np.array([b"{"], object)}, spec), spec)
+        codec.read(*sent({"input": np.array([b"{"], object)}, spec), spec)
 
 
 @pytest.mark.parametrize("priority", [0, 1, 7])
 def test_there_is_one_level_of_priority_and_the_answer_says_so(priority: int) -> None:
     array = np.ones((1, 3), np.float32)
     spec = function(tensor("a", "FP32", 3))
-    inference = oip.read(*sent({"a": array}, spec, priority=priority, timeout=None), spec)
+    inference = codec.read(*sent({"a": array}, spec, priority=priority, timeout=None), spec)
     got = answered(run(inference.payload.body, {"a": array}), inference).get_response()
     assert got.get("parameters") == ({"priority": 0} if priority else None)
 
 
 def test_numbers_that_json_has_no_word_for_are_null() -> None:
     result = Result(form="raw", body=struct.pack("<2f", float("nan"), 1), shapes="x:FP32:2")
-    document, size = oip.write(result, oip.read(*sent({"input": np.array([b"1"], object)}, function(), outputs=None), function()), "m", 1)
+    document, size = codec.write(
+        result, codec.read(*sent({"input": np.array([b"1"], object)}, function(), outputs=None), function()), "m", 1
+    )
     assert size is not None and orjson.loads(document[:size])["outputs"][0]["parameters"] == {"binary_data_size": 8}
-    plain = oip.read(b'{"inputs":[{"name":"input","shape":[1],"datatype":"BYTES","data":["1"]}]}', None, function())
-    assert orjson.loads(oip.write(result, plain, "m", 1)[0])["outputs"][0]["data"] == [None, 1.0]
+    plain = codec.read(b'{"inputs":[{"name":"input","shape":[1],"datatype":"BYTES","data":["1"]}]}', None, function())
+    assert orjson.loads(codec.write(result, plain, "m", 1)[0])["outputs"][0]["data"] == [None, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_numbers_that_json_has_no_word_for_are_null() -> None:
     ],
 )
 def test_deadline(parameters: dict[str, Any], deadline_ms: float | None) -> None:
-    assert oip.read(*request_bytes(parameters=parameters), PAIR).deadline_ms == deadline_ms
+    assert codec.read(*request_bytes(parameters=parameters), PAIR).deadline_ms == deadline_ms
 
 
 # --- what does not fit is refused, with its place -----------------------------------------------------------------------------------------
@@ -275,7 +277,7 @@ def request_bytes(inputs: Any = (A, K), tail: bytes = bytes(16), **more: Any) ->
 )  # fmt: skip
 def test_what_is_wrong_with_an_input_is_named(inputs: Any, field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        oip.read(*request_bytes(inputs), PAIR)
+        codec.read(*request_bytes(inputs), PAIR)
 
     assert refused.value.details["field"] == field
 
@@ -302,7 +304,7 @@ def test_what_is_wrong_with_an_input_is_named(inputs: Any, field: str) -> None:
 def test_what_is_wrong_beside_the_inputs_is_named(more: dict[str, Any], field: str) -> None:
     spec = function(*(PAIR.inputs or ()), outputs=[tensor("y", "FP32")])
     with pytest.raises(InvalidInput) as refused:
-        oip.read(*request_bytes(**more), spec)
+        codec.read(*request_bytes(**more), spec)
 
     assert refused.value.details["field"] == field
 
@@ -319,22 +321,22 @@ def test_what_is_wrong_beside_the_inputs_is_named(more: dict[str, Any], field: s
 )
 def test_what_is_not_served_is_said(more: dict[str, Any]) -> None:
     with pytest.raises(Unsupported):
-        oip.read(*request_bytes(**more), PAIR)
+        codec.read(*request_bytes(**more), PAIR)
 
 
 def test_headers_that_lie() -> None:
     body, size = request_bytes()
     for wrong in (0, size - 1, size + 1, len(body), None):
         with pytest.raises(Malformed):
-            oip.read(body, wrong, PAIR)
+            codec.read(body, wrong, PAIR)
     with pytest.raises(Malformed, match="has"):
-        oip.read(body, len(body) + 1, PAIR)
+        codec.read(body, len(body) + 1, PAIR)
     with pytest.raises(InvalidInput, match="no tensor"):
-        oip.read(body + b"x", size, PAIR)
+        codec.read(body + b"x", size, PAIR)
     with pytest.raises(InvalidInput):
-        oip.read(b"[]", None, PAIR)
+        codec.read(b"[]", None, PAIR)
     with pytest.raises(PayloadTooLarge):
-        oip.read(body, size, function(*(PAIR.inputs or ()), payload_bytes=27))
+        codec.read(body, size, function(*(PAIR.inputs or ()), payload_bytes=27))
 
 
 @pytest.mark.parametrize(
@@ -344,9 +346,9 @@ def test_what_costs_no_bytes_has_bounds_as_well(shape: list[int], field: str) ->
     """Else one request could tell the scheduler of more rows than it can count."""
     spec = function(tensor("x", "FP32", -1))
     empty = {"name": "x", "datatype": "FP32", "parameters": {"binary_data_size": 0}}
-    assert oip.read(*request_bytes([empty | {"shape": [1 << 16, 0]}], b""), spec).payload.rows == 1 << 16
+    assert codec.read(*request_bytes([empty | {"shape": [1 << 16, 0]}], b""), spec).payload.rows == 1 << 16
     with pytest.raises(InvalidInput) as refused:
-        oip.read(*request_bytes([empty | {"shape": shape}], b""), spec)
+        codec.read(*request_bytes([empty | {"shape": shape}], b""), spec)
 
     assert refused.value.details["field"] == field
 
@@ -357,7 +359,7 @@ def test_what_costs_no_bytes_has_bounds_as_well(shape: list[int], field: str) ->
 def test_lengths_in_bytes_that_lie(section: bytes) -> None:
     header = {"name": "x", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": len(section)}}
     with pytest.raises(InvalidInput) as refused:
-        oip.read(*request_bytes([header], section), function(tensor("x", tensors.BYTES)))
+        codec.read(*request_bytes([header], section), function(tensor("x", tensors.BYTES)))
 
     assert refused.value.details["field"] == "inputs[0].parameters.binary_data_size"
 
@@ -388,7 +390,7 @@ SPECS = st.sampled_from([PAIR, function(), function(tensor("x", tensors.BYTES)),
 
 def read_or_refused(body: bytes, size: int | None, spec: FunctionSpec) -> None:
     try:
-        inference = oip.read(body, size, spec)
+        inference = codec.read(body, size, spec)
     except CallerError:
         return
     if spec.inputs is not None:
@@ -426,25 +428,25 @@ def test_any_damage_is_read_or_refused(data: st.DataObject) -> None:
 # --- content codings ----------------------------------------------------------------------------------------------------------------------
 
 
-@given(st.binary(max_size=200), st.sampled_from(sorted(oip.CODINGS)))
+@given(st.binary(max_size=200), st.sampled_from(sorted(codec.CODINGS)))
 def test_codings_go_round_as_their_own_libraries_have_it(body: bytes, coding: str) -> None:
     theirs = {"gzip": (gzip.compress, gzip.decompress), "deflate": (zlib.compress, zlib.decompress)}[coding]
 
-    assert oip.decompress(theirs[0](body), coding, 200) == body
-    assert theirs[1](oip.compress(body, coding)) == body
+    assert codec.decompress(theirs[0](body), coding, 200) == body
+    assert theirs[1](codec.compress(body, coding)) == body
 
 
-@given(st.binary(max_size=60), st.sampled_from(sorted(oip.CODINGS)))
+@given(st.binary(max_size=60), st.sampled_from(sorted(codec.CODINGS)))
 def test_no_bytes_break_a_coding(body: bytes, coding: str) -> None:
     with pytest.raises(Malformed):
-        oip.decompress(body, coding, 1000)
+        codec.decompress(body, coding, 1000)
 
 
 def test_a_small_body_may_not_become_a_large_one() -> None:
     bomb = gzip.compress(bytes(1 << 20))
     with pytest.raises(PayloadTooLarge):
-        oip.decompress(bomb, "gzip", (1 << 20) - 1)
-    assert len(oip.decompress(bomb, "gzip", 1 << 20)) == 1 << 20
+        codec.decompress(bomb, "gzip", (1 << 20) - 1)
+    assert len(codec.decompress(bomb, "gzip", 1 << 20)) == 1 << 20
     for wrong in (bomb[:-1], bomb + b"x", b"x" + bomb):
         with pytest.raises(Malformed):
-            oip.decompress(wrong, "gzip", 1 << 20)
+            codec.decompress(wrong, "gzip", 1 << 20)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 
-from smore.payloads import Payloads
-from smore.queue import AsyncQueue, Request, new_id
-from smore.settings import QueueSettings
+from smore.process.settings import QueueSettings
+from smore.redis.payloads import Payloads
+from smore.redis.queue import AsyncQueue, Request, new_id
 
 PAYLOAD = os.urandom(100_000)
 
@@ -66,7 +66,7 @@ def test_a_payload_whose_invocation_ends_while_it_is_read_is_none(
             payloads.put("p", "next", b"of another")
             return self._file.read(size)
 
-    monkeypatch.setattr("smore.payloads.open", Slow, raising=False)
+    monkeypatch.setattr("smore.redis.payloads.open", Slow, raising=False)
     assert payloads.get("p", "ended", 10) is None
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from scheduler.policy.core import Engine
 from scheduler.policy.decisions import Decision, Dispatch, End, Prewarm, Refusal
 from scheduler.policy.demand import Demand
+from scheduler.policy.engine import Engine
 from scheduler.policy.events import (
     ClaimRefused,
     Event,

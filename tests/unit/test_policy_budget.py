@@ -10,8 +10,8 @@ import pytest
 
 from scheduler.policy import kernel
 from scheduler.policy.budget import DUTY, FACTOR_MAX, FACTOR_MIN, MARGIN, PRIOR_SD, STEPS, Governor, JobLoss, Step, Toll
-from scheduler.policy.core import Engine, with_margin
 from scheduler.policy.decisions import Dispatch, Offload, Throttle
+from scheduler.policy.engine import Engine, with_margin
 from scheduler.policy.events import ClaimRefused, Event, InvocationSettled, WarmLimits
 from scheduler.policy.knobs import preset
 from smore.domain.loss import Sample, Window

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.policy.core import Engine
 from scheduler.policy.decisions import Decision, Dispatch
+from scheduler.policy.engine import Engine
 from scheduler.policy.events import GpuLost
 from scheduler.policy.knobs import preset
 from tests.unit.test_policy_engine import NOW, arrived, batched, gpu, known

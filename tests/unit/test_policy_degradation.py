@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.leader.tables import ArrayTable
 from scheduler.policy import kernel
 from scheduler.policy.cluster import Batch, Cluster
 from scheduler.policy.degradation import NoTable
@@ -15,9 +16,8 @@ from scheduler.policy.degradation import Table as PolicyTable
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import GpuReported
 from scheduler.policy.kernel import K_MAX, Floats
-from scheduler.tables import ArrayTable
-from smore.degradation import PlaceTable, Table, Weight
 from smore.domain.function import FunctionSpec
+from smore.redis.degradation import PlaceTable, Table, Weight
 from tests.tables import DEVICE, MODE, place
 
 

@@ -10,17 +10,17 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler.leader.tables import ArrayTable
 from scheduler.policy import kernel
 from scheduler.policy.budget import JobLoss
-from scheduler.policy.core import Engine
 from scheduler.policy.decisions import Decision, Dispatch, End, Refusal
+from scheduler.policy.engine import Engine
 from scheduler.policy.events import Event, FunctionKnown, GpuLost, GpuReported, InvocationArrived, InvocationSettled, TableUpdated
 from scheduler.policy.knobs import EXECUTED_S, PRESETS, Knobs, Order, UnknownPolicy, preset
 from scheduler.policy.load import LoadSwitch
-from scheduler.tables import ArrayTable
-from smore.degradation import Table
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import Cause
+from smore.redis.degradation import Table
 from tests.tables import DEVICE, MODE, place
 
 NOW = 1_000.0
@@ -515,7 +515,7 @@ def test_a_shadow_decides_and_does_not_act() -> None:
 def test_prepare_compiles_all_that_a_decision_calls() -> None:
     """And for one set of types each: another one would be compiled while a leader decides. In a process that has decided nothing else."""
     told = (
-        "from scheduler.policy import kernel; from scheduler.policy.core import prepare; prepare();"
+        "from scheduler.policy import kernel; from scheduler.policy.engine import prepare; prepare();"
         "print({name: len(one.signatures) for name, one in vars(kernel).items() if hasattr(one, 'signatures') and name[0] != '_'})"
     )
     found = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True).stdout

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from scheduler.policy import kernel
-from scheduler.policy.core import Engine
 from scheduler.policy.decisions import Decision, Dispatch, Offload, Prewarm
 from scheduler.policy.demand import Demand
+from scheduler.policy.engine import Engine
 from scheduler.policy.events import (
     CountsKnown,
     Event,
@@ -26,10 +26,10 @@ from scheduler.policy.events import (
     TrafficMoved,
 )
 from scheduler.policy.knobs import preset
-from scheduler.policy.prewarm.hold import Forecast, Hold, WarmPolicy
-from scheduler.policy.prewarm.keeper import AT_A_TIME, LEASE_S, Keeper, Unforeseen, Warmth
+from scheduler.policy.prewarm.prewarmer import AT_A_TIME, LEASE_S, Keeper, Unforeseen, Warmth
 from scheduler.policy.prewarm.priced import Priced
 from scheduler.policy.prewarm.rules import rule
+from scheduler.policy.prewarm.window import Forecast, Hold, WarmPolicy
 from smore.domain.function import Prewarming
 from tests.unit.test_policy_engine import arrived, function, gpu, known
 

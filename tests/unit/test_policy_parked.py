@@ -5,11 +5,11 @@ import math
 import pytest
 
 from scheduler.policy import kernel
-from scheduler.policy.core import Engine
 from scheduler.policy.decisions import Dispatch, Offload, Prewarm
+from scheduler.policy.engine import Engine
 from scheduler.policy.events import FunctionRemoved, GpuReported, InstanceTold, InvocationArrived, InvocationSettled, PausesChanged
 from scheduler.policy.knobs import preset
-from scheduler.policy.prewarm.hold import Hold
+from scheduler.policy.prewarm.window import Hold
 from tests.unit.test_policy_engine import arrived, function
 from tests.unit.test_policy_keeper import Stage, T, kinds, report, served, standing
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from scheduler.policy.core import Engine
 from scheduler.policy.decisions import Decision, Dispatch, End, Offload, Refusal
+from scheduler.policy.engine import Engine
 from scheduler.policy.events import Event, FunctionKnown, GpuReported, InvocationArrived, PausesChanged, Steer, SteeringChanged, WarmLimits
 from scheduler.policy.knobs import preset
 from smore.domain.function import FunctionSpec, Profile

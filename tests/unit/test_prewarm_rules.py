@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from scheduler.policy.prewarm.counted import requests_of
-from scheduler.policy.prewarm.hold import OWN, Forecast, Hold
 from scheduler.policy.prewarm.rules import rule
+from scheduler.policy.prewarm.window import OWN, Forecast, Hold
 
 
 def forecast(at: float, *mean: float) -> Forecast:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from scheduler.prewarmed import page, picture, points, since_counted, workload
+from research.prewarm.served import page, picture, points, since_counted, workload
 from smore.domain.function import FunctionSpec, Profile
-from smore.prewarming import FunctionAccount, Past
+from smore.postgres.arrivals import FunctionAccount, Past
 
 MINUTES = 300
 PAST = Past(from_at=0.0, known=[True] * MINUTES, counts={"p/clock": dict.fromkeys(range(0, MINUTES, 4), 1), "p/gone": {7: 2}})

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import smore
-from smore import remote
-from smore.remote import Refused, RemoteTracker, Unknown
-from smore.track import CAPACITY, Tracker
+from smore.tracking import remote
+from smore.tracking.remote import Refused, RemoteTracker, Unknown
+from smore.tracking.ring import CAPACITY, Tracker
 from tests.eventually import eventually
 from worker import heartbeat, proc
 from worker.heartbeat import Heartbeat
@@ -208,7 +208,7 @@ def test_callbacks_report_every_step(
 ) -> None:
     """The base classes are stand-ins by their names: what is held is that these hooks suffice, with any arguments."""
     from smore import callbacks
-    from smore.track import TrackReader
+    from smore.tracking.ring import TrackReader
 
     parts = module.split(".")
     for depth in range(1, len(parts) + 1):

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smore import fleet, stream
-from smore.queue import Reply, parse_replies
+from smore.messages import stream
+from smore.redis import fleet
+from smore.redis.queue import Reply, parse_replies
 
 
 @pytest.mark.parametrize("kind", get_args(stream.Event))

@@ -6,8 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from scheduler.sweep import sweep
-from smore.blobs import Blobs
+from scheduler.tasks.sweep import sweep
+from smore.blobs.store import Blobs
 
 
 def put(blobs: Blobs, project: str, data: bytes, at: float) -> str:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from smore import traces
-from smore.traces import BadTrace, read_trace
+from smore.traces import recorded
+from smore.traces.recorded import BadTrace, read_trace
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "azure2019"
 PER_MINUTE = "HashOwner,HashApp,HashFunction,Trigger,481,480,482\no,a,f,http,1,0,2\no,a,g,http,0,0,0\no,b,f,timer,4,0,0\n"
@@ -84,6 +84,6 @@ def test_what_cannot_be_used_is_refused_with_line_and_field(tmp_path: Path, text
 
 
 def test_what_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "MOST_CHARACTERS", 100)
+    monkeypatch.setattr(recorded, "MOST_CHARACTERS", 100)
     with pytest.raises(BadTrace, match="more than 100 characters, unpacked"):
         read_trace(written(tmp_path, gzip.compress(b"HashFunction,1\n" + b"f,0\n" * 100)))

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import smore
-from smore.track import CAPACITY, FILE_BYTES, HEADER_BYTES, TrackReader, track
+from smore.tracking.ring import CAPACITY, FILE_BYTES, HEADER_BYTES, TrackReader
+from smore.tracking.track import track
 
 ROOT = Path(__file__).parents[2]
 BEGIN = "import smore, signal, sys; tracker = smore.track()\n"

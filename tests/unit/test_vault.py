@@ -7,11 +7,11 @@ import pytest
 
 from smore.domain.errors import InvalidSpec
 from smore.domain.function import parse_secret_name, parse_spec, spec_from_dict
-from smore.vault import NoKey, Sealed, Vault, make_key
+from smore.process.vault import NoKey, Sealed, Vault, make_key
 from worker.frames import Answer, Failed, Predicted
-from worker.pool import LoadFailed
-from worker.runner import _Log, _masked
-from worker.secrets import Secrets
+from worker.pool.pool import LoadFailed
+from worker.pool.secrets import Secrets
+from worker.runner.runner import _Log, _masked
 
 
 def test_what_is_sealed_comes_back_under_its_name_alone(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_worker_opens_what_the_function_names(tmp_path: Path) -> None:
 
 def test_what_a_runner_says_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
-    monkeypatch.setattr("worker.runner.os.write", lambda descriptor, data: written.append(data))
+    monkeypatch.setattr("worker.runner.runner.os.write", lambda descriptor, data: written.append(data))
     log = _Log()
     log.prefix = "f"
     log.hide(["hunter2-hunter2", "hunter2-hunter2-longer", "-----BEGIN-----\nsecond line\nend", "short"])

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from smore.domain.invocation import Cause
-from smore.settings import WorkerSettings
-from worker import app, cuda, driver
-from worker.device import CpuPartition
+from smore.process.settings import WorkerSettings
+from worker import app
+from worker.device import driver
+from worker.device.device import CpuPartition
 from worker.frames import Confinement, Item, Load, Loaded, Results
 from worker.inherited import for_runners
-from worker.processes import Bounds, Runner, RunnerFailed, Zygote
+from worker.runner import cuda
+from worker.runner.processes import Bounds, Runner, RunnerFailed, Zygote
 
 PATIENCE_S = 60.0
 ROOT = Path(__file__).resolve().parents[2]

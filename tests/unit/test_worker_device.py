@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from smore import place
-from smore.settings import WorkerSettings
+from smore.process import device_name
+from smore.process.settings import WorkerSettings
 from tests.eventually import eventually
 from tests.support import nvml
 from tests.support.nvml import Gpu, Instance, Machine, Process
 from worker import proc
-from worker.device import KEPT_S, CudaDevice, Load, open_device
+from worker.device.device import KEPT_S, CudaDevice, Load, open_device
 
 #: A worker has a device of the whole machine; so names of tests that run at the same time differ.
 A, MIG_A, MIG_B = (f"{name}-{os.getpid()}" for name in ("GPU-a", "MIG-a", "MIG-b"))
@@ -186,7 +186,7 @@ def test_a_device_that_is_shared_otherwise_than_the_setting_says(
     folder = tmp_path_factory.mktemp("mps")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(folder))
     os.mkfifo(folder / "control")
-    assert place.mps_daemon() is None, "a pipe that nobody reads"
+    assert device_name.mps_daemon() is None, "a pipe that nobody reads"
     reader = os.open(folder / "control", os.O_RDONLY | os.O_NONBLOCK)
     try:
         with pytest.raises(ValueError, match="an MPS daemon answers"):

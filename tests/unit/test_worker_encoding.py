@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from worker import encoding
-from worker.encoding import ResultTooLarge
+from worker.runner import encoding
+from worker.runner.encoding import ResultTooLarge
 
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 ALL = 1 << 30

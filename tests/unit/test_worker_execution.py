@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from smore.domain.invocation import Cause
-from smore.settings import WorkerSettings
+from smore.process.settings import WorkerSettings
 from tests.unit.test_worker_pool import FakeRunner, Stage
-from worker.execution import Batch, Executor, Member
-from worker.pool import LoadFailed, Unservable
-from worker.processes import RunnerFailed
+from worker.batches import Batch, Executor, Member
+from worker.pool.pool import LoadFailed, Unservable
+from worker.runner.processes import RunnerFailed
 
 
 class Gpu(Stage):

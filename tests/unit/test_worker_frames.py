@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smore.domain.invocation import Cause
-from worker import processes
 from worker.frames import META_BYTES, Answer, BadFrame, Channel, Item, Load, Results, encode, read_answer
-from worker.processes import Runner, RunnerDied, RunnerFailed, RunnerTimeout
+from worker.runner import processes
+from worker.runner.processes import Runner, RunnerDied, RunnerFailed, RunnerTimeout
 
 HEADER = struct.Struct("<IQ")
 LOAD = Load(entrypoint="m:C", device="cpu", memory_mib=64.0, label="f", results=Results(one=100, together=250))
@@ -390,7 +390,7 @@ def test_a_load_took_as_long_as_it_took(peer: Peer) -> None:
 def test_a_result_too_large_is_refused_before_it_is_encoded() -> None:
     """With so little memory that encoding it would end the process; its neighbours in the batch are answered."""
     ours, theirs = socket.socketpair()
-    code = "import socket, sys; from worker.runner import *; serve(Channel(socket.socket(fileno=int(sys.argv[1]))))"
+    code = "import socket, sys; from worker.runner.runner import *; serve(Channel(socket.socket(fileno=int(sys.argv[1]))))"
     argv = [sys.executable, "-c", code, str(theirs.fileno())]
     with ours, subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL) as process:
         theirs.close()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from worker.activity import Activity
-from worker.gate import DEBT_S, Due, Gate, Prober
-from worker.windows import Closing
+from worker.training.run_gate import DEBT_S, Due, Gate, Prober
+from worker.training.windows import Closing
 
 
 class Clock:

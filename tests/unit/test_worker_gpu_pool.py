@@ -11,20 +11,20 @@ import redis
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
-from smore.settings import Settings, WorkerSettings
+from smore.process.settings import Settings, WorkerSettings
 from tests.eventually import eventually
 from tests.support import nvml
 from tests.support.nvml import Gpu, Machine, Process
 from tests.unit.test_worker_pool import Killed
-from worker.device import CudaDevice
+from worker.device.device import CudaDevice
 from worker.frames import Load, Loaded, Results
-from worker.gate import Gate
 from worker.heartbeat import Heartbeat
-from worker.jobs import SETTLED_ITERATIONS, SETTLED_S, UNTOLD_S, Record, _Job
-from worker.parked import Parked
-from worker.pool import _CONTEXT_MIB, LoadFailed, Pool, Unservable
-from worker.processes import RunnerFailed
-from worker.windows import Windows
+from worker.pool.parked import Parked
+from worker.pool.pool import _CONTEXT_MIB, LoadFailed, Pool, Unservable
+from worker.runner.processes import RunnerFailed
+from worker.training.jobs import SETTLED_ITERATIONS, SETTLED_S, UNTOLD_S, Record, _Job
+from worker.training.run_gate import Gate
+from worker.training.windows import Windows
 
 #: Of no other test that runs at the same time.
 UUID = f"GPU-p-{os.getpid()}"

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from smore import fleet
-from worker import jobs as worker_jobs
+from smore.redis import fleet
 from worker import proc
 from worker.activity import Activity
-from worker.gate import Gate
-from worker.jobs import Jobs
+from worker.training import jobs as worker_jobs
+from worker.training.jobs import Jobs
+from worker.training.run_gate import Gate
 
 
 def jobs(home: Path, *, cores: Sequence[int] = (), born_on: Sequence[int] = ()) -> Jobs:

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from smore import alive
-from smore.fleet import StartJob
+from smore.redis.fleet import StartJob
 from tests.eventually import eventually
-from worker import keeper, proc, shim, watch
+from worker import keeper, proc
 from worker.activity import Activity
-from worker.gate import Gate
-from worker.jobs import TOKEN, Jobs
+from worker.training import shim, watch
+from worker.training.jobs import TOKEN, Jobs
+from worker.training.run_gate import Gate
 
 ROOT = Path(__file__).resolve().parents[2]
 #: A module of the standard library that runs until it is told to end.

@@ -2,13 +2,13 @@
 
 import pytest
 
-from smore import stream
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
+from smore.messages import stream
 from tests.eventually import eventually
 from tests.unit.test_worker_pool import Stage
 from worker.frames import Loaded
-from worker.processes import RunnerFailed
+from worker.runner.processes import RunnerFailed
 
 
 def prewarm(stage: Stage, name: str, instances: int = 1, hold_s: float = 0.0, **spec: object) -> None:

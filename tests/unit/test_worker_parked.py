@@ -10,19 +10,20 @@ import torch
 from torch import nn
 
 from smore.domain.invocation import Cause
-from smore.fleet import ParkedInstance
-from smore.settings import Settings, WorkerSettings
+from smore.process.settings import Settings, WorkerSettings
+from smore.redis.fleet import ParkedInstance
 from tests.eventually import eventually
 from tests.unit.test_worker_life import told
 from tests.unit.test_worker_pool import FakeRunner, Stage
-from worker import frames, weights
+from worker import frames
 from worker.app import Worker
-from worker.device import CpuPartition
+from worker.device.device import CpuPartition
 from worker.frames import Loaded
 from worker.frames import Parked as Answer
-from worker.parked import Parked
-from worker.processes import Runner, RunnerDied, RunnerFailed
-from worker.weights import NotParked, Weights
+from worker.pool.parked import Parked
+from worker.runner import weights
+from worker.runner.processes import Runner, RunnerDied, RunnerFailed
+from worker.runner.weights import NotParked, Weights
 
 
 class Parking(FakeRunner):
@@ -74,7 +75,7 @@ class Host(Stage):
 
     @staticmethod
     def _why() -> Any:
-        from worker.life import Why
+        from worker.pool.lifecycle import Why
 
         return Why.KEEP_ALIVE
 
@@ -252,7 +253,7 @@ def test_without_a_device_there_is_nothing_to_give_back() -> None:
 def test_a_runner_says_that_it_cannot() -> None:
     """Over the socket, in a process of its own; it goes on serving."""
     ours, theirs = socket.socketpair()
-    code = "import socket, sys; from worker.runner import *; serve(Channel(socket.socket(fileno=int(sys.argv[1]))))"
+    code = "import socket, sys; from worker.runner.runner import *; serve(Channel(socket.socket(fileno=int(sys.argv[1]))))"
     argv = [sys.executable, "-c", code, str(theirs.fileno())]
     with ours, subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL) as process:
         theirs.close()
@@ -325,7 +326,7 @@ def test_a_host_without_memory_for_weights_leaves_them_where_they_are(monkeypatc
     def full(*_: object, **__: object) -> object:
         raise OSError("no memory")
 
-    monkeypatch.setattr("worker.weights.mmap.mmap", full)
+    monkeypatch.setattr("worker.runner.weights.mmap.mmap", full)
     with pytest.raises(MemoryError, match="has no"):
         Weights((module,)).park()
     assert module.weight.data_ptr() == before

@@ -11,16 +11,16 @@ import pytest
 from smore.domain.artifact import Artifact
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
-from smore.fleet import WarmState
-from smore.settings import WorkerSettings
+from smore.process.settings import WorkerSettings
+from smore.redis.fleet import WarmState
 from tests.eventually import eventually
 from worker import frames
-from worker.device import CpuPartition, Load
+from worker.artifacts.needs import Supply, SupplyAway, SupplyFailed
+from worker.device.device import CpuPartition, Load
 from worker.frames import Loaded, Results
 from worker.heartbeat import DEAF_S, Ears
-from worker.pool import LoadFailed, Pool, Quarantined, Unservable
-from worker.processes import NoRunner
-from worker.supply import Supply, SupplyAway, SupplyFailed
+from worker.pool.pool import LoadFailed, Pool, Quarantined, Unservable
+from worker.runner.processes import NoRunner
 
 
 class FakeRunner:

@@ -1,6 +1,6 @@
 """Crash loops and their quarantine."""
 
-from worker.quarantine import CRASHES, FIRST_S, LONGEST_S, WINDOW_S, Quarantine
+from worker.pool.quarantine import CRASHES, FIRST_S, LONGEST_S, WINDOW_S, Quarantine
 
 KEY = ("p/f", 1)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from worker import sandbox
 from worker.frames import Confinement
+from worker.sandbox import warden
 
 
 def device(group: int, mode: int) -> Any:
@@ -18,7 +18,7 @@ def device(group: int, mode: int) -> Any:
 
 
 def test_a_runner_joins_the_groups_that_open_a_gpu_and_never_roots() -> None:
-    assert sandbox._groups([device(44, 0o660), device(0, 0o660), device(105, 0o666), device(106, 0o444), device(107, 0o640)]) == {44, 107}
+    assert warden._groups([device(44, 0o660), device(0, 0o660), device(105, 0o666), device(106, 0o444), device(107, 0o640)]) == {44, 107}
 
 
 def test_only_devices_are_gpus_those_of_mig_among_them(tmp_path: Path) -> None:
@@ -29,14 +29,14 @@ def test_only_devices_are_gpus_those_of_mig_among_them(tmp_path: Path) -> None:
     (tmp_path / "dri" / "by-path").mkdir()
     (tmp_path / "nvidia1").symlink_to(tmp_path / "gone")
     (tmp_path / "nvidia-text").touch()
-    assert [os.path.relpath(path, tmp_path) for path in sandbox._gpus(tmp_path)] == ["dri/card0", "nvidia-caps/nvidia-cap1", "nvidia0"]
+    assert [os.path.relpath(path, tmp_path) for path in warden._gpus(tmp_path)] == ["dri/card0", "nvidia-caps/nvidia-cap1", "nvidia0"]
 
 
 def test_threads_are_bounded_only_where_the_user_is_the_runners_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel counts all threads of a user: once a training of the same user has many, a runner could start none."""
     bounded: dict[int, int] = {}
-    monkeypatch.setattr(sandbox.resource, "setrlimit", lambda what, limits: bounded.__setitem__(what, limits[0]))
-    sandbox._limit(Confinement(processes=77), None)
+    monkeypatch.setattr(warden.resource, "setrlimit", lambda what, limits: bounded.__setitem__(what, limits[0]))
+    warden._limit(Confinement(processes=77), None)
     assert resource.RLIMIT_NPROC not in bounded and bounded[resource.RLIMIT_CORE] == 0
-    sandbox._limit(Confinement(processes=77), 60_600)
+    warden._limit(Confinement(processes=77), 60_600)
     assert bounded[resource.RLIMIT_NPROC] == 77

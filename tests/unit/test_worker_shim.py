@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.eventually import eventually
-from worker import proc, shim
+from worker import proc
+from worker.training import shim
 
 Start = Callable[[str], tuple["subprocess.Popen[bytes]", int]]
 

@@ -18,20 +18,20 @@ from typing import Any
 
 import pytest
 
-from smore import archive
-from smore.blobs import CHUNK, SourceAway
+from smore.blobs import archive
+from smore.blobs.store import CHUNK, SourceAway
 from smore.domain.artifact import Artifact
 from smore.domain.errors import BlobNotFound, InvalidArtifact, WrongDigest
 from smore.domain.function import FunctionSpec
 from tests.eventually import eventually
 from worker import proc
-from worker.artifacts import Artifacts
-from worker.builder import Failed, check_wheel, named, pip_settings
-from worker.environments import BuildEnded, BuildFailed, Environments, environment_key
+from worker.artifacts.builder import Failed, check_wheel, named, pip_settings
+from worker.artifacts.cache import Shelf
+from worker.artifacts.environments import BuildEnded, BuildFailed, Environments, environment_key
+from worker.artifacts.folders import Artifacts
+from worker.artifacts.needs import FAILURE_S, Supplier, SupplyAway, SupplyFailed
 from worker.frames import Confinement
-from worker.runner import _enter
-from worker.shelf import Shelf
-from worker.supply import FAILURE_S, Supplier, SupplyAway, SupplyFailed
+from worker.runner.runner import _enter
 
 
 def make(content: str, made: list[str]) -> Any:
@@ -87,7 +87,7 @@ class TestShelf:
     def test_a_child_keeps_others_away_when_its_maker_was_killed(self, tmp_path: Path) -> None:
         """As pip does that builds on: nobody else may touch the folder until it has ended, too."""
         code = (
-            "import os, subprocess, sys; from pathlib import Path; from worker.shelf import Shelf\n"
+            "import os, subprocess, sys; from pathlib import Path; from worker.artifacts.cache import Shelf\n"
             "def fill(folder, lock):\n"
             "    subprocess.Popen(['cat'], pass_fds=[lock])\n"
             "    os._exit(9)\n"
@@ -436,7 +436,7 @@ def test_a_handler_is_imported_from_its_folder_alone(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "handler.py").write_text(f"import other\nWHO = '{name}' + other.WHO\n")
         (tmp_path / name / "other.py").write_text(f"WHO = '{name}'\n")
-        code = "import sys, pathlib, worker.runner as r; r._enter(pathlib.Path(sys.argv[1])); import handler; print(handler.WHO)"
+        code = "import sys, pathlib, worker.runner.runner as r; r._enter(pathlib.Path(sys.argv[1])); import handler; print(handler.WHO)"
         found = subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], capture_output=True, text=True, check=True)
         assert found.stdout == f"{name}{name}\n"
         assert sorted(path.name for path in (tmp_path / name).iterdir()) == ["handler.py", "other.py"]

@@ -8,7 +8,7 @@ import pytest
 
 from smore.domain.tensors import ITEM_BYTES
 from worker.frames import Channel
-from worker.runner import DTYPES, BadOutput, InvalidInput, checked_outputs, is_tensors, read_json, read_raw, write_raw
+from worker.runner.runner import DTYPES, BadOutput, InvalidInput, checked_outputs, is_tensors, read_json, read_raw, write_raw
 
 EXAMPLE = {"a": np.zeros((1, 3), np.float32), "k": np.zeros((1,), np.uint8)}
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from worker import proc, watch
+from worker import proc
+from worker.training import watch
 
 WAIT = "import sys; print(flush=True); sys.stdin.read()"
 #: Has a child that waits like it.
@@ -38,7 +39,7 @@ def test_a_training_may_be_watched() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("-m", "worker.app"), ("-m", "worker.zygote", "7"), ("-m", "api.app"), ("-m", "scheduler.worker", "learn")]
+    "words", [("-m", "worker.app"), ("-m", "worker.runner.zygote", "7"), ("-m", "api.app"), ("-m", "scheduler.worker", "learn")]
 )
 def test_the_platforms_processes_may_not_whoever_asks(words: tuple[str, ...]) -> None:
     with process(*words) as pid:

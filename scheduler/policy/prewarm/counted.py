@@ -6,7 +6,7 @@ from statistics import NormalDist
 from typing import Final, Literal, TypeAlias
 
 from scheduler.policy.prewarm.fixed import KeepAlive
-from scheduler.policy.prewarm.hold import Forecast, Hold
+from scheduler.policy.prewarm.window import Forecast, Hold
 
 MINUTE_S: Final = 60.0
 #: Means above this take the normal approximation of a Poisson stream.

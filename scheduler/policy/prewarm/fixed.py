@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from scheduler.policy.prewarm.hold import Forecast, Hold
+from scheduler.policy.prewarm.window import Forecast, Hold
 
 
 class Never:

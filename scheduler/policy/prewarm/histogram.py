@@ -11,7 +11,7 @@ from typing import Final
 
 from scheduler.policy.prewarm import kernel
 from scheduler.policy.prewarm.fixed import Levels
-from scheduler.policy.prewarm.hold import Forecast, Hold
+from scheduler.policy.prewarm.window import Forecast, Hold
 
 MINUTE_S: Final = 60.0
 

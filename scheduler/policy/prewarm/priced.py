@@ -22,7 +22,7 @@ from typing import Final
 
 from scheduler.policy.prewarm import kernel
 from scheduler.policy.prewarm.fixed import Levels
-from scheduler.policy.prewarm.hold import OWN, Forecast, Hold
+from scheduler.policy.prewarm.window import OWN, Forecast, Hold
 
 MINUTE_S: Final = 60.0
 

@@ -10,8 +10,8 @@ from scheduler.policy.prewarm import kernel
 from scheduler.policy.prewarm.counted import Counted
 from scheduler.policy.prewarm.fixed import Always, KeepAlive, Never, Told
 from scheduler.policy.prewarm.histogram import hhp, lsth
-from scheduler.policy.prewarm.hold import Forecast, WarmPolicy
 from scheduler.policy.prewarm.priced import Priced
+from scheduler.policy.prewarm.window import Forecast, WarmPolicy
 
 #: ``ls-lstm`` is the rule of the paper: the caller chooses the forecaster behind it. ``ls-lstm-quantile`` prepares for a quantile of the
 #: forecast instead of its mean, so that a minute that was predicted a little too low is not cold.

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from smore.client import ApiError
-from smore.track import TrackReader
+from smore.client.transport import ApiError
+from smore.tracking.ring import TrackReader
 from tests.acceptance.conftest import ROOT, Platform
 from tests.eventually import eventually
 from worker import proc

@@ -1,0 +1,70 @@
+"""Who calls: an API key, found in the catalog's mirror by what the request presents."""
+
+import hashlib
+import hmac
+
+from smore.domain.access import Scope, read_token
+from smore.domain.errors import Forbidden, Unauthorised
+from smore.redis.catalog import AsyncCatalog, KeyEntry
+
+#: Keys remembered by the digest of their header; beyond it all are forgotten at once, which costs each one hash again.
+_REMEMBERED = 4096
+
+#: The project whose administrators run the platform itself: all queues, GPU instances, projects.
+OPERATORS = "default"
+
+
+class Access:
+    """Checks keys. What was checked once is one dictionary look-up until the catalog changes (:meth:`forget`)."""
+
+    def __init__(self, catalog: AsyncCatalog) -> None:
+        self._catalog = catalog
+        self._known: dict[bytes, KeyEntry] = {}
+
+    def forget(self) -> None:
+        self._known.clear()
+
+    def caller(self, authorization: bytes | None, api_key: bytes | None, scope: Scope) -> KeyEntry:
+        """
+        The key behind ``Authorization: Bearer …`` or, without one, ``X-API-Key``.
+
+        Raises Unauthorised, Forbidden.
+        """
+        presented = authorization if authorization is not None else api_key
+        if presented is None:
+            raise Unauthorised
+        # Both headers' forms differ, so that one table serves both; a digest, because the table must not hold secrets.
+        digest = hashlib.sha256(presented).digest()
+        entry = self._known.get(digest)
+        if entry is None:
+            entry = self._check(_bearer(presented) if authorization is not None else presented)
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[digest] = entry
+        if scope not in entry.scopes:
+            raise Forbidden(f"This API key lacks the scope {scope}.", scope=scope.value)
+        return entry
+
+    def _check(self, token: bytes) -> KeyEntry:
+        read = read_token(token.decode("latin-1"))
+        entry = self._catalog.keys.get(read[0]) if read is not None else None
+        if read is None or entry is None or not hmac.compare_digest(entry.digest, read[1]):
+            raise Unauthorised
+        return entry
+
+
+def _bearer(header: bytes) -> bytes:
+    scheme, _, token = header.partition(b" ")
+    if scheme.lower() != b"bearer":
+        raise Unauthorised
+    return token.strip()
+
+
+def require_operator(caller: KeyEntry) -> None:
+    """Raises Forbidden for an administrator of any project but the operators' own."""
+    if caller.project != OPERATORS:
+        raise Forbidden(f"Only administrators of the project {OPERATORS} may do this.")
+
+
+def is_operator(caller: KeyEntry) -> bool:
+    return caller.project == OPERATORS and Scope.ADMIN in caller.scopes

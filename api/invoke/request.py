@@ -1,0 +1,351 @@
+"""A POST of an invocation as it was meant: headers and body read, checked against the function, nothing queued yet."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+import orjson
+from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+from starlette.types import Scope
+
+from api.deps import Gateway
+from api.errors import Malformed, UnsupportedMediaType
+from api.invoke.inputs import Payload, from_json, from_raw
+from api.openinference import codec
+from api.server.bodies import refuse_coding
+from smore.domain.errors import InvalidInput, PayloadTooLarge
+from smore.domain.function import FunctionSpec
+from smore.domain.invocation import Encoding
+from smore.domain.limits import Limits
+from smore.domain.tensors import BYTES
+from smore.redis.catalog import FunctionEntry, KeyEntry
+from smore.redis.queue import Request as Wanted
+from smore.redis.queue import new_id
+
+RAW = b"application/octet-stream"
+#: The longest wait that a caller may ask for.
+MAX_WAIT_S = 60.0
+#: A larger body is checked in a worker thread, so that the event loop does not stand still for tens of milliseconds.
+_LARGE_BODY = 512 << 10
+#: How long after its deadline an inference's answer may come: the platform itself ends what is overdue.
+_ANSWER_S = 1.0
+#: A tensor of this size is not written to disk while its caller waits: writing it there and cleaning up after it is half of what it costs.
+_VOLATILE = 64 << 10
+#: The longest deadline, as for a function's own.
+_MAX_DEADLINE_MS = 86_400_000.0
+#: The most rows that a dry run may name.
+_MAX_ROWS = 1 << 16
+
+_IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
+_TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
+#: Seconds, as RFC 7240 has them: digits alone.
+_SECONDS = re.compile(rb"[0-9]{1,15}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """
+    What one POST asks for. ``several``: its body had ``inputs``, so the answer is a list. ``wait_s`` None = answer 202 at once.
+
+    ``volatile``: see :class:`smore.redis.queue.Request`.
+    """
+
+    gateway: Gateway
+    key: KeyEntry
+    entry: FunctionEntry
+    spec: FunctionSpec
+    payloads: list[Payload]
+    several: bool
+    accept: Encoding
+    slo_us: int
+    wait_s: float | None
+    trace: str
+    idempotency_key: str
+    request_hash: str
+    request_id: str
+    limits: Limits
+    volatile: bool = False
+
+    def wanted(self, position: int) -> Wanted:
+        """The input at ``position`` as a request to the queue, under a new id."""
+        spec, payload, told = self.spec, self.payloads[position], self.wait_s is not None
+        # No key of a caller's has a space in it, so that those of several inputs are nobody else's.
+        suffix = f" {position}" if self.several else ""
+        return Wanted(
+            id=new_id(), function=self.entry.key, revision=self.entry.revision, payload=payload.body, slo_us=self.slo_us,
+            channel=self.gateway.waiters.channel if told else "", encoding=payload.encoding, accept=self.accept, rows=payload.rows,
+            shape=payload.shape, sync=told, trace=self.trace, key_id=self.key.id,
+            idempotency_key=self.idempotency_key + suffix if self.idempotency_key else "", request_hash=self.request_hash,
+            max_pending=spec.max_pending, max_attempts=spec.max_attempts, limits=self.limits, volatile=self.volatile,
+        )  # fmt: skip
+
+
+async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: FunctionEntry, spec: FunctionSpec) -> Call:
+    """Raises InvalidInput that names the place, Malformed, PayloadTooLarge, UnsupportedMediaType, Draining, LimitReached."""
+    scope = request.scope
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    limits, of_project = gateway.settings.api, gateway.admit(entry, spec)
+    refuse_coding(headers)
+    raw = _is_raw(headers.get(b"content-type", b""))
+    deadline = _given_deadline(scope, headers)
+    idempotency_key = _idempotency_key(headers)
+
+    body = await read_body(request, min(limits.max_body_bytes, spec.payload_bytes) if raw else limits.max_body_bytes)
+    shape = headers.get(b"smore-shape")
+    if raw:
+        payloads, several, in_body = [from_raw(body, shape.decode("latin-1") if shape is not None else None, spec)], False, None
+    elif len(body) > _LARGE_BODY:
+        payloads, several, in_body = await run_in_threadpool(_parse, body, spec, limits.max_inputs_per_call)
+    else:
+        payloads, several, in_body = _parse(body, spec, limits.max_inputs_per_call)
+
+    prefer, trace = headers.get(b"prefer"), headers.get(b"traceparent")
+    wants_raw = spec.inputs is not None and not several and RAW in headers.get(b"accept", b"")
+    return Call(
+        gateway=gateway,
+        key=key,
+        entry=entry,
+        spec=spec,
+        payloads=payloads,
+        several=several,
+        accept=Encoding.RAW if wants_raw else Encoding.JSON,
+        slo_us=_slo_us(in_body, deadline, entry, spec),
+        wait_s=limits.sync_wait_s if prefer is None else wait_s(prefer, limits.sync_wait_s),
+        trace=_trace(trace) if trace is not None else "",
+        idempotency_key=idempotency_key,
+        request_hash=_digest(entry.key, shape, body) if idempotency_key else "",
+        request_id=scope["request_id"],
+        limits=of_project,
+    )
+
+
+async def read_inference(
+    request: Request, gateway: Gateway, key: KeyEntry, entry: FunctionEntry, spec: FunctionSpec
+) -> tuple[Call, codec.Inference]:
+    """
+    The same of a request in the Open Inference Protocol, whatever media type it claims: tritonclient sends none.
+
+    Raises InvalidInput that names the place, Malformed, PayloadTooLarge, Unsupported, UnsupportedMediaType, Draining, LimitReached.
+    """
+    scope = request.scope
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    limit, of_project = gateway.settings.api.max_body_bytes, gateway.admit(entry, spec)
+    idempotency_key, size, coding = _idempotency_key(headers), _json_size(headers), _coding(headers)
+    body = await read_body(request, limit)
+    if coding or (len(body) if size is None else size) > _LARGE_BODY or (len(body) > _LARGE_BODY and _walked(spec)):
+        inference = await run_in_threadpool(_parse_inference, body, coding, size, limit, spec)
+    else:
+        inference = codec.read(body, size, spec)
+    deadline, trace, told = _given_deadline(scope, headers), headers.get(b"traceparent"), f"v2 {size} {coding}".encode()
+    slo_us = _slo_us(inference.deadline_ms, deadline, entry, spec)
+    call = Call(
+        gateway=gateway, key=key, entry=entry, spec=spec, payloads=[inference.payload], several=False,
+        accept=Encoding.JSON if spec.inputs is None else Encoding.RAW, slo_us=slo_us, wait_s=min(slo_us / 1e6 + _ANSWER_S, MAX_WAIT_S),
+        trace=_trace(trace) if trace is not None else "", idempotency_key=idempotency_key,
+        request_hash=_digest(f"{entry.key}@{entry.revision}", told, body) if idempotency_key else "", request_id=scope["request_id"],
+        limits=of_project,
+        # Its caller is never told 202, and while the caller waits this process has the payload.
+        volatile=len(inference.payload.body) >= _VOLATILE and not idempotency_key,
+    )  # fmt: skip
+    return call, inference
+
+
+def _parse_inference(body: bytes, coding: str, size: int | None, limit: int, spec: FunctionSpec) -> codec.Inference:
+    return codec.read(codec.decompress(body, coding, limit) if coding else body, size, spec)
+
+
+def _walked(spec: FunctionSpec) -> bool:
+    """Whether checking its inputs takes a step for each element."""
+    return spec.inputs is None or any(tensor.datatype == BYTES for tensor in spec.inputs)
+
+
+def _json_size(headers: Mapping[bytes, bytes]) -> int | None:
+    given = headers.get(b"inference-header-content-length")
+    if given is None:
+        return None
+    # isdigit is true of ASCII digits alone where bytes are asked.
+    if not given.isdigit() or len(given) > 15:
+        raise Malformed("Inference-Header-Content-Length: a number of bytes is expected.")
+    return int(given)
+
+
+def _coding(headers: Mapping[bytes, bytes]) -> str:
+    """The body's content coding, '' = none."""
+    coding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+    if coding in ("", "identity"):
+        return ""
+    if coding not in codec.CODINGS:
+        raise UnsupportedMediaType(f"Content-Encoding: {', '.join(codec.CODINGS)} or none is expected.")
+    return coding
+
+
+def _idempotency_key(headers: Mapping[bytes, bytes]) -> str:
+    given = headers.get(b"idempotency-key")
+    if given is None:
+        return ""
+    if _IDEMPOTENCY_KEY.fullmatch(given) is None:
+        raise InvalidInput("Idempotency-Key: 1 to 255 visible ASCII characters are expected", field="Idempotency-Key")
+    return given.decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a dry run asks for: ``size`` in bytes of the payload, 0 where only rows were named."""
+
+    rows: int
+    size: int
+    slo_us: int
+
+
+async def read_asked(request: Request, gateway: Gateway, entry: FunctionEntry, spec: FunctionSpec) -> Asked:
+    """
+    A dry run's POST: the body of an invocation with one input, or ``{"rows": n}`` in place of ``input``.
+
+    Raises InvalidInput that names the place, Malformed, PayloadTooLarge, UnsupportedMediaType.
+    """
+    scope = request.scope
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    limits = gateway.settings.api
+    raw = _is_raw(headers.get(b"content-type", b""))
+    body = await read_body(request, min(limits.max_body_bytes, spec.payload_bytes) if raw else limits.max_body_bytes)
+    in_body: object = None
+    if raw:
+        shape = headers.get(b"smore-shape")
+        payload = from_raw(body, shape.decode("latin-1") if shape is not None else None, spec)
+    elif len(body) > _LARGE_BODY:
+        payload, in_body = await run_in_threadpool(_parse_asked, body, spec)
+    else:
+        payload, in_body = _parse_asked(body, spec)
+    return Asked(rows=payload.rows, size=len(payload.body), slo_us=_slo_us(in_body, _given_deadline(scope, headers), entry, spec))
+
+
+def _parse_asked(body: bytes, spec: FunctionSpec) -> tuple[Payload, object]:
+    """(what would be sent, its ``deadline_ms``)."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Malformed(f"The body is not JSON: {error}") from error
+    if not isinstance(document, dict) or "rows" not in document:
+        payloads, several, in_body = _parse(body, spec, 1)
+        if several:
+            raise InvalidInput("inputs: a dry run is of one invocation, with input or rows", field="inputs")
+        return payloads[0], in_body
+    rows, in_body = document.pop("rows"), document.pop("deadline_ms", None)
+    most = _MAX_ROWS if spec.inputs is not None else 1
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= most:
+        raise InvalidInput(f"rows: a whole number from 1 to {most} is expected", field="rows")
+    if document:
+        name = next(iter(document))
+        raise InvalidInput(f"{name}: unknown field", field=name)
+    return Payload(body=b"", encoding=Encoding.JSON, rows=rows), in_body
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body. Of one that is too large no more is read than shows that it is; raises PayloadTooLarge."""
+    for name, value in request.scope["headers"]:
+        if name == b"content-length" and int(value) > limit:
+            raise PayloadTooLarge(f"The body may have {limit} bytes.", limit=limit)
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise PayloadTooLarge(f"The body may have {limit} bytes.", limit=limit)
+        more = message.get("more_body", False)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def wait_s(prefer: bytes, default: float) -> float | None:
+    """
+    Seconds to wait by RFC 7240's Prefer, None = not at all; a longer wait than :data:`MAX_WAIT_S` becomes that.
+
+    Other preferences are passed over, as the RFC demands; a ``wait`` that is no number of seconds raises InvalidInput.
+    """
+    wanted: float | None = default
+    for preference in prefer.lower().split(b","):
+        name, _, value = (part.strip() for part in preference.partition(b";")[0].partition(b"="))
+        if name == b"respond-async":
+            return None
+        if name == b"wait":
+            value = value.strip(b'"')
+            if _SECONDS.fullmatch(value) is None:
+                raise InvalidInput(f"Prefer: wait=<whole seconds> is expected; at most {MAX_WAIT_S:.0f} are waited", field="Prefer")
+            wanted = min(float(value), MAX_WAIT_S) or None
+    return wanted
+
+
+def _is_raw(content_type: bytes) -> bool:
+    if not content_type or content_type.startswith(b"application/json"):
+        return False
+    if content_type.startswith(RAW):
+        return True
+    raise UnsupportedMediaType("Content-Type: application/json or application/octet-stream is expected.")
+
+
+def _parse(body: bytes, spec: FunctionSpec, max_inputs: int) -> tuple[list[Payload], bool, object]:
+    """(payloads, whether the body had ``inputs``, its ``deadline_ms``)."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Malformed(f"The body is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise InvalidInput('body: an object with "input" or "inputs" is expected', field="body")
+    in_body = document.pop("deadline_ms", None)
+    if "input" in document:
+        payloads, several = [from_json(document.pop("input"), spec, "input")], False
+    elif "inputs" in document:
+        values = document.pop("inputs")
+        if not isinstance(values, list) or not 1 <= len(values) <= max_inputs:
+            raise InvalidInput(f"inputs: a list of 1 to {max_inputs} inputs is expected", field="inputs")
+        payloads, several = [from_json(value, spec, f"inputs[{position}]") for position, value in enumerate(values)], True
+    else:
+        raise InvalidInput("input: missing", field="input")
+    if document:
+        name = next(iter(document))
+        raise InvalidInput(f"{name}: unknown field", field=name)
+    return payloads, several, in_body
+
+
+def _given_deadline(scope: Scope, headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The deadline in milliseconds as it stands in the query or a header, unread."""
+    if scope["query_string"]:
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        deadline: str | None = query.get("deadline_ms")
+        if deadline is not None:
+            return deadline.encode()
+    return headers.get(b"smore-deadline-ms")
+
+
+def _slo_us(in_body: object, given: bytes | None, entry: FunctionEntry, spec: FunctionSpec) -> int:
+    if in_body is None and given is None:
+        return int((spec.deadline_s if entry.deadline_s is None else entry.deadline_s) * 1e6)
+    value: object = in_body
+    if in_body is None and given is not None:
+        try:
+            value = float(given)
+        except ValueError:
+            value = None
+    # NaN fails both comparisons.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_DEADLINE_MS:
+        raise InvalidInput(f"deadline_ms: milliseconds from arrival, 0 < ms <= {_MAX_DEADLINE_MS:.0f}, are expected", field="deadline_ms")
+    return max(1, int(value * 1000))
+
+
+def _trace(header: bytes) -> str:
+    """The W3C trace id; '' where the header cannot be read."""
+    match = _TRACE.fullmatch(header)
+    return match[1].decode() if match is not None else ""
+
+
+def _digest(function: str, shape: bytes | None, body: bytes) -> str:
+    digest = hashlib.sha256(function.encode() + b"\0" + (shape or b"") + b"\0")
+    digest.update(body)
+    return digest.hexdigest()

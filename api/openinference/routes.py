@@ -1,0 +1,539 @@
+"""
+The Open Inference Protocol v2: a function is a model, a revision its version; unmodified clients of Triton and KServe can call it.
+
+The protocol's REST paths with Triton's extensions for binary tensors, the model repository, model configuration and statistics. Always
+200 or an error (api/errors.py: hybrid); ``infer`` is a plain handler like the native one, described by hand beside it.
+"""
+
+import asyncio
+import time
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel
+
+from api import schemas
+from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
+from api.errors import Ended, NotReady, StillRunning, Unsupported
+from api.invoke.request import Call, read_body, read_inference
+from api.invoke.response import JSON_TYPE, RAW_TYPE, Answer, result_of, server_timing
+from api.openinference import codec
+from api.routes import functions, health, invocations
+from api.server.bodies import BoundedRoute, read_json
+from smore.domain.access import Scope
+from smore.domain.errors import CallerError, InvalidInput, NotFound, Unavailable
+from smore.domain.function import FunctionSpec, RevisionState, TensorSpec
+from smore.domain.invocation import Cause
+from smore.domain.tensors import BYTES, DATATYPES
+from smore.process.observability import REFUSALS
+from smore.redis.catalog import FunctionEntry
+from smore.redis.fleet import WarmState
+
+if TYPE_CHECKING:
+    from smore.postgres.history import Totals
+
+router = APIRouter(prefix="/v2", tags=["open inference protocol"], route_class=BoundedRoute)
+
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "parameters", "schedule_policy", "statistics")
+#: How long a load may take before its caller is told that it has not ended, and how often the GPU instances' reports are looked at.
+LOAD_S = 60.0
+_LOOK_S = 0.1
+#: Bodies of the repository's calls.
+_MAX_DOCUMENT = 1 << 20
+#: A larger answer is made in a worker thread where making it takes more than putting bytes together.
+_LARGE_ANSWER = 256 << 10
+
+_MODEL = "/models/{model}"
+_VERSION = "/models/{model}/versions/{version}"
+
+
+# --- the server ---------------------------------------------------------------------------------------------------------------------------
+
+
+class Server(BaseModel):
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class Live(BaseModel):
+    live: bool
+
+
+class Ready(BaseModel):
+    ready: bool
+
+
+@router.get("")
+async def server_metadata() -> Server:
+    try:
+        version = installed("smore-platform")
+    except PackageNotFoundError:
+        version = "unknown"
+    return Server(name="smore", version=version, extensions=list(EXTENSIONS))
+
+
+@router.get("/health/live")
+async def server_live() -> Live:
+    """The process answers. Without a key, as the next one."""
+    return Live(live=True)
+
+
+@router.get("/health/ready", responses={503: {"model": schemas.Problem}})
+async def server_ready(gateway: TheGateway) -> Ready:
+    """The platform can run an invocation."""
+    state = await health.readyz(gateway, Response())
+    if not state.ready:
+        raise Unavailable("; ".join(f"{name}: {check.detail}" for name, check in state.checks.items() if not check.ok))
+    return Ready(ready=True)
+
+
+# --- models -------------------------------------------------------------------------------------------------------------------------------
+
+
+class Tensor(BaseModel):
+    name: str
+    datatype: str
+    #: -1 = free.
+    shape: list[int]
+
+
+class Model(BaseModel):
+    """``versions``: the revision that takes the traffic. Earlier ones whose first run succeeded can be named too."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+class ModelReady(BaseModel):
+    name: str
+    ready: bool
+
+
+async def _revision(gateway: Gateway, project: str, model: str, version: str | None) -> tuple[FunctionEntry, FunctionSpec]:
+    """
+    The function as it would run: the revision that takes its traffic, or the one named. Raises FunctionNotFound, NotFound, NotReady.
+    """
+    entry, spec = await gateway.function(project, model)
+    if version is None or version == str(entry.revision):
+        return entry, spec
+    absent = NotFound(f"There is no revision {version[:20]} of {model}.")
+    if not (version.isascii() and version.isdigit() and len(version) < 10):
+        raise absent
+    number = int(version)
+    found = await run_in_threadpool(lambda: {one.number: one.state for one in gateway.store().revisions(project, model)})
+    if number not in found:
+        raise absent
+    named = await gateway.catalog.revision(entry.key, number)
+    if found[number] is not RevisionState.ACTIVE or named is None:
+        raise NotReady(f"The first run of revision {number} has not succeeded.")
+    return msgspec.structs.replace(entry, revision=number), named
+
+
+def _tensors(declared: tuple[TensorSpec, ...] | None) -> list[Tensor]:
+    return [Tensor(name=one.name, datatype=one.datatype, shape=list(one.shape)) for one in declared or ()]
+
+
+def _outputs(spec: FunctionSpec) -> tuple[TensorSpec, ...] | None:
+    return codec.JSON_OUTPUTS if spec.inputs is None else spec.outputs
+
+
+@router.get("/models/stats")
+async def statistics(gateway: TheGateway, caller: ReadKey) -> dict[str, Any]:
+    """Of all functions, as `/v2/models/{model}/stats` tells them of one."""
+    found = await run_in_threadpool(lambda: gateway.reader().totals(caller.project))
+    return {"model_stats": [_statistics(one) for one in found]}
+
+
+@router.get(_MODEL)
+async def model_metadata(gateway: TheGateway, caller: ReadKey, model: str) -> Model:
+    return _metadata(model, *await _revision(gateway, caller.project, model, None))
+
+
+@router.get(_VERSION)
+async def version_metadata(gateway: TheGateway, caller: ReadKey, model: str, version: str) -> Model:
+    return _metadata(model, *await _revision(gateway, caller.project, model, version))
+
+
+def _metadata(model: str, entry: FunctionEntry, spec: FunctionSpec) -> Model:
+    inputs = codec.JSON_INPUTS if spec.inputs is None else spec.inputs
+    return Model(
+        name=model, versions=[str(entry.revision)], platform="smore", inputs=_tensors(inputs), outputs=_tensors(_outputs(spec))
+    )  # fmt: skip
+
+
+@router.get(_MODEL + "/ready")
+async def model_ready(gateway: TheGateway, caller: ReadKey, model: str) -> ModelReady:
+    """A function is ready once the first run of a revision has succeeded, warm or cold: a cold one loads when it is called. 409 before."""
+    await _revision(gateway, caller.project, model, None)
+    return ModelReady(name=model, ready=True)
+
+
+@router.get(_VERSION + "/ready")
+async def version_ready(gateway: TheGateway, caller: ReadKey, model: str, version: str) -> ModelReady:
+    await _revision(gateway, caller.project, model, version)
+    return ModelReady(name=model, ready=True)
+
+
+@router.get(_MODEL + "/config")
+async def model_config(gateway: TheGateway, caller: ReadKey, model: str) -> dict[str, Any]:
+    """What Triton's model configuration can say of a function. `dims` leave out the rows, of which a batch may have `max_batch_size`."""
+    return _config(model, *await _revision(gateway, caller.project, model, None))
+
+
+@router.get(_VERSION + "/config")
+async def version_config(gateway: TheGateway, caller: ReadKey, model: str, version: str) -> dict[str, Any]:
+    return _config(model, *await _revision(gateway, caller.project, model, version))
+
+
+def _config(model: str, entry: FunctionEntry, spec: FunctionSpec) -> dict[str, Any]:
+    rows = spec.inputs is not None
+
+    def tensors(declared: tuple[TensorSpec, ...] | None) -> list[dict[str, object]]:
+        return [
+            {"name": one.name, "data_type": _data_type(one.datatype), "dims": list(one.shape[1:] if rows else one.shape)}
+            for one in declared or ()
+        ]  # fmt: skip
+
+    return {
+        "name": model, "platform": "smore", "backend": "smore", "max_batch_size": spec.max_batch if rows else 0,
+        "version_policy": {"specific": {"versions": [entry.revision]}},
+        "input": tensors(codec.JSON_INPUTS if spec.inputs is None else spec.inputs), "output": tensors(_outputs(spec)),
+        "dynamic_batching": {"priority_levels": 0, "default_priority_level": 0, "default_queue_policy": {
+            "timeout_action": "REJECT", "allow_timeout_override": True, "default_timeout_microseconds": int(_deadline_s(entry, spec) * 1e6),
+            "max_queue_size": spec.max_pending,
+        }},
+        "model_transaction_policy": {"decoupled": False},
+    }  # fmt: skip
+
+
+def _deadline_s(entry: FunctionEntry, spec: FunctionSpec) -> float:
+    return spec.deadline_s if entry.deadline_s is None else entry.deadline_s
+
+
+def _data_type(datatype: str) -> str:
+    """Triton's configuration calls bytes strings."""
+    return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
+
+
+# --- statistics ---------------------------------------------------------------------------------------------------------------------------
+
+
+@router.get(_MODEL + "/stats")
+async def model_statistics(gateway: TheGateway, caller: ReadKey, model: str) -> dict[str, Any]:
+    """
+    Counts and nanoseconds of all that ever ended, a second behind, of every revision that was called.
+
+    `queue` ends when a worker starts; `compute_infer` is the run of the batch; what remains (loading, moving tensors) is `compute_input`.
+    """
+    await _revision(gateway, caller.project, model, None)
+    found = await run_in_threadpool(lambda: gateway.reader().totals(caller.project, model))
+    return {"model_stats": [_statistics(one) for one in found]}
+
+
+@router.get(_VERSION + "/stats")
+async def version_statistics(gateway: TheGateway, caller: ReadKey, model: str, version: str) -> dict[str, Any]:
+    entry, _ = await _revision(gateway, caller.project, model, version)
+    found = await run_in_threadpool(lambda: gateway.reader().totals(caller.project, model))
+    return {"model_stats": [_statistics(one) for one in found if one.revision == entry.revision]}
+
+
+def _statistics(one: "Totals") -> dict[str, Any]:
+    def spent(count: int, seconds: float) -> dict[str, int]:
+        return {"count": count, "ns": max(0, round(seconds * 1e9))}
+
+    nothing = spent(0, 0.0)
+    return {
+        "name": one.function, "version": str(one.revision), "last_inference": round(one.last_at * 1000),
+        "inference_count": one.rows, "execution_count": sum(batch.batches for batch in one.batches),
+        "inference_stats": {
+            "success": spent(one.succeeded, one.total_s), "fail": spent(one.failed, one.failed_s),
+            "queue": spent(one.succeeded, one.wait_s), "compute_infer": spent(one.succeeded, one.run_s),
+            "compute_input": spent(one.succeeded, one.total_s - one.wait_s - one.run_s),
+            "compute_output": nothing, "cache_hit": nothing, "cache_miss": nothing,
+        },
+        "batch_stats": [
+            {
+                "batch_size": batch.rows, "compute_input": nothing, "compute_infer": spent(batch.batches, batch.run_s),
+                "compute_output": nothing,
+            }
+            for batch in one.batches
+        ],
+    }  # fmt: skip
+
+
+# --- the repository -----------------------------------------------------------------------------------------------------------------------
+
+
+class IndexEntry(BaseModel):
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+async def _document(request: Request) -> dict[str, Any]:
+    """A JSON object; an empty body is an empty one."""
+    body = await read_body(request, _MAX_DOCUMENT)
+    found = read_json(body) if body else {}
+    if not isinstance(found, dict):
+        raise InvalidInput("body: an object is expected", field="body")
+    return found
+
+
+def _parameters(document: dict[str, Any]) -> dict[str, Any]:
+    found = document.get("parameters")
+    if found is not None and not isinstance(found, dict):
+        raise InvalidInput("parameters: an object is expected", field="parameters")
+    return found or {}
+
+
+def _json_body(properties: dict[str, object]) -> dict[str, object]:
+    schema = {"type": "object", "properties": properties}
+    return {"requestBody": {"required": False, "content": {"application/json": {"schema": schema}}}}
+
+
+_PLACE: dict[str, object] = {
+    "parameters": {
+        "type": "object",
+        "properties": {"gpu": {"type": "string", "description": "One GPU instance; default: all"}},
+    }
+}  # fmt: skip
+
+
+@router.post("/repository/index", openapi_extra=_json_body({"ready": {"type": "boolean", "description": "Only those that are ready"}}))
+async def repository_index(gateway: TheGateway, caller: ReadKey, request: Request) -> list[IndexEntry]:
+    """The project's functions. One without a revision whose first run succeeded is unavailable."""
+    only_ready = (await _document(request)).get("ready", False)
+    if not isinstance(only_ready, bool):
+        raise InvalidInput("ready: true or false is expected", field="ready")
+    entries = sorted((one for one in gateway.catalog.functions.values() if one.project == caller.project), key=lambda one: one.name)
+    index = []
+    for entry in entries:
+        if entry.revision:
+            index.append(IndexEntry(name=entry.name, version=str(entry.revision), state="READY", reason=""))
+        elif not only_ready:
+            index.append(IndexEntry(name=entry.name, version="", state="UNAVAILABLE", reason="no revision's first run has succeeded"))
+    return index
+
+
+async def _gpu(request: Request) -> schemas.PlaceBody:
+    """Where to load or unload. Raises Unsupported for a configuration or files that came with the request."""
+    parameters = _parameters(await _document(request))
+    for name in parameters:
+        if name == "config" or name.startswith("file:"):
+            raise Unsupported("A model is deployed with `smore deploy`, not by its loading: no config or files are taken.", field=name)
+    gpu = parameters.get("gpu")
+    if gpu is not None and not isinstance(gpu, str):
+        raise InvalidInput("parameters.gpu: the name of a GPU instance is expected", field="parameters.gpu")
+    return schemas.PlaceBody(gpu=gpu)
+
+
+@router.post("/repository" + _MODEL + "/load", openapi_extra=_json_body(_PLACE), response_class=Response)
+async def load(gateway: TheGateway, caller: AdminKey, trail: TheTrail, request: Request, model: str) -> Response:
+    """Load the function before it is called. Answers when an instance of it is warm; 503 where none is within a minute."""
+    placed = await functions.warm(gateway, caller, trail, model, await _gpu(request))
+    entry, _ = await gateway.function(caller.project, model)
+    until = time.monotonic() + LOAD_S
+    while not await run_in_threadpool(_is_warm, gateway, entry, placed.gpus):
+        if time.monotonic() > until:
+            raise Unavailable
+        await asyncio.sleep(_LOOK_S)
+    return Response()
+
+
+def _is_warm(gateway: Gateway, entry: FunctionEntry, gpus: list[str]) -> bool:
+    return any(
+        (one.function, one.revision) == (entry.key, entry.revision) and one.state is not WarmState.LOADING
+        for report in gateway.fleet().reports()
+        if report.gpu in gpus
+        for one in report.warm
+    )
+
+
+@router.post("/repository" + _MODEL + "/unload", openapi_extra=_json_body(_PLACE), response_class=Response)
+async def unload(gateway: TheGateway, caller: AdminKey, trail: TheTrail, request: Request, model: str) -> Response:
+    """End the function's idle warm instances. It stays deployed, so it stays ready: whoever calls it next waits for its load."""
+    await functions.offload(gateway, caller, trail, model, await _gpu(request))
+    return Response()
+
+
+# --- what is not served -------------------------------------------------------------------------------------------------------------------
+
+
+async def _unsupported() -> None:
+    raise Unsupported(
+        "This extension (shared memory, trace or log settings, text generation) is not served here; GET /v2 names those that are."
+    )
+
+
+for _path in (
+    "/systemsharedmemory/{rest:path}", "/cudasharedmemory/{rest:path}", "/trace/setting", "/logging", _MODEL + "/trace/setting",
+    _MODEL + "/generate", _MODEL + "/generate_stream", _VERSION + "/generate", _VERSION + "/generate_stream",
+):  # fmt: skip
+    router.add_api_route(_path, _unsupported, methods=["GET", "POST"], include_in_schema=False)
+
+
+# --- inference ----------------------------------------------------------------------------------------------------------------------------
+
+
+async def infer(request: Request, model: str, version: str | None = None) -> Response:
+    """
+    Run the function and wait for its end: at most until its deadline, and at most a minute (504 with the invocation's id).
+
+    JSON, or JSON and then raw tensors (`Inference-Header-Content-Length`), `gzip` or `deflate` both ways. `parameters`: `timeout`
+    (microseconds) and `smore_deadline_ms` set the deadline; `priority` is taken and has no effect, the nearest deadline goes first (there
+    is one level, 0, and the answer to a request that named another says so); `binary_data_output` asks for all outputs as bytes. A
+    function of JSON values has one input, `input`, BYTES of shape [1]: a JSON text.
+    """
+    began = time.perf_counter()
+    scope = request.scope
+    gateway: Gateway = scope["app"].state.gateway
+    authorization = api_key = accepted = None
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            authorization = value
+        elif name == b"x-api-key":
+            api_key = value
+        elif name == b"accept-encoding":
+            accepted = value
+    key = gateway.access.caller(authorization, api_key, Scope.INVOKE)
+    entry, spec = await _revision(gateway, key.project, model, version)
+    try:
+        call, inference = await read_inference(request, gateway, key, entry, spec)
+        told = await _run(call, began)
+        if told.reply is None:
+            raise StillRunning(f"The wait has ended; ask at /v1/invocations/{told.id}.", id=told.id, state=told.state)
+        result = result_of(told.reply, await invocations.gate_now(gateway, entry.key, told.reply))
+        coding = _coding(accepted) if accepted is not None else ""
+        if (coding or not inference.binary) and len(result.body) > _LARGE_ANSWER:
+            body, size = await run_in_threadpool(_written, result, inference, entry, coding)
+        else:
+            body, size = _written(result, inference, entry, coding)
+    except Ended:
+        raise
+    except CallerError as error:
+        REFUSALS.labels(entry.key, error.code).inc()
+        raise
+    headers = [
+        RAW_TYPE if size is not None else JSON_TYPE,
+        (b"server-timing", server_timing(told.reply, result)),
+        (b"smore-invocation", told.id.encode()),
+    ]
+    if size is not None:
+        headers.append((b"inference-header-content-length", b"%d" % size))
+    if coding:
+        headers.append((b"content-encoding", coding.encode()))
+    if told.replayed:
+        headers.append((b"idempotency-replayed", b"true"))
+    return Answer(200, body, call.request_id, headers)
+
+
+async def _run(call: Call, began: float) -> invocations.Told:
+    """Queue it and wait; what Redis forgets in its own restart is queued again, for what is left of its time."""
+    told = await invocations.run(call, call.wait_s or 0.0, began)
+    while told.reply is not None and told.reply.cause == Cause.PAYLOAD_LOST:
+        waited_s = time.perf_counter() - began
+        left_us = call.slo_us - int(waited_s * 1e6)
+        if left_us <= 0:
+            break
+        told = await invocations.run(replace(call, slo_us=left_us), max(0.0, (call.wait_s or 0.0) - waited_s), began)
+    return told
+
+
+def _written(result: Any, inference: codec.Inference, entry: FunctionEntry, coding: str) -> tuple[bytes, int | None]:
+    body, size = codec.write(result, inference, entry.name, entry.revision)
+    return codec.compress(body, coding) if coding else body, size
+
+
+def _coding(accepted: bytes) -> str:
+    """
+    The one content coding that the caller asks for, '' where it leaves the choice.
+
+    A list of several is what HTTP libraries send by themselves, and tensors hardly shrink: they go as they are.
+    """
+    wanted = accepted.decode("latin-1").strip().lower()
+    return wanted if wanted in codec.CODINGS else ""
+
+
+# For the API's description: api/app.py takes these requests a shorter way.
+async def _infer_model(request: Request, model: str) -> Response:
+    return await infer(request, model)
+
+
+async def _infer_version(request: Request, model: str, version: str) -> Response:
+    return await infer(request, model, version)
+
+
+def _object(required: tuple[str, ...], **properties: object) -> dict[str, object]:
+    return {"type": "object", "required": list(required), "properties": properties}
+
+
+_TEXT, _FREE = {"type": "string"}, {"type": "object"}
+_TENSOR = {
+    "name": _TEXT, "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+    "datatype": {"type": "string", "enum": list(DATATYPES)},
+}  # fmt: skip
+_BINARY = {"type": "integer", "minimum": 0, "description": "Bytes after the JSON that are this tensor; then there is no `data`"}
+_REQUEST = _object(
+    ("inputs",), id=_TEXT, parameters=_FREE,
+    inputs={"type": "array", "minItems": 1, "items": _object(
+        ("name", "shape", "datatype"), **_TENSOR, parameters=_object((), binary_data_size=_BINARY), data={"type": "array", "items": {}}
+    )},
+    outputs={"type": "array", "items": _object(("name",), name=_TEXT, parameters=_object((), binary_data={"type": "boolean"}))},
+)  # fmt: skip
+_ANSWER = _object(
+    ("model_name", "model_version", "outputs"), model_name=_TEXT, model_version=_TEXT, id=_TEXT, parameters=_FREE,
+    outputs={"type": "array", "items": _object(
+        ("name", "shape", "datatype"), **_TENSOR, parameters=_object((), binary_data_size=_BINARY), data={"type": "array", "items": {}}
+    )},
+)  # fmt: skip
+_BYTES_BODY = {
+    "schema": {"type": "string", "format": "binary", "description": "The JSON, then the tensors whose `binary_data_size` it names"}
+}
+
+
+def _header(name: str, description: str, kind: str = "string") -> dict[str, object]:
+    return {"name": name, "in": "header", "required": False, "schema": {"type": kind}, "description": description}
+
+
+_DESCRIPTION: dict[str, Any] = {
+    "parameters": [
+        _header("Inference-Header-Content-Length", "Bytes of the body that are JSON; default: all", "integer"),
+        _header("Content-Encoding", "`gzip` or `deflate`"),
+        _header("Accept-Encoding", "`gzip` or `deflate`, alone"),
+        _header("Idempotency-Key", invocations.IDEMPOTENCY),
+        _header("traceparent", "W3C trace context"),
+    ],
+    "requestBody": {
+        "required": True, "content": {"application/json": {"schema": _REQUEST}, "application/octet-stream": _BYTES_BODY},
+    },
+    "responses": {
+        "200": {
+            "description": "The outputs",
+            "headers": {
+                "Server-Timing": {"schema": _TEXT, "description": "queue, schedule, dispatch, load, run"},
+                "Smore-Invocation": {"schema": _TEXT, "description": "The invocation's id"},
+            },
+            "content": {"application/json": {"schema": _ANSWER}, "application/octet-stream": _BYTES_BODY},
+        },
+        "default": {
+            "description": "What went wrong: RFC 9457 and `error`",
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        },
+    },
+    "security": [{"HTTPBearer": []}, {"APIKeyHeader": []}],
+}  # fmt: skip
+_HOW: dict[str, Any] = {"methods": ["POST"], "openapi_extra": _DESCRIPTION, "response_model": None}
+_HOW["description"] = cleandoc(infer.__doc__ or "")
+router.add_api_route(_MODEL + "/infer", _infer_model, name="infer_model", **_HOW)
+router.add_api_route(_VERSION + "/infer", _infer_version, name="infer_version", **_HOW)

@@ -1,0 +1,309 @@
+"""
+What one client may take of the gateway before its request is understood: connections, time and bytes.
+
+uvicorn bounds how long a connection idles after an answer, and nothing else: neither the time and size of a request's
+head, nor the time of its body or of reading its answer, nor the number of connections, neither of all nor of one
+sender. :class:`Connection` is its protocol with those bounds, told by ``SMORE_API__*``
+(:class:`smore.process.settings.ApiSettings`). A request that keeps them pays two additions; once a second all
+connections are looked at.
+"""
+
+import asyncio
+import os
+import resource
+from collections.abc import Collection
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
+from typing import Any, ClassVar, Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from api.errors import problem
+from smore.process.observability import logger
+from smore.process.settings import ApiSettings
+
+log = logger("api.server.connections")
+
+#: How often connections are looked at, seconds.
+LOOK_S: Final = 1.0
+#: Headers of one request.
+MAX_HEADERS: Final = 128
+#: Requests that may wait behind another on one connection.
+MAX_PIPELINED: Final = 32
+#: What is still sent after an answer that was given early is thrown away for so long, seconds: closing at once would reset the connection,
+#: and a reset may overtake the answer (RFC 9112, section 9.6).
+LINGER_S: Final = 2.0
+#: Descriptors of this process that are no connections: Redis, Postgres, files.
+RESERVED: Final = 256
+
+_CLOSE: Final = {"Connection": "close"}
+
+
+class _Transport:
+    """The socket as uvicorn sees it: the same, but one whose request has not been read to its end is not closed at once."""
+
+    __slots__ = ("_connection", "_socket", "get_extra_info", "pause_reading", "resume_reading", "set_protocol", "write")
+
+    def __init__(self, socket: asyncio.Transport, connection: "Connection") -> None:
+        self._socket = socket
+        self._connection = connection
+        # Bound here, so that the way of an ordinary request is as long as without this object.
+        self.write = socket.write
+        self.get_extra_info = socket.get_extra_info
+        self.pause_reading = socket.pause_reading
+        self.resume_reading = socket.resume_reading
+        self.set_protocol = socket.set_protocol
+
+    def is_closing(self) -> bool:
+        return self._connection.lingers or self._socket.is_closing()
+
+    def close(self) -> None:
+        self._connection.end()
+
+
+class Connection(HttpToolsProtocol):
+    """
+    One client's connection. Made by :func:`protocol`, which gives it its ``bounds``; ``most``: how many there may be; ``senders``: those
+    that are there by :func:`sender_of`, proxies' aside.
+    """
+
+    bounds: ClassVar[ApiSettings]
+    most: ClassVar[int]
+    senders: ClassVar[dict[str, set["Connection"]]]
+    #: Whether somebody looks at the server's connections already.
+    _watched: ClassVar[bool] = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lingers = False
+        self._socket: asyncio.Transport | None = None
+        #: Who sends, '' = nobody in particular.
+        self._sender = ""
+        #: When what the connection does now began: waiting for a request, a head, a body, an answer, lingering.
+        self._since = 0.0
+        self._in_head = False
+        #: Bytes of the head in pieces after its first, of the piece that is read now, of all pieces, and those before the body.
+        self._head = self._piece = self._fed = self._before_body = 0
+        #: What the socket has not taken yet of what was written, and since when that has not changed.
+        self._unsent, self._unsent_at = 0, 0.0
+
+    # ---- what uvicorn and the parser call ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        self._socket = transport
+        self._since = self.loop.time()
+        super().connection_made(_Transport(transport, self))  # type: ignore[arg-type]  # all of it that uvicorn uses
+        peer = transport.get_extra_info("peername")
+        self._sender = sender_of(peer[0], self.bounds.proxies) if isinstance(peer, tuple) else ""
+        if not (self._has_room_of_its_sender() and self._has_room(self.connections, self.most)):
+            self._refuse(_crowded())
+        elif not self._watched:
+            type(self)._watched = True
+            self.loop.call_later(LOOK_S, self._look_at_all, self.loop, self.connections)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        of_sender = self.senders.get(self._sender)
+        if of_sender is not None:
+            of_sender.discard(self)
+            if not of_sender:
+                del self.senders[self._sender]
+
+    def data_received(self, data: bytes) -> None:
+        if self.lingers:
+            return
+        began_before, self._piece = self._in_head, len(data)
+        super().data_received(data)
+        self._fed += self._piece
+        if began_before and self._in_head:
+            self._head += self._piece
+            if self._head > self.bounds.max_head_bytes:
+                self._refuse(_large_head())
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head, self._since = True, 0, self.loop.time()
+
+    def on_headers_complete(self) -> None:
+        # What is raised here ends the connection with 400.
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise ValueError("too many requests wait on one connection")
+        self._in_head, self._since, self._before_body = False, self.loop.time(), self._fed + self._piece
+        app, most = self.app, self.bounds.max_head_bytes
+        if len(self.headers) > MAX_HEADERS or (self._head + self._piece > most and self._head_bytes() > most):
+            self.app = _refuse_head
+        try:
+            super().on_headers_complete()
+        finally:
+            self.app = app
+
+    def on_response_complete(self) -> None:
+        self._since = self.loop.time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(problem(status=400, code="malformed", detail=msg, request_id=_request_id(), headers=_CLOSE))
+
+    # ---- its end -------------------------------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Close it when what was written has been sent; of a request whose body still comes, a little later."""
+        assert self._socket is not None
+        if self.cycle is not None and self.cycle.more_body:
+            self._linger()
+        elif not self.lingers:
+            self._socket.close()
+
+    def _linger(self) -> None:
+        assert self._socket is not None
+        if self.lingers or self._socket.is_closing():
+            return
+        self.lingers, self._since = True, self.loop.time()
+        self.flow.resume_reading()
+        self._socket.write_eof()
+
+    def _refuse(self, answer: Response) -> None:
+        """Answer in place of the application and close. Nobody hears it where a whole request still waits for its own answer."""
+        assert self._socket is not None
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or (cycle.more_body and not cycle.response_started and not self.pipeline):
+            head = b"".join(b"%b: %b\r\n" % header for header in answer.raw_headers)
+            self._socket.write(STATUS_LINE[answer.status_code] + head + b"\r\n" + bytes(answer.body))
+        if cycle is not None:
+            # The application reads that its caller has gone, and whatever it answers goes nowhere.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._linger()
+
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
+    def _has_room_of_its_sender(self) -> bool:
+        if not self._sender:
+            return True
+        of_sender = self.senders.setdefault(self._sender, set())
+        of_sender.add(self)
+        return self._has_room(of_sender, min(self.bounds.max_connections_per_sender, self.most))
+
+    def _has_room(self, among: Collection[object], most: int) -> bool:
+        """
+        Whether ``among`` it there are ``most`` at the most. Beyond that those that have waited longest for a request are closed to make it
+        so, some at a time because finding them takes a look at all of them.
+        """
+        if len(among) <= most:
+            return True
+        waiting = sorted((one for one in among if isinstance(one, Connection) and one is not self and one.waits), key=_age)
+        for one in waiting[: max(1, most // 64)]:
+            one.end()
+        return bool(waiting)
+
+    # ---- once a second -------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether it asks for nothing now: no request, or one that is not whole."""
+        return not self.lingers and (self._in_head or self.cycle is None or self.cycle.response_complete)
+
+    @classmethod
+    def _look_at_all(cls, loop: asyncio.AbstractEventLoop, connections: set[Any]) -> None:
+        now = loop.time()
+        for one in tuple(connections):
+            one.look(now)
+        loop.call_later(LOOK_S, cls._look_at_all, loop, connections)
+
+    def look(self, now: float) -> None:
+        """End it where it is overdue."""
+        assert self._socket is not None
+        bounds, socket, cycle = self.bounds, self._socket, self.cycle
+        unsent, for_s = socket.get_write_buffer_size(), now - self._since
+        if unsent != self._unsent:
+            self._unsent, self._unsent_at = unsent, now
+        elif unsent and now - self._unsent_at > bounds.stall_s:
+            socket.abort()
+            return
+        if self.lingers:
+            if for_s > LINGER_S:
+                socket.abort()
+        elif socket.is_closing():
+            return
+        elif self._in_head:
+            if for_s > bounds.head_s:
+                self._refuse(_late("head", bounds.head_s))
+        elif cycle is None:
+            if for_s > bounds.head_s:
+                socket.close()
+        elif cycle.response_complete:
+            # A body that nobody reads any more comes on, or nothing but empty lines.
+            if for_s > (LINGER_S if cycle.more_body else bounds.keep_alive_s + LOOK_S):
+                socket.abort()
+        elif cycle.more_body:
+            if self.flow.read_paused:
+                # The gateway itself lets it wait.
+                self._since += LOOK_S
+            elif for_s > bounds.stall_s + (self._fed - self._before_body) / bounds.min_bytes_per_s:
+                self._refuse(_late("body", bounds.stall_s))
+
+
+def _age(one: Connection) -> float:
+    return one._since
+
+
+@lru_cache(4096)
+def sender_of(address: str, proxies: tuple[str, ...]) -> str:
+    """
+    Whom an address counts for: itself, of IPv6 its network of 64 bits, in which a host takes what addresses it likes (RFC 4862); '' where
+    it stands for many, being one of ``proxies`` (addresses and networks).
+    """
+    found = ip_address(address.partition("%")[0])
+    mapped = found.ipv4_mapped if found.version == 6 else None
+    found = mapped or found
+    if any(found in ip_network(proxy) for proxy in proxies):
+        return ""
+    return str(found) if found.version == 4 else str(ip_network((found, 64), strict=False))
+
+
+def protocol(bounds: ApiSettings) -> type[Connection]:
+    """The protocol for a server with these bounds. Raises the process's own limit of descriptors as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = bounds.max_connections + RESERVED
+    if soft < wanted:
+        soft = min(wanted, hard) if hard != resource.RLIM_INFINITY else wanted
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    most = min(bounds.max_connections, max(1, soft - RESERVED))
+    if most < bounds.max_connections:
+        log.warning("fewer connections than set: too few descriptors", connections=most, descriptors=soft)
+    return type("BoundedConnection", (Connection,), {"bounds": bounds, "most": most, "senders": {}})
+
+
+# --- answers ------------------------------------------------------------------------------------------------------------------------------
+
+
+def _request_id() -> str:
+    return os.urandom(12).hex()
+
+
+def _large_head() -> Response:
+    return problem(
+        status=431, code="head_too_large", detail="The request's line and headers are more than is taken here.",
+        request_id=_request_id(), headers=_CLOSE,
+    )  # fmt: skip
+
+
+def _late(what: str, within_s: float) -> Response:
+    return problem(
+        status=408, code="too_slow", detail=f"The request's {what} did not come within {within_s:g} s.", request_id=_request_id(),
+        headers=_CLOSE,
+    )  # fmt: skip
+
+
+def _crowded() -> Response:
+    return problem(
+        status=503, code="unavailable", detail="The gateway has as many connections as it may, yours or all.", request_id=_request_id(),
+        headers={"Retry-After": "1", **_CLOSE},
+    )  # fmt: skip
+
+
+async def _refuse_head(scope: Scope, receive: Receive, send: Send) -> None:
+    await _large_head()(scope, receive, send)

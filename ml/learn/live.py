@@ -1,0 +1,495 @@
+"""
+Measured rows out of the running platform: what executions and job windows in Postgres say of pairs and of several at a
+time (digest A13).
+
+A measurement counts only where the co-runners did not change while it lasted, so that it says what they cost and
+nothing else:
+
+* **A function beside one training.** Runs that were warm, succeeded, and had the GPU instance to themselves but for one serverful job,
+  which was there before and after. From :data:`MIN_RUNS` of them in a cell (function's model and rows, training's workload, place) comes
+  one row: their P99 over the P99 alone. Alone is the same workload on the same place without a job, if it ran as often, else its profile.
+* **A training beside one function.** Windows with :data:`MIN_ITERATIONS` shared iterations in which one function alone ran, never two
+  at once, and for :data:`COVER` of those iterations' time: an iteration counts as shared as soon as a function touches it, and a function
+  that is at work half of the time costs half of what the table means. The reference is the mean without a function, else the profile.
+* **Several at a time.** The same of a fixed set of co-runners, two or more: functions with their rows, each as often as
+  it ran at once, and at most one training. For :data:`COVER` of the run's time, or of the shared iterations' time,
+  exactly these functions were at work. A run is at work for as long as it computed (``run_s``), counted back from its
+  end: an execution begins with a wait for its instance, which is no load. Each set has rows of its own, from as many
+  runs or iterations as a pair needs.
+
+Passed over, and counted: runs beside which the functions changed, or one was cold, failed or is not named; runs that
+noted functions beside them of which there is no execution; two functions without a training, which are a pair of the
+direction that the platform does not measure; windows in which no set was there for long enough. A long run meets a
+change more often than a short one of the same set, so what is left is a little too favourable.
+
+A cell has a row an hour at most (:data:`ROW_S`), of all that was measured since its last: what a busy platform learns from stays small.
+
+What else ran is known from the executions themselves, failed and cold ones too, from what the worker noted at the start, and from the
+lives of the jobs. A revision names its model in ``spec.profile.model``, a job its workload in the tag ``workload``; what is not named is
+passed over and counted. Rows of different devices or sharing modes never come together.
+"""
+
+import json
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TypeAlias
+
+from sqlalchemy import Engine, text
+
+from ml.measure.rows import BadRow, Profile, Solo, Timing, Workload
+from smore.postgres.history import JOB_WINDOW_S
+
+#: Rows of version 1 are of pairs alone.
+VERSION: Final = 2
+_READ: Final = (1, VERSION)
+
+#: Runs in a cell before their P99 means something (A13).
+MIN_RUNS: Final = 100
+#: Iterations in a window before their mean does (A13).
+MIN_ITERATIONS: Final = 20
+#: Share of the time of a run or of shared iterations in which the functions of a set were at work.
+COVER: Final = 0.9
+#: Seconds between two rows of a cell.
+ROW_S: Final = 3600.0
+#: A job's start and end are written down when its worker has reported them: what ran within this of either is left out. Seconds.
+EDGE_S: Final = 5.0
+#: How old an execution must be before it is looked at: what began later may have ended, and be recorded, later. Seconds.
+SETTLED_S: Final = 60.0
+#: How far a look goes back at most, seconds and executions: a bound of its cost.
+LOOK_BACK_S: Final = 6 * 3600.0
+MOST_RUNS: Final = 100_000
+
+PlaceKey: TypeAlias = tuple[str, str]
+#: Place, direction, victim, co-runners: the training first if it is one of them, the functions sorted.
+Cell: TypeAlias = tuple[PlaceKey, str, Workload, tuple[Workload, ...]]
+#: Solo rows of each place.
+Alone: TypeAlias = Mapping[PlaceKey, Mapping[Workload, Solo]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """
+    What the platform measured of one victim beside the same co-runners: ``aggressor`` and, of several at a time,
+    ``others``.
+
+    ``direction`` is the victim's role; in a pair the aggressor has the other one. ``seconds`` beside them and
+    ``alone_s`` without them, of ``n`` and ``alone_n`` runs or iterations: P99 of a function, mean of a training.
+    ``alone_from`` tells where the reference is from. ``at`` is the time of the last one, epoch seconds.
+    """
+
+    place: PlaceKey
+    direction: Literal["training", "function"]
+    victim: Workload
+    aggressor: Workload
+    n: int
+    seconds: float
+    alone_s: float
+    alone_n: int
+    alone_from: Literal["live", "profile"]
+    at: float
+    others: tuple[Workload, ...] = ()
+
+    @property
+    def beside(self) -> tuple[Workload, ...]:
+        """All co-runners."""
+        return self.aggressor, *self.others
+
+    @property
+    def cell(self) -> Cell:
+        return self.place, self.direction, self.victim, self.beside
+
+    @property
+    def degradation(self) -> float:
+        """Eq. 1 as a fraction, raw."""
+        return self.seconds / self.alone_s - 1.0
+
+    def document(self) -> dict[str, Any]:
+        """Its JSON form, as ``smore.postgres.predictors`` stores it; :func:`parse` reads it back."""
+        return asdict(self) | {
+            "row": "observed", "version": VERSION, "place": {"device": self.place[0], "sharing_mode": self.place[1]},
+            "at": datetime.fromtimestamp(self.at, UTC).isoformat(),
+        }  # fmt: skip
+
+
+def parse(document: Mapping[str, Any]) -> Observed:
+    """Raises BadRow, KeyError, TypeError or ValueError for what is not one."""
+    if document.get("version") not in _READ or document.get("row") != "observed":
+        raise BadRow(f"an observed row of version {VERSION} or before is expected, not {document.get('row')!r} {document.get('version')!r}")
+    values = {key: value for key, value in document.items() if key not in ("row", "version")}
+    found = Observed(
+        **values | {
+            "place": (values["place"]["device"], values["place"]["sharing_mode"]), "victim": Workload(**values["victim"]),
+            "aggressor": Workload(**values["aggressor"]), "at": datetime.fromisoformat(values["at"]).timestamp(),
+            "others": tuple(Workload(**other) for other in values.get("others", ())),
+        }
+    )  # fmt: skip
+    if found.direction not in ("training", "function"):
+        raise BadRow(f"the direction is {found.direction!r}")
+    if not all(math.isfinite(seconds) and seconds > 0 for seconds in (found.seconds, found.alone_s)):
+        raise BadRow(f"{found.seconds} s beside and {found.alone_s} s alone: positive times are expected")
+    return found
+
+
+# ---- what is in Postgres -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """
+    One batch on a GPU instance from ``start`` to ``end`` (epoch seconds), of which it computed ``run_s``.
+
+    ``model`` is ``architecture/size``, '' = not named. ``sound``: it was warm and succeeded. ``beside``: other functions ran at its start;
+    ``jobs``: the serverful jobs that did.
+    """
+
+    gpu: str
+    place: PlaceKey
+    model: str
+    rows: int
+    run_s: float
+    start: float
+    end: float
+    sound: bool
+    beside: bool
+    jobs: tuple[str, ...]
+
+    @property
+    def workload(self) -> Workload:
+        return _function(self.model, self.rows)
+
+    @property
+    def worked_from(self) -> float:
+        """It computed from then to its end, but for what its report took."""
+        return max(self.start, self.end - self.run_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A serverful job; ``workload`` None = not named. ``began`` and ``ended`` as its worker reported them, inf = not yet."""
+
+    id: str
+    gpus: tuple[str, ...]
+    workload: Workload | None
+    created: float
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A job's iterations over the ``window_s`` before ``end`` (smore.postgres.rows.JobWindowRow), means in seconds."""
+
+    job: str
+    gpu: str
+    place: PlaceKey
+    end: float
+    window_s: float
+    solo_s: float
+    solo_count: int
+    shared_s: float
+    shared_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """A piece of the past."""
+
+    runs: Sequence[Run] = ()
+    jobs: Sequence[Job] = ()
+    windows: Sequence[Window] = ()
+
+
+_RUNS = """
+WITH newest AS (
+    SELECT * FROM executions
+    WHERE finished_at >= :since AND finished_at < :until AND coalesce(started_at, claimed_at) IS NOT NULL
+    ORDER BY finished_at DESC LIMIT :most
+)
+SELECT e.gpu, max(e.device), max(e.sharing_mode), max(r.spec -> 'profile' ->> 'model'), max(e.rows), max(e.run_s),
+    extract(epoch FROM min(coalesce(e.started_at, e.claimed_at)))::float8, extract(epoch FROM max(e.finished_at))::float8,
+    bool_and(e.state = 'succeeded' AND e.cold IS FALSE AND e.run_s > 0 AND e.rows > 0 AND e.started_at IS NOT NULL),
+    bool_or(coalesce(e.co_runners, '[]') <> '[]'), max(coalesce(e.jobs, '[]')::text)
+FROM newest AS e
+LEFT JOIN invocations AS i ON i.id = e.invocation
+LEFT JOIN revisions AS r ON r.project = e.project AND r.function = e.function AND r.number = i.revision
+GROUP BY e.gpu, coalesce(e.decision_id::text, e.invocation || '/' || e.attempt)
+"""
+
+_JOBS = """
+SELECT id, gpus, tags ->> 'workload', extract(epoch FROM created_at)::float8, extract(epoch FROM started_at)::float8,
+    extract(epoch FROM ended_at)::float8
+FROM jobs WHERE coalesce(ended_at, 'infinity') >= :since
+"""
+
+_WINDOWS = """
+SELECT job, gpu, device, sharing_mode, extract(epoch FROM at)::float8, window_s, solo_s, solo_count, shared_s, shared_count
+FROM job_windows WHERE at >= :since AND at < :until ORDER BY at
+"""
+
+
+def read(engine: Engine, *, since: float, until: float) -> History:
+    """What ended within [since, until), epoch seconds; the newest :data:`MOST_RUNS` executions of it."""
+    bounds = {"since": datetime.fromtimestamp(since, UTC), "until": datetime.fromtimestamp(until, UTC)}
+    with engine.connect() as connection:
+        runs = [
+            Run(
+                gpu=gpu, place=(device or "", mode or ""), model=model or "", rows=rows or 0, run_s=run_s or 0.0, start=start, end=end,
+                sound=bool(sound), beside=beside, jobs=tuple(json.loads(jobs)),
+            )
+            for gpu, device, mode, model, rows, run_s, start, end, sound, beside, jobs in connection.execute(
+                text(_RUNS), bounds | {"most": MOST_RUNS}
+            )
+        ]  # fmt: skip
+        jobs = [
+            Job(
+                id=id_, gpus=tuple(gpus), workload=_training(workload), created=created,
+                began=math.inf if began is None else began, ended=math.inf if ended is None else ended,
+            )
+            for id_, gpus, workload, created, began, ended in connection.execute(text(_JOBS), {"since": bounds["since"]})
+        ]  # fmt: skip
+        windows = [
+            Window(
+                job=job, gpu=gpu, place=(device, mode), end=at + JOB_WINDOW_S, window_s=window_s, solo_s=solo_s, solo_count=solo_count,
+                shared_s=shared_s, shared_count=shared_count,
+            )
+            for job, gpu, device, mode, at, window_s, solo_s, solo_count, shared_s, shared_count in connection.execute(
+                text(_WINDOWS), bounds
+            )
+        ]  # fmt: skip
+    return History(runs=runs, jobs=jobs, windows=windows)
+
+
+def _function(name: str, rows: int) -> Workload:
+    model, preset = name.split("/")
+    return Workload(model=model, preset=preset, role="function", batch=rows)
+
+
+def _training(name: str | None) -> Workload | None:
+    parts = (name or "").split("/")
+    if len(parts) != 4 or parts[2] != "training" or not parts[3].isdecimal():
+        return None
+    return Workload(model=parts[0], preset=parts[1], role="training", batch=int(parts[3]))
+
+
+# ---- what it says ------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """Rows that came out, and how many runs and windows were passed over for what."""
+
+    rows: Sequence[Observed] = ()
+    passed: Mapping[str, int] = field(default_factory=dict)
+
+
+def live_rows(history: History, alone: Alone, before: Iterable[Observed] = ()) -> Live:
+    """
+    The rows of a piece of history. Cells whose workloads ``alone`` does not have are passed over: nothing could be learned from them.
+
+    ``before`` are the rows that were made already: a cell goes on after the last of its own, so that no run counts twice.
+    """
+    passed: Counter[str] = Counter()
+    seen: dict[Cell, float] = {}
+    for row in before:
+        seen[row.cell] = max(row.at, seen.get(row.cell, -math.inf))
+    rows = [*_functions(history, alone, seen, passed), *_trainings(history, alone, seen, passed)]
+    rows = [row for row in rows if row.at >= seen.get(row.cell, -math.inf) + ROW_S]
+    return Live(rows=rows, passed=dict(sorted(passed.items())))
+
+
+def undisturbed(history: History, passed: "Counter[str] | None" = None) -> Iterator[tuple[Run, Workload | None, tuple[Workload, ...]]]:
+    """
+    Runs whose co-runners did not change, with the training beside them (None: there was none) and the functions
+    (sorted).
+
+    By GPU instance, in order of time.
+    """
+    count: Counter[str] = Counter() if passed is None else passed
+    lives = _jobs_by_gpu(history.jobs)
+    for gpu, runs in _runs_by_gpu(history.runs).items():
+        earlier: list[Run] = []
+        for position, run in enumerate(runs):
+            earlier = [one for one in earlier if one.end > run.start]
+            later = runs[position + 1 : bisect_left(runs, run.end, lo=position + 1, key=lambda one: one.start)]
+            others = [*earlier, *later]
+            earlier.append(run)
+            if not run.sound:
+                count["not warm or not succeeded"] += 1
+            elif not run.model:
+                count["function not named"] += 1
+            elif run.beside and not others:
+                count["functions beside not recorded"] += 1
+            elif (functions := _functions_beside(run, others)) is None:
+                count["functions beside changed or not known"] += 1
+            elif (there := _steady(run.start, run.end, run.jobs, lives.get(gpu, []))) is None:
+                count["jobs changed or several"] += 1
+            elif there and there[0].workload is None:
+                count["job not named"] += 1
+            elif len(functions) == 1 and not there:
+                count["two functions without a training"] += 1
+            else:
+                yield run, there[0].workload if there else None, functions
+
+
+def _functions_beside(run: Run, others: Sequence[Run]) -> tuple[Workload, ...] | None:
+    """The functions that were at work beside a run for :data:`COVER` of its time; () where nothing else ran, None where they changed."""
+    if not others:
+        return ()
+    if not all(other.sound and other.model for other in others):
+        return None
+    at_work = _at_work(others, run.worked_from, run.end)
+    functions, seconds = max(at_work.items(), key=lambda item: item[1])
+    steady = functions and seconds >= COVER * (run.end - run.worked_from)
+    return tuple(sorted(_function(*one) for one in functions)) if steady else None
+
+
+def _at_work(runs: Iterable[Run], start: float, end: float) -> dict[tuple[tuple[str, int], ...], float]:
+    """
+    How many seconds of [start, end) each set of functions was at work; () = none.
+
+    A set has the model and the rows of each, sorted, as often as it ran at once. They are not workloads, because it is
+    asked for very often.
+    """
+    changes = []
+    for run in runs:
+        began, ended = max(start, run.worked_from), min(end, run.end)
+        if began < ended:
+            changes += [(began, True, run.model, run.rows), (ended, False, run.model, run.rows)]
+    found: dict[tuple[tuple[str, int], ...], float] = defaultdict(float)
+    here: list[tuple[str, int]] = []
+    last = start
+    for moment, begins, model, rows in sorted(changes):
+        found[tuple(here)] += moment - last
+        last = moment
+        if begins:
+            insort(here, (model, rows))
+        else:
+            here.remove((model, rows))
+    found[()] += end - last
+    return found
+
+
+def _runs_by_gpu(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.start):
+        found[run.gpu].append(run)
+    return found
+
+
+def _jobs_by_gpu(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    found: dict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        for gpu in job.gpus:
+            found[gpu].append(job)
+    return found
+
+
+def _steady(start: float, end: float, noted: Sequence[str], jobs: Sequence[Job]) -> list[Job] | None:
+    """The one job (or none) that was there all the time and that the worker saw too; None where that cannot be said."""
+    there = [job for job in jobs if job.created < end and job.ended > start]
+    if {job.id for job in there} != set(noted) or len(there) > 1:
+        return None
+    lasting = all(start >= job.began + EDGE_S and end <= job.ended - EDGE_S for job in there)
+    return there if lasting else None
+
+
+def _functions(history: History, alone: Alone, seen: Mapping[Cell, float], passed: "Counter[str]") -> Iterator[Observed]:
+    shared: dict[Cell, list[Run]] = defaultdict(list)
+    solo: dict[tuple[PlaceKey, Workload], list[float]] = defaultdict(list)
+    for run, training, functions in undisturbed(history, passed):
+        beside = functions if training is None else (training, *functions)
+        if not {run.workload, *beside} <= alone.get(run.place, {}).keys():
+            passed["not profiled here"] += 1
+        elif not beside:
+            solo[run.place, run.workload].append(run.run_s)
+        else:
+            shared[run.place, "function", run.workload, beside].append(run)
+    for cell, runs in shared.items():
+        place, _, function, beside = cell
+        new = [run for run in runs if run.end > seen.get(cell, -math.inf)]
+        if len(new) < MIN_RUNS:
+            passed["too few runs yet"] += len(new)
+            continue
+        timing = Timing.of(run.run_s for run in new)
+        without = solo[place, function]
+        enough = len(without) >= MIN_RUNS
+        reference = Timing.of(without) if enough else alone[place][function].timing
+        yield Observed(
+            place=place, direction="function", victim=function, aggressor=beside[0], others=beside[1:], n=timing.n, seconds=timing.p99,
+            alone_s=reference.p99, alone_n=reference.n, alone_from="live" if enough else "profile", at=max(run.end for run in new),
+        )  # fmt: skip
+
+
+def _trainings(history: History, alone: Alone, seen: Mapping[Cell, float], passed: "Counter[str]") -> Iterator[Observed]:
+    jobs, lives, runs = {job.id: job for job in history.jobs}, _jobs_by_gpu(history.jobs), _runs_by_gpu(history.runs)
+    without: dict[tuple[str, str], Window] = {}
+    free_from: dict[tuple[str, str], float] = {}
+    shared: dict[Cell, list[tuple[Window, Window | None]]] = defaultdict(list)
+    for window in sorted(history.windows, key=lambda window: window.end):
+        key = window.job, window.gpu
+        if window.solo_count >= MIN_ITERATIONS:
+            without[key] = window
+        # Windows overlap: one is reported every ten seconds over the last sixty.
+        if window.shared_count < MIN_ITERATIONS or window.end - window.window_s < free_from.get(key, -math.inf):
+            continue
+        job = jobs.get(window.job)
+        if job is None or job.workload is None:
+            passed["window: job not named"] += 1
+        elif len(job.gpus) > 1:
+            # Its iterations wait for the other GPU instances too.
+            passed["window: job on several GPU instances"] += 1
+        elif not (functions := _fixed_functions(window, job, lives[window.gpu], runs.get(window.gpu, []))):
+            passed["window: co-runners changed"] += 1
+        elif not {job.workload, *functions} <= alone.get(window.place, {}).keys():
+            passed["window: not profiled here"] += 1
+        else:
+            cell: Cell = window.place, "training", job.workload, functions
+            free_from[key] = window.end
+            if window.end - window.window_s >= seen.get(cell, -math.inf):
+                shared[cell].append((window, without.get(key)))
+    for cell, windows in shared.items():
+        place, _, training, functions = cell
+        references = {(one.job, one.gpu, one.end): one for _, one in windows if one is not None}.values()
+        live, profile = _mean((one.solo_s, one.solo_count) for one in references), alone[place][training].timing
+        n, seconds = _mean((window.shared_s, window.shared_count) for window, _ in windows)
+        yield Observed(
+            place=place, direction="training", victim=training, aggressor=functions[0], others=functions[1:], n=n, seconds=seconds,
+            alone_s=live[1] if references else profile.mean, alone_n=live[0] if references else profile.n,
+            alone_from="live" if references else "profile", at=max(window.end for window, _ in windows),
+        )  # fmt: skip
+
+
+def _mean(parts: Iterable[tuple[float, int]]) -> tuple[int, float]:
+    """(count, mean) of parts that are (mean, count) themselves; (0, 0) of none."""
+    listed = list(parts)
+    count = sum(n for _, n in listed)
+    return count, math.fsum(mean * n for mean, n in listed) / count if count else 0.0
+
+
+def _fixed_functions(window: Window, job: Job, jobs: Sequence[Job], runs: Sequence[Run]) -> tuple[Workload, ...]:
+    """The functions that were at work beside the job through the window; () where they changed or cannot be said. ``runs`` by start."""
+    start = window.end - window.window_s
+    if _steady(start, window.end, [job.id], jobs) is None:
+        return ()
+    # No run is longer than its limit; those that began before the window and reach into it are within this.
+    first = bisect_left(runs, start - SETTLED_S, key=lambda run: run.start)
+    inside = [run for run in runs[first : bisect_right(runs, window.end, key=lambda run: run.start)] if run.end > start]
+    if not all(run.sound and run.model and run.place == window.place for run in inside):
+        return ()
+    at_work = _at_work(inside, start, window.end)
+    at_work.pop(())
+    functions, seconds = max(at_work.items(), key=lambda item: item[1], default=((), 0.0))
+    if len(functions) == 1 and (len(at_work) > 1 or any(run.beside for run in inside)):
+        return ()
+    # Iterations that other functions touched are among the shared ones, so this bounds their part too.
+    steady = seconds >= COVER * window.shared_s * window.shared_count
+    return tuple(sorted(_function(*one) for one in functions)) if steady else ()
+
+
+def solo_rows(profiles: Iterable[Profile]) -> Alone:
+    """What :func:`live_rows` takes for ``alone``."""
+    return {profile.place.key: profile.solo for profile in profiles}

@@ -1,0 +1,164 @@
+"""
+What to measure, in which order: any beginning of the plan is as informative as its length allows.
+
+The pairs of the paper's space (8 training models x 4 batches x 8 function models x 4 batches = 1,024) are taken in rounds. A round has
+every training model with every function model once, along the diagonals of a Latin square, each at another batch; the next round moves
+the batches on. So a run that is cut after n pairs has seen every model about equally often.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ml.measure.rows import Role, Workload
+
+#: (training, function) whose degradation over 1..8 concurrent invocations the paper shows (section II-C, figure 3).
+LADDERS = (("deepfm", "mobilenet"), ("vgg16", "deepvit"), ("roberta", "vgg16"))
+#: Models among which the other rows with several functions are drawn: few, so that every weight of Eq. 3 and 4 is met more than once.
+SEVERAL_TRAININGS = ("mobilenet", "vgg16", "bert", "deepfm")
+SEVERAL_FUNCTIONS = ("mobilenet", "deepfm", "resnet50", "roberta")
+#: Positions of batches in the order in which they are taken up, where few are wanted. The first ones are those of the sets of several.
+TRAINING_POSITIONS = (1, 2, 0, 3)
+FUNCTION_POSITIONS = (0, 2, 1, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Workloads to be measured together; a training first. ``repeat`` > 0: measured before."""
+
+    members: tuple[Workload, ...]
+    repeat: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """
+    How many of each kind; ``repeated`` pairs, and as many pairs of functions as said, are measured ``times`` times in all.
+
+    ``positions``: the first rounds of pairs have batches at that many of each model's four positions only, so that few workloads have to
+    be measured alone; 1 = every training at its second batch and every function at its first, as the sets of several functions have them.
+    ``pairs_first``: no other kind before the pairs are done.
+    """
+
+    pairs: int = 240
+    functions: int = 64
+    several: int = 60
+    repeated: int = 20
+    repeated_functions: int = 10
+    times: int = 5
+    k_max: int = 4
+    positions: int | None = None
+    pairs_first: bool = False
+
+
+class Plan:
+    """
+    ``batches(model, role)`` gives the four batches of a model. Deterministic for a seed.
+
+    ``models`` in table I's order.
+    """
+
+    def __init__(self, models: Sequence[str], preset: str, batches: Callable[[str, Role], Sequence[int]], *, seed: int = 0) -> None:
+        self._models, self._preset, self._batches = models, preset, batches
+        self._seed = seed
+
+    def _workload(self, model: str, role: Role, position: int) -> Workload:
+        sizes = self._batches(model, role)
+        return Workload(model=model, preset=self._preset, role=role, batch=sizes[position % len(sizes)])
+
+    def pairs(self, positions: int | None = None) -> Iterator[Run]:
+        """The whole space of training x function; ``positions`` as in :class:`Amounts`."""
+        if positions is None:
+            yield from self._pairs()
+            return
+        count = len(self._models)
+        yielded: set[Run] = set()
+        chosen = itertools.product(TRAINING_POSITIONS[:positions], FUNCTION_POSITIONS[:positions])
+        for training, function in chosen:
+            for shift in range(count):
+                for i in range(count):
+                    run = self._pair(i, training, (i + shift) % count, function)
+                    yielded.add(run)
+                    yield run
+        yield from (run for run in self._pairs() if run not in yielded)
+
+    def _pair(self, i: int, training: int, j: int, function: int) -> Run:
+        return Run(members=(self._workload(self._models[i], "training", training), self._workload(self._models[j], "function", function)))
+
+    def _pairs(self) -> Iterator[Run]:
+        count = len(self._models)
+        for round_ in range(16):
+            for shift in range(count):
+                for i in range(count):
+                    j = (i + shift) % count
+                    # Over sixteen rounds every model pair meets every pair of batches once.
+                    training = (i + shift + round_) % 4
+                    function = (i + 2 * shift + round_ // 4) % 4
+                    yield self._pair(i, training, j, function)
+
+    def functions(self, *, smallest_first: bool = False) -> Iterator[Run]:
+        """
+        Every pair of functions at the smallest batch, and the other half of the square with another batch on one side (A7); mixed, or
+        the smallest before the others.
+        """
+        count = len(self._models)
+        square = [(i, (i + shift) % count) for shift in range(count) for i in range(count)]
+        if smallest_first:
+            square.sort(key=lambda pair: pair[0] > pair[1])
+        for i, j in square:
+            second = 0 if i <= j else 2
+            yield Run(members=(self._workload(self._models[i], "function", 0), self._workload(self._models[j], "function", second)))
+
+    def several(self, amount: int, k_max: int) -> Iterator[Run]:
+        """Ladders of one function up to eight at a time, then two to ``k_max`` functions of few models beside a training."""
+        yielded: set[Run] = set()
+        ladders = [pair for pair in LADDERS if set(pair) <= set(self._models)]
+        for k in (2, 4, 8):
+            for training, function in ladders:
+                run = self._together(training, [function] * k)
+                yielded.add(run)
+                yield run
+        trainings = [model for model in SEVERAL_TRAININGS if model in self._models] or list(self._models)
+        functions = [model for model in SEVERAL_FUNCTIONS if model in self._models] or list(self._models)
+        generator = random.Random(self._seed)
+        # Of few models there may be fewer sets than are asked for.
+        for _ in range(100 * amount):
+            k = 2 + len(yielded) % (k_max - 1)
+            run = self._together(generator.choice(trainings), sorted(generator.choices(functions, k=k)))
+            if run not in yielded:
+                yielded.add(run)
+                yield run
+
+    def _together(self, training: str, functions: Sequence[str]) -> Run:
+        members = (self._workload(training, "training", 1), *(self._workload(name, "function", 0) for name in functions))
+        return Run(members=members)
+
+    def runs(self, amounts: Amounts) -> list[Run]:
+        """All of it, the kinds mixed in proportion (the others than pairs, where those come first)."""
+        pairs = _first(self.pairs(amounts.positions), amounts.pairs)
+        # The repeated ones are spread over the whole list, and their repeats over the whole time.
+        functions = _first(self.functions(smallest_first=amounts.positions is not None), amounts.functions)
+        chosen = [*_spread(pairs, amounts.repeated), *_spread(functions, amounts.repeated_functions)]
+        repeats = [Run(members=run.members, repeat=number) for number in range(1, amounts.times) for run in chosen]
+        kinds = {
+            "pairs": pairs,
+            "functions": functions,
+            "several": _first(self.several(amounts.several, amounts.k_max), amounts.several),
+            "repeats": repeats,
+        }
+        return [*(kinds.pop("pairs") if amounts.pairs_first else ()), *_mixed(kinds)]
+
+
+def _first(runs: Iterator[Run], amount: int) -> list[Run]:
+    return [run for run, _ in zip(runs, range(amount), strict=False)]
+
+
+def _spread(runs: Sequence[Run], amount: int) -> Sequence[Run]:
+    return runs[:: max(1, len(runs) // max(1, amount))][:amount]
+
+
+def _mixed(kinds: Mapping[str, Sequence[Run]]) -> list[Run]:
+    """Every kind in its own order, each spread evenly over the whole."""
+    placed = [((position + 0.5) / len(runs), kind, position) for kind, runs in kinds.items() for position in range(len(runs))]
+    return [kinds[kind][position] for _, kind, position in sorted(placed)]

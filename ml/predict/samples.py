@@ -1,0 +1,186 @@
+"""What a predictor learns from: arrays of pairs in one direction on one place, made of measured rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Metric, Place, Profile, Solo, Workload, degradation
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+#: What is slowed down by what: a training by a function (D_tr), a function by a training (D_fn), a function by a function (D_ff).
+Direction: TypeAlias = Literal["training", "function", "functions"]
+DIRECTIONS: tuple[Direction, ...] = ("training", "function", "functions")
+
+#: The metric of each direction: mean iteration time of a training, P99 of a function (Eq. 1, section II-B).
+METRICS: dict[Direction, Metric] = {"training": "mean", "function": "p99", "functions": "p99"}
+
+#: Solo measurements of one side, beside table III: shares of the device's time, seconds, and what a kernel profile gave. NaN = unknown.
+SOLO: tuple[str, ...] = (
+    "utilisation", "memory_utilisation", "busy_s", "wait_s", "mean_s", "p50_s", "p99_s",
+    "kernels_per_run", "kernel_mean_us", "kernel_longest_us",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """
+    ``n`` pairs of one direction on one place.
+
+    ``victim`` and ``aggressor``: table III [n, 12] in the order of :data:`ml.measure.rows.FEATURES`. ``victim_solo``
+    and ``aggressor_solo``: [n, len(SOLO)] in the order of :data:`SOLO`, NaN where unknown. ``target``: raw degradation
+    of the victim [n], a fraction (Eq. 1). ``victims`` and ``aggressors`` name the model of each side, ``pair`` numbers
+    the unordered pair of configurations: its repeats and its other direction have the same number, and a split must
+    keep them together.
+    """
+
+    name: str
+    direction: Direction
+    victim: Floats
+    aggressor: Floats
+    victim_solo: Floats
+    aggressor_solo: Floats
+    target: Floats
+    victims: Sequence[str]
+    aggressors: Sequence[str]
+    pair: Ints
+
+    def __post_init__(self) -> None:
+        n = len(self.target)
+        for name, array, shape in (
+            ("victim", self.victim, (n, len(FEATURES))),
+            ("aggressor", self.aggressor, (n, len(FEATURES))),
+            ("victim_solo", self.victim_solo, (n, len(SOLO))),
+            ("aggressor_solo", self.aggressor_solo, (n, len(SOLO))),
+            ("pair", self.pair, (n,)),
+        ):
+            if array.shape != shape:
+                raise BadRow(f"{name} has the shape {array.shape}, {shape} is expected")
+        if len(self.victims) != n or len(self.aggressors) != n:
+            raise BadRow(f"{n} samples need as many names of models")
+        for name, array in (("victim", self.victim), ("aggressor", self.aggressor), ("target", self.target)):
+            if not np.isfinite(array).all():
+                raise BadRow(f"{name} of {self.name} holds a value that is not a number")
+        if (self.target <= -1).any():
+            raise BadRow("a degradation of -1 or less means a time of nothing")
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def take(self, index: "Ints | NDArray[np.bool_]") -> "Samples":
+        """The samples at ``index`` (positions or a mask)."""
+        positions = np.flatnonzero(index) if index.dtype == bool else index
+        return replace(
+            self,
+            victim=self.victim[positions],
+            aggressor=self.aggressor[positions],
+            victim_solo=self.victim_solo[positions],
+            aggressor_solo=self.aggressor_solo[positions],
+            target=self.target[positions],
+            victims=[self.victims[i] for i in positions],
+            aggressors=[self.aggressors[i] for i in positions],
+            pair=self.pair[positions],
+        )
+
+
+def features(solo: Solo) -> Floats:
+    """Table III of a measured workload, [12]."""
+    return np.array([solo.features[name] for name in FEATURES])
+
+
+def solo_features(solo: Solo) -> Floats:
+    """:data:`SOLO` of a measured workload, NaN where unknown."""
+    timing, kernels = solo.timing, solo.kernels
+
+    def known(value: float | None) -> float:
+        return np.nan if value is None else value
+
+    return np.array(
+        [
+            known(solo.utilisation),
+            known(solo.memory_utilisation),
+            max(0.0, timing.mean - solo.input_wait_s),
+            solo.input_wait_s,
+            timing.mean,
+            timing.p50,
+            timing.p99,
+            *(known(kernels.get(name)) for name in ("per_run", "mean_us", "longest_us")),
+        ]
+    )
+
+
+def sides(row: Colocation, direction: Direction) -> list[tuple[Member, Member]]:
+    """(victim, aggressor) of a row of two members in a direction; nothing where it has none."""
+    if len(row.members) != 2 or (row.kind == "functions") != (direction == "functions"):
+        return []
+    first, second = row.members
+    match direction:
+        case "training":
+            return [(first, second)]
+        case "function":
+            return [(second, first)]
+        case "functions":
+            return [(first, second), (second, first)]
+
+
+def samples(profile: Profile, direction: Direction, *, name: str, metric: Metric | None = None) -> Samples:
+    """The pairs of a profile. A row whose members have no solo row is passed over: without features nothing can be learned from it."""
+    victims: list[Workload] = []
+    aggressors: list[Workload] = []
+    target: list[float] = []
+    pair: list[int] = []
+    numbers: dict[frozenset[Workload], int] = {}
+    for row in profile.colocations:
+        for victim, aggressor in sides(row, direction):
+            if victim.workload not in profile.solo or aggressor.workload not in profile.solo:
+                continue
+            victims.append(victim.workload)
+            aggressors.append(aggressor.workload)
+            target.append(degradation(victim, metric or METRICS[direction]))
+            pair.append(numbers.setdefault(frozenset((victim.workload, aggressor.workload)), len(numbers)))
+    solo = profile.solo
+    return Samples(
+        name=name,
+        direction=direction,
+        victim=_stack([features(solo[w]) for w in victims], len(FEATURES)),
+        aggressor=_stack([features(solo[w]) for w in aggressors], len(FEATURES)),
+        victim_solo=_stack([solo_features(solo[w]) for w in victims], len(SOLO)),
+        aggressor_solo=_stack([solo_features(solo[w]) for w in aggressors], len(SOLO)),
+        target=np.array(target, float),
+        victims=[w.model for w in victims],
+        aggressors=[w.model for w in aggressors],
+        pair=np.array(pair, np.int64),
+    )
+
+
+def _stack(rows: list[Floats], width: int) -> Floats:
+    return np.stack(rows) if rows else np.zeros((0, width))
+
+
+def noise_rmsle(measured: Samples) -> float:
+    """
+    The error of a predictor that knows the true degradation of each pair: deviation of repeated measurements in log space.
+
+    Pooled over pairs measured more than once; a pair's repeats lose one degree of freedom to their mean. NaN without repeats.
+    """
+    logs = np.log1p(np.maximum(measured.target, 0.0))
+    squares, freedom = 0.0, 0
+    # In the function-on-function direction a pair number holds both directions: they are told apart by the victim's features. The two
+    # sides of a function beside itself were measured at once: that is no repeat.
+    keys = [(int(p), v.tobytes()) for p, v in zip(measured.pair, measured.victim, strict=True)]
+    once = {key for key, v, a in zip(keys, measured.victim, measured.aggressor, strict=True) if not np.array_equal(v, a)}
+    for key in once:
+        values = logs[[k == key for k in keys]]
+        if len(values) > 1:
+            squares += float(((values - values.mean()) ** 2).sum())
+            freedom += len(values) - 1
+    return float(np.sqrt(squares / freedom)) if freedom else float("nan")
+
+
+def place_name(place: Place) -> str:
+    """A short word for figures: the device's kind."""
+    return "cpu" if place.device.startswith("CPU partition") else place.device.lower().replace(" ", "-")

@@ -1,0 +1,220 @@
+"""
+What a live comparison leaves: one JSON document, a line for each run (``rows.csv``), and a page with the measured side, the simulated side
+and how far they agree, each in a part of its own. No table and no picture holds both kinds; agreement is told in numbers about the two.
+"""
+
+import csv
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from research.compare import report
+from research.compare.agreement import Agreement
+from research.compare.live import SHARED, Outcome
+from scheduler.simulation.metrics import Interval
+from smore.domain.loss import Loss
+
+if TYPE_CHECKING:
+    from research.compare.pictures import Picture
+
+#: Columns: metric → heading and meaning, of both sides and of the measured one alone.
+COLUMNS: Final = {
+    "dsr": ("DSR", "deadlines met, of all submitted; measured: by the client"),
+    "dsr_admitted": ("DSR admitted", "deadlines met, of those dispatched"),
+    "admission": ("admitted", "dispatched, of all submitted"),
+    "gui": ("GUI", "utilisation gained, points"),
+    "sfd": ("SFD", "degradation of trainings: iteration time over that alone, less one"),
+    "sld": ("SLD", "degradation of functions, against their time alone"),
+}
+MEASURED_ONLY: Final = {
+    "dsr_platform": ("DSR, platform", "deadlines met by the platform's clock, from the gate to the result"),
+    "refused": ("refused", "answered 429 by the gate, of all submitted"),
+}
+
+
+def figures(outcome: Outcome) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """
+    Figures by name, and the 95 % intervals of those that have one; what is no number is left out.
+
+    ``<metric>.<policy>`` was measured, ``simulated.<metric>.<policy>`` was not; ``spearman.<metric>``, ``kendall.<metric>``,
+    ``mae.<metric>``, ``bias.<metric>``, ``pairs_apart.<metric>``, ``pairs_alike.<metric>`` say how they agree; ``train_loss.<policy>`` is
+    the mean over trainings of the estimates from all windows.
+    """
+    found: dict[str, float] = {}
+    intervals: dict[str, dict[str, float]] = {}
+
+    def put(name: str, one: Interval) -> None:
+        name = plain(name)
+        if math.isfinite(one.mean):
+            found[name] = one.mean
+        if math.isfinite(one.low) and math.isfinite(one.high):
+            intervals[name] = {"low": one.low, "high": one.high}
+
+    for name, one in outcome.intervals(outcome.measured).items():
+        put(name, one)
+    for name, one in outcome.intervals(outcome.simulated).items():
+        if name.partition(".")[0] in SHARED:
+            put(f"simulated.{name}", one)
+    for agreed in outcome.agreements():
+        found |= {
+            f"{name}.{agreed.metric}": value
+            for name, value in (("spearman", agreed.spearman), ("kendall", agreed.kendall))
+            if math.isfinite(value)
+        }
+        found |= {f"pairs_apart.{agreed.metric}": agreed.apart, f"pairs_alike.{agreed.metric}": agreed.alike}
+        put(f"mae.{agreed.metric}", agreed.error)
+        put(f"bias.{agreed.metric}", agreed.bias)
+    for policy, losses in outcome.losses.items():
+        pooled = together(losses)
+        if pooled is not None:
+            put(f"train_loss.{policy}", pooled)
+    found["capacity_per_s"] = outcome.calibration.capacity_per_s
+    return found, intervals
+
+
+def plain(name: str) -> str:
+    """Names of figures have dots between their parts; other marks, which policies' names may have, are replaced."""
+    return re.sub(r"[^\w.]", "_", name)
+
+
+def together(losses: Mapping[str, Loss | None]) -> Interval | None:
+    """Mean over trainings, each known independently; None while one is not known."""
+    known = [loss for loss in losses.values() if loss is not None]
+    if not known or len(known) < len(losses):
+        return None
+    mean = math.fsum(loss.mean for loss in known) / len(known)
+    below, above = (
+        math.hypot(*sides) / len(known) for sides in zip(*((one.mean - one.low, one.high - one.mean) for one in known), strict=True)
+    )
+    return Interval(mean=mean, low=mean - below, high=mean + above)
+
+
+def write_rows(outcome: Outcome, path: Path) -> None:
+    """A line for each run of either side."""
+    sides = (("measured", outcome.measured), ("simulated", outcome.simulated))
+    names = list(dict.fromkeys(metric for _, side in sides for by in side.values() for metric in by))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["side", "repeat", "policy", "machine_load", *names])
+        for kind, side in sides:
+            for policy, by in side.items():
+                for repeat in range(outcome.plan.repeats):
+                    load = f"{outcome.loads[policy][repeat]:.3g}" if kind == "measured" else ""
+                    values = [by[name][repeat] if name in by else math.nan for name in names]
+                    writer.writerow([kind, repeat, policy, load, *(repr(value) if math.isfinite(value) else "" for value in values)])
+
+
+def write(folder: Path, outcome: Outcome, document: Mapping[str, Any], pictures: "Sequence[Picture]") -> Path:
+    """``live.json``, ``rows.csv``, the pictures and the page, into a folder that is there. Returns the page. OSError where that fails."""
+    (folder / "live.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    write_rows(outcome, folder / "rows.csv")
+    for picture in pictures:
+        (folder / f"{picture.name}.svg").write_text(picture.svg)
+    page = folder / report.PAGE
+    page.write_text(_page(outcome, document, pictures))
+    return page
+
+
+def captions(outcome: Outcome, document: Mapping[str, Any]) -> tuple[str, str]:
+    """Of the measured and of the simulated panel."""
+    plan, found = outcome.plan, outcome.calibration
+    rates = ", ".join(f"{rate:.1f}" for rate in outcome.rates)
+    same = (
+        f"Preset {plan.preset.name}, {plan.repeats} repeats of {plan.seconds:g} s at {rates} arrivals per second ({plan.load:g} times the "
+        f"capacity at hand); code {document['revision']}. Lines: 95 % intervals over repeats."
+    )
+    world = plan.world
+    return (
+        f"Measured through REST: {document['device']}; {len(world.gpus)} x {found.device}, {found.sharing_mode}; "
+        f"{document['date']}. {same}",
+        f"Simulated: ground truth {world.truth.name} with the times alone of calibration, a run taking {outcome.drag:.2f} times its work "
+        f"alone. {same}",
+    )
+
+
+def _page(outcome: Outcome, document: Mapping[str, Any], pictures: "Sequence[Picture]") -> str:
+    measured, simulated = outcome.intervals(outcome.measured), outcome.intervals(outcome.simulated)
+    captions_ = captions(outcome, document)
+    functions = [one.name for one in outcome.plan.world.functions]
+    parts = [_conditions(outcome)]
+    for kind, found, columns, caption in (
+        ("measured", measured, COLUMNS | MEASURED_ONLY, captions_[0]),
+        ("simulated", simulated, COLUMNS, captions_[1]),
+    ):
+        heading = "Measured" if kind == "measured" else "Simulated"
+        parts.append(
+            f'<section id="{kind}"><h2>{heading}<span class="kind {kind}">{kind}</span></h2><p class="soft">{escape(caption)}</p>'
+            + report.table("In per cent, mean over repeats", outcome.plan.policies, columns, found.__getitem__)
+            + report.table("Admitted by function, per cent", outcome.plan.policies, report.by_function(functions), found.__getitem__)
+            + "".join(report.figure(picture) for picture in pictures if picture.measured == (kind == "measured"))
+            + (_losses(outcome) if kind == "measured" else "")
+            + "</section>"
+        )
+    parts.append(_agreement(outcome.agreements()))
+    parts.append(f'<p class="soft">Made by <code>{escape(str(document["command"]))}</code></p>')
+    about = (
+        "Policies on the devices at hand, and the same arrivals, deadlines, functions and trainings in the simulator. What was measured "
+        "and what was simulated stand in parts of their own; how far they agree is said at the end. Fractions are in per cent."
+    )
+    links = "".join(f'<a href="#{name}">{name}</a>' for name in ("conditions", "measured", "simulated", "agreement"))
+    return report.page("SMore: policies compared live", "Policies compared live", about, links, "".join(parts))
+
+
+def _conditions(outcome: Outcome) -> str:
+    """What was calibrated, and how the preset's trace was scaled."""
+    found, plan = outcome.calibration, outcome.plan
+    alone = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in found.solo_s.items())
+    looks = ", ".join(f"{100 * look.met:.0f} % at {look.rate_per_s:.0f}/s" for look in found.looks)
+    loads = [load for by in outcome.loads.values() for load in by if math.isfinite(load)]
+    lines = [
+        f"Alone, one row: {alone}; an answer takes {1e3 * found.hop_s:.1f} ms beyond the run.",
+        f"Deadlines met at rising rates, without a budget: {looks}. The capacity is {found.capacity_per_s:.1f} in time a second.",
+        f"The preset's trace, {float(plan.preset.trace.get('rate_per_min', 12_000)) / 60:.1f}/s, is scaled to {plan.load:g} times that.",
+        f"With a drag of {outcome.drag:.2f} the simulator meets as many deadlines at those rates: so much longer than alone its runs take.",
+        "The simulator's policies are told the degradations that "
+        + ("the platform's leader had." if found.table is not None else "the preset says: the platform had published none."),
+    ]
+    if loads:
+        lines.append(f"Load average of the machine while it served: {min(loads):.1f} to {max(loads):.1f}.")
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    about = f"<p>{escape(plan.preset.about)}</p>" if plan.preset.about else ""
+    return f'<section id="conditions"><h2>Conditions</h2>{about}<ul>{items}</ul></section>'
+
+
+def _losses(outcome: Outcome) -> str:
+    head = "<th>policy</th><th>training</th><th class='n'>lost</th><th class='n'>windows</th>"
+    rows = ""
+    for policy, losses in outcome.losses.items():
+        for training, loss in losses.items():
+            said = "<td class='n'>not enough data</td><td class='n'>–</td>"
+            if loss is not None:
+                bounds = f"<small>{100 * loss.low:+.1f} to {100 * loss.high:+.1f}</small>"
+                said = f"<td class='n'>{100 * loss.mean:+.1f}{bounds}</td><td class='n'>{loss.windows}</td>"
+            rows += f"<tr><td>{escape(policy)}</td><td>{escape(training)}</td>{said}</tr>"
+    return report.framed("What trainings lost, by the closed windows of all repeats, per cent", head, rows)
+
+
+def _agreement(found: Sequence[Agreement]) -> str:
+    head = (
+        "<th>metric</th><th class='n'>Spearman</th><th class='n'>Kendall</th><th class='n'>pairs apart</th><th class='n'>alike</th>"
+        "<th class='n'>mean absolute error</th><th class='n'>simulated less measured</th>"
+    )
+    rows = "".join(
+        f"<tr><td>{escape(COLUMNS[one.metric][0])}</td><td class='n'>{_rank(one.spearman)}</td><td class='n'>{_rank(one.kendall)}</td>"
+        f"<td class='n'>{one.apart}</td><td class='n'>{one.alike}</td>{report.cell(one.error)}{report.cell(one.bias)}</tr>"
+        for one in found
+    )
+    note = (
+        "Rank correlations are of the policies' means. “Pairs apart”: pairs of policies that the measurement tells apart with 95 % "
+        "confidence; “alike”: of those, the ones that stand in the same order in the simulator. Errors are in points, with half a 95 % "
+        "interval over repeats."
+    )
+    return f'<section id="agreement"><h2>Agreement</h2>{report.framed("By metric", head, rows)}<p class="soft">{note}</p></section>'
+
+
+def _rank(value: float) -> str:
+    return f"{value:+.2f}" if math.isfinite(value) else "–"

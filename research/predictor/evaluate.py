@@ -1,0 +1,373 @@
+"""
+How well the recipes predict pairs that they have not seen: ``python -m ml.evaluate [--json]``.
+
+For every data set and direction: random splits at the paper's 20 % (a pair with its repeats and its other direction on
+one side of the split), a learning curve, and models left out whole. Measured rows are those of ``ml/data``; public
+measurements (``ml.predict.outside``) are read from ``--data``. With ``--json`` the last line of stdout is a JSON object
+of the figures and their 95 % intervals over splits.
+
+=============================== ====================================================================================================
+figure (set and direction follow)
+=============================== ====================================================================================================
+rmsle, mae, skill . recipe      Eq. 2; mean absolute error of fractions; 1 - MSLE / MSLE of the training part's mean in log space
+rmsle_ratio, skill, coverage    ours over the paper's forest; ours; share of held-out samples under the 90 % bound. ``gate.`` where a bar
+                                was set for it. ``gavel`` is the mean over its GPUs
+floor, floor_ratio              deviation of repeated measurements, which no predictor beats; the paper's forest over it
+curve . recipe . fraction       RMSLE when that fraction of the pairs is measured
+skill_unseen . side             ours, when no pair with a model on that side was measured; ``coverage_unseen``; ``paper_unseen``: the
+                                forest's skill; ``*_calibrated``: after three pairs of the model
+forest_to_bagging, ...          ratios of RMSLE, for the ranking of table V
+=============================== ====================================================================================================
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measure import rows
+from ml.predict import outside
+from ml.predict.pairwise import RECIPES
+from ml.predict.samples import DIRECTIONS, Floats, Samples, noise_rmsle, place_name, samples
+
+ROOT = Path(__file__).parents[2]
+TRAIN_FRACTION: Final = 0.2
+FRACTIONS: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
+COVERAGE: Final = 0.9
+CALIBRATION_PAIRS: Final = 3
+#: A recipe whose error is within this of the noise floor leaves nothing to gain.
+NEAR_FLOOR: Final = 1.2
+#: Sets for which a bar was set.
+GATED: Final = ("cpu", "gavel")
+
+Side: TypeAlias = Literal["victim", "aggressor", "both"]
+SIDES: Final[tuple[Side, ...]] = ("victim", "aggressor", "both")
+Mask: TypeAlias = NDArray[np.bool_]
+
+
+def squared_log_error(actual: Floats, predicted: Floats) -> Floats:
+    """(ln(1 + y) - ln(1 + y'))^2 of each sample [n]; a negative degradation counts as none (A5)."""
+    errors: Floats = (np.log1p(np.maximum(actual, 0.0)) - np.log1p(np.maximum(predicted, 0.0))) ** 2
+    return errors
+
+
+def rmsle(actual: Floats, predicted: Floats) -> float:
+    """Eq. 2. ValueError without samples, or for arrays of different lengths."""
+    _same(actual, predicted)
+    return float(np.sqrt(squared_log_error(actual, predicted).mean()))
+
+
+def mae(actual: Floats, predicted: Floats) -> float:
+    """Mean absolute error of fractions; a negative degradation counts as none."""
+    _same(actual, predicted)
+    return float(np.abs(np.maximum(actual, 0.0) - predicted).mean())
+
+
+def skill(actual: Floats, predicted: Floats, constant: float) -> float:
+    """1 - MSLE / MSLE of ``constant``, a degradation: 1 = perfect, 0 = no better than it. 0 where the constant is perfect."""
+    _same(actual, predicted)
+    base = float(squared_log_error(actual, np.full(len(actual), constant)).sum())
+    return 1.0 - float(squared_log_error(actual, predicted).sum()) / base if base else 0.0
+
+
+def _same(actual: Floats, predicted: Floats) -> None:
+    if actual.shape != predicted.shape or actual.ndim != 1 or not len(actual):
+        raise ValueError(f"{actual.shape} actual and {predicted.shape} predicted degradations cannot be compared")
+    if not (np.isfinite(actual).all() and np.isfinite(predicted).all()):
+        raise ValueError("a degradation is not a number")
+
+
+def _ratio(first: float, second: float) -> float:
+    """``first`` over ``second``; NaN, a figure that is not known, where ``second`` is nothing."""
+    return first / second if second else float("nan")
+
+
+def log_mean(measured: Samples) -> float:
+    """The degradation whose logarithm is the mean: the constant that a skill compares with."""
+    return float(np.expm1(np.log1p(np.maximum(measured.target, 0.0)).mean()))
+
+
+def split(measured: Samples, fraction: float, generator: np.random.Generator) -> Mask:
+    """Which samples are for training [n]: those of a random ``fraction`` of the pairs, of at least two and not of all."""
+    pairs = generator.permutation(np.unique(measured.pair))
+    if len(pairs) < 3:
+        raise ValueError(f"{measured.name} has {len(pairs)} pairs: too few to hold some out")
+    count = min(len(pairs) - 1, max(2, round(fraction * len(pairs))))
+    return np.isin(measured.pair, pairs[:count])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A mean over splits and the interval that holds 95 % of them."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Figure":
+        low, high = np.percentile(values, [2.5, 97.5])
+        return cls(value=float(np.mean(values)), low=float(low), high=float(high))
+
+    @classmethod
+    def exact(cls, value: float) -> "Figure":
+        return cls(value=value, low=value, high=value)
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """Figures by name, and the size of each set."""
+
+    figures: dict[str, Figure] = field(default_factory=dict)
+    sizes: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def put(self, name: str, values: Sequence[float] | float) -> None:
+        """Note a figure of one value or one a split; what is not known (NaN) is left out."""
+        if np.isfinite(values).all():
+            self.figures[name] = Figure.exact(values) if isinstance(values, float) else Figure.of(values)
+
+    def value(self, name: str) -> float:
+        return self.figures[name].value if name in self.figures else float("nan")
+
+
+def splits(measured: Samples, *, count: int, seed: int, fraction: float, recipes: Sequence[str]) -> Iterator[dict[str, dict[str, float]]]:
+    """For each of ``count`` random splits: rmsle, mae and skill by recipe, and the coverage of ours."""
+    for number in range(count):
+        train = split(measured, fraction, np.random.default_rng([seed, number]))
+        learned, held = measured.take(train), measured.take(~train)
+        constant = log_mean(learned)
+        found = {}
+        for name in recipes:
+            predictor = RECIPES[name].fit(learned, seed + number, bounds=name == "ours")
+            predicted = predictor.predict(held)
+            found[name] = {
+                "rmsle": rmsle(held.target, predicted),
+                "mae": mae(held.target, predicted),
+                "skill": skill(held.target, predicted, constant),
+            }
+            if name == "ours":
+                found[name]["coverage"] = float((held.target <= predictor.upper(held, COVERAGE)).mean())
+        yield found
+
+
+def at_twenty_percent(report: Report, measured: Samples, *, count: int, seed: int) -> None:
+    """All recipes over random splits, and the noise floor of what was measured more than once."""
+    key = f"{measured.name}.{measured.direction}"
+    found = list(splits(measured, count=count, seed=seed, fraction=TRAIN_FRACTION, recipes=list(RECIPES)))
+    for name in RECIPES:
+        for metric in ("rmsle", "mae", "skill"):
+            report.put(f"{metric}.{key}.{name}", [part[name][metric] for part in found])
+    report.put(f"rmsle_ratio.{key}", [_ratio(part["ours"]["rmsle"], part["paper"]["rmsle"]) for part in found])
+    report.put(f"skill.{key}", [part["ours"]["skill"] for part in found])
+    report.put(f"coverage.{key}", [part["ours"]["coverage"] for part in found])
+    report.put(f"forest_to_bagging.{key}", [_ratio(part["paper"]["rmsle"], part["bagging"]["rmsle"]) for part in found])
+    report.put(f"bagging_to_linear.{key}", [_ratio(part["bagging"]["rmsle"], part["linear"]["rmsle"]) for part in found])
+
+
+def floor(report: Report, measured: Samples) -> None:
+    key = f"{measured.name}.{measured.direction}"
+    report.put(f"floor.{key}", noise_rmsle(measured))
+    report.put(f"floor_ratio.{key}", _ratio(report.value(f"rmsle.{key}.paper"), noise_rmsle(measured)))
+
+
+def curve(report: Report, measured: Samples, *, count: int, seed: int) -> None:
+    """RMSLE of the forest and ours by how much is measured."""
+    key = f"{measured.name}.{measured.direction}"
+    for fraction in FRACTIONS:
+        found = list(splits(measured, count=count, seed=seed, fraction=fraction, recipes=("paper", "ours")))
+        for name in ("paper", "ours"):
+            report.put(f"curve.{key}.{name}.{fraction}", [part[name]["rmsle"] for part in found])
+
+
+def of_model(measured: Samples, model: str, side: Side) -> Mask:
+    """The samples [n] with ``model`` on that side; "both" = on either."""
+    victim = np.array([name == model for name in measured.victims])
+    aggressor = np.array([name == model for name in measured.aggressors])
+    masks: dict[Side, Mask] = {"victim": victim, "aggressor": aggressor, "both": victim | aggressor}
+    return masks[side]
+
+
+def unseen(report: Report, measured: Samples, *, seed: int) -> None:
+    """
+    Each model is left out in turn: its samples on one side, or all; their pairs' other direction too. Errors are pooled over the models.
+    Calibrated: three pairs of the model are measured after all, the rest is predicted.
+    """
+    key = f"{measured.name}.{measured.direction}"
+    # Where every pair is of one model with itself, its two sides cannot be told apart.
+    sides = SIDES if any(v != a for v, a in zip(measured.victims, measured.aggressors, strict=True)) else ("both",)
+    for side in sides:
+        for label, calibration in (("unseen", 0), ("calibrated", CALIBRATION_PAIRS)):
+            errors, bases = {"paper": 0.0, "ours": 0.0}, 0.0
+            covered: list[bool] = []
+            for model in sorted({*measured.victims, *measured.aggressors}):
+                out = of_model(measured, model, side)
+                pairs = np.random.default_rng([seed, len(model)]).permutation(np.unique(measured.pair[out]))
+                shown = np.isin(measured.pair, pairs[:calibration])
+                train, held = ~np.isin(measured.pair, pairs) | shown, out & ~shown
+                if len(pairs) <= CALIBRATION_PAIRS or len(np.unique(measured.pair[train])) < 2:
+                    continue
+                learned, left = measured.take(train), measured.take(held)
+                bases += float(squared_log_error(left.target, np.full(len(left), log_mean(learned))).sum())
+                for name in errors:
+                    predictor = RECIPES[name].fit(learned, seed, bounds=name == "ours")
+                    errors[name] += float(squared_log_error(left.target, predictor.predict(left)).sum())
+                    if name == "ours":
+                        covered.extend(left.target <= predictor.upper(left, COVERAGE))
+            if covered:
+                report.put(f"skill_{label}.{key}.{side}", 1 - _ratio(errors["ours"], bases))
+                report.put(f"paper_{label}.{key}.{side}", 1 - _ratio(errors["paper"], bases))
+                report.put(f"coverage_{label}.{key}.{side}", float(np.mean(covered)))
+
+
+def gates(report: Report, names: Sequence[str]) -> None:
+    """The figures for which a bar was set, under the prefix ``gate.``; Gavel's is the mean over its GPUs."""
+    for metric in ("rmsle_ratio", "skill", "coverage"):
+        for direction in DIRECTIONS:
+            for gated in GATED:
+                keys = [
+                    f"{metric}.{name}.{direction}" for name in names if name == gated or (gated == "gavel" and name.startswith("gavel-"))
+                ]
+                found = [report.figures[key] for key in keys if key in report.figures]
+                if found:
+                    mean = [float(np.mean([getattr(figure, part) for figure in found])) for part in ("value", "low", "high")]
+                    report.figures[f"gate.{metric}.{gated}.{direction}"] = Figure(value=mean[0], low=mean[1], high=mean[2])
+
+
+def measured_sets(paths: Sequence[Path]) -> list[Samples]:
+    """Every direction of every place in files of rows; places that are called the same are numbered."""
+    found, taken = [], dict[str, int]()
+    for profile in rows.profiles(row for path in paths for row in rows.read(path)):
+        word = place_name(profile.place)
+        taken[word] = taken.get(word, 0) + 1
+        name = word if taken[word] == 1 else f"{word}-{taken[word]}"
+        found += [samples(profile, direction, name=name) for direction in DIRECTIONS]
+    return [part for part in found if len(np.unique(part.pair)) >= 10]
+
+
+def tables(report: Report) -> Iterator[str]:
+    """What was found, for a reader."""
+    keys = list(report.sizes)
+    yield f"RMSLE at {TRAIN_FRACTION:.0%} of the pairs (mean and 95 % of the splits), and ours in detail\n"
+    yield "set and direction | samples | pairs | floor | " + " | ".join(RECIPES) + " | ours/paper | skill | MAE paper | MAE ours | coverage"
+    for key in keys:
+        cells = [f"{report.sizes[key]['samples']}", f"{report.sizes[key]['pairs']}", _cell(report, f"floor.{key}")]
+        cells += [_interval(report, f"rmsle.{key}.{name}") for name in RECIPES]
+        cells += [_cell(report, name) for name in (f"rmsle_ratio.{key}", f"skill.{key}", f"mae.{key}.paper", f"mae.{key}.ours")]
+        yield " | ".join([key, *cells, _cell(report, f"coverage.{key}")])
+    yield "\nRanking of table V (forest <= bagging < linear)\n"
+    for key in keys:
+        first, second = report.value(f"forest_to_bagging.{key}"), report.value(f"bagging_to_linear.{key}")
+        if not np.isfinite([first, second]).all():
+            yield f"{key}: cannot be said, an error is zero"
+            continue
+        word = "holds" if first <= 1 and second < 1 else "does not hold"
+        yield f"{key}: {word} (forest/bagging {first:.3f}, bagging/linear {second:.3f})"
+    for key in keys:
+        if report.value(f"floor_ratio.{key}") <= NEAR_FLOOR:
+            yield f"{key}: the paper's forest is within {NEAR_FLOOR} of the noise floor; there is nothing to gain"
+    yield "\nLearning curve: RMSLE forest / ours by the fraction of pairs that is measured\n"
+    for key in keys:
+        cells = [f"{report.value(f'curve.{key}.paper.{f}'):.3f} / {report.value(f'curve.{key}.ours.{f}'):.3f}" for f in FRACTIONS]
+        yield " | ".join([key, *(f"{fraction}: {cell}" for fraction, cell in zip(FRACTIONS, cells, strict=True))])
+    yield "\nUnseen models: skill ours (forest), coverage; after three calibration pairs\n"
+    for key in keys:
+        for side in SIDES:
+            if f"skill_unseen.{key}.{side}" in report.figures:
+                cells = [
+                    f"{label}: {report.value(f'skill_{label}.{key}.{side}'):.2f} ({report.value(f'paper_{label}.{key}.{side}'):.2f}), "
+                    f"{report.value(f'coverage_{label}.{key}.{side}'):.3f}"
+                    for label in ("unseen", "calibrated")
+                ]
+                yield " | ".join([key, side, *cells])
+
+
+def _cell(report: Report, name: str) -> str:
+    return f"{report.value(name):.3f}" if name in report.figures else "-"
+
+
+def _interval(report: Report, name: str) -> str:
+    figure = report.figures[name]
+    return f"{figure.value:.3f} ({figure.low:.3f}..{figure.high:.3f})"
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def json_line(report: Report, command: str) -> str:
+    figures: Mapping[str, Figure] = report.figures
+    return json.dumps(
+        {
+            "command": command,
+            "figures": {name: _rounded(figure.value) for name, figure in figures.items()},
+            "intervals": {
+                name: [_rounded(figure.low), _rounded(figure.high)] for name, figure in figures.items() if figure.low != figure.high
+            },
+            "sizes": report.sizes,
+        },
+        allow_nan=False,
+    )
+
+
+def evaluate(sets: Sequence[Samples], *, count: int, seed: int, repeated: Sequence[str] = ()) -> Report:
+    """Everything about every set. ``repeated`` names sets in which equal pairs are repeats of one measurement."""
+    report = Report()
+    for measured in sets:
+        began = time.monotonic()
+        key = f"{measured.name}.{measured.direction}"
+        report.sizes[key] = {"samples": len(measured), "pairs": len(np.unique(measured.pair))}
+        at_twenty_percent(report, measured, count=count, seed=seed)
+        if measured.name in repeated:
+            floor(report, measured)
+        curve(report, measured, count=max(2, count // 5), seed=seed)
+        unseen(report, measured, seed=seed)
+        print(f"{key}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    gates(report, sorted({measured.name for measured in sets}))
+    return report
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="ml.evaluate", description="How well the recipes predict pairs that they have not seen.")
+    parser.add_argument("--json", action="store_true", help="end stdout with one JSON line")
+    parser.add_argument(
+        "--rows", type=Path, nargs="*", default=sorted((ROOT / "ml" / "data").glob("*.jsonl")), help="files of measured rows"
+    )
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "interference", help="folder of public measurements")
+    parser.add_argument("--splits", type=int, default=50)
+    parser.add_argument("--quick", action="store_true", help="5 splits")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=[""], metavar="NAME", help="only sets whose names begin so")
+    options = parser.parse_args(arguments)
+    count = 5 if options.quick else options.splits
+    if count < 2:
+        parser.error("an interval takes at least two splits")
+    try:
+        sets = own = measured_sets(options.rows)
+        if options.data.is_dir():
+            sets = [*own, *outside.load(options.data)]
+        else:
+            print(f"{options.data} is not there: public measurements are left out", file=sys.stderr)
+    except (rows.BadRow, OSError, UnicodeDecodeError) as error:
+        print(f"ml.evaluate: {error}", file=sys.stderr)
+        return 2
+    sets = [measured for measured in sets if measured.name.startswith(tuple(options.only))]
+    if not sets:
+        print("there is nothing to evaluate", file=sys.stderr)
+        return 1
+    report = evaluate(sets, count=count, seed=options.seed, repeated=[measured.name for measured in own])
+    if options.json:
+        print(json_line(report, " ".join(["python -m ml.evaluate", *arguments])))
+    else:
+        print("\n".join(tables(report)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,744 @@
+"""
+What measured rows say: the paper's observations I to IV (section II-B) as rules, table II and the noise floor, and
+predictions held against measurements that the predictor has not seen; with the Markdown that tells it. The pictures
+beside it are in ``research.predictor.pictures``.
+"""
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal, Protocol
+
+import numpy as np
+
+from ml.measure.plan import LADDERS
+from ml.measure.rows import Colocation, Profile, Role, Row, Solo, Workload, degradation
+from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats, Ints, Samples, sides
+from research.predictor.evaluate import mae, squared_log_error
+
+#: Training models x batches x function models x batches (digest 2.5).
+SPACE: Final = 8 * 4 * 8 * 4
+
+# Thresholds of the observations' rules.
+
+#: Least spread between models, and largest between the batches of one model, in shares (the paper: "within 20 %").
+BAND: Final = 0.20
+#: What "generally" and "mostly" mean here.
+MOST: Final = 0.75
+#: How much more partners must tell apart than repeats do.
+NOISE_FACTOR: Final = 2.0
+#: Skill of a prediction that counts as possible: the share of the variance in log space that it explains.
+SKILL: Final = 0.5
+#: A cold start is significant from so many warm runs on; the longest deadline of the paper is so many warm P99 (section VIII-A).
+COLD_RATIO: Final = 10.0
+LONGEST_DEADLINE: Final = 4.0
+
+# The least data without which a rule says nothing. These minima were set after early looks at part of the data, the thresholds before.
+# They are frozen: rows that come later do not change them.
+
+#: Models (I and IV), and in I models and roles with two or more batches.
+LEAST_MODELS: Final = 3
+#: Degrees of freedom of either deviation (II).
+LEAST_FREEDOM: Final = 10
+#: Steps of the ladders, and sets of members (III).
+LEAST_STEPS: Final = 4
+LEAST_SEVERAL: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A model in tables I and II: its name there, the warm run in milliseconds and the cold start in seconds (RTX 3090)."""
+
+    title: str
+    warm_ms: float
+    cold_s: float
+
+
+#: In the order of table I.
+PUBLISHED: Final[Mapping[str, Published]] = {
+    "vgg16": Published(title="VGG-16", warm_ms=3, cold_s=1.2),
+    "mobilenet": Published(title="MobileNet", warm_ms=9, cold_s=1.0),
+    "deepvit": Published(title="DeepViT", warm_ms=11, cold_s=2.4),
+    "resnet50": Published(title="ResNet-50", warm_ms=13, cold_s=1.5),
+    "bert": Published(title="BERT", warm_ms=37, cold_s=2.6),
+    "roberta": Published(title="RoBERTa", warm_ms=10, cold_s=5.2),
+    "deepfm": Published(title="DeepFM", warm_ms=8, cold_s=0.6),
+    "segnet": Published(title="SegNet", warm_ms=50, cold_s=1.6),
+}
+
+DIRECTION_TITLES: Final[Mapping[Direction, str]] = {
+    "training": "training slowed by a function",
+    "function": "function slowed by a training",
+    "functions": "function slowed by a function",
+}
+PHASES: Final = {"import": "imports", "context": "device context", "weights": "weights", "first_run": "first run"}
+
+#: The pictures that stand under the text: file without its ending, and what it shows.
+PROFILE_PICTURES: Final[Mapping[str, str]] = {
+    "utilisation": "Utilisation alone, by model and batch",
+    "pairs": "Degradation by co-location, model by model",
+    "functions": "Functions beside functions",
+    "concurrency": "Degradation by several functions at a time",
+    "cold-start": "Cold start against warm run",
+}
+PREDICTOR_PICTURES: Final[Mapping[str, str]] = {
+    "calibration": "Predicted against measured degradation",
+    "errors": "Error of the predictor by model",
+}
+
+
+def title(model: str) -> str:
+    """A model as the paper writes it."""
+    return PUBLISHED[model].title if model in PUBLISHED else model
+
+
+def percent(value: float) -> str:
+    """A fraction in per cent, with one decimal only where it tells something."""
+    return f"{100 * value:.1f} %" if abs(value) < 0.0995 else f"{100 * value:.0f} %"
+
+
+def ordered(models: Iterable[str]) -> list[str]:
+    """In the order of table I; those it does not have follow by name."""
+    known = list(PUBLISHED)
+    return sorted(set(models), key=lambda model: (known.index(model) if model in known else len(known), model))
+
+
+def when(rows: Iterable[Row]) -> str:
+    """The day of the rows, or the first and the last."""
+    days = sorted({row.at[:10] for row in rows})
+    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else "no rows"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# --- What the rows say -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One condition of an observation: its rule in words, whether it holds (None = the rows cannot say), and the numbers."""
+
+    rule: str
+    held: bool | None
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """
+    One of the paper's four, as a claim with conditions.
+
+    It did not hold if one of them did not, and held if all did; otherwise the rows cannot say.
+    """
+
+    number: str
+    claim: str
+    parts: tuple[Part, ...]
+    details: tuple[str, ...] = ()
+
+    @property
+    def held(self) -> bool | None:
+        answers = {part.held for part in self.parts}
+        return False if False in answers else None if None in answers else True
+
+
+VERDICTS: Final = {True: "held", False: "did not hold", None: "cannot be said"}
+
+
+def partition(profile: Profile) -> bool:
+    """Whether the place is a CPU partition, which stands in for a GPU."""
+    return profile.place.device.startswith("CPU partition")
+
+
+def waits(profile: Profile) -> bool:
+    """Whether trainings waited for their input for a time that was set."""
+    return any(solo.input_wait_s > 0 for solo in profile.solo.values())
+
+
+def utilisation(profile: Profile, role: Role) -> dict[str, dict[int, float]]:
+    """Share of the device's time by model and batch, alone; without the workloads for which no counter told it."""
+    found: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for workload, solo in sorted(profile.solo.items()):
+        if workload.role == role and solo.utilisation is not None:
+            found[workload.model][workload.batch] = solo.utilisation
+    return dict(found)
+
+
+def observation_i(profile: Profile) -> Observation:
+    """Models differ in utilisation, one model stays within a band."""
+    roles: tuple[Role, ...] = ("training", "function")
+    means: dict[Role, dict[str, float]] = {}
+    bands: list[float] = []
+    for role in roles:
+        by_model = utilisation(profile, role)
+        means[role] = {model: statistics.fmean(batches.values()) for model, batches in by_model.items()}
+        bands += [max(batches.values()) - min(batches.values()) for batches in by_model.values() if len(batches) > 1]
+    spreads = {role: max(found.values()) - min(found.values()) for role, found in means.items() if len(found) >= LEAST_MODELS}
+    words = "; ".join(f"{role}: {percent(min(means[role].values()))} to {percent(max(means[role].values()))}" for role in spreads)
+    words = words or f"fewer than {LEAST_MODELS} models with a counted utilisation in either role"
+    details = []
+    differ = any(spread >= BAND for spread in spreads.values()) if spreads else None
+    if partition(profile) or waits(profile):
+        differ = None
+        words = f"not a finding, because it was set ({words})" if spreads else words
+        details.append(
+            "The utilisation of a training here follows from `ModelCard.input_wait`, which was set and not found: the wait was worked out "
+            "anew for each batch from that batch's processor time. So neither the levels of figure 1 nor their order can be confirmed "
+            "here; a band over the batches only says that the setting is met."
+        )
+    if partition(profile):
+        details.append(
+            "A function that runs again and again on a CPU partition takes all of its time by construction, whatever the model: its level "
+            "and its band say nothing about GPUs."
+        )
+    narrow = [band for band in bands if band <= BAND]
+    found = f"{len(narrow)} of {len(bands)} models and roles; the widest band is {100 * max(bands):.0f} points" if bands else "none"
+    return Observation(
+        "I",
+        "Models differ in how much of the device they use, while one model stays within a band.",
+        (
+            Part(
+                f"In at least one role with {LEAST_MODELS} or more models, the mean utilisation of the highest model is at least "
+                f"{100 * BAND:.0f} points above that of the lowest.",
+                differ,
+                words,
+            ),
+            Part(
+                f"Of the models and roles measured at two or more batches (at least {LEAST_MODELS}), {percent(MOST)} or more lie within "
+                f"{100 * BAND:.0f} points over their batches. (A row holds one mean over its run: the band is over batches, not time.)",
+                len(narrow) >= MOST * len(bands) if len(bands) >= LEAST_MODELS else None,
+                found,
+            ),
+        ),
+        tuple(details),
+    )
+
+
+def cells(profile: Profile, direction: Direction) -> dict[tuple[Workload, Workload], list[float]]:
+    """
+    Measured degradations by (victim, aggressor), one for each repeat.
+
+    Two functions of one kind slow each other down alike: both sides of such a row are one measurement, their mean.
+    """
+    found: defaultdict[tuple[Workload, Workload], list[float]] = defaultdict(list)
+    for row in profile.colocations:
+        of_row: defaultdict[tuple[Workload, Workload], list[float]] = defaultdict(list)
+        for victim, aggressor in sides(row, direction):
+            of_row[victim.workload, aggressor.workload].append(degradation(victim, METRICS[direction]))
+        for pair, values in of_row.items():
+            found[pair].append(statistics.fmean(values))
+    return dict(found)
+
+
+def by_models(measured: Mapping[tuple[Workload, Workload], Sequence[float]]) -> dict[tuple[str, str], list[float]]:
+    """The pairs of batches of each (victim's model, aggressor's model), a pair's repeats averaged."""
+    found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for (victim, aggressor), values in measured.items():
+        found[victim.model, aggressor.model].append(statistics.fmean(values))
+    return dict(found)
+
+
+def log1p(value: float) -> float:
+    """Log(1 + degradation), noise below zero cut off as in Eq. 2."""
+    return math.log1p(max(0.0, value))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A deviation in log(1 + degradation), pooled over groups; ``freedom`` = values minus groups. NaN without freedom."""
+
+    deviation: float
+    freedom: int
+
+
+def pooled(groups: Iterable[Sequence[float]]) -> Spread:
+    """How far the values of a group lie from the mean of their own group."""
+    squares, freedom = 0.0, 0
+    for group in groups:
+        logs = [log1p(value) for value in group]
+        mean = statistics.fmean(logs)
+        squares += math.fsum((log - mean) ** 2 for log in logs)
+        freedom += len(logs) - 1
+    return Spread(math.sqrt(squares / freedom) if freedom else math.nan, freedom)
+
+
+def noise(measured: Mapping[tuple[Workload, Workload], Sequence[float]]) -> Spread:
+    """The noise floor: how far repeats of one pair deviate."""
+    return pooled(measured.values())
+
+
+def observation_ii(profile: Profile) -> Observation:
+    """The degradation depends on the function beside the training."""
+    parts = []
+    details = []
+    for direction in DIRECTIONS[:2]:
+        measured = cells(profile, direction)
+        beside: defaultdict[Workload, list[float]] = defaultdict(list)
+        for (victim, aggressor), values in measured.items():
+            beside[victim if direction == "training" else aggressor].append(statistics.fmean(values))
+        partners, floor = pooled(beside.values()), noise(measured)
+        enough = min(partners.freedom, floor.freedom) >= LEAST_FREEDOM
+        ratio = f", ratio {partners.deviation / floor.deviation:.1f}" if enough and floor.deviation > 0 else ""
+        parts.append(
+            Part(
+                f"{DIRECTION_TITLES[direction].capitalize()}: beside one training of one batch, the degradation deviates over functions "
+                f"and their batches at least {NOISE_FACTOR:g} times as much as over repeats of one pair (deviations of "
+                f"log(1 + degradation), pooled, each with {LEAST_FREEDOM} or more degrees of freedom).",
+                partners.deviation >= NOISE_FACTOR * floor.deviation if enough else None,
+                f"over functions {_deviation(partners)}, over repeats {_deviation(floor)}{ratio}",
+            )
+        )
+    training, function = (by_models(cells(profile, direction)) for direction in DIRECTIONS[:2])
+    published = {"deepfm": "0.4 % to 18.4 %", "vgg16": "below 10 % for four functions", "roberta": "below 10 % for four functions"}
+    for model, words in published.items():
+        means = {other: statistics.fmean(values) for (victim, other), values in training.items() if victim == model}
+        if means:
+            light = [means[other] for other in ("mobilenet", "deepfm", "roberta", "deepvit") if other in means]
+            below = f"; below 10 % beside {sum(mean < 0.1 for mean in light)} of {len(light)} of MobileNet, DeepFM, RoBERTa and DeepViT"
+            details.append(
+                f"{title(model)} training beside {counted(len(means), 'function model')}: {percent(min(means.values()))} to "
+                f"{percent(max(means.values()))}{below if light else ''} (paper: {words})."
+            )
+    if function:
+        rises = [value for values in function.values() for value in values]
+        acceptable = sum(value < 1 for value in rises) / len(rises)
+        details.append(
+            f"The P99 of a function rises by less than 100 % in {percent(acceptable)} of {counted(len(rises), 'pair')} (paper: about half "
+            "of the cases acceptable, without a limit; above 100 % unacceptable)."
+        )
+    return Observation("II", "How much is lost depends on which function runs beside a training.", tuple(parts), tuple(details))
+
+
+def _deviation(spread: Spread) -> str:
+    return f"{spread.deviation:.3f} ({spread.freedom} degrees of freedom)" if spread.freedom else "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """
+    ``k`` equal functions beside a training: degradation of the training and, mean, least and most, of the functions' P99.
+    """
+
+    k: int
+    training: float
+    function: float
+    function_least: float
+    function_most: float
+
+
+Ladder = tuple[Workload, Workload]
+
+
+def ladders(profile: Profile) -> dict[Ladder, list[Step]]:
+    """The paper's three combinations over the number of functions at a time, by (training, function), smallest k first."""
+    found: defaultdict[Ladder, defaultdict[int, list[Colocation]]] = defaultdict(lambda: defaultdict(list))
+    for row in profile.colocations:
+        first, *others = (member.workload for member in row.members)
+        if first.role == "training" and len(set(others)) == 1 and (first.model, others[0].model) in LADDERS:
+            found[first, others[0]][len(others)].append(row)
+    steps: dict[Ladder, list[Step]] = {}
+    for ladder, by_k in sorted(found.items(), key=lambda item: (LADDERS.index((item[0][0].model, item[0][1].model)), item[0])):
+        if max(by_k) > 1:
+            steps[ladder] = [_step(k, by_k[k]) for k in sorted(by_k)]
+    return steps
+
+
+def _step(k: int, rows: Sequence[Colocation]) -> Step:
+    functions = [degradation(member, METRICS["function"]) for row in rows for member in row.members[1:]]
+    training = statistics.fmean(degradation(row.members[0], METRICS["training"]) for row in rows)
+    return Step(k, training, statistics.fmean(functions), min(functions), max(functions))
+
+
+def observation_iii(profile: Profile) -> Observation:
+    """What several functions cost can be predicted."""
+    found = ladders(profile)
+    pairs = [(lower, upper) for steps in found.values() for lower, upper in pairwise(steps)]
+    rises = [upper.training > lower.training for lower, upper in pairs] + [upper.function > lower.function for lower, upper in pairs]
+    several = {direction: several_skill(profile, direction) for direction in DIRECTIONS[:2]}
+    parts = [
+        Part(
+            f"Over the paper's three combinations and both directions, {percent(MOST)} or more of the steps to the next larger number of "
+            f"functions raise the degradation (at least {LEAST_STEPS} steps).",
+            sum(rises) >= MOST * len(rises) if len(rises) >= LEAST_STEPS else None,
+            f"{sum(rises)} of {len(rises)} steps rise",
+        )
+    ]
+    for direction, (skill, rows) in several.items():
+        parts.append(
+            Part(
+                f"The {'training' if direction == 'training' else 'functions'}: where two or more functions run, a straight line over the "
+                f"sum of the measured pair-wise degradations (Eq. {3 if direction == 'training' else 4}, all weights one), both as "
+                f"log(1 + degradation) and fitted without the members it is asked about, explains {percent(SKILL)} or more of the "
+                f"variance (at least {LEAST_SEVERAL} sets of members). A pair of batches that was not measured is replaced by the mean "
+                "over the batches of its two models.",
+                None if skill is None else skill >= SKILL,
+                f"{counted(rows, 'set')} of members with all pairs known" + ("" if skill is None else f", {percent(skill)} explained"),
+            )
+        )
+    largest = [
+        f"{title(training.model)} training beside {steps[-1].k} x {title(function.model)}: training {percent(steps[-1].training)}, "
+        f"functions' P99 {percent(steps[-1].function)}."
+        for (training, function), steps in found.items()
+    ]
+    return Observation("III", "What several functions at a time cost can be predicted.", tuple(parts), tuple(largest))
+
+
+def several_skill(profile: Profile, direction: Literal["training", "function", "functions"]) -> tuple[float | None, int]:
+    """
+    How well the sum of pair-wise degradations tells that of several (leave one set of members out), and over how many sets.
+
+    The skill is one minus the squared error over that of the mean of the others, both in log(1 + degradation); None for fewer than
+    :data:`LEAST_SEVERAL` sets, or where all have the same degradation.
+    """
+    lookup: dict[Direction, _Cells] = {d: _Cells(cells(profile, d)) for d in DIRECTIONS}
+    sets: defaultdict[tuple[Workload, ...], list[tuple[float, float]]] = defaultdict(list)
+    for row in profile.colocations:
+        if row.kind != "several" or row.members[0].workload.role != "training":
+            continue
+        members = row.members
+        names = [member.workload for member in members]
+        for position in range(1) if direction == "training" else range(1, len(members)):
+            if direction == "training":
+                parts = [lookup["training"].of(names[0], other) for other in names[1:]]
+            else:
+                others = names[1:position] + names[position + 1 :]
+                parts = [lookup["function"].of(names[position], names[0])]
+                parts += [lookup["functions"].of(names[position], other) for other in others]
+            known = [part for part in parts if part is not None]
+            if len(known) == len(parts):
+                actual = degradation(members[position], METRICS[direction])
+                sets[names[0], *sorted(names[1:])].append((log1p(math.fsum(known)), log1p(actual)))
+    if len(sets) < LEAST_SEVERAL:
+        return None, len(sets)
+    error, base = 0.0, 0.0
+    for held_out, points in sets.items():
+        x, y = np.array([point for members_, others_ in sets.items() if members_ != held_out for point in others_]).T
+        slope = float(np.cov(x, y, bias=True)[0, 1] / np.var(x)) if np.var(x) > 0 else 0.0
+        for summed, actual in points:
+            error += (actual - float(y.mean()) - slope * (summed - float(x.mean()))) ** 2
+            base += (actual - float(y.mean())) ** 2
+    return (1 - error / base if base > 0 else None), len(sets)
+
+
+class _Cells:
+    """Degradation of a pair: as measured, else the mean over the batches of its models, else None."""
+
+    def __init__(self, measured: Mapping[tuple[Workload, Workload], Sequence[float]]) -> None:
+        self._measured = {pair: statistics.fmean(values) for pair, values in measured.items()}
+        self._models = {models: statistics.fmean(values) for models, values in by_models(measured).items()}
+
+    def of(self, victim: Workload, aggressor: Workload) -> float | None:
+        return self._measured.get((victim, aggressor), self._models.get((victim.model, aggressor.model)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStart:
+    """
+    A function model at its smallest measured batch, in seconds.
+
+    ``cold_s`` is what the paper counts: imports, context and weights, without the first run.
+    """
+
+    workload: Workload
+    phases: Mapping[str, float]
+    warm_p50_s: float
+    warm_p99_s: float
+
+    @property
+    def cold_s(self) -> float:
+        return math.fsum(seconds for phase, seconds in self.phases.items() if phase != "first_run")
+
+    @property
+    def ratio(self) -> float:
+        """Cold start over the median warm run."""
+        return self.cold_s / self.warm_p50_s
+
+
+def cold_starts(profile: Profile) -> list[ColdStart]:
+    """In the order of table I; without the models whose start was not timed."""
+    smallest: dict[str, Solo] = {}
+    for workload, solo in sorted(profile.solo.items()):
+        if workload.role == "function" and solo.cold_s:
+            smallest.setdefault(workload.model, solo)
+    return [
+        ColdStart(
+            workload=smallest[model].workload,
+            phases={phase: smallest[model].cold_s.get(phase, 0.0) for phase in PHASES},
+            warm_p50_s=smallest[model].timing.p50,
+            warm_p99_s=smallest[model].timing.p99,
+        )
+        for model in ordered(smallest)
+    ]
+
+
+def observation_iv(profile: Profile) -> Observation:
+    """Cold starts lengthen functions enough to break deadlines."""
+    found = cold_starts(profile)
+    long = sum(cold.ratio >= COLD_RATIO for cold in found)
+    late = sum(cold.cold_s > LONGEST_DEADLINE * cold.warm_p99_s for cold in found)
+    enough = len(found) >= LEAST_MODELS
+    ratios = [cold.ratio for cold in found]
+    span = f", {min(ratios):.0f} to {max(ratios):.0f} times" if found else ""
+    return Observation(
+        "IV",
+        "A cold start lengthens a function so much that its deadline may be lost.",
+        (
+            Part(
+                f"For {percent(MOST)} or more of the function models (at least {LEAST_MODELS}), imports, device context and weights take "
+                f"{COLD_RATIO:g} or more times the median warm run.",
+                long >= MOST * len(found) if enough else None,
+                f"{long} of {len(found)} models{span} (paper, table II: 32 to 520 times)",
+            ),
+            Part(
+                f"For {percent(MOST)} or more of them the cold start alone is longer than the longest deadline of the paper's evaluation, "
+                f"{LONGEST_DEADLINE:g} times the warm P99.",
+                late >= MOST * len(found) if enough else None,
+                f"{late} of {len(found)} models",
+            ),
+        ),
+    )
+
+
+def observations(profile: Profile) -> list[Observation]:
+    return [observation_i(profile), observation_ii(profile), observation_iii(profile), observation_iv(profile)]
+
+
+# --- Predictor -------------------------------------------------------------------------------------------------------------------------
+
+
+SEED: Final = 0
+FOLDS: Final = 5
+#: Fewer pairs than this make no folds worth a fit.
+LEAST_PAIRS: Final = 20
+
+
+class Fitted(Protocol):
+    """What is judged; see ml.predict.pairwise.Predictor."""
+
+    def predict(self, samples: Samples) -> Floats: ...
+
+    def upper(self, samples: Samples, coverage: float = 0.9) -> Floats: ...
+
+
+Fit = Callable[[Samples, int], Fitted]
+COVERAGE: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """
+    Predictions of pairs that the predictor which made them had not seen.
+
+    ``predicted``, ``upper`` (of :data:`COVERAGE`) and ``constant`` (the mean in log space of that predictor's training pairs) are fractions
+    [n], in the order of ``samples``.
+    """
+
+    samples: Samples
+    predicted: Floats
+    upper: Floats
+    constant: Floats
+
+    @property
+    def actual(self) -> Floats:
+        return self.samples.target
+
+    @property
+    def pairs(self) -> int:
+        return len(np.unique(self.samples.pair))
+
+    @property
+    def rmsle(self) -> float:
+        """Eq. 2."""
+        return float(np.sqrt(squared_log_error(self.actual, self.predicted).mean()))
+
+    @property
+    def skill(self) -> float:
+        """1 - MSLE / MSLE of ``constant``: 1 = perfect, 0 = no better than the mean."""
+        base = float(squared_log_error(self.actual, self.constant).sum())
+        return 1 - float(squared_log_error(self.actual, self.predicted).sum()) / base if base else 0.0
+
+    @property
+    def covered(self) -> float:
+        """Share of the samples at or below their upper bound."""
+        return float((self.actual <= self.upper).mean())
+
+    def of_model(self, side: Literal["victim", "aggressor"]) -> dict[str, tuple[float, int]]:
+        """RMSLE over the samples with a model on that side, and how many they are."""
+        names = np.array(self.samples.victims if side == "victim" else self.samples.aggressors)
+        errors = squared_log_error(self.actual, self.predicted)
+        return {name: (float(np.sqrt(errors[names == name].mean())), int((names == name).sum())) for name in ordered(names.tolist())}
+
+
+def judge(measured: Samples, fit: Fit, seed: int = SEED) -> Judged | None:
+    """Out-of-fold predictions; a pair with its repeats and its other direction is in one fold. None for too few pairs."""
+    pairs = np.unique(measured.pair)
+    if len(pairs) < LEAST_PAIRS:
+        return None
+    predicted, upper, constant = (np.full(len(measured), np.nan) for _ in range(3))
+    for fold in np.array_split(np.random.default_rng(seed).permutation(pairs), FOLDS):
+        held_out: Ints = np.flatnonzero(np.isin(measured.pair, fold))
+        training = measured.take(~np.isin(measured.pair, fold))
+        predictor = fit(training, seed)
+        asked = measured.take(held_out)
+        predicted[held_out], upper[held_out] = predictor.predict(asked), predictor.upper(asked, COVERAGE)
+        constant[held_out] = np.expm1(np.log1p(np.maximum(training.target, 0)).mean())
+    return Judged(samples=measured, predicted=predicted, upper=upper, constant=constant)
+
+
+def wilson(hits: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson 1927)."""
+    z = 1.96
+    middle, width = hits + z * z / (2 * n), z * math.sqrt(hits * (1 - hits) / n + z * z / (4 * n * n))
+    return (middle - width) / (1 + z * z / n), (middle + width) / (1 + z * z / n)
+
+
+def pair_rows(profile: Profile) -> list[Row]:
+    """The rows of two members."""
+    return [row for row in profile.colocations if len(row.members) == 2]
+
+
+# --- Text --------------------------------------------------------------------------------------------------------------------------------
+
+
+def _heading(profile: Profile, preset: str, rows: Sequence[Row], name: str) -> list[str]:
+    place = profile.place
+    drivers = ", ".join(sorted({row.place.driver for row in rows}))
+    return [
+        f"# {name}: {place.device}",
+        "",
+        f"Sharing mode: {place.sharing_mode}. Models: preset `{preset}`. {drivers}. Utilisation counter: {place.counter}. "
+        f"Measured {when(rows)}. "
+        "Degradation is (time together) / (time alone) - 1 (Eq. 1): mean iteration time of a training, P99 of a function; "
+        "`ml.measure.rows.degradation` says what the time alone is.",
+        "",
+    ]
+
+
+def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *lines)] + [""]
+
+
+def profile_text(profile: Profile, preset: str) -> str:
+    """The Markdown beside the pictures of ``profiles``."""
+    rows: list[Row] = [*profile.solo.values(), *profile.colocations]
+    kinds = Counter(row.kind for row in profile.colocations)
+    pairs = cells(profile, "training")
+    found = observations(profile)
+    lines = _heading(profile, preset, rows, "Profiles")
+    lines += [
+        f"{counted(len(profile.solo), 'workload')} alone, {counted(kinds['pair'], 'row')} of a training with a function, "
+        f"{kinds['functions']} of two functions, {kinds['several']} of three or more. "
+        f"{len(pairs)} of the {SPACE:,} pairs of the space (8 x 4 x 8 x 4) are measured: {percent(len(pairs) / SPACE)}.",
+        "",
+        "## Observations of the paper",
+        "",
+        *_table(["", "claim", "here"], [[o.number, o.claim, f"**{VERDICTS[o.held]}**"] for o in found]),
+        "An observation did not hold if one of its rules did not; it held if all did; otherwise the rows cannot say.",
+        "",
+    ]
+    for observation in found:
+        lines += [f"### {observation.number}: {VERDICTS[observation.held]}", ""]
+        lines += [f"- {part.rule}\n  **{VERDICTS[part.held].capitalize()}**: {part.found}." for part in observation.parts]
+        lines += ["", *(f"{detail}\n" for detail in observation.details)]
+    lines += ["## Repeats", "", "The noise floor: how far repeats of one pair deviate, pooled over the pairs measured more than once.", ""]
+    lines += _table(["direction", "pairs repeated", "deviation of log(1 + degradation)", "a time differs by about"], _repeats(profile))
+    lines += ["## Cold start", ""]
+    lines += _table(
+        [
+            "function",
+            "batch",
+            *(f"{words}, s" for words in PHASES.values()),
+            "warm median, ms",
+            "ratio",
+            "paper: cold, s",
+            "warm, ms",
+            "ratio",
+        ],
+        (
+            [
+                title(cold.workload.model),
+                str(cold.workload.batch),
+                *(f"{cold.phases[phase]:.3f}" for phase in PHASES),
+                f"{1000 * cold.warm_p50_s:.1f}",
+                f"{cold.ratio:.0f}",
+                *_published(cold.workload.model),
+            ]
+            for cold in cold_starts(profile)
+        ),
+    )
+    lines += [
+        "The ratio counts imports, device context and weights, as the paper does, without the first run.",
+        "",
+        "## Pictures",
+        "",
+        *(f"![{alt}]({name}.svg)\n" for name, alt in PROFILE_PICTURES.items()),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _published(model: str) -> list[str]:
+    if model not in PUBLISHED:
+        return ["", "", ""]
+    published = PUBLISHED[model]
+    return [f"{published.cold_s:g}", f"{published.warm_ms:g}", f"{1000 * published.cold_s / published.warm_ms:.0f}"]
+
+
+def _repeats(profile: Profile) -> Iterator[list[str]]:
+    for direction in DIRECTIONS:
+        measured = cells(profile, direction)
+        floor = noise(measured)
+        repeated = sum(len(values) > 1 for values in measured.values())
+        told = [f"{floor.deviation:.3f}", percent(math.expm1(floor.deviation))] if floor.freedom else ["unknown", "unknown"]
+        yield [DIRECTION_TITLES[direction], str(repeated), *told]
+
+
+def predictor_text(profile: Profile, preset: str, judged: Mapping[Direction, Judged | None]) -> str:
+    """The Markdown beside the pictures of ``predictor``."""
+    lines = _heading(profile, preset, pair_rows(profile), "Predictor")
+    lines += [
+        f"Recipe `ours`. Every prediction here is of a pair that its predictor had not seen: {FOLDS} folds over whole pairs, so a pair's "
+        "repeats and its other direction are held out together. RMSLE is Eq. 2, the skill is 1 - MSLE / MSLE of the mean of the training "
+        "pairs in log space, the noise floor the deviation of repeats. Covered: share of the samples at or below their "
+        f"{percent(COVERAGE)} upper bound, with the 95 % interval for as many independent draws as there are pairs.",
+        "",
+    ]
+    table = []
+    for direction, found in judged.items():
+        if found is None:
+            table.append([DIRECTION_TITLES[direction], f"fewer than {LEAST_PAIRS}", *[""] * 6])
+            continue
+        low, high = wilson(found.covered, found.pairs)
+        floor = noise(cells(profile, direction))
+        table.append(
+            [
+                DIRECTION_TITLES[direction],
+                str(found.pairs),
+                str(len(found.actual)),
+                f"{found.rmsle:.3f}",
+                f"{mae(found.actual, found.predicted):.3f}",
+                f"{found.skill:.2f}",
+                f"{floor.deviation:.3f}" if floor.freedom else "unknown",
+                f"{percent(found.covered)} ({percent(low)} to {percent(high)})",
+            ]
+        )
+    lines += _table(["direction", "pairs", "samples", "RMSLE", "MAE (fraction)", "skill", "noise floor", "covered"], table)
+    for direction, found in judged.items():
+        if found is None:
+            continue
+        victim, aggressor = found.of_model("victim"), found.of_model("aggressor")
+        lines += [f"## Error by model: {DIRECTION_TITLES[direction]}", ""]
+        lines += _table(
+            ["model", "RMSLE where it is slowed down", "samples", "RMSLE where it is beside", "samples"],
+            ([title(model), *_error(victim.get(model)), *_error(aggressor.get(model))] for model in ordered({*victim, *aggressor})),
+        )
+    lines += ["## Pictures", "", *(f"![{alt}]({name}.svg)\n" for name, alt in PREDICTOR_PICTURES.items())]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _error(found: tuple[float, int] | None) -> list[str]:
+    return ["", "0"] if found is None else [f"{found[0]:.3f}", str(found[1])]

@@ -1,0 +1,135 @@
+"""
+Draws what was measured and what the predictor makes of it: ``python -m research.predictor.report profiles`` and
+``python -m research.predictor.report predictor``.
+
+``profiles`` repeats figures 1 to 3, table II and the four observations of the paper (section II-B) on our own rows; ``predictor`` holds
+predictions against measurements that the predictor has not seen. Rows of two places (device and sharing mode) are never put together:
+each place gets a folder of its own, with pictures (SVG, with ``--png`` also PNG) and ``report.md``. The same rows give the same files.
+
+Here rows are gathered and files written; ``research.predictor.observations`` says what rows mean, ``research.predictor.pictures`` draws.
+"""
+
+import argparse
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ml.measure.rows import BadRow, Profile, Row, profiles, read
+from ml.predict.pairwise import RECIPES
+from ml.predict.samples import DIRECTIONS, Direction, samples
+from research.predictor.observations import SEED, Fit, Judged, judge, predictor_text, profile_text
+
+#: The rows that come with the platform.
+DATA: Final = Path(__file__).parents[2] / "ml" / "data"
+
+#: Draw into a folder that is there and yield what was written: see research.predictor.pictures.
+DrawProfile = Callable[[Profile, Path], Iterable[Path]]
+DrawPredictor = Callable[[Profile, Mapping[Direction, Judged | None], Path], Iterable[Path]]
+
+
+def by_preset(profile: Profile) -> Iterator[tuple[str, Profile]]:
+    """A place's rows by preset: a small and a published model of one name are not one model. Raises BadRow for a row of two presets."""
+    presets = {workload.preset for workload in profile.solo}
+    presets |= {member.workload.preset for row in profile.colocations for member in row.members}
+    for row in profile.colocations:
+        if len({member.workload.preset for member in row.members}) > 1:
+            raise BadRow(f"a co-location of {row.at} mixes models of two presets")
+    for preset in sorted(presets):
+        yield (
+            preset,
+            replace(
+                profile,
+                solo={workload: solo for workload, solo in profile.solo.items() if workload.preset == preset},
+                colocations=[row for row in profile.colocations if row.members[0].workload.preset == preset],
+            ),
+        )
+
+
+def folder_name(profile: Profile, preset: str) -> str:
+    """A word for a folder; the digits tell places apart that read alike."""
+    text = "/".join([*profile.place.key, preset])
+    readable = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
+    return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+def report_profiles(found: Iterable[Profile], out: Path, draw: DrawProfile) -> Iterator[Path]:
+    """Draw and write the profiles of each place; yields what was written. OSError where that fails."""
+    for profile in found:
+        for preset, part in by_preset(profile):
+            folder = out / folder_name(profile, preset)
+            folder.mkdir(parents=True, exist_ok=True)
+            yield from draw(part, folder)
+            (folder / "report.md").write_text(profile_text(part, preset))
+            yield folder / "report.md"
+
+
+def report_predictor(found: Iterable[Profile], out: Path, draw: DrawPredictor, *, fit: Fit, seed: int = SEED) -> Iterator[Path]:
+    """Judge, draw and write the predictor of each place; yields what was written. OSError where that fails."""
+    for profile in found:
+        for preset, part in by_preset(profile):
+            folder = out / folder_name(profile, preset)
+            measured = {direction: samples(part, direction, name=folder.name) for direction in DIRECTIONS}
+            judged = {direction: judge(pairs, fit, seed) for direction, pairs in measured.items()}
+            folder.mkdir(parents=True, exist_ok=True)
+            yield from draw(part, judged, folder)
+            (folder / "report.md").write_text(predictor_text(part, preset, judged))
+            yield folder / "report.md"
+
+
+def gather(sources: Sequence[Path]) -> list[Row]:
+    """The rows of all files, and of all ``*.jsonl`` of folders. Raises BadRow for a bad one or none, OSError for a file that is absent."""
+    files: list[Path] = []
+    for source in sources:
+        files += sorted(source.glob("*.jsonl")) if source.is_dir() or source == DATA else [source]
+    rows = [row for file in files for row in read(file)]
+    if not rows:
+        elsewhere = "; python -m ml.profile measures some, --data names other files or folders" if list(sources) == [DATA] else ""
+        raise BadRow(f"no rows in {', '.join(map(str, sources))}{elsewhere}")
+    return rows
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="research.predictor.report", description="Draw measured profiles, or what the predictor makes of them."
+    )
+    parser.add_argument("what", choices=("profiles", "predictor"))
+    parser.add_argument("--data", type=Path, nargs="+", default=[DATA], help="files of rows, or folders of *.jsonl (ml/data)")
+    parser.add_argument("--out", type=Path, help="folder, made where it is absent (build/report/profiles or build/report/predictor)")
+    parser.add_argument("--png", action="store_true", help="each picture as PNG too")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    try:
+        from research.predictor import pictures
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        print(
+            "research.predictor.report: matplotlib is not installed; the extra 'report' holds it: pip install -e '.[report]'",
+            file=sys.stderr,
+        )
+        return 2
+    out = options.out or Path("build/report") / options.what
+    try:
+        found = profiles(gather(options.data))
+        if options.what == "profiles":
+            written = report_profiles(found, out, partial(pictures.draw_profile, png=options.png))
+        else:
+            written = report_predictor(found, out, partial(pictures.draw_predictor, png=options.png), fit=RECIPES["ours"].fit)
+        for path in written:
+            print(path)
+    except (BadRow, OSError, UnicodeDecodeError) as error:
+        print(f"research.predictor.report: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

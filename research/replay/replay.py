@@ -1,0 +1,240 @@
+"""
+``python -m research.replay.replay --since 24h --policy edf-util --gpus +1``: what another policy would have done with what really came.
+
+Reads the platform's history (Postgres), its GPU instances (Redis) and the published table, makes a world of them
+(``scheduler/simulation/history_world.py``) and runs the policy in force and the other one through it. What really
+happened is printed beside both, in a column of its own. The last line is one JSON object; what cannot be used is one
+line on standard error and the exit status 2, an absent platform 3.
+"""
+
+import argparse
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis
+from sqlalchemy.exc import OperationalError
+
+from research.compare.comparison import quiet
+from scheduler.leader.tables import ArrayTable
+from scheduler.policy.engine import Engine, Policy
+from scheduler.policy.knobs import preset
+from scheduler.simulation import history_world, policies
+from scheduler.simulation.history_world import Past, PastGpu
+from scheduler.simulation.simulator import Inconsistent, Result, simulate
+from smore.domain.errors import SmoreError
+from smore.domain.loss import DEFAULT_BUDGET
+from smore.postgres.history import JobUse, Reader
+from smore.postgres.rows import make_engine
+from smore.process import observability
+from smore.process.settings import Settings, settings
+from smore.redis.degradation import Tables
+from smore.redis.fleet import Fleet, Report
+from smore.redis.queue import connect
+
+#: Invocations that are replayed at most: the newest.
+MOST: Final = 200_000
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+#: What a replay cannot know, whatever the history holds.
+UNKNOWN: Final = (
+    "Whom the gate had refused before the queue, and what clients would have done had they been answered sooner or later.",
+    "What co-location would have cost where it did not happen: the published table says it to the simulation and to the policies alike, "
+    "and what no table knows is as declared. So a replay tests decisions, not the table.",
+    "Why a run failed: where a handler failed, the replay lets it succeed. Lost workers, pauses, closed windows and throttles are not "
+    "replayed.",
+    "What was warm when the span began: every first run is a cold start. Nothing is loaded ahead but by the policy.",
+    "When jobs came and went within the span: each GPU instance keeps the job that it had longest.",
+)
+
+
+def span_s(text: str) -> float:
+    """``24h``, ``90m``, ``7d``, ``30s`` → seconds."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
+    if match is None or not float(match[1]) > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 24h, 90m, 7d or 30s")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def more(text: str) -> int:
+    """``+1`` → 1."""
+    if re.fullmatch(r"\+[0-9]{1,4}", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form +1")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    main = argparse.ArgumentParser(prog="smore replay", description="What another policy would have done with what really came.")
+    main.add_argument("--since", type=span_s, default=span_s("24h"), metavar="24h", help="how far back, to now")
+    main.add_argument("--policy", required=True, help="the other policy; knobs after colons, edf-util:sm_cap=0.9")
+    main.add_argument("--gpus", type=more, default=0, metavar="+N", help="as many GPU instances more for it, with nothing on them")
+    main.add_argument("--seed", type=int, default=0, help="of the policies, and of run times that were not measured")
+    main.add_argument("--json", action="store_true", help="only the JSON line; without it a terminal gets none")
+    return main
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """``force``: the policy in force by name, with the knobs that are set on it; ``notes``: what was left out, in words."""
+
+    history_world: Past
+    force: str
+    knobs: Mapping[str, Any]
+    notes: Sequence[str]
+
+
+def gather(reader: Reader, reports: Sequence[Report], tables: Tables, config: Settings, since: float, until: float) -> Found:
+    """What is known of [since, until), epoch seconds. Raises BadTable where the published table cannot be read."""
+    served, count = reader.served(since, until, MOST)
+    notes = [f"Of {count:,} invocations the newest {len(served):,} are replayed."] if count > len(served) else []
+    specs = reader.specs({(one.function, one.revision) for one in served})
+    known = [one for one in served if (one.function, one.revision) in specs]
+    if len(known) < len(served):
+        notes.append(f"{len(served) - len(known):,} invocations are of revisions that the catalog no longer knows.")
+    decided = reader.policies(since, until)
+    force = next(iter(decided), "") or config.policy.name
+    if len(decided) > 1:
+        shares = ", ".join(f"{name or 'unknown'} {number:,}" for name, number in decided.items())
+        notes.append(f"More than one policy decided in this span ({shares}); {force} is taken for the one in force.")
+    if len({(report.device, report.sharing_mode) for report in reports}) > 1:
+        notes.append("The GPU instances are of several kinds; those that are added are like each of them in turn.")
+    # GPU instances and jobs over the time in which something was served: the rest is not replayed either.
+    begin, end = min((one.arrival_at for one in known), default=since), max((one.finished_at for one in known), default=until)
+    table = tables.current()
+    arrays = ArrayTable(table) if table is not None else None
+    return Found(
+        past=Past(served=known, gpus=_gpus(reader, reports, begin // 1, end + 1.0), specs=specs, table=arrays),
+        force=force,
+        knobs=config.policy.knobs if force == config.policy.name else {},
+        notes=notes,
+    )  # fmt: skip
+
+
+def _gpus(reader: Reader, reports: Sequence[Report], since: float, until: float) -> list[PastGpu]:
+    now = {report.gpu: report for report in reports}
+    jobs: dict[str, JobUse] = {}
+    for held in reader.job_use(since, until):
+        # The one that was there longest.
+        jobs.setdefault(held.gpu, held)
+    tags = reader.job_tags({job.job for job in jobs.values()})
+    found = []
+    for use in reader.gpu_use(since, until):
+        report, job = now.get(use.gpu), jobs.get(use.gpu)
+        running = report.jobs if report is not None and job is not None else ()
+        held_mib = sum(one.memory_mib for one in running if job is not None and one.id == job.job)
+        said = tags.get(job.job, {}) if job is not None else {}
+        found.append(
+            PastGpu(
+                name=use.gpu,
+                device=use.device,
+                sharing_mode=use.sharing_mode,
+                memory_mib=max(0.0, use.memory_total_mib - held_mib),
+                slots=report.slots if report is not None else history_world.SLOTS,
+                utilisation=max(0.0, use.utilisation - use.function_utilisation),
+                function_utilisation=use.function_utilisation,
+                # A sample is of a second.
+                seen_s=float(use.samples),
+                job=job.job if job is not None else "",
+                workload=str(said.get("workload", "")),
+                iteration_s=job.solo_s or job.mean_s if job is not None else None,
+                mean_s=job.mean_s if job is not None else None,
+                budget=float(said.get("budget", DEFAULT_BUDGET)) if job is not None else None,
+            )
+        )
+    return found
+
+
+def _in_force(found: Found) -> Callable[[int], Policy]:
+    preset(found.force, **found.knobs)
+    return lambda seed: Engine(preset(found.force, **({"seed": seed} | dict(found.knobs))))
+
+
+def replay(found: Found, policy: str, gpus: int, seed: int) -> dict[str, dict[str, float]]:
+    """Column → figures: what happened, the policy in force on the GPU instances there were, the other one with ``gpus`` more."""
+    other = policies.factory(policy)
+    force = _in_force(found)
+    trace = history_world.trace(found.past)
+
+    def run(make: Callable[[int], Policy], name: str, extra: int) -> dict[str, float]:
+        world = history_world.world(found.past, more=extra)
+        result: Result = quiet(lambda: simulate(world, trace, make, seed=seed, table=found.past.table, name=name))
+        return history_world.would_have(result)
+
+    return {
+        "happened": history_world.happened(found.past),
+        "force": run(force, found.force, 0),
+        "other": run(other, policy, gpus),
+    }
+
+
+def show(found: Found, columns: Mapping[str, Mapping[str, float]], policy: str, gpus: int) -> None:
+    served = found.past.served
+    heads = ("happened", f"simulated: {found.force}", f"simulated: {policy}" + (f", +{gpus} GPU" if gpus else ""))
+    print(f"{len(served):,} invocations on {len(found.past.gpus)} GPU instances; the policy in force is {found.force}")
+    width = max(18, *(len(head) + 2 for head in heads))
+    print(f"{'':36}" + "".join(f"{head:>{width}}" for head in heads))
+    for name, words in history_world.ROWS.items():
+        cells = [_cell(name, by[name]) for by in columns.values()]
+        print(f"{words:36}" + "".join(f"{cell:>{width}}" for cell in cells))
+    print("The first column was measured, the others were not. The second is how far the simulation is from what happened.")
+    print("What this cannot know:")
+    for note in (*found.notes, *UNKNOWN):
+        print(f"- {note}")
+
+
+def _cell(name: str, value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{1e3 * value:.1f} ms" if name.endswith("_s") else f"{100 * value:.2f} %"
+
+
+def _read(config: Settings, since_s: float) -> Found:
+    """Of the platform that the settings name, the last ``since_s`` seconds."""
+    assert config.postgres.url is not None
+    until, prefix = time.time(), config.redis.prefix
+    engine = make_engine(config.postgres.url, "replay", statement_timeout_s=300)
+    try:
+        with connect(config) as client:
+            reports, tables = Fleet(client, prefix).reports(), Tables(client, prefix)
+            return gather(Reader(engine), reports, tables, config, until - since_s, until)
+    finally:
+        engine.dispose()
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parser().parse_args(arguments)
+    config = settings()
+    observability.configure(config, "replay")
+    try:
+        policies.factory(options.policy)
+        if config.postgres.url is None or config.redis.url is None:
+            print("smore replay: no platform is known here: SMORE_POSTGRES__URL and SMORE_REDIS__URL are not set", file=sys.stderr)
+            return 3
+        found = _read(config, options.since)
+        columns = replay(found, options.policy, options.gpus, options.seed)
+    except (OperationalError, redis.ConnectionError, redis.TimeoutError) as error:
+        print(f"smore replay: the platform cannot be reached: {' '.join(str(error).split())[:200]}", file=sys.stderr)
+        return 3
+    except (SmoreError, Inconsistent, OSError, ValueError) as error:
+        print(f"smore replay: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    if not options.json:
+        show(found, columns, options.policy, options.gpus)
+        if sys.stdout.isatty():
+            return 0  # all of it was shown
+    figures = {
+        f"{name}.{column}": float(f"{value:.6g}") for column, by in columns.items() for name, value in by.items() if math.isfinite(value)
+    }
+    extra = {"force": found.force, "policy": options.policy, "gpus": options.gpus, "seed": options.seed, "notes": list(found.notes)}
+    count = {"invocations": len(found.past.served)}
+    print(json.dumps({"command": "smore replay " + " ".join(arguments), "figures": figures | count, **extra}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,98 @@
+"""
+``scheduler.assign``, the deciding task.
+
+It is fired every second and has no end: the first firing in a process stands by, leads whenever it finds the lease free, and waits while
+Redis does not serve; every other firing returns at once. So beat is a safety net, not a tick that requests wait for.
+"""
+
+import contextlib
+import threading
+from typing import Final
+
+import redis
+from celery import Celery
+from celery.signals import worker_ready, worker_shutting_down
+
+from scheduler.schedule import SCHEDULER_QUEUE
+from smore.process import observability as metrics
+from smore.process.settings import Settings
+from smore.redis.celery import ASSIGN
+from smore.redis.outage import is_outage
+from smore.redis.queue import connect
+
+log = metrics.logger(__name__)
+
+#: How often the standby looks whether the lease is free, and Redis whether it serves again, seconds.
+LOOK_S: Final = 0.2
+#: How long one process may load what leading needs before the next one begins, seconds.
+LOADING_S: Final = 3.0
+
+
+def register_assign(app: Celery, config: Settings) -> None:
+    """Make this app's worker able to lead."""
+    stop = threading.Event()
+    leading = threading.Lock()
+
+    @worker_shutting_down.connect(weak=False)
+    def _stop(**_: object) -> None:
+        # Without it a warm shutdown would wait for a task that has no end.
+        stop.set()
+
+    @app.task(name=ASSIGN)
+    def assign() -> None:
+        if not leading.acquire(blocking=False):
+            return
+        client = connect(config)
+        try:
+            _stand_by(client, config, stop)
+        finally:
+            client.close()
+            leading.release()
+
+    @worker_ready.connect(weak=False)
+    def _fire(**_: object) -> None:
+        # Beat may take a while longer to start.
+        assign.apply_async(queue=SCHEDULER_QUEUE, expires=1.0)
+
+
+def wait_for_turn(client: "redis.Redis", key: str, stop: threading.Event) -> None:
+    """
+    One process loads at a time: two schedulers that start together would each take twice as long, and nobody leads meanwhile. Where Redis
+    does not serve there is no turn to wait for.
+    """
+    with contextlib.suppress(redis.RedisError):
+        while not client.set(key, 1, nx=True, px=round(LOADING_S * 1e3)) and not stop.wait(LOOK_S):
+            pass
+
+
+def _stand_by(client: "redis.Redis", config: Settings, stop: threading.Event) -> None:
+    loading = f"{config.redis.prefix}leader:loading"
+    # All that leading needs is loaded before it is needed: it takes seconds where the processor is busy.
+    wait_for_turn(client, loading, stop)
+    from scheduler.leader.foresight import warmth
+    from scheduler.leader.leader import Leader
+    from scheduler.policy.engine import Engine, prepare
+    from scheduler.policy.knobs import preset
+    from scheduler.policy.prewarm import rules
+    from scheduler.policy.prewarm.prewarmer import Keeper
+
+    prepare()
+    rules.prepare()
+    knobs = preset(config.policy.name, seed=config.policy.seed, **config.policy.knobs)
+    shadow = preset(config.policy.shadow) if config.policy.shadow else None
+    warm = warmth(config.prewarm)
+    leader = Leader(client, config, stop, lambda: Engine(knobs, shadow, Keeper(warm)))
+    with contextlib.suppress(redis.RedisError):
+        client.delete(loading)
+    told = False
+    while not stop.is_set():
+        try:
+            leader.lead()
+            told = False
+        except redis.RedisError as error:
+            if not is_outage(error):
+                raise
+            if not told:
+                log.warning("leading waits for Redis", error=str(error))
+            told = True
+        stop.wait(LOOK_S)

@@ -1,0 +1,340 @@
+"""
+Blobs: bytes that are known by their SHA-256, in a folder or in whatever else fsspec knows (``s3://…``).
+
+They lie at ``<url>/<project>/<digest>``. Projects share none, even of the same content: otherwise the digest alone would open another
+project's weights. What is being uploaded lies in a folder until it is whole and its digest has been checked, so no reader ever
+sees a part. Everything goes through in pieces of a mebibyte.
+
+A worker of another host reads them from a gateway (:class:`GatewayBlobs`). It proves that it belongs to the platform by a ticket that it
+has left in Redis: whoever may write there is trusted with more than this.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final, Protocol, Self, cast
+
+import redis
+import redis.asyncio
+
+from smore.domain.artifact import DIGEST
+from smore.domain.errors import BlobNotFound, Conflict, PayloadTooLarge, StorageFull, WrongDigest
+from smore.process.settings import Settings
+
+CHUNK: Final = 1 << 20
+#: An upload that nobody has gone on with for so long is dropped.
+ABANDONED_S: Final = 86_400.0
+#: Of the disk that uploads go to, the part that they leave free.
+FREE_SHARE: Final = 0.05
+
+TICKET_HEADER: Final = "Smore-Ticket"
+#: Seconds in which a ticket must be shown; a read that has begun goes on.
+TICKET_S: Final = 60
+#: Breaks of one read that are borne before anything more has come.
+_TRIES: Final = 5
+_READ_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    project: str
+    digest: str
+    size: int
+    #: When it was stored or last wanted (:meth:`Blobs.keep`), epoch seconds.
+    at: float
+
+
+class SourceAway(OSError):
+    """The gateway that blobs are read from does not serve now."""
+
+
+class Source(Protocol):
+    """Where a worker reads blobs from."""
+
+    def read(self, project: str, digest: str, offset: int = 0) -> Iterator[bytes]:
+        """
+        The bytes from ``offset`` on, in pieces. Nobody has compared them with their digest: that is for the reader to do.
+
+        Raises BlobNotFound before the first piece, OSError where it breaks off (SourceAway: a later try may do).
+        """
+        ...
+
+
+class Blobs:
+    """``url``: a folder or an fsspec URL; ``staging``: a folder for uploads to what is no folder (a folder keeps them itself)."""
+
+    def __init__(self, url: str, staging: Path) -> None:
+        # Imported by the first who needs it: a gateway that serves no uploads goes without.
+        from fsspec.core import url_to_fs
+        from fsspec.implementations.local import LocalFileSystem
+
+        self._fs, root = url_to_fs(url)
+        self._root = str(root).rstrip("/")
+        self._local = isinstance(self._fs, LocalFileSystem)
+        self._staging = Path(self._root, ".uploads") if self._local else staging
+
+    def _path(self, project: str, digest: str) -> str:
+        assert DIGEST.fullmatch(digest), digest
+        return f"{self._root}/{project}/{digest}"
+
+    # ---- reading ------------------------------------------------------------------------------------------------------------------------
+
+    def size(self, project: str, digest: str) -> int | None:
+        """Bytes; None where it is not there (whole)."""
+        try:
+            return int(self._fs.size(self._path(project, digest)))
+        except FileNotFoundError:
+            return None
+
+    def open(self, project: str, digest: str) -> BinaryIO:
+        """Seekable. Raises BlobNotFound."""
+        try:
+            return cast(BinaryIO, self._fs.open(self._path(project, digest), "rb"))
+        except FileNotFoundError as error:
+            raise BlobNotFound from error
+
+    def read(self, project: str, digest: str, offset: int = 0) -> Iterator[bytes]:
+        """See :class:`Source`."""
+        file = self.open(project, digest)
+
+        def pieces() -> Iterator[bytes]:
+            with file:
+                file.seek(offset)
+                while piece := file.read(CHUNK):
+                    yield piece
+
+        return pieces()
+
+    def __iter__(self) -> Iterator[Blob]:
+        for path, info in self._fs.find(self._root, detail=True).items():
+            project, _, digest = str(path).removeprefix(f"{self._root}/").partition("/")
+            if DIGEST.fullmatch(digest):
+                yield Blob(project=project, digest=digest, size=int(info["size"]), at=self._fs.modified(path).timestamp())
+
+    def used(self, project: str) -> int:
+        """Bytes of all blobs of a project."""
+        try:
+            return sum(int(info["size"]) for info in self._fs.find(f"{self._root}/{project}", detail=True).values())
+        except FileNotFoundError:
+            return 0
+
+    # ---- changing -----------------------------------------------------------------------------------------------------------------------
+
+    def keep(self, project: str, digest: str) -> None:
+        """Somebody wants it: its age begins anew. Object stores cannot say so; there it counts from the upload."""
+        if self._local:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(self._path(project, digest))
+
+    def remove(self, project: str, digest: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._path(project, digest))
+
+    def _part(self, project: str, digest: str) -> Path:
+        assert DIGEST.fullmatch(digest), digest
+        return self._staging / f"{project}.{digest}.part"
+
+    def offset(self, project: str, digest: str) -> int:
+        """How many bytes of an upload that is not whole are there."""
+        try:
+            return self._part(project, digest).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def upload(self, project: str, digest: str, *, offset: int, size: int, most: int, project_most: int) -> "Upload":
+        """
+        Go on with an upload of ``size`` bytes in all at ``offset``; it is this caller's alone until it is closed.
+
+        Raises Conflict (``offset``: where it really stands) elsewhere or while another writes, PayloadTooLarge above ``most`` bytes,
+        StorageFull where the project would have more than ``project_most`` bytes or the disk too little room.
+        """
+        if size > most:
+            raise PayloadTooLarge(f"A blob may have {most} bytes.", limit=most)
+        if offset > size:
+            raise Conflict("The offset is behind the end.", offset=self.offset(project, digest))
+        if offset == 0:
+            self._require_room(project, size, project_most)
+        part = self._part(project, digest)
+        part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stands = os.fstat(descriptor).st_size
+            if stands != offset or not _is_at(descriptor, part):
+                raise Conflict(f"The upload stands at {stands} bytes.", offset=stands)
+            os.lseek(descriptor, offset, os.SEEK_SET)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise Conflict("Somebody else is uploading this blob now.", offset=self.offset(project, digest)) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return Upload(self, project, digest, part, descriptor, offset, size)
+
+    def _require_room(self, project: str, size: int, project_most: int) -> None:
+        if self.used(project) + size > project_most:
+            raise StorageFull(f"The blobs of a project may have {project_most} bytes in all.", limit=project_most)
+        self._staging.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk = os.statvfs(self._staging)
+        if disk.f_bavail * disk.f_frsize - size < FREE_SHARE * disk.f_blocks * disk.f_frsize:
+            raise StorageFull("The disk that blobs go to has too little room left.")
+
+    def store(self, project: str, digest: str, part: Path) -> None:
+        """Make a whole and checked file a blob; ``part`` is gone then."""
+        path = self._path(project, digest)
+        self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        if self._local:
+            part.chmod(0o444)
+            part.replace(path)
+        else:
+            self._fs.put_file(str(part), path)
+            part.unlink()
+
+    def drop_abandoned(self, now: float) -> int:
+        """Drop uploads that nobody has gone on with. Returns how many."""
+        dropped = 0
+        for part in self._staging.glob("*.part"):
+            with contextlib.suppress(FileNotFoundError):
+                if now - part.stat().st_mtime > ABANDONED_S:
+                    part.unlink()
+                    dropped += 1
+        return dropped
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the path still leads to the open file: somebody may have stored or dropped it in between."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+class Upload:
+    """One stretch of an upload, from :meth:`Blobs.upload`; close it, or use it in a ``with``. What was written stays for the next one."""
+
+    def __init__(self, blobs: Blobs, project: str, digest: str, part: Path, descriptor: int, offset: int, size: int) -> None:
+        self._blobs = blobs
+        self._project = project
+        self._digest = digest
+        self._part = part
+        self._descriptor = descriptor
+        self._size = size
+        self.offset = offset
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Raises PayloadTooLarge, with nothing of ``data`` written, beyond the announced size."""
+        if self.offset + len(data) > self._size:
+            raise PayloadTooLarge(f"The blob was announced with {self._size} bytes.", limit=self._size)
+        view = memoryview(data)
+        while view:
+            written = os.write(self._descriptor, view)
+            self.offset += written
+            view = view[written:]
+
+    def finish(self) -> bool:
+        """
+        Whether the blob is whole now; then it has been stored.
+
+        Raises WrongDigest where its bytes are others than announced; they are dropped.
+        """
+        if self.offset < self._size:
+            return False
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        hashed = hashlib.sha256()
+        while piece := os.read(self._descriptor, CHUNK):
+            hashed.update(piece)
+        if hashed.hexdigest() != self._digest:
+            self._part.unlink(missing_ok=True)
+            raise WrongDigest
+        os.fsync(self._descriptor)
+        self._blobs.store(self._project, self._digest, self._part)
+        return True
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+# ---- from another host ------------------------------------------------------------------------------------------------------------------
+
+
+def _ticket(prefix: str, ticket: str) -> str:
+    return f"{prefix}ticket:{ticket}"
+
+
+async def redeem(client: "redis.asyncio.Redis", prefix: str, ticket: str, digest: str) -> str | None:
+    """The project whose blob a ticket is for; None where it is none, has been redeemed, or is for another blob."""
+    if not ticket.isalnum() or len(ticket) != 32:
+        return None
+    found = cast("bytes | None", await cast("Awaitable[object]", client.getdel(_ticket(prefix, ticket))))
+    project, _, named = (found or b"").decode().partition("/")
+    return project if named == digest and project else None
+
+
+class GatewayBlobs:
+    """Reads blobs from a gateway; goes on where a connection broke."""
+
+    def __init__(self, url: str, client: "redis.Redis", prefix: str) -> None:
+        self._url = url.rstrip("/")
+        self._redis = client
+        self._prefix = prefix
+
+    def read(self, project: str, digest: str, offset: int = 0) -> Iterator[bytes]:
+        """See :class:`Source`."""
+        import httpx
+
+        failures = 0
+        while True:
+            try:
+                for piece in self._stretch(project, digest, offset):
+                    offset += len(piece)
+                    failures = 0
+                    yield piece
+                return
+            except httpx.TransportError as error:
+                failures += 1
+                if failures == _TRIES:
+                    raise SourceAway(f"{self._url} breaks off: {error or type(error).__name__}") from error
+                time.sleep(0.1 * 2**failures)
+
+    def _stretch(self, project: str, digest: str, offset: int) -> Iterator[bytes]:
+        import httpx
+
+        ticket = secrets.token_hex(16)
+        self._redis.set(_ticket(self._prefix, ticket), f"{project}/{digest}", ex=TICKET_S)
+        headers = {TICKET_HEADER: ticket, "Range": f"bytes={offset}-", "Accept-Encoding": "identity"}
+        with httpx.stream("GET", f"{self._url}/v1/blobs/{digest}", headers=headers, timeout=_READ_S) as response:
+            if response.status_code == 404:
+                raise BlobNotFound
+            if response.status_code == 416:
+                return  # it ended where the connection broke
+            if response.status_code != 206:
+                raise SourceAway(f"{self._url} answered {response.status_code}")
+            yield from response.iter_raw()
+
+
+def open_blobs(config: Settings) -> Blobs:
+    """The blobs of this platform, for the gateway and the control worker."""
+    home = config.home.resolve()
+    return Blobs(config.blobs.url or str(home / "blobs"), home / "uploads")
+
+
+def open_source(config: Settings, client: "redis.Redis") -> Source:
+    """The same for a worker: a gateway's where ``SMORE_BLOBS__URL`` is one."""
+    if config.blobs.url.startswith(("http://", "https://")):
+        return GatewayBlobs(config.blobs.url, client, config.redis.prefix)
+    return open_blobs(config)

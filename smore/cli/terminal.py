@@ -1,0 +1,151 @@
+"""What every command of ``smore`` shares: how it reaches the platform, shows what it got, and ends."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from smore.client.clients import Client
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 3
+
+
+class Output(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to show it.")]
+Id = Annotated[str, typer.Argument(metavar="ID")]
+T = TypeVar("T")
+#: Columns of a line that goes into a pipe, and of one that is only measured.
+PIPE_WIDTH: Final = 200
+MOST_WIDTH: Final = 10_000
+#: A table's column: its header, and a row's cell.
+Column = tuple[str, Callable[[T], object]]
+
+
+def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
+    """Say on stderr what is wrong and end."""
+    print(f"smore: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def connected() -> Iterator["Client"]:
+    """A client; what it raises becomes a line on stderr and an exit code."""
+    from smore.client.clients import Client
+    from smore.client.transport import ApiError, Unreachable
+
+    try:
+        with Client() as client:
+            yield client
+    except Unreachable as error:
+        named = os.environ.get("SMORE_URL")
+        hint = f"SMORE_URL is {named}." if named else "Is the platform up? `smore up` starts it on this machine."
+        fail(f"{error}\n{hint}", EXIT_UNREACHABLE)
+    except ApiError as error:
+        known = {name: value for name, value in error.body.items() if name not in ("type", "title", "status", "detail", "code")}
+        fail(f"{error}{f' {json.dumps(known)}' if known else ''}")
+
+
+def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output) -> None:
+    """Rows of a list, as a table for people or whole for programs; where the screen is too narrow for a table, as paragraphs."""
+    if output is not Output.TABLE:
+        show_value(list(rows), output)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*(header for header, _ in columns), box=box.SIMPLE_HEAD, pad_edge=False)
+    cells = [[cell(get(row)) for _, get in columns] for row in rows]
+    for line in cells:
+        table.add_row(*(escape(text) for text in line))
+    # Into a pipe a line is as long as it is: there is no screen to fit.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    if console.measure(table, options=console.options.update(width=MOST_WIDTH)).maximum > console.width:
+        print("\n\n".join(_blocks([header for header, _ in columns], cells, console.width)))
+    else:
+        console.print(table)
+
+
+def _blocks(headers: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """A paragraph for each row: its first cell, and below what else is known, as many "header value" to a line as fit into ``width``."""
+    for first, *rest in cells:
+        lines = [first]
+        room = 0
+        for header, text in zip(headers[1:], rest, strict=True):
+            if text == cell(None):
+                continue
+            named = f"{header} {text}".strip()
+            if len(named) + 3 <= room:
+                lines[-1] += f"   {named}"
+                room -= len(named) + 3
+            else:
+                lines.append(f"  {named}")
+                room = width - len(named) - 2
+        yield "\n".join(lines)
+
+
+def show_value(value: object, output: Output) -> None:
+    """One value whole; JSON unless YAML was asked for."""
+    import msgspec
+
+    plain = msgspec.to_builtins(value, enc_hook=lambda other: other.tolist())
+    if output is Output.YAML:
+        import yaml
+
+        print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), end="")
+    else:
+        print(json.dumps(plain, indent=2, ensure_ascii=False))
+
+
+def cell(value: object) -> str:
+    """How a table shows a value; nothing known is a dash."""
+    match value:
+        case None | "" | []:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.4g}"
+        case list():
+            return " ".join(str(item) for item in value)
+        case _:
+            return str(value)
+
+
+def span_s(text: str) -> float:
+    """Seconds of ``500ms``, ``90s``, ``30m``, ``2h``, ``1d`` or a number of seconds. Raises typer.BadParameter."""
+    from smore.domain.errors import InvalidSpec
+    from smore.domain.function import duration_s
+
+    try:
+        return duration_s(float(text) if text.replace(".", "", 1).isdecimal() else text, "")
+    except InvalidSpec as error:
+        raise typer.BadParameter(f"{text!r} is no time; 500ms, 90s, 30m, 2h and 1d are") from error
+
+
+def percent(value: float | None) -> str | None:
+    return None if value is None else f"{value * 100:.1f} %"
+
+
+def ms(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{seconds * 1e3:.1f} ms"
+
+
+def moment(value: datetime | None) -> str | None:
+    """An instant in local time."""
+    return None if value is None else value.astimezone().strftime("%Y-%m-%d %H:%M:%S")

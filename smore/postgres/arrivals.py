@@ -1,0 +1,290 @@
+"""
+Keeping instances ready, in Postgres: what it rests on, and what it came to.
+
+Arrivals per minute (:class:`Past`), the lives of instances and the cold starts (:class:`FunctionAccount`), fitted forecasters. A minute
+that nobody counted is no minute without arrivals. What was recorded elsewhere (:class:`Imported`) lies in tables of its own: forecasters
+learn from it, and nothing that is counted or accounted for contains it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import ceil, floor
+from typing import Any, Final
+
+from sqlalchemy import Engine, case, delete, false, func, or_, select, text
+from sqlalchemy.orm import Session
+
+from smore.postgres.rows import (
+    ArrivalsMinuteRow,
+    CountedMinuteRow,
+    ForecasterRow,
+    InstanceRow,
+    RunStartsRow,
+    TraceCountRow,
+    TraceRow,
+)
+
+MINUTE_S: Final = 60.0
+HOUR_S: Final = 3600.0
+#: The kind of a run's start that is no cold one (RunStartsRow).
+WARM: Final = "warm"
+#: Minutes of the past that a fit and a forecast see: the long model's day, twice, so that each minute of a day was seen before.
+SPAN_MIN: Final = 2 * 1440
+#: A minute counts where the platform was up in so many of its seconds.
+LEAST_SECONDS: Final = 50
+#: Forecasters that are kept.
+KEPT: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """
+    Arrivals per minute from ``from_at`` (epoch seconds) on: ``known`` [T]: somebody counted that minute; ``counts``: function
+    (``<project>/<name>``) → minute → arrivals, where there were any.
+
+    ``imported``: function → minute → arrivals, 0 too, as a trace has them, in minutes that nobody counted here.
+    """
+
+    from_at: float
+    known: Sequence[bool]
+    counts: Mapping[str, Mapping[int, int]]
+    imported: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """
+    Arrivals that were recorded elsewhere, as they were laid into the past of this platform: [from_at, until_at), epoch seconds.
+
+    ``functions``: function (its name in the project) → (name in the file, arrivals). ``digest``: SHA-256 of the file.
+    """
+
+    id: int
+    name: str
+    digest: str
+    created_at: float
+    from_at: float
+    until_at: float
+    functions: Mapping[str, tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionAccount:
+    """
+    One function over a span. Instances are those that were asked for in it; seconds in GB-seconds of their memory.
+
+    ``hits``, ``late``, ``wasted``, ``failed``, ``open``: loads ahead by outcome; ``cold_loads``: those that a request asked for;
+    ``host_loads``: of all these the ones out of pinned host memory, which are no cold starts in full. ``saved``: runs that found an
+    instance only because it was loaded ahead or held for longer than its keep-alive. ``held_gb_s``: all the time from being asked for to
+    the end; ``idle_gb_s``: the part of it without work, loads included (T_waste, digest A44); ``wasted_gb_s``: the part of that by
+    instances that were loaded ahead and never used. ``unforeseen``: cold starts by reason.
+    """
+
+    function: str
+    invocations: int
+    cold: int
+    hits: int
+    late: int
+    wasted: int
+    failed: int
+    open: int
+    cold_loads: int
+    saved: int
+    held_gb_s: float
+    idle_gb_s: float
+    wasted_gb_s: float
+    unforeseen: Mapping[str, int]
+    host_loads: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A forecaster as it was stored."""
+
+    version: int
+    created_at: float
+    manifest: Mapping[str, Any]
+    model: bytes
+
+
+class Prewarming:
+    """The synchronous door to what was counted and what became of it. Postgres away is SQLAlchemy's OperationalError."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    # ---- counts -------------------------------------------------------------------------------------------------------------------------
+
+    def past(self, since: float, until: float) -> Past:
+        """The whole minutes in [since, until), all functions of all projects."""
+        begin, end = floor(since / MINUTE_S) * MINUTE_S, floor(until / MINUTE_S) * MINUTE_S
+        minutes = max(0, int((end - begin) / MINUTE_S))
+        known = [False] * minutes
+        counts: dict[str, dict[int, int]] = {}
+        row, counted = ArrivalsMinuteRow, CountedMinuteRow
+        with self._engine.connect() as connection:
+            span = (counted.minute >= _moment(begin), counted.minute < _moment(end))
+            for minute, seconds in connection.execute(select(counted.minute, counted.seconds).where(*span)):
+                if int(seconds).bit_count() >= LEAST_SECONDS:
+                    known[int((minute.timestamp() - begin) / MINUTE_S)] = True
+            columns = (row.project, row.function, row.minute, row.n)
+            for project, function, minute, n in connection.execute(
+                select(*columns).where(row.minute >= _moment(begin), row.minute < _moment(end)).order_by(row.minute)
+            ):
+                counts.setdefault(f"{project}/{function}", {})[int((minute.timestamp() - begin) / MINUTE_S)] = n
+            imported = self._imported(connection, begin, known)
+        return Past(from_at=begin, known=known, counts=counts, imported=imported)
+
+    # ---- what was imported -------------------------------------------------------------------------------------------------------------
+
+    def import_trace(
+        self, project: str, *, name: str, digest: str, from_at: float, counts: Mapping[str, tuple[str, Sequence[int]]]
+    ) -> Imported:  # fmt: skip
+        """Keep arrivals: ``counts``: function → (name in the file, arrivals in each minute from ``from_at`` on), all equally long."""
+        minutes = max(len(each) for _, each in counts.values())
+        with Session(self._engine) as session:
+            row = TraceRow(
+                project=project, name=name, digest=digest, from_at=_moment(from_at), until_at=_moment(from_at + minutes * MINUTE_S)
+            )
+            session.add(row)
+            session.flush()
+            session.add_all(
+                TraceCountRow(trace=row.id, function=function, source=source, counts=list(each))
+                for function, (source, each) in counts.items()
+            )
+            session.commit()
+            return _trace(row, {function: (source, sum(each)) for function, (source, each) in counts.items()})
+
+    def traces(self, project: str) -> list[Imported]:
+        """The newest first."""
+        total = select(func.coalesce(func.sum(text("n")), 0)).select_from(func.unnest(TraceCountRow.counts).alias("n")).scalar_subquery()
+        with Session(self._engine) as session:
+            rows = session.scalars(select(TraceRow).where(TraceRow.project == project).order_by(TraceRow.id.desc())).all()
+            found: dict[int, dict[str, tuple[str, int]]] = {row.id: {} for row in rows}
+            columns = (TraceCountRow.trace, TraceCountRow.function, TraceCountRow.source, total)
+            for trace, function, source, n in session.execute(select(*columns).where(TraceCountRow.trace.in_(found))):
+                found[trace][function] = (source, int(n))
+            return [_trace(row, found[row.id]) for row in rows]
+
+    def remove_trace(self, project: str, id_: int) -> bool:
+        """Forget what was imported. False where there is no such trace."""
+        with Session(self._engine) as session:
+            gone = session.execute(delete(TraceRow).where(TraceRow.project == project, TraceRow.id == id_).returning(TraceRow.id)).all()
+            session.commit()
+            return bool(gone)
+
+    @staticmethod
+    def _imported(connection: Any, begin: float, known: Sequence[bool]) -> dict[str, dict[int, int]]:
+        """By function, where nobody counted; of two traces with the same minute of a function the newer one's."""
+        end = begin + len(known) * MINUTE_S
+        columns = (TraceRow.project, TraceCountRow.function, TraceRow.from_at, TraceCountRow.counts)
+        rows = (
+            select(*columns)
+            .join(TraceCountRow, TraceCountRow.trace == TraceRow.id)
+            .where(TraceRow.until_at > _moment(begin), TraceRow.from_at < _moment(end))
+            .order_by(TraceRow.id)
+        )
+        found: dict[str, dict[int, int]] = {}
+        for project, function, from_at, counts in connection.execute(rows):
+            first = int((from_at.timestamp() - begin) / MINUTE_S)
+            minutes = found.setdefault(f"{project}/{function}", {})
+            for minute in range(max(0, first), min(len(known), first + len(counts))):
+                if not known[minute]:
+                    minutes[minute] = counts[minute - first]
+        return found
+
+    # ---- what it came to --------------------------------------------------------------------------------------------------------------
+
+    def account(self, since: float, until: float, project: str | None = None) -> list[FunctionAccount]:
+        """By function, over [since, until); ``project`` None = all."""
+        row = InstanceRow
+        which = [row.asked_at >= _moment(since), row.asked_at < _moment(until)]
+        if project is not None:
+            which.append(row.project == project)
+        # What is told of an instance is a minute old at most; one whose worker is gone ends when that is found out.
+        gb = row.memory_mib / 1024.0
+        idle_s, held_s = row.load_s + row.idle_s, row.load_s + row.idle_s + row.busy_s
+        never = (row.prewarmed.is_(True)) & (row.uses == 0)
+        outcomes = ("hit", "late", "wasted", "failed", "open", "cold")
+        sums: list[Any] = [func.count().filter(row.outcome == outcome) for outcome in outcomes]
+        sums += [func.sum(row.saved), func.sum(gb * held_s), func.sum(gb * idle_s), func.sum(case((never, gb * idle_s), else_=0.0))]
+        sums.append(func.count().filter(row.host.is_(True)))
+        lives: dict[str, Sequence[Any]] = {}
+        with self._engine.connect() as connection:
+            for owner, name, *values in connection.execute(
+                select(row.project, row.function, *sums).where(*which).group_by(row.project, row.function)
+            ):
+                lives[f"{owner}/{name}"] = values
+            runs = self._runs(connection, since, until, project)
+        found = []
+        for function in sorted({*lives, *runs}):
+            hits, late, wasted, failed, open_, cold_loads, saved, held, idle, lost, host = lives.get(function, (0,) * 11)
+            why = runs.get(function, Counter())
+            invocations, warm = why.total(), why.pop(WARM, 0)
+            found.append(
+                FunctionAccount(
+                    function=function, invocations=invocations, cold=invocations - warm, hits=hits, late=late, wasted=wasted, failed=failed,
+                    open=open_, cold_loads=cold_loads, saved=int(saved or 0), held_gb_s=float(held or 0.0), idle_gb_s=float(idle or 0.0),
+                    wasted_gb_s=float(lost or 0.0), unforeseen=dict(why), host_loads=host,
+                )
+            )  # fmt: skip
+        return found
+
+    @staticmethod
+    def _runs(connection: Any, since: float, until: float, project: str | None) -> dict[str, Counter[str]]:
+        """How the runs began that ended in the whole minutes around [since, until), by function: ``warm``, or why they were cold."""
+        row = RunStartsRow
+        parts = [(row.span == span) & (row.at >= _moment(low)) & (row.at < _moment(high)) for span, low, high in spans(since, until)]
+        query = select(row.project, row.function, row.kind, func.sum(row.n)).where(or_(false(), *parts))
+        if project is not None:
+            query = query.where(row.project == project)
+        found: dict[str, Counter[str]] = {}
+        for owner, name, kind, n in connection.execute(query.group_by(row.project, row.function, row.kind)):
+            found.setdefault(f"{owner}/{name}", Counter())[kind] = int(n)
+        return found
+
+    # ---- forecasters ------------------------------------------------------------------------------------------------------------------
+
+    def store(self, manifest: Mapping[str, Any], model: bytes) -> int:
+        """Keep a fitted forecaster, and the last few before it. Returns its version."""
+        with Session(self._engine) as session:
+            row = ForecasterRow(manifest=dict(manifest), model=model)
+            session.add(row)
+            session.flush()
+            kept = select(ForecasterRow.version).order_by(ForecasterRow.version.desc()).limit(KEPT)
+            session.execute(delete(ForecasterRow).where(ForecasterRow.version.not_in(kept)))
+            session.commit()
+            return row.version
+
+    def newest(self) -> Fitted | None:
+        with Session(self._engine) as session:
+            row = session.scalars(select(ForecasterRow).order_by(ForecasterRow.version.desc()).limit(1)).first()
+            if row is None:
+                return None
+            return Fitted(version=row.version, created_at=row.created_at.timestamp(), manifest=row.manifest, model=row.model)
+
+
+def spans(since: float, until: float) -> Iterator[tuple[int, float, float]]:
+    """
+    The whole minutes around [since, until) as (seconds of a row's span, from, to), epoch seconds: whole hours, and minutes before and
+    after them.
+    """
+    begin, end = floor(since / MINUTE_S) * MINUTE_S, ceil(until / MINUTE_S) * MINUTE_S
+    first = min(ceil(begin / HOUR_S) * HOUR_S, end)
+    last = max(floor(end / HOUR_S) * HOUR_S, first)
+    for span, low, high in ((MINUTE_S, begin, first), (HOUR_S, first, last), (MINUTE_S, last, end)):
+        if low < high:
+            yield int(span), low, high
+
+
+def _trace(row: TraceRow, functions: Mapping[str, tuple[str, int]]) -> Imported:
+    return Imported(
+        id=row.id, name=row.name, digest=row.digest, created_at=row.created_at.timestamp(), from_at=row.from_at.timestamp(),
+        until_at=row.until_at.timestamp(), functions=functions,
+    )  # fmt: skip
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)

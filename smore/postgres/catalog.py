@@ -1,0 +1,595 @@
+"""
+The catalog: projects, API keys, functions with their revisions, serverful jobs. Postgres is the truth and this its only writer.
+
+Every change is committed in Postgres first and then mirrored to Redis (``smore/postgres/mirror.py``), where all hot
+paths read. When Redis is away the change stands and redis-py's error reaches the caller; the next change of the same
+thing, or :meth:`Store.sync_mirror`, brings the mirror up to date.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from smore.domain.access import Scope, new_token, read_token
+from smore.domain.artifact import parse_artifact
+from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
+from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict, with_scaling
+from smore.domain.job import OVER, JobState
+from smore.domain.limits import Limits
+from smore.postgres import mirror
+from smore.postgres.locks import Lock
+from smore.postgres.rows import ApiKeyRow, FunctionRow, JobRow, ProjectRow, RevisionRow, SecretRow
+from smore.redis.catalog import Catalog, KeyEntry
+from smore.redis.queue import new_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    name: str
+    created_at: float
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """An API key without its secret."""
+
+    id: str
+    project: str
+    name: str
+    scopes: Sequence[str]
+    created_at: float
+    revoked_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """A secret without its value."""
+
+    name: str
+    created_at: float
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """``revision`` takes the traffic, 0 = none yet; ``spec`` is that revision's (None: none yet); ``deadline_s`` overrides the spec's."""
+
+    project: str
+    name: str
+    revision: int
+    deadline_s: float | None
+    spec: FunctionSpec | None
+    created_at: float
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """``measured`` is the canary's answer, ``log`` why it failed."""
+
+    number: int
+    state: RevisionState
+    spec: FunctionSpec
+    measured: Mapping[str, Any] | None
+    log: str
+    created_at: float
+    settled_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    id: str
+    project: str
+    name: str
+    argv: Sequence[str]
+    gpus: Sequence[str]
+    state: JobState
+    tags: Mapping[str, Any]
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    exit_code: int | None
+
+
+#: Is given the jobs of a project that have not ended, and raises where there is no room for one more.
+Admit = Callable[[Sequence[Job]], None]
+
+
+class Store:
+    """
+    The synchronous door to the catalog. Thread-safe; every method is one transaction and then the mirror.
+
+    Postgres being away is SQLAlchemy's OperationalError.
+    """
+
+    def __init__(self, engine: Engine, catalog: Catalog) -> None:
+        self._engine = engine
+        self._catalog = catalog
+
+    # ---- projects and keys ----------------------------------------------------------------------------------------------------------
+
+    def create_project(self, name: str) -> Project:
+        """Raises InvalidSpec for a bad name, Conflict for one that is taken."""
+        parse_name(name)
+        with Session(self._engine) as session:
+            row = ProjectRow(name=name)
+            session.add(row)
+            try:
+                session.commit()
+            except IntegrityError as error:
+                raise Conflict(f"The project {name} exists.") from error
+            return _project(row)
+
+    def list_projects(self) -> list[Project]:
+        with Session(self._engine) as session:
+            return [_project(row) for row in session.scalars(select(ProjectRow).order_by(ProjectRow.name))]
+
+    def get_project(self, name: str) -> Project:
+        """Raises NotFound."""
+        with Session(self._engine) as session:
+            return _project(_require_project(session, name))
+
+    def set_limits(self, name: str, limits: Limits) -> None:
+        """What a project may use from now on, in place of what was set before. Raises NotFound."""
+        with Session(self._engine) as session:
+            _require_project(session, name).limits = limits.to_dict()
+            session.commit()
+        with self._engine.connect() as connection:
+            mirror.refresh_project(cast(mirror.Connection, connection.connection.driver_connection), self._catalog, name)
+
+    def create_key(self, project: str, name: str, scopes: Collection[Scope]) -> tuple[KeyEntry, str]:
+        """The new key and its token, which is kept nowhere. Raises NotFound without the project, InvalidSpec without a scope."""
+        if not scopes:
+            raise InvalidSpec("scopes: at least one is expected", field="scopes")
+        token = new_token()
+        id_, digest = cast("tuple[str, str]", read_token(token))
+        entry = KeyEntry(id=id_, project=project, digest=digest, scopes=sorted(Scope(scope).value for scope in scopes))
+        with Session(self._engine) as session:
+            _require_project(session, project)
+            session.add(ApiKeyRow(id=id_, project=project, name=name, digest=digest, scopes=entry.scopes))
+            session.commit()
+        self._mirror_key(id_)
+        return entry, token
+
+    def list_keys(self, project: str) -> list[ApiKey]:
+        """Revoked ones too, the newest first."""
+        with Session(self._engine) as session:
+            rows = session.scalars(
+                select(ApiKeyRow).where(ApiKeyRow.project == project).order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id)
+            )
+            return [_api_key(row) for row in rows]
+
+    def revoke_key(self, project: str, id_: str) -> None:
+        """At once, for every gateway. Raises NotFound; a key that is revoked already stays so."""
+        with Session(self._engine) as session:
+            row = session.get(ApiKeyRow, id_, with_for_update=True)
+            if row is None or row.project != project:
+                raise NotFound(f"There is no API key {id_} in this project.")
+            if row.revoked_at is None:
+                row.revoked_at = datetime.now(UTC)
+            session.commit()
+        self._mirror_key(id_)
+
+    # ---- functions ------------------------------------------------------------------------------------------------------------------
+
+    def register(self, project: str, name: str, spec: FunctionSpec) -> tuple[int, bool]:
+        """
+        A new revision, pending until its canary has passed: (number, True).
+
+        The spec with which the current revision was registered brings that one back: (number, False). Raises NotFound without the
+        project, InvalidSpec for a bad name.
+        """
+        parse_name(name)
+        with Session(self._engine) as session:
+            _require_project(session, project)
+            session.execute(upsert(FunctionRow).values(project=project, name=name).on_conflict_do_nothing())
+            # Locked: two registrations must not get one number.
+            function = session.get_one(FunctionRow, (project, name), with_for_update=True)
+            if function.deleted_at is not None:
+                function.deleted_at, function.revision, function.deadline_s = None, 0, None
+            if function.revision:
+                current = session.get_one(RevisionRow, (project, name, function.revision))
+                if spec_from_dict(current.declared) == spec:
+                    return current.number, False
+            of_function = (RevisionRow.project == project, RevisionRow.function == name)
+            number = 1 + session.scalars(select(func.coalesce(func.max(RevisionRow.number), 0)).where(*of_function)).one()
+            declared = spec.to_dict()
+            session.add(
+                RevisionRow(project=project, function=name, number=number, state=RevisionState.PENDING, declared=declared, spec=declared)
+            )
+            session.commit()
+        self._mirror_function(project, name, number)
+        return number, True
+
+    def activate(self, project: str, name: str, revision: int, measured: Mapping[str, Any]) -> None:
+        """
+        The canary has passed: the revision takes the traffic, unless a later one does already.
+
+        ``measured`` is the canary's answer (smore/domain/invocation.py: ``Encoding.CANARY``). Inputs and outputs that the spec left out
+        come from it, and so do the profile's times; the other batch sizes of the profile keep their proportion.
+
+        Raises FunctionNotFound, NotFound.
+        """
+        with Session(self._engine) as session:
+            function = _function_row(session, project, name)
+            row = _revision_row(session, project, name, revision)
+            if row.state is not RevisionState.ACTIVE:
+                row.spec = _with_measured(spec_from_dict(row.declared), measured).to_dict()
+                row.state, row.measured, row.log, row.settled_at = RevisionState.ACTIVE, dict(measured), "", datetime.now(UTC)
+                # Canaries of two registrations may end in either order.
+                function.revision = max(function.revision, revision)
+            session.commit()
+        self._mirror_function(project, name, revision)
+
+    def fail_revision(self, project: str, name: str, revision: int, log: str) -> None:
+        """The canary has failed; the function stays as it was. Raises FunctionNotFound, NotFound, Conflict where it is active."""
+        with Session(self._engine) as session:
+            _function_row(session, project, name)
+            row = _revision_row(session, project, name, revision)
+            if row.state is RevisionState.ACTIVE:
+                raise Conflict(f"Revision {revision} of {name} is active.")
+            row.state, row.log, row.settled_at = RevisionState.FAILED, _text(log), datetime.now(UTC)
+            session.commit()
+
+    def get_function(self, project: str, name: str) -> Function:
+        """Raises FunctionNotFound."""
+        found = self._functions(FunctionRow.project == project, FunctionRow.name == name)
+        if not found:
+            raise FunctionNotFound
+        return found[0]
+
+    def list_functions(self, project: str) -> list[Function]:
+        return self._functions(FunctionRow.project == project)
+
+    def revisions(self, project: str, name: str) -> list[Revision]:
+        """The newest first. Raises FunctionNotFound."""
+        with Session(self._engine) as session:
+            _function_row(session, project, name)
+            of_function = (RevisionRow.project == project, RevisionRow.function == name)
+            return [_revision(row) for row in session.scalars(select(RevisionRow).where(*of_function).order_by(RevisionRow.number.desc()))]
+
+    def named_blobs(self) -> set[tuple[str, str]]:
+        """(project, digest) of every blob that a revision needs which has the traffic, may get it, or may get it back."""
+        query = (
+            select(RevisionRow.project, RevisionRow.declared["artifact"])
+            .join(FunctionRow, (FunctionRow.project == RevisionRow.project) & (FunctionRow.name == RevisionRow.function))
+            .where(FunctionRow.deleted_at.is_(None), RevisionRow.state != RevisionState.FAILED)
+        )
+        with Session(self._engine) as session:
+            return {
+                (project, digest)
+                for project, raw in session.execute(query)
+                if (artifact := parse_artifact(raw, "artifact")) is not None
+                for digest in artifact.blobs
+            }
+
+    def rollback(self, project: str, name: str, revision: int) -> None:
+        """Give the traffic to a revision that was active before. Raises FunctionNotFound, NotFound, Conflict for one that never was."""
+        with Session(self._engine) as session:
+            function = _function_row(session, project, name)
+            if _revision_row(session, project, name, revision).state is not RevisionState.ACTIVE:
+                raise Conflict(f"Revision {revision} of {name} never was active.")
+            function.revision = revision
+            session.commit()
+        self._mirror_function(project, name, revision)
+
+    def set_deadline(self, project: str, name: str, deadline_s: float | None) -> None:
+        """Override the revisions' deadline (seconds from arrival), None = no more. Raises FunctionNotFound, InvalidSpec."""
+        if deadline_s is not None and not 0.001 <= deadline_s <= 86_400:
+            raise InvalidSpec(f"deadline_s: must be within 0.001..86400 s, not {deadline_s:g}", field="deadline_s")
+        with Session(self._engine) as session:
+            _function_row(session, project, name).deadline_s = deadline_s
+            session.commit()
+        self._mirror_function(project, name)
+
+    def set_scaling(self, project: str, name: str, changes: Mapping[str, Any]) -> FunctionSpec:
+        """
+        Change ``min_warm``, ``max_warm``, ``keep_alive`` or ``prewarm`` of the revision that takes the traffic, until another does.
+
+        What it was registered with stays: the same spec deployed again changes nothing. Raises FunctionNotFound, Conflict without such a
+        revision, InvalidSpec.
+        """
+        with Session(self._engine) as session:
+            function = _function_row(session, project, name)
+            if not function.revision:
+                raise Conflict(f"No revision of {name} takes traffic yet.")
+            row = _revision_row(session, project, name, function.revision)
+            spec = with_scaling(spec_from_dict(row.spec), changes)
+            row.spec = spec.to_dict()
+            revision = function.revision
+            session.commit()
+        self._mirror_function(project, name, revision)
+        return spec
+
+    def delete_function(self, project: str, name: str) -> None:
+        """Its name may be registered again; revisions go on counting. Raises FunctionNotFound."""
+        with Session(self._engine) as session:
+            _function_row(session, project, name).deleted_at = datetime.now(UTC)
+            session.commit()
+        self._mirror_function(project, name)
+
+    def _functions(self, *which: Any) -> list[Function]:
+        current = (
+            (RevisionRow.project == FunctionRow.project)
+            & (RevisionRow.function == FunctionRow.name)
+            & (RevisionRow.number == FunctionRow.revision)
+        )
+        query = (
+            select(FunctionRow, RevisionRow.spec).outerjoin(RevisionRow, current).where(FunctionRow.deleted_at.is_(None), *which)
+        ).order_by(FunctionRow.name)
+        with Session(self._engine) as session:
+            return [
+                Function(
+                    project=row.project, name=row.name, revision=row.revision, deadline_s=row.deadline_s,
+                    spec=spec_from_dict(spec) if spec is not None else None, created_at=row.created_at.timestamp(),
+                    updated_at=row.updated_at.timestamp(),
+                )
+                for row, spec in session.execute(query)
+            ]  # fmt: skip
+
+    # ---- serverful jobs -------------------------------------------------------------------------------------------------------------
+
+    def create_job(
+        self, project: str, name: str, argv: Sequence[str], gpus: Sequence[str], tags: Mapping[str, Any] | None = None,
+        *, admit: Admit | None = None,
+    ) -> Job:  # fmt: skip
+        """
+        A job that is about to be started (``starting``). Raises NotFound without the project, InvalidSpec for a bad name, and what
+        ``admit`` raises.
+        """
+        parse_name(name)
+        with Session(self._engine) as session:
+            _require_project(session, project)
+            _admit_job(session, project, admit)
+            row = JobRow(
+                id=new_id(), project=project, name=name, argv=list(argv), gpus=list(gpus), state=JobState.STARTING, tags=dict(tags or {})
+            )
+            session.add(row)
+            session.commit()
+            return _job(row)
+
+    def attach_job(
+        self, project: str, name: str, gpu: str, tags: Mapping[str, Any], *, group: str, rank: str, former: str | None = None,
+        admit: Admit | None = None,
+    ) -> Job:  # fmt: skip
+        """
+        A training that runs elsewhere (``starting``, until its worker reports it).
+
+        Of the ranks with one ``group`` the first makes the job, the others add their GPU instance to it. ``former`` is given up as lost.
+        Raises NotFound without the project, InvalidSpec for a bad name, Conflict where another rank tells of the same GPU instance, and
+        what ``admit`` raises of a job that is new.
+        """
+        parse_name(name)
+        with Session(self._engine) as session:
+            _require_project(session, project)
+            # Ranks come at the same moment.
+            session.execute(select(func.pg_advisory_xact_lock(Lock.RANKS.value, func.hashtext(f"{project}/{group}"))))
+            going_on = JobRow.state.not_in(OVER | {JobState.STOPPING})
+            known = (JobRow.project == project, going_on, JobRow.tags["group"].astext == group)
+            row = session.scalars(select(JobRow).where(*known).order_by(JobRow.id.desc()).limit(1).with_for_update()).first()
+            if row is not None and row.id == former:
+                row.state, row.ended_at = JobState.LOST, datetime.now(UTC)
+                row = None
+            if row is None:
+                _admit_job(session, project, admit)
+                row = JobRow(id=new_id(), project=project, name=name, argv=[], gpus=[], state=JobState.STARTING)
+                row.tags = {**tags, "group": group, "ranks": {}}
+                session.add(row)
+            if row.tags["ranks"].get(gpu, rank) != rank:
+                raise Conflict(f"Another rank of this training tells of {gpu} already.")
+            row.gpus = sorted({*row.gpus, gpu})
+            row.tags = {**row.tags, "ranks": {**row.tags["ranks"], gpu: rank}}
+            session.commit()
+            return _job(row)
+
+    def update_job(self, project: str, id_: str, state: JobState, exit_code: int | None = None, reason: str = "") -> Job:
+        """
+        What became of it, and why the platform refused it or let it go; the times of its start and end are those of the first call that
+        says so. That it was to stop is remembered. Raises NotFound.
+        """
+        with Session(self._engine) as session:
+            row = _job_row(session, project, id_)
+            now = datetime.now(UTC)
+            row.state = state
+            if exit_code is not None:
+                row.exit_code = exit_code
+            if state is JobState.STOPPING:
+                row.tags = {**row.tags, "asked": True}
+            if reason:
+                row.tags = {**row.tags, "reason": reason}
+            if state is JobState.RUNNING and row.started_at is None:
+                row.started_at = now
+            if state in OVER and row.ended_at is None:
+                row.ended_at = now
+            session.commit()
+            return _job(row)
+
+    def set_budget(self, project: str, id_: str, budget: float) -> Job:
+        """The most that a job may lose from now on, a fraction. Raises NotFound, Conflict for one that is over."""
+        with Session(self._engine) as session:
+            row = _job_row(session, project, id_)
+            if row.state in OVER:
+                raise Conflict(f"The job {id_} is over.")
+            row.tags = {**row.tags, "budget": budget}
+            session.commit()
+            return _job(row)
+
+    def get_job(self, project: str, id_: str) -> Job:
+        """Raises NotFound."""
+        with Session(self._engine) as session:
+            return _job(_job_row(session, project, id_))
+
+    def open_jobs(self) -> list[Job]:
+        """Those of every project that have not ended, as far as is known."""
+        with Session(self._engine) as session:
+            return [_job(row) for row in session.scalars(select(JobRow).where(JobRow.state.not_in(OVER)))]
+
+    def list_jobs(self, project: str, *, limit: int = 100, cursor: str | None = None) -> tuple[list[Job], str | None]:
+        """The newest first, and the cursor of the next page, None after the last."""
+        query = select(JobRow).where(JobRow.project == project).order_by(JobRow.id.desc()).limit(limit + 1)
+        if cursor is not None:
+            query = query.where(JobRow.id < cursor)
+        with Session(self._engine) as session:
+            found = [_job(row) for row in session.scalars(query)]
+        return found[:limit], found[limit - 1].id if len(found) > limit else None
+
+    # ---- secrets --------------------------------------------------------------------------------------------------------------------
+
+    def put_secret(self, project: str, name: str, sealed: bytes) -> Secret:
+        """Set or replace it. Raises NotFound without the project."""
+        with Session(self._engine) as session:
+            _require_project(session, project)
+            insert = upsert(SecretRow).values(project=project, name=name, sealed=sealed)
+            session.execute(
+                insert.on_conflict_do_update(index_elements=["project", "name"], set_={"sealed": sealed, "updated_at": func.now()})
+            )
+            session.commit()
+            found = _secret(session.get_one(SecretRow, (project, name)))
+        self._mirror_secret(project, name)
+        return found
+
+    def list_secrets(self, project: str) -> list[Secret]:
+        """By name."""
+        with Session(self._engine) as session:
+            rows = session.scalars(select(SecretRow).where(SecretRow.project == project).order_by(SecretRow.name))
+            return [_secret(row) for row in rows]
+
+    def delete_secret(self, project: str, name: str) -> None:
+        """Raises NotFound."""
+        with Session(self._engine) as session:
+            row = session.get(SecretRow, (project, name), with_for_update=True)
+            if row is None:
+                raise NotFound(f"There is no secret {name} in this project.")
+            session.delete(row)
+            session.commit()
+        self._mirror_secret(project, name)
+
+    # ---- the mirror -----------------------------------------------------------------------------------------------------------------
+
+    def sync_mirror(self) -> int:
+        """Make Redis' mirror equal to Postgres. Returns how many entries differed."""
+        with self._engine.connect() as connection:
+            return mirror.refresh(cast(mirror.Connection, connection.connection.driver_connection), self._catalog)
+
+    def _mirror_function(self, project: str, name: str, revision: int = 0) -> None:
+        with self._engine.connect() as connection:
+            driver = cast(mirror.Connection, connection.connection.driver_connection)
+            mirror.refresh_function(driver, self._catalog, project, name, revision)
+
+    def _mirror_secret(self, project: str, name: str) -> None:
+        with self._engine.connect() as connection:
+            mirror.refresh_secret(cast(mirror.Connection, connection.connection.driver_connection), self._catalog, project, name)
+
+    def _mirror_key(self, id_: str) -> None:
+        with self._engine.connect() as connection:
+            mirror.refresh_key(cast(mirror.Connection, connection.connection.driver_connection), self._catalog, id_)
+
+
+def _require_project(session: Session, name: str) -> ProjectRow:
+    row = session.get(ProjectRow, name)
+    if row is None:
+        raise NotFound(f"There is no project {name}.")
+    return row
+
+
+def _function_row(session: Session, project: str, name: str) -> FunctionRow:
+    """Locked until the transaction ends, so that changes of one function come one after the other."""
+    row = session.get(FunctionRow, (project, name), with_for_update=True)
+    if row is None or row.deleted_at is not None:
+        raise FunctionNotFound
+    return row
+
+
+def _revision_row(session: Session, project: str, name: str, number: int) -> RevisionRow:
+    row = session.get(RevisionRow, (project, name, number))
+    if row is None:
+        raise NotFound(f"There is no revision {number} of {name}.")
+    return row
+
+
+def _job_row(session: Session, project: str, id_: str) -> JobRow:
+    row = session.get(JobRow, id_, with_for_update=True)
+    if row is None or row.project != project:
+        raise NotFound(f"There is no job {id_} in this project.")
+    return row
+
+
+def _admit_job(session: Session, project: str, admit: Admit | None) -> None:
+    """Ask whether there is room for one more: of the jobs that begin at the same moment, of one project, one after the other."""
+    if admit is None:
+        return
+    # Not FOR UPDATE, for which every row that names the project would have to wait.
+    session.execute(select(ProjectRow.name).where(ProjectRow.name == project).with_for_update(key_share=True))
+    rows = session.scalars(select(JobRow).where(JobRow.project == project, JobRow.state.not_in(OVER)))
+    admit([_job(row) for row in rows])
+
+
+def _with_measured(spec: FunctionSpec, measured: Mapping[str, Any]) -> FunctionSpec:
+    """The spec with what its canary found. A canary runs one example; ``rows`` says how many rows that has, where not one."""
+    profile = spec.profile
+    if load_ms := measured.get("load_ms"):
+        profile = replace(profile, load_s=load_ms / 1000)
+    if run_ms := measured.get("run_ms"):
+        ratio = run_ms / 1000 / profile.run_time_s(measured.get("rows") or 1)
+        profile = replace(profile, run_s={rows: seconds * ratio for rows, seconds in profile.run_s.items()})
+    return replace(
+        spec,
+        inputs=spec.inputs if spec.inputs is not None else _tensors(measured.get("inputs")),
+        outputs=spec.outputs if spec.outputs is not None else _tensors(measured.get("outputs")),
+        profile=profile,
+    )
+
+
+def _tensors(raw: Sequence[Mapping[str, Any]] | None) -> tuple[TensorSpec, ...] | None:
+    if raw is None:
+        return None
+    return tuple(TensorSpec(name=tensor["name"], datatype=tensor["datatype"], shape=tuple(tensor["shape"])) for tensor in raw)
+
+
+def _text(log: str) -> str:
+    """Postgres' text holds anything but NUL."""
+    return log.replace("\0", "")
+
+
+def _project(row: ProjectRow) -> Project:
+    return Project(name=row.name, created_at=row.created_at.timestamp(), limits=Limits(**row.limits))
+
+
+def _api_key(row: ApiKeyRow) -> ApiKey:
+    return ApiKey(
+        id=row.id,
+        project=row.project,
+        name=row.name,
+        scopes=row.scopes,
+        created_at=row.created_at.timestamp(),
+        revoked_at=_at(row.revoked_at),
+    )
+
+
+def _secret(row: SecretRow) -> Secret:
+    return Secret(name=row.name, created_at=row.created_at.timestamp(), updated_at=row.updated_at.timestamp())
+
+
+def _revision(row: RevisionRow) -> Revision:
+    return Revision(
+        number=row.number, state=row.state, spec=spec_from_dict(row.spec), measured=row.measured, log=row.log,
+        created_at=row.created_at.timestamp(), settled_at=_at(row.settled_at),
+    )  # fmt: skip
+
+
+def _job(row: JobRow) -> Job:
+    return Job(
+        id=row.id, project=row.project, name=row.name, argv=row.argv, gpus=row.gpus, state=row.state, tags=row.tags,
+        created_at=row.created_at.timestamp(), started_at=_at(row.started_at), ended_at=_at(row.ended_at), exit_code=row.exit_code,
+    )  # fmt: skip
+
+
+def _at(value: datetime | None) -> float | None:
+    return value.timestamp() if value is not None else None

@@ -1,0 +1,85 @@
+"""
+The catalog's way from Postgres to Redis: what the mirror (``smore/redis/catalog.py``) is to say is read anew, never
+carried over by a writer.
+
+Every refresh holds one lock of Postgres from reading to writing, so that of two writers the later one cannot be overtaken in Redis by
+the earlier. Plain psycopg: ``python -m migrations`` runs at every start, and SQLAlchemy alone would double its time.
+"""
+
+from typing import TypeAlias
+
+import psycopg
+from psycopg.rows import TupleRow, class_row
+
+from smore.domain.function import spec_from_dict
+from smore.domain.limits import Limits
+from smore.postgres.locks import Lock
+from smore.redis.catalog import Catalog, FunctionEntry, KeyEntry, ProjectEntry
+
+Connection: TypeAlias = "psycopg.Connection[TupleRow]"
+
+_LOCK = "SELECT pg_advisory_xact_lock(%s)"
+_FUNCTIONS = "SELECT project, name, revision, deadline_s FROM functions WHERE deleted_at IS NULL"
+_PROJECTS = "SELECT name, limits FROM projects WHERE limits <> '{}'::jsonb"
+_KEYS = "SELECT id, project, digest, scopes FROM api_keys WHERE revoked_at IS NULL"
+
+
+def refresh(connection: Connection, catalog: Catalog) -> int:
+    """Make the whole mirror equal to Postgres: at a start, and after Redis has lost it. Returns how many entries differed."""
+    with connection.transaction():
+        connection.execute(_LOCK, (Lock.MIRROR.value,))
+        revisions = connection.execute(
+            "SELECT r.project || '/' || r.function, r.number, r.spec FROM revisions r"
+            " JOIN functions f ON f.project = r.project AND f.name = r.function WHERE f.deleted_at IS NULL AND r.state <> 'failed'"
+        ).fetchall()
+        with connection.cursor(row_factory=class_row(FunctionEntry)) as cursor:
+            functions = cursor.execute(_FUNCTIONS).fetchall()
+        with connection.cursor(row_factory=class_row(KeyEntry)) as cursor:
+            keys = cursor.execute(_KEYS).fetchall()
+        projects = [ProjectEntry(name=name, limits=Limits(**limits)) for name, limits in connection.execute(_PROJECTS).fetchall()]
+        secrets = connection.execute("SELECT project || '/' || name, sealed FROM secrets").fetchall()
+        changed = catalog.replace(functions, {(key, number): spec_from_dict(spec) for key, number, spec in revisions}, keys, projects)
+        return changed + catalog.replace_secrets({key: bytes(sealed) for key, sealed in secrets})
+
+
+def refresh_function(connection: Connection, catalog: Catalog, project: str, name: str, revision: int = 0) -> None:
+    """Mirror one function as it stands, its revision named (0 = none) first: whoever reads the function finds it."""
+    with connection.transaction():
+        connection.execute(_LOCK, (Lock.MIRROR.value,))
+        of_function = (project, name)
+        spec = connection.execute(
+            "SELECT spec FROM revisions WHERE project = %s AND function = %s AND number = %s", (*of_function, revision)
+        ).fetchone()
+        if spec is not None:
+            catalog.put_revision(f"{project}/{name}", revision, spec_from_dict(spec[0]))
+        with connection.cursor(row_factory=class_row(FunctionEntry)) as cursor:
+            entry = cursor.execute(f"{_FUNCTIONS} AND project = %s AND name = %s", of_function).fetchone()
+        if entry is None:
+            catalog.remove_function(f"{project}/{name}")
+        else:
+            catalog.put_function(entry)
+
+
+def refresh_key(connection: Connection, catalog: Catalog, id_: str) -> None:
+    with connection.transaction():
+        connection.execute(_LOCK, (Lock.MIRROR.value,))
+        with connection.cursor(row_factory=class_row(KeyEntry)) as cursor:
+            entry = cursor.execute(f"{_KEYS} AND id = %s", (id_,)).fetchone()
+        if entry is None:
+            catalog.remove_key(id_)
+        else:
+            catalog.put_key(entry)
+
+
+def refresh_project(connection: Connection, catalog: Catalog, name: str) -> None:
+    with connection.transaction():
+        connection.execute(_LOCK, (Lock.MIRROR.value,))
+        row = connection.execute("SELECT limits FROM projects WHERE name = %s", (name,)).fetchone()
+        catalog.put_project(ProjectEntry(name=name, limits=Limits(**row[0]) if row is not None else Limits()))
+
+
+def refresh_secret(connection: Connection, catalog: Catalog, project: str, name: str) -> None:
+    with connection.transaction():
+        connection.execute(_LOCK, (Lock.MIRROR.value,))
+        row = connection.execute("SELECT sealed FROM secrets WHERE project = %s AND name = %s", (project, name)).fetchone()
+        catalog.put_secret(f"{project}/{name}", bytes(row[0]) if row is not None else None)

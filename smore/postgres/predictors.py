@@ -1,0 +1,270 @@
+"""
+Measured rows and the predictors made of them, in Postgres; this is their only writer.
+
+A row is the JSON of ``ml/measure/rows.py`` or ``ml/learn/live.py``. Here it is looked at from outside only: that it
+names its place and its time and holds no number that is not one. What it means is ``ml``'s to judge.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+
+from sqlalchemy import Engine, delete, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from smore.domain.errors import Conflict, InvalidInput, NotFound
+from smore.domain.predictor import PredictorState
+from smore.domain.quote import quoted
+from smore.postgres.locks import Lock
+from smore.postgres.rows import PredictorRow, ProfileRow
+
+Source: TypeAlias = Literal["imported", "live"]
+
+#: Rows that one statement inserts.
+_CHUNK = 500
+#: Published versions whose blobs are kept: as far back can be rolled.
+KEPT = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCount:
+    """Stored rows of one kind and source on one place."""
+
+    device: str
+    sharing_mode: str
+    kind: str
+    source: str
+    count: int
+    newest_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictor:
+    """See :class:`smore.postgres.rows.PredictorRow`; the blobs are fetched on their own."""
+
+    version: int
+    created_at: float
+    state: PredictorState
+    reason: str
+    manifest: Mapping[str, Any]
+
+
+class Profiles:
+    """The synchronous door to what was learned. Thread-safe; Postgres being away is SQLAlchemy's OperationalError."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @contextmanager
+    def working(self, *, wait: bool) -> Iterator[bool]:
+        """
+        For the length of a ``with`` nobody else makes or publishes predictors.
+
+        False where somebody else is at it and ``wait`` is not set. The lock ends with the connection, however this process ends.
+        """
+        with self._engine.connect() as connection:
+            if wait:
+                connection.execute(text("SET statement_timeout = 0"))
+                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": Lock.PREDICTORS.value})
+            mine = wait or bool(connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": Lock.PREDICTORS.value}).scalar())
+            # No transaction stays open meanwhile: it would keep Postgres from cleaning up.
+            connection.commit()
+            try:
+                yield mine
+            finally:
+                with suppress(DBAPIError):
+                    # Said in so many words: a closed connection's lock goes when the server gets to it.
+                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": Lock.PREDICTORS.value})
+                # Not given back to the pool: it has settings of its own.
+                connection.invalidate()
+
+    # ---- rows -----------------------------------------------------------------------------------------------------------------------
+
+    def add(self, documents: Sequence[Mapping[str, Any]], source: Source) -> int:
+        """
+        Store rows; one that is there already stays as it is. Returns how many were new.
+
+        All or none: raises InvalidInput that names the first one that is no row.
+        """
+        rows = [_row(document, source, f"rows[{position}]") for position, document in enumerate(documents)]
+        added = 0
+        with Session(self._engine) as session:
+            for start in range(0, len(rows), _CHUNK):
+                statement = upsert(ProfileRow).values(rows[start : start + _CHUNK]).on_conflict_do_nothing().returning(ProfileRow.id)
+                added += len(session.scalars(statement).all())
+            session.commit()
+        return added
+
+    def counts(self) -> list[RowCount]:
+        by = (ProfileRow.device, ProfileRow.sharing_mode, ProfileRow.kind, ProfileRow.source)
+        with self._engine.connect() as connection:
+            return [
+                RowCount(device=device, sharing_mode=mode, kind=kind, source=source, count=count, newest_at=newest.timestamp())
+                for device, mode, kind, source, count, newest in connection.execute(
+                    select(*by, func.count(), func.max(ProfileRow.at)).group_by(*by).order_by(*by)
+                )
+            ]
+
+    def documents(self) -> list[tuple[str, dict[str, Any]]]:
+        """(id, document) of every row, in the order in which they were measured."""
+        with self._engine.connect() as connection:
+            found = connection.execute(select(ProfileRow.id, ProfileRow.document).order_by(ProfileRow.at, ProfileRow.id))
+            return [(id_, document) for id_, document in found]
+
+    def added_since(self, moment: float) -> int:
+        """Rows that came after an epoch second."""
+        with self._engine.connect() as connection:
+            which = ProfileRow.recorded_at > datetime.fromtimestamp(moment, UTC)
+            return connection.execute(select(func.count()).where(which)).scalar_one()
+
+    def forget(self, ids: Sequence[str]) -> None:
+        """Delete rows."""
+        with self._engine.begin() as connection:
+            connection.execute(delete(ProfileRow).where(ProfileRow.id.in_(ids)))
+
+    # ---- predictors -----------------------------------------------------------------------------------------------------------------
+
+    def begin(self, manifest: Mapping[str, Any]) -> int:
+        """A new challenger: its version. Whatever was left a challenger before was interrupted."""
+        with Session(self._engine) as session:
+            session.execute(
+                update(PredictorRow)
+                .where(PredictorRow.state == PredictorState.CHALLENGER)
+                .values(state=PredictorState.REJECTED, reason="Its making was interrupted.")
+            )
+            row = PredictorRow(state=PredictorState.CHALLENGER, manifest=dict(manifest))
+            session.add(row)
+            session.commit()
+            return row.version
+
+    def crown(
+        self,
+        version: int,
+        *,
+        reason: str,
+        manifest: Mapping[str, Any],
+        table: bytes,
+        artifact: bytes,
+        former: PredictorState = PredictorState.RETIRED,
+        former_reason: str | None = None,
+    ) -> None:
+        """The challenger becomes the champion, and the champion what ``former`` says. Raises NotFound, Conflict where it is none."""
+        with Session(self._engine) as session:
+            row = _predictor_row(session, version)
+            if row.state is not PredictorState.CHALLENGER:
+                raise Conflict(f"Predictor {version} is {row.state.value}.")
+            leaving: dict[str, Any] = {"state": former} | ({"reason": former_reason} if former_reason is not None else {})
+            session.execute(update(PredictorRow).where(PredictorRow.state == PredictorState.CHAMPION).values(leaving))
+            row.state, row.reason, row.manifest, row.table, row.artifact = PredictorState.CHAMPION, reason, dict(manifest), table, artifact
+            session.flush()
+            kept = select(PredictorRow.version).where(PredictorRow.table.is_not(None)).order_by(PredictorRow.version.desc()).limit(KEPT)
+            old = PredictorRow.table.is_not(None) & PredictorRow.version.not_in(kept)
+            session.execute(update(PredictorRow).where(old).values(table=None, artifact=None))
+            session.commit()
+
+    def reject(self, version: int, *, reason: str, manifest: Mapping[str, Any]) -> None:
+        """The challenger came to nothing. Raises NotFound, Conflict where it is none."""
+        with Session(self._engine) as session:
+            row = _predictor_row(session, version)
+            if row.state is not PredictorState.CHALLENGER:
+                raise Conflict(f"Predictor {version} is {row.state.value}.")
+            row.state, row.reason, row.manifest = PredictorState.REJECTED, reason, dict(manifest)
+            session.commit()
+
+    def champion(self) -> Predictor | None:
+        return self._first(select(*_COLUMNS).where(PredictorRow.state == PredictorState.CHAMPION))
+
+    def last(self) -> Predictor | None:
+        """The newest of all, whatever became of it."""
+        return self._first(select(*_COLUMNS).order_by(PredictorRow.version.desc()).limit(1))
+
+    def before(self, version: int) -> Predictor | None:
+        """The newest champion of the time before ``version`` that was not rolled back and can be published again."""
+        retired = (PredictorRow.state == PredictorState.RETIRED) & PredictorRow.table.is_not(None)
+        return self._first(select(*_COLUMNS).where(retired, PredictorRow.version < version).order_by(PredictorRow.version.desc()).limit(1))
+
+    def predictors(self, limit: int = 20) -> list[Predictor]:
+        """The newest first."""
+        with self._engine.connect() as connection:
+            query = select(*_COLUMNS).order_by(PredictorRow.version.desc()).limit(limit)
+            return [_predictor(*row) for row in connection.execute(query)]
+
+    def blobs(self, version: int) -> tuple[bytes, bytes]:
+        """(table, artifact). Raises NotFound where there is no such version, or it never was published."""
+        with self._engine.connect() as connection:
+            found = connection.execute(select(PredictorRow.table, PredictorRow.artifact).where(PredictorRow.version == version)).first()
+        if found is None or found[0] is None or found[1] is None:
+            raise NotFound(f"There is no predictor {version} that was published.")
+        return bytes(found[0]), bytes(found[1])
+
+    def _first(self, query: Any) -> Predictor | None:
+        with self._engine.connect() as connection:
+            found = connection.execute(query).first()
+        return _predictor(*found) if found is not None else None
+
+
+_COLUMNS = (PredictorRow.version, PredictorRow.created_at, PredictorRow.state, PredictorRow.reason, PredictorRow.manifest)
+
+
+def _predictor(version: int, created_at: datetime, state: PredictorState, reason: str, manifest: dict[str, Any]) -> Predictor:
+    return Predictor(version=version, created_at=created_at.timestamp(), state=state, reason=reason, manifest=manifest)
+
+
+def _predictor_row(session: Session, version: int) -> PredictorRow:
+    row = session.get(PredictorRow, version, with_for_update=True)
+    if row is None:
+        raise NotFound(f"There is no predictor {version}.")
+    return row
+
+
+def row_id(document: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical JSON. Raises ValueError where a number is not finite."""
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _row(document: Mapping[str, Any], source: Source, where: str) -> dict[str, Any]:
+    """The columns of a row. Raises InvalidInput."""
+    if not isinstance(document, Mapping):
+        raise InvalidInput(f"{where}: an object is expected", field=where)
+    _finite(document, where)
+    place, kind = document.get("place"), document.get("row")
+    if not isinstance(place, Mapping):
+        raise InvalidInput(f"{where}.place: an object with device and sharing_mode is expected", field=f"{where}.place")
+    for name in ("device", "sharing_mode"):
+        if not isinstance(place.get(name), str) or not place[name]:
+            raise InvalidInput(f"{where}.place.{name}: a text is expected", field=f"{where}.place.{name}")
+    if not isinstance(kind, str) or not kind:
+        raise InvalidInput(f"{where}.row: the kind of the row is expected", field=f"{where}.row")
+    try:
+        at = datetime.fromisoformat(str(document.get("at")))
+    except ValueError:
+        raise InvalidInput(
+            f"{where}.at: {quoted(document.get('at'))} is not a time such as 2026-01-31T12:00:00+00:00", field=f"{where}.at"
+        ) from None
+    return {
+        "id": row_id(document), "device": place["device"], "sharing_mode": place["sharing_mode"], "kind": kind,
+        "at": at if at.tzinfo is not None else at.replace(tzinfo=UTC), "source": source, "document": dict(document),
+    }  # fmt: skip
+
+
+def _finite(value: object, where: str) -> None:
+    """Refuse what JSON in Postgres cannot hold: numbers that are none, and the character NUL."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidInput(f"{where} is {value}, a finite number is expected", field=where)
+    if isinstance(value, str) and "\0" in value:
+        raise InvalidInput(f"{where} holds the character NUL", field=where)
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            _finite(key, f"{where}, a key")
+            _finite(one, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for position, one in enumerate(value):
+            _finite(one, f"{where}[{position}]")

@@ -1,0 +1,645 @@
+"""
+Postgres: the tables, and how a process gets to them.
+
+Four parts. The **catalog** (projects, api_keys, functions, revisions, jobs) is the truth about what exists;
+``smore/postgres/catalog.py`` is its only writer. The **audit** says who changed what; ``smore/postgres/audit.py``
+writes it, once. **What was learned** (profile_rows, predictors) is ``smore/postgres/predictors.py``'s. The **history**
+(all the others) is the past as the event stream told it; ``smore/postgres/history.py`` is its only writer. It has no
+foreign keys: it is written in bulk, and no row waits for another.
+
+``migrations/`` makes the tables; a test holds them equal to these.
+"""
+
+import enum
+from collections.abc import Generator
+from datetime import datetime
+from typing import Any, ClassVar, Final
+
+import psycopg
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    DateTime,
+    Engine,
+    Enum,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    Text,
+    create_engine,
+    event,
+    func,
+    make_url,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from smore.domain.function import RevisionState
+from smore.domain.invocation import State
+from smore.domain.job import JobState
+from smore.domain.predictor import PredictorState
+
+#: How long a connection is tried and tested, seconds.
+_CONNECT_S: Final = 3
+#: How long a server may be silent beyond the time after which it would end a statement itself, seconds.
+_SILENCE_S: Final = 2.0
+#: How long a thread waits until another gives a connection back, seconds.
+_POOL_S: Final = 5.0
+
+
+def make_engine(url: str, process: str, *, statement_timeout_s: float = 30.0) -> Engine:
+    """
+    The way to Postgres of one process, which Postgres then knows as ``smore-<process>``.
+
+    A connection is tried for 3 s and tested before each use, so that a restarted server costs nobody an error; a dead host is noticed
+    after 10 s, and a server that is there and says nothing (stopped, its disk stuck) 2 s after ``statement_timeout_s``, in which it would
+    have ended the statement itself. All of it raises SQLAlchemy's OperationalError; having waited 5 s for a connection, its TimeoutError.
+    """
+    engine = create_engine(
+        make_url(url).set(drivername="postgresql+psycopg"),
+        pool_pre_ping=True,
+        pool_timeout=_POOL_S,
+        connect_args={
+            "application_name": f"smore-{process}",
+            "connect_timeout": _CONNECT_S,
+            "tcp_user_timeout": 10_000,
+            "options": f"-c statement_timeout={int(statement_timeout_s * 1000)}",
+        },
+    )
+
+    @event.listens_for(engine, "do_connect")
+    def connect(_dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]) -> _Bounded:
+        connection = _Bounded.connect(*arguments, **options)
+        connection.patience_s = statement_timeout_s + _SILENCE_S
+        return connection
+
+    return engine
+
+
+class _Bounded(psycopg.Connection[Any]):
+    """A connection that does not wait for ever: libpq knows no time limit but for connecting."""
+
+    patience_s: float = _CONNECT_S
+
+    def wait(self, gen: Generator[Any, Any, Any], interval: float = 0.1, timeout: float | None = None) -> Any:
+        # Nothing but the pool's test of a connection is asked outside a transaction.
+        patience_s = _CONNECT_S if self.autocommit else self.patience_s
+        try:
+            return super().wait(gen, interval, patience_s if timeout is None else timeout)
+        except psycopg.OperationalError:
+            # The answer is still to come: whoever used the connection next would take it for their own.
+            if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                self.pgconn.finish()
+            raise
+
+
+class Base(DeclarativeBase):
+    # Every constraint has a name, so that a migration can change it.
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar = {
+        str: Text(),
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSONB(none_as_null=True),
+        list[Any]: JSONB(none_as_null=True),
+        list[str]: ARRAY(Text()),
+        # The value, as Redis and the API spell it, not the member's name; text, because a native enum cannot lose a member.
+        enum.Enum: Enum(enum.Enum, native_enum=False, length=16, values_callable=lambda members: [member.value for member in members]),
+    }
+
+
+# The catalog
+
+
+class ProjectRow(Base):
+    __tablename__ = "projects"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    #: See smore/domain/limits.py; what is not named is not limited.
+    limits: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+
+
+class ApiKeyRow(Base):
+    """``digest``: see :func:`smore.domain.access.read_token`."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.name"), index=True)
+    name: Mapped[str]
+    digest: Mapped[str]
+    scopes: Mapped[list[str]]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    revoked_at: Mapped[datetime | None]
+
+
+class FunctionRow(Base):
+    """``revision`` takes the traffic, 0 = none yet. A deleted one keeps its row: revisions go on counting when its name comes back."""
+
+    __tablename__ = "functions"
+
+    project: Mapped[str] = mapped_column(ForeignKey("projects.name"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(server_default="0")
+    deadline_s: Mapped[float | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now(), onupdate=func.now())
+    deleted_at: Mapped[datetime | None]
+
+
+class RevisionRow(Base):
+    """``declared`` is the spec as it was registered, ``spec`` the same with what the canary found; ``log`` says why it failed."""
+
+    __tablename__ = "revisions"
+    __table_args__ = (ForeignKeyConstraint(["project", "function"], ["functions.project", "functions.name"]),)
+
+    project: Mapped[str] = mapped_column(primary_key=True)
+    function: Mapped[str] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    state: Mapped[RevisionState]
+    declared: Mapped[dict[str, Any]]
+    spec: Mapped[dict[str, Any]]
+    measured: Mapped[dict[str, Any] | None]
+    log: Mapped[str] = mapped_column(server_default="")
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    settled_at: Mapped[datetime | None]
+
+
+class JobRow(Base):
+    __tablename__ = "jobs"
+    __table_args__ = (Index(None, "project", "id"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.name"))
+    name: Mapped[str]
+    argv: Mapped[list[str]]
+    gpus: Mapped[list[str]]
+    state: Mapped[JobState]
+    tags: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    exit_code: Mapped[int | None]
+
+
+class AuditRow(Base):
+    """
+    One change that somebody made: written once, by ``smore/postgres/audit.py``. The database refuses to update or
+    delete it (migration 0006).
+
+    ``project``: of what was changed, not of the key. ``before`` and ``after``: the part that changed, null = it was not there.
+    """
+
+    __tablename__ = "audit"
+    __table_args__ = (Index(None, "project", "id"),)
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+    project: Mapped[str]
+    key_id: Mapped[str]
+    #: Method and path template, for instance ``PUT /v1/functions/{function}/slo``.
+    route: Mapped[str]
+    target: Mapped[str]
+    before: Mapped[dict[str, Any] | None]
+    after: Mapped[dict[str, Any] | None]
+    request_id: Mapped[str]
+
+
+class SecretRow(Base):
+    """``sealed``: see smore/process/vault.py."""
+
+    __tablename__ = "secrets"
+
+    project: Mapped[str] = mapped_column(ForeignKey("projects.name"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    sealed: Mapped[bytes]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+# What was learned
+
+
+class ProfileRow(Base):
+    """
+    A measured row (ml/measure/rows.py, ml/learn/live.py). ``id``: SHA-256 of its canonical JSON, so that the same row is there once.
+
+    ``kind`` is the document's ``row``; ``at`` when it was measured, ``recorded_at`` when it came here.
+    """
+
+    __tablename__ = "profile_rows"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    device: Mapped[str]
+    sharing_mode: Mapped[str]
+    kind: Mapped[str]
+    at: Mapped[datetime]
+    #: ``imported`` or ``live``.
+    source: Mapped[str]
+    document: Mapped[dict[str, Any]]
+    recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class PredictorRow(Base):
+    """
+    A set of fitted predictors and the table made from them: one row for every attempt.
+
+    ``reason`` says in words why it is in its state; ``manifest``: counts, errors and calibration (ml/learn/learning.py). ``table`` is the
+    published blob (smore/redis/degradation.py), ``artifact`` a zip of the saved predictors; both are missing where it came to nothing.
+    """
+
+    __tablename__ = "predictors"
+    __table_args__ = (Index("ix_predictors_champion", "state", unique=True, postgresql_where=text("state = 'champion'")),)
+
+    version: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    state: Mapped[PredictorState]
+    reason: Mapped[str] = mapped_column(server_default="")
+    manifest: Mapped[dict[str, Any]]
+    table: Mapped[bytes | None]
+    artifact: Mapped[bytes | None]
+
+
+class TraceRow(Base):
+    """
+    Arrivals that were recorded elsewhere and imported, for forecasters alone (``smore/postgres/arrivals.py`` is the only writer).
+
+    ``name``: of the file, for people; ``digest``: SHA-256 of its bytes. They count as having come in [from_at, until_at).
+    """
+
+    __tablename__ = "traces"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.name"), index=True)
+    name: Mapped[str]
+    digest: Mapped[str]
+    from_at: Mapped[datetime]
+    until_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class TraceCountRow(Base):
+    """``counts``: arrivals in each minute from the trace's ``from_at`` on, given to ``function``; ``source``: their name in the file."""
+
+    __tablename__ = "trace_counts"
+
+    trace: Mapped[int] = mapped_column(ForeignKey("traces.id", ondelete="CASCADE"), primary_key=True)
+    function: Mapped[str] = mapped_column(primary_key=True)
+    source: Mapped[str]
+    counts: Mapped[list[int]] = mapped_column(ARRAY(Integer))
+
+
+# The history
+
+#: The big tables are vacuumed once a fiftieth has changed, not a fifth: what retention freed is soon written again.
+VACUUM: Final = {"autovacuum_vacuum_scale_factor": 0.02, "autovacuum_vacuum_insert_scale_factor": 0.02}
+
+
+class InvocationRow(Base):
+    """
+    An id begins with the time of its making: the newest are last in every index. ``cause`` is open: a newer writer may know more.
+    ``gate_s``: what the gate held against the deadline when it arrived, seconds from then; null = nothing was known.
+    """
+
+    __tablename__ = "invocations"
+    __table_args__ = (
+        Index(None, "project", "id"),
+        Index(None, "project", "function", "id"),
+        # Lists of one state. Nearly all succeed, and of those any part of a list is full.
+        Index("ix_invocations_unsuccessful", "project", "state", "id", postgresql_where=text("state <> 'succeeded'")),
+        Index("ix_invocations_unsuccessful_function", "project", "function", "state", "id", postgresql_where=text("state <> 'succeeded'")),
+        # No BRIN: once retention has made room, new rows lie between old ones.
+        Index(None, "arrival_at"),
+        {"postgresql_with": VACUUM},
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project: Mapped[str]
+    function: Mapped[str]
+    revision: Mapped[int]
+    state: Mapped[State]
+    cause: Mapped[str]
+    attempt: Mapped[int]
+    starts: Mapped[int]
+    arrival_at: Mapped[datetime]
+    deadline_at: Mapped[datetime]
+    claimed_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    gpu: Mapped[str]
+    rows: Mapped[int]
+    key_id: Mapped[str]
+    trace: Mapped[str]
+    gate_s: Mapped[float | None]
+
+
+class ExecutionRow(Base):
+    """
+    One attempt on a GPU instance. ``state``: dispatched, running, how it ended, or queued = it was given back (``cause`` says why).
+
+    ``load_s``: seconds by phase of a cold start; ``batch``: invocations that ran together; ``co_runners``: functions, ``jobs``: serverful
+    jobs on the GPU instance meanwhile; ``predicted``: what the decision expected of this GPU instance, without what is 0. ``unforeseen``:
+    of a cold start, why no instance stood ready (scheduler/policy/prewarm/prewarmer.py: Unforeseen).
+    """
+
+    __tablename__ = "executions"
+    __table_args__ = (
+        Index(None, "finished_at"),
+        {"postgresql_with": VACUUM},
+    )
+
+    invocation: Mapped[str] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    project: Mapped[str]
+    function: Mapped[str]
+    gpu: Mapped[str]
+    decision_id: Mapped[int | None] = mapped_column(BigInteger)
+    state: Mapped[State]
+    cause: Mapped[str]
+    cold: Mapped[bool | None]
+    load_s: Mapped[dict[str, Any] | None]
+    run_s: Mapped[float | None]
+    batch: Mapped[int | None]
+    rows: Mapped[int | None]
+    co_runners: Mapped[list[Any] | None]
+    jobs: Mapped[list[Any] | None]
+    predicted: Mapped[dict[str, Any] | None]
+    device: Mapped[str | None]
+    sharing_mode: Mapped[str | None]
+    unforeseen: Mapped[str | None]
+    claimed_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+class DecisionRow(Base):
+    """
+    A dispatch and its reasons, packed (smore/postgres/history.py). ``id``: its stream entry's, milliseconds << 20 |
+    sequence. Which attempts it dispatched the executions say.
+    """
+
+    __tablename__ = "decisions"
+    __table_args__ = ({"postgresql_with": VACUUM},)
+
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    project: Mapped[str]
+    function: Mapped[str]
+    gpu: Mapped[str]
+    at: Mapped[datetime]
+    decision: Mapped[dict[str, Any]]
+
+
+class JobWindowRow(Base):
+    """A serverful job's iterations as last reported in the ten seconds from ``at``: means over the last ``window_s``, and their counts."""
+
+    __tablename__ = "job_windows"
+    __table_args__ = (Index(None, "at", postgresql_using="brin"),)
+
+    job: Mapped[str] = mapped_column(primary_key=True)
+    at: Mapped[datetime] = mapped_column(primary_key=True)
+    #: A job on several GPU instances has a row for each.
+    gpu: Mapped[str] = mapped_column(primary_key=True)
+    project: Mapped[str]
+    iterations: Mapped[int] = mapped_column(BigInteger)
+    window_s: Mapped[float]
+    solo_s: Mapped[float]
+    solo_count: Mapped[int]
+    shared_s: Mapped[float]
+    shared_count: Mapped[int]
+    device: Mapped[str]
+    sharing_mode: Mapped[str]
+
+
+class LossWindowRow(Base):
+    """
+    A closed window of a serverful job and what lay beside it (smore/domain/loss.py): the counterfactual of what functions cost it.
+
+    Times in seconds. It is kept for as long as the job runs, whatever the retention.
+    """
+
+    __tablename__ = "loss_windows"
+
+    job: Mapped[str] = mapped_column(primary_key=True)
+    #: A job on several GPU instances has windows on each.
+    gpu: Mapped[str] = mapped_column(primary_key=True)
+    start_at: Mapped[datetime] = mapped_column(primary_key=True)
+    end_at: Mapped[datetime]
+    project: Mapped[str]
+    before_s: Mapped[float]
+    before_n: Mapped[int]
+    closed_s: Mapped[float]
+    closed_n: Mapped[int]
+    closed_sd: Mapped[float]
+    after_s: Mapped[float]
+    after_n: Mapped[int]
+
+
+class BudgetStepRow(Base):
+    """A step of the closed loop of a training's budget (scheduler/policy/budget.py); ``id``: its entry of the stream as a number."""
+
+    __tablename__ = "budget_steps"
+    __table_args__ = (Index(None, "job", "id"),)
+
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    job: Mapped[str]
+    gpu: Mapped[str]
+    at: Mapped[datetime]
+    step: Mapped[str]
+    duty: Mapped[float]
+    factor: Mapped[float]
+
+
+class GpuSampleRow(Base):
+    """A GPU instance in the second from ``at``; utilisations 0..1, by ``counter``."""
+
+    __tablename__ = "gpu_samples"
+    __table_args__ = (Index(None, "at", postgresql_using="brin"),)
+
+    gpu: Mapped[str] = mapped_column(primary_key=True)
+    at: Mapped[datetime] = mapped_column(primary_key=True)
+    utilisation: Mapped[float]
+    function_utilisation: Mapped[float]
+    memory_used_mib: Mapped[float]
+    memory_total_mib: Mapped[float]
+    running: Mapped[int]
+    counter: Mapped[str]
+    device: Mapped[str]
+    sharing_mode: Mapped[str]
+
+
+class ArrivalsMinuteRow(Base):
+    """Arrivals in the minute from ``minute``; a minute without any has no row."""
+
+    __tablename__ = "arrivals_minute"
+
+    project: Mapped[str] = mapped_column(primary_key=True)
+    function: Mapped[str] = mapped_column(primary_key=True)
+    minute: Mapped[datetime] = mapped_column(primary_key=True)
+    n: Mapped[int]
+
+
+class FunctionMinuteRow(Base):
+    """
+    What ended in the minute from ``minute``, of a revision on a GPU instance ('' = it was never dispatched).
+
+    ``met``: of those that succeeded, within their deadlines; ``ran``: those whose run is known, ``cold`` of them with a cold start of
+    ``load_s`` seconds in all. ``rows`` of those that succeeded. Sums in seconds: ``total_s`` from arrival to end of those that succeeded,
+    ``wait_s`` of it until the start, ``failed_s`` of the others, ``run_s`` of the runs, a batch counted once; ``worst_s``: the longest
+    from arrival to end of those that succeeded.
+    """
+
+    __tablename__ = "function_minutes"
+
+    minute: Mapped[datetime] = mapped_column(primary_key=True)
+    project: Mapped[str] = mapped_column(primary_key=True)
+    function: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    gpu: Mapped[str] = mapped_column(primary_key=True)
+    succeeded: Mapped[int]
+    failed: Mapped[int]
+    met: Mapped[int]
+    ran: Mapped[int]
+    cold: Mapped[int]
+    rows: Mapped[int] = mapped_column(BigInteger)
+    total_s: Mapped[float]
+    failed_s: Mapped[float]
+    wait_s: Mapped[float]
+    run_s: Mapped[float]
+    load_s: Mapped[float]
+    worst_s: Mapped[float]
+
+
+class RunStartsRow(Base):
+    """
+    How the runs began that ended in the ``span`` seconds (a minute, and again in its whole hour) from ``at``: ``n`` of a kind.
+
+    ``kind``: ``warm``, or why a cold start was not foreseen (ExecutionRow.unforeseen; ``unknown`` where nobody said).
+    """
+
+    __tablename__ = "run_starts"
+
+    span: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[datetime] = mapped_column(primary_key=True)
+    project: Mapped[str] = mapped_column(primary_key=True)
+    function: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    n: Mapped[int] = mapped_column(BigInteger)
+
+
+class FunctionTotalRow(Base):
+    """
+    All that ever ended of a revision, in batches of ``batch_rows`` rows (0 = it did not run to the end); see
+    :class:`smore.postgres.history.Totals`.
+
+    ``batches`` of them ran for ``batch_s`` seconds; each member adds its part.
+    """
+
+    __tablename__ = "function_totals"
+
+    project: Mapped[str] = mapped_column(primary_key=True)
+    function: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    batch_rows: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    succeeded: Mapped[int] = mapped_column(BigInteger)
+    failed: Mapped[int] = mapped_column(BigInteger)
+    rows: Mapped[int] = mapped_column(BigInteger)
+    total_s: Mapped[float]
+    failed_s: Mapped[float]
+    wait_s: Mapped[float]
+    run_s: Mapped[float]
+    batches: Mapped[float]
+    batch_s: Mapped[float]
+    last_at: Mapped[datetime]
+
+
+class JobHarvestRow(Base):
+    """What functions have got beside a serverful job on a GPU instance: seconds of runs (a batch counts once), invocations."""
+
+    __tablename__ = "job_harvest"
+
+    job: Mapped[str] = mapped_column(primary_key=True)
+    gpu: Mapped[str] = mapped_column(primary_key=True)
+    seconds: Mapped[float]
+    invocations: Mapped[int] = mapped_column(BigInteger)
+
+
+class CountedMinuteRow(Base):
+    """
+    A minute in which the platform was up: bit s of ``seconds`` = something was on the stream in its second s.
+
+    A function without a row in ``arrivals_minute`` had no arrivals in a minute that stands here; of one that does not nobody knows.
+    """
+
+    __tablename__ = "counted_minutes"
+
+    minute: Mapped[datetime] = mapped_column(primary_key=True)
+    seconds: Mapped[int] = mapped_column(BigInteger)
+
+
+class InstanceRow(Base):
+    """
+    The life of a resident model (smore/messages/stream.py: Warmed). ``id``: its worker's boot and a number; times in seconds.
+
+    ``prewarmed``: loaded before a request asked for it; ``outcome``: open, hit, late, wasted or failed, and ``cold`` where a request
+    waited for it from the beginning; ``why``: what ended it, '' = it lives. ``saved``: runs that found it only because it was held;
+    ``host``: it was loaded out of pinned host memory.
+    """
+
+    __tablename__ = "instances"
+    __table_args__ = (Index(None, "project", "function", "asked_at"), Index(None, "asked_at", postgresql_using="brin"))
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    gpu: Mapped[str]
+    boot: Mapped[str]
+    project: Mapped[str]
+    function: Mapped[str]
+    revision: Mapped[int]
+    prewarmed: Mapped[bool]
+    outcome: Mapped[str]
+    why: Mapped[str] = mapped_column(server_default="")
+    asked_at: Mapped[datetime]
+    ready_at: Mapped[datetime | None]
+    used_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    told_at: Mapped[datetime]
+    load_s: Mapped[float]
+    busy_s: Mapped[float]
+    idle_s: Mapped[float]
+    uses: Mapped[int]
+    saved: Mapped[int]
+    memory_mib: Mapped[float]
+    host: Mapped[bool] = mapped_column(server_default=text("false"))
+
+
+class ForecasterRow(Base):
+    """A fitted forecaster of arrivals. ``model``: its bytes; ``manifest``: what it was fitted on and how it fared."""
+
+    __tablename__ = "forecasters"
+
+    version: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    manifest: Mapped[dict[str, Any]]
+    model: Mapped[bytes]
+
+
+class StreamCursorRow(Base):
+    """How far the event stream has been written here; moves in the transaction that writes."""
+
+    __tablename__ = "stream_cursor"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    last_id: Mapped[str]
+    version: Mapped[int]
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now(), onupdate=func.now())

@@ -1,0 +1,107 @@
+"""Logs (structlog, one JSON object a line, ids from context) and the metrics of the processes that own them."""
+
+import contextlib
+import logging
+import sys
+from typing import TextIO, cast
+
+from prometheus_client import Counter, Gauge, Histogram, start_http_server
+
+from smore.process.plain_log import structlog
+from smore.process.settings import Settings
+
+#: 5 ms … 30 min: queue waits blow past run-time shaped buckets.
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+
+# Gateway
+INVOCATIONS = Counter("smore_invocations", "Invocations that ended, as their gateway heard it", ["function", "outcome"])
+REFUSALS = Counter("smore_refusals", "Requests refused before anything was queued", ["function", "code"])
+E2E_SECONDS = Histogram("smore_e2e_seconds", "Arrival to answer of synchronous invocations", ["function"], buckets=BUCKETS)
+
+# Scheduler
+LEADER = Gauge("smore_leader", "1 where this process holds the leader's lease")
+QUEUE_DEPTH = Gauge("smore_queue_depth", "Invocations waiting", ["function"])
+QUEUE_WAIT_SECONDS = Histogram("smore_queue_wait_seconds", "Arrival to dispatch", ["function"], buckets=BUCKETS)
+DECISION_SECONDS = Histogram(
+    "smore_schedule_decision_seconds",
+    "One round: events in, decisions out",
+    buckets=(1e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 0.025, 0.1),
+)
+DECISIONS = Counter("smore_decisions", "Decisions carried out", ["decision", "reason"])
+BUDGET_FACTOR = Gauge("smore_budget_factor", "What predicted losses of trainings are multiplied by", ["gpu_instance"])
+BUDGET_ACCOUNT = Gauge("smore_budget_account_seconds", "Training time that functions may still cost", ["gpu_instance"])
+LEASES_REAPED = Counter("smore_lease_reaped", "Invocations returned to the queue because their lease ran out")
+AUDIT_DIFFERENCES = Counter("smore_state_audit_differences", "Rows of the leader's arrays that differed from Redis")
+
+# GPU worker
+COLD_STARTS = Counter("smore_cold_starts", "Loads that an invocation waited for", ["function", "gpu_instance"])
+LOAD_SECONDS = Histogram("smore_load_seconds", "Load of a model, by phase", ["function", "phase"], buckets=BUCKETS)
+RUN_SECONDS = Histogram("smore_run_seconds", "Run of a batch", ["function", "gpu_instance"], buckets=BUCKETS)
+PREWARMS = Counter("smore_prewarms", "Loads ahead of any request that have ended: hit, late, wasted, failed", ["function", "outcome"])
+UNFORESEEN = Counter("smore_unforeseen_cold_starts", "Cold starts by why no instance stood ready", ["function", "reason"])
+PREWARM_SILENT = Gauge(
+    "smore_prewarm_silent_functions", "Functions that go by their keep-alive because their rule knows nothing", ["reason"]
+)
+PARKED = Gauge("smore_parked_instances", "Instances whose weights lie in pinned host memory, of the revisions in force")
+RESIDENT_BYTES = Gauge("smore_resident_model_bytes", "Memory of warm instances", ["gpu_instance"])
+RUNNER_DEATHS = Counter("smore_runner_deaths", "Runners that ended without being told to", ["function", "gpu_instance", "cause"])
+
+# History
+RECORDED = Counter("smore_recorded_events", "Stream entries written to Postgres")
+RECORD_SKIPPED = Counter("smore_record_skipped_events", "Stream entries that could not be read or written, and were passed over")
+RETIRED = Counter("smore_history_deleted_rows", "Rows of the history that were too old or too many", ["table"])
+HISTORY_BYTES = Gauge("smore_history_bytes", "What the rows of the history take in Postgres, indices included, as of the last retention")
+RECORD_LAG = Gauge("smore_record_lag_seconds", "Age of the oldest stream entry not yet in Postgres")
+
+
+class _Lines:
+    """Standard error. Its reader may have ended (a supervisor that was killed): what a line tells of must not fail because of that."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return sys.stderr.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+
+def configure(config: Settings, process: str) -> None:
+    """Set up logging for a process and, where a port is given, serve its metrics there."""
+    level = getattr(logging, config.log_level.upper(), logging.INFO)
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if config.log_format == "json" else structlog.dev.ConsoleRenderer(colors=False)
+    )
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Lines())),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(level, logging.INFO))
+    # Celery tells every task's start and end at INFO: two lines an invocation, on the hot path.
+    logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
+    logging.getLogger("celery.app.trace").setLevel(logging.WARNING)
+    structlog.contextvars.bind_contextvars(process=process)
+    if config.metrics_port:
+        try:
+            start_http_server(config.metrics_port, addr=config.metrics_host)
+        except OSError as error:
+            # Somebody else's port is no reason not to work.
+            logger(__name__).warning("no metrics: the port is taken", port=config.metrics_port, error=str(error))
+
+
+def logger(name: str) -> structlog.typing.FilteringBoundLogger:
+    log: structlog.typing.FilteringBoundLogger = structlog.get_logger(name)
+    return log

@@ -1,0 +1,209 @@
+"""
+What co-location costs, as the scheduler and the gateway read it: one immutable table with a version, one blob in Redis.
+
+The ``learn`` worker makes it (``ml/predict/table.py``) and puts it here whole, so a reader sees the old one or the new
+one and never a mixture. The matrices are float64, little-endian, row by row, so that a reader without numpy takes a
+cell from the bytes and one with numpy makes an array of them without copying.
+
+Degradations are fractions (Eq. 1). Workloads are named as in ``ml/measure/rows.py``: ``<model>/<preset>/<role>/<batch>``.
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Final, Literal, cast
+
+import msgspec
+import redis
+
+FORMAT: Final = 1
+
+Kind = Literal["training", "function", "functions"]
+
+
+class BadTable(ValueError):
+    """The blob is cut, of another format, or its parts do not fit together."""
+
+
+class Weight(msgspec.Struct, frozen=True, array_like=True):
+    """
+    One learned weight of Eq. 3 (``kind`` training: gamma) or Eq. 4 (function: alpha, functions: beta) among ``k`` functions.
+
+    ``victim`` and ``other`` are names of models. Weights that are not listed are one (digest A10-A12).
+    """
+
+    kind: Kind
+    k: int
+    victim: str
+    other: str
+    value: float
+
+
+class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Degradations on one device with one sharing mode: J trainings, F functions.
+
+    ``training`` [J, F]: of the training by the function; ``function`` [J, F]: of the function by the training;
+    ``function_on_function`` [F, F]: of the row by the column. ``*_upper``: the bound that holds for 90 % (conformal). ``measured``
+    [J, F], one byte each: 1 where a measured row stands instead of a prediction. ``solo_s`` [F]: P99 of the function alone, seconds.
+    ``usage_gain`` and ``degradation`` [F]: the averages over partners of digest A16 and A17.
+    """
+
+    device: str
+    sharing_mode: str
+    trainings: list[str]
+    functions: list[str]
+    training: bytes
+    training_upper: bytes
+    function: bytes
+    function_upper: bytes
+    function_on_function: bytes
+    function_on_function_upper: bytes
+    measured: bytes
+    solo_s: bytes
+    usage_gain: bytes
+    degradation: bytes
+    weights: list[Weight] = []
+
+    def cell(self, matrix: bytes, row: int, column: int) -> float:
+        """One number of a matrix with F columns."""
+        return memoryview(matrix).cast("d")[row * len(self.functions) + column]
+
+    def function_rows(self, model: str, preset: str) -> list[tuple[int, int]]:
+        """(batch, index) of a function's profiled batches, smallest first."""
+        found = []
+        for index, name in enumerate(self.functions):
+            other, size, _, batch = name.split("/")
+            if (other, size) == (model, preset):
+                found.append((int(batch), index))
+        return sorted(found)
+
+    def weight(self, kind: Kind, k: int, victim: str, other: str) -> float:
+        """A weight of Eq. 3 or 4 between two models; one that was never learned at ``k`` is that of ``k - 1`` (digest A12)."""
+        learned = {w.k: w.value for w in self.weights if (w.kind, w.victim, w.other) == (kind, victim, other) and 2 <= w.k <= k}
+        return learned[max(learned)] if learned else 1.0
+
+    def predict(self, training: int, function: int, k: int) -> "Prediction":
+        """Eq. 3 and 4 for ``k`` invocations of one function beside one training, by their indices."""
+        victim, other = self.trainings[training].split("/")[0], self.functions[function].split("/")[0]
+        gamma = self.weight("training", k, victim, other)
+        alpha, beta = self.weight("function", k, other, victim), self.weight("functions", k, other, other)
+
+        def of(matrix: bytes, row: int) -> float:
+            return self.cell(matrix, row, function)
+
+        return Prediction(
+            training=k * gamma * of(self.training, training),
+            training_upper=k * gamma * of(self.training_upper, training),
+            function=alpha * of(self.function, training) + (k - 1) * beta * of(self.function_on_function, function),
+            function_upper=alpha * of(self.function_upper, training) + (k - 1) * beta * of(self.function_on_function_upper, function),
+            measured=k == 1 and self.measured[training * len(self.functions) + function] == 1,
+        )
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """Degradations as fractions: of the training and of each function, expected and with the bound that holds for 90 %."""
+
+    training: float
+    training_upper: float
+    function: float
+    function_upper: float
+    #: A measured row stands behind it, not a prediction.
+    measured: bool
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """``version`` grows with every one published, roll backs included; ``source`` names the predictor it was made from."""
+
+    format: int = FORMAT
+    version: int
+    source: str
+    created_at: float
+    places: list[PlaceTable]
+
+    def place(self, device: str, sharing_mode: str) -> PlaceTable | None:
+        """The table of a place; None where nothing was measured there: tables of other places say nothing about it."""
+        return next((place for place in self.places if (place.device, place.sharing_mode) == (device, sharing_mode)), None)
+
+
+class _Header(msgspec.Struct):
+    """What every format has. Read first: of another format it is all that can be trusted."""
+
+    format: int
+
+
+_ROLES: Final = {"trainings": "training", "functions": "function"}
+_header = msgspec.msgpack.Decoder(_Header).decode
+_decode = msgspec.msgpack.Decoder(Table).decode
+encode = msgspec.msgpack.Encoder().encode
+
+
+def decode(raw: bytes) -> Table:
+    """
+    Raises BadTable for a blob that is cut, of another format, whose matrices have other sizes than its names say or hold what is no
+    degradation, or whose names are not those of workloads.
+    """
+    if sys.byteorder != "little":
+        raise BadTable("the table's matrices are little-endian, this machine is not")
+    try:
+        header = _header(raw)
+        if header.format != FORMAT:
+            raise BadTable(f"format {header.format}, {FORMAT} is expected")
+        table = _decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadTable(f"not a degradation table: {error}") from error
+    for place in table.places:
+        _check(place)
+    return table
+
+
+def _check(place: PlaceTable) -> None:
+    for field, role in _ROLES.items():
+        names: list[str] = getattr(place, field)
+        if len(set(names)) != len(names):
+            raise BadTable(f"{field} names a workload twice")
+        for name in names:
+            _, _, said, batch = name.split("/") if name.count("/") == 3 else ("", "", "", "")
+            if said != role or not (batch.isascii() and batch.isdecimal()):
+                raise BadTable(f"{name!r} in {field} is not of the form model/size/{role}/batch")
+    j, f = len(place.trainings), len(place.functions)
+    sizes: Sequence[tuple[str, int]] = (
+        ("training", j * f), ("training_upper", j * f), ("function", j * f), ("function_upper", j * f),
+        ("function_on_function", f * f), ("function_on_function_upper", f * f), ("solo_s", f), ("usage_gain", f), ("degradation", f),
+    )  # fmt: skip
+    for name, count in sizes:
+        raw: bytes = getattr(place, name)
+        if len(raw) != 8 * count:
+            raise BadTable(f"{name} has {len(raw)} bytes, {8 * count} are expected for {j} trainings and {f} functions")
+        values = memoryview(raw).cast("d")
+        if not all(map(math.isfinite, values)) or min(values, default=0.0) < 0:
+            raise BadTable(f"{name} holds a value that is not a number of at least 0")
+    if len(place.measured) != j * f:
+        raise BadTable(f"measured has {len(place.measured)} bytes, {j * f} are expected")
+    for weight in place.weights:
+        if weight.k < 1 or not 0 <= weight.value < math.inf:
+            raise BadTable(f"{weight} is not a weight")
+
+
+class Tables:
+    """The published table in Redis: a blob and, beside it, its version, which is what readers look at often."""
+
+    def __init__(self, client: "redis.Redis", prefix: str) -> None:
+        self._redis = client
+        self._blob, self._version = f"{prefix}degradation:table", f"{prefix}degradation:version"
+
+    def publish(self, table: Table) -> None:
+        """Put a table in place of the last one, in one step."""
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.set(self._blob, encode(table))
+        pipeline.set(self._version, table.version)
+        pipeline.execute()
+
+    def version(self) -> int:
+        """0 where none was published."""
+        return int(cast("bytes | None", self._redis.get(self._version)) or 0)
+
+    def current(self) -> Table | None:
+        """None where none was published; raises BadTable."""
+        raw = cast("bytes | None", self._redis.get(self._blob))
+        return None if raw is None else decode(raw)

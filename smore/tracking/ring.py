@@ -1,0 +1,252 @@
+"""
+A training's steps on their way to its worker: a ring in a file, written by :class:`Tracker` and read by :class:`TrackReader`.
+
+The steps go to a file-backed ring that the worker reads from another process, so a step costs no system call and no lock, and the
+last steps of a killed job can still be read. Layout (little-endian):
+
+====== ==== =======================================================
+offset type meaning
+====== ==== =======================================================
+0      8s   magic ``SMTRK001``
+8      u32  version (1)
+12     u32  capacity: slots in the ring (65536)
+16     u64  count: steps written in the life of the file
+24     f64  when the present writer opened it, epoch seconds
+32     u32  process id of the present writer
+64     slot x capacity: f64 end (epoch seconds), f64 duration (seconds)
+====== ==== =======================================================
+
+Step ``n`` lies in slot ``n % capacity`` and is published by ``count = n + 1``. A writer that finds a valid file goes on counting,
+so a position in the stream stays meaningful when the job restarts.
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+import sys
+import time
+from types import TracebackType
+from typing import Final, Self
+
+MAGIC: Final = b"SMTRK001"
+VERSION: Final = 1
+CAPACITY: Final = 65536
+HEADER_BYTES: Final = 64
+SLOT_BYTES: Final = 16
+FILE_BYTES: Final = HEADER_BYTES + CAPACITY * SLOT_BYTES
+
+_HEADER: Final = struct.Struct("<8sIIQdI")
+_SLOT: Final = struct.Struct("<dd")
+# Indices of the fields as 8-byte words: a memoryview item is stored by one 8-byte copy, struct's "<Q" byte by byte.
+_COUNT, _START, _FIRST_SLOT = 2, 3, HEADER_BYTES // 8
+_PID_OFFSET: Final = 32
+
+
+def warn(message: str, *details: object) -> None:
+    """Say it in the training's own log."""
+    # Imported when needed: it is the largest part of what `import smore` would otherwise cost.
+    import logging
+
+    logging.getLogger(__name__).warning(message, *details)
+
+
+class Tracker:
+    """
+    Writes one job's steps. Made by :func:`track`; for one thread of one process.
+
+    It must never harm the training it observes: whatever goes wrong with the file turns it into one that does nothing, with one
+    warning in the log.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._map: mmap.mmap | None = None
+        self._count = 0
+        self._last = time.perf_counter()
+        if path is None:
+            return
+        if sys.byteorder != "little":
+            warn("steps are not tracked: the file's layout is little-endian, this machine is not")
+            return
+        try:
+            self._open(path)
+        except (OSError, ValueError) as error:
+            self._fail(error)
+
+    def _open(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # Two writers would mix their steps (the ranks of a distributed job inherit one environment). The first one keeps the
+            # file; the kernel lets go of the lock when the process ends, however it ends.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            header = os.pread(descriptor, _HEADER.size, 0)
+            valid = os.fstat(descriptor).st_size == FILE_BYTES and _valid(header)
+            if not valid:
+                os.ftruncate(descriptor, 0)
+            # Without reserved blocks a full disk would kill the training by SIGBUS at the first store, instead of raising here.
+            os.posix_fallocate(descriptor, 0, FILE_BYTES)
+            # The map holds a duplicate of the descriptor, and with it the lock.
+            self._map = mmap.mmap(descriptor, FILE_BYTES)
+        finally:
+            os.close(descriptor)
+        if not valid:
+            self._map[: _HEADER.size] = _HEADER.pack(MAGIC, VERSION, CAPACITY, 0, 0.0, 0)
+        # Kept for the life of the map: making a view costs more than storing through it.
+        view = memoryview(self._map)
+        self._floats, self._integers = view.cast("d"), view.cast("Q")
+        view.release()
+        self._count = self._integers[_COUNT]
+        self._floats[_START] = time.time()
+        self._map[_PID_OFFSET : _PID_OFFSET + 4] = struct.pack("<I", os.getpid())
+
+    def _fail(self, error: Exception) -> None:
+        self._map = None
+        warn("steps are not tracked any more, training goes on: %s", error)
+
+    @property
+    def active(self) -> bool:
+        """Whether steps are being written."""
+        return self._map is not None
+
+    def step(self) -> None:
+        """Report the end of an iteration; its duration is the time since the last call (at first: since the tracker began)."""
+        if self._map is None:
+            return
+        now = time.perf_counter()
+        try:
+            slot = _FIRST_SLOT + 2 * (self._count % CAPACITY)
+            # In this order: the reader tells an overwritten slot by its end.
+            self._floats[slot] = time.time()
+            self._floats[slot + 1] = now - self._last
+            self._count += 1
+            self._integers[_COUNT] = self._count
+        except (OSError, ValueError) as error:
+            self._fail(error)
+        self._last = now
+
+    def close(self) -> None:
+        """Let go of the file; what was written stays readable. Further steps do nothing."""
+        if self._map is not None:
+            self._floats.release()
+            self._integers.release()
+            self._map.close()
+            self._map = None
+
+    def __enter__(self) -> Self:
+        self._last = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _valid(header: bytes) -> bool:
+    return len(header) == _HEADER.size and _HEADER.unpack(header)[:3] == (MAGIC, VERSION, CAPACITY)
+
+
+class TrackReader:
+    """
+    Reads what a :class:`Tracker` in another process writes; never raises over the file's state.
+
+    ``since`` is the ``count`` a former reader had got to. The file may be missing at first, replaced, cut or left by a killed
+    writer. It is read and not mapped: a file that somebody cuts would kill a process that maps it.
+    """
+
+    def __init__(self, path: str, *, since: int = 0) -> None:
+        self._path = path
+        self._position = since
+        self._inode: tuple[int, int] | None = None
+        #: Whether the last look found a valid file.
+        self.ok = False
+        #: Steps written as of the last look.
+        self.count = 0
+        #: Process id of the last writer, 0 while unknown.
+        self.pid = 0
+        #: Steps that were overwritten before this reader came to them.
+        self.lost = 0
+        descriptor = self._look()
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _look(self) -> int | None:
+        """Open the file and take its header; None (and not ok) where it is missing or not one of ours."""
+        self.ok = False
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._forget()
+            return None
+        except OSError:
+            return None
+        try:
+            status = os.fstat(descriptor)
+            header = os.pread(descriptor, _HEADER.size, 0)
+            self.ok = status.st_size >= FILE_BYTES and _valid(header)
+            if self.ok:
+                self.count = self._steady_count(descriptor)
+                self.pid = int(_HEADER.unpack(header)[5])
+        except (OSError, struct.error):
+            self.ok = False
+        if not self.ok:
+            os.close(descriptor)
+            self._forget()
+            return None
+        inode = (status.st_dev, status.st_ino)
+        if self._inode not in (None, inode) or self._position > self.count:
+            self._position = 0
+        self._inode = inode
+        return descriptor
+
+    def _forget(self) -> None:
+        """The file that was read is gone: all steps of the next one are new."""
+        if self._inode is not None:
+            self._inode, self._position = None, 0
+
+    def _steady_count(self, descriptor: int) -> int:
+        """The count, read until two reads agree: the kernel need not copy eight bytes at once."""
+        previous = -1
+        while True:
+            (count,) = struct.unpack("<Q", os.pread(descriptor, 8, 8 * _COUNT))
+            if count == previous:
+                return int(count)
+            previous = count
+
+    def read_new(self) -> list[tuple[float, float]]:
+        """The steps since the last call, oldest first: (end in epoch seconds, duration in seconds) each."""
+        descriptor = self._look()
+        if descriptor is None:
+            return []
+        try:
+            return self._read(descriptor)
+        except (OSError, struct.error):
+            self.ok = False
+            return []
+        finally:
+            os.close(descriptor)
+
+    def _read(self, descriptor: int) -> list[tuple[float, float]]:
+        first = max(self._position, self.count - CAPACITY)
+        steps = [step for start, stop in self._runs(first, self.count) for step in self._slots(descriptor, start, stop)]
+        # The writer went on meanwhile: what it may have overwritten under the read does not count. The slot it is just about to
+        # publish is the oldest one's; a changed end betrays it, because the end is stored first.
+        oldest = self._steady_count(descriptor) - CAPACITY
+        kept = max(first, oldest)
+        threatened = kept == oldest and kept < self.count
+        if threatened and self._slots(descriptor, kept, kept + 1)[0][0] != steps[kept - first][0]:
+            kept += 1
+        self.lost += min(kept, self.count) - self._position
+        self._position = self.count
+        return steps[kept - first :]
+
+    @staticmethod
+    def _runs(first: int, stop: int) -> list[tuple[int, int]]:
+        """[first, stop) cut where the ring wraps."""
+        wrap = (first // CAPACITY + 1) * CAPACITY
+        return [(first, stop)] if stop <= wrap else [(first, wrap), (wrap, stop)]
+
+    @staticmethod
+    def _slots(descriptor: int, start: int, stop: int) -> list[tuple[float, float]]:
+        data = os.pread(descriptor, (stop - start) * SLOT_BYTES, HEADER_BYTES + start % CAPACITY * SLOT_BYTES)
+        if len(data) != (stop - start) * SLOT_BYTES:
+            raise OSError("the file was cut while it was read")
+        return [(end, duration) for end, duration in _SLOT.iter_unpack(data)]

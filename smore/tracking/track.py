@@ -1,0 +1,39 @@
+"""How a training job tells the platform its iteration times: ``with smore.track() as tracker: ... tracker.step()``."""
+
+import os
+
+from smore.tracking.ring import Tracker, warn
+
+
+def track(
+    path: str | None = None,
+    *,
+    name: str | None = None,
+    gpu: str | None = None,
+    workload: str | None = None,
+    budget: float | None = None,
+) -> Tracker:
+    """
+    A :class:`Tracker` that writes to ``path``, by default to the file that the platform names in ``SMORE_TRACK``.
+
+    Without either, but with SMORE_URL and SMORE_API_KEY, the training registers itself there and tells its steps over
+    HTTP (smore/tracking/remote.py); the rest is for that alone. ``name``: of the job (SMORE_JOB); ``gpu``: the GPU
+    instance it trains on (SMORE_GPU), needed where the platform cannot find out; ``workload`` and ``budget`` as in
+    ``POST /v1/jobs``.
+
+    Without any of them it does nothing, so that a script runs unchanged outside the platform; one of the two alone is said in the log.
+    """
+    file = path or os.environ.get("SMORE_TRACK")
+    url, key = os.environ.get("SMORE_URL"), os.environ.get("SMORE_API_KEY")
+    if file or not url or not key:
+        if not file and (url or key):
+            warn("steps are not tracked, training goes on: %s is not set", "SMORE_API_KEY" if url else "SMORE_URL")
+        return Tracker(file or None)
+    try:
+        # Here, because a script that writes to a file needs neither the HTTP client nor its thread.
+        from smore.tracking.remote import RemoteTracker, registration
+
+        return RemoteTracker(url, key, registration(name=name, gpu=gpu, workload=workload, budget=budget))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not end somebody's training
+        warn("steps are not tracked, training goes on: %s", error)
+        return Tracker(None)

@@ -1,0 +1,182 @@
+"""
+Content-addressed folders of one node: made once, read-only, shared by all its GPU workers, the least recently used gone first.
+
+Of the folder ``<root>/<key>`` the record ``<key>.json`` says that it is whole: it is written last, so a folder without one is the rest of a
+maker that died. Whoever makes or removes holds ``<key>.lock`` alone, whoever uses shares it; the kernel lets go of both when a process
+ends, however it ends.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from smore.process import observability
+
+log = observability.logger(__name__)
+
+_READ_ONLY: Final = 0o555
+
+
+class Held:
+    """A folder that stays until this is closed."""
+
+    def __init__(self, folder: Path, descriptor: int) -> None:
+        self.folder = folder
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Shelf:
+    """``limit_bytes`` bounds what lies here unused; what is held stays, however large."""
+
+    def __init__(self, root: Path, limit_bytes: int) -> None:
+        self._root = root
+        self._limit = limit_bytes
+
+    def take(self, key: str, make: Callable[[Path, int], None]) -> Held:
+        """
+        The folder of this key; ``make`` fills an empty one where it is not there yet, once, whoever else asks meanwhile.
+
+        ``make`` is given the lock's descriptor too: a process of its own that inherits it keeps others away even when this one is killed.
+        What it raises goes through, and nothing is left then.
+        """
+        self._root.mkdir(parents=True, exist_ok=True)
+        # Functions are users of their own, whatever the umask says.
+        self._root.chmod(0o755)
+        while True:
+            held = self._share(key)
+            if held is not None:
+                return held
+            self._make(key, make)
+            # Between its making and its sharing it may be removed, by a neighbour with too little room: then once more.
+
+    def _share(self, key: str) -> Held | None:
+        descriptor = self._lock(key, fcntl.LOCK_SH)
+        try:
+            os.utime(self._record(key))
+        except FileNotFoundError:
+            os.close(descriptor)
+            return None
+        return Held(self._root / key, descriptor)
+
+    def _make(self, key: str, make: Callable[[Path, int], None]) -> None:
+        descriptor = self._lock(key, fcntl.LOCK_EX)
+        try:
+            record, folder = self._record(key), self._root / key
+            if record.exists():
+                return
+            remove(folder)
+            folder.mkdir(mode=0o755)
+            try:
+                make(folder, descriptor)
+                size = seal(folder)
+            except BaseException:
+                remove(folder)
+                raise
+            new = record.with_suffix(".new")
+            new.write_text(json.dumps({"bytes": size, "made_at": time.time()}))
+            new.replace(record)
+        finally:
+            # Said, not only closed: something that ``make`` has started and that lives on may have the descriptor still.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    def _lock(self, key: str, how: int) -> int:
+        """The key's lock file, locked; waits. It may have been removed while this waited: then the new one."""
+        path = self._root / f"{key}.lock"
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, how)
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    return descriptor
+            except FileNotFoundError:
+                pass
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def _record(self, key: str) -> Path:
+        return self._root / f"{key}.json"
+
+    def sweep(self, wanted: Collection[str] | None = None) -> list[str]:
+        """
+        Remove what is not ``wanted`` (None: everything is), then the least recently used until the rest is within the limit.
+
+        What is held stays. Returns the keys of what was removed.
+        """
+        found: list[tuple[float, str, int]] = []
+        for record in self._root.glob("*.json"):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                found.append((record.stat().st_mtime, record.stem, int(json.loads(record.read_text())["bytes"])))
+        excess = sum(size for _, _, size in found) - self._limit
+        removed = []
+        for _, key, size in sorted(found):
+            unwanted = wanted is not None and key not in wanted
+            if (unwanted or excess > 0) and self._remove(key):
+                removed.append(key)
+                excess -= size
+        if removed:
+            log.info("removed from the node", root=str(self._root), keys=removed)
+        return removed
+
+    def _remove(self, key: str) -> bool:
+        path = self._root / f"{key}.lock"
+        try:
+            descriptor = self._lock(key, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        try:
+            self._record(key).unlink(missing_ok=True)
+            remove(self._root / key)
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+        return True
+
+
+def seal(folder: Path) -> int:
+    """Make a folder and all in it read-only and readable for every user of the machine; returns its bytes."""
+    total = 0
+    for place, folders, names in os.walk(folder, topdown=False):
+        for name in names:
+            path = Path(place, name)
+            found = path.lstat()
+            total += found.st_size
+            if stat.S_ISREG(found.st_mode):
+                path.chmod(_READ_ONLY if found.st_mode & stat.S_IXUSR else 0o444)
+        for name in folders:
+            path = Path(place, name)
+            if not path.is_symlink():
+                path.chmod(_READ_ONLY)
+    folder.chmod(_READ_ONLY)
+    return total
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder, a sealed one too."""
+    for place, folders, _ in os.walk(folder):
+        for path in (Path(place), *(Path(place, name) for name in folders)):
+            if not path.is_symlink():
+                path.chmod(0o700)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)

@@ -1,0 +1,434 @@
+"""
+One batch from its message to its results: start, a seat in the warm pool, predict, finish.
+
+Two round trips to Redis and one to the runner where the model is warm. What goes wrong has one place each: the caller's input and handler
+errors fail the invocation, a crash gives it back, an answer that is none fails it and is not tried again. In a batch only the guilty one
+may be charged, so a batch that fails as a whole is given back and each member runs alone. Nobody is charged for memory that others took.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import redis
+import structlog
+
+from smore.domain.function import FunctionSpec
+from smore.domain.invocation import Cause, Encoding
+from smore.messages.stream import Execution, Result, encode, encode_json, error_result
+from smore.process import observability
+from smore.process.settings import WorkerSettings
+from smore.redis.catalog import Catalog
+from smore.redis.outage import is_outage
+from smore.redis.queue import Begun, Outcome, Queue
+from worker.device.device import Device
+from worker.frames import ITEM_TEXT, Answer, BadFrame, Item
+from worker.pool.pool import LoadFailed, Pool, Quarantined, Seat, Unservable
+from worker.runner import answers
+from worker.runner.processes import LOAD_PHASES, Ran, RunnerDied, RunnerFailed, RunnerTimeout
+from worker.training.run_gate import Gate
+
+log = observability.logger(__name__)
+
+#: How long a result is held while Redis is away; then the lease's end returns the invocation to the queue.
+PATIENCE_S: Final = 30.0
+#: How long a batch waits for a seat that others hold, beyond its own deadline too: Redis decides about deadlines, not this.
+SEAT_WAIT_S: Final = 10.0
+#: How long a batch waits at a shut gate before it is given back, at most: another GPU instance may take it.
+GATE_WAIT_S: Final = 1.0
+#: And at least: its deadline may be too near for anything else.
+GATE_LEAST_S: Final = 0.05
+#: SIGTERM to SIGKILL of a cancelled invocation's runner.
+CANCEL_S: Final = 1.0
+
+T = TypeVar("T")
+
+
+class Phase(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHING = "finishing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    id: str
+    attempt: int
+    begun: Begun
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """What one message started; the mutable part is guarded by :class:`Executor`."""
+
+    function: str
+    revision: int
+    members: Sequence[Member]
+    phase: Phase = Phase.WAITING
+    seat: Seat | None = None
+    #: Ids that are no longer this worker's: cancelled, or given to another after a silence.
+    lost: set[str] = field(default_factory=set)
+
+    def mine(self) -> list[Member]:
+        return [member for member in self.members if member.id not in self.lost]
+
+
+class Executor:
+    """Runs batches, each in the thread that brings it; knows what runs. Survives every outage of Redis."""
+
+    def __init__(
+        self,
+        *,
+        config: WorkerSettings,
+        device: Device,
+        boot: str,
+        queue: Queue,
+        catalog: Catalog,
+        pool: Pool,
+        gate: Gate,
+        jobs: Callable[[], Sequence[str]],
+    ) -> None:
+        self._config = config
+        self._device = device
+        self._boot = boot
+        self._queue = queue
+        self.catalog = catalog
+        self._pool = pool
+        self._gate = gate
+        self._jobs = jobs
+        self._lock = threading.Lock()
+        self._batches: set[Batch] = set()
+        self._draining = threading.Event()
+        #: When a message was last taken, monotonic.
+        self.consumed_at = time.monotonic()
+
+    # ---- what runs ----------------------------------------------------------------------------------------------------------------------
+
+    def running(self) -> list[tuple[str, str, int]]:
+        """(function, id, attempt) of everything whose lease is to be renewed."""
+        with self._lock:
+            return [(batch.function, member.id, member.attempt) for batch in self._batches for member in batch.mine()]
+
+    def batches(self) -> int:
+        with self._lock:
+            return len(self._batches)
+
+    def drain(self) -> None:
+        """Begin nothing new: what has no seat yet goes back to the queue."""
+        self._draining.set()
+
+    @property
+    def draining(self) -> bool:
+        return self._draining.is_set()
+
+    def cancel(self, function: str, id_: str, attempt: int) -> None:
+        """End an invocation that is alone in its runner; in a batch the others go on and finish refuses its result."""
+        self._forsake(lambda batch, member: batch.function == function and member.id == id_ and member.attempt == attempt)
+
+    def lose(self, ids: Iterable[str]) -> None:
+        """These belong to somebody else by now."""
+        lost = frozenset(ids)
+        if lost:
+            self._forsake(lambda _, member: member.id in lost)
+
+    def _forsake(self, matches: Callable[[Batch, Member], bool]) -> None:
+        doomed = []
+        with self._lock:
+            for batch in self._batches:
+                found = [member for member in batch.members if matches(batch, member)]
+                # While it is being finished Redis decides whose it is.
+                if not found or batch.phase is Phase.FINISHING:
+                    continue
+                batch.lost.update(member.id for member in found)
+                if batch.phase is Phase.RUNNING and batch.seat is not None and not batch.mine():
+                    # Still under the lock: once the batch is past RUNNING its runner may be another's.
+                    self._pool.doom(batch.seat)
+                    doomed.append(batch.seat.runner)
+        for runner in doomed:
+            threading.Thread(target=runner.stop, args=(CANCEL_S,), name="cancel", daemon=True).start()
+
+    # ---- one batch ----------------------------------------------------------------------------------------------------------------------
+
+    def run(self, function: str, revision: int, attempts: Sequence[tuple[str, int]]) -> None:
+        """Serve a message. Never raises for what a function, a runner or Redis did."""
+        self.consumed_at = time.monotonic()
+        try:
+            begun = self._queue.start(function, self._config.gpu, self._config.lease_s, attempts)
+        except (redis.RedisError, OSError) as error:
+            if not is_outage(error):
+                raise
+            # Not started, or started without our knowledge: the lease gives it back either way.
+            log.warning("not started: Redis does not serve", function=function, error=str(error))
+            return
+        members = [
+            Member(id=id_, attempt=attempt, begun=one) for (id_, attempt), one in zip(attempts, begun, strict=True) if one is not None
+        ]
+        if not members:
+            return
+        batch = Batch(function, revision, members)
+        trace = members[0].begun.trace
+        with structlog.contextvars.bound_contextvars(function=function, trace=trace):
+            with self._lock:
+                self._batches.add(batch)
+            try:
+                self._serve(batch, trace)
+            finally:
+                with self._lock:
+                    self._batches.discard(batch)
+
+    def _serve(self, batch: Batch, trace: str) -> None:
+        spec = self._patiently(lambda: self.catalog.revision(batch.function, batch.revision))
+        if spec is None:
+            self._fail(batch, Cause.FUNCTION_DELETED, "The function is gone.")
+            return
+        try:
+            seat = self._seat(batch, spec)
+        except Unservable as error:
+            self._give_back(batch, Cause.WORKER_BUSY, str(error))
+        except Quarantined as error:
+            self._fail(batch, Cause.QUARANTINED, str(error))
+        except LoadFailed as error:
+            # The log behind the first line is for whoever deploys it, not for every caller.
+            canary = any(member.begun.encoding is Encoding.CANARY for member in batch.members)
+            self._fail(batch, Cause.LOAD_FAILED, str(error) if canary else str(error).partition("\n")[0])
+        else:
+            self._run(batch, seat, spec, trace)
+
+    def _seat(self, batch: Batch, spec: FunctionSpec) -> Seat:
+        """
+        A seat while the gate is open. Raises what :meth:`Pool.acquire` raises, Unservable too where the gate stays shut.
+
+        A load counts as the beginning of its run: once it has begun the run follows.
+        """
+
+        def wanted() -> bool:
+            return not self.draining and bool(batch.mine())
+
+        prepared = self._pool.prepare(batch.function, batch.revision, spec)
+        deadline_at = min(member.begun.deadline_us for member in batch.members) / 1e6
+        # Half of what is left: the other half is for another place.
+        until = time.monotonic() + min(GATE_WAIT_S, max(GATE_LEAST_S, (deadline_at - time.time()) / 2))
+        while True:
+            if not self._gate.wait(until - time.monotonic(), wanted):
+                raise Unservable("The gate is shut: training is protected here.")
+            seat = self._pool.acquire(
+                batch.function, batch.revision, spec, until=time.monotonic() + SEAT_WAIT_S, wanted=wanted, prepared=prepared
+            )
+            if seat.cold or self._gate.open():
+                return seat
+            # Shut while it waited for its seat. Nothing has run.
+            self._pool.release(seat)
+
+    def _run(self, batch: Batch, seat: Seat, spec: FunctionSpec, trace: str) -> None:
+        with self._lock:
+            members = batch.mine()
+            batch.seat, batch.phase = seat, Phase.RUNNING
+            beside = sorted({other.function for other in self._batches if other is not batch and other.phase is Phase.RUNNING})
+        if not members:
+            self._pool.release(seat)
+            return
+        jobs = list(self._jobs())
+        items = [
+            Item(encoding=m.begun.encoding.value, accept=m.begun.accept.value, rows=m.begun.rows, length=len(m.begun.payload))
+            for m in members
+        ]
+        try:
+            ran = seat.runner.predict(items, [m.begun.payload for m in members], trace, spec.timeout_s)
+        except RunnerDied as error:
+            self._died(batch, seat, error)
+            return
+        except RunnerTimeout:
+            self._end(batch, seat)
+            log.warning("timed out", revision=batch.revision, timeout_s=spec.timeout_s)
+            self._charge(batch, Cause.TIMED_OUT, f"It ran longer than its limit of {spec.timeout_s:g} s.")
+            return
+        except RunnerFailed as error:
+            self._failed(batch, seat, error)
+            return
+        except BadFrame as error:
+            self._broke(batch, seat, error)
+            return
+        except BaseException:
+            # A defect of ours: the runner's state is unknown.
+            self._end(batch, seat)
+            raise
+        self._settling(batch)
+        self._pool.release(seat)
+        self._pool.ran(seat, ran.run_s)
+        self._pool.succeeded(seat)
+        observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(ran.run_s)
+        meta = encode_json(
+            Execution(
+                boot=self._boot, cold=seat.cold, load_ms=seat.instance.phases if seat.cold else {}, run_ms=ran.run_s * 1e3,
+                batch=len(members), rows=_rows(items, ran.answers), co=beside, jobs=jobs, pid=seat.runner.pid,
+                device=self._device.description, sharing_mode=self._device.sharing_mode,
+            )
+        ).decode()  # fmt: skip
+        self._finish(batch, meta, _outcomes(members, ran, seat))
+
+    # ---- how it goes wrong --------------------------------------------------------------------------------------------------------------
+
+    def _settling(self, batch: Batch) -> None:
+        with self._lock:
+            batch.phase = Phase.FINISHING
+
+    def _end(self, batch: Batch, seat: Seat) -> None:
+        self._settling(batch)
+        self._pool.release(seat, healthy=False)
+
+    def _died(self, batch: Batch, seat: Seat, error: RunnerDied) -> None:
+        guilty = batch.mine()
+        self._end(batch, seat)
+        if not guilty:
+            return  # we have killed it ourselves, for a cancel
+        if error.status is None:
+            self._give_back(batch, Cause.WORKER_LOST, "The zygote ended.")
+            return
+        if seat.instance.evicted is Cause.WORKER_BUSY:
+            self._give_back(batch, Cause.WORKER_BUSY, "Training needed the memory.")
+            return
+        log.warning("runner died", revision=batch.revision, pid=seat.runner.pid, status=error.status, batch=len(batch.members))
+        ran_out = seat.runner.ran_out or seat.instance.evicted is Cause.OUT_OF_MEMORY
+        cause, message = (Cause.OUT_OF_MEMORY, "It took more memory than it may.") if ran_out else (Cause.CRASHED, str(error))
+        self._pool.crashed(seat, guilty[0].id, cause)
+        self._retry(batch, cause, message)
+
+    def _failed(self, batch: Batch, seat: Seat, error: RunnerFailed) -> None:
+        guilty = batch.members[0].id
+        match error.cause:
+            case Cause.CONTEXT_LOST:
+                self._lost(batch, seat, error)
+            case Cause.DEVICE_FULL if self._pool.device_full(seat.instance):
+                # What it held is free for whoever needed it.
+                self._end(batch, seat)
+                self._give_back(batch, error.cause, str(error))
+            case Cause.OUT_OF_MEMORY | Cause.DEVICE_FULL:
+                # What it holds is not known any more: only its end gives the memory back.
+                self._end(batch, seat)
+                self._pool.crashed(seat, guilty, Cause.OUT_OF_MEMORY)
+                self._retry(batch, Cause.OUT_OF_MEMORY, str(error))
+            case _:
+                self._settling(batch)
+                self._pool.release(seat)
+                self._charge(batch, error.cause, str(error))
+
+    def _lost(self, batch: Batch, seat: Seat, error: RunnerFailed) -> None:
+        """Only of one that ran alone in a runner that nobody had used it is certain that it was the one; others run again so."""
+        guilty, certain = batch.members[0].id, seat.new and len(batch.members) == 1
+        self._end(batch, seat)
+        log.warning("context lost", revision=batch.revision, pid=seat.runner.pid, error=str(error), batch=len(batch.members))
+        if certain:
+            self._pool.crashed(seat, guilty, error.cause)
+        self._requeue(batch, error.cause, str(error), refund=not certain, alone=not certain)
+
+    def _broke(self, batch: Batch, seat: Seat, error: BadFrame) -> None:
+        """No accident, and nothing that another GPU instance would do better."""
+        culprit = batch.members[0].id
+        self._end(batch, seat)
+        log.warning("runner broke the protocol", revision=batch.revision, pid=seat.runner.pid, error=str(error), batch=len(batch.members))
+        self._pool.crashed(seat, culprit, Cause.CRASHED, broke=True)
+        self._charge(batch, Cause.CRASHED, f"The runner broke the protocol: {error}.")
+
+    def _charge(self, batch: Batch, cause: Cause, message: str) -> None:
+        """The fault of the one that ran; of a batch, of one among them: each is run alone to find out which."""
+        if len(batch.members) > 1:
+            self._requeue(batch, cause, message, refund=True, alone=True)
+        else:
+            self._fail(batch, cause, message)
+
+    def _retry(self, batch: Batch, cause: Cause, message: str) -> None:
+        """A crash may have been an accident: try again while attempts are left. In a batch nobody's attempt is charged."""
+        together = len(batch.members) > 1
+        self._requeue(batch, cause, message, refund=together, alone=together)
+
+    def _give_back(self, batch: Batch, cause: Cause, message: str) -> None:
+        """Nobody's fault: it never ran."""
+        self._requeue(batch, cause, message, refund=True, alone=False)
+
+    def _requeue(self, batch: Batch, cause: Cause, message: str, *, refund: bool, alone: bool) -> None:
+        self._settling(batch)
+        attempts = [(member.id, member.attempt) for member in batch.mine()]
+        # On a device that nothing can run on nobody has had a try.
+        refund = refund or bool(self._pool.health())
+        if attempts:
+            self._patiently(lambda: self._queue.requeue(batch.function, cause, attempts, refund=refund, alone=alone, message=message))
+
+    def _fail(self, batch: Batch, cause: Cause, message: str) -> None:
+        self._settling(batch)
+        blob = error_result(message)
+        outcomes = [Outcome(id=m.id, attempt=m.attempt, action="fail", cause=cause, result=blob) for m in batch.mine()]
+        meta = encode_json(
+            Execution(boot=self._boot, batch=len(batch.members), device=self._device.description, sharing_mode=self._device.sharing_mode)
+        ).decode()
+        self._finish(batch, meta, outcomes)
+
+    def _finish(self, batch: Batch, meta: str, outcomes: Sequence[Outcome]) -> None:
+        with self._lock:
+            kept = [outcome for outcome in outcomes if outcome.id not in batch.lost]
+        if kept:
+            self._patiently(lambda: self._queue.finish(batch.function, meta, kept))
+
+    def _patiently(self, call: Callable[[], T]) -> T | None:
+        """Redis may be restarting, or full: try again for a while. None when that goes on."""
+        until = time.monotonic() + PATIENCE_S
+        pause_s = 0.02
+        while True:
+            try:
+                return call()
+            except (redis.RedisError, OSError) as error:
+                if not is_outage(error):
+                    raise
+                if time.monotonic() + pause_s > until:
+                    log.error("given up: Redis does not serve", error=str(error))
+                    return None
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, 1.0)
+
+
+def _rows(items: Sequence[Item], given: Sequence[Answer]) -> int:
+    """Of those that ran: an input that could not be read is answered with the function's own error."""
+    pairs = zip(items, given, strict=True)
+    return sum(item.rows for item, answer in pairs if item.encoding != Encoding.CANARY and answer.cause != Cause.HANDLER_ERROR)
+
+
+def _outcomes(members: Sequence[Member], ran: Ran, seat: Seat) -> list[Outcome]:
+    """Each member's result record."""
+    outcomes = []
+    for member, answer, own in zip(members, ran.answers, ran.results, strict=True):
+        if member.begun.encoding is Encoding.CANARY and answer.form == "json":
+            outcomes.append(_outcome(member, answer, _measured(own, ran, seat), int(ran.run_s * 1e6), seat))
+        else:
+            outcomes.append(_outcome(member, answer, own, int(ran.run_s * 1e6), seat))
+    return outcomes
+
+
+def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
+    """What a canary found, for whoever deploys it: what the runner says of its tensors, and times by our own clock."""
+    found = answers.describe(description)
+    load_ms = sum(seat.instance.phases.get(phase, 0.0) for phase in LOAD_PHASES)
+    return encode_json(
+        {
+            "inputs": found.inputs, "outputs": found.outputs, "load_ms": round(load_ms, 3), "run_ms": round(ran.run_s * 1e3, 3),
+            "memory_mib": round(found.memory_mib, 1),
+        }
+    )  # fmt: skip
+
+
+def _outcome(member: Member, answer: Answer, body: bytes, run_us: int, seat: Seat) -> Outcome:
+    result = Result(
+        form=answer.form,
+        load_us=seat.load_us,
+        run_us=run_us,
+        cold=seat.cold,
+        body=body,
+        message=answer.message[:ITEM_TEXT],
+        shapes=answer.shapes,
+    )
+    failed = answer.form == "error"
+    return Outcome(
+        id=member.id, attempt=member.attempt, action="fail" if failed else "succeed", cause=Cause(answer.cause) if failed else Cause.OK,
+        result=encode(result),
+    )  # fmt: skip

@@ -1,0 +1,41 @@
+"""A function's secrets, opened for its runner."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import redis
+
+from smore.domain.function import FunctionSpec
+from smore.process.vault import NoKey, Sealed, Vault
+from smore.redis.catalog import Catalog
+from worker.pool.pool import LoadFailed, Unservable
+
+
+class Secrets:
+    """Reads them anew for every load: a replaced one is in force with the next. Nothing opened is kept."""
+
+    def __init__(self, catalog: Catalog, key_file: Path) -> None:
+        self._catalog = catalog
+        self._key_file = key_file
+        self._vault: Vault | None = None
+        self._lock = threading.Lock()
+
+    def of(self, function: str, spec: FunctionSpec) -> Mapping[str, str]:
+        """By name. Raises LoadFailed where one does not exist or cannot be opened here, Unservable while Redis is away."""
+        if not spec.secrets:
+            return {}
+        project = function.partition("/")[0]
+        try:
+            sealed = self._catalog.secrets(project, spec.secrets)
+        except (redis.RedisError, OSError) as error:
+            raise Unservable(f"Its secrets cannot be read: {error}") from error
+        missing = [name for name in spec.secrets if name not in sealed]
+        if missing:
+            raise LoadFailed(f"There is no secret {', '.join(missing)} in the project {project}.")
+        try:
+            with self._lock:
+                self._vault = self._vault or Vault.open(self._key_file)
+            return {name: self._vault.unseal(project, name, value) for name, value in sealed.items()}
+        except (NoKey, Sealed) as error:
+            raise LoadFailed(f"Its secrets cannot be opened on this worker: {error}") from error
