@@ -18,7 +18,7 @@ from smore import local
 from smore.client.clients import Client
 from smore.process.settings import Settings
 from smore.redis.fleet import Fleet, Report
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,7 +21,7 @@ from bench.connections import GIB, Gate
 from smore import local
 from tests.acceptance.conftest import Platform
 from tests.acceptance.handlers import Mirror
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 

@@ -14,7 +14,7 @@ import pytest
 from smore import local
 from smore.client.clients import Client
 from tests.acceptance.conftest import Platform
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.acceptance
 

@@ -21,7 +21,7 @@ from smore.client.transport import ApiError
 from smore.local.embedded import memory_folder
 from tests.acceptance.conftest import ROOT, Platform
 from tests.acceptance.handlers import Mirror
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.acceptance
 

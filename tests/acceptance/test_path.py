@@ -10,7 +10,7 @@ from smore.client.transport import ApiError
 from smore.client.types import PrewarmFunction
 from smore.redis.fleet import WarmState
 from tests.acceptance.conftest import ROOT, Platform
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.acceptance
 

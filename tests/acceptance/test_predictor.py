@@ -6,7 +6,7 @@ from ml.measure.rows import profiles, read
 from smore import local
 from smore.client.types import Degradation
 from tests.acceptance.conftest import ROOT, Platform
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 

@@ -12,7 +12,7 @@ import pytest
 
 from smore.client.transport import ApiError
 from tests.acceptance.conftest import Platform
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.acceptance
 

@@ -18,8 +18,8 @@ from smore.process.settings import QueueSettings, RedisSettings, Settings
 from smore.redis.celery import RUN, gpu_queue, make_app, message
 from smore.redis.queue import Claim, Outcome, Queue, Request, new_id
 from smore.redis.url import celery_url
-from tests.eventually import eventually
-from tests.redis_server import RedisServer
+from tests.support.eventually import eventually
+from tests.support.redis_server import RedisServer
 
 P = "smore:"
 ARGS: Sequence[Any] = ["default/echo", 3, [["a" * 32, 1], ["b" * 32, 2]]]

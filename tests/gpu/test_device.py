@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ml.measure.profile import CudaGpu
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 from tests.gpu.conftest import ask
 from worker.device.device import Device
 from worker.runner.processes import Runner

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from smore.domain.invocation import Cause
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 from tests.gpu.conftest import ask
 from worker.device.device import Device
 from worker.runner.processes import Runner, RunnerFailed

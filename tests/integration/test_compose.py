@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from smore import alive
 from smore.local import layout
 from smore.process.settings import ApiSettings, NodeSettings, RedisSettings, Settings
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("migrate", "gateway", "beat", "scheduler-0", "scheduler-1", "control", "learn", "node", "trainings")

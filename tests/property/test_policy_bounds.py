@@ -11,7 +11,7 @@ from scheduler.policy.decisions import Dispatch
 from scheduler.policy.engine import Engine
 from scheduler.policy.events import Event, InvocationSettled, TableUpdated
 from scheduler.policy.knobs import preset
-from tests.unit.test_policy_engine import NOW, arrived, function, gpu, known, own, placed
+from tests.unit.scheduler.policy.test_engine import NOW, arrived, function, gpu, known, own, placed
 
 Placed = Iterator[list[tuple[str, str]]]
 FUNCTIONS, TRAININGS = 3, 4

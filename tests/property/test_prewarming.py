@@ -12,10 +12,10 @@ from scheduler.policy.decisions import Offload, Prewarm
 from scheduler.policy.prewarm.window import Hold
 from smore.domain.function import FunctionSpec
 from smore.redis.fleet import WarmState
-from tests.eventually import eventually
-from tests.unit.test_policy_engine import function, known
-from tests.unit.test_policy_keeper import Stage, T, report, served
-from tests.unit.test_worker_parked import Host
+from tests.support.eventually import eventually
+from tests.unit.scheduler.policy.test_engine import function, known
+from tests.unit.scheduler.policy.test_prewarmer import Stage, T, report, served
+from tests.unit.worker.pool.test_parked import Host
 from worker.pool.pool import Unservable
 
 NAMES = "abcd"

@@ -21,7 +21,7 @@ from smore.messages import stream
 from smore.process.settings import QueueSettings
 from smore.redis import fleet
 from smore.redis.queue import Claim, Ending, Outcome, Queue, Request, parse_replies
-from tests.redis_server import RedisServer
+from tests.support.redis_server import RedisServer
 
 P = "smore:"
 FUNCTIONS = ("default/echo", "default/other", "second/echo")

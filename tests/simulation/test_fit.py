@@ -12,7 +12,7 @@ from ml.measure import rows
 from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Place, Solo, Workload
 from scheduler.simulation import fit, interference
 from scheduler.simulation.interference import Law, Truth
-from tests.measured import timing
+from tests.support.measured import timing
 
 pytestmark = pytest.mark.numeric
 

@@ -18,7 +18,7 @@ from scheduler.simulation.simulator import EXPIRED, FAILED, GPU_COLUMNS, REFUSED
 from scheduler.simulation.traces import BadTrace, Trace
 from scheduler.simulation.world import Failure, Function, Gpu, Training, World, load
 from smore.domain.invocation import Cause
-from tests.simulation.policies import AtOnce, Reckless, dispatch
+from tests.support.policies import AtOnce, Reckless, dispatch
 
 PLAIN = replace(Truth(), noise=0.0, time_sharing=False)
 

@@ -17,7 +17,7 @@ import pytest
 from smore.client.transport import ApiError
 from smore.tracking.ring import TrackReader
 from tests.acceptance.conftest import ROOT, Platform
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 from worker import proc
 
 ENTRYPOINT = "tests.acceptance.hostile.functions:Hostile"

@@ -1,0 +1,264 @@
+"""What administrators do, over a real Redis and Postgres: limits, drains, boosts, pins, purges, and the trail that all of it leaves."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import redis
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from api.app import create_app
+from smore.domain.access import Scope
+from smore.domain.function import FunctionSpec, Profile
+from smore.postgres.audit import Audit, Change, Wanted
+from smore.postgres.catalog import Store
+from smore.process.settings import Settings
+from smore.redis import fleet
+from smore.redis.catalog import Catalog
+from smore.redis.queue import Queue
+from tests.support.eventually import eventually
+from tests.support.fake_platform import GPU, FakePlatform
+from tests.integration.api.test_api import Served, add_key, problem
+
+ECHO = "default/echo"
+
+
+@pytest.fixture
+def platform(config: Settings, redis_client: "redis.Redis") -> Iterator[FakePlatform]:
+    with FakePlatform(redis_client, Queue(redis_client, config.redis.prefix, config.queue)) as fake:
+        yield fake
+
+
+@pytest.fixture
+def http(config: Settings, platform: FakePlatform, store: Store, catalog: Catalog) -> Iterator[httpx.Client]:
+    """With a key of the operators."""
+    number, _ = store.register("default", "echo", FunctionSpec(entrypoint="zoo.echo:Function", profile=Profile(memory_mib=50.0)))
+    store.activate("default", "echo", number, {})
+    token = add_key(catalog, *Scope)
+    with (
+        Served(create_app(config)) as served,
+        httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {token}"}, timeout=30) as client,
+    ):
+        eventually(lambda: client.get("/v1/gpus").json().get("gpus"), what="the GPU instance")
+        yield client
+
+
+@pytest.fixture
+def other(http: httpx.Client, store: Store, catalog: Catalog) -> Iterator[httpx.Client]:
+    """With a key of another project, which has a function of that name too."""
+    store.create_project("other")
+    number, _ = store.register("other", "echo", FunctionSpec(entrypoint="zoo.echo:Function"))
+    store.activate("other", "echo", number, {})
+    token = add_key(catalog, *Scope, project="other")
+    with httpx.Client(base_url=http.base_url, headers={"X-API-Key": token}, timeout=30) as client:
+        eventually(lambda: client.get("/v1/functions").status_code == 200, what="the key")
+        yield client
+
+
+def submit(client: httpx.Client) -> httpx.Response:
+    return client.post("/v1/functions/echo/invocations", json={"input": 1}, headers={"Prefer": "respond-async"})
+
+
+def ok(response: httpx.Response) -> Any:
+    assert response.is_success, response.text
+    return response.json() if response.content else None
+
+
+#: What the leader says of every invocation that is asked for: it would run at once.
+PLACED = b'{"at":1.0,"gpu":"test0","cold":false,"start_at":1.0,"finish_at":1.1,"finish_s":0.1,"reasons":{}}'
+
+
+def asked(client: httpx.Client) -> dict[str, Any]:
+    found: dict[str, Any] = ok(client.post("/v1/functions/echo/invocations:dryRun", json={"input": 1}))
+    return found
+
+
+def limit(client: httpx.Client, project: str = "default", **limits: object) -> None:
+    ok(client.put(f"/v1/projects/{project}/limits", json=limits))
+
+
+@pytest.mark.parametrize(
+    ("limits", "taken", "field"),
+    [({"depth": 2}, 2, "depth"), ({"concurrency": 3}, 3, "concurrency"), ({"rate_per_s": 0.01, "burst": 2}, 2, "rate_per_s")],
+)
+def test_a_limit_refuses_with_its_field_and_when_to_come_back(
+    http: httpx.Client, other: httpx.Client, platform: FakePlatform, limits: dict[str, object], taken: int, field: str
+) -> None:
+    platform.held |= {ECHO, "other/echo"}
+    platform.answer = PLACED
+    limit(http, **limits)
+    eventually(lambda: http.get("/v1/projects").json()["projects"][0]["limits"][field] is not None, what="the limit")
+    # To ask takes nothing of the limit.
+    assert [asked(http)["outcome"] for _ in range(taken + 1)] == ["placed"] * (taken + 1)
+    answers = [submit(http) for _ in range(taken)]
+    assert [answer.status_code for answer in answers] == [202] * taken
+    told = asked(http)
+    refused = submit(http)
+    assert problem(refused, 429, "limit_reached")["field"] == field
+    assert (told["outcome"], told["reason"], told["feasible"]) == ("refused", "limit_reached", False)
+    assert refused.json()["detail"] in told["detail"] and "earliest_deadline_ms" not in told
+    assert int(refused.headers["retry-after"]) >= 1
+    assert submit(other).status_code == 202, "another project has limits of its own"
+    limit(http)
+    eventually(lambda: submit(http).status_code == 202, what="no limit any more")
+
+
+def test_the_counters_of_a_project_go_back_to_nothing(http: httpx.Client, redis_client: "redis.Redis") -> None:
+    for _ in range(3):
+        assert ok(http.post("/v1/functions/echo/invocations", json={"input": 1}))["state"] == "succeeded"
+    assert redis_client.hgetall("smore:projects") == {b"default:waiting": b"0", b"default:open": b"0"}
+
+
+def test_a_function_that_can_never_be_warm_is_refused(http: httpx.Client, platform: FakePlatform) -> None:
+    platform.answer = PLACED
+    limit(http, warm_memory_mib=10)
+    refused = eventually(lambda: (answer := submit(http)).status_code == 429 and answer, what="the limit")
+    assert problem(refused, 429, "limit_reached")["field"] == "warm_memory_mib"
+    told = asked(http)
+    assert (told["outcome"], told["reason"]) == ("refused", "limit_reached") and refused.json()["detail"] in told["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"), [({"depth": -1}, "depth"), ({"depth": 1.5}, "depth"), ({"burst": 2}, "burst"), ({"wait": 1}, "wait")]
+)
+def test_bad_limits_are_refused_by_name(http: httpx.Client, body: dict[str, object], field: str) -> None:
+    refused = http.put("/v1/projects/default/limits", json=body)
+    assert refused.status_code == 422
+    assert refused.json()["field"] == field
+
+
+@pytest.mark.parametrize("path", ["/v1/queues/echo", "/v1/queues"])
+def test_a_drain_closes_the_gate_and_serves_what_waits(http: httpx.Client, platform: FakePlatform, path: str) -> None:
+    platform.held.add(ECHO)
+    platform.answer = PLACED
+    id_ = ok(submit(http))["id"]
+    assert (asked(http)["outcome"], asked(http)["reason"]) == ("placed", "")
+    ok(http.post(f"{path}/drain"))
+    refused = eventually(lambda: (answer := submit(http)).status_code == 503 and answer, what="the closed gate")
+    assert refused.headers["retry-after"] == "5"
+    problem(refused, 503, "draining")
+    told = asked(http)
+    assert (told["outcome"], told["reason"], told["feasible"]) == ("refused", "draining", False)
+    assert ok(http.get("/v1/queues"))["queues"][0]["draining"]
+    platform.held.clear()
+    assert ok(http.get(f"/v1/invocations/{id_}", params={"wait": 10}))["state"] == "succeeded"
+    ok(http.post(f"{path}/resume"))
+    eventually(lambda: submit(http).status_code == 202, what="the open gate")
+
+
+def test_a_drained_gpu_instance_says_when_it_is_empty(http: httpx.Client) -> None:
+    ok(http.post(f"/v1/gpus/{GPU}/drain"))
+    (gpu,) = ok(http.get("/v1/gpus"))["gpus"]
+    assert (gpu["draining"], gpu["drained"], gpu["paused"], gpu["strangers"]) == (True, True, False, None)
+    ok(http.post(f"/v1/gpus/{GPU}/resume"))
+    assert not ok(http.get("/v1/gpus"))["gpus"][0]["draining"]
+
+
+def test_boosts_and_pins_are_kept_shown_and_taken_back(
+    http: httpx.Client, other: httpx.Client, config: Settings, redis_client: "redis.Redis"
+) -> None:
+    ok(http.put("/v1/queues/echo/boost", json={"factor": 4, "for_s": 600}))
+    ok(http.put("/v1/queues/echo/pin", json={"gpus": ["b", "a", "a"]}))
+    (queue,) = ok(http.get("/v1/queues"))["queues"]
+    assert (queue["boost"], queue["pinned_to"], queue["pinned_until"]) == (4.0, ["a", "b"], None)
+    assert queue["boost_until"] is not None
+    door = fleet.Fleet(redis_client, config.redis.prefix)
+    assert door.steering(0.0)[ECHO].gpus == ("a", "b")
+    ok(http.delete("/v1/queues/echo/boost"))
+    assert door.steering(0.0)[ECHO].boost == 1.0
+    ok(http.delete("/v1/queues/echo/pin"))
+    assert door.steering(0.0) == {}
+    problem(other.put("/v1/queues/echo/boost", json={"factor": 4}), 403, "forbidden")
+    ok(http.put("/v1/queues/echo/boost", params={"project": "other"}, json={"factor": 2}))
+    assert set(door.steering(0.0)) == {"other/echo"}
+    problem(http.put("/v1/queues/none/boost", json={"factor": 2}), 404, "function_not_found")
+
+
+def test_a_purge_cancels_what_waits_and_nothing_else(http: httpx.Client, platform: FakePlatform) -> None:
+    platform.held.add(ECHO)
+    ids = [ok(submit(http))["id"] for _ in range(3)]
+    assert ok(http.post("/v1/queues/echo/purge")) == {"cancelled": 3}
+    assert {ok(http.get(f"/v1/invocations/{id_}"))["state"] for id_ in ids} == {"cancelled"}
+    assert ok(http.post("/v1/queues/echo/purge")) == {"cancelled": 0}
+
+
+def test_a_process_that_nobody_registered_is_listed_and_allowed(
+    http: httpx.Client, platform: FakePlatform, config: Settings, redis_client: "redis.Redis"
+) -> None:
+    stranger = fleet.Stranger(pid=4711, start=99, memory_mib=512.0, name="python")
+    report = fleet.Report(
+        gpu="gpu9", boot="b", at=0.0, kind="cuda", device="H", sharing_mode="time-slice", slots=8, memory_total_mib=1, memory_used_mib=0,
+        utilisation=0, utilisation_counter="n", function_utilisation=0, running=0, strangers=[stranger],
+    )  # fmt: skip
+    Queue(redis_client, config.redis.prefix, config.queue).report(
+        "gpu9", fleet.encode_report(report), ttl_s=60, lease_s=2, cursor="", running=[]
+    )
+    shown = next(gpu for gpu in ok(http.get("/v1/gpus"))["gpus"] if gpu["id"] == "gpu9")
+    assert shown["strangers"] == [{"pid": 4711, "name": "python", "memory_mib": 512.0, "allowed": False}]
+    ok(http.post("/v1/gpus/gpu9/allow", json={"pid": 4711}))
+    assert fleet.Fleet(redis_client, config.redis.prefix).allowed() == {"gpu9|4711|99"}
+    ok(http.post("/v1/gpus/gpu9/protect", json={"pid": 4711}))
+    assert fleet.Fleet(redis_client, config.redis.prefix).allowed() == frozenset()
+    problem(http.post("/v1/gpus/gpu9/allow", json={"pid": 1}), 404, "not_found")
+
+
+def test_every_change_leaves_its_trail(http: httpx.Client, other: httpx.Client, catalog: Catalog) -> None:
+    ok(http.put("/v1/functions/echo/slo", json={"deadline_ms": 250}))
+    ok(http.post("/v1/queues/echo/pause"))
+    ok(http.post(f"/v1/gpus/{GPU}/pause"))
+    limit(http, depth=7)
+    limit(http, "other", depth=8)
+    key = ok(http.post("/v1/keys", json={"name": "ci", "scopes": ["invoke"]}))
+    problem(http.put("/v1/projects/default/limits", json={"depth": -1}), 422, "invalid_spec")
+    page = ok(http.get("/v1/audit"))
+    found = [(one["route"], one["target"], one["before"], one["after"]) for one in page["entries"]]
+    assert found == [
+        ("POST /v1/keys", f"key/{key['id']}", None, {"name": "ci", "scopes": ["invoke"]}),
+        ("PUT /v1/projects/{project}/limits", "project/other", {}, {"depth": 8}),
+        ("PUT /v1/projects/{project}/limits", "project/default", {}, {"depth": 7}),
+        ("POST /v1/gpus/{gpu}/pause", f"gpu/{GPU}", {"paused": False, "draining": False}, {"paused": True, "draining": False}),
+        ("POST /v1/queues/{function}/pause", "function/echo", {"paused": False, "draining": False}, {"paused": True, "draining": False}),
+        ("PUT /v1/functions/{function}/slo", "function/echo", {"deadline_ms": None}, {"deadline_ms": 250.0}),
+    ]
+    assert key["key"] not in str(page), "no secret"
+    assert {one["key_id"] for one in page["entries"]} == set(catalog_keys(catalog)) - {key["id"]} - own(other)
+    first = ok(http.get("/v1/audit", params={"limit": 2}))
+    rest = ok(http.get("/v1/audit", params={"limit": 10, "cursor": first["next_cursor"]}))
+    assert [*first["entries"], *rest["entries"]] == page["entries"]
+    assert rest["next_cursor"] is None
+    assert [one["target"] for one in ok(http.get("/v1/audit", params={"route": "slo"}))["entries"]] == ["function/echo"]
+    assert http.get("/v1/audit", params={"since": "0001-01-01T00:00:00+23:59"}).json()["field"] == "since"
+    assert len(ok(http.get("/v1/audit", params={"target": f"gpu/{GPU}"}))["entries"]) == 1
+    assert ok(http.get("/v1/audit", params={"since": "2999-01-01T00:00:00Z"}))["entries"] == []
+    for none in ("1.8e9", "2026-01-01", "2026-01-01T00:00:00"):
+        assert http.get("/v1/audit", params={"since": none}).status_code == 422, none
+    assert {one["project"] for one in ok(other.get("/v1/audit"))["entries"]} == {"other"}
+    problem(other.get("/v1/audit", params={"project": "default"}), 403, "forbidden")
+
+
+def catalog_keys(catalog: Catalog) -> list[str]:
+    return [key.decode() for key in catalog._redis.hkeys("smore:catalog:keys")]  # type: ignore[union-attr]
+
+
+def own(client: httpx.Client) -> set[str]:
+    return {client.headers["x-api-key"].split("_")[1]}
+
+
+def test_the_database_refuses_to_change_the_trail(engine: Engine) -> None:
+    audit = Audit(engine)
+    with audit.recorded(Change(project="p", key_id="k", route="r", target="t", request_id="q")) as change:
+        change.after = {"x": 1}
+    for statement in ("UPDATE audit SET key_id = 'x'", "DELETE FROM audit", "TRUNCATE audit"):
+        with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
+            connection.execute(text(statement))
+    ((entry,), _) = audit.read(Wanted())
+    assert (entry.key_id, entry.after) == ("k", {"x": 1})
+
+
+def test_a_change_that_fails_leaves_no_trail(engine: Engine) -> None:
+    audit = Audit(engine)
+    with pytest.raises(ValueError, match="no"), audit.recorded(Change(project="p", key_id="k", route="r", target="t", request_id="q")):
+        raise ValueError("no")
+    assert audit.read(Wanted()) == ([], None)

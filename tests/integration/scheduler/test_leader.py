@@ -1,0 +1,432 @@
+"""The live leader on a real Redis: it places, hands over, is fenced, and gives back what got lost."""
+
+import asyncio
+import base64
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from scheduler.leader.leader import Leader
+from scheduler.policy.engine import Engine
+from scheduler.policy.knobs import PRESETS
+from scheduler.tasks.assign import LOADING_S, wait_for_turn
+from smore.domain.function import FunctionSpec, Profile
+from smore.domain.invocation import Cause
+from smore.messages.reasons import Answer, decode_answer
+from smore.messages.stream import Asked, Dispatched, Result, decode, encode
+from smore.process.settings import QueueSettings, SchedulerSettings, Settings
+from smore.redis.catalog import Catalog, FunctionEntry
+from smore.redis.degradation import Table, Tables
+from smore.redis.fleet import Fleet, JobReport, Report, Steer, Stranger, WarmInstance, WarmState, encode_report
+from smore.redis.queue import AsyncQueue, Claim, Gate, Outcome, Question, Queue, Request, new_id
+from tests.support.eventually import PATIENCE, eventually
+from tests.support.tables import place
+
+PREFIX = "smore:"
+CONFIG = Settings(scheduler=SchedulerSettings(dispatch_lease_s=0.3, lease_s=1.0, tick_s=0.02))
+
+
+def ticking(tick_s: float) -> Settings:
+    return CONFIG.model_copy(update={"scheduler": CONFIG.scheduler.model_copy(update={"tick_s": tick_s})})
+
+
+@pytest.fixture
+def queue(redis_client: "redis.Redis") -> Queue:
+    spec = FunctionSpec(entrypoint="m:C", max_batch=4, profile=Profile(run_s={1: 0.001, 4: 0.002}, load_s=0.1))
+    catalog = Catalog(redis_client, PREFIX)
+    catalog.put_revision("default/echo", 1, spec)
+    catalog.put_function(FunctionEntry(project="default", name="echo", revision=1))
+    return Queue(redis_client, PREFIX, QueueSettings())
+
+
+@pytest.fixture
+def lead(redis_client: "redis.Redis", queue: Queue) -> Iterator[Callable[..., threading.Event]]:
+    """Start a leader in a thread, with other settings where some are given; returns the event that stops it."""
+    running: list[tuple[threading.Thread, threading.Event]] = []
+
+    def start(config: Settings = CONFIG) -> threading.Event:
+        stop = threading.Event()
+
+        def loop() -> None:
+            while not stop.is_set():
+                Leader(redis_client, config, stop, Engine).lead()
+                stop.wait(0.02)
+
+        thread = threading.Thread(target=loop, daemon=True)
+        thread.start()
+        running.append((thread, stop))
+        return stop
+
+    yield start
+    for thread, stop in running:
+        stop.set()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def heartbeat(
+    queue: Queue, gpu: str = "cpu0", strangers: Sequence[Stranger] | None = None, jobs: Sequence[JobReport] = (), closed: bool = False,
+    counter: str = "cpu-time",
+) -> None:  # fmt: skip
+    report = Report(
+        gpu=gpu, boot="b", at=time.time(), kind="cpu", device="d", sharing_mode="time-slice", slots=2, memory_total_mib=1000,
+        memory_used_mib=10,
+        utilisation=0.0, utilisation_counter=counter, function_utilisation=0.0, running=0, strangers=strangers, jobs=jobs,
+        closed=closed,
+        warm=[WarmInstance(function="default/echo", revision=1, state=WarmState.IDLE, memory_mib=10, pid=1)],
+    )  # fmt: skip
+    queue.report(gpu, encode_report(report), ttl_s=60, lease_s=2, cursor="", running=[])
+
+
+def submit(queue: Queue, **fields: object) -> str:
+    id_ = new_id()
+    fields = {"slo_us": 20_000_000, **fields}
+    admission = queue.enqueue(Request(id=id_, function="default/echo", revision=1, payload=b"1", **fields))  # type: ignore[arg-type]
+    assert admission.status == "ok", admission
+    return id_
+
+
+def message(client: "redis.Redis", queue: Queue, gpu: str = "cpu0") -> list[list[object]]:
+    """The attempts of the next Celery message on a GPU queue, with heartbeats while it is awaited."""
+
+    def pop() -> bytes | None:
+        heartbeat(queue, gpu)
+        found = client.rpop(f"{PREFIX}gpu.{gpu}")
+        assert found is None or isinstance(found, bytes)
+        return found
+
+    body = json.loads(base64.b64decode(json.loads(eventually(pop, what="a message"))["body"]))
+    attempts: list[list[object]] = body[0][2]
+    return attempts
+
+
+def finish(queue: Queue, id_: str, attempt: int) -> None:
+    (begun,) = queue.start("default/echo", "cpu0", 2, [(id_, attempt)])
+    assert begun is not None
+    outcome = Outcome(id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1")))
+    assert queue.finish("default/echo", "", [outcome]) == [True]
+
+
+def test_places_what_waited_before_it_led(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    """A stale queue does not sleep: a leader that starts serves what is there already."""
+    id_ = submit(queue)
+    heartbeat(queue)
+    lead()
+
+    assert [[id_, 1]] == message(redis_client, queue)
+    finish(queue, id_, 1)
+
+
+def test_schedulers_load_one_after_the_other(redis_client: "redis.Redis") -> None:
+    key, loading = f"{PREFIX}leader:loading", []
+
+    def load() -> None:
+        wait_for_turn(redis_client, key, threading.Event())
+        loading.append(redis_client.pttl(key))
+
+    load()
+    assert 0 < loading[0] <= LOADING_S * 1e3, "one that dies meanwhile keeps the next one waiting no longer"
+    redis_client.persist(key)
+    second = threading.Thread(target=load, daemon=True)
+    second.start()
+    assert len(loading) == 1 and second.is_alive()
+    redis_client.delete(key)
+    second.join(10 * PATIENCE)
+    assert len(loading) == 2
+
+    stopping = threading.Event()
+    stopping.set()
+    wait_for_turn(redis_client, key, stopping)
+
+
+def test_a_policy_that_checks_sms_does_not_lead_where_no_counter_tells_them(redis_client: "redis.Redis", queue: Queue) -> None:
+    leader = Leader(redis_client, CONFIG, threading.Event(), lambda: Engine(PRESETS["smore"]))
+    thread = threading.Thread(target=leader.lead, daemon=True)
+    heartbeat(queue, counter="gpm-sm-util")
+    thread.start()
+    eventually(lambda: redis_client.get(f"{PREFIX}leader"), what="a leader")
+    # A GPU before Hopper joins.
+    heartbeat(queue, counter="nvml-utilization")
+    eventually(lambda: not thread.is_alive(), what="its end")
+    assert redis_client.get(f"{PREFIX}leader") is None, "the lease is given back"
+    refused = redis_client.get(f"{PREFIX}leader:refused")
+    assert refused == b"the policy smore checks SMs (sm_rule=total), and no counter tells those of cpu0 (nvml-utilization)"
+    leader.lead()
+    assert redis_client.get(f"{PREFIX}leader") is None, "nor does it take it again"
+
+
+def test_standby_takes_over(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    """One leads; when it stops the other goes on with what waits, under a higher token."""
+    first = lead()
+    eventually(lambda: redis_client.get(f"{PREFIX}leader"))
+    token = redis_client.get(f"{PREFIX}leader")
+    lead()
+    first.set()
+    eventually(lambda: redis_client.get(f"{PREFIX}leader") not in (None, token), 5, "a new leader")
+
+    id_ = submit(queue)
+    assert [[id_, 1]] == message(redis_client, queue)
+
+
+def test_a_new_degradation_table_is_taken_up_and_a_bad_one_is_not(
+    redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a restart; what cannot be read leaves the last good table in force."""
+    tables = Tables(redis_client, PREFIX)
+    looked, current = list[int](), Tables.current
+
+    def spied(self: Tables) -> Table | None:
+        looked.append(self.version())
+        return current(self)
+
+    monkeypatch.setattr(Tables, "current", spied)
+
+    def publish(version: int) -> None:
+        tables.publish(Table(version=version, source="test", created_at=0.0, places=[place([[0.1]], [[0.3]], [[0.5]], device="d")]))
+
+    def version_of_a_decision() -> int:
+        id_ = submit(queue)
+        finish(queue, id_, int(message(redis_client, queue)[0][1]))  # type: ignore[call-overload]
+        decisions = [event for _, raw in queue.events("0-0") if isinstance(event := decode(raw), Dispatched)]
+        return int(json.loads(decisions[-1].decision)["table"])
+
+    publish(1)
+    heartbeat(queue)
+    lead()
+    assert version_of_a_decision() == 1
+    publish(2)
+    eventually(lambda: version_of_a_decision() == 2, 5, "the new table")
+    redis_client.set(f"{PREFIX}degradation:table", b"cut")
+    redis_client.set(f"{PREFIX}degradation:version", 3)
+    eventually(lambda: 3 in looked, 5, "a look at the bad table")
+    assert version_of_a_decision() == 2
+    publish(4)
+    eventually(lambda: version_of_a_decision() == 4, 5, "the table after the bad one")
+
+
+def test_former_leader_is_fenced(redis_client: "redis.Redis", queue: Queue) -> None:
+    """A token that is not the present one claims nothing, ends nothing, reaps nothing."""
+    old = queue.lead("", 10)
+    redis_client.delete(f"{PREFIX}leader")
+    assert int(queue.lead("", 10)) > int(old)
+    id_ = submit(queue)
+    claim = Claim(
+        function="default/echo", gpu="cpu0", celery_list="x", message=b"m", decision="", schedule_us=0, attempts=[(id_, 0)],
+    )  # fmt: skip
+
+    assert queue.claim(old, 2, [claim]) == [None]
+    assert queue.reap(old) == -1
+    assert redis_client.llen("x") == 0
+
+
+def test_a_leader_whose_lease_ran_out_takes_it_again_at_once(
+    redis_client: "redis.Redis", queue: Queue, monkeypatch: pytest.MonkeyPatch, lead: Callable[..., threading.Event]
+) -> None:
+    """It found its own gone and took the next: nobody waits for the end of that one, which is long here."""
+    rebuild, rebuilt = Leader._rebuild, []
+
+    def stalled(self: Leader) -> Any:
+        events = rebuild(self)
+        if not rebuilt:
+            redis_client.delete(f"{PREFIX}leader")
+        rebuilt.append(self)
+        return events
+
+    monkeypatch.setattr(Leader, "_rebuild", stalled)
+    lead(CONFIG.model_copy(update={"scheduler": CONFIG.scheduler.model_copy(update={"lease_s": 300.0})}))
+    id_ = submit(queue)
+    assert [[id_, 1]] == message(redis_client, queue)
+    assert len(rebuilt) == 2
+
+
+def test_lost_dispatch_comes_back_as_another_attempt(
+    redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
+) -> None:
+    """Nobody starts it within the dispatch lease: it is dispatched again, and the first message has no power any more."""
+    lead()
+    id_ = submit(queue)
+    assert [[id_, 1]] == message(redis_client, queue)
+
+    assert [[id_, 2]] == message(redis_client, queue)
+    assert queue.start("default/echo", "cpu0", 2, [(id_, 1)]) == [None]
+    finish(queue, id_, 2)
+
+
+def test_slots_are_credits(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    """One resident instance takes one batch at a time: the rest waits where it can still be reordered."""
+    lead()
+    heartbeat(queue)
+    first = submit(queue)
+    assert [[first, 1]] == message(redis_client, queue)
+    queue.start("default/echo", "cpu0", 60, [(first, 1)])
+    others = [submit(queue) for _ in range(3)]
+    eventually(lambda: redis_client.zcard(f"{PREFIX}q:default/echo") == 3)
+    assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
+
+    outcome = Outcome(id=first, attempt=1, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1")))
+    queue.finish("default/echo", "", [outcome])
+    assert [[id_, 1] for id_ in others] == message(redis_client, queue)
+
+
+def test_pause_and_resume(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    lead()
+    fleet = Fleet(redis_client, PREFIX)
+    fleet.pause("f:default/echo")
+    id_ = submit(queue)
+    heartbeat(queue)
+    eventually(lambda: redis_client.zcard(f"{PREFIX}q:default/echo") == 1)
+    assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
+
+    fleet.resume("f:default/echo")
+    assert [[id_, 1]] == message(redis_client, queue)
+
+
+def ask(config: Settings, question: Question) -> tuple[Gate, Answer | None]:
+    """As a gateway does."""
+
+    async def put() -> tuple[Gate, Answer | None]:
+        assert config.redis.url is not None
+        async with redis.asyncio.from_url(config.redis.url) as client:
+            queue = AsyncQueue(client, PREFIX, config.queue)
+            gate = await queue.ask(question)
+            raw = await queue.answer(question.id, 5) if gate.leader == "asked" else None
+            await queue.close()
+            return gate, None if raw is None else decode_answer(raw)
+
+    return asyncio.run(put())
+
+
+def test_what_people_set_reaches_the_policy(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    """Pins, drains and strangers hold at a leader that runs, and at one that begins anew."""
+    fleet, stranger = Fleet(redis_client, PREFIX), Stranger(pid=7, start=1, memory_mib=1.0)
+    fleet.steer(Steer(function="default/echo", gpus=("cpu1",)))
+    heartbeat(queue)
+    stop = lead()
+    pinned = submit(queue)
+    assert message(redis_client, queue, "cpu1") == [[pinned, 1]]
+    fleet.steer(Steer(function="default/echo"))
+    fleet.pause("-g:cpu1")
+    eventually(lambda: fleet.commands("cpu1", "0-0", 0.01) or heartbeat(queue, "cpu1"), what="the idle instance told to go")
+    drained = submit(queue)
+    assert message(redis_client, queue) == [[drained, 1]]
+    stop.set()
+    lead()
+    heartbeat(queue, "cpu0", strangers=[stranger])
+    protected = submit(queue)
+    eventually(lambda: redis_client.get(f"{PREFIX}leader"))
+    assert not redis_client.llen(f"{PREFIX}gpu.cpu0")
+    fleet.allow("cpu0", stranger)
+
+    def pop() -> bytes | None:
+        heartbeat(queue, "cpu0", strangers=[stranger])
+        found = redis_client.rpop(f"{PREFIX}gpu.cpu0")
+        assert found is None or isinstance(found, bytes)
+        return found
+
+    assert protected in base64.b64decode(json.loads(eventually(pop, what="a message"))["body"]).decode()
+
+
+def test_a_question_is_answered_and_places_nothing(
+    config: Settings, redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
+) -> None:
+    question = Question(id=new_id(), function="default/echo", revision=1, rows=3, slo_us=5_000_000)
+    assert ask(config, question)[0].leader == "alone"
+    lead()
+    eventually(lambda: redis_client.get(f"{PREFIX}leader"))
+    gate, answer = ask(config, question)
+    assert answer is not None
+    assert (answer.gpu, answer.reasons.candidates, answer.reasons.refused) == (None, [], {})
+
+    heartbeat(queue)
+    eventually(lambda: redis_client.hget(f"{PREFIX}feasible", "default/echo"), what="what the gate is told")
+    gate, answer = ask(config, replace(question, id=new_id()))
+    assert answer is not None
+    assert (gate.feasible, answer.gpu, answer.cold, answer.reasons.policy) == (True, "cpu0", False, "smore-product")
+    assert answer.finish_at is not None
+    assert answer.at < answer.finish_at <= gate.deadline_us / 1e6
+    assert (answer.reasons.candidates[0].gpu, answer.reasons.candidates[0].refusal) == ("cpu0", None)
+    assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
+    assert redis_client.pttl(f"{PREFIX}asks") <= 1000
+
+    gate, answer = ask(config, replace(question, id=new_id(), revision=7))
+    assert answer is not None and not answer.known
+    gate, answer = ask(config, replace(question, id=new_id(), slo_us=100))
+    assert answer is not None and answer.earliest_deadline_at is not None
+    assert (gate.feasible, answer.gpu, answer.reasons.refused) == (False, None, {"deadline": 1})
+    assert answer.earliest_deadline_at > gate.deadline_us / 1e6
+
+
+def test_questions_are_bounded(config: Settings, redis_client: "redis.Redis", queue: Queue) -> None:
+    """Over all who ask: no more within a second reach the stream, and so the leader."""
+    assert queue.lead("", 10)
+    few = config.model_copy(update={"queue": QueueSettings(asks_per_s=3, max_pending=0)})
+    question = Question(id="q", function="default/echo", revision=1, slo_us=1000)
+
+    async def put() -> list[Gate]:
+        assert config.redis.url is not None
+        async with redis.asyncio.from_url(config.redis.url) as client:
+            asking = AsyncQueue(client, PREFIX, few.queue)
+            found = [await asking.ask(question) for _ in range(5)]
+            await asking.close()
+            return found
+
+    found = asyncio.run(put())
+    assert [gate.leader for gate in found] == ["asked"] * 3 + ["many"] * 2
+    assert found[0].full == "pending"
+    assert sum(isinstance(decode(raw), Asked) for _, raw in queue.events("0-0")) == 3
+
+
+def test_expired_and_deleted_are_ended(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    lead()
+    late = submit(queue, slo_us=50_000)
+    eventually(lambda: (record := queue.record("default", late)) is not None and record.state == "expired")
+    waiting = submit(queue)
+    Catalog(redis_client, PREFIX).remove_function("default/echo")
+    eventually(lambda: (record := queue.record("default", waiting)) is not None and record.cause == "function_deleted")
+
+
+def test_the_gate_hears_often_of_functions_that_want_what_budgets_leave(
+    redis_client: "redis.Redis", queue: Queue, lead: Callable[..., threading.Event]
+) -> None:
+    """Between two ticks it is told again and again while one waits."""
+    submit(queue)
+    job = JobReport(id="j", project="default", state="running", pid=1, memory_mib=1.0, iterations=9)
+    heartbeat(queue, jobs=[job], closed=True)
+    lead(ticking(1.0))
+
+    stamps: list[int] = []
+
+    def often() -> bool:
+        told = redis_client.hget(f"{PREFIX}feasible", "default/echo")
+        if told is not None and (stamp := int(told.partition(b":")[0])) not in stamps:
+            stamps.append(stamp)
+        return any(later - earlier < 500_000 for earlier, later in pairwise(stamps))
+
+    eventually(often, what="two words to the gate within half a tick")
+
+
+def test_the_gate_hears_at_ticks_alone_where_no_budget_limits(
+    config: Settings, redis_client: "redis.Redis", queue: Queue, lead: Callable[..., threading.Event]
+) -> None:
+    """Between two ticks every round would tell it: the first tick is the only one, and the time between two words is next to nothing."""
+    submit(queue)
+    heartbeat(queue)
+    scheduler = CONFIG.scheduler.model_copy(update={"tick_s": 600.0, "gate_s": 1e-6})
+    stop = lead(CONFIG.model_copy(update={"scheduler": scheduler}))
+    first = eventually(lambda: redis_client.hget(f"{PREFIX}feasible", "default/echo"), what="a word to the gate")
+    submit(queue)
+    question = Question(id="", function="default/echo", revision=1, slo_us=5_000_000)
+    # A question is answered before the end of a round, where the gate is told: the second answer shows that the first round has ended.
+    assert all(ask(config, replace(question, id=new_id()))[1] is not None for _ in range(2))
+    told = redis_client.hget(f"{PREFIX}feasible", "default/echo")
+    stop.set()
+    submit(queue)  # rings the bell at which the leader waits
+    assert told == first

@@ -1,0 +1,181 @@
+"""The doctor at a real Redis and Postgres, whole and with one thing wrong at a time."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import redis
+from sqlalchemy import Engine, text
+
+from smore.local import doctor
+from smore.local.doctor import Finding, Site, Verdict
+from smore.process.settings import Settings
+from smore.redis import fleet
+from smore.redis.queue import Queue
+from tests.support.fake_platform import GPU, report
+
+
+@pytest.fixture
+def place(config: Settings, engine: Engine, redis_client: "redis.Redis", tmp_path: Path) -> Iterator[Site]:
+    """An installation in which all is well: a leader, a beat, a GPU instance, a kernel as it should be."""
+    for path, value in (
+        ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never"),
+        ("proc/sys/vm/overcommit_memory", "1"),
+        ("proc/sys/net/core/somaxconn", "4096"),
+    ):
+        file = tmp_path / "root" / path
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{value}\n")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "key").write_text("k")
+    (home / "key").chmod(0o600)
+    queue = Queue(redis_client, config.redis.prefix, config.queue)
+    queue.lead("", 60)
+    tell(queue, report())
+    beat = beats(config, "a")
+    yield Site(
+        config=config.model_copy(update={"home": home}), redis_url=config.redis.url, postgres_url=config.postgres.url, processes={},
+        root=tmp_path / "root",
+    )  # fmt: skip
+    beat.close()
+
+
+def tell(queue: Queue, one: fleet.Report) -> None:
+    queue.report(one.gpu, fleet.encode_report(one), ttl_s=60, lease_s=2, cursor="", running=[])
+
+
+def beats(config: Settings, host: str) -> "redis.Redis":
+    assert config.redis.url is not None
+    client = redis.Redis.from_url(config.redis.url, client_name=f"smore-beat:{host}:1")
+    client.ping()
+    return client
+
+
+def ills(place: Site) -> dict[str, Finding]:
+    """What is not well, by name. What this machine's shell and disk are like is no matter of these tests."""
+    return {
+        one.name: one
+        for one in doctor.examine(place)
+        if one.verdict is not Verdict.OK and one.name not in ("open files", "disk", "Redis version")
+    }
+
+
+def test_where_all_is_well_nothing_is_said(place: Site) -> None:
+    assert ills(place) == {}
+    assert all(one.found and not one.fix for one in doctor.examine(place) if one.verdict is Verdict.OK)
+
+
+@pytest.mark.parametrize(
+    ("setting", "wrong", "name", "fix"),
+    [
+        ("maxmemory-policy", "allkeys-lru", "maxmemory-policy", "noeviction"),
+        ("appendfsync", "no", "Redis persistence", "everysec"),
+        ("maxmemory", "0", "Redis memory", "maxmemory"),
+    ],
+)
+def test_redis_settings(place: Site, redis_client: "redis.Redis", setting: str, wrong: str, name: str, fix: str) -> None:
+    before = redis_client.config_get(setting)[setting]
+    redis_client.config_set(setting, wrong)
+    try:
+        found = ills(place)
+    finally:
+        redis_client.config_set(setting, before)
+    assert set(found) == {name}
+    assert fix in found[name].fix
+
+
+def test_two_beats_and_none(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
+    with beats(config, "b"):
+        found = ills(place)
+        assert found["beat"].found.startswith("2: smore-beat:a:1, smore-beat:b:1")
+    for client in redis_client.client_list():
+        if client["name"].startswith("smore-beat"):
+            redis_client.client_kill_filter(_id=client["id"])
+    assert ills(place)["beat"].verdict is Verdict.WARNING
+
+
+def test_no_leader_and_no_gpu_instance(place: Site, redis_client: "redis.Redis") -> None:
+    redis_client.flushdb()
+    found = ills(place)
+    assert {name: one.verdict for name, one in found.items()} == {"leader": Verdict.BROKEN, "GPU instances": Verdict.BROKEN}
+
+
+def test_a_lost_device_and_a_policy_that_cannot_lead(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
+    prefix = config.redis.prefix
+    tell(Queue(redis_client, prefix, config.queue), msgspec.structs.replace(report(), health="NVML says: GPU is lost"))
+    redis_client.delete(f"{prefix}leader")
+    redis_client.set(f"{prefix}leader:refused", "the policy smore checks SMs")
+    found = ills(place)
+    assert found[f"device of {GPU}"].found == "NVML says: GPU is lost"
+    assert found["leader"].found == "the policy smore checks SMs"
+
+
+def test_clocks_and_strangers(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
+    queue = Queue(redis_client, config.redis.prefix, config.queue)
+    tell(queue, msgspec.structs.replace(report(), gpu="early", at=time.time() + 60))
+    tell(queue, msgspec.structs.replace(report(), gpu="late", at=time.time() - 60))
+    stranger = fleet.Stranger(pid=7, start=1, memory_mib=1.0, name="python")
+    tell(queue, msgspec.structs.replace(report(), gpu="busy", strangers=[stranger], quarantined=["p/f@1"]))
+    assert set(ills(place)) == {"clock of early", "clock of late", "strangers on busy", "quarantine on busy"}
+    fleet.Fleet(redis_client, config.redis.prefix).allow("busy", stranger)
+    assert "strangers on busy" not in ills(place)
+
+
+def test_a_supervisor_that_was_killed_and_a_training_that_stands_still(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
+    job = fleet.JobReport(id="j1", project="p", state="running", pid=4711, memory_mib=1.0, iterations=9, suspended=True)
+    tell(Queue(redis_client, config.redis.prefix, config.queue), msgspec.structs.replace(report(), jobs=[job]))
+    found = ills(replace(place, killed=17))
+    assert {name: one.verdict for name, one in found.items()} == {
+        "supervisor": Verdict.BROKEN, f"training j1 on {GPU}": Verdict.WARNING,
+    }  # fmt: skip
+    assert "smore up" in found["supervisor"].fix
+    assert "kill -CONT 4711" in found[f"training j1 on {GPU}"].fix
+
+
+def test_servers_that_are_away(place: Site) -> None:
+    away = replace(place, redis_url="redis://127.0.0.1:1/0", postgres_url="postgresql://smore@127.0.0.1:1/smore")
+    assert {one.name for one in ills(away).values() if one.verdict is Verdict.BROKEN} == {"Redis", "Postgres"}
+    none = replace(place, redis_url=None, postgres_url=None)
+    assert {one.name for one in ills(none).values() if one.verdict is Verdict.BROKEN} == {"Redis", "Postgres"}
+
+
+def test_an_old_schema_and_a_disabled_audit(place: Site, engine: Engine) -> None:
+    with engine.begin() as connection:
+        at = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    try:
+        assert set(ills(place)) == {"migrations"}
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE alembic_version SET version_num = :at"), {"at": at})
+            connection.execute(text("ALTER TABLE audit DISABLE TRIGGER USER"))
+    try:
+        assert set(ills(place)) == {"audit"}
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE audit ENABLE TRIGGER USER"))
+
+
+def test_this_machine(place: Site) -> None:
+    (place.root / "sys/kernel/mm/transparent_hugepage/enabled").write_text("[always] madvise never")
+    (place.root / "proc/sys/vm/overcommit_memory").write_text("0")
+    (place.root / "proc/sys/net/core/somaxconn").write_text("128")
+    (place.config.home / "key").chmod(0o644)
+    found = ills(place)
+    assert set(found) == {"huge pages", "overcommit", "listen backlog", "key file"}
+    assert found["key file"].verdict is Verdict.BROKEN
+    assert all(one.fix for one in found.values())
+
+
+def test_a_check_that_cannot_be_made_is_said(place: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(_place: Site) -> Iterator[Finding]:
+        raise OSError("no such thing")
+        yield
+
+    monkeypatch.setattr(doctor, "_OF_PLACE", (breaks,))
+    (found,) = ills(place).values()
+    assert (found.name, found.verdict, found.found) == ("breaks", Verdict.UNKNOWN, "no such thing")

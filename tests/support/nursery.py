@@ -1,0 +1,28 @@
+"""A nursery for tests that have no platform."""
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(place: Path) -> "subprocess.Popen[bytes]":
+    words = [sys.executable, "-m", "worker.runner.nursery", str(place)]
+    return subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+
+
+@cache
+def nursery() -> Path:
+    """The socket of one that lives as long as the tests; it is started for the first that asks."""
+    folder = Path(tempfile.mkdtemp(prefix="smore-nursery-"))
+    process = start(folder / "nursery.sock")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(process.wait)
+    atexit.register(process.terminate)
+    return folder / "nursery.sock"

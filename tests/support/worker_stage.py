@@ -1,0 +1,211 @@
+"""A stage for the worker alone: a Redis, one real ``python -m worker.app``, and a leader whose part the test plays."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+
+from smore.domain.function import FunctionSpec, Profile
+from smore.domain.invocation import TERMINAL, Encoding
+from smore.local.embedded import redis_server, run_folder
+from smore.messages.stream import Result, decode_result
+from smore.process.settings import QueueSettings, RedisSettings
+from smore.redis.catalog import Catalog
+from smore.redis.celery import RUN, gpu_queue, message
+from smore.redis.fleet import Fleet, Report
+from smore.redis.queue import Claim, Queue, Record, Request, new_id
+from tests.support.eventually import eventually
+from tests.support.nursery import nursery
+from worker import proc
+
+ROOT = Path(__file__).parents[2]
+GPU = "t0"
+PREFIX = "smore:"
+#: Long enough for a machine that does other things too.
+PATIENCE_S = 30.0
+
+
+@dataclass
+class RedisProcess:
+    home: Path
+    url: str = ""
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        server = redis_server(self.home, run_folder(self.home), RedisSettings(), QueueSettings())
+        self.url = server.url
+        self.process = subprocess.Popen(server.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        client = redis.from_url(server.url)
+        with client:
+            eventually(lambda: _answers(client), what="Redis answers")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(10)
+            self.process = None
+
+
+def _answers(client: "redis.Redis") -> bool:
+    with contextlib.suppress(redis.RedisError):
+        return bool(client.ping())
+    return False
+
+
+@dataclass
+class Bench:
+    home: Path
+    server: RedisProcess
+    settings: dict[str, str] = field(default_factory=dict)
+    worker: "subprocess.Popen[bytes] | None" = None
+
+    def __post_init__(self) -> None:
+        self.client = redis.from_url(self.server.url)
+        self.client.flushall()
+        self.queue = Queue(self.client, PREFIX, QueueSettings())
+        self.catalog = Catalog(self.client, PREFIX)
+        self.fleet = Fleet(self.client, PREFIX)
+        self.token = self.queue.lead("", 3600.0)
+        self.core = max(os.sched_getaffinity(0))
+
+    # ---- the worker -----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the worker and wait for its first report."""
+        before = self.report()
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SMORE_")}
+        env |= {
+            "PYTHONPATH": str(ROOT), "SMORE_LOG_FORMAT": "console", "SMORE_WORKER__LEASE_S": "1",
+            "SMORE_HOME": str(self.home), "SMORE_REDIS__URL": self.server.url, "SMORE_WORKER__GPU": GPU,
+            "SMORE_WORKER__DEVICE": str(self.core), "SMORE_WORKER__HEARTBEAT_S": "0.1", "SMORE_WORKER__NURSERY": str(nursery()),
+        } | self.settings  # fmt: skip
+        with open(self.home / "worker.log", "ab") as log:
+            self.worker = subprocess.Popen([sys.executable, "-m", "worker.app"], env=env, cwd=ROOT, stdout=log, stderr=log)
+        boot = before.boot if before is not None else ""
+        eventually(lambda: (found := self.report()) is not None and found.boot != boot, what=f"the worker reports:\n{self.log()}")
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        assert self.worker is not None
+        self.worker.terminate()
+        return self.worker.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        assert self.worker is not None
+        self.worker.kill()
+        self.worker.wait()
+
+    def close(self) -> None:
+        if self.worker is not None and self.worker.poll() is None:
+            self.worker.terminate()
+            try:
+                self.worker.wait(10)
+            except subprocess.TimeoutExpired:
+                self.worker.kill()
+        for path in (self.home / "run" / "jobs").glob("*.json"):
+            record = json.loads(path.read_bytes())
+            if record["pid"] and proc.start_time(record["pid"]) == record["start"]:
+                os.killpg(record["pid"], signal.SIGKILL)
+        self.client.close()
+
+    def log(self) -> str:
+        path = self.home / "worker.log"
+        return path.read_text() if path.exists() else ""
+
+    def said(self, function: str, word: str) -> int | None:
+        """The number that a function printed last after that word; None before it has."""
+        found = re.findall(rf"^\[{re.escape(function)}@.*\] {word} (\d+)$", self.log(), re.MULTILINE)
+        return int(found[-1]) if found else None
+
+    def report(self) -> Report | None:
+        return next((report for report in self.fleet.reports() if report.gpu == GPU), None)
+
+    def warm(self) -> list[tuple[str, str]]:
+        """(function's name, state) of the warm set as reported."""
+        report = self.report()
+        assert report is not None, self.log()
+        return sorted((one.function.partition("/")[2], one.state.value) for one in report.warm)
+
+    def session(self) -> int:
+        """The zygote's; a worker reports before it has one."""
+        record = self.home / "run" / f"worker-{GPU}.json"
+        return int(json.loads(eventually(lambda: record.read_text() if record.exists() else "", what="a zygote"))["session"])
+
+    # ---- invocations ----------------------------------------------------------------------------------------------------------
+
+    def function(self, entrypoint: str, name: str = "", **spec: object) -> str:
+        """Register a function, named after its class by default; its key. A worker keeps what it has read of a revision."""
+        key = f"p/{name or entrypoint.rpartition(':')[2].lower()}"
+        described = FunctionSpec(entrypoint=entrypoint, profile=Profile(), **{"memory_mib": 64.0, "timeout_s": 20.0} | spec)  # type: ignore[arg-type]
+        self.catalog.put_revision(key, 1, described)
+        return key
+
+    def enqueue(self, function: str, payload: bytes, **request: object) -> str:
+        id_ = new_id()
+        values = {"slo_us": 60_000_000, "max_attempts": 3} | request
+        admission = self.queue.enqueue(Request(id=id_, function=function, revision=1, payload=payload, **values))  # type: ignore[arg-type]
+        assert admission.status == "ok", admission
+        return id_
+
+    def dispatch(self, function: str, ids: Sequence[str]) -> None:
+        """What the leader does: claim and send."""
+        attempts = []
+        for id_ in ids:
+            record = self.record(id_)
+            assert record is not None and record.state == "queued", record
+            attempts.append((id_, record.attempt))
+        body = message(RUN, [function, 1, [[id_, attempt + 1] for id_, attempt in attempts]], gpu_queue(GPU))
+        claim = Claim(
+            function=function, gpu=GPU, celery_list=PREFIX + gpu_queue(GPU), message=body, decision="{}", schedule_us=0, attempts=attempts
+        )
+        (claimed,) = self.queue.claim(self.token, 10.0, [claim])
+        assert claimed == frozenset(ids)
+
+    def record(self, id_: str) -> Record:
+        record = self.queue.record("p", id_)
+        assert record is not None
+        return record
+
+    def state(self, id_: str, *states: str) -> Record:
+        """Wait until it is in one of these."""
+        try:
+            return eventually(lambda: found if (found := self.record(id_)).state in states else None, what=f"{id_} {states}")
+        except AssertionError:
+            print(self.log())
+            raise
+
+    def ended(self, id_: str) -> tuple[Record, Result]:
+        record = self.state(id_, *TERMINAL)
+        return record, decode_result(self.client.get(f"{PREFIX}r:p:{id_}"))
+
+    def call(self, function: str, payload: object, **request: object) -> tuple[Record, Result]:
+        """One JSON invocation, alone, from here to its end."""
+        id_ = self.enqueue(function, json.dumps(payload).encode(), **request)
+        self.dispatch(function, [id_])
+        return self.ended(id_)
+
+    def canary(self, function: str) -> tuple[Record, Result]:
+        id_ = self.enqueue(function, b"", encoding=Encoding.CANARY)
+        self.dispatch(function, [id_])
+        return self.ended(id_)
+
+
+@contextlib.contextmanager
+def bench(home: Path, server: RedisProcess, **settings: str) -> Iterator[Bench]:
+    """``settings``: the worker's own by their names, others by their variables."""
+    home.mkdir(parents=True, exist_ok=True)
+    named = {name if name.isupper() else f"SMORE_WORKER__{name.upper()}": value for name, value in settings.items()}
+    stage = Bench(home, server, named)
+    try:
+        stage.start()
+        yield stage
+    finally:
+        stage.close()

@@ -1,0 +1,117 @@
+"""Who is charged for what went wrong on a GPU, with a pool of runners that are no processes and a queue that only listens."""
+
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from smore.domain.invocation import Cause
+from smore.process.settings import WorkerSettings
+from tests.unit.worker.pool.test_pool import FakeRunner, Stage
+from worker.batches import Batch, Executor, Member
+from worker.pool.pool import LoadFailed, Unservable
+from worker.runner.processes import RunnerFailed
+
+
+class Gpu(Stage):
+    """A GPU of 300 MiB, of which ``free`` are free, and contexts take nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = 300.0
+        self.pool._context_mib = 0.0
+        self.faults: list[tuple[str, str]] = []
+        self.pool._device = SimpleNamespace(  # type: ignore[assignment]
+            handler_device="cuda", memory_total_mib=300.0, description="", sharing_mode="", free_mib=lambda: self.free,
+            quick_memory_mib=lambda _: None, runner_memory_mib=lambda _: None, process_memory_mib=lambda _: None,
+            health=lambda: "", refresh=lambda: None, looked_at=math.inf,
+        )  # fmt: skip
+        self.pool._faulted = lambda _function, _revision, culprit, cause: self.faults.append((culprit, cause.value))
+        #: (cause, ids, refund, alone) of what was given back, (ids) of what ended.
+        self.given_back: list[tuple[str, list[str], bool, bool]] = []
+        self.ended: list[str] = []
+        own = WorkerSettings(kind="cuda")
+        self.executor = Executor(
+            config=own, device=self.pool._device, boot="b", queue=self, catalog=None, pool=self.pool, gate=None,  # type: ignore[arg-type]
+            jobs=list,
+        )  # fmt: skip
+
+    # What the executor says to its queue.
+
+    def requeue(
+        self, function: str, cause: Cause, attempts: Sequence[tuple[str, int]], *, refund: bool, alone: bool, message: str
+    ) -> list[int]:
+        self.given_back.append((cause.value, [id_ for id_, _ in attempts], refund, alone))
+        return [1] * len(attempts)
+
+    def finish(self, function: str, meta: str, outcomes: Any) -> list[bool]:
+        self.ended += [one.id for one in outcomes]
+        return [True] * len(outcomes)
+
+    def fail(self, cause: Cause, *ids: str, free: float = 50.0) -> FakeRunner:
+        """A batch of these ends so, with so much free; its runner."""
+        seat = self.acquire("a")
+        self.free = free
+        batch = Batch("p/a", 1, [Member(id=id_, attempt=1, begun=SimpleNamespace()) for id_ in ids])  # type: ignore[arg-type]
+        self.executor._failed(batch, seat, RunnerFailed(cause, "words"))
+        self.free = 300.0
+        return seat.runner  # type: ignore[return-value]
+
+
+def test_a_lost_context_ends_its_runner_and_is_charged_to_one_that_was_alone_in_a_new_one() -> None:
+    stage = Gpu()
+    assert stage.fail(Cause.CONTEXT_LOST, "i", "j").ended.is_set()
+    assert stage.given_back == [("context_lost", ["i", "j"], True, True)]
+    # Alone, in a runner that others had used: what they left there may have been the reason.
+    stage.run("a")
+    stage.fail(Cause.CONTEXT_LOST, "i")
+    assert stage.given_back[1:] == [("context_lost", ["i"], True, True)] and stage.faults == []
+    stage.fail(Cause.CONTEXT_LOST, "i")
+    assert stage.given_back[2:] == [("context_lost", ["i"], False, False)]
+    assert (stage.faults, stage.ended, stage.warm()) == ([("i", "context_lost")], [], [])
+
+
+def test_who_stood_beside_a_growing_training_is_given_back_and_not_blamed() -> None:
+    stage = Gpu()
+    assert stage.fail(Cause.DEVICE_FULL, "i", "j").ended.is_set(), "what it holds is training's"
+    assert (stage.given_back, stage.faults) == ([("device_full", ["i", "j"], True, False)], [])
+    # A runner says that others took the memory, and there is as much of it as it may have.
+    stage.fail(Cause.DEVICE_FULL, "i", free=200.0)
+    stage.fail(Cause.OUT_OF_MEMORY, "j")
+    assert stage.given_back[1:] == [("out_of_memory", ["i"], False, False), ("out_of_memory", ["j"], False, False)]
+    assert stage.faults == [("i", "out_of_memory"), ("j", "out_of_memory")]
+    stage.fail(Cause.HANDLER_ERROR, "k")
+    assert stage.ended == ["k"] and stage.warm() == ["a"]
+
+
+def test_a_load_that_finds_no_room_is_for_another_worker() -> None:
+    stage = Gpu()
+
+    def loads(cause: Cause, free: float = 50.0) -> None:
+        class Refused(FakeRunner):
+            def load(self, *_: object) -> Any:
+                stage.free = free
+                raise RunnerFailed(cause, "words")
+
+        stage.fork, stage.free = lambda: Refused(7), 300.0
+        stage.acquire("a")
+
+    with pytest.raises(Unservable, match="taken the device's memory"):
+        loads(Cause.DEVICE_FULL)
+    assert stage.faults == []
+    with pytest.raises(LoadFailed):
+        loads(Cause.CONTEXT_LOST)
+    assert [cause for _, cause in stage.faults] == ["context_lost"]
+    with pytest.raises(LoadFailed):
+        loads(Cause.DEVICE_FULL, free=200.0)
+
+
+def test_a_function_without_device_memory_gets_no_device_and_no_context() -> None:
+    stage = Gpu()
+    stage.pool._standby = FakeRunner(99)  # type: ignore[assignment]
+    seat = stage.acquire("echo", memory_mib=0.0)
+    assert (seat.runner.pid, seat.runner.loaded.device) == (1, "cpu")
+    seat = stage.acquire("a", max_batch=8)
+    assert (seat.runner.pid, seat.runner.loaded.device, seat.runner.loaded.max_batch) == (99, "cuda", 8)

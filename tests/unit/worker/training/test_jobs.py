@@ -1,0 +1,84 @@
+"""How jobs are started, and found where they call themselves by other numbers."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from smore.redis import fleet
+from worker import proc
+from worker.activity import Activity
+from worker.training import jobs as worker_jobs
+from worker.training.jobs import Jobs
+from worker.training.run_gate import Gate
+
+
+def jobs(home: Path, *, cores: Sequence[int] = (), born_on: Sequence[int] = ()) -> Jobs:
+    activity = Activity()
+    return Jobs(
+        gpu="g", home=home, entrypoints=("zoo.train",), cores=cores, environment={}, activity=activity, gate=Gate(activity), seed="s",
+        probe_share=0.0, probe_max_s=1.0, memory_of=lambda _: 1.0, quick_memory_of=lambda _: None, computing=lambda: None,
+        users=frozenset({os.geteuid()}), feed=lambda _: None, started=lambda _: None, changed=lambda: None, born_on=born_on,  # type: ignore[arg-type,return-value]
+    )  # fmt: skip
+
+
+def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core of a CPU partition has one thread and one arena; on a GPU the worker may keep to a core that is not training's."""
+    started: list[tuple[set[int], dict[str, str]]] = []
+
+    def popen(*_: object, env: dict[str, str], **__: object) -> Any:
+        started.append((os.sched_getaffinity(0), env))
+        raise OSError("enough")
+
+    monkeypatch.setattr(worker_jobs.subprocess, "Popen", popen)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    # What the platform's own processes have.
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
+    mine = os.sched_getaffinity(0)
+    asked = {"MALLOC_ARENA_MAX": "16"}
+    one, command = {min(mine)}, fleet.StartJob(version=1, id="j", project="p", name="n", argv=["zoo.train"], env={})
+    try:
+        os.sched_setaffinity(0, one)
+        jobs(tmp_path / "gpu", born_on=sorted(mine)).start(command)
+        jobs(tmp_path / "cpu", cores=sorted(one)).start(msgspec.structs.replace(command, env=asked))
+        jobs(tmp_path / "asked").start(msgspec.structs.replace(command, env=asked))
+    finally:
+        os.sched_setaffinity(0, mine)
+    (on_gpu, gpu), (on_cpu, cpu), (_, chosen) = started
+    assert (on_gpu, on_cpu) == (mine, one)
+    assert not {"MALLOC_ARENA_MAX", "OMP_NUM_THREADS"} & gpu.keys()
+    assert (cpu["MALLOC_ARENA_MAX"], cpu["OMP_NUM_THREADS"]) == ("1", "1")
+    assert chosen["MALLOC_ARENA_MAX"] == "16"
+
+
+def _namespaces() -> bool:
+    unshare = shutil.which("unshare")
+    return unshare is not None and not subprocess.run([unshare, "--pid", "--fork", "--mount-proc", "true"], capture_output=True).returncode
+
+
+@pytest.mark.skipif(not _namespaces(), reason="no PID namespace may be made here")
+def test_a_training_in_a_container_is_found_by_the_number_and_start_that_it_tells(tmp_path: Path) -> None:
+    code = "import os; from worker import proc; print(own := os.getpid(), proc.start_time(own), flush=True); input()"
+    argv = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
+    root = Path(__file__).resolve().parents[4]
+    with subprocess.Popen(argv, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid, start = map(int, process.stdout.readline().split())
+        outer = list(proc.tree(process.pid))[-1]
+        assert pid != outer
+        watching = jobs(tmp_path)
+        told: dict[str, Any] = {"project": "p", "name": "n", "pid": pid, "tracked": False}
+        watching.attach(fleet.AttachJob(version=1, id="there", start=start, boot=proc.boot_id(), **told))
+        watching.attach(fleet.AttachJob(version=1, id="another", start=start + 1, boot=proc.boot_id(), **told))
+        watching.attach(fleet.AttachJob(version=1, id="elsewhere", start=start, boot="another machine's", **told))
+        watching.tick()
+        seen = {one.id: (one.pid, one.memory_mib) for one in watching.reports()}
+        assert seen == {"there": (outer, 1.0), "another": (0, 0.0), "elsewhere": (0, 0.0)}
+        assert outer in watching.pids()
+        process.communicate("\n")
