@@ -1,8 +1,8 @@
 """
 The gateway's composition root: ``python -m api.app``.
 
-Speed: an invocation, native or of the Open Inference Protocol, goes from :class:`Application` straight to its handler, past FastAPI's
-middlewares, routing and dependency machinery. Every other path is ordinary FastAPI.
+Speed: an invocation, native or of the Open Inference Protocol, goes from :class:`Application` straight to its handler,
+past FastAPI's middlewares, routing and dependency machinery. Every other path is ordinary FastAPI.
 """
 
 import gc
@@ -25,8 +25,8 @@ from starlette.types import Message, Receive, Scope, Send
 from api import schemas
 from api.deps import Gateway
 from api.errors import explain, hybrid
-from api.openinference import routes  # fmt: skip
-from api.routes import (  # fmt: skip
+from api.openinference import routes
+from api.routes import (
     audit,
     blobs,
     functions,
@@ -53,7 +53,8 @@ from smore.process.settings import Settings, settings
 
 log = logger("api")
 
-#: How long a stopping gateway waits for callers whose invocations run; then it cancels their requests. The supervisor kills it after 10 s.
+#: How long a stopping gateway waits for callers whose invocations run; then it cancels their requests. The supervisor
+#: kills it after 10 s.
 SHUTDOWN_S = 8
 
 _PREFIX, _SUFFIX = "/v1/functions/", "/invocations"
@@ -94,7 +95,9 @@ class Application(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            self.openapi_schema = describe(title=self.title, summary=self.summary or "", version=self.version, routes=self.routes)
+            self.openapi_schema = describe(
+                title=self.title, summary=self.summary or "", version=self.version, routes=self.routes
+            )
         return self.openapi_schema
 
     async def _ordinary(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
@@ -108,7 +111,9 @@ class Application(FastAPI):
         async def send_with_id(message: Message) -> None:
             nonlocal begun
             begun = True
-            if message["type"] == "http.response.start" and all(name != b"x-request-id" for name, _ in message["headers"]):
+            if message["type"] == "http.response.start" and all(
+                name != b"x-request-id" for name, _ in message["headers"]
+            ):
                 message["headers"] = [*message["headers"], header]
             await send(message)
 
@@ -123,7 +128,10 @@ class Application(FastAPI):
 
 
 def _bounded(scope: Scope, receive: Receive, most: int) -> Receive:
-    """The request's body, of which no more is read than shows that it is too large: FastAPI reads whole ones, before it asks for a key."""
+    """
+    The request's body, of which no more is read than shows that it is too large: FastAPI reads whole ones, before it
+    asks for a key.
+    """
     announced = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
     came = 0
 
@@ -182,9 +190,24 @@ def create_app(config: Settings) -> Application:
     for kind in (SmoreError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _explained)
     for module in (
-        invocations, explain_routes, functions, blobs, queues, gpus, jobs, predictor, prewarm, keys, projects, secrets, quarantine, audit,
-        health, routes, traces,
-    ):  # fmt: skip
+        invocations,
+        explain_routes,
+        functions,
+        blobs,
+        queues,
+        gpus,
+        jobs,
+        predictor,
+        prewarm,
+        keys,
+        projects,
+        secrets,
+        quarantine,
+        audit,
+        health,
+        routes,
+        traces,
+    ):
         app.include_router(module.router)
     pages.add_to(app)
     return app

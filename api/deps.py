@@ -1,7 +1,9 @@
 """
-What the routes stand on: one :class:`Gateway` for the process, and the dependencies that hand it and the caller's key to a route.
+What the routes stand on: one :class:`Gateway` for the process, and the dependencies that hand it and the caller's key
+to a route.
 
-The hot path needs Redis alone. What needs SQLAlchemy is imported by the first request that asks for it, in a worker thread.
+The hot path needs Redis alone. What needs SQLAlchemy is imported by the first request that asks for it, in a worker
+thread.
 """
 
 import asyncio
@@ -49,7 +51,8 @@ DRAINING_S = 5
 COMMAND_S = 5.0
 #: How long Postgres may work on one statement of a request.
 STATEMENT_S = 10.0
-#: How often what ended invocations left in memory (smore/redis/payloads.py) is removed, and how old it is then at least.
+#: How often what ended invocations left in memory (smore/redis/payloads.py) is removed, and how old it is then at
+#: least.
 SWEEP_S = 60.0
 #: Connections of this process to Redis, the subscription aside; more requests at once wait for one.
 _CONNECTIONS = 64
@@ -63,7 +66,12 @@ class Gateway:
             raise ValueError("SMORE_REDIS__URL is not set")
         self.settings = settings
         pool = redis.asyncio.BlockingConnectionPool.from_url(
-            settings.redis.url, max_connections=_CONNECTIONS, timeout=2, socket_timeout=COMMAND_S, socket_connect_timeout=2, protocol=2
+            settings.redis.url,
+            max_connections=_CONNECTIONS,
+            timeout=2,
+            socket_timeout=COMMAND_S,
+            socket_connect_timeout=2,
+            protocol=2,
         )
         self.redis = redis.asyncio.Redis(connection_pool=pool)
         self.queue = AsyncQueue(self.redis, settings.redis.prefix, settings.queue)
@@ -140,7 +148,10 @@ class Gateway:
         return entry, spec
 
     def admit(self, entry: FunctionEntry, spec: FunctionSpec) -> Limits:
-        """What the project of a function may use. Raises Draining, LimitReached where the function alone is more than may be warm."""
+        """
+        What the project of a function may use. Raises Draining, LimitReached where the function alone is more than may
+        be warm.
+        """
         for target in self.catalog.paused:
             if target == "-*" or target == f"-f:{entry.key}":
                 raise Draining(retry_after_s=DRAINING_S)
@@ -148,12 +159,14 @@ class Gateway:
         most = limits.warm_memory_mib
         if most is not None and spec.profile.memory_mib > most:
             raise LimitReached(
-                f"The function needs {spec.profile.memory_mib:g} MiB and its project may keep {most:g} MiB warm.", field="warm_memory_mib",
-                limit=most, retry_after_s=DRAINING_S,
-            )  # fmt: skip
+                f"The function needs {spec.profile.memory_mib:g} MiB and its project may keep {most:g} MiB warm.",
+                field="warm_memory_mib",
+                limit=most,
+                retry_after_s=DRAINING_S,
+            )
         return limits
 
-    # ---- doors that block: for worker threads ------------------------------------------------------------------------------------------
+    # ---- doors that block: for worker threads ------------------------------------------------------------------------
 
     def client(self) -> "redis.Redis":
         with self._lock:
@@ -173,7 +186,10 @@ class Gateway:
             return self._blobs
 
     def store(self) -> "Store":
-        """Raises Unavailable without a Postgres; SQLAlchemy's OperationalError comes with the first use of one that is away."""
+        """
+        Raises Unavailable without a Postgres; SQLAlchemy's OperationalError comes with the first use of one that is
+        away.
+        """
         self._open()
         assert self._store is not None
         return self._store
@@ -235,7 +251,9 @@ async def _gateway(request: Request) -> Gateway:
 
 
 _bearer = HTTPBearer(auto_error=False, description="An API key: `smk_<id>_<secret>`")
-_header = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same, for clients that cannot send a bearer token")
+_header = APIKeyHeader(
+    name="X-API-Key", auto_error=False, description="The same, for clients that cannot send a bearer token"
+)
 
 
 # Read from the request itself; they are parameters for the API's description.
@@ -267,7 +285,10 @@ async def _operator(caller: "AdminKey") -> KeyEntry:
 
 
 class Trail:
-    """Records what the present request changes (smore/postgres/audit.py). For worker threads: :meth:`change` speaks to Postgres."""
+    """
+    Records what the present request changes (smore/postgres/audit.py). For worker threads: :meth:`change` speaks to
+    Postgres.
+    """
 
     def __init__(self, gateway: Gateway, route: str, request_id: str) -> None:
         self._gateway = gateway
@@ -277,13 +298,23 @@ class Trail:
     def change(
         self, caller: KeyEntry, target: str, before: Mapping[str, Any] | None = None, *, project: str | None = None
     ) -> "AbstractContextManager[Change]":
-        """``with trail.change(caller, "function/echo", before) as change: …; change.after = …``. Raises what Postgres being away raises."""
+        """
+        ``with trail.change(caller, "function/echo", before) as change: …; change.after = …``. Raises what Postgres
+        being away raises.
+        """
         audit = self._gateway.audit()
         from smore.postgres.audit import Change
 
         project = caller.project if project is None else project
         return audit.recorded(
-            Change(project=project, key_id=caller.id, route=self._route, target=target, request_id=self._request_id, before=before)
+            Change(
+                project=project,
+                key_id=caller.id,
+                route=self._route,
+                target=target,
+                request_id=self._request_id,
+                before=before,
+            )
         )
 
 

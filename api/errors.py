@@ -1,8 +1,9 @@
 """
-Errors as the caller sees them: RFC 9457 problem documents with a stable ``code``, and the one table from code to HTTP status.
+Errors as the caller sees them: RFC 9457 problem documents with a stable ``code``, and the one table from code to HTTP
+status.
 
-A :class:`~smore.domain.errors.CallerError` is shown as it is. Of everything else the caller learns the code alone; the log has the
-rest, under the same ``request_id``.
+A :class:`~smore.domain.errors.CallerError` is shown as it is. Of everything else the caller learns the code alone; the
+log has the rest, under the same ``request_id``.
 """
 
 import errno
@@ -82,7 +83,8 @@ class Ended(CallerError):
     code = "ended"
 
 
-#: Characters of a problem's ``detail`` (which may hold the log of a run that failed) and of its other texts, and items of its lists.
+#: Characters of a problem's ``detail`` (which may hold the log of a run that failed) and of its other texts, and items
+#: of its lists.
 _MOST_DETAIL: Final = 8192
 _MOST_MEMBER: Final = 256
 _MOST_ITEMS: Final = 32
@@ -179,16 +181,26 @@ def problem(
     It is small whatever came in: of a long text beginning and end are told, of a long list the first items.
     """
     body = {
-        "type": f"urn:smore:problem:{code}", "title": HTTPStatus(status).phrase, "status": status,
-        "detail": cut(detail, _MOST_DETAIL), "code": code, "request_id": request_id,
+        "type": f"urn:smore:problem:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": cut(detail, _MOST_DETAIL),
+        "code": code,
+        "request_id": request_id,
         **{name: _short(value) for name, value in (details or {}).items()},
-    }  # fmt: skip
-    return Response(orjson.dumps(body, default=str), status, {"X-Request-Id": request_id, **(headers or {})}, "application/problem+json")
+    }
+    return Response(
+        orjson.dumps(body, default=str),
+        status,
+        {"X-Request-Id": request_id, **(headers or {})},
+        "application/problem+json",
+    )
 
 
 def hybrid(answer: Response) -> Response:
     """
-    A problem document as clients of the Open Inference Protocol read it: one more member, ``error``, as plain ``application/json``.
+    A problem document as clients of the Open Inference Protocol read it: one more member, ``error``, as plain
+    ``application/json``.
 
     tritonclient shows nothing but ``error``; kserve's client looks for it under exactly that media type.
     """
@@ -216,7 +228,9 @@ def explain(error: Exception | CancelledError, request_id: str) -> Response:
             log.error("platform error", code=error.code, request_id=request_id, exc_info=error)
             return _hidden(type(error), request_id)
         case ClientDisconnect():
-            return problem(status=400, code="bad_request", detail="The connection ended before the body.", request_id=request_id)
+            return problem(
+                status=400, code="bad_request", detail="The connection ended before the body.", request_id=request_id
+            )
         case _ if _cannot_store(error):
             log.warning("writes are refused", error=str(error).partition("\n")[0], request_id=request_id)
             return _hidden(WritesRefused, request_id)
@@ -226,7 +240,11 @@ def explain(error: Exception | CancelledError, request_id: str) -> Response:
         case _ if _is_unstorable(error):
             log.warning("cannot be stored", error=str(error).partition("\n")[0], request_id=request_id)
             return _of(
-                InvalidInput("A value in it cannot be stored: a NUL, or a number out of range."), request_id, 422, "invalid_input", {}
+                InvalidInput("A value in it cannot be stored: a NUL, or a number out of range."),
+                request_id,
+                422,
+                "invalid_input",
+                {},
             )
         case _:
             log.error("unhandled", request_id=request_id, exc_info=error)
@@ -234,7 +252,10 @@ def explain(error: Exception | CancelledError, request_id: str) -> Response:
 
 
 def _cannot_store(error: Exception) -> bool:
-    """Whether Redis or the file system refuses writes: full, or for reading alone. A full Postgres raises an OperationalError."""
+    """
+    Whether Redis or the file system refuses writes: full, or for reading alone. A full Postgres raises an
+    OperationalError.
+    """
     return refuses(error) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 
 
@@ -245,9 +266,12 @@ def is_away(error: Exception) -> bool:
     # No descriptor is left for another connection or file.
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return True
-    # A process that has not loaded SQLAlchemy cannot raise its errors, and loading it here would cost every gateway its memory.
+    # A process that has not loaded SQLAlchemy cannot raise its errors, and loading it here would cost every gateway its
+    # memory.
     database, driver = sys.modules.get("sqlalchemy.exc"), sys.modules.get("psycopg")
-    if database is not None and isinstance(error, database.OperationalError | database.InterfaceError | database.TimeoutError):
+    if database is not None and isinstance(
+        error, database.OperationalError | database.InterfaceError | database.TimeoutError
+    ):
         return True
     # The mirror (smore/postgres/mirror.py) speaks to the driver itself.
     return driver is not None and isinstance(error, driver.OperationalError | driver.InterfaceError)
@@ -276,7 +300,9 @@ def _of(error: CallerError, request_id: str, status: int, code: str, details: Ma
 def _hidden(kind: type[SmoreError], request_id: str) -> Response:
     status = STATUS.get(kind.code, 500)
     headers = {"Retry-After": "1"} if status == 503 else {}
-    return problem(status=status, code=kind.code, detail=(kind.__doc__ or "").strip(), request_id=request_id, headers=headers)
+    return problem(
+        status=status, code=kind.code, detail=(kind.__doc__ or "").strip(), request_id=request_id, headers=headers
+    )
 
 
 def _invalid(error: RequestValidationError, request_id: str) -> Response:

@@ -1,4 +1,7 @@
-"""Bodies of the admin routes and of all answers, for checking and for the API's description. The hot path does not use them."""
+"""
+Bodies of the admin routes and of all answers, for checking and for the API's description. The hot path does not use
+them.
+"""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
@@ -57,7 +60,10 @@ class Metadata(_Body):
 
 
 class FunctionBody(_Body):
-    """A function.yaml. ``spec`` is checked field by field; docs/how-to/own-model.md has an example, smore/domain/function.py all names."""
+    """
+    A function.yaml. ``spec`` is checked field by field; docs/how-to/own-model.md has an example,
+    smore/domain/function.py all names.
+    """
 
     apiVersion: Literal["smore/v1"]  # noqa: N815 - as Kubernetes and its neighbours spell it
     kind: Literal["Function"]
@@ -93,9 +99,13 @@ class BoostBody(_Body):
 
 
 class PinBody(_Body):
-    """``gpus``: the only GPU instances that the function may go to, those that are away now too; ``for_s`` as for a boost."""
+    """
+    ``gpus``: the only GPU instances that the function may go to, those that are away now too; ``for_s`` as for a boost.
+    """
 
-    gpus: list[Annotated[str, Field(min_length=1, max_length=128, pattern=_STORABLE)]] = Field(min_length=1, max_length=64)
+    gpus: list[Annotated[str, Field(min_length=1, max_length=128, pattern=_STORABLE)]] = Field(
+        min_length=1, max_length=64
+    )
     for_s: For = None
 
 
@@ -118,7 +128,10 @@ class StrangerBody(_Body):
 
 
 class FunctionChanges(_Body):
-    """``scaling``: any of ``min_warm``, ``max_warm``, ``keep_alive`` and ``prewarm``, as in function.yaml; what is not named stays."""
+    """
+    ``scaling``: any of ``min_warm``, ``max_warm``, ``keep_alive`` and ``prewarm``, as in function.yaml; what is not
+    named stays.
+    """
 
     scaling: dict[str, Any]
 
@@ -133,10 +146,10 @@ class JobBody(_Body):
     """
     ``argv``: an allowed entry point and its arguments; ``gpus``: default = the least loaded one.
 
-    ``workload``: which profiled training it is, ``model/size/training/batch``; without it nobody can predict what slows it down.
-    ``budget``: the most that it may lose to functions, a fraction of its iteration time (0.01 to 1, default 0.1).
-    ``memory``: kept for it on each GPU instance, with 5 % more (``12GiB``); default = the most that it was seen to hold. 422 where it is
-    more than the GPU instance has, 409 where other trainings have reserved too much of that.
+    ``workload``: which profiled training it is, ``model/size/training/batch``; without it nobody can predict what slows
+    it down. ``budget``: the most that it may lose to functions, a fraction of its iteration time (0.01 to 1, default
+    0.1). ``memory``: kept for it on each GPU instance, with 5 % more (``12GiB``); default = the most that it was seen
+    to hold. 422 where it is more than the GPU instance has, 409 where other trainings have reserved too much of that.
     """
 
     name: str
@@ -152,12 +165,12 @@ class AttachBody(_Body):
     """
     A training that runs already. ``gpu``: where it trains; needed where the platform cannot find out.
 
-    ``pid``, ``start`` (clock ticks since boot) and ``boot`` (``/proc/sys/kernel/random/boot_id``) name its process as its machine does;
-    ``pid`` alone is looked for on the machine of the GPU instance, whose worker may refuse it: then the job ends at once with a ``reason``.
-    ``tracked``: it will tell its steps; else nothing it loses is measured.
+    ``pid``, ``start`` (clock ticks since boot) and ``boot`` (``/proc/sys/kernel/random/boot_id``) name its process as
+    its machine does; ``pid`` alone is looked for on the machine of the GPU instance, whose worker may refuse it: then
+    the job ends at once with a ``reason``. ``tracked``: it will tell its steps; else nothing it loses is measured.
 
-    Ranks of one training have one ``group``, and make one job; the same process twice is the same job. ``former``: the job that it
-    was until the platform lost it. ``workload`` and ``budget`` as of a job that is started.
+    Ranks of one training have one ``group``, and make one job; the same process twice is the same job. ``former``: the
+    job that it was until the platform lost it. ``workload`` and ``budget`` as of a job that is started.
     """
 
     name: str
@@ -174,8 +187,9 @@ class AttachBody(_Body):
 
 class StepsBody(_Body):
     """
-    Iterations of a training that runs elsewhere: ``first`` is the number of the first one, ``steps`` are [end in epoch seconds, duration in
-    seconds], oldest first; ``ended``: they were the last. The same twice counts once. Without any it says that the training lives.
+    Iterations of a training that runs elsewhere: ``first`` is the number of the first one, ``steps`` are [end in epoch
+    seconds, duration in seconds], oldest first; ``ended``: they were the last. The same twice counts once. Without any
+    it says that the training lives.
     """
 
     gpu: str = Field(max_length=128)
@@ -203,7 +217,10 @@ class SecretBody(_Body):
 
 
 class Scaling(BaseModel):
-    """``min_warm`` instances stand ready in all, at most ``max_warm`` on each GPU instance; ``keep_alive_s`` -1 = for ever."""
+    """
+    ``min_warm`` instances stand ready in all, at most ``max_warm`` on each GPU instance; ``keep_alive_s`` -1 = for
+    ever.
+    """
 
     min_warm: int
     max_warm: int
@@ -232,7 +249,10 @@ class Deployed(Function):
 
 
 class Revision(BaseModel):
-    """``error``: why it failed, with its log; ``artifact``: the digest of the uploaded folder, null = a module of the platform."""
+    """
+    ``error``: why it failed, with its log; ``artifact``: the digest of the uploaded folder, null = a module of the
+    platform.
+    """
 
     revision: int
     state: str
@@ -278,8 +298,8 @@ class Invocation(BaseModel):
 
 class Degradation(BaseModel):
     """
-    Fractions: 0.1 = ten per cent slower. ``*_upper``: the bound that holds for 90 %. ``training``: of the training by all functions beside
-    it; ``known``: from the degradation table, not from what was declared or taken as conservative.
+    Fractions: 0.1 = ten per cent slower. ``*_upper``: the bound that holds for 90 %. ``training``: of the training by
+    all functions beside it; ``known``: from the degradation table, not from what was declared or taken as conservative.
     """
 
     function: float
@@ -291,8 +311,8 @@ class Degradation(BaseModel):
 
 class Execution(BaseModel):
     """
-    One attempt. ``predicted``: what the decision expected; ``degradation``: what was measured, against the run time that was expected of
-    it alone; null where it was cold or did not run to the end.
+    One attempt. ``predicted``: what the decision expected; ``degradation``: what was measured, against the run time
+    that was expected of it alone; null where it was cold or did not run to the end.
     """
 
     attempt: int
@@ -317,8 +337,8 @@ class Executions(BaseModel):
 
 class Candidate(BaseModel):
     """
-    One GPU instance as it was weighed. Seconds; ``run_s`` alone; ``impact`` is what the policy puts in order; degradations as in
-    ``Degradation``, null = unknown. ``refusal``: why not, null = acceptable.
+    One GPU instance as it was weighed. Seconds; ``run_s`` alone; ``impact`` is what the policy puts in order;
+    degradations as in ``Degradation``, null = unknown. ``refusal``: why not, null = acceptable.
     """
 
     gpu: str
@@ -344,8 +364,8 @@ class Shadow(BaseModel):
 
 class Decision(BaseModel):
     """
-    Why a decision came out as it did. ``candidates``: the best of them, the chosen one first; ``refused``: how many GPU instances were
-    refused, by code; ``table``: version of the degradation table, 0 = none.
+    Why a decision came out as it did. ``candidates``: the best of them, the chosen one first; ``refused``: how many GPU
+    instances were refused, by code; ``table``: version of the degradation table, 0 = none.
     """
 
     at: datetime | None = None
@@ -371,8 +391,9 @@ class Phases(BaseModel):
 
 class Side(BaseModel):
     """
-    What was predicted of an attempt, or measured. ``slack_s``: from its finish to its deadline, negative = late. ``*_upper``: the bound
-    that holds for 90 %, of a prediction only; ``known``: the prediction came from the degradation table.
+    What was predicted of an attempt, or measured. ``slack_s``: from its finish to its deadline, negative = late.
+    ``*_upper``: the bound that holds for 90 %, of a prediction only; ``known``: the prediction came from the
+    degradation table.
     """
 
     run_s: float | None = None
@@ -405,8 +426,8 @@ class Attempt(BaseModel):
 
 class GateKnew(BaseModel):
     """
-    The gate held ``needed_ms`` (the earliest feasible finish) against ``allowed_ms`` (the deadline), both from arrival; ``now_ms`` is what
-    it would need of an invocation that came now. Null = not known.
+    The gate held ``needed_ms`` (the earliest feasible finish) against ``allowed_ms`` (the deadline), both from arrival;
+    ``now_ms`` is what it would need of an invocation that came now. Null = not known.
     """
 
     allowed_ms: float
@@ -416,8 +437,8 @@ class GateKnew(BaseModel):
 
 class Waits(BaseModel):
     """
-    What one that waits waits for. ``before``: how many of its function have earlier deadlines; ``decision``: how GPU instances look to the
-    scheduler at this moment, null = it did not answer; ``detail`` says it in words.
+    What one that waits waits for. ``before``: how many of its function have earlier deadlines; ``decision``: how GPU
+    instances look to the scheduler at this moment, null = it did not answer; ``detail`` says it in words.
     """
 
     before: int
@@ -428,7 +449,8 @@ class Waits(BaseModel):
 
 class Explanation(BaseModel):
     """
-    Why an invocation went as it did. ``summary`` says it in words; ``complete`` false: the history does not know all of it yet, ask again.
+    Why an invocation went as it did. ``summary`` says it in words; ``complete`` false: the history does not know all of
+    it yet, ask again.
     """
 
     id: str
@@ -452,13 +474,14 @@ class DryRun(BaseModel):
     """
     What would become of an invocation; nothing was placed.
 
-    ``outcome``: ``placed`` (at once, on ``gpu``), ``waits`` (taken, and placed when what ``decision.refused`` names has changed; then
-    ``finish_at`` counts what waits before it), ``refused`` (by the gate), ``late`` (taken, and would expire). ``reason`` is a stable code,
-    '' where it would be placed: the ``code`` of the error that an invocation would get (``draining``, ``limit_reached``, ``queue_full``,
-    ``slo_infeasible``, ``deadline_expired``) or what it would wait for (``paused``, or as ``decision.refused`` names it: ``pinned`` where
-    there are no GPU instances but those that it may not go to). ``feasible``: its deadline can be met as things are. ``predicted``: of
-    itself and of the training there. ``earliest_deadline_*``: the earliest deadline that would be accepted, from now and as an instant,
-    null = not known or not a matter of time.
+    ``outcome``: ``placed`` (at once, on ``gpu``), ``waits`` (taken, and placed when what ``decision.refused`` names has
+    changed; then ``finish_at`` counts what waits before it), ``refused`` (by the gate), ``late`` (taken, and would
+    expire). ``reason`` is a stable code, '' where it would be placed: the ``code`` of the error that an invocation
+    would get (``draining``, ``limit_reached``, ``queue_full``, ``slo_infeasible``, ``deadline_expired``) or what it
+    would wait for (``paused``, or as ``decision.refused`` names it: ``pinned`` where there are no GPU instances but
+    those that it may not go to). ``feasible``: its deadline can be met as things are. ``predicted``: of itself and of
+    the training there. ``earliest_deadline_*``: the earliest deadline that would be accepted, from now and as an
+    instant, null = not known or not a matter of time.
     """
 
     outcome: Literal["placed", "waits", "late", "refused"]
@@ -477,7 +500,10 @@ class DryRun(BaseModel):
 
 
 class PredictorPlace(BaseModel):
-    """What the table holds of one device and sharing mode; ``measured`` of its training × function cells are measured rows."""
+    """
+    What the table holds of one device and sharing mode; ``measured`` of its training × function cells are measured
+    rows.
+    """
 
     device: str
     sharing_mode: str
@@ -489,8 +515,8 @@ class PredictorPlace(BaseModel):
 
 class Predictor(BaseModel):
     """
-    The published table and the predictor behind it. ``version`` 0: nothing was published. ``data``, ``errors`` and ``calibration``: see the
-    manifest in docs/predictor.md.
+    The published table and the predictor behind it. ``version`` 0: nothing was published. ``data``, ``errors`` and
+    ``calibration``: see the manifest in docs/predictor.md.
     """
 
     version: int
@@ -502,7 +528,10 @@ class Predictor(BaseModel):
 
 
 class PlacePrediction(BaseModel):
-    """For ``k`` invocations of ``function`` at a time beside ``training`` on one device; ``measured``: a measured row, not a prediction."""
+    """
+    For ``k`` invocations of ``function`` at a time beside ``training`` on one device; ``measured``: a measured row, not
+    a prediction.
+    """
 
     device: str
     sharing_mode: str
@@ -557,9 +586,9 @@ class Stranger(BaseModel):
 
 class Gpu(BaseModel):
     """
-    A GPU instance as of its last report; ``warm``: of the caller's project. ``strangers`` null = it cannot tell who computes on it, which
-    is so of CPU partitions. ``counters``: what every counter of the device says, by its name. ``health``: why nothing can run on the
-    device, "" = it works.
+    A GPU instance as of its last report; ``warm``: of the caller's project. ``strangers`` null = it cannot tell who
+    computes on it, which is so of CPU partitions. ``counters``: what every counter of the device says, by its name.
+    ``health``: why nothing can run on the device, "" = it works.
     """
 
     id: str
@@ -586,17 +615,19 @@ class Gpu(BaseModel):
 
 class Job(BaseModel):
     """
-    A serverful job. Iteration times are means in seconds over the last window: ``solo_s`` while no function ran beside it, ``shared_s``
-    while one did; of several GPU instances the slowest counts. ``degradation`` = shared / solo - 1, null = not known yet.
+    A serverful job. Iteration times are means in seconds over the last window: ``solo_s`` while no function ran beside
+    it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation`` = shared / solo - 1,
+    null = not known yet.
 
-    ``loss`` is what functions cost it by the last ``loss_windows`` closed windows, with its 95 % interval: a fraction like ``budget``, null
-    = not enough data; ``GET /v1/jobs/{id}/statement`` covers its whole life.
+    ``loss`` is what functions cost it by the last ``loss_windows`` closed windows, with its 95 % interval: a fraction
+    like ``budget``, null = not enough data; ``GET /v1/jobs/{id}/statement`` covers its whole life.
 
     ``suspended``: a signal (SIGSTOP) has stopped it; it lives and makes no steps until it is continued.
 
-    ``outcome``, null = it goes on: ``succeeded`` (exit code 0), ``failed`` (another), ``killed`` (by ``signal``; ``exit_code`` is minus its
-    number), ``stopped`` (its owner asked for that; what runs elsewhere was let go), ``refused`` (it was never started or watched) and
-    ``detached`` (it is watched no longer), both with a ``reason``, or ``unknown``: nobody saw how it ended.
+    ``outcome``, null = it goes on: ``succeeded`` (exit code 0), ``failed`` (another), ``killed`` (by ``signal``;
+    ``exit_code`` is minus its number), ``stopped`` (its owner asked for that; what runs elsewhere was let go),
+    ``refused`` (it was never started or watched) and ``detached`` (it is watched no longer), both with a ``reason``, or
+    ``unknown``: nobody saw how it ended.
     """
 
     id: str
@@ -623,7 +654,8 @@ class Job(BaseModel):
     outcome: Outcome | None = None
     signal: str | None = None
     reason: str | None = None
-    #: ``started`` by the platform, ``tracked`` (it runs elsewhere and tells its steps) or ``attached`` (it is only watched).
+    #: ``started`` by the platform, ``tracked`` (it runs elsewhere and tells its steps) or ``attached`` (it is only
+    #: watched).
     source: Literal["started", "tracked", "attached"] = "started"
     #: Without steps nothing it loses can be measured.
     measured: bool = True
@@ -638,10 +670,11 @@ class Attached(BaseModel):
 
 class BudgetStep(BaseModel):
     """
-    A step of the closed loop that keeps a job's budget: functions may work for ``duty`` of the time on ``gpu`` from ``at`` on.
+    A step of the closed loop that keeps a job's budget: functions may work for ``duty`` of the time on ``gpu`` from
+    ``at`` on.
 
-    ``step``: open, held (nothing new is placed there), duty_75, duty_50, duty_25, offloaded. ``factor``: what predicted losses are
-    multiplied by there.
+    ``step``: open, held (nothing new is placed there), duty_75, duty_50, duty_25, offloaded. ``factor``: what predicted
+    losses are multiplied by there.
     """
 
     at: datetime
@@ -655,11 +688,11 @@ class Statement(BaseModel):
     """
     What a job gave and lost, from ``since`` to ``until``.
 
-    ``harvested_s``: seconds of its GPU instances in which functions ran beside it (a batch counts once), for ``invocations`` of them.
-    ``loss`` with its 95 % interval rests on ``windows`` closed windows, null = not enough data: then ``missing_windows`` more are needed,
-    which takes about ``missing_s`` (null = cannot be told yet). Of several GPU instances the one with the highest bound counts.
-    ``kept``: whether the bound is within ``budget``. ``steps``: the last hundred of the closed loop, the newest first. ``summary`` says it
-    in words.
+    ``harvested_s``: seconds of its GPU instances in which functions ran beside it (a batch counts once), for
+    ``invocations`` of them. ``loss`` with its 95 % interval rests on ``windows`` closed windows, null = not enough
+    data: then ``missing_windows`` more are needed, which takes about ``missing_s`` (null = cannot be told yet). Of
+    several GPU instances the one with the highest bound counts. ``kept``: whether the bound is within ``budget``.
+    ``steps``: the last hundred of the closed loop, the newest first. ``summary`` says it in words.
     """
 
     id: str
@@ -717,8 +750,8 @@ class Purged(BaseModel):
 
 class AuditEntry(BaseModel):
     """
-    One change. ``route``: method and path template; ``target``: what was changed; ``before`` and ``after``: the part that changed, null =
-    it was not there.
+    One change. ``route``: method and path template; ``target``: what was changed; ``before`` and ``after``: the part
+    that changed, null = it was not there.
     """
 
     id: int
@@ -816,11 +849,12 @@ class PrewarmHold(BaseModel):
 
 class PrewarmCounts(BaseModel):
     """
-    What keeping instances ready came to. Loads ahead by outcome: ``hits`` (ready before its first use), ``late`` (a request waited for
-    it), ``wasted``, ``failed``, ``open``; ``host_loads`` of all loads came out of pinned host memory; ``cold`` of ``invocations`` attempts
-    had to wait for a load, ``unforeseen`` says why; ``saved``: runs that found an instance only because it was loaded ahead or held for
-    longer than its keep-alive. GB-seconds of memory: ``held`` in all, ``idle`` without work (loads included), ``wasted`` by instances that
-    were loaded ahead and never used.
+    What keeping instances ready came to. Loads ahead by outcome: ``hits`` (ready before its first use), ``late`` (a
+    request waited for it), ``wasted``, ``failed``, ``open``; ``host_loads`` of all loads came out of pinned host
+    memory; ``cold`` of ``invocations`` attempts had to wait for a load, ``unforeseen`` says why; ``saved``: runs that
+    found an instance only because it was loaded ahead or held for longer than its keep-alive. GB-seconds of memory:
+    ``held`` in all, ``idle`` without work (loads included), ``wasted`` by instances that were loaded ahead and never
+    used.
     """
 
     invocations: int = 0
@@ -841,9 +875,10 @@ class PrewarmCounts(BaseModel):
 
 class PrewarmFunction(BaseModel):
     """
-    ``mode``: auto, off or paper. ``source``: whose word is followed; ``silence``: why its rule has no say and its keep-alive holds, '' = it
-    has one. ``wanted`` instances, ``loaded`` (or on their way); ``unmet``: there is no room for what is wanted. ``parked`` instances lie in
-    pinned host memory, from where a load takes ``host_s`` in place of ``load_s``.
+    ``mode``: auto, off or paper. ``source``: whose word is followed; ``silence``: why its rule has no say and its
+    keep-alive holds, '' = it has one. ``wanted`` instances, ``loaded`` (or on their way); ``unmet``: there is no room
+    for what is wanted. ``parked`` instances lie in pinned host memory, from where a load takes ``host_s`` in place of
+    ``load_s``.
     """
 
     function: str
@@ -862,8 +897,8 @@ class PrewarmFunction(BaseModel):
 
 class Prewarm(BaseModel):
     """
-    ``leading`` false: no leader has said lately how it keeps functions. ``forecasts``: version in use, 0 = none; ``jumps``: how often the
-    clock was set since the leader began. ``counts`` over all functions since ``since``.
+    ``leading`` false: no leader has said lately how it keeps functions. ``forecasts``: version in use, 0 = none;
+    ``jumps``: how often the clock was set since the leader began. ``counts`` over all functions since ``since``.
     """
 
     since: datetime

@@ -1,7 +1,8 @@
 """
 What a cold start is made of: ``python -m bench.cold --json``.
 
-One zygote that shuts its runners in, without a platform; each model of the zoo in ``--preset``, medians over ``--repeats``.
+One zygote that shuts its runners in, without a platform; each model of the zoo in ``--preset``, medians over
+``--repeats``.
 
 ===================== ============================================================================================================
 figure                milliseconds
@@ -91,7 +92,11 @@ class Starts:
     def _load(self, runner: Runner, model: str) -> dict[str, float]:
         kind = "PaperFunction" if self._preset == "paper" else "Function"
         request = Load(
-            entrypoint=f"zoo.{model}:{kind}", device=self._device, memory_mib=MEMORY_MIB[self._preset], label=model, results=RESULTS
+            entrypoint=f"zoo.{model}:{kind}",
+            device=self._device,
+            memory_mib=MEMORY_MIB[self._preset],
+            label=model,
+            results=RESULTS,
         )
         return runner.load(request, TIMEOUT_S).phases
 
@@ -101,7 +106,9 @@ def since(began: float) -> float:
 
 
 def main(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.cold", description="What a cold start is made of; see the docstring.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.cold", description="What a cold start is made of; see the docstring."
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--preset", choices=("cpu", "paper"), help="default: paper on cuda, cpu on cpu")
     parser.add_argument("--models", default=",".join(NAMES), help="with commas")
@@ -134,7 +141,9 @@ def main(words: Sequence[str]) -> int:
     for name, value in figures.items():
         report.progress(f"{name:28} {value:10.1f}")
     if asked.json:
-        report.emit("python -m bench.cold", figures, preset=preset, on=asked.device, repeats=asked.repeats, failed=failed)
+        report.emit(
+            "python -m bench.cold", figures, preset=preset, on=asked.device, repeats=asked.repeats, failed=failed
+        )
     return 1 if failed else 0
 
 

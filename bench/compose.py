@@ -1,19 +1,21 @@
 """
-The compose files under a real Docker engine: ``python -m bench.compose --json``. Where there is none it says so and ends with 0.
+The compose files under a real Docker engine: ``python -m bench.compose --json``. Where there is none it says so and
+ends with 0.
 
-A fresh clone of what is committed, made under umask 077, is built and started with docker-compose.cpu.yml as the how-to says, under a
-project, image names and ports of its own, and taken away again at the end. Steps, each one name for ``--only`` (what it needs is done in
-any case): ``idle``; ``function`` (the README's, uploaded); ``spy`` (a function looks for passwords in all of ``/proc`` for a minute, while
-Redis is restarted); ``kill`` (the first process of every container, under load) and ``restart`` (each) but of ``trainings``; ``update``
-(a line is changed, ``up --build``); ``second`` (a second host as a second project); ``down`` (and up again); ``keeper`` (restart and kill
-of ``trainings``).
+A fresh clone of what is committed, made under umask 077, is built and started with docker-compose.cpu.yml as the how-to
+says, under a project, image names and ports of its own, and taken away again at the end. Steps, each one name for
+``--only`` (what it needs is done in any case): ``idle``; ``function`` (the README's, uploaded); ``spy`` (a function
+looks for passwords in all of ``/proc`` for a minute, while Redis is restarted); ``kill`` (the first process of every
+container, under load) and ``restart`` (each) but of ``trainings``; ``update`` (a line is changed, ``up --build``);
+``second`` (a second host as a second project); ``down`` (and up again); ``keeper`` (restart and kill of ``trainings``).
 
-Figures: ``lost`` and ``doubled`` as in ``bench.kills``, of a load that goes on through all of it; ``unhealthy`` = services that were not
-healthy, or a platform that was not ready, within :data:`HEALTHY_S` after a step; ``jobs_killed`` = trainings that did not go on after a
-step in which none may end (all but ``down`` and ``keeper``), and after those two such as were not told to end; ``secrets_seen`` = places
-at which the spy found a password; ``ready_s`` = from ``docker compose up -d`` with the image there and empty volumes to the first 200 of
-``/readyz``; ``idle_cpu`` = cores that the containers and the engine's own processes take with nothing to do (Linux, the engine's processes
-visible from here); ``image_gb`` as the engine tells it. The engine chooses the image store: run it under one of either kind.
+Figures: ``lost`` and ``doubled`` as in ``bench.kills``, of a load that goes on through all of it; ``unhealthy`` =
+services that were not healthy, or a platform that was not ready, within :data:`HEALTHY_S` after a step; ``jobs_killed``
+= trainings that did not go on after a step in which none may end (all but ``down`` and ``keeper``), and after those two
+such as were not told to end; ``secrets_seen`` = places at which the spy found a password; ``ready_s`` = from ``docker
+compose up -d`` with the image there and empty volumes to the first 200 of ``/readyz``; ``idle_cpu`` = cores that the
+containers and the engine's own processes take with nothing to do (Linux, the engine's processes visible from here);
+``image_gb`` as the engine tells it. The engine chooses the image store: run it under one of either kind.
 """
 
 import argparse
@@ -96,14 +98,24 @@ class Failed(Exception):
 
 
 def command(
-    *words: str, timeout_s: float = 900, cwd: Path | None = None, given: str | None = None, environment: Mapping[str, str] | None = None
+    *words: str,
+    timeout_s: float = 900,
+    cwd: Path | None = None,
+    given: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> str:
     """Its standard output; ``environment`` on top of ours. Raises Failed."""
     try:
         done = subprocess.run(
-            words, cwd=cwd, env={**os.environ, **(environment or {})}, input=given, capture_output=True, text=True, timeout=timeout_s,
+            words,
+            cwd=cwd,
+            env={**os.environ, **(environment or {})},
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
             check=False,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired as error:
         raise Failed(f"{' '.join(words)}: not done within {timeout_s:g} s") from error
     if done.returncode:
@@ -126,7 +138,9 @@ def no_engine() -> str:
 class Project:
     """One ``docker compose`` project in a folder."""
 
-    def __init__(self, name: str, folder: Path, files: tuple[str, ...], changes: dict[str, Any], variables: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, folder: Path, files: tuple[str, ...], changes: dict[str, Any], variables: dict[str, str]
+    ) -> None:
         self.name, self.folder = name, folder
         own = folder.parent / f"{name}.json"
         own.write_text(json.dumps(changes))
@@ -145,17 +159,24 @@ class Project:
     def wrong(self) -> list[str]:
         """Services that are not as they should be."""
         return sorted(
-            f"{name} is {state}" for name, state in self.states().items() if state != ("exited" if name == "migrate" else "healthy")
+            f"{name} is {state}"
+            for name, state in self.states().items()
+            if state != ("exited" if name == "migrate" else "healthy")
         )
 
     def container(self, service: str) -> str:
         return self.run("ps", "-q", service).strip()
 
     def kill(self, service: str) -> None:
-        """``kill -9`` of its first process, as nobody's wish: ``docker kill`` would count as one, and nothing would start it again."""
+        """
+        ``kill -9`` of its first process, as nobody's wish: ``docker kill`` would count as one, and nothing would start
+        it again.
+        """
         pid = command("docker", "inspect", "-f", "{{.State.Pid}}", self.container(service)).strip()
         strike = f"import os; os.kill({pid}, 9)"
-        command("docker", "run", "--rm", "--pid", "host", "--user", "0", "--network", "none", IMAGE, "python", "-c", strike)
+        command(
+            "docker", "run", "--rm", "--pid", "host", "--user", "0", "--network", "none", IMAGE, "python", "-c", strike
+        )
 
 
 def build(project: Project) -> None:
@@ -173,7 +194,9 @@ class Bench:
         port, redis_port = _free_port(), _free_port()
         self.url = f"http://127.0.0.1:{port}"
         #: Where containers reach what the host publishes.
-        self._host = command("docker", "network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}").strip()
+        self._host = command(
+            "docker", "network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}"
+        ).strip()
         self._redis_url = f"redis://:{self._words[0]}@{self._host}:{redis_port}/0"
         self._gateway_url = f"http://{self._host}:{port}"
         clone = folder / "first"
@@ -186,13 +209,19 @@ class Bench:
         # For the witness of this benchmark and for the second host, as docs/how-to/second-host.md says.
         changes["redis"] = {"networks": ["inside", "outside"], "ports": [f"{self._host}:{redis_port}:6379"]}
         self.first = Project(
-            PROJECT, clone, CPU_FILES, {"services": changes},
+            PROJECT,
+            clone,
+            CPU_FILES,
+            {"services": changes},
             {
-                "SMORE_REDIS_PASSWORD": self._words[0], "SMORE_POSTGRES_PASSWORD": self._words[1], "SMORE_PORT": str(port),
+                "SMORE_REDIS_PASSWORD": self._words[0],
+                "SMORE_POSTGRES_PASSWORD": self._words[1],
+                "SMORE_PORT": str(port),
                 # Answers are compared with what is stored at the very end.
-                "SMORE_QUEUE__SYNC_RESULT_TTL_S": "7200", "SMORE_QUEUE__RESULT_TTL_S": "7200",
+                "SMORE_QUEUE__SYNC_RESULT_TTL_S": "7200",
+                "SMORE_QUEUE__RESULT_TTL_S": "7200",
             },
-        )  # fmt: skip
+        )
         self.second: Project | None = None
         self.answers = Answers()
         self.load: Load
@@ -200,7 +229,7 @@ class Bench:
         self.key = ""
         self.jobs: dict[str, int] = {}
 
-    # ---- what every step needs -----------------------------------------------------------------------------------------------------------
+    # ---- what every step needs ---------------------------------------------------------------------------------------
 
     async def ready(self, patience_s: float = HEALTHY_S) -> float:
         """Seconds until ``/readyz`` answers 200. Raises Failed."""
@@ -249,7 +278,15 @@ class Bench:
     async def cli(self, *words: str, given: str | None = None) -> str:
         environment = {"SMORE_URL": self.url, "SMORE_API_KEY": self.key, "PYTHONPATH": str(ROOT)}
         return await asyncio.to_thread(
-            command, sys.executable, "-m", "smore.cli", *words, cwd=self._folder, given=given, timeout_s=120, environment=environment
+            command,
+            sys.executable,
+            "-m",
+            "smore.cli",
+            *words,
+            cwd=self._folder,
+            given=given,
+            timeout_s=120,
+            environment=environment,
         )
 
     async def train(self, gpu: str) -> str:
@@ -286,7 +323,7 @@ class Bench:
         await self.settle(step)
         await self.trainings_go_on(step)
 
-    # ---- steps ---------------------------------------------------------------------------------------------------------------------------
+    # ---- steps -------------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
         """Build, start, key, a function and a training under load: what all steps need."""
@@ -311,14 +348,20 @@ class Bench:
             return
         await asyncio.sleep(IDLE_S)
         after = _engine_cpu_s()
-        self.figures["idle_cpu"] = sum(max(0.0, spent - before[pid]) for pid, spent in after.items() if pid in before) / IDLE_S
+        self.figures["idle_cpu"] = (
+            sum(max(0.0, spent - before[pid]) for pid, spent in after.items() if pid in before) / IDLE_S
+        )
 
     async def under_load(self) -> "asyncio.Task[None]":
         spec = {
-            "entrypoint": "bench.tally:Tally", "slo": {"deadline": "40s"}, "batching": {"max_size": 32}, "retries": {"max_attempts": 6},
-            "limits": {"max_pending": 20000}, "resources": {"gpu_memory": "64MiB"},
+            "entrypoint": "bench.tally:Tally",
+            "slo": {"deadline": "40s"},
+            "batching": {"max_size": 32},
+            "retries": {"max_attempts": 6},
+            "limits": {"max_pending": 20000},
+            "resources": {"gpu_memory": "64MiB"},
             "profile": {"run_ms": {1: 300, 32: 300}, "load_ms": 100, "degradation": 0.0},
-        }  # fmt: skip
+        }
         body = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": LOADED}, "spec": spec}
         await self.ask("PUT", f"/v1/functions/{LOADED}", json=body, timeout=60)
         await self.train("node-cpu0")
@@ -343,15 +386,23 @@ class Bench:
         folder.mkdir()
         (folder / "handler.py").write_text(SPY)
         spec = "entrypoint: handler:Spy, slo: {deadline: 200s}, limits: {timeout: 150s}, batching: {max_size: 1}"
-        (folder / "function.yaml").write_text(f"apiVersion: smore/v1\nkind: Function\nmetadata: {{name: spy}}\nspec: {{{spec}}}\n")
+        (folder / "function.yaml").write_text(
+            f"apiVersion: smore/v1\nkind: Function\nmetadata: {{name: spy}}\nspec: {{{spec}}}\n"
+        )
         await self.cli("deploy", "spy")
         # By standard input: the spy may see the command lines of this machine's processes too.
         asked = json.dumps({"words": self._words, "seconds": SPY_S})
-        invocation = re.findall(r"[\w-]{16,}", await self.cli("invoke", "spy", "--async", "--input", "-", given=asked))[0]
+        invocation = re.findall(r"[\w-]{16,}", await self.cli("invoke", "spy", "--async", "--input", "-", given=asked))[
+            0
+        ]
         await asyncio.sleep(SPY_S / 3)
         await asyncio.to_thread(self.first.run, "restart", "redis")
         until = time.monotonic() + 4 * SPY_S
-        while (state := (await self.ask("GET", f"/v1/invocations/{invocation}"))["state"]) in ("queued", "dispatched", "running"):
+        while (state := (await self.ask("GET", f"/v1/invocations/{invocation}"))["state"]) in (
+            "queued",
+            "dispatched",
+            "running",
+        ):
             if time.monotonic() > until:
                 break
             await asyncio.sleep(1)
@@ -392,12 +443,17 @@ class Bench:
         folder = self._folder / "second"
         shutil.copytree(self.first.folder, folder)
         self.second = Project(
-            SECOND, folder, NODE_FILES, {"services": {"node": {"image": IMAGE}, "trainings": {"image": KEPT}}},
+            SECOND,
+            folder,
+            NODE_FILES,
+            {"services": {"node": {"image": IMAGE}, "trainings": {"image": KEPT}}},
             {
-                "SMORE_REDIS__URL": self._redis_url, "SMORE_BLOBS__URL": self._gateway_url, "SMORE_NODE__NAME": "second",
+                "SMORE_REDIS__URL": self._redis_url,
+                "SMORE_BLOBS__URL": self._gateway_url,
+                "SMORE_NODE__NAME": "second",
                 "SMORE_NODE__PARTITIONS": "1",
             },
-        )  # fmt: skip
+        )
         await asyncio.to_thread(self.second.run, "up", "-d", "--build")
         await self.settle("second host")
         await self.cli("secrets", "set", "TOKEN", given="what a function may know")
@@ -428,7 +484,10 @@ class Bench:
         """The trainings of the first host: ended by SIGTERM, in order. They are counted no longer."""
         for job in [job for job in self.jobs if (await self.ask("GET", f"/v1/jobs/{job}"))["gpus"] == ["node-cpu0"]]:
             until = time.monotonic() + HEALTHY_S
-            while (told := await self.ask("GET", f"/v1/jobs/{job}"))["state"] not in ("ended", "lost") and time.monotonic() < until:
+            while (told := await self.ask("GET", f"/v1/jobs/{job}"))["state"] not in (
+                "ended",
+                "lost",
+            ) and time.monotonic() < until:
                 await asyncio.sleep(0.5)
             # zoo.train ends with 0 on SIGTERM, after the iteration at hand.
             if told["exit_code"] != 0:
@@ -462,16 +521,22 @@ class Bench:
         await self.settle("kill trainings")
         await self.train("node-cpu0")
 
-    # ---- all of it -----------------------------------------------------------------------------------------------------------------------
+    # ---- all of it ---------------------------------------------------------------------------------------------------
 
     async def run(self, only: re.Pattern[str]) -> None:
         await self.begin()
         await self._step("idle", only, self.idle)
         sending = await self.under_load()
         steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            ("function", self.function), ("spy", self.spy), ("kill", self.kill), ("restart", self.restart), ("update", self.update),
-            ("second", self.second_host), ("down", self.down), ("keeper", self.keeper),
-        ]  # fmt: skip
+            ("function", self.function),
+            ("spy", self.spy),
+            ("kill", self.kill),
+            ("restart", self.restart),
+            ("update", self.update),
+            ("second", self.second_host),
+            ("down", self.down),
+            ("keeper", self.keeper),
+        ]
         for name, step in steps:
             await self._step(name, only, step)
         await self.load.finish()
@@ -479,7 +544,9 @@ class Bench:
         # Runs are not counted: in a container a function has no file to write them to.
         figures = await account(self.load, self.witness.ends, Counter())
         self.witness.stop.set()
-        self.figures |= {name: figures[name] for name in ("lost", "doubled", "sent", "accepted", "succeeded", "failed", "expired")}
+        self.figures |= {
+            name: figures[name] for name in ("lost", "doubled", "sent", "accepted", "succeeded", "failed", "expired")
+        }
         self.figures["status_500"] = sum(self.answers.failed.values())
         await self.load.close()
 
@@ -510,11 +577,18 @@ _PASSWORDS: Final = {"SMORE_REDIS_PASSWORD": "-", "SMORE_POSTGRES_PASSWORD": "-"
 
 
 def _engine_cpu_s() -> dict[int, float]:
-    """CPU seconds, reaped children's included, of the engine's own processes and of all that runs in its containers; none = not seen."""
-    engine = [one for one in psutil.process_iter(["name"]) if one.info["name"] in ("dockerd", "containerd", "docker-proxy")]
+    """
+    CPU seconds, reaped children's included, of the engine's own processes and of all that runs in its containers; none
+    = not seen.
+    """
+    engine = [
+        one for one in psutil.process_iter(["name"]) if one.info["name"] in ("dockerd", "containerd", "docker-proxy")
+    ]
     shims = [one for one in psutil.process_iter(["name"]) if one.info["name"].startswith("containerd-shim")]
     found: dict[int, float] = {}
-    for process in [*engine, *shims, *(child for shim in shims for child in shim.children(recursive=True))] if engine else []:
+    for process in (
+        [*engine, *shims, *(child for shim in shims for child in shim.children(recursive=True))] if engine else []
+    ):
         with contextlib.suppress(psutil.Error):
             found[process.pid] = sum(process.cpu_times()[:4])
     return found
@@ -552,7 +626,9 @@ def main() -> None:
     for key, value in bench.figures.items():
         progress(f"{key:20} {value:.4g}")
     if options.json:
-        emit(name, bench.figures, engine=engine, image_store="containerd" if containerd else "classic", notes=bench.notes)
+        emit(
+            name, bench.figures, engine=engine, image_store="containerd" if containerd else "classic", notes=bench.notes
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """
 What shutting runners in costs: ``python -m bench.confinement --json``.
 
-One zygote that shuts its runners in and one that does not, on one core as a CPU partition is, without a platform; by turns each forks a
-runner, loads a function in it and ends it. A cold start with a standby runner pays the load alone, one without pays the fork too.
+One zygote that shuts its runners in and one that does not, on one core as a CPU partition is, without a platform; by
+turns each forks a runner, loads a function in it and ends it. A cold start with a standby runner pays the load alone,
+one without pays the fork too.
 
 ====================================== ==========================================================================================
 figure                                 milliseconds, median over the rounds
@@ -54,14 +55,26 @@ def zygote(home: Path, place: Path, *, shut: bool, own_users: bool = True, devic
     gpu, given = device != "cpu", WorkerSettings()
     confinement = Confinement(on=shut, own_users=own_users, tcp_ports=[53, 443], unix_sockets=gpu, affinity=gpu)
     bounds = Bounds(
-        group="smore-bench-r", beyond_mib=SLACK_MIB + confinement.scratch_mib, processes=confinement.processes,
-        host_mib=given.host_memory_mib if gpu else 0.0, host_per_mib=2.0 if gpu else 1.0,
-    )  # fmt: skip
+        group="smore-bench-r",
+        beyond_mib=SLACK_MIB + confinement.scratch_mib,
+        processes=confinement.processes,
+        host_mib=given.host_memory_mib if gpu else 0.0,
+        host_per_mib=2.0 if gpu else 1.0,
+    )
     made = Zygote(
-        nursery=place, cores=(max(os.sched_getaffinity(0)),) if device == "cpu" else (), nice=0, environment={},
-        scratch=home / "run" / "scratch", home=home, confinement=confinement, bounds=bounds if shut else None,
-        record=home / "run" / "record", exited=lambda _: None, started=lambda _: None, threads=given.threads,
-    )  # fmt: skip
+        nursery=place,
+        cores=(max(os.sched_getaffinity(0)),) if device == "cpu" else (),
+        nice=0,
+        environment={},
+        scratch=home / "run" / "scratch",
+        home=home,
+        confinement=confinement,
+        bounds=bounds if shut else None,
+        record=home / "run" / "record",
+        exited=lambda _: None,
+        started=lambda _: None,
+        threads=given.threads,
+    )
     # Not before it is there.
     made.fork().end()
     return made
@@ -74,7 +87,10 @@ def measure(zygotes: dict[str, Zygote], function: str, rounds: int) -> dict[str,
             began = time.perf_counter()
             runner = zygotes[name].fork()
             forked = time.perf_counter()
-            runner.load(Load(entrypoint=FUNCTIONS[function], device="cpu", memory_mib=512.0, label=function, results=RESULTS), LOAD_S)
+            runner.load(
+                Load(entrypoint=FUNCTIONS[function], device="cpu", memory_mib=512.0, label=function, results=RESULTS),
+                LOAD_S,
+            )
             loaded = time.perf_counter()
             runner.unload()
             took[f"fork_{name}_ms"].append(forked - began)

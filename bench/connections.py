@@ -1,10 +1,11 @@
 """
 Hostile connections: ``python -m bench.connections --idle 10000 --json``.
 
-On a throw-away platform, over plain sockets: connections opened and left, by many senders and by one, heads and bodies that come a byte at
-a time, connections that are cut, and bodies of a GiB. While each attack goes on ordinary invocations are made one after the other, and the
-gateway's memory (PSS) is read. The figures say for each attack how many ordinary invocations were answered 200 and how many not, the median
-and the slowest of them in milliseconds, and by how many MiB the gateway had grown at most.
+On a throw-away platform, over plain sockets: connections opened and left, by many senders and by one, heads and bodies
+that come a byte at a time, connections that are cut, and bodies of a GiB. While each attack goes on ordinary
+invocations are made one after the other, and the gateway's memory (PSS) is read. The figures say for each attack how
+many ordinary invocations were answered 200 and how many not, the median and the slowest of them in milliseconds, and by
+how many MiB the gateway had grown at most.
 """
 
 import argparse
@@ -68,7 +69,9 @@ class Gate:
         until = time.monotonic() + PATIENCE_S
         while True:
             try:
-                return await asyncio.open_connection(self.host, self.port, local_addr=(source, 0) if source is not None else None)
+                return await asyncio.open_connection(
+                    self.host, self.port, local_addr=(source, 0) if source is not None else None
+                )
             except (ConnectionError, TimeoutError):
                 if time.monotonic() > until:
                     raise
@@ -144,13 +147,13 @@ class Gate:
             await calls
 
 
-# --- attacks ------------------------------------------------------------------------------------------------------------------------------
+# ---- attacks ---------------------------------------------------------------------------------------------------------
 
 
 async def leave_open(gate: Gate, count: int, senders: Sequence[str] = MANY) -> list[asyncio.StreamWriter]:
     """
-    Connections that have had one answer each and stay, as clients with a pool leave them, from ``senders`` by turns. The gateway may have
-    closed some.
+    Connections that have had one answer each and stay, as clients with a pool leave them, from ``senders`` by turns.
+    The gateway may have closed some.
     """
 
     async def one(number: int) -> asyncio.StreamWriter:
@@ -166,7 +169,9 @@ async def leave_open(gate: Gate, count: int, senders: Sequence[str] = MANY) -> l
     return writers
 
 
-async def trickle(gate: Gate, count: int, start: bytes, *, every_s: float = 0.2, source: str | None = None) -> list[bytes]:
+async def trickle(
+    gate: Gate, count: int, start: bytes, *, every_s: float = 0.2, source: str | None = None
+) -> list[bytes]:
     """Connections that send ``start`` and then a byte at a time until the gateway has enough: what it said to each."""
 
     async def one() -> bytes:
@@ -198,7 +203,7 @@ async def cut(gate: Gate, count: int, pieces: Sequence[bytes]) -> None:
         writer.transport.abort()
 
 
-# --- the figures --------------------------------------------------------------------------------------------------------------------------
+# ---- the figures -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,10 +238,15 @@ async def measured(gate: Gate, pid: int, name: str, attack: Callable[[], Awaitab
     ends.set()
     await watching
     return Figures(
-        attack=name, seconds=round(time.monotonic() - began, 1), answered=len(others.ms), unanswered=len(others.wrong),
-        p50_ms=round(statistics.median(others.ms), 1) if others.ms else 0.0, slowest_ms=round(max(others.ms, default=0.0), 1),
-        grown_mib=round((most - before) / 2**20, 1), said=said,
-    )  # fmt: skip
+        attack=name,
+        seconds=round(time.monotonic() - began, 1),
+        answered=len(others.ms),
+        unanswered=len(others.wrong),
+        p50_ms=round(statistics.median(others.ms), 1) if others.ms else 0.0,
+        slowest_ms=round(max(others.ms, default=0.0), 1),
+        grown_mib=round((most - before) / 2**20, 1),
+        said=said,
+    )
 
 
 async def run(gate: Gate, pid: int, idle: int, slow: int) -> list[Figures]:
@@ -254,7 +264,9 @@ async def run(gate: Gate, pid: int, idle: int, slow: int) -> list[Figures]:
         there = sum(one.raddr.ip == ALONE for one in psutil.Process(pid).net_connections("tcp") if one.raddr)
         for writer in writers:
             writer.transport.abort()
-        at_work = await trickle(gate, idle // 8, gate.head(invoke, "Content-Length: 1000000"), every_s=1.0, source=ALONE)
+        at_work = await trickle(
+            gate, idle // 8, gate.head(invoke, "Content-Length: 1000000"), every_s=1.0, source=ALONE
+        )
         return f"{there} of {idle} were open at the end, at work: {_counted(at_work)}"
 
     async def slow_heads() -> str:
@@ -278,9 +290,13 @@ async def run(gate: Gate, pid: int, idle: int, slow: int) -> list[Figures]:
         return ", ".join(said)
 
     attacks = {
-        "left open": left_open, "one sender": one_sender, "slow heads": slow_heads, "slow bodies": slow_bodies, "cut off": cut_off,
+        "left open": left_open,
+        "one sender": one_sender,
+        "slow heads": slow_heads,
+        "slow bodies": slow_bodies,
+        "cut off": cut_off,
         "1 GiB": large,
-    }  # fmt: skip
+    }
     return [await measured(gate, pid, name, attack) for name, attack in attacks.items()]
 
 
@@ -290,14 +306,20 @@ def _counted(answers: Sequence[bytes]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.connections", description=(__doc__ or "").partition("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.connections", description=(__doc__ or "").partition("\n\n")[0]
+    )
     parser.add_argument("--idle", type=int, default=10_000, help="connections that are opened and left")
     parser.add_argument("--slow", type=int, default=1000, help="connections of each other kind")
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args(arguments)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with tempfile.TemporaryDirectory() as folder, fuzz.platform(Path(folder)) as (end, key), Client(end.gateway_url, key) as client:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        fuzz.platform(Path(folder)) as (end, key),
+        Client(end.gateway_url, key) as client,
+    ):
         fuzz.deploy(client)
         pid = local.pid(Path(folder), "gateway")
         assert pid is not None

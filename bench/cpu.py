@@ -4,9 +4,9 @@ CPU and memory of sets of process trees.
 CPU is read from the kernel's per-process CPU clock (nanoseconds, user + system, threads that ended included), not from
 ``/proc/<pid>/stat`` (steps of 10 ms: too coarse for ten processes over two seconds).
 
-Error: a process that both appears and ends between two looks (``SAMPLE_S`` apart) is missed, and one that ends counts with its
-last look, so each process that ends loses at most ``SAMPLE_S`` of its CPU. Nothing is lost for processes alive at both ends.
-A child disowned (double fork) before the first look is not found: name it as a root. Linux only.
+Error: a process that both appears and ends between two looks (``SAMPLE_S`` apart) is missed, and one that ends counts
+with its last look, so each process that ends loses at most ``SAMPLE_S`` of its CPU. Nothing is lost for processes alive
+at both ends. A child disowned (double fork) before the first look is not found: name it as a root. Linux only.
 """
 
 import os
@@ -19,7 +19,8 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-#: Seconds between looks for new and ended processes while something is measured. One look costs about a millisecond of CPU.
+#: Seconds between looks for new and ended processes while something is measured. One look costs about a millisecond of
+#: CPU.
 SAMPLE_S = 0.25
 
 
@@ -32,7 +33,10 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a group used while something ran: ``cpu_us`` microseconds (user + system) in ``wall_s`` seconds by ``processes``."""
+    """
+    What a group used while something ran: ``cpu_us`` microseconds (user + system) in ``wall_s`` seconds by
+    ``processes``.
+    """
 
     cpu_us: float
     wall_s: float
@@ -63,14 +67,18 @@ def process_table() -> dict[Identity, int]:
             stat = Path(f"/proc/{entry}/stat").read_bytes()
         except OSError:
             continue  # it ended between the listing and the reading
-        # The second field is the command in parentheses and may hold anything, so the fields count from its end (proc(5)).
+        # The second field is the command in parentheses and may hold anything, so the fields count from its end
+        # (proc(5)).
         fields = stat[stat.rindex(b")") + 2 :].split()
         table[Identity(int(entry), int(fields[19]))] = int(fields[1])
     return table
 
 
 def pss_kib(pid: int) -> int:
-    """Proportional set size of one process in KiB, shared pages divided by their sharers; 0 when it is gone or is a zombie."""
+    """
+    Proportional set size of one process in KiB, shared pages divided by their sharers; 0 when it is gone or is a
+    zombie.
+    """
     try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -122,7 +130,9 @@ class ProcessGroup:
         return sum(pss_kib(pid) for pid in self.pids()) / 1024
 
     def measure(self, fn: Callable[[], T]) -> tuple[T, Usage]:
-        """Run ``fn`` and say what the group used meanwhile; what ``fn`` uses counts only if its process is in the group."""
+        """
+        Run ``fn`` and say what the group used meanwhile; what ``fn`` uses counts only if its process is in the group.
+        """
         first_s = {process: cpu_s(process.pid) or 0.0 for process in self._look()}
         last_s = dict(first_s)
         finished = threading.Event()

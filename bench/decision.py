@@ -1,9 +1,10 @@
 """
 What a decision costs: ``python -m bench.decision --json``.
 
-On the arrays of the policy, without network: one placement (weigh, take the slot, and give it back at the end) among N GPU instances that
-each train and run functions, with 8 and with 100 revisions. The paper (section VIII-B): 10 us at 8, below 1,000 us at 1,024, 100 us with
-a sample. Medians over rounds, smallest of repetitions: what the code costs, not what the machine does beside it.
+On the arrays of the policy, without network: one placement (weigh, take the slot, and give it back at the end) among N
+GPU instances that each train and run functions, with 8 and with 100 revisions. The paper (section VIII-B): 10 us at 8,
+below 1,000 us at 1,024, 100 us with a sample. Medians over rounds, smallest of repetitions: what the code costs, not
+what the machine does beside it.
 
 ============================== ==================================================================================================
 figure                         microseconds
@@ -32,7 +33,14 @@ from scheduler.leader.tables import ArrayTable
 from scheduler.policy import kernel
 from scheduler.policy.cluster import Batch
 from scheduler.policy.engine import Engine
-from scheduler.policy.events import Event, FunctionKnown, GpuReported, InvocationArrived, InvocationSettled, TableUpdated
+from scheduler.policy.events import (
+    Event,
+    FunctionKnown,
+    GpuReported,
+    InvocationArrived,
+    InvocationSettled,
+    TableUpdated,
+)
 from scheduler.policy.knobs import Knobs, preset
 from smore.domain.function import FunctionSpec, Profile
 from smore.redis.degradation import PlaceTable, Table
@@ -51,21 +59,35 @@ def table() -> ArrayTable:
         return random.uniform(0.005, 0.02, shape).astype("<f8").tobytes()
 
     place = PlaceTable(
-        device=DEVICE, sharing_mode=MODE, trainings=[f"t{i}/s/training/8" for i in range(TRAININGS)],
-        functions=[f"f{i}/s/function/1" for i in range(MODELS)], training=raw(TRAININGS, MODELS), training_upper=raw(TRAININGS, MODELS),
-        function=raw(TRAININGS, MODELS), function_upper=raw(TRAININGS, MODELS), function_on_function=raw(MODELS, MODELS),
-        function_on_function_upper=raw(MODELS, MODELS), measured=bytes(TRAININGS * MODELS), solo_s=raw(MODELS), usage_gain=raw(MODELS),
-        degradation=raw(MODELS), weights=[],
-    )  # fmt: skip
+        device=DEVICE,
+        sharing_mode=MODE,
+        trainings=[f"t{i}/s/training/8" for i in range(TRAININGS)],
+        functions=[f"f{i}/s/function/1" for i in range(MODELS)],
+        training=raw(TRAININGS, MODELS),
+        training_upper=raw(TRAININGS, MODELS),
+        function=raw(TRAININGS, MODELS),
+        function_upper=raw(TRAININGS, MODELS),
+        function_on_function=raw(MODELS, MODELS),
+        function_on_function_upper=raw(MODELS, MODELS),
+        measured=bytes(TRAININGS * MODELS),
+        solo_s=raw(MODELS),
+        usage_gain=raw(MODELS),
+        degradation=raw(MODELS),
+        weights=[],
+    )
     return ArrayTable(Table(version=1, source="bench", created_at=0.0, places=[place]))
 
 
 def engine(n: int, functions: int, knobs: Knobs, busy: int = 3) -> Engine:
-    """``n`` GPU instances, each with a training and ``busy`` batches of others under way, every revision warm everywhere."""
+    """
+    ``n`` GPU instances, each with a training and ``busy`` batches of others under way, every revision warm everywhere.
+    """
     made = Engine(knobs)
     events: list[Event] = [TableUpdated(table=table())]
     for number in range(functions):
-        profile = Profile(run_s={1: 0.01}, load_s=1.0, memory_mib=100.0, utilisation=0.02, model=f"f{number % MODELS}/s")
+        profile = Profile(
+            run_s={1: 0.01}, load_s=1.0, memory_mib=100.0, utilisation=0.02, model=f"f{number % MODELS}/s"
+        )
         spec = FunctionSpec(entrypoint="m:C", max_warm=8, max_batch=1, deadline_s=60.0, profile=profile)
         events.append(FunctionKnown(function=f"p/f{number}", revision=1, spec=spec))
     warm = [(f"p/f{number}", 1, 8) for number in range(functions)]
@@ -81,15 +103,34 @@ def engine(n: int, functions: int, knobs: Knobs, busy: int = 3) -> Engine:
 
 def report(row: int, warm: Sequence[tuple[str, int, int]]) -> GpuReported:
     return GpuReported(
-        gpu=f"g{row}", boot="b", at=NOW, slots=8, memory_total=80_000.0, memory_used=1_000.0, memory_idle=0.0, utilisation=0.3,
-        function_utilisation=0.0, jobs=1, warm=warm, device=DEVICE, sharing_mode=MODE, workloads=[f"t{row % TRAININGS}/s/training/8"],
-    )  # fmt: skip
+        gpu=f"g{row}",
+        boot="b",
+        at=NOW,
+        slots=8,
+        memory_total=80_000.0,
+        memory_used=1_000.0,
+        memory_idle=0.0,
+        utilisation=0.3,
+        function_utilisation=0.0,
+        jobs=1,
+        warm=warm,
+        device=DEVICE,
+        sharing_mode=MODE,
+        workloads=[f"t{row % TRAININGS}/s/training/8"],
+    )
 
 
 def batch(row: int, column: int, kind: int, id_: str) -> Batch:
     return Batch(
-        row=row, column=column, kind=kind, run_s=0.01, start_at=NOW, deadline_at=NOW + 60.0, expected_end_at=NOW + 0.01, members={id_: 1}
-    )  # fmt: skip
+        row=row,
+        column=column,
+        kind=kind,
+        run_s=0.01,
+        start_at=NOW,
+        deadline_at=NOW + 60.0,
+        expected_end_at=NOW + 0.01,
+        members={id_: 1},
+    )
 
 
 def microseconds(action: Callable[[], object], seconds: float = 0.4) -> float:
@@ -150,10 +191,15 @@ def one_in_eight(made: Engine) -> None:
 def arrivals(count: int, start: int, now: float) -> list[Event]:
     return [
         InvocationArrived(
-            function=f"p/f{number % 8}", revision=1, id=f"{start + number:08d}", attempt=0, arrival_at=now, deadline_at=now + 60.0
+            function=f"p/f{number % 8}",
+            revision=1,
+            id=f"{start + number:08d}",
+            attempt=0,
+            arrival_at=now,
+            deadline_at=now + 60.0,
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def through(made: Engine, count: int) -> Callable[[], object]:
@@ -189,7 +235,9 @@ def main(arguments: Sequence[str]) -> int:
     made = engine(8, 8, product, busy=0)
     figures["event_us_8"] = microseconds(through(made, 1))
     for row in range(8):
-        made.cluster.report(replace(report(row, [(f"p/f{number}", 1, 64) for number in range(8)]), slots=64), made.columns)
+        made.cluster.report(
+            replace(report(row, [(f"p/f{number}", 1, 64) for number in range(8)]), slots=64), made.columns
+        )
     figures["round100_us"] = microseconds(through(made, 100))
     one = through(made, 1)
     figures["single100_us"] = 100 * microseconds(one)

@@ -73,7 +73,9 @@ def small_disk(folder: Path) -> Iterator[Disk]:
     with image.open("wb") as file:
         file.truncate(SIZE_MIB << 20)
     # Nothing kept back for root, and the tables written now: what is measured later is the platform's writing.
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image)], check=True)
+    subprocess.run(
+        ["mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image)], check=True
+    )
     subprocess.run(["mount", "-o", "loop", str(image), str(root)], check=True)
     try:
         yield Disk(root)

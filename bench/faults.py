@@ -100,12 +100,19 @@ class Faults:
             ("schedulers and workers", lambda: [*self.schedulers(), *self.workers()], 8.0),
             ("redis", lambda: [self.pid("redis")], 9.0),
         ]
-        faults += [Fault(name=f"freeze {name}", strike=self._freezing(pids, seconds), times=2) for name, pids, seconds in frozen]
+        faults += [
+            Fault(name=f"freeze {name}", strike=self._freezing(pids, seconds), times=2)
+            for name, pids, seconds in frozen
+        ]
         faults += [
             Fault(name="freeze zygotes, kill runners", strike=self._zygotes_frozen, times=2),
             Fault(name="freeze postgres", strike=self._freezing(self.backends, 14.0)),
             Fault(name="redis out of memory", strike=lambda: self._refusing("maxmemory", "1mb", 6.0), times=2, quick=1),
-            Fault(name="redis refuses every write", strike=lambda: self._refusing("min-replicas-to-write", "1", 6.0), times=2),
+            Fault(
+                name="redis refuses every write",
+                strike=lambda: self._refusing("min-replicas-to-write", "1", 6.0),
+                times=2,
+            ),
             Fault(name="redis away", strike=lambda: self._away("redis", 10.0)),
             Fault(name="postgres away", strike=lambda: self._away("postgres", 30.0)),
             Fault(name="postgres connections taken", strike=self._connections_taken),
@@ -121,7 +128,7 @@ class Faults:
         ]
         return faults
 
-    # ---- who is there -------------------------------------------------------------------------------------------------------------------
+    # ---- who is there ------------------------------------------------------------------------------------------------
 
     def pid(self, name: str) -> int:
         found = local.pid(self._home, name)
@@ -165,7 +172,9 @@ class Faults:
     def runners(self) -> list[int]:
         """Those of the function under load, at least one."""
         reports = Fleet(self._redis, self._prefix).reports()
-        found = [one.pid for report in reports for one in report.warm if one.function == f"default/{LOADED}" and one.pid]
+        found = [
+            one.pid for report in reports for one in report.warm if one.function == f"default/{LOADED}" and one.pid
+        ]
         if not found:
             raise LookupError("no warm instance of the function is reported")
         return found
@@ -176,7 +185,7 @@ class Faults:
     def trainings(self) -> set[int]:
         return {job.pid for report in Fleet(self._redis, self._prefix).reports() for job in report.jobs if job.pid}
 
-    # ---- what is done to them -----------------------------------------------------------------------------------------------------------
+    # ---- what is done to them ----------------------------------------------------------------------------------------
 
     def _killing(self, pids: Pids) -> Callable[[], Awaitable[None]]:
         async def strike() -> None:
@@ -306,12 +315,17 @@ class Faults:
 
     async def _invoke(self, function: str, value: object) -> None:
         """It must be the only one that suffers."""
-        await self._send("POST", f"/v1/functions/{function}/invocations", json={"input": value}, headers={"Prefer": "respond-async"})
+        await self._send(
+            "POST", f"/v1/functions/{function}/invocations", json={"input": value}, headers={"Prefer": "respond-async"}
+        )
 
     async def _deploying(self) -> None:
         self._sent += 1
         names = [f"new-{self._sent}-{number}" for number in range(3)]
-        deploys = [asyncio.create_task(self._send("PUT", f"/v1/functions/{name}", json=_function(name), timeout=60)) for name in names]
+        deploys = [
+            asyncio.create_task(self._send("PUT", f"/v1/functions/{name}", json=_function(name), timeout=60))
+            for name in names
+        ]
         await asyncio.sleep(0.3)
         for pid in (self.leader(), self.pid("worker-cpu0")):
             os.kill(pid, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """
 The functions under load, for both sides: the same networks run in SMore's runners and in the peer's worker.
 
-torch is imported where a network is built, so that a process which only echoes does not pay for it. ``python -m bench.functions``
-prints what they cost with no platform around them.
+torch is imported where a network is built, so that a process which only echoes does not pay for it. ``python -m
+bench.functions`` prints what they cost with no platform around them.
 """
 
 import json
@@ -21,7 +21,10 @@ Network = Callable[[list[float]], list[float]]
 
 
 def build_conv() -> Network:
-    """Four convolutions over 1x3x224x224, about 2.7 ms on one core. Seeded weights; the input is built from its value here."""
+    """
+    Four convolutions over 1x3x224x224, about 2.7 ms on one core. Seeded weights; the input is built from its value
+    here.
+    """
     import torch
     from torch import nn
 
@@ -42,7 +45,10 @@ def build_conv() -> Network:
 
 
 def build_mlp() -> Network:
-    """Five Linear(2048) and a head, about 4 ms for one row and 9 ms for eight: reading the weights is the cost, as on a GPU."""
+    """
+    Five Linear(2048) and a head, about 4 ms for one row and 9 ms for eight: reading the weights is the cost, as on a
+    GPU.
+    """
     import torch
     from torch import nn
 
@@ -55,7 +61,9 @@ def build_mlp() -> Network:
 
     def run(values: list[float]) -> list[float]:
         with torch.inference_mode():
-            found: list[float] = network(torch.tensor(values).reshape(-1, 1).expand(-1, 2048).contiguous())[:, 0].tolist()
+            found: list[float] = network(torch.tensor(values).reshape(-1, 1).expand(-1, 2048).contiguous())[
+                :, 0
+            ].tolist()
             return found
 
     return run
@@ -72,8 +80,10 @@ class Mirror(Handler):
     """Tensors of three kinds, answered as they came: what is tried is the door, not the function."""
 
     example: ClassVar[Any] = {
-        "numbers": np.zeros((1, 2), np.float32), "counts": np.zeros((1, 1), np.int64), "texts": np.array([[b"a"]], object),
-    }  # fmt: skip
+        "numbers": np.zeros((1, 2), np.float32),
+        "counts": np.zeros((1, 1), np.int64),
+        "texts": np.array([[b"a"]], object),
+    }
 
     def predict(self, inputs: Any) -> Any:
         return inputs
@@ -111,7 +121,10 @@ class Mlp(_Value):
 
 
 def _in_a_child(measure: Callable[[], float]) -> float:
-    """What ``measure`` finds in a fresh fork of this process: nothing of it is warm, as in a runner that has just been forked."""
+    """
+    What ``measure`` finds in a fresh fork of this process: nothing of it is warm, as in a runner that has just been
+    forked.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -125,7 +138,8 @@ def _in_a_child(measure: Callable[[], float]) -> float:
 
 
 def _deepfm_load_s() -> float:
-    # As long as the platform's cold starts are apart: a virtual machine takes back memory that lies free, and hands it out slowly again.
+    # As long as the platform's cold starts are apart: a virtual machine takes back memory that lies free, and hands it
+    # out slowly again.
     time.sleep(2.0)
     began = time.perf_counter()
     from zoo.deepfm import Function
@@ -140,8 +154,8 @@ def bare() -> dict[str, float]:
     """
     The networks in this process with no platform around them.
 
-    ``conv_ms``: median run of conv, milliseconds. ``deepfm_load_s``: loading the zoo's DeepFM and its first run, seconds, in a fork of a
-    process that has torch.
+    ``conv_ms``: median run of conv, milliseconds. ``deepfm_load_s``: loading the zoo's DeepFM and its first run,
+    seconds, in a fork of a process that has torch.
     """
     import torch
 

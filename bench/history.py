@@ -1,14 +1,16 @@
 """
 What the history costs and how fast it is read when it is large.
 
-``python -m bench.history --rows 10000000 --json`` makes so many invocations in SQL, with their executions, decisions, minutes and totals,
-spread over fourteen days, forty functions and four projects, in a Postgres and a Redis of its own in a temporary home. The tables and the
-indices are the migrations'. Then it starts the gateway and asks each route of the history over HTTP, with other invocations, functions and
-pages every time; writes through the recorder beside what is there; and has retention delete the oldest hundredth.
+``python -m bench.history --rows 10000000 --json`` makes so many invocations in SQL, with their executions, decisions,
+minutes and totals, spread over fourteen days, forty functions and four projects, in a Postgres and a Redis of its own
+in a temporary home. The tables and the indices are the migrations'. Then it starts the gateway and asks each route of
+the history over HTTP, with other invocations, functions and pages every time; writes through the recorder beside what
+is there; and has retention delete the oldest hundredth.
 
-Figures: ``<route>_p50_ms``, ``<route>_p95_ms``, ``worst_p95_ms``; ``bytes_per_invocation`` (all tables and indices over the invocations);
-``recorder_rows_per_s`` and ``recorder_invocations_per_s``; ``retain_rows_per_s`` and ``retain_chunk_max_s`` (invocations that are deleted
-with their executions, and the longest transaction of it); ``backfill_s``: what migration 0011 takes to count what is there.
+Figures: ``<route>_p50_ms``, ``<route>_p95_ms``, ``worst_p95_ms``; ``bytes_per_invocation`` (all tables and indices over
+the invocations); ``recorder_rows_per_s`` and ``recorder_invocations_per_s``; ``retain_rows_per_s`` and
+``retain_chunk_max_s`` (invocations that are deleted with their executions, and the longest transaction of it);
+``backfill_s``: what migration 0011 takes to count what is there.
 """
 
 import argparse
@@ -59,9 +61,10 @@ JOB_WINDOWS_S: Final = 10
 #: Says in a folder what its database was filled with.
 MADE: Final = "made.json"
 
-# --- rows made in SQL ---------------------------------------------------------------------------------------------------------------------
+# ---- rows made in SQL ------------------------------------------------------------------------------------------------
 
-#: Numbers g in [low, high] to invocations: all is a function of g, so that each table is made by itself. u(k) is uniform in [0, 1).
+#: Numbers g in [low, high] to invocations: all is a function of g, so that each table is made by itself. u(k) is
+#: uniform in [0, 1).
 _BASE = """
 WITH drawn AS (
     SELECT g, %(begin)s + (g * %(step)s)::bigint AS arrival, (hashint8(g * 8 + 1)::bigint & 65535) / 65536.0 AS u1,
@@ -164,7 +167,9 @@ class Maker:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             indices = {table: _without_indices(connection, table) for table in _TABLES}
         with ThreadPoolExecutor(2) as pool:
-            for done in [pool.submit(self._table, table, statement, indices[table]) for table, statement in _TABLES.items()]:
+            for done in [
+                pool.submit(self._table, table, statement, indices[table]) for table, statement in _TABLES.items()
+            ]:
                 done.result()
         span = {"begin": self._begin, "end": self._now, "gpus": GPUS, "job": self._job, "device": self._device}
         self._execute(_JOB_WINDOWS, span | {"every": JOB_WINDOWS_S})
@@ -202,18 +207,21 @@ def _without_indices(connection: "psycopg.Connection[Any]", table: str) -> list[
     """Drop the indices of a table, which are made faster afterwards. Returns the statements that bring them back."""
     statements = []
     keys = connection.execute(
-        "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'p'", (table,)
+        "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'p'",
+        (table,),
     ).fetchall()
     for name, definition in keys:
         connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
         statements.append(f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}")
-    for name, definition in connection.execute("SELECT indexname, indexdef FROM pg_indexes WHERE tablename = %s", (table,)).fetchall():
+    for name, definition in connection.execute(
+        "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = %s", (table,)
+    ).fetchall():
         connection.execute(f"DROP INDEX {name}")
         statements.append(definition)
     return statements
 
 
-# --- what is measured ---------------------------------------------------------------------------------------------------------------------
+# ---- what is measured ------------------------------------------------------------------------------------------------
 
 
 def percentile(seconds: Sequence[float], share: float) -> float:
@@ -224,11 +232,14 @@ def percentile(seconds: Sequence[float], share: float) -> float:
 
 
 class Asker:
-    """Asks the gateway, one request after the other, as two callers: one of the busiest project, one of the smallest."""
+    """
+    Asks the gateway, one request after the other, as two callers: one of the busiest project, one of the smallest.
+    """
 
     def __init__(self, url: str, keys: dict[str, str], times: int, seed: int = 0) -> None:
         self._http = {
-            project: httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60) for project, key in keys.items()
+            project: httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60)
+            for project, key in keys.items()
         }
         self._times, self._random = times, random.Random(seed)
 
@@ -276,7 +287,8 @@ def _routes(asker: Asker, ids: Sequence[str], small: Sequence[str], job: str) ->
     figures |= asker.measure("list_failed", lambda draw: f"{listed}&state=failed&cursor={draw.choice(ids)}")
     figures |= asker.measure("list_running", lambda _: f"{listed}&state=running")
     figures |= asker.measure(
-        "list_function_cancelled", lambda draw: f"{listed}&function={function(draw)}&state=cancelled&cursor={draw.choice(ids)}"
+        "list_function_cancelled",
+        lambda draw: f"{listed}&function={function(draw)}&state=cancelled&cursor={draw.choice(ids)}",
     )
     figures |= asker.measure("list_unknown_function", lambda _: f"{listed}&function=never-called")
     figures |= asker.measure("list_small_project", lambda draw: f"{listed}&cursor={draw.choice(small)}", "small")
@@ -297,15 +309,35 @@ def _recorder(config: Settings, invocations: int) -> dict[str, float]:
     engine = make_engine(config.postgres.url, "bench")
     name, now = f"{PREFIX}ev", time.time_ns() // 1000
     candidate = {
-        "gpu": "cpu0", "warm": True, "delay_s": 0.0, "run_s": 0.02, "finish_at": now / 1e6, "impact": 0.4, "function_degradation": 0.0421,
-        "function_degradation_upper": 0.0613, "training_degradation": 0.0132, "training_degradation_upper": 0.0187, "known": True,
+        "gpu": "cpu0",
+        "warm": True,
+        "delay_s": 0.0,
+        "run_s": 0.02,
+        "finish_at": now / 1e6,
+        "impact": 0.4,
+        "function_degradation": 0.0421,
+        "function_degradation_upper": 0.0613,
+        "training_degradation": 0.0132,
+        "training_degradation_upper": 0.0187,
+        "known": True,
         "refusal": None,
-    }  # fmt: skip
+    }
     decision = json.dumps(
-        {"v": 1, "policy": "smore-product", "table": 3, "seed": 0, "priority": 1.5, "schedule_us": 200, "refused": {}, "shadow": None,
-         "candidates": [candidate, candidate | {"gpu": "cpu1"}]}
-    )  # fmt: skip
-    meta = json.dumps({"run_ms": 20.0, "batch": 1, "rows": 1, "co": [], "jobs": ["j"], "device": "d", "sharing_mode": "time-slice"})
+        {
+            "v": 1,
+            "policy": "smore-product",
+            "table": 3,
+            "seed": 0,
+            "priority": 1.5,
+            "schedule_us": 200,
+            "refused": {},
+            "shadow": None,
+            "candidates": [candidate, candidate | {"gpu": "cpu1"}],
+        }
+    )
+    meta = json.dumps(
+        {"run_ms": 20.0, "batch": 1, "rows": 1, "co": [], "jobs": ["j"], "device": "d", "sharing_mode": "time-slice"}
+    )
     recorder = Recorder(engine, client, PREFIX)
     for low in range(0, invocations, 1000):
         pipe = client.pipeline(transaction=False)
@@ -315,10 +347,27 @@ def _recorder(config: Settings, invocations: int) -> dict[str, float]:
                 stream.Arrived(1, function, 1, id_, at, at + 250_000, 1, "", "k", ""),
                 stream.Dispatched(1, function, "cpu0", at + 1000, [(id_, 1)], decision),
                 stream.Settled(
-                    1, function, 1, id_, 1, 1, "succeeded", "ok", "cpu0", at, at + 250_000, at + 1000, at + 2000, at + 22_000, 1, "k", "",
-                    200, meta,
+                    1,
+                    function,
+                    1,
+                    id_,
+                    1,
+                    1,
+                    "succeeded",
+                    "ok",
+                    "cpu0",
+                    at,
+                    at + 250_000,
+                    at + 1000,
+                    at + 2000,
+                    at + 22_000,
+                    1,
+                    "k",
+                    "",
+                    200,
+                    meta,
                 ),
-            ):  # fmt: skip
+            ):
                 pipe.xadd(name, {"e": stream.encode(event)})
         pipe.execute()
     begin, entries = time.perf_counter(), 0
@@ -334,7 +383,9 @@ def _recorder(config: Settings, invocations: int) -> dict[str, float]:
 def _retention(dsn: str, rows: int) -> dict[str, float]:
     """The oldest hundredth out, as the hourly task does it."""
     with psycopg.connect(dsn) as connection:
-        found = connection.execute("SELECT arrival_at FROM invocations ORDER BY arrival_at OFFSET %s LIMIT 1", (rows // 100,)).fetchone()
+        found = connection.execute(
+            "SELECT arrival_at FROM invocations ORDER BY arrival_at OFFSET %s LIMIT 1", (rows // 100,)
+        ).fetchone()
         assert found is not None
         before = found[0]
     statements = list(history.rows_before(before))
@@ -353,7 +404,7 @@ def _retention(dsn: str, rows: int) -> dict[str, float]:
     return {"retain_rows_per_s": deleted / spent, "retain_chunk_max_s": max(chunks)}
 
 
-# --- the run ------------------------------------------------------------------------------------------------------------------------------
+# ---- the run ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -361,9 +412,12 @@ def _gateway(home: Path, urls: ServerUrls) -> Iterator[str]:
     """The real gateway in a process of its own; its URL."""
     port = _free_port()
     env = os.environ | {
-        "SMORE_HOME": str(home), "SMORE_REDIS__URL": urls.redis_url, "SMORE_POSTGRES__URL": urls.postgres_url,
-        "SMORE_API__PORT": str(port), "PYTHONPATH": str(ROOT),
-    }  # fmt: skip
+        "SMORE_HOME": str(home),
+        "SMORE_REDIS__URL": urls.redis_url,
+        "SMORE_POSTGRES__URL": urls.postgres_url,
+        "SMORE_API__PORT": str(port),
+        "PYTHONPATH": str(ROOT),
+    }
     with open(home / "gateway.log", "wb") as log:
         child = subprocess.Popen([sys.executable, "-m", "api.app"], env=env, cwd=ROOT, stdout=log, stderr=log)
         try:
@@ -419,7 +473,9 @@ def _make(rows: int, folder: Path) -> dict[str, Any]:
 
 
 def run(rows: int, times: int, folder: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """Figures, and bytes per invocation by table (indices included). A folder that was filled before is measured as it is."""
+    """
+    Figures, and bytes per invocation by table (indices included). A folder that was filled before is measured as it is.
+    """
     made = json.loads((folder / MADE).read_text()) if (folder / MADE).exists() else _make(rows, folder)
     rows, job, key = made["rows"], made["job"], (folder / "key").read_text().strip()
     # From here on as it is run: what is written is synced.
@@ -444,9 +500,12 @@ def run(rows: int, times: int, folder: Path) -> tuple[dict[str, float], dict[str
         figures["worst_p95_ms"] = max(value for name, value in figures.items() if name.endswith("_p95_ms"))
         figures |= _recorder(config, 30_000) | _retention(dsn, rows)
     figures |= {
-        "rows": rows, "bytes_per_invocation": size.file_bytes / rows, "measured_share_of_files": size.bytes / size.file_bytes,
-        "made_s": made["made_s"], "backfill_s": made["backfill_s"],
-    }  # fmt: skip
+        "rows": rows,
+        "bytes_per_invocation": size.file_bytes / rows,
+        "measured_share_of_files": size.bytes / size.file_bytes,
+        "made_s": made["made_s"],
+        "backfill_s": made["backfill_s"],
+    }
     return figures, tables
 
 
@@ -454,13 +513,18 @@ def _some(project: str, rows: int) -> tuple[str, tuple[str, float]]:
     """A few thousand ids of a project out of all days."""
     share = min(100.0, 100.0 * 40_000 / rows) if project == "default" else 100.0
     return (
-        f"SELECT id FROM invocations TABLESAMPLE BERNOULLI ({share}) REPEATABLE (1) WHERE project = %s AND %s >= 0 LIMIT 4000",  # noqa: S608
+        (
+            f"SELECT id FROM invocations TABLESAMPLE BERNOULLI ({share}) REPEATABLE (1) WHERE project = %s AND %s >= 0"
+            " LIMIT 4000"
+        ),
         (project, share),
     )
 
 
 def _config(urls: ServerUrls) -> Settings:
-    return Settings(redis=RedisSettings(url=urls.redis_url, prefix=PREFIX), postgres=PostgresSettings(url=urls.postgres_url))
+    return Settings(
+        redis=RedisSettings(url=urls.redis_url, prefix=PREFIX), postgres=PostgresSettings(url=urls.postgres_url)
+    )
 
 
 def _dsn(urls: ServerUrls) -> str:
@@ -472,7 +536,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--rows", type=int, default=10_000_000, help="invocations")
     parser.add_argument("--times", type=int, default=200, help="answers of each route")
-    parser.add_argument("--home", type=Path, help="a folder that is kept, and measured again as it is when it was filled before")
+    parser.add_argument(
+        "--home", type=Path, help="a folder that is kept, and measured again as it is when it was filled before"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="smore-history-") as folder:
         figures, tables = run(options.rows, options.times, options.home or Path(folder))

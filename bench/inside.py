@@ -51,7 +51,9 @@ def may(kind: int) -> bool:
 def child() -> str:
     """What a process that it starts is told by CUDA, or why there is none."""
     try:
-        done = subprocess.run([sys.executable, "-S", "-c", CHILD], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", CHILD], capture_output=True, text=True, timeout=30, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return type(error).__name__
     return done.stdout.strip() or (done.stderr.strip().splitlines() or ["nothing"])[-1]

@@ -1,9 +1,10 @@
 """
 Runs a command within a time and leaves nothing of it behind: ``python -m bench.keeper SECONDS COMMAND...``.
 
-When the time is over, or SIGTERM comes, the command's process group is asked to end and killed :data:`GRACE_S` later. However it ended,
-whatever it has started dies then, in sessions of its own too: a platform's supervisor and its trainings would hold the device. Ends with
-the command's status, with :data:`CUT` where the time was over. Standard library alone.
+When the time is over, or SIGTERM comes, the command's process group is asked to end and killed :data:`GRACE_S` later.
+However it ended, whatever it has started dies then, in sessions of its own too: a platform's supervisor and its
+trainings would hold the device. Ends with the command's status, with :data:`CUT` where the time was over. Standard
+library alone.
 """
 
 import contextlib
@@ -38,7 +39,8 @@ def _stop(*_: object) -> None:
 def main(words: Sequence[str]) -> int:
     parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
-    # Orphans of the command become our children, so they are found. A parent that is killed takes us, and so the command, with it.
+    # Orphans of the command become our children, so they are found. A parent that is killed takes us, and so the
+    # command, with it.
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, _stop)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

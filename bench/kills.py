@@ -1,16 +1,17 @@
 """
 Nothing kills it: faults under load, and what became of every invocation.
 
-``python -m bench.kills --json`` starts a platform of its own (strict durability) in a temporary home, on a small disk of its own where the
-machine allows one, keeps a load that two cores bear, and strikes it with every fault of :meth:`bench.faults.Faults.matrix`; ``--quick``
-with a chosen few, ``--only`` with those whose name matches.
+``python -m bench.kills --json`` starts a platform of its own (strict durability) in a temporary home, on a small disk
+of its own where the machine allows one, keeps a load that two cores bear, and strikes it with every fault of
+:meth:`bench.faults.Faults.matrix`; ``--quick`` with a chosen few, ``--only`` with those whose name matches.
 
-Figures: ``lost`` = accepted and not terminal 60 s after the load ended; ``doubled`` = terminal events of an invocation beyond one, plus
-synchronous answers that differ from the stored result, plus idempotency keys with two invocations; ``executed_twice`` = runs beyond one
-(execution is at least once); ``jobs_killed`` = trainings that stopped iterating at a fault; ``status_500`` = answers 500 to anybody;
-``recovery_s.<fault>``, the longest of that fault's strikes: from the fault's end (killed, continued, space given back, started again)
-to the first answer to a probe sent after it. A probe is a synchronous invocation of a few milliseconds, sent every 100 ms and given up
-after 500 ms. Where a fault ends with ``smore up``, it ends when that returns.
+Figures: ``lost`` = accepted and not terminal 60 s after the load ended; ``doubled`` = terminal events of an invocation
+beyond one, plus synchronous answers that differ from the stored result, plus idempotency keys with two invocations;
+``executed_twice`` = runs beyond one (execution is at least once); ``jobs_killed`` = trainings that stopped iterating at
+a fault; ``status_500`` = answers 500 to anybody; ``recovery_s.<fault>``, the longest of that fault's strikes: from the
+fault's end (killed, continued, space given back, started again) to the first answer to a probe sent after it. A probe
+is a synchronous invocation of a few milliseconds, sent every 100 ms and given up after 500 ms. Where a fault ends with
+``smore up``, it ends when that returns.
 """
 
 import argparse
@@ -43,7 +44,8 @@ from smore.process.settings import Settings
 from smore.redis.fleet import stream_entries
 from smore.tracking.ring import TrackReader
 
-#: Requests a second, and how long a batch of them sleeps: about twenty are in flight, and the cores have time for the probes.
+#: Requests a second, and how long a batch of them sleeps: about twenty are in flight, and the cores have time for the
+#: probes.
 RATE: Final = 60.0
 NAP_S: Final = 0.3
 PROBE_EVERY_S: Final = 0.1
@@ -83,7 +85,9 @@ class Sent:
 
     @property
     def accepted(self) -> bool:
-        """Whether the platform answers for it: it was told as done, as queued, or as going on behind a wait that ended."""
+        """
+        Whether the platform answers for it: it was told as done, as queued, or as going on behind a wait that ended.
+        """
         return bool(self.id) and self.status in (200, 202, 504)
 
 
@@ -97,7 +101,9 @@ class Strike:
 
 
 class Probe(threading.Thread):
-    """Asks whether the platform serves, every 100 ms, in a thread of its own: nothing that the benchmark does delays it."""
+    """
+    Asks whether the platform serves, every 100 ms, in a thread of its own: nothing that the benchmark does delays it.
+    """
 
     def __init__(self, url: str, key: str, answers: Answers) -> None:
         super().__init__(daemon=True)
@@ -115,7 +121,11 @@ class Probe(threading.Thread):
     async def _run(self) -> None:
         limits = httpx.Limits(max_connections=20, max_keepalive_connections=5)
         async with httpx.AsyncClient(
-            base_url=self._url, headers=self._headers, timeout=PROBE_PATIENCE_S, limits=limits, event_hooks={"response": [self._answers]}
+            base_url=self._url,
+            headers=self._headers,
+            timeout=PROBE_PATIENCE_S,
+            limits=limits,
+            event_hooks={"response": [self._answers]},
         ) as http:
             running: set[asyncio.Task[None]] = set()
             due = time.monotonic()
@@ -143,14 +153,20 @@ class Probe(threading.Thread):
 
 
 class Load:
-    """Open loop at a fixed rate: 60 % synchronous, 30 % asynchronous, 10 % with an Idempotency-Key and repeated until answered."""
+    """
+    Open loop at a fixed rate: 60 % synchronous, 30 % asynchronous, 10 % with an Idempotency-Key and repeated until
+    answered.
+    """
 
     def __init__(self, url: str, key: str, tally: Path, answers: Answers, rate: float = RATE) -> None:
         self._rate = rate
         self._http = httpx.AsyncClient(
-            base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=45.0, event_hooks={"response": [answers]},
+            base_url=url,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=45.0,
+            event_hooks={"response": [answers]},
             limits=httpx.Limits(max_connections=4000, max_keepalive_connections=100),
-        )  # fmt: skip
+        )
         self._tally = str(tally)
         self.sent: list[Sent] = []
         self.in_flight = 0
@@ -257,7 +273,7 @@ class Bench:
         self.jobs_killed = 0
         self.job_ids: list[str] = []
 
-    # ---- one strike ---------------------------------------------------------------------------------------------------------------------
+    # ---- one strike --------------------------------------------------------------------------------------------------
 
     def iterations(self) -> dict[str, int]:
         return {job: TrackReader(str(self.home / "run" / "jobs" / f"{job}.track")).count for job in self.job_ids}
@@ -282,12 +298,15 @@ class Bench:
         history = f"   history {history_s:5.2f} s" if history_s is not None else ""
         failed = sum(self.answers.failed.values())
         progress(
-            f"{len(self.strikes):3d} {fault.name:34} recovery {recovery:6.2f} s   in flight {in_flight:4d}   jobs stopped {len(stopped)}"
-            f"   answers 500: {failed}{history}"
+            f"{len(self.strikes):3d} {fault.name:34} recovery {recovery:6.2f} s   in flight {in_flight:4d}   jobs"
+            f" stopped {len(stopped)}   answers 500: {failed}{history}"
         )
 
     async def settled(self) -> None:
-        """Wait until probes are answered one after the other and nothing is imported any more: each fault finds a whole platform."""
+        """
+        Wait until probes are answered one after the other and nothing is imported any more: each fault finds a whole
+        platform.
+        """
         until = time.monotonic() + SETTLED_S
         while time.monotonic() < until:
             answered, worked_s = len(self.probe.successes), await asyncio.to_thread(self.faults.importing_s)
@@ -302,7 +321,11 @@ class Bench:
         while last is not None and time.monotonic() - since < GIVEN_UP_S:
             with contextlib.suppress(httpx.HTTPError):
                 listed = await self.load.get(f"/v1/invocations?function={LOADED}&limit=1")
-                if listed.status_code == 200 and listed.json()["invocations"] and listed.json()["invocations"][0]["id"] >= last.id:
+                if (
+                    listed.status_code == 200
+                    and listed.json()["invocations"]
+                    and listed.json()["invocations"][0]["id"] >= last.id
+                ):
                     break
             await asyncio.sleep(0.1)
         return time.monotonic() - since
@@ -317,8 +340,8 @@ class Bench:
 
 async def account(load: Load, ends: Counter[str], ran: Counter[int]) -> dict[str, float]:
     """
-    What became of every invocation, at most 60 s after the load ended. ``ends``: how often each ended, by the event stream; ``ran``: how
-    often each number was executed.
+    What became of every invocation, at most 60 s after the load ended. ``ends``: how often each ended, by the event
+    stream; ``ran``: how often each number was executed.
     """
     accepted = [one for one in load.sent if one.accepted]
     states = {one.id: one.state for one in accepted if one.status == 200}
@@ -333,7 +356,9 @@ async def account(load: Load, ends: Counter[str], ran: Counter[int]) -> dict[str
     until = time.monotonic() + 60
     while True:
         found = await asyncio.gather(*(ask(f"/v1/invocations/{id_}") for id_ in open_))
-        ended = {id_: said["state"] for id_, said in zip(open_, found, strict=True) if said and said["state"] in TERMINAL}
+        ended = {
+            id_: said["state"] for id_, said in zip(open_, found, strict=True) if said and said["state"] in TERMINAL
+        }
         states |= ended
         open_ = [id_ for id_ in open_ if id_ not in ended]
         if not open_ or time.monotonic() > until:
@@ -341,7 +366,9 @@ async def account(load: Load, ends: Counter[str], ran: Counter[int]) -> dict[str
         await asyncio.sleep(0.5)
     done = [one for one in accepted if one.status == 200]
     stored = await asyncio.gather(*(ask(f"/v1/invocations/{one.id}/result") for one in done))
-    differing = sum(said is not None and said.get("output") != one.output for one, said in zip(done, stored, strict=True))
+    differing = sum(
+        said is not None and said.get("output") != one.output for one, said in zip(done, stored, strict=True)
+    )
     doubled_ends = sum(count - 1 for count in ends.values() if count > 1)
     doubled_keys = sum(len(one.ids) > 1 for one in load.sent)
     counts = Counter(states.values())
@@ -363,11 +390,15 @@ async def account(load: Load, ends: Counter[str], ran: Counter[int]) -> dict[str
 async def _prepare(bench: Bench) -> None:
     load = bench.load
     spec: dict[str, Any] = {
-        "slo": {"deadline": "40s"}, "batching": {"max_size": 32}, "scaling": {"max_warm": 2}, "retries": {"max_attempts": 6},
-        "limits": {"max_pending": 20000}, "resources": {"gpu_memory": "64MiB"},
+        "slo": {"deadline": "40s"},
+        "batching": {"max_size": 32},
+        "scaling": {"max_warm": 2},
+        "retries": {"max_attempts": 6},
+        "limits": {"max_pending": 20000},
+        "resources": {"gpu_memory": "64MiB"},
         # Sleeping costs a training nothing: what is struck here is no budget.
         "profile": {"run_ms": {1: 300, 32: 300}, "load_ms": 100, "degradation": 0.0},
-    }  # fmt: skip
+    }
     quick = spec | {"profile": {"run_ms": {1: 4, 32: 4}, "load_ms": 100, "degradation": 0.0}}
     functions = {
         LOADED: {**spec, "entrypoint": "bench.tally:Tally"},
@@ -458,7 +489,9 @@ def _place(folder: Path) -> Iterator[tuple[Path, Disk | None]]:
         yield disk.folder / "home", disk
 
 
-def run(quick: bool = False, only: str = "", durability: str = "strict", minutes: float = math.inf) -> tuple[dict[str, float], Bench]:
+def run(
+    quick: bool = False, only: str = "", durability: str = "strict", minutes: float = math.inf
+) -> tuple[dict[str, float], Bench]:
     """Start a platform in a temporary home, strike it, end it. Figures, and the bench with each strike."""
     with (
         tempfile.TemporaryDirectory(prefix="smore-kills-") as folder,
@@ -516,8 +549,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="a few faults, each once")
     parser.add_argument("--only", default="", help="only faults whose name this regular expression finds")
-    parser.add_argument("--durability", choices=("strict", "standard"), default="strict", help="of the platform's Redis")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="no fault begins later than this after the first")
+    parser.add_argument(
+        "--durability", choices=("strict", "standard"), default="strict", help="of the platform's Redis"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="no fault begins later than this after the first"
+    )
     options = parser.parse_args()
     # A terminated run still ends the processes that it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -1,19 +1,22 @@
 """
 Policies compared on the devices at hand: ``smore compare --live``, or ``python -m bench.live --json``.
 
-The preset's functions (models of the zoo) are served beside its trainings by a platform of its own, on CPU partitions of one core each or,
-where the preset's models have the paper's sizes, on the GPUs that NVML finds: as many GPU instances as the preset has. Calibration takes
-every function's time alone and its hop (closed loop of one connection, no training), then starts the trainings and raises the rate, without
-a budget, until fewer than seven in ten deadlines are met. The preset's arrivals, at ``--load`` times the rate that was best, go through
-REST once for each policy and repeat: the platform starts anew with ``SMORE_POLICY__NAME`` and ``SMORE_POLICY__KNOBS``, everything is warm,
-the trainings run and have had a closed window, nothing is learned. The policies follow one another in each repeat, beginning with another
-one each time. A tenth of the time is closed for windows (as in ``bench.overload``), so that one run has its own estimate of the losses.
+The preset's functions (models of the zoo) are served beside its trainings by a platform of its own, on CPU partitions
+of one core each or, where the preset's models have the paper's sizes, on the GPUs that NVML finds: as many GPU
+instances as the preset has. Calibration takes every function's time alone and its hop (closed loop of one connection,
+no training), then starts the trainings and raises the rate, without a budget, until fewer than seven in ten deadlines
+are met. The preset's arrivals, at ``--load`` times the rate that was best, go through REST once for each policy and
+repeat: the platform starts anew with ``SMORE_POLICY__NAME`` and ``SMORE_POLICY__KNOBS``, everything is warm, the
+trainings run and have had a closed window, nothing is learned. The policies follow one another in each repeat,
+beginning with another one each time. A tenth of the time is closed for windows (as in ``bench.overload``), so that one
+run has its own estimate of the losses.
 
-Then the same arrivals, deadlines and policies go through the simulator (``research/compare/live.py``), and it is said how far the
-two agree.
+Then the same arrivals, deadlines and policies go through the simulator (``research/compare/live.py``), and it is said
+how far the two agree.
 
-Figures: ``<metric>.<policy>`` measured, ``simulated.<metric>.<policy>``, ``spearman.<metric>``, ``kendall.<metric>``, ``mae.<metric>`` and
-others as ``research/compare/live_report.py`` names them. On a CPU partition the platform's processes and the client share the cores.
+Figures: ``<metric>.<policy>`` measured, ``simulated.<metric>.<policy>``, ``spearman.<metric>``, ``kendall.<metric>``,
+``mae.<metric>`` and others as ``research/compare/live_report.py`` names them. On a CPU partition the platform's
+processes and the client share the cores.
 """
 
 import argparse
@@ -103,13 +106,19 @@ class Here:
             time.sleep(ALONE_S)
             # The instances of the first half may still be those of a training's first iterations.
             alone = self._utilisation(rig, began + ALONE_S / 2, time.time())
-            schedule = list(zip(trace.arrival_s.tolist(), trace.function.tolist(), trace.deadline_s.tolist(), strict=True))
+            schedule = list(
+                zip(trace.arrival_s.tolist(), trace.function.tolist(), trace.deadline_s.tolist(), strict=True)
+            )
             sent = rig.follow(schedule, trace.duration_s)
             begin = float(sent.due[0]) - trace.arrival_s[0]
             load = os.getloadavg()[0]
             together = self._utilisation(rig, begin, begin + trace.duration_s)
-            ended = self._ended(rig, begin, begin + trace.duration_s + overload.DRAIN_S, int((sent.status == 200).sum()))
-            windows = overload.enough_windows(rig, (begin, begin + trace.duration_s), partial(self._go_on, rig, schedule), MOST_MORE)
+            ended = self._ended(
+                rig, begin, begin + trace.duration_s + overload.DRAIN_S, int((sent.status == 200).sum())
+            )
+            windows = overload.enough_windows(
+                rig, (begin, begin + trace.duration_s), partial(self._go_on, rig, schedule), MOST_MORE
+            )
         return Run(
             status=sent.status,
             latency_s=sent.latency,
@@ -124,8 +133,8 @@ class Here:
 
     def _ended(self, rig: Rig, begin: float, end: float, well: int) -> list[Served]:
         """
-        What the history knows of the invocations that arrived in a span, once it knows all that ended well: it is a second behind, and
-        whoever reads the event stream beside it finds entries gone.
+        What the history knows of the invocations that arrived in a span, once it knows all that ended well: it is a
+        second behind, and whoever reads the event stream beside it finds entries gone.
         """
         engine = make_engine(rig.end.postgres_url, "live")
         try:
@@ -175,7 +184,9 @@ def document(outcome: Outcome, command: str) -> dict[str, Any]:
             "solo_ms": {name: report.rounded(1e3 * seconds) for name, seconds in found.solo_s.items()},
             "hop_ms": report.rounded(1e3 * found.hop_s),
             "capacity_per_s": report.rounded(found.capacity_per_s),
-            "looks": [{"rate_per_s": report.rounded(look.rate_per_s), "met": report.rounded(look.met)} for look in found.looks],
+            "looks": [
+                {"rate_per_s": report.rounded(look.rate_per_s), "met": report.rounded(look.met)} for look in found.looks
+            ],
             "table": found.table is not None,
         },
         drag=report.rounded(outcome.drag),
@@ -188,13 +199,21 @@ def _show(outcome: Outcome) -> None:
     """Two tables and how they agree."""
     columns = list(live_report.COLUMNS)
     wide = max(len(policy) for policy in outcome.plan.policies) + 2
-    for kind, side, more in (("measured", outcome.measured, list(live_report.MEASURED_ONLY)), ("simulated", outcome.simulated, [])):
+    for kind, side, more in (
+        ("measured", outcome.measured, list(live_report.MEASURED_ONLY)),
+        ("simulated", outcome.simulated, []),
+    ):
         found = outcome.intervals(side)
         print(f"{kind:{wide}}" + "".join(f"{name:>16}" for name in (*columns, *more)))
         for policy in outcome.plan.policies:
             cells = (found[f"{name}.{policy}"] for name in (*columns, *more))
-            print(f"{policy:{wide}}" + "".join(f"{100 * one.mean:9.1f} ±{50 * (one.high - one.low):5.1f}" for one in cells))
-    print(f"{'agreement':{wide}}" + "".join(f"{name:>16}" for name in ("spearman", "kendall", "apart", "alike", "error")))
+            print(
+                f"{policy:{wide}}"
+                + "".join(f"{100 * one.mean:9.1f} ±{50 * (one.high - one.low):5.1f}" for one in cells)
+            )
+    print(
+        f"{'agreement':{wide}}" + "".join(f"{name:>16}" for name in ("spearman", "kendall", "apart", "alike", "error"))
+    )
     for one in outcome.agreements():
         error = f"{100 * one.error.mean:9.1f} ±{50 * (one.error.high - one.error.low):5.1f}"
         print(f"{one.metric:{wide}}{one.spearman:16.2f}{one.kendall:16.2f}{one.apart:16}{one.alike:16}{error}")
@@ -207,7 +226,9 @@ def _pictures() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        raise BadReport("matplotlib is not installed; the extra 'report' holds it: pip install -e '.[report]'") from error
+        raise BadReport(
+            "matplotlib is not installed; the extra 'report' holds it: pip install -e '.[report]'"
+        ) from error
     return pictures
 
 
@@ -223,13 +244,21 @@ def publish(out: Path, outcome: Outcome, told: Mapping[str, Any]) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="smore compare --live", description="Policies on the devices at hand, and the simulator beside.")
-    parser.add_argument("--preset", default=PRESET, help="one configuration of functions of one row each (default: live)")
-    parser.add_argument("--policies", default="", help="names with commas between, knobs after colons; default: the preset's")
+    parser = argparse.ArgumentParser(
+        prog="smore compare --live", description="Policies on the devices at hand, and the simulator beside."
+    )
+    parser.add_argument(
+        "--preset", default=PRESET, help="one configuration of functions of one row each (default: live)"
+    )
+    parser.add_argument(
+        "--policies", default="", help="names with commas between, knobs after colons; default: the preset's"
+    )
     parser.add_argument("--repeats", type=int, default=LEAST_REPEATS, help=f"at least {LEAST_REPEATS}; 1 for a look")
     parser.add_argument("--seconds", type=float, help="of each run (default: the preset's)")
     parser.add_argument("--load", type=float, default=LOAD, help="the rate, as a multiple of the capacity at hand")
-    parser.add_argument("--data", type=Path, help="folder of outside data, by default ../shared/data beside the checkout")
+    parser.add_argument(
+        "--data", type=Path, help="folder of outside data, by default ../shared/data beside the checkout"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of calibration; the traces have the seeds 0, 1, …")
     parser.add_argument("--out", type=Path, help="folder for raw rows, tables and a page with pictures")
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
@@ -241,7 +270,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         preset = world.load(asked.preset)
         chosen = tuple(filter(None, asked.policies.split(","))) or preset.policies
         seconds = asked.seconds or float(preset.trace.get("seconds", 60))
-        plan = Plan(preset=preset, policies=chosen, repeats=asked.repeats, load=asked.load, seconds=seconds, data=asked.data)
+        plan = Plan(
+            preset=preset, policies=chosen, repeats=asked.repeats, load=asked.load, seconds=seconds, data=asked.data
+        )
         if asked.out is not None:
             _pictures()
             asked.out.mkdir(parents=True, exist_ok=True)

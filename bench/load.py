@@ -4,13 +4,15 @@ A load generator that costs little and counts right.
 HTTP/1.1 on keep-alive connections, one request in flight on each, request bytes built beforehand. Two modes:
 
 * **closed loop**: every connection sends its next request when the last is answered. Latency runs from the send.
-* **open loop** (``rate``): requests are due at seeded Poisson instants whatever the server does and wait for a free connection if
-  none is. Latency runs from the instant a request was due, so a stalled server cannot hide the requests it kept from being sent.
+* **open loop** (``rate``): requests are due at seeded Poisson instants whatever the server does and wait for a free
+  connection if none is. Latency runs from the instant a request was due, so a stalled server cannot hide the requests
+  it kept from being sent.
 
-After the window nothing more is sent; what is still in flight gets ``DRAIN_S`` to be answered and counts as bad if it is not.
+After the window nothing more is sent; what is still in flight gets ``DRAIN_S`` to be answered and counts as bad if it
+is not.
 
-``python -m bench.load URL`` runs in a process of its own, so that the generator's CPU is not the server's, and ends stdout with
-one line of JSON. ``run_apart`` does that from Python.
+``python -m bench.load URL`` runs in a process of its own, so that the generator's CPU is not the server's, and ends
+stdout with one line of JSON. ``run_apart`` does that from Python.
 """
 
 import argparse
@@ -42,12 +44,13 @@ RECONNECT_S = 0.02
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
     """
-    What a load saw within its window (latencies in milliseconds, of good answers only: a fast refusal must not flatter them).
+    What a load saw within its window (latencies in milliseconds, of good answers only: a fast refusal must not flatter
+    them).
 
-    ``rps``: good answers per second. ``done``: good (2xx) answers. ``bad``: other answers, broken connections, answers that
-    cannot be read, requests never answered. ``statuses``: all readable answers by status. ``answers``: all readable answers from
-    the first request of the warm-up to the end of the drain: what to divide the server's CPU over the whole run by. Percentiles
-    are NaN without a good answer.
+    ``rps``: good answers per second. ``done``: good (2xx) answers. ``bad``: other answers, broken connections, answers
+    that cannot be read, requests never answered. ``statuses``: all readable answers by status. ``answers``: all
+    readable answers from the first request of the warm-up to the end of the drain: what to divide the server's CPU over
+    the whole run by. Percentiles are NaN without a good answer.
     """
 
     rps: float
@@ -60,7 +63,9 @@ class LoadResult:
     answers: int
 
 
-def request_bytes(*, host: str, path: str, body: bytes = b"", method: str = "POST", headers: Mapping[str, str] | None = None) -> bytes:
+def request_bytes(
+    *, host: str, path: str, body: bytes = b"", method: str = "POST", headers: Mapping[str, str] | None = None
+) -> bytes:
     """One HTTP/1.1 request, ready to send."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}"]
     if body:
@@ -75,7 +80,9 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The head of one answer: its status, the bytes it takes in all, whether the server closes the connection after it."""
+    """
+    The head of one answer: its status, the bytes it takes in all, whether the server closes the connection after it.
+    """
 
     status: int
     size: int
@@ -83,7 +90,9 @@ class Answer:
 
 
 def read_answer(data: bytes | bytearray) -> Answer | None:
-    """The answer that ``data`` begins with; None while its head is incomplete. ``Unreadable`` when no length frames it."""
+    """
+    The answer that ``data`` begins with; None while its head is incomplete. ``Unreadable`` when no length frames it.
+    """
     end = data.find(b"\r\n\r\n")
     if end < 0:
         if not b"HTTP/1.1 ".startswith(data[:9]):
@@ -241,7 +250,9 @@ class _Load:
         stop = threading.Event()
         pacer = None
         if self._rate is not None:
-            pacer = threading.Thread(target=self._pace, args=(loop, begin, self._rate, stop), name="bench-pacer", daemon=True)
+            pacer = threading.Thread(
+                target=self._pace, args=(loop, begin, self._rate, stop), name="bench-pacer", daemon=True
+            )
             pacer.start()
         try:
             await asyncio.sleep(self._end - time.perf_counter())
@@ -270,7 +281,9 @@ class _Load:
         return self._result()
 
     def _pace(self, loop: asyncio.AbstractEventLoop, begin: float, rate: float, stop: threading.Event) -> None:
-        """Hand over each request when it is due. A thread, because the loop's own timers are no finer than a millisecond."""
+        """
+        Hand over each request when it is due. A thread, because the loop's own timers are no finer than a millisecond.
+        """
         rng = np.random.default_rng(self._seed)
         due = begin
         while not stop.is_set():
@@ -328,7 +341,9 @@ class _Load:
         self._check_quiet()
 
     def _count_broken(self, due: float) -> None:
-        """A request without an answer. In closed loop those in flight at the window's end count too: they began in it."""
+        """
+        A request without an answer. In closed loop those in flight at the window's end count too: they began in it.
+        """
         if (time.perf_counter() if self._rate is None else due) >= self._begin:
             self._bad += 1
 
@@ -347,8 +362,8 @@ class _Load:
         try:
             await loop.create_connection(lambda: _Connection(self, slot), self._host, self._port)
         except OSError:
-            # In closed loop it stands for the request that could not be sent; in open loop that one is in the backlog and
-            # counts there.
+            # In closed loop it stands for the request that could not be sent; in open loop that one is in the backlog
+            # and counts there.
             if self._rate is None and not self._closing and time.perf_counter() >= self._begin:
                 self._bad += 1
             loop.call_later(RECONNECT_S, self._reopen, slot)
@@ -382,8 +397,8 @@ async def generate(
     """
     Load a server from the running event loop; see the module's docstring.
 
-    ``requests``: cycled on each connection. ``seconds``: the window, after ``warmup_s``. ``rate``: requests per second in open
-    loop, None = closed loop. ``seed``: of the open loop's arrivals.
+    ``requests``: cycled on each connection. ``seconds``: the window, after ``warmup_s``. ``rate``: requests per second
+    in open loop, None = closed loop. ``seed``: of the open loop's arrivals.
     """
     load = _Load(
         host=host,
@@ -424,7 +439,10 @@ def run_apart(
     rate: float | None = None,
     seed: int = 0,
 ) -> LoadResult:
-    """``run`` in a process of its own. The requests travel on stdin: they hold keys, and a command line is for all to read."""
+    """
+    ``run`` in a process of its own. The requests travel on stdin: they hold keys, and a command line is for all to
+    read.
+    """
     spec = {
         "host": host,
         "port": port,
@@ -450,8 +468,12 @@ def run_apart(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.load", description="Load an HTTP server; see the module's docstring.")
-    parser.add_argument("url", help="http://host:port/path, or - for a whole specification as JSON on stdin (see run_apart)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.load", description="Load an HTTP server; see the module's docstring."
+    )
+    parser.add_argument(
+        "url", help="http://host:port/path, or - for a whole specification as JSON on stdin (see run_apart)"
+    )
     parser.add_argument("--body", default="", help="request body (makes it a POST)")
     parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE")
     parser.add_argument("-c", "--connections", type=int, default=16)
@@ -473,7 +495,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         path=(url.path or "/") + (f"?{url.query}" if url.query else ""),
         body=options.body.encode(),
         method="POST" if options.body else "GET",
-        headers={name.strip(): value.strip() for name, _, value in (header.partition(":") for header in options.header)},
+        headers={
+            name.strip(): value.strip() for name, _, value in (header.partition(":") for header in options.header)
+        },
     )
     found = run(
         url.hostname,

@@ -1,10 +1,12 @@
 """
-What the third state is worth on a CUDA device: ``python -m bench.parking --json``. A load, a return out of pinned host memory, a warm run.
+What the third state is worth on a CUDA device: ``python -m bench.parking --json``. A load, a return out of pinned host
+memory, a warm run.
 
-For each model of the zoo in its paper preset, in one process whose context stands: medians over ``--repeats``. Figures for each model:
-``load_ms`` (weights made and moved, and a first run), ``host_ms`` (weights back out of host memory, and a run), ``warm_ms`` (a run),
-``park_ms``, ``freed_mib`` (device memory that parking gave back) and ``left_mib`` (what the process still holds of the allocator's). The
-context itself, some hundred MiB, stays with a parked process: the warm pool measures it. Without a CUDA device it says so and ends with 3.
+For each model of the zoo in its paper preset, in one process whose context stands: medians over ``--repeats``. Figures
+for each model: ``load_ms`` (weights made and moved, and a first run), ``host_ms`` (weights back out of host memory, and
+a run), ``warm_ms`` (a run), ``park_ms``, ``freed_mib`` (device memory that parking gave back) and ``left_mib`` (what
+the process still holds of the allocator's). The context itself, some hundred MiB, stays with a parked process: the warm
+pool measures it. Without a CUDA device it says so and ends with 3.
 """
 
 import argparse
@@ -34,7 +36,9 @@ def timed(action: Callable[[], object]) -> float:
 
 
 def measure(kind: type[ModelFunction], repeats: int) -> dict[str, float]:
-    found: dict[str, list[float]] = {name: [] for name in ("load_ms", "host_ms", "warm_ms", "park_ms", "freed_mib", "left_mib")}
+    found: dict[str, list[float]] = {
+        name: [] for name in ("load_ms", "host_ms", "warm_ms", "park_ms", "freed_mib", "left_mib")
+    }
     for _ in range(repeats):
         handler = kind()
 
@@ -59,7 +63,9 @@ def measure(kind: type[ModelFunction], repeats: int) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench.parking", description="Loads out of pinned host memory against cold ones.")
+    parser = argparse.ArgumentParser(
+        prog="bench.parking", description="Loads out of pinned host memory against cold ones."
+    )
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args(arguments)
@@ -72,7 +78,11 @@ def main(arguments: Sequence[str]) -> int:
             figures[f"{figure}.{name}"] = report.rounded(value)
             report.progress(f"{name} {figure} {value:.4g}")
     if options.json:
-        print(json.dumps(report.result("bench.parking", figures, gpu=torch.cuda.get_device_name(0), repeats=options.repeats)))
+        print(
+            json.dumps(
+                report.result("bench.parking", figures, gpu=torch.cuda.get_device_name(0), repeats=options.repeats)
+            )
+        )
     return 0
 
 

@@ -1,27 +1,29 @@
 """
 The path of one request, SMore beside the naive peer: ``python -m bench.path --json [--quick] [--only naive|smore]``.
 
-A round runs the bare networks, then each side from start to stop (the other is down meanwhile; who goes first alternates). Every
-point is 1 s of warm-up and then the window (2 s; ``--quick``: 1 s and one round). Figures are medians over the rounds, and a
-ratio is the median of the rounds' own ratios, because a noisy machine changes between rounds more than within one. Nothing is
-pinned to cores on either side, and both sides' processes get the same environment. CPU per request is that of all processes of a
-side (its Redis, Postgres and beat too) from before the warm-up until the last answer, divided by all answers.
+A round runs the bare networks, then each side from start to stop (the other is down meanwhile; who goes first
+alternates). Every point is 1 s of warm-up and then the window (2 s; ``--quick``: 1 s and one round). Figures are
+medians over the rounds, and a ratio is the median of the rounds' own ratios, because a noisy machine changes between
+rounds more than within one. Nothing is pinned to cores on either side, and both sides' processes get the same
+environment. CPU per request is that of all processes of a side (its Redis, Postgres and beat too) from before the
+warm-up until the last answer, divided by all answers.
 
 Figures (``echo`` unless another load is named; c = connections):
 
-* ``peer_*``, ``smore_*``: ``p50_ms`` at c=1, ``rps_c64``, ``cpu_us`` at c=64 and ``cpu_us_c16`` per request, ``conv_p50_ms`` at
-  c=1, ``first_answer_s`` (start of the processes to the first conv answer), ``idle_pss_mb`` (MiB after that answer, all
-  processes), ``bad`` (sum over all points and rounds).
-* ``p50_ratio_c1``, ``rps_ratio_c64``, ``cpu_ratio_c64``: SMore / peer. ``rps_ratio_c64_mixed``: SMore over 16 functions / the
-  peer's echo.
+* ``peer_*``, ``smore_*``: ``p50_ms`` at c=1, ``rps_c64``, ``cpu_us`` at c=64 and ``cpu_us_c16`` per request,
+  ``conv_p50_ms`` at c=1, ``first_answer_s`` (start of the processes to the first conv answer), ``idle_pss_mb`` (MiB
+  after that answer, all processes), ``bad`` (sum over all points and rounds).
+* ``p50_ratio_c1``, ``rps_ratio_c64``, ``cpu_ratio_c64``: SMore / peer. ``rps_ratio_c64_mixed``: SMore over 16 functions
+  / the peer's echo.
 * ``added_p50_ms``: SMore's conv p50 at c=1 less the bare network's run. ``peer_added_p50_ms`` likewise.
-* ``batch_gain``: mlp with batches of up to 8 / without, requests/s at c=16. ``batch_alone_ms``: the price of batching to a lone
-  client, p50 at c=1 with less without.
+* ``batch_gain``: mlp with batches of up to 8 / without, requests/s at c=16. ``batch_alone_ms``: the price of batching
+  to a lone client, p50 at c=1 with less without.
 * ``first_answer_s``, ``idle_pss_mb``: SMore's. ``first_ever_s``: the same from an empty home (databases made, functions
   deployed).
-* ``cold_s``: a request to the zoo's DeepFM (cpu preset) right after an offload, a standby runner being ready; ``cold_over_load``:
-  that / loading it and its first run in a fork of a bare process that has torch.
-* ``bare_*``: the networks with no platform around them (``bench/functions.py``); ``*_calibration_ms``: a fixed Python loop.
+* ``cold_s``: a request to the zoo's DeepFM (cpu preset) right after an offload, a standby runner being ready;
+  ``cold_over_load``: that / loading it and its first run in a fork of a bare process that has torch.
+* ``bare_*``: the networks with no platform around them (``bench/functions.py``); ``*_calibration_ms``: a fixed Python
+  loop.
 """
 
 import argparse
@@ -174,7 +176,9 @@ class SmoreSide:
         os.environ |= {**naive.ENVIRONMENT, "SMORE_API__PORT": str(port)}
         # Nothing is pinned: the platform and the one partition may both use every core, as the peer may.
         config = Settings(platform_cores=cores)
-        self._platform = local.up(self._home, config=config, partitions=[local.Partition(gpu="cpu0", kind="cpu", device=cores)])
+        self._platform = local.up(
+            self._home, config=config, partitions=[local.Partition(gpu="cpu0", kind="cpu", device=cores)]
+        )
         self._key = (self._home / "key").read_text().strip()
         if not self._deployed:
             for function in FUNCTIONS:
@@ -188,7 +192,10 @@ class SmoreSide:
             local.down(self._home)
 
     def pids(self) -> Sequence[int]:
-        """The supervisor is the parent of all: Redis, Postgres, every process of the platform, and below the workers the runners."""
+        """
+        The supervisor is the parent of all: Redis, Postgres, every process of the platform, and below the workers the
+        runners.
+        """
         return [self.platform.supervisor_pid]
 
     @property
@@ -241,7 +248,10 @@ class SmoreSide:
 
     @staticmethod
     def _body(name: str) -> bytes:
-        """The peer's body of the same load, as SMore takes it: ``mlp1`` and ``echo00`` take what ``mlp`` and ``echo`` take."""
+        """
+        The peer's body of the same load, as SMore takes it: ``mlp1`` and ``echo00`` take what ``mlp`` and ``echo``
+        take.
+        """
         return b'{"input":' + BODIES[name.rstrip("0123456789")] + b"}"
 
     def request(self, name: str) -> bytes:
@@ -318,7 +328,9 @@ def bare() -> dict[str, float]:
 
 
 def warm(side: Side, name: str) -> None:
-    """One answer to each request of a load, so that no cold start falls into its warm-up. ``RuntimeError`` for a refusal."""
+    """
+    One answer to each request of a load, so that no cold start falls into its warm-up. ``RuntimeError`` for a refusal.
+    """
     connection = http.client.HTTPConnection("127.0.0.1", side.port, timeout=60)
     try:
         for request in side.requests(name):
@@ -335,9 +347,13 @@ def warm(side: Side, name: str) -> None:
 
 def measure_point(side: Side, group: cpu.ProcessGroup, name: str, connections: int, seconds: float) -> Point:
     requests = side.requests(name)
-    found, usage = group.measure(lambda: load.run_apart("127.0.0.1", side.port, requests, connections, seconds, WARMUP_S))
+    found, usage = group.measure(
+        lambda: load.run_apart("127.0.0.1", side.port, requests, connections, seconds, WARMUP_S)
+    )
     if not found.done:
-        raise RuntimeError(f"{side.name} gave no good answer to {name} at c={connections}: {dict(found.statuses)}, {found.bad} bad")
+        raise RuntimeError(
+            f"{side.name} gave no good answer to {name} at c={connections}: {dict(found.statuses)}, {found.bad} bad"
+        )
     point = Point(
         side=side.name,
         load=name,
@@ -350,8 +366,9 @@ def measure_point(side: Side, group: cpu.ProcessGroup, name: str, connections: i
         bad=found.bad,
     )
     report.progress(
-        f"  {side.name:6}{name:6} c={connections:<3}{point.rps:8.0f}/s  p50 {point.p50_ms:7.2f} ms  p99 {point.p99_ms:7.2f} ms"
-        f"  {point.cpu_us:6.0f} CPU us  {point.cores:.2f} cores" + (f"  {point.bad} BAD" if point.bad else "")
+        f"  {side.name:6}{name:6} c={connections:<3}{point.rps:8.0f}/s  p50 {point.p50_ms:7.2f} ms  p99"
+        f" {point.p99_ms:7.2f} ms  {point.cpu_us:6.0f} CPU us  {point.cores:.2f} cores"
+        + (f"  {point.bad} BAD" if point.bad else "")
     )
     return point
 
@@ -417,7 +434,9 @@ def ratios(points: Mapping[Key, Point], singles: Mapping[str, float]) -> dict[st
 def medians(rounds: Sequence[Round]) -> dict[str, float]:
     """Every figure's median over the rounds that have it; refusals and breaks are summed instead."""
     names = dict.fromkeys(name for one in rounds for name in one.figures)
-    found: dict[str, float] = {name: statistics.median(one.figures[name] for one in rounds if name in one.figures) for name in names}
+    found: dict[str, float] = {
+        name: statistics.median(one.figures[name] for one in rounds if name in one.figures) for name in names
+    }
     for one in rounds:
         for point in one.points.values():
             found[f"{point.side}_bad"] = found.get(f"{point.side}_bad", 0) + point.bad
@@ -457,11 +476,16 @@ def _show(figures: Mapping[str, float], deviations: Mapping[str, naive.Deviation
     for name, value in sorted(figures.items()):
         print(f"{name:24}{report.rounded(value):>12g}")
     for name, deviation in deviations.items():
-        print(f"peer {name}: {deviation.ratio:.2f} of the published {deviation.published:g}" + (", FAR" if deviation.far else ""))
+        print(
+            f"peer {name}: {deviation.ratio:.2f} of the published {deviation.published:g}"
+            + (", FAR" if deviation.far else "")
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.path", description="SMore beside FastAPI + Celery; see the module's docstring.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.path", description="SMore beside FastAPI + Celery; see the module's docstring."
+    )
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="one round, windows of one second")
     parser.add_argument("--only", choices=("naive", "smore"), help="measure one side")

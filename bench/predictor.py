@@ -1,23 +1,26 @@
 """
 The degradation table: ``python -m bench.predictor --json [--quick] [--rows FILE ...]``.
 
-From measured rows (by default those of the checkout, ``ml/data/*.jsonl``; of several places the one with the most pairs) the predictors of
-the recipe "ours" are fitted. Then 100 trainings and 100 functions are made up around the measured ones: each is a measured solo row whose
-sizes (flops, parameters, memory) and times are scaled by log-normal factors of deviation 0.3, with a batch of its own. 240 of their pairs
-and 64 pairs of functions count as measured, with degradations drawn from the measured ones. Times are medians.
+From measured rows (by default those of the checkout, ``ml/data/*.jsonl``; of several places the one with the most
+pairs) the predictors of the recipe "ours" are fitted. Then 100 trainings and 100 functions are made up around the
+measured ones: each is a measured solo row whose sizes (flops, parameters, memory) and times are scaled by log-normal
+factors of deviation 0.3, with a batch of its own. 240 of their pairs and 64 pairs of functions count as measured, with
+degradations drawn from the measured ones. Times are medians.
 
 Figures:
 
-* ``fit_s``: three predictors with their bounds. ``rebuild_s``: all 100 x 100 pairs predicted and bounded in the three directions, put
-  together with what was measured, encoded and checked. ``blob_kib``, ``decode_ms`` (checks included), ``arrays_ms`` (as the policy
-  reads it): of that table.
-* ``lookup_us_8``, ``lookup_us_1024``: one decision over so many GPU instances from the arrays: expected degradation of each training and of
-  the function beside it, bounds of both, and the least impact among those within 10 %.
-* ``forest_us_8``, ``forest_us_1024``: the peer, scikit-learn's random forest (the recipe "paper", one for each of the two directions,
-  expected values alone), asked a row at a time; for 1,024 it is 128 times the figure for 8. ``forest_batch_us_1024``: the same, all rows in
-  one call. ``lookup_ratio_8``, ``lookup_ratio_1024``, ``lookup_ratio_batch_1024``: peer / table.
-* ``swap_mixtures``: tables that a reader saw and that were never published, while 100 x 100 tables replaced each other in a real Redis;
-  ``swap_reads`` in ``swap_published`` publications. ``publish_ms`` and ``read_ms``: with nobody else at it, the decoding included.
+* ``fit_s``: three predictors with their bounds. ``rebuild_s``: all 100 x 100 pairs predicted and bounded in the three
+  directions, put together with what was measured, encoded and checked. ``blob_kib``, ``decode_ms`` (checks included),
+  ``arrays_ms`` (as the policy reads it): of that table.
+* ``lookup_us_8``, ``lookup_us_1024``: one decision over so many GPU instances from the arrays: expected degradation of
+  each training and of the function beside it, bounds of both, and the least impact among those within 10 %.
+* ``forest_us_8``, ``forest_us_1024``: the peer, scikit-learn's random forest (the recipe "paper", one for each of the
+  two directions, expected values alone), asked a row at a time; for 1,024 it is 128 times the figure for 8.
+  ``forest_batch_us_1024``: the same, all rows in one call. ``lookup_ratio_8``, ``lookup_ratio_1024``,
+  ``lookup_ratio_batch_1024``: peer / table.
+* ``swap_mixtures``: tables that a reader saw and that were never published, while 100 x 100 tables replaced each other
+  in a real Redis; ``swap_reads`` in ``swap_published`` publications. ``publish_ms`` and ``read_ms``: with nobody else
+  at it, the decoding included.
 """
 
 import argparse
@@ -63,7 +66,7 @@ def _median_s(act: Callable[[], object], repeats: int) -> float:
     return median(taken)
 
 
-# ---- what is measured on -----------------------------------------------------------------------------------------------------------------
+# ---- what is measured on ---------------------------------------------------------------------------------------------
 
 
 def measured(files: Sequence[Path]) -> Profile:
@@ -75,7 +78,10 @@ def measured(files: Sequence[Path]) -> Profile:
 
 
 def made_up(around: Profile, seed: int = 0) -> Profile:
-    """:data:`TRAININGS` + :data:`FUNCTIONS` workloads like the measured ones, some of their pairs measured; see the module's docstring."""
+    """
+    :data:`TRAININGS` + :data:`FUNCTIONS` workloads like the measured ones, some of their pairs measured; see the
+    module's docstring.
+    """
     generator = random.Random(seed)
     profile = Profile(place=around.place)
     sides: dict[str, list[Workload]] = {}
@@ -92,7 +98,14 @@ def made_up(around: Profile, seed: int = 0) -> Profile:
             for one, direction in zip((first, second), directions, strict=True)
         )
         profile.colocations.append(
-            Colocation(place=around.place, members=members, utilisation=None, disturbance=None, seconds=1.0, at="2026-01-01T00:00:00+00:00")
+            Colocation(
+                place=around.place,
+                members=members,
+                utilisation=None,
+                disturbance=None,
+                seconds=1.0,
+                at="2026-01-01T00:00:00+00:00",
+            )
         )
 
     for _ in range(PAIRS):
@@ -105,7 +118,10 @@ def made_up(around: Profile, seed: int = 0) -> Profile:
 
 def _like(solo: Solo, number: int, generator: random.Random) -> Solo:
     batch = solo.workload.batch * 1000 + number
-    sizes = {name: solo.features[name] * generator.lognormvariate(0, SPREAD) for name in ("flops", "parameters", "memory_bytes")}
+    sizes = {
+        name: solo.features[name] * generator.lognormvariate(0, SPREAD)
+        for name in ("flops", "parameters", "memory_bytes")
+    }
     slower = generator.lognormvariate(0, SPREAD)
     return dataclasses.replace(
         solo,
@@ -121,17 +137,25 @@ def _scaled(timing: Timing, by: float) -> Timing:
 
 
 def _member(solo: Solo, degraded: float) -> Member:
-    return Member(workload=solo.workload, timing=_scaled(solo.timing, 1 + degraded), control=solo.timing, solo=solo.timing)
+    return Member(
+        workload=solo.workload, timing=_scaled(solo.timing, 1 + degraded), control=solo.timing, solo=solo.timing
+    )
 
 
 def _degradations(profile: Profile, direction: Direction) -> list[float]:
     kind = "functions" if direction == "functions" else "pair"
     role = "training" if direction == "training" else "function"
-    members = [member for row in profile.colocations if row.kind == kind for member in row.members if member.workload.role == role]
+    members = [
+        member
+        for row in profile.colocations
+        if row.kind == kind
+        for member in row.members
+        if member.workload.role == role
+    ]
     return [degradation(member, METRICS[direction]) for member in members]
 
 
-# ---- rebuilding and looking up -----------------------------------------------------------------------------------------------------------
+# ---- rebuilding and looking up ---------------------------------------------------------------------------------------
 
 
 def rebuilding(around: Profile, made: Profile, repeats: int) -> tuple[dict[str, float], Table]:
@@ -161,14 +185,18 @@ class Look:
     def __init__(self, place: PlaceTable, instances: int, seed: int = 0) -> None:
         shape = len(place.trainings), len(place.functions)
         self._training, self._training_upper, self._function, self._function_upper = (
-            np.frombuffer(raw, "<f8").reshape(shape) for raw in (place.training, place.training_upper, place.function, place.function_upper)
+            np.frombuffer(raw, "<f8").reshape(shape)
+            for raw in (place.training, place.training_upper, place.function, place.function_upper)
         )
         generator = np.random.default_rng(seed)
         self.trainings = generator.integers(0, shape[0], instances)
         self.functions: list[int] = generator.integers(0, shape[1], 1000).tolist()
 
     def decide(self, function: int) -> tuple[int, float]:
-        """The GPU instance with the least impact among those whose training keeps what it is promised, and the function's bound there."""
+        """
+        The GPU instance with the least impact among those whose training keeps what it is promised, and the function's
+        bound there.
+        """
         at = self.trainings
         allowed = self._training_upper[at, function] <= ALLOWED
         impact = np.where(allowed, self._training[at, function] + self._function[at, function], np.inf)
@@ -223,7 +251,7 @@ def _inputs(made: Profile, count: int) -> dict[Direction, Floats]:
     return found
 
 
-# ---- swapping ----------------------------------------------------------------------------------------------------------------------------
+# ---- swapping --------------------------------------------------------------------------------------------------------
 
 
 def _uniform(like: PlaceTable, version: int) -> Table:
@@ -286,7 +314,9 @@ def swapping(like: PlaceTable, seconds: float, repeats: int) -> dict[str, float]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.predictor", description="The degradation table; see the module's docstring.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.predictor", description="The degradation table; see the module's docstring."
+    )
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="few repeats, one second of swapping")
     parser.add_argument("--rows", type=Path, nargs="+", help="files of measured rows instead of the checkout's")
@@ -303,7 +333,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             figures,
             place=list(around.place.key),
             measured={"solo": len(around.solo), "colocations": len(around.colocations)},
-            made_up={"trainings": TRAININGS, "functions": FUNCTIONS, "pairs": PAIRS, "function_pairs": FUNCTION_PAIRS, "spread": SPREAD},
+            made_up={
+                "trainings": TRAININGS,
+                "functions": FUNCTIONS,
+                "pairs": PAIRS,
+                "function_pairs": FUNCTION_PAIRS,
+                "spread": SPREAD,
+            },
             peer=f"scikit-learn {sklearn.__version__}, RandomForestRegressor of 200 trees",
         )
     else:

@@ -1,15 +1,17 @@
 """
 What forecasting costs at platform size: ``python -m bench.prewarm [--json] [--quick]``.
 
-Counts are made up (Poisson, every function with a rate of its own). ``forecast_10k_s``: telling LS-LSTM (Eq. 8, the long and the short
-model, each function with weights of its own) the minute that ended and asking it for the next two, 10,000 functions, median of five.
-``retrain_1k_s``: fitting both models of 1,000 functions anew, the long one on a day, the short one on an hour, up to 50 epochs with early
-stopping; ``retrain_warm_1k_s``: again, from the weights of that fit, as the platform does every ten minutes. Beside them: ``shared_*``, one
-network for all with a state per function; ``renewal_*``, counting alone; ``choose_1k_s``, fitting what a platform has without LSTMs on two
-days, with the backtest that chooses; ``single_train_s``, the grouped code with one function in the group, what a loop over functions would
-pay for each. The load average of the machine when it began stands beside the figures, and beside those of training ``*_cpu_s``, the time
-that all cores worked on it: what others take of the machine lengthens the one and hardly the other.
-``--quick``: two epochs, and a tenth of the functions; its figures carry their size in their names and are not comparable.
+Counts are made up (Poisson, every function with a rate of its own). ``forecast_10k_s``: telling LS-LSTM (Eq. 8, the
+long and the short model, each function with weights of its own) the minute that ended and asking it for the next two,
+10,000 functions, median of five. ``retrain_1k_s``: fitting both models of 1,000 functions anew, the long one on a day,
+the short one on an hour, up to 50 epochs with early stopping; ``retrain_warm_1k_s``: again, from the weights of that
+fit, as the platform does every ten minutes. Beside them: ``shared_*``, one network for all with a state per function;
+``renewal_*``, counting alone; ``choose_1k_s``, fitting what a platform has without LSTMs on two days, with the backtest
+that chooses; ``single_train_s``, the grouped code with one function in the group, what a loop over functions would pay
+for each. The load average of the machine when it began stands beside the figures, and beside those of training
+``*_cpu_s``, the time that all cores worked on it: what others take of the machine lengthens the one and hardly the
+other. ``--quick``: two epochs, and a tenth of the functions; its figures carry their size in their names and are not
+comparable.
 """
 
 import argparse
@@ -74,7 +76,9 @@ def measured(quick: bool, only_forecast: bool) -> dict[str, float]:
             report.progress(f"{name}{how}: {taken:.1f} s, {worked:.1f} s of all cores")
     report.progress(f"choosing for {some} functions")
     names, days = [str(row) for row in range(some)], made_up(some, 2 * DAY)
-    crafts = Best(lambda functions, counts, begin: Rehearsal(functions, counts, begin, {}, PrewarmSettings().price_gb_s))
+    crafts = Best(
+        lambda functions, counts, begin: Rehearsal(functions, counts, begin, {}, PrewarmSettings().price_gb_s)
+    )
     found[f"choose_{size[some]}_s"] = seconds(lambda: crafts.fit(names, days, [], None))
     report.progress("training one function alone")
     found["single_train_s"] = seconds(lambda: LongShort(epochs=epochs).fit(day[:1]))
@@ -82,7 +86,9 @@ def measured(quick: bool, only_forecast: bool) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.prewarm", description="Forecasting at platform size; see the docstring.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.prewarm", description="Forecasting at platform size; see the docstring."
+    )
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="a tenth of the functions, two epochs")
     parser.add_argument("--only-forecast", action="store_true", help="no training")

@@ -1,22 +1,25 @@
 """
 Cold starts with the prewarmer on against off, on a platform of its own: ``python -m bench.prewarm_live --json``.
 
-Functions come in pairs that get the same requests at the same moments: one with ``prewarm: auto``, one with ``prewarm: off``; both have the
-same keep-alive, so that the second is what a fixed keep-alive gives. Every other request goes to the second one first. All of them stand on
-one CPU partition. Each loads for 1.5 s (bench/functions.py).
+Functions come in pairs that get the same requests at the same moments: one with ``prewarm: auto``, one with ``prewarm:
+off``; both have the same keep-alive, so that the second is what a fixed keep-alive gives. Every other request goes to
+the second one first. All of them stand on one CPU partition. Each loads for 1.5 s (bench/functions.py).
 
 * *Periodic*: one request in every ``--period``-th minute, at a moment drawn uniformly within it.
-* *Bursty*: three to six requests in one minute, then as many minutes without as a fair coin says: ``--period`` - 1 or ``--period``.
+* *Bursty*: three to six requests in one minute, then as many minutes without as a fair coin says: ``--period`` - 1 or
+  ``--period``.
 
-Nothing is compressed: a minute is a minute. The six hours before are drawn by the same rules and imported as a trace, as anybody would
-(``smore traces import``); from the minute of the import on the requests are sent, and the platform fits, counts, forecasts and decides on
-its own. The first four of these minutes, in which it learns, are not scored. What it has counted itself goes before the import: in the
-minute or two of the deployment it has seen the functions' first runs and nothing else.
+Nothing is compressed: a minute is a minute. The six hours before are drawn by the same rules and imported as a trace,
+as anybody would (``smore traces import``); from the minute of the import on the requests are sent, and the platform
+fits, counts, forecasts and decides on its own. The first four of these minutes, in which it learns, are not scored.
+What it has counted itself goes before the import: in the minute or two of the deployment it has seen the functions'
+first runs and nothing else.
 
-Figures for ``periodic`` and ``bursty``: ``cold_share_on.<kind>`` and ``cold_share_off.<kind>``, cold starts of all requests;
-``cold_avoided.<kind>``, their difference, with its 95 % interval (``cold_avoided_low``, ``cold_avoided_high``: paired bootstrap over
-minutes with requests); ``idle_gb_s_on.<kind>``, ``idle_gb_s_off.<kind>``: GB-seconds that instances stood loaded without work, loads
-included; ``requests.<kind>``. ``forecast_s``: one forecast of all functions, start of the process included.
+Figures for ``periodic`` and ``bursty``: ``cold_share_on.<kind>`` and ``cold_share_off.<kind>``, cold starts of all
+requests; ``cold_avoided.<kind>``, their difference, with its 95 % interval (``cold_avoided_low``,
+``cold_avoided_high``: paired bootstrap over minutes with requests); ``idle_gb_s_on.<kind>``, ``idle_gb_s_off.<kind>``:
+GB-seconds that instances stood loaded without work, loads included; ``requests.<kind>``. ``forecast_s``: one forecast
+of all functions, start of the process included.
 """
 
 import argparse
@@ -88,12 +91,16 @@ def counts(kind: str, minutes: int, period: int, random: np.random.Generator) ->
 
 def document(name: str, mode: str) -> dict[str, object]:
     return {
-        "apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": name},
+        "apiVersion": "smore/v1",
+        "kind": "Function",
+        "metadata": {"name": name},
         "spec": {
-            "entrypoint": "bench.functions:Slow", "slo": {"deadline": "20s"}, "resources": {"gpu_memory": f"{MEMORY_MIB}MiB"},
+            "entrypoint": "bench.functions:Slow",
+            "slo": {"deadline": "20s"},
+            "resources": {"gpu_memory": f"{MEMORY_MIB}MiB"},
             "scaling": {"keep_alive": KEEP_ALIVE_S, "prewarm": mode},
         },
-    }  # fmt: skip
+    }
 
 
 def trace(pairs: Sequence[Pair]) -> bytes:
@@ -106,11 +113,17 @@ def trace(pairs: Sequence[Pair]) -> bytes:
 def command(rig: Rig, word: str) -> tuple[dict[str, object], float]:
     """A command of scheduler.tasks.forecasting against this platform: what it says, and its seconds."""
     environment = os.environ | {
-        "SMORE_REDIS__URL": rig.end.redis_url, "SMORE_POSTGRES__URL": rig.end.postgres_url, "PYTHONPATH": str(report.ROOT)
-    }  # fmt: skip
+        "SMORE_REDIS__URL": rig.end.redis_url,
+        "SMORE_POSTGRES__URL": rig.end.postgres_url,
+        "PYTHONPATH": str(report.ROOT),
+    }
     began = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "scheduler.tasks.forecasting", word], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "scheduler.tasks.forecasting", word],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     said: dict[str, object] = json.loads(done.stdout.strip().rpartition("\n")[2])
     return said, time.perf_counter() - began
@@ -155,14 +168,22 @@ def difference(sent: Sequence[Sent], random: np.random.Generator) -> tuple[float
 def measure(minutes: int, period: int, many: int, seed: int) -> tuple[dict[str, float], dict[str, object]]:
     random = np.random.default_rng(seed)
     made = PAST_MIN + MARGIN_MIN + minutes
-    pairs = [Pair(kind=kind, name=f"{kind}{n}", counts=counts(kind, made, period, random)) for kind in KINDS for n in range(many)]
+    pairs = [
+        Pair(kind=kind, name=f"{kind}{n}", counts=counts(kind, made, period, random))
+        for kind in KINDS
+        for n in range(many)
+    ]
     figures: dict[str, float] = {}
     environment = {
-        "SMORE_PREWARM__PRICE_GB_S": f"{PRICE_S * MEMORY_MIB / 1024:g}", "SMORE_PREWARM__SHARE": "0.9", "SMORE_WORKER__SHARE": "1",
-    }  # fmt: skip
+        "SMORE_PREWARM__PRICE_GB_S": f"{PRICE_S * MEMORY_MIB / 1024:g}",
+        "SMORE_PREWARM__SHARE": "0.9",
+        "SMORE_WORKER__SHARE": "1",
+    }
     with (
         tempfile.TemporaryDirectory(prefix="smore-prewarm-") as folder,
-        Rig(Path(folder), [local.Partition(gpu="cpu0", kind="cpu", device="")], functions=(), environment=environment) as rig,
+        Rig(
+            Path(folder), [local.Partition(gpu="cpu0", kind="cpu", device="")], functions=(), environment=environment
+        ) as rig,
         ThreadPoolExecutor(1) as sender,
     ):
         for pair in pairs:
@@ -192,16 +213,24 @@ def measure(minutes: int, period: int, many: int, seed: int) -> tuple[dict[str, 
         figures[f"requests.{kind}"] = len(mine)
         for mode in ("on", "off"):
             figures[f"cold_share_{mode}.{kind}"] = sum(getattr(one, mode) for one in mine) / len(mine)
-            figures[f"idle_gb_s_{mode}.{kind}"] = sum(account[p.function(mode)].counts.idle_gb_s for p in pairs if p.kind == kind)
+            figures[f"idle_gb_s_{mode}.{kind}"] = sum(
+                account[p.function(mode)].counts.idle_gb_s for p in pairs if p.kind == kind
+            )
         mean, low, high = difference(mine, random)
         figures |= {f"cold_avoided.{kind}": mean, f"cold_avoided_low.{kind}": low, f"cold_avoided_high.{kind}": high}
     functions = {
         name: {
-            "source": one.source, "hits": one.counts.hits, "late": one.counts.late, "wasted": one.counts.wasted, "saved": one.counts.saved,
-            "cold": one.counts.cold, "of": one.counts.invocations, "unforeseen": one.counts.unforeseen,
+            "source": one.source,
+            "hits": one.counts.hits,
+            "late": one.counts.late,
+            "wasted": one.counts.wasted,
+            "saved": one.counts.saved,
+            "cold": one.counts.cold,
+            "of": one.counts.invocations,
+            "unforeseen": one.counts.unforeseen,
         }
         for name, one in account.items()
-    }  # fmt: skip
+    }
     return figures, {
         "minutes": minutes,
         "period": period,
@@ -223,7 +252,9 @@ def _cold(rig: Rig, invocation: str) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.prewarm_live", description="Cold starts with the prewarmer on and off.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.prewarm_live", description="Cold starts with the prewarmer on and off."
+    )
     parser.add_argument("--minutes", type=int, default=30)
     parser.add_argument("--period", type=int, default=3, help="minutes between requests, or bursts")
     parser.add_argument("--pairs", type=int, default=3, help="of functions, for each kind")

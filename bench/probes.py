@@ -1,11 +1,13 @@
 """
 Short looks at a machine with a GPU, stages of ``bench.gpu``: ``python -m bench.probes facts|cell|table|platform``.
 
-* ``facts``: what NVML says of the first GPU, call by call, with the error where it gives none, and what CUDA does to it. NVML is read only.
-* ``cell``: a runner on the device as a user of its own, without one, as nobody, and not shut in: whether it computes, and what it may do.
-  Fails where the first cannot, or has root's group.
+* ``facts``: what NVML says of the first GPU, call by call, with the error where it gives none, and what CUDA does to
+  it. NVML is read only.
+* ``cell``: a runner on the device as a user of its own, without one, as nobody, and not shut in: whether it computes,
+  and what it may do. Fails where the first cannot, or has root's group.
 * ``table``: the rows of a profiling run put among those of the checkout.
-* ``platform``: one platform; a tensor of 64 MiB to a function and back, and on a GPU a training that nobody registered: protected, allowed.
+* ``platform``: one platform; a tensor of 64 MiB to a function and back, and on a GPU a training that nobody registered:
+  protected, allowed.
 
 Each ends its stdout with one line of JSON. Status 3: it cannot run here, and the last line says why.
 """
@@ -36,11 +38,14 @@ PAYLOAD_MIB: Final = 64
 PATIENCE_S: Final = 30.0
 
 
-# ---- facts -------------------------------------------------------------------------------------------------------------------------------
+# ---- facts -----------------------------------------------------------------------------------------------------------
 
 
 def facts(out: Path) -> dict[str, float]:
-    """What was found goes to ``out``; the numbers among it are figures. Raises NVML's error where there is no GPU, OSError."""
+    """
+    What was found goes to ``out``; the numbers among it are figures. Raises NVML's error where there is no GPU,
+    OSError.
+    """
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     said = {name: answer(ask, pynvml.NVMLError) for name, ask in questions(pynvml, handle).items()}
@@ -71,7 +76,11 @@ def questions(nvml: Any, handle: Any) -> Mapping[str, Callable[[], Any]]:
     from smore.process.gpm import Gpm
 
     def mib(version: int | None, part: str) -> float:
-        info = nvml.nvmlDeviceGetMemoryInfo(handle) if version is None else nvml.nvmlDeviceGetMemoryInfo(handle, version=version)
+        info = (
+            nvml.nvmlDeviceGetMemoryInfo(handle)
+            if version is None
+            else nvml.nvmlDeviceGetMemoryInfo(handle, version=version)
+        )
         return float(getattr(info, part) / 2**20)
 
     return {
@@ -97,7 +106,10 @@ def questions(nvml: Any, handle: Any) -> Mapping[str, Callable[[], Any]]:
 
 
 def cuda(nvml: Any, handle: Any) -> dict[str, Any]:
-    """Size of a context, counters idle and at full load, and whether a kernel profile slows what runs after it; empty without CUDA."""
+    """
+    Size of a context, counters idle and at full load, and whether a kernel profile slows what runs after it; empty
+    without CUDA.
+    """
     import torch
 
     if not torch.cuda.is_available():
@@ -149,7 +161,7 @@ def cuda(nvml: Any, handle: Any) -> dict[str, Any]:
     return found
 
 
-# ---- cell --------------------------------------------------------------------------------------------------------------------------------
+# ---- cell ------------------------------------------------------------------------------------------------------------
 
 VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "own_user": {"shut": True, "own_users": True},
@@ -167,14 +179,18 @@ def variant(name: str, device: str) -> dict[str, Any]:
 
     given = VARIANTS[name]
     with tempfile.TemporaryDirectory() as folder, confinement.nursery(Path(folder)) as place:
-        zygote = confinement.zygote(Path(folder) / "home", place, shut=given["shut"], own_users=given["own_users"], device=device)
+        zygote = confinement.zygote(
+            Path(folder) / "home", place, shut=given["shut"], own_users=given["own_users"], device=device
+        )
         try:
             runner = zygote.fork()
             began = time.perf_counter()
             runner.prepare(device, 60)
             context_ms = (time.perf_counter() - began) * 1e3
             most = Results(one=1 << 20, together=1 << 20)
-            runner.load(Load(entrypoint="bench.inside:Inside", device=device, memory_mib=2048, label=name, results=most), 60)
+            runner.load(
+                Load(entrypoint="bench.inside:Inside", device=device, memory_mib=2048, label=name, results=most), 60
+            )
             ran = runner.predict([Item(encoding="json", accept="json", rows=1, length=4)], [b"null"], "", 60)
             found: dict[str, Any] = json.loads(bytes(ran.results[0]))
             runner.unload()
@@ -194,9 +210,13 @@ def cell(device: str) -> tuple[dict[str, float], dict[str, Any]]:
         drop: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "bench.probes", "variant", name, "--device", device], cwd=report.ROOT, capture_output=True,
-                text=True, check=False, **drop,
-            )  # fmt: skip
+                [sys.executable, "-m", "bench.probes", "variant", name, "--device", device],
+                cwd=report.ROOT,
+                capture_output=True,
+                text=True,
+                check=False,
+                **drop,
+            )
             found[name] = json.loads(done.stdout.splitlines()[-1])
         except OSError as error:
             # Nobody may not read this checkout or its Python: that variant cannot be had here.
@@ -206,16 +226,23 @@ def cell(device: str) -> tuple[dict[str, float], dict[str, Any]]:
         report.progress(f"{name}: {found[name]}")
     good = {name: one for name, one in found.items() if "error" not in one}
     first = found["own_user"]
-    figures: dict[str, float] = {"variants": len(found), "variants_ok": len(good), "own_user_ok": float("error" not in first)}
+    figures: dict[str, float] = {
+        "variants": len(found),
+        "variants_ok": len(good),
+        "own_user_ok": float("error" not in first),
+    }
     if "error" not in first:
         figures |= {
-            "root_group": float(0 in first["groups"] and first["user"] != 0), "threads": first["threads"],
-            "unix_stream": float(first["unix_stream"]), "unix_packet": float(first["unix_packet"]), "context_ms": first["context_ms"],
-        }  # fmt: skip
+            "root_group": float(0 in first["groups"] and first["user"] != 0),
+            "threads": first["threads"],
+            "unix_stream": float(first["unix_stream"]),
+            "unix_packet": float(first["unix_packet"]),
+            "context_ms": first["context_ms"],
+        }
     return figures, found
 
 
-# ---- a platform --------------------------------------------------------------------------------------------------------------------------
+# ---- a platform ------------------------------------------------------------------------------------------------------
 
 
 def table(rows: Path, device: str) -> tuple[dict[str, float], dict[str, Any]]:
@@ -224,7 +251,10 @@ def table(rows: Path, device: str) -> tuple[dict[str, float], dict[str, Any]]:
 
     found = read(rows)
     (profile,) = profiles(found)
-    figures = {"solo": float(sum(isinstance(row, Solo) for row in found)), "colocations": float(len(profile.colocations))}
+    figures = {
+        "solo": float(sum(isinstance(row, Solo) for row in found)),
+        "colocations": float(len(profile.colocations)),
+    }
     if device == "cpu":
         return figures, {"file": "a rehearsal's rows stay where they are"}
     name = "-".join("".join(c if c.isalnum() else " " for c in profile.place.device.lower()).split())
@@ -243,9 +273,12 @@ def platform(device: str) -> dict[str, float]:
 
     where = harvest.partition(device)
     figures: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="smore-probe-") as folder, Rig(
-        Path(folder), [where], functions=(), environment={"SMORE_API__MAX_BODY_BYTES": str(2 * PAYLOAD_MIB << 20)}
-    ) as rig:  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory(prefix="smore-probe-") as folder,
+        Rig(
+            Path(folder), [where], functions=(), environment={"SMORE_API__MAX_BODY_BYTES": str(2 * PAYLOAD_MIB << 20)}
+        ) as rig,
+    ):
         rig.prepare(table=False)
         bounds = {"resources": {"gpu_memory": "1GiB"}, "limits": {"payload": f"{2 * PAYLOAD_MIB}MiB"}}
         large = {**FUNCTION, "spec": {**cast("dict[str, Any]", FUNCTION["spec"]), **bounds}}
@@ -266,18 +299,24 @@ def stranger(rig: Any, where: Any) -> dict[str, float]:
     import httpx
 
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": where.device, "PYTHONPATH": str(report.ROOT)}
-    training = subprocess.Popen([sys.executable, "-m", "zoo.train", "--model", "mobilenet", "--batch", "32"], env=environment)
+    training = subprocess.Popen(
+        [sys.executable, "-m", "zoo.train", "--model", "mobilenet", "--batch", "32"], env=environment
+    )
     try:
 
         def seen() -> Any:
-            return next((one for gpu in rig.client.gpus() for one in gpu.strangers or () if one.pid == training.pid), None)
+            return next(
+                (one for gpu in rig.client.gpus() for one in gpu.strangers or () if one.pid == training.pid), None
+            )
 
         found = rig.patiently("the stranger in the report", seen)
         figures = {"stranger_mib": found.memory_mib, "stranger_protected": float(not found.allowed)}
         allowed = httpx.post(
-            f"{rig.end.gateway_url}/v1/gpus/{where.gpu}/allow", json={"pid": training.pid}, timeout=PATIENCE_S,
+            f"{rig.end.gateway_url}/v1/gpus/{where.gpu}/allow",
+            json={"pid": training.pid},
+            timeout=PATIENCE_S,
             headers={"Authorization": f"Bearer {rig.client.key}"},
-        )  # fmt: skip
+        )
         allowed.raise_for_status()
         rig.patiently("the stranger allowed", lambda: (one := seen()) is not None and one.allowed)
         training.send_signal(signal.SIGTERM)
@@ -290,7 +329,9 @@ def stranger(rig: Any, where: Any) -> dict[str, float]:
 
 
 def main(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench.probes", description="Short looks at a machine with a GPU; see the docstring.")
+    parser = argparse.ArgumentParser(
+        prog="bench.probes", description="Short looks at a machine with a GPU; see the docstring."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("facts").add_argument("--out", type=Path, required=True)
     for name in ("cell", "variant", "table", "platform"):

@@ -26,7 +26,9 @@ def progress(line: str) -> None:
 def revision() -> str:
     """The checkout's tag or short hash, with ``-dirty`` when it has changes; ``unknown`` where git knows no commit."""
     try:
-        described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
     except FileNotFoundError:
         return "unknown"
     return described.stdout.strip() or "unknown"
@@ -45,14 +47,19 @@ def device() -> str:
 
 
 def rounded(value: float, digits: int = 4) -> float:
-    """``value`` with that many significant digits (more would claim a precision no run here has); a count stays exact."""
+    """
+    ``value`` with that many significant digits (more would claim a precision no run here has); a count stays exact.
+    """
     if isinstance(value, int) or value == 0 or not math.isfinite(value):
         return value
     return round(value, digits - 1 - math.floor(math.log10(abs(value))))
 
 
 def result(command: str, figures: Mapping[str, float], **extra: object) -> dict[str, object]:
-    """The object that ``emit`` prints. ``ValueError`` for a figure that is no finite number: a gap is left out, never a NaN."""
+    """
+    The object that ``emit`` prints. ``ValueError`` for a figure that is no finite number: a gap is left out, never a
+    NaN.
+    """
     for name, value in figures.items():
         if not math.isfinite(value):
             raise ValueError(f"figure {name} is {value}")

@@ -1,15 +1,17 @@
 """
 What a platform holds after half an hour of mixed load: nothing may grow that does not have to.
 
-``python -m bench.soak --minutes 30 --json`` starts a platform of its own in a temporary home (two CPU partitions, a training on the first),
-with results and idempotency keys kept for five minutes, and sends synchronous, asynchronous, idempotent (each sent twice) and large
-requests (their bytes lie beside Redis) to four functions. Every few seconds it samples the memory of each process of the platform, the keys
-in Redis, the files of the home and of /dev/shm, open descriptors and the size of the database.
+``python -m bench.soak --minutes 30 --json`` starts a platform of its own in a temporary home (two CPU partitions, a
+training on the first), with results and idempotency keys kept for five minutes, and sends synchronous, asynchronous,
+idempotent (each sent twice) and large requests (their bytes lie beside Redis) to four functions. Every few seconds it
+samples the memory of each process of the platform, the keys in Redis, the files of the home and of /dev/shm, open
+descriptors and the size of the database.
 
-Figures: ``lost`` = accepted, and not ended when the load had ended and a minute had passed, or ended otherwise than by success or by its
-deadline; ``doubled`` = idempotency keys with two invocations; ``expired``; ``rss_growth_max``, ``redis_keys_growth``, ``files_growth`` =
-medians of the two minutes before the end over those before the half, minus one, the largest over the processes (over the places and
-processes for files); ``bytes_per_invocation`` = growth of the database over invocations.
+Figures: ``lost`` = accepted, and not ended when the load had ended and a minute had passed, or ended otherwise than by
+success or by its deadline; ``doubled`` = idempotency keys with two invocations; ``expired``; ``rss_growth_max``,
+``redis_keys_growth``, ``files_growth`` = medians of the two minutes before the end over those before the half, minus
+one, the largest over the processes (over the places and processes for files); ``bytes_per_invocation`` = growth of the
+database over invocations.
 """
 
 import argparse
@@ -37,14 +39,16 @@ from smore import local
 from smore.postgres.rows import make_engine
 from smore.process.settings import Settings
 
-#: Results and idempotency keys are kept for so long, seconds: what they hold is at its level well before the half of a long run.
+#: Results and idempotency keys are kept for so long, seconds: what they hold is at its level well before the half of a
+#: long run.
 TTL_S: Final = 300
 #: Samples are taken this often, and so many seconds of them are one window, of which the median counts.
 SAMPLE_S: Final = 5.0
 WINDOW_S: Final = 120.0
 #: Bytes of a large request and of its answer.
 LARGE: Final = 200_000
-#: What is smaller is measured against this: one descriptor more of twenty is a connection, five more in half the time are a leak.
+#: What is smaller is measured against this: one descriptor more of twenty is a connection, five more in half the time
+#: are a leak.
 LEAST_FILES: Final = 100.0
 LEAST_KEYS: Final = 100.0
 #: How long the asynchronous ones have to end after the load, seconds.
@@ -52,15 +56,17 @@ PATIENCE_S: Final = 60.0
 TERMINAL: Final = frozenset({"succeeded", "failed", "rejected", "expired", "cancelled"})
 
 
-# --- the estimate -------------------------------------------------------------------------------------------------------------------------
+# ---- the estimate ----------------------------------------------------------------------------------------------------
 
 
-def growth(samples: Sequence[tuple[float, float]], half: float, end: float, *, window: float = WINDOW_S, least: float = 0.0) -> float:
+def growth(
+    samples: Sequence[tuple[float, float]], half: float, end: float, *, window: float = WINDOW_S, least: float = 0.0
+) -> float:
     """
     Median of the window before ``end`` over the median of the one before ``half``, minus one: 0.05 = 5 % more.
 
-    ``samples`` (time, value); the windows are ``window`` long, or as long as there is between the two. A level below ``least`` counts as
-    that. ValueError where a window has no sample.
+    ``samples`` (time, value); the windows are ``window`` long, or as long as there is between the two. A level below
+    ``least`` counts as that. ValueError where a window has no sample.
     """
     window = min(window, end - half)
 
@@ -71,7 +77,9 @@ def growth(samples: Sequence[tuple[float, float]], half: float, end: float, *, w
     return (level(end) - before) / max(before, least)
 
 
-def worst_growth(series: Mapping[str, Sequence[tuple[float, float]]], half: float, end: float, *, least: float = 0.0) -> dict[str, float]:
+def worst_growth(
+    series: Mapping[str, Sequence[tuple[float, float]]], half: float, end: float, *, least: float = 0.0
+) -> dict[str, float]:
     """The growth of every series that has samples in both windows, the largest first."""
     found: dict[str, float] = {}
     for name, samples in series.items():
@@ -80,7 +88,7 @@ def worst_growth(series: Mapping[str, Sequence[tuple[float, float]]], half: floa
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-# --- what is sampled ----------------------------------------------------------------------------------------------------------------------
+# ---- what is sampled -------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -117,12 +125,18 @@ class Sampler:
 
     def tables(self) -> dict[str, int]:
         """Bytes of every table, indices included."""
-        query = "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+        query = (
+            "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r' AND relnamespace ="
+            " 'public'::regnamespace"
+        )
         with self._engine.connect() as connection:
             return {str(name): int(size) for name, size in connection.execute(text(query))}
 
     def _processes(self) -> dict[str, psutil.Process]:
-        """What lives as long as the platform, by name. Runners come and go, and Postgres' backends show shared memory as their own."""
+        """
+        What lives as long as the platform, by name. Runners come and go, and Postgres' backends show shared memory as
+        their own.
+        """
         found: dict[str, psutil.Process] = {}
         with contextlib.suppress(psutil.Error):
             found["supervisor"] = psutil.Process(self._supervisor)
@@ -141,7 +155,7 @@ def _files(folder: Path) -> int:
     return sum(len(files) for _, _, files in os.walk(folder))
 
 
-# --- the load -----------------------------------------------------------------------------------------------------------------------------
+# ---- the load --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -167,15 +181,17 @@ class Account:
 
 class Load:
     """
-    Open loop at a fixed rate. Of ten requests four are synchronous, three asynchronous, one is large and synchronous, two have an
-    Idempotency-Key and are sent again a second later.
+    Open loop at a fixed rate. Of ten requests four are synchronous, three asynchronous, one is large and synchronous,
+    two have an Idempotency-Key and are sent again a second later.
     """
 
     def __init__(self, url: str, key: str, rate: float) -> None:
         self._http = httpx.AsyncClient(
-            base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60.0,
+            base_url=url,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=60.0,
             limits=httpx.Limits(max_connections=64, max_keepalive_connections=64),
-        )  # fmt: skip
+        )
         self._rate = rate
         self._large = "x" * LARGE
         self._tasks: set[asyncio.Task[None]] = set()
@@ -221,7 +237,9 @@ class Load:
             given = {"n": n, "text": self._large}
         try:
             answer = await self._http.post(
-                f"/v1/functions/{function}/invocations", json={"input": given, "deadline_ms": 30_000}, headers=dict(headers)
+                f"/v1/functions/{function}/invocations",
+                json={"input": given, "deadline_ms": 30_000},
+                headers=dict(headers),
             )
             said = answer.json()
         except (httpx.HTTPError, ValueError):
@@ -255,7 +273,10 @@ class Load:
             "soak-echo": {"entrypoint": "bench.functions:Echo"},
             "soak-raw": {"entrypoint": "bench.functions:Echo"},
             "soak-large": {"entrypoint": "bench.functions:Echo"},
-            "soak-nap": {"entrypoint": "bench.tally:Tally", "profile": {"run_ms": {1: 20, 16: 20}, "load_ms": 100, "degradation": 0.0}},
+            "soak-nap": {
+                "entrypoint": "bench.tally:Tally",
+                "profile": {"run_ms": {1: 20, 16: 20}, "load_ms": 100, "degradation": 0.0},
+            },
         }
         common = {"resources": {"gpu_memory": "64MiB"}, "batching": {"max_size": 16}, "slo": {"deadline": "30s"}}
         for name, spec in specs.items():
@@ -263,14 +284,18 @@ class Load:
             await self._until(lambda name=name, body=body: self._http.put(f"/v1/functions/{name}", json=body), 180.0)  # type: ignore[misc]
             given = {"n": -1, "file": os.devnull, "s": 0.0}
             await self._until(
-                lambda name=name, given=given: self._http.post(f"/v1/functions/{name}/invocations", json={"input": given}),  # type: ignore[misc]
+                lambda name=name, given=given: self._http.post(
+                    f"/v1/functions/{name}/invocations", json={"input": given}
+                ),  # type: ignore[misc]
                 120.0,
             )
             progress(f"{name} is deployed")
 
     async def train(self, gpu: str) -> str:
         argv = ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--input-wait", "0.5", "--seconds", "86400"]
-        answer = await self._until(lambda: self._http.post("/v1/jobs", json={"name": "soak", "argv": argv, "gpus": [gpu]}), 60.0)
+        answer = await self._until(
+            lambda: self._http.post("/v1/jobs", json={"name": "soak", "argv": argv, "gpus": [gpu]}), 60.0
+        )
         return str(answer.json()["id"])
 
     async def stop(self, job: str) -> None:
@@ -301,7 +326,7 @@ class Load:
         await self._http.aclose()
 
 
-# --- the run ------------------------------------------------------------------------------------------------------------------------------
+# ---- the run ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,9 +353,9 @@ async def _soak(load: Load, sampler: Sampler, minutes: float) -> Soaked:
             told = time.monotonic()
             seen = sampler.samples
             progress(
-                f"{(told - begin) / 60:5.1f} min  sent {load.account.sent}  open {len(load.account.open)}  "
-                f"keys {seen.keys[-1][1]:.0f}  files {seen.files['home'][-1][1]:.0f}  database {seen.database[-1][1] / 1e6:.1f} MB  "
-                f"gateway {seen.rss['gateway'][-1][1] / 1e6:.0f} MB"
+                f"{(told - begin) / 60:5.1f} min  sent {load.account.sent}  open {len(load.account.open)}  keys"
+                f" {seen.keys[-1][1]:.0f}  files {seen.files['home'][-1][1]:.0f}  database"
+                f" {seen.database[-1][1] / 1e6:.1f} MB  gateway {seen.rss['gateway'][-1][1] / 1e6:.0f} MB"
             )
     end = time.monotonic()
     half = begin + (end - begin) / 2
@@ -345,15 +370,27 @@ async def _soak(load: Load, sampler: Sampler, minutes: float) -> Soaked:
 def _figures(account: Account, sampler: Sampler, before: Mapping[str, int], half: float, end: float) -> Soaked:
     seen, made = sampler.samples, max(account.accepted, 1)
     rss, files = worst_growth(seen.rss, half, end), worst_growth(seen.files, half, end, least=LEAST_FILES)
-    progress(f"answers by status {dict(sorted(account.statuses.items()))} (0 = connection broke); ends {dict(account.states)}")
+    progress(
+        f"answers by status {dict(sorted(account.statuses.items()))} (0 = connection broke); ends"
+        f" {dict(account.states)}"
+    )
     figures = {
-        "lost": account.lost, "doubled": account.doubled, "sent": account.sent, "accepted": account.accepted,
-        "succeeded": account.states["succeeded"], "expired": account.states["expired"],
-        "rss_growth_max": max(rss.values()), "files_growth": max(files.values()),
+        "lost": account.lost,
+        "doubled": account.doubled,
+        "sent": account.sent,
+        "accepted": account.accepted,
+        "succeeded": account.states["succeeded"],
+        "expired": account.states["expired"],
+        "rss_growth_max": max(rss.values()),
+        "files_growth": max(files.values()),
         "redis_keys_growth": growth(seen.keys, half, end, least=LEAST_KEYS),
         "bytes_per_invocation": (seen.database[-1][1] - seen.database[0][1]) / made,
-    }  # fmt: skip
-    grown = {name: (size - before.get(name, 0)) / made for name, size in sampler.tables().items() if size > before.get(name, 0)}
+    }
+    grown = {
+        name: (size - before.get(name, 0)) / made
+        for name, size in sampler.tables().items()
+        if size > before.get(name, 0)
+    }
     return Soaked(figures=figures, rss=rss, files=files, tables=dict(sorted(grown.items(), key=lambda item: -item[1])))
 
 
@@ -400,8 +437,10 @@ def main() -> None:
     options = parser.parse_args()
     soaked = run(options.minutes, options.rate)
     first = dict(list(soaked.files.items())[:10])
-    extra = {name: {key: round(value, 4) for key, value in found.items()} for name, found in
-             (("rss_growth", soaked.rss), ("files_growth_by", first), ("table_bytes", soaked.tables))}  # fmt: skip
+    extra = {
+        name: {key: round(value, 4) for key, value in found.items()}
+        for name, found in (("rss_growth", soaked.rss), ("files_growth_by", first), ("table_bytes", soaked.tables))
+    }
     if options.json:
         emit("bench.soak", soaked.figures, **extra)
     else:

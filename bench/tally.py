@@ -9,7 +9,10 @@ from smore.handler import Handler
 
 
 class Tally(Handler):
-    """``{"n": number, "file": path, "s": seconds}``: appends the number to the file that is there, takes that long, answers the number."""
+    """
+    ``{"n": number, "file": path, "s": seconds}``: appends the number to the file that is there, takes that long,
+    answers the number.
+    """
 
     example: ClassVar[Any] = {"n": -1, "file": os.devnull, "s": 0.0}
 

@@ -3,18 +3,21 @@ What a tensor costs on its way in: ``python -m bench.tensors --json [--quick]``.
 
 A 1x3x224x224 FP32 tensor (602,112 bytes), one connection, one request after the other:
 
-* ``oip``: ``tritonclient``, unmodified, its binary form, through the whole platform (gateway, Redis, scheduler, worker, runner and back).
-* ``json``: the same function in the process of a FastAPI server (``bench/peers/tensors.py``), tensors as JSON by orjson at both ends over
-  one ``http.client`` connection: the quickest client that sends it as JSON.
+* ``oip``: ``tritonclient``, unmodified, its binary form, through the whole platform (gateway, Redis, scheduler, worker,
+  runner and back).
+* ``json``: the same function in the process of a FastAPI server (``bench/peers/tensors.py``), tensors as JSON by orjson
+  at both ends over one ``http.client`` connection: the quickest client that sends it as JSON.
 
-Rounds go one after the other, the sides in turn; a round is a warm-up of 1 s and a window of 3 s (``--quick``: one round, 1 s). A request's
-time is from the array in the caller's hand to the answer's array there. CPU is that of all processes of a side (the platform's Redis,
-Postgres and beat too, the client's not) from the window's begin to its end, over the window's answers: what the platform uses while it
-waits is in it. Both sides compute the means of the three channels; that is ``predict_us``.
+Rounds go one after the other, the sides in turn; a round is a warm-up of 1 s and a window of 3 s (``--quick``: one
+round, 1 s). A request's time is from the array in the caller's hand to the answer's array there. CPU is that of all
+processes of a side (the platform's Redis, Postgres and beat too, the client's not) from the window's begin to its end,
+over the window's answers: what the platform uses while it waits is in it. Both sides compute the means of the three
+channels; that is ``predict_us``.
 
-Figures: medians over the rounds, ``cpu_ratio`` the median of the rounds' own. ``oip_p50_ms``, ``json_p50_ms``, ``oip_cpu_us``,
-``json_cpu_us`` per request, ``cpu_ratio`` = oip / json (reach 0.5), ``p50_ratio``; ``idle_cpu_ms_per_s``: what the platform uses in a
-second without requests. The JSON line has each process's part besides.
+Figures: medians over the rounds, ``cpu_ratio`` the median of the rounds' own. ``oip_p50_ms``, ``json_p50_ms``,
+``oip_cpu_us``, ``json_cpu_us`` per request, ``cpu_ratio`` = oip / json (reach 0.5), ``p50_ratio``;
+``idle_cpu_ms_per_s``: what the platform uses in a second without requests. The JSON line has each process's part
+besides.
 """
 
 import argparse
@@ -45,12 +48,16 @@ from smore.process.settings import Settings
 
 IMAGE = np.random.default_rng(0).standard_normal((1, 3, 224, 224), np.float32)
 FUNCTION = {
-    "apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": "means"},
+    "apiVersion": "smore/v1",
+    "kind": "Function",
+    "metadata": {"name": "means"},
     "spec": {
-        "entrypoint": "bench.means:ChannelMeans", "slo": {"deadline": "30s"}, "resources": {"gpu_memory": "128MiB"},
+        "entrypoint": "bench.means:ChannelMeans",
+        "slo": {"deadline": "30s"},
+        "resources": {"gpu_memory": "128MiB"},
         "scaling": {"keep_alive": -1},
     },
-}  # fmt: skip
+}
 WARMUP_S = 1.0
 START_S = 60.0
 #: A platform that uses less has done what a start brings with it.
@@ -82,7 +89,9 @@ def platform(home: Path) -> Iterator[Side]:
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     port = naive.free_port()
     os.environ |= {**naive.ENVIRONMENT, "SMORE_API__PORT": str(port)}
-    end = local.up(home, config=Settings(platform_cores=cores), partitions=[local.Partition(gpu="cpu0", kind="cpu", device=cores)])
+    end = local.up(
+        home, config=Settings(platform_cores=cores), partitions=[local.Partition(gpu="cpu0", kind="cpu", device=cores)]
+    )
     try:
         key = (home / "key").read_text().strip()
         with Client(end.gateway_url, key) as admin, InferenceServerClient(f"127.0.0.1:{port}") as client:
@@ -108,8 +117,19 @@ def peer() -> Iterator[Side]:
     port = naive.free_port()
     # Its turns are further apart than the five seconds for which uvicorn keeps a connection.
     options = ("--no-access-log", "--log-level", "warning", "--timeout-keep-alive", "600")
-    command = (sys.executable, "-m", "uvicorn", "--factory", "bench.peers.tensors:gateway", "--port", str(port), *options)
-    process = subprocess.Popen(command, env={**os.environ, **naive.ENVIRONMENT, "PYTHONPATH": str(report.ROOT)}, stdin=subprocess.DEVNULL)
+    command = (
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "--factory",
+        "bench.peers.tensors:gateway",
+        "--port",
+        str(port),
+        *options,
+    )
+    process = subprocess.Popen(
+        command, env={**os.environ, **naive.ENVIRONMENT, "PYTHONPATH": str(report.ROOT)}, stdin=subprocess.DEVNULL
+    )
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def request() -> Any:
@@ -179,7 +199,9 @@ def compare(sides: Sequence[Side], rounds: int, seconds: float) -> tuple[dict[st
             found[side.name].append(window)
             if side.name == "oip":
                 most = sorted(spent.items(), key=lambda one: -one[1])[:8]
-                parts = [{"process": _name(pid), "cpu_us": report.rounded(used * 1e6 / window.answers)} for pid, used in most]
+                parts = [
+                    {"process": _name(pid), "cpu_us": report.rounded(used * 1e6 / window.answers)} for pid, used in most
+                ]
     oip, json = found["oip"], found["json"]
     (idle,) = (side.group for side in sides if side.name == "oip")
     _, resting = idle.measure(lambda: time.sleep(seconds))
@@ -197,7 +219,9 @@ def compare(sides: Sequence[Side], rounds: int, seconds: float) -> tuple[dict[st
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.tensors", description="A tensor through the whole path, and as JSON.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.tensors", description="A tensor through the whole path, and as JSON."
+    )
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="one round, a window of one second")
     options = parser.parse_args(arguments)

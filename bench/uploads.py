@@ -1,14 +1,16 @@
 """
 What an uploaded function costs: sending it, building its environment, its cold starts.
 
-``python -m bench.uploads --json`` starts a platform of its own in a temporary home, with one CPU partition, and deploys folders to it.
-``--pypi`` takes the requirement from PyPI (einops) in place of a wheel that is made here, and so needs a network.
+``python -m bench.uploads --json`` starts a platform of its own in a temporary home, with one CPU partition, and deploys
+folders to it. ``--pypi`` takes the requirement from PyPI (einops) in place of a wheel that is made here, and so needs a
+network.
 
-Figures: ``upload_mib_s`` = a folder with weights, from packing to stored and checked blobs, and ``upload_ratio`` = its time over that of
-copying the file and hashing it twice, as both ends do, in process; ``gateway_growth_mib`` = peak resident memory of the gateway beyond
-what it had before; ``resend_s`` = deploying the same folder with another line of code; ``build_s`` = fetching and building at the first
-deploy of a function with a requirement, ``deploy_s`` = all of that deploy; ``cold_ms`` and ``cold_own_ms`` = a load, by its phases
-together (median of several): in the platform's environment, and in one of its own that is built.
+Figures: ``upload_mib_s`` = a folder with weights, from packing to stored and checked blobs, and ``upload_ratio`` = its
+time over that of copying the file and hashing it twice, as both ends do, in process; ``gateway_growth_mib`` = peak
+resident memory of the gateway beyond what it had before; ``resend_s`` = deploying the same folder with another line of
+code; ``build_s`` = fetching and building at the first deploy of a function with a requirement, ``deploy_s`` = all of
+that deploy; ``cold_ms`` and ``cold_own_ms`` = a load, by its phases together (median of several): in the platform's
+environment, and in one of its own that is built.
 """
 
 import argparse
@@ -65,7 +67,9 @@ def wheel(place: Path) -> str:
     with zipfile.ZipFile(place / "tinywheel-1.0-py3-none-any.whl", "w") as writer:
         writer.writestr("tinywheel.py", "")
         writer.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tinywheel\nVersion: 1.0\n")
-        writer.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        writer.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         writer.writestr(f"{info}/RECORD", f"tinywheel.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
     return "./tinywheel-1.0-py3-none-any.whl"
 
@@ -118,14 +122,20 @@ class Stage:
         again = time.perf_counter()
         self.client.deploy(place)
         return {
-            "upload_mib_s": mib / sent_s, "upload_ratio": sent_s / least_s, "gateway_growth_mib": growth,
+            "upload_mib_s": mib / sent_s,
+            "upload_ratio": sent_s / least_s,
+            "gateway_growth_mib": growth,
             "resend_s": time.perf_counter() - again,
-        }  # fmt: skip
+        }
 
     def cold_ms(self, name: str) -> dict[str, float]:
         """Milliseconds of one load, by phase."""
         self.client.offload(name)
-        eventually(lambda: all(one.function != f"default/{name}" for gpu in self.client.gpus() for one in gpu.warm), 30, "unloaded")
+        eventually(
+            lambda: all(one.function != f"default/{name}" for gpu in self.client.gpus() for one in gpu.warm),
+            30,
+            "unloaded",
+        )
         done = self.client.invoke(name, {"x": 1}, deadline_ms=60_000)
         load: dict[str, float] = eventually(lambda: self._loading(done.id), 30, "the history")
         return load

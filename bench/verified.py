@@ -1,9 +1,9 @@
 """
 What was seen to work on a GPU, and the table that says so: ``python -m bench.verified .gpu/verified.json``.
 
-A feature is *verified* by stages of ``bench.gpu``: by all of its stages, on the same device, each of them ``ok``. The command writes the
-GPU column of the table in ``docs/gpu.md`` from such a file: a row that the file names gets its date, device and evidence, another row
-stays as it is.
+A feature is *verified* by stages of ``bench.gpu``: by all of its stages, on the same device, each of them ``ok``. The
+command writes the GPU column of the table in ``docs/gpu.md`` from such a file: a row that the file names gets its date,
+device and evidence, another row stays as it is.
 """
 
 import argparse
@@ -41,8 +41,8 @@ PROOFS: Final[Mapping[str, Sequence[str]]] = {
 
 def verified(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     """
-    Feature → date, device, evidence, and the driver and torch (several where its stages ran with several). ``stages`` as ``state.json``
-    has them; what ran on a CPU partition verifies nothing.
+    Feature → date, device, evidence, and the driver and torch (several where its stages ran with several). ``stages``
+    as ``state.json`` has them; what ran on a CPU partition verifies nothing.
     """
     found = {}
     for feature, needed in PROOFS.items():

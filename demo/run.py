@@ -1,17 +1,18 @@
 """
-``python -m smore.demo``: the platform on this machine under a minute of traffic, next to training, and what it cost whom.
+``python -m smore.demo``: the platform on this machine under a minute of traffic, next to training, and what it cost
+whom.
 
 Phases, each with its own figures:
 
-1. *alone*: the training commands on their partitions, with no platform on the machine. All at once, as later: where two partitions
-   share a core, a job's neighbour is there in every phase and is not mistaken for the platform.
+1. *alone*: the training commands on their partitions, with no platform on the machine. All at once, as later: where two
+   partitions share a core, a job's neighbour is there in every phase and is not mistaken for the platform.
 2. the platform starts, the functions are deployed, the jobs start through the API.
-3. *platform control*: the load of phase 4, but every request carries a deadline that nothing can meet and is refused. What the jobs
-   lose against *alone* is the platform's own tax.
+3. *platform control*: the load of phase 4, but every request carries a deadline that nothing can meet and is refused.
+   What the jobs lose against *alone* is the platform's own tax.
 4. *with functions*: the traffic. What the jobs lose against *platform control* is their degradation.
 
-Iteration times come from the jobs' own track files in every phase, so one definition serves all of them. The load is open loop: a
-latency runs from the instant at which the request was due.
+Iteration times come from the jobs' own track files in every phase, so one definition serves all of them. The load is
+open loop: a latency runs from the instant at which the request was due.
 """
 
 import argparse
@@ -56,7 +57,8 @@ ROOT = Path(__file__).resolve().parents[1]
 #: The publisher's file, where it is at hand.
 TRACE = ROOT.parent / "shared" / "data" / "azure2019" / "invocations.csv.gz"
 
-#: Deployed and called, from the fastest to the slowest: the trace's slowest class goes to the slowest function (digest A50).
+#: Deployed and called, from the fastest to the slowest: the trace's slowest class goes to the slowest function (digest
+#: A50).
 FUNCTIONS = ("echo", "silero", "deepfm", "mobilenet", "bert", "resnet50")
 #: Trained; one on each of the first GPU instances.
 MODELS = ("resnet50", "mobilenet")
@@ -82,16 +84,17 @@ Counts = NDArray[np.float64]
 Step = tuple[float, float]
 
 
-# --- the traffic ----------------------------------------------------------------------------------------------------------------------
+# ---- the traffic -----------------------------------------------------------------------------------------------------
 
 
 def synthetic_counts(functions: int, seconds: int, seed: int) -> Counts:
     """
-    Azure-shaped and made up: expected invocations [functions, seconds], in proportion; a second stands for a minute of the trace.
+    Azure-shaped and made up: expected invocations [functions, seconds], in proportion; a second stands for a minute of
+    the trace.
 
-    What the published trace shows and this imitates: a few functions get most of the calls (log-normal shares, none under 2 %), one in
-    three is a timer (equal counts at equal distances), the others swing slowly (a day's wave, each with its own phase) and burst (a
-    few times, for some seconds, to a multiple).
+    What the published trace shows and this imitates: a few functions get most of the calls (log-normal shares, none
+    under 2 %), one in three is a timer (equal counts at equal distances), the others swing slowly (a day's wave, each
+    with its own phase) and burst (a few times, for some seconds, to a multiple).
     """
     rng = np.random.default_rng(seed)
     shares = np.maximum(rng.lognormal(sigma=1.3, size=functions), 1e-9)
@@ -119,11 +122,12 @@ def _normal(counts: Counts) -> Counts:
 
 def trace_counts(path: Path, functions: int, seconds: int) -> Counts:
     """
-    Invocations [functions, seconds] of the Azure Functions trace in the publisher's format; its minute m is read as second m (digest A49).
+    Invocations [functions, seconds] of the Azure Functions trace in the publisher's format; its minute m is read as
+    second m (digest A49).
 
-    Takes the first consecutive minutes. The trace's functions are sorted by mean duration (``durations.csv.gz`` beside the file; without
-    it by name) and cut into as many equal classes as there are functions here (A50). Raises OSError; ValueError for another format or
-    too few minutes.
+    Takes the first consecutive minutes. The trace's functions are sorted by mean duration (``durations.csv.gz`` beside
+    the file; without it by name) and cut into as many equal classes as there are functions here (A50). Raises OSError;
+    ValueError for another format or too few minutes.
     """
     rows = _rows(path)
     minutes = sorted((name for name in rows[0] if name.isdigit()), key=int)[:seconds] if rows else []
@@ -156,7 +160,10 @@ class Due:
 
 
 def arrivals(counts: Counts, rate: float, seed: int) -> list[Due]:
-    """Poisson arrivals within each second; each function's rate is its share of all counts of ``rate`` requests/s on average (A49)."""
+    """
+    Poisson arrivals within each second; each function's rate is its share of all counts of ``rate`` requests/s on
+    average (A49).
+    """
     rng = np.random.default_rng((seed, 1))
     functions, seconds = counts.shape
     drawn = rng.poisson(counts / counts.sum() * rate * seconds)
@@ -170,7 +177,10 @@ def arrivals(counts: Counts, rate: float, seed: int) -> list[Due]:
 
 
 def typical_part(plan: Sequence[Due], seconds: float, length_s: float) -> list[Due]:
-    """The ``length_s`` of the plan (beginning at a whole second) whose number of requests is nearest to its average, moved to zero."""
+    """
+    The ``length_s`` of the plan (beginning at a whole second) whose number of requests is nearest to its average, moved
+    to zero.
+    """
     if length_s >= seconds:
         return list(plan)
     wanted = len(plan) * length_s / seconds
@@ -182,7 +192,7 @@ def typical_part(plan: Sequence[Due], seconds: float, length_s: float) -> list[D
     return [Due(at_s=one.at_s - start, function=one.function) for one in part(start)]
 
 
-# --- what came of it ------------------------------------------------------------------------------------------------------------------
+# ---- what came of it -------------------------------------------------------------------------------------------------
 
 
 class Outcome(StrEnum):
@@ -225,8 +235,8 @@ class FunctionFigures:
     """
     Of one function. submitted = succeeded + rejected + expired + failed.
 
-    ``dsr``: finished within the deadline, over submitted. Latencies over what succeeded, milliseconds. ``cold_starts``: invocations that
-    waited for a load.
+    ``dsr``: finished within the deadline, over submitted. Latencies over what succeeded, milliseconds. ``cold_starts``:
+    invocations that waited for a load.
     """
 
     function: str
@@ -281,7 +291,10 @@ def iterations(steps: Sequence[Step], begin: float, end: float) -> Iterations | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFigures:
-    """Of one job. ``tax`` = control / alone - 1, the platform's; ``degradation`` = with functions / control - 1, the functions'."""
+    """
+    Of one job. ``tax`` = control / alone - 1, the platform's; ``degradation`` = with functions / control - 1, the
+    functions'.
+    """
 
     job: str
     gpu: str
@@ -292,7 +305,9 @@ class JobFigures:
     degradation: float | None
 
 
-def job_figures(job: str, gpu: str, alone: Iterations | None, control: Iterations | None, functions: Iterations | None) -> JobFigures:
+def job_figures(
+    job: str, gpu: str, alone: Iterations | None, control: Iterations | None, functions: Iterations | None
+) -> JobFigures:
     return JobFigures(
         job=job,
         gpu=gpu,
@@ -319,7 +334,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFigures:
-    """Mean utilisation of a GPU instance (0..1, by the counter named) without and with functions; of the latter the functions' part."""
+    """
+    Mean utilisation of a GPU instance (0..1, by the counter named) without and with functions; of the latter the
+    functions' part.
+    """
 
     gpu: str
     counter: str
@@ -333,7 +351,9 @@ Window = tuple[float, float]
 
 def gpu_figures(samples: Sequence[Sample], control: Window, functions: Window) -> list[GpuFigures]:
     def mean(gpu: str, window: Window, of: Callable[[Gpu], float]) -> float | None:
-        seen = [of(one) for sample in samples if window[0] <= sample.at <= window[1] for one in sample.gpus if one.id == gpu]
+        seen = [
+            of(one) for sample in samples if window[0] <= sample.at <= window[1] for one in sample.gpus if one.id == gpu
+        ]
         return statistics.fmean(seen) if seen else None
 
     counters = {one.id: one.utilisation_counter for sample in samples for one in sample.gpus}
@@ -367,7 +387,17 @@ class Report:
         """The numbers by name; what could not be measured is left out."""
         found: dict[str, float | None] = {
             name: getattr(self.total, name)
-            for name in ("submitted", "succeeded", "rejected", "expired", "failed", "dsr", "p50_ms", "p99_ms", "cold_starts")
+            for name in (
+                "submitted",
+                "succeeded",
+                "rejected",
+                "expired",
+                "failed",
+                "dsr",
+                "p50_ms",
+                "p99_ms",
+                "cold_starts",
+            )
         }
         found["control_refused"] = self.control.rejected / self.control.submitted if self.control.submitted else None
         for gpu in self.gpus:
@@ -381,7 +411,7 @@ class Report:
         return {name: float(value) for name, value in found.items() if value is not None}
 
 
-# --- what is seen ---------------------------------------------------------------------------------------------------------------------
+# ---- what is seen ----------------------------------------------------------------------------------------------------
 
 
 class Phase(StrEnum):
@@ -448,19 +478,30 @@ class Board:
         return Group(*parts)
 
     def _functions(self) -> Table:
-        table = Table("function", "waiting", "sent", "succeeded", "refused", "other", "cold", "p50 ms", "p99 ms", box=None)
+        table = Table(
+            "function", "waiting", "sent", "succeeded", "refused", "other", "cold", "p50 ms", "p99 ms", box=None
+        )
         for name in FUNCTIONS:
             of_it = function_figures(name, [one for one in self.sent if one.function == name], {})
             table.add_row(
-                name, str(self.waiting.get(name, 0)), str(of_it.submitted), str(of_it.succeeded), str(of_it.rejected),
-                str(of_it.expired + of_it.failed), str(of_it.cold_starts), number(of_it.p50_ms), number(of_it.p99_ms),
-            )  # fmt: skip
+                name,
+                str(self.waiting.get(name, 0)),
+                str(of_it.submitted),
+                str(of_it.succeeded),
+                str(of_it.rejected),
+                str(of_it.expired + of_it.failed),
+                str(of_it.cold_starts),
+                number(of_it.p50_ms),
+                number(of_it.p99_ms),
+            )
         return table
 
     def _gpus(self, sample: Sample) -> Table:
         table = Table("GPU instance", "used", "", "functions", "memory MiB", "warm", box=None)
         for gpu in sample.gpus:
-            warm = " ".join(f"{one.function.rpartition('/')[2]}{'*' if one.state == 'busy' else ''}" for one in gpu.warm)
+            warm = " ".join(
+                f"{one.function.rpartition('/')[2]}{'*' if one.state == 'busy' else ''}" for one in gpu.warm
+            )
             bar = Bar(size=1, begin=0, end=min(gpu.utilisation, 1.0), width=20)
             memory = f"{gpu.memory_used_mib:.0f}/{gpu.memory_total_mib:.0f}"
             table.add_row(gpu.id, share(gpu.utilisation), bar, share(gpu.function_utilisation), memory, warm)
@@ -488,22 +529,49 @@ def signed(value: float | None) -> str:
 def tables(report: Report) -> Group:
     """The report for people."""
     functions = Table(
-        Column("function", no_wrap=True), "submitted", "succeeded", "rejected", "expired", "failed", "DSR", "p50 ms", "p99 ms",
+        Column("function", no_wrap=True),
+        "submitted",
+        "succeeded",
+        "rejected",
+        "expired",
+        "failed",
+        "DSR",
+        "p50 ms",
+        "p99 ms",
         "cold starts",
         title=f"{report.traffic}: {report.rate:.0f} requests/s for {report.seconds:.0f} s, seed {report.seed}",
         box=box.SIMPLE_HEAD,
-    )  # fmt: skip
+    )
     for one in (*report.functions, report.total):
         dsr = "-" if one.dsr is None else f"{one.dsr:.3f}"
         counts = (one.submitted, one.succeeded, one.rejected, one.expired, one.failed)
-        functions.add_row(one.function, *map(str, counts), dsr, number(one.p50_ms), number(one.p99_ms), str(one.cold_starts))
-    gpus = Table("GPU instance", "without functions", "with functions", "by functions", "counter", title="Utilisation", box=box.SIMPLE_HEAD)
+        functions.add_row(
+            one.function, *map(str, counts), dsr, number(one.p50_ms), number(one.p99_ms), str(one.cold_starts)
+        )
+    gpus = Table(
+        "GPU instance",
+        "without functions",
+        "with functions",
+        "by functions",
+        "counter",
+        title="Utilisation",
+        box=box.SIMPLE_HEAD,
+    )
     for gpu in report.gpus:
-        gpus.add_row(gpu.gpu, share(gpu.without_functions), share(gpu.with_functions), share(gpu.by_functions), gpu.counter)
+        gpus.add_row(
+            gpu.gpu, share(gpu.without_functions), share(gpu.with_functions), share(gpu.by_functions), gpu.counter
+        )
     jobs = Table(
-        Column("job", no_wrap=True), "GPU instance", "alone", "platform control", "with functions", "platform's tax", "degradation",
-        title="Iteration time, mean and 95 % interval", box=box.SIMPLE_HEAD,
-    )  # fmt: skip
+        Column("job", no_wrap=True),
+        "GPU instance",
+        "alone",
+        "platform control",
+        "with functions",
+        "platform's tax",
+        "degradation",
+        title="Iteration time, mean and 95 % interval",
+        box=box.SIMPLE_HEAD,
+    )
     for job in report.jobs:
         times = (took(measured) for measured in (job.alone, job.control, job.functions))
         jobs.add_row(job.job, job.gpu, *times, signed(job.tax), signed(job.degradation))
@@ -518,7 +586,7 @@ def took(measured: Iterations | None) -> str:
     return "-" if measured is None else f"{measured.mean_s * 1e3:.1f} ± {measured.half_width_s * 1e3:.1f} ms"
 
 
-# --- doing it -------------------------------------------------------------------------------------------------------------------------
+# ---- doing it --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -538,13 +606,22 @@ def trainings(partitions: Sequence[local.Partition], lasting_s: float) -> list[T
             name=f"train-{model}",
             partition=partition,
             argv=(
-                "zoo.train", "--model", model, "--preset", preset_of(partition), "--batch", str(BATCHES[preset_of(partition)]),
-                "--seconds", f"{lasting_s:.0f}", "--device", "cpu" if partition.kind == "cpu" else "cuda",
+                "zoo.train",
+                "--model",
+                model,
+                "--preset",
+                preset_of(partition),
+                "--batch",
+                str(BATCHES[preset_of(partition)]),
+                "--seconds",
+                f"{lasting_s:.0f}",
+                "--device",
+                "cpu" if partition.kind == "cpu" else "cuda",
             ),
             workload=f"{model}/{preset_of(partition)}/training/{BATCHES[preset_of(partition)]}",
         )
         for model, partition in zip(MODELS, partitions, strict=False)
-    ]  # fmt: skip
+    ]
 
 
 def preset_of(partition: local.Partition) -> str:
@@ -587,9 +664,14 @@ def running_alone(training: Training, folder: Path) -> Iterator[Track]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SMORE_TRACK": str(file)} | device
     with (folder / f"{training.name}.log").open("wb") as log, pinned(training.partition):
         process = subprocess.Popen(
-            (sys.executable, "-m", *training.argv), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            (sys.executable, "-m", *training.argv),
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
             start_new_session=True,
-        )  # fmt: skip
+        )
     try:
         yield Track(file)
     finally:
@@ -614,7 +696,10 @@ def pinned(partition: local.Partition) -> Iterator[None]:
 
 
 def sample_input(function: Function, rng: np.random.Generator) -> object:
-    """One row of what a function takes: small noise for floats, 0 and 1 for integers (every index exists), a small document for JSON."""
+    """
+    One row of what a function takes: small noise for floats, 0 and 1 for integers (every index exists), a small
+    document for JSON.
+    """
     if function.inputs is None:
         return {"x": [1, 2, 3, 4, 5, 6, 7, 8], "id": "abc"}
     arrays: dict[str, Any] = {}
@@ -628,7 +713,12 @@ def sample_input(function: Function, rng: np.random.Generator) -> object:
 
 
 async def offer(
-    client: AsyncClient, plan: Sequence[Due], inputs: Sequence[object], board: Board, *, deadline_ms: float | None = None
+    client: AsyncClient,
+    plan: Sequence[Due],
+    inputs: Sequence[object],
+    board: Board,
+    *,
+    deadline_ms: float | None = None,
 ) -> list[Sent]:
     """Send every request when it is due, whatever the platform does; their ends, when all have one."""
     done: list[Sent] = []
@@ -674,7 +764,15 @@ class Demo:
     """One run."""
 
     def __init__(
-        self, *, home: Path, config: Settings, seconds: int, seed: int, rate: float | None, trace: Path | None, console: Console
+        self,
+        *,
+        home: Path,
+        config: Settings,
+        seconds: int,
+        seed: int,
+        rate: float | None,
+        trace: Path | None,
+        console: Console,
     ) -> None:
         self._home = home.resolve()
         self._config = config
@@ -704,11 +802,16 @@ class Demo:
         }
         if self._was_up:
             # Its processes would be there in "alone"; and it stays.
-            expected = {phase: took_s for phase, took_s in expected.items() if phase not in (Phase.ALONE, Phase.UP, Phase.DOWN)}
+            expected = {
+                phase: took_s for phase, took_s in expected.items() if phase not in (Phase.ALONE, Phase.UP, Phase.DOWN)
+            }
         self._board = Board(progress=Progress(expected))
 
     def run(self) -> Report:
-        """All phases. Raises DemoFailed, ClientError, local.ServerMissing, local.StartFailed; what was started is stopped in any case."""
+        """
+        All phases. Raises DemoFailed, ClientError, local.ServerMissing, local.StartFailed; what was started is stopped
+        in any case.
+        """
         affinity = os.sched_getaffinity(0)
         with Live(self._board, console=self._console, refresh_per_second=2, transient=True):
             try:
@@ -746,7 +849,10 @@ class Demo:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with ExitStack() as stack:
             tracks = {one.name: stack.enter_context(running_alone(one, folder)) for one in self._trainings}
-            await until(lambda: all(track.look() >= SETTLE_STEPS for track in tracks.values()), f"training (its logs are in {folder})")
+            await until(
+                lambda: all(track.look() >= SETTLE_STEPS for track in tracks.values()),
+                f"training (its logs are in {folder})",
+            )
             begin = time.time()
             while time.time() < begin + ALONE_S:
                 for name, track in tracks.items():
@@ -763,11 +869,16 @@ class Demo:
         inputs = [sample_input(deployed[name], rng) for name in FUNCTIONS]
         deadlines_s = {name: one.deadline_ms / 1e3 for name, one in deployed.items() if one.deadline_ms is not None}
         self._enter(Phase.JOBS)
-        jobs = {one.name: await client.start_job(one.name, one.argv, [one.partition.gpu], workload=one.workload) for one in self._trainings}
+        jobs = {
+            one.name: await client.start_job(one.name, one.argv, [one.partition.gpu], workload=one.workload)
+            for one in self._trainings
+        }
         tracks = {name: Track(self._home / "run" / "jobs" / f"{job.id}.track") for name, job in jobs.items()}
         watching = asyncio.create_task(watch(client, tracks, self._board))
         try:
-            await until(lambda: all(len(track.steps) >= SETTLE_STEPS for track in tracks.values()), "the jobs' first iterations")
+            await until(
+                lambda: all(len(track.steps) >= SETTLE_STEPS for track in tracks.values()), "the jobs' first iterations"
+            )
             self._enter(Phase.CONTROL, "the same load as later, with a deadline that nothing can meet")
             part = typical_part(self._plan, self._seconds, CONTROL_S)
             refused = offer(client, part, inputs, self._board, deadline_ms=CONTROL_DEADLINE_MS)
@@ -787,7 +898,9 @@ class Demo:
             seconds=self._seconds,
             rate=self._rate,
             seed=self._seed,
-            functions=[function_figures(name, [one for one in sent if one.function == name], deadlines_s) for name in FUNCTIONS],
+            functions=[
+                function_figures(name, [one for one in sent if one.function == name], deadlines_s) for name in FUNCTIONS
+            ],
             total=function_figures("all", sent, deadlines_s),
             control=function_figures("control", control_load, {}),
             gpus=gpu_figures(self._board.samples, control, traffic),
@@ -814,14 +927,19 @@ class Demo:
         deadline = time.monotonic() + PATIENCE_S
         while any(one.revision == 0 for one in deployed.values()):
             if time.monotonic() > deadline:
-                raise DemoFailed(f"no canary has passed yet: {', '.join(name for name, one in deployed.items() if one.revision == 0)}")
+                raise DemoFailed(
+                    "no canary has passed yet:"
+                    f" {', '.join(name for name, one in deployed.items() if one.revision == 0)}"
+                )
             await asyncio.sleep(0.2)
             deployed = {name: await client.function(name) for name in FUNCTIONS}
         # The derived inputs stand in the function, not in the answer to its deploy.
         return {name: await client.function(name) for name in FUNCTIONS}
 
     async def _window(self, load: Awaitable[list[Sent]], seconds: float) -> tuple[list[Sent], Window]:
-        """Carry a load out; its requests and the time it was offered in (not the time until the last of it was answered)."""
+        """
+        Carry a load out; its requests and the time it was offered in (not the time until the last of it was answered).
+        """
         begin = time.time()
         sent = await load
         await asyncio.sleep(begin + seconds - time.time())
@@ -832,8 +950,12 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m smore.demo", description="A minute of traffic next to training.")
     parser.add_argument("--seconds", type=int, default=60, help="of traffic; a second stands for a minute of the trace")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rate", type=float, help=f"requests per second on average (default: {RATE_PER_CORE:.0f} a core)")
-    parser.add_argument("--trace", type=Path, help="invocations per minute in the Azure Functions 2019 format (default: synthetic)")
+    parser.add_argument(
+        "--rate", type=float, help=f"requests per second on average (default: {RATE_PER_CORE:.0f} a core)"
+    )
+    parser.add_argument(
+        "--trace", type=Path, help="invocations per minute in the Azure Functions 2019 format (default: synthetic)"
+    )
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     parsed = parser.parse_args(words)
     if parsed.seconds < 1 or (parsed.rate is not None and parsed.rate <= 0):
@@ -849,7 +971,15 @@ def main(words: Sequence[str]) -> int:
     config = Settings()
     trace = asked.trace or (TRACE if TRACE.exists() else None)
     try:
-        demo = Demo(home=config.home, config=config, seconds=asked.seconds, seed=asked.seed, rate=asked.rate, trace=trace, console=console)
+        demo = Demo(
+            home=config.home,
+            config=config,
+            seconds=asked.seconds,
+            seed=asked.seed,
+            rate=asked.rate,
+            trace=trace,
+            console=console,
+        )
         found = demo.run()
     except (DemoFailed, ClientError, OSError, ValueError, local.ServerMissing, local.StartFailed) as error:
         console.print(f"demo: {error}", style="red", highlight=False, markup=False)

@@ -1,8 +1,9 @@
 """
-``python -m migrations [--bootstrap-key FILE]``: make the database ready for the platform, and Redis' mirror of the catalog equal to it.
+``python -m migrations [--bootstrap-key FILE]``: make the database ready for the platform, and Redis' mirror of the
+catalog equal to it.
 
-It runs at every start, before anything else, and so does nothing that is not needed: Alembic and SQLAlchemy are imported only where there
-is something to apply or a key to make. Any number of them may run at once.
+It runs at every start, before anything else, and so does nothing that is not needed: Alembic and SQLAlchemy are
+imported only where there is something to apply or a key to make. Any number of them may run at once.
 """
 
 import argparse
@@ -33,12 +34,18 @@ T = TypeVar("T")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m migrations", description="Bring the database to the newest version: no way back.")
+    parser = argparse.ArgumentParser(
+        prog="python -m migrations", description="Bring the database to the newest version: no way back."
+    )
     parser.add_argument(
-        "--bootstrap-key", type=Path, metavar="FILE",
-        help="write an API key of the project default, with every scope, to this file (mode 0600) unless it holds a valid one,"
-        " and make the key that secrets are sealed with where there is none",
-    )  # fmt: skip
+        "--bootstrap-key",
+        type=Path,
+        metavar="FILE",
+        help=(
+            "write an API key of the project default, with every scope, to this file (mode 0600) unless it holds a"
+            " valid one, and make the key that secrets are sealed with where there is none"
+        ),
+    )
     arguments = parser.parse_args()
     config = settings()
     if config.postgres.url is None:
@@ -56,7 +63,9 @@ def prepare(config: Settings, url: str, bootstrap_key: Path | None) -> None:
     until = time.monotonic() + PATIENCE_S
     dsn = url.replace("postgresql+psycopg://", "postgresql://", 1)
     connection = _patiently(
-        lambda: psycopg.connect(dsn, connect_timeout=3, application_name="smore-migrate", autocommit=True), psycopg.OperationalError, until
+        lambda: psycopg.connect(dsn, connect_timeout=3, application_name="smore-migrate", autocommit=True),
+        psycopg.OperationalError,
+        until,
     )
     with connection:
         if _version(connection) != head():
@@ -113,7 +122,8 @@ def _ensure_key(connection: mirror.Connection, url: str, catalog: Catalog, path:
         known = (
             token
             and connection.execute(
-                "SELECT FROM api_keys WHERE id = %s AND digest = %s AND project = %s AND revoked_at IS NULL", (*token, PROJECT)
+                "SELECT FROM api_keys WHERE id = %s AND digest = %s AND project = %s AND revoked_at IS NULL",
+                (*token, PROJECT),
             ).fetchone()
         )
         if known is None:

@@ -1,4 +1,7 @@
-"""Alembic's environment. The database is SMORE_POSTGRES__URL's, or the engine that the caller put into the configuration's attributes."""
+"""
+Alembic's environment. The database is SMORE_POSTGRES__URL's, or the engine that the caller put into the configuration's
+attributes.
+"""
 
 from typing import Literal
 
@@ -28,7 +31,10 @@ def render_item(kind: str, item: object, _context: AutogenContext) -> str | Lite
 def run(engine: Engine) -> None:
     with engine.connect() as connection:
         context.configure(
-            connection=connection, target_metadata=Base.metadata, process_revision_directives=number_it, render_item=render_item
+            connection=connection,
+            target_metadata=Base.metadata,
+            process_revision_directives=number_it,
+            render_item=render_item,
         )
         with context.begin_transaction():
             connection.execute(text("SET LOCAL statement_timeout = 0"))

@@ -1,4 +1,7 @@
-"""``python -m scheduler.worker QUEUE NAME``: a Celery worker for ``scheduler`` (may lead), ``control`` (history) or ``learn``."""
+"""
+``python -m scheduler.worker QUEUE NAME``: a Celery worker for ``scheduler`` (may lead), ``control`` (history) or
+``learn``.
+"""
 
 import sys
 
@@ -29,9 +32,24 @@ def main(queue: str, name: str) -> None:
 
         register_record(app, config)
     app.worker_main(
-        ["--quiet", "worker", "-Q", queue, "-P", "threads", "-c", str(THREADS[queue]), "-n", f"{name}@%h", "--without-gossip",
-         "--without-mingle", "--without-heartbeat", "-l", "WARNING"]
-    )  # fmt: skip
+        [
+            "--quiet",
+            "worker",
+            "-Q",
+            queue,
+            "-P",
+            "threads",
+            "-c",
+            str(THREADS[queue]),
+            "-n",
+            f"{name}@%h",
+            "--without-gossip",
+            "--without-mingle",
+            "--without-heartbeat",
+            "-l",
+            "WARNING",
+        ]
+    )
 
 
 if __name__ == "__main__":

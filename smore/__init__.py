@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-# Bound here and not by the module __getattr__ below: importing the submodule smore.track from anywhere would otherwise bind the module to
-# the very name that the function has. It is standard library only, so `import smore` stays light.
+# Bound here and not by the module __getattr__ below: importing the submodule smore.track from anywhere would otherwise
+# bind the module to the very name that the function has. It is standard library only, so `import smore` stays light.
 from smore.tracking.track import track
 
 if TYPE_CHECKING:
@@ -16,7 +16,10 @@ _HOMES = {"AsyncClient": "smore.client", "Client": "smore.client", "Handler": "s
 
 
 def __getattr__(name: str) -> object:
-    """The rest of the public face, imported when it is asked for: a training loop that only tracks its steps needs no HTTP client."""
+    """
+    The rest of the public face, imported when it is asked for: a training loop that only tracks its steps needs no HTTP
+    client.
+    """
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

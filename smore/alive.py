@@ -1,14 +1,16 @@
 """
-``python -m smore.alive NAME``: whether a process of the platform on this machine is at work; for healthchecks. Exit code 0 or 1.
+``python -m smore.alive NAME``: whether a process of the platform on this machine is at work; for healthchecks. Exit
+code 0 or 1.
 
-- ``gateway``: its ``/readyz`` says that the platform can run an invocation, so a scheduler leads and a GPU instance has reported;
+- ``gateway``: its ``/readyz`` says that the platform can run an invocation, so a scheduler leads and a GPU instance has
+  reported;
 - ``node``: there is a report of each of its GPU instances, which lives for two seconds;
 - ``trainings``: the keeper takes connections (worker/keeper.py);
-- every other name (``beat``, ``scheduler-0``, ``control``…) is a Celery process, which is connected to Redis and has said something lately;
-  a scheduler is well only where one of them leads.
+- every other name (``beat``, ``scheduler-0``, ``control``…) is a Celery process, which is connected to Redis and has
+  said something lately; a scheduler is well only where one of them leads.
 
-Standard library alone, its settings read from the environment by name: it is started every few seconds, and importing a client of Redis
-would cost ten times as much as asking.
+Standard library alone, its settings read from the environment by name: it is started every few seconds, and importing a
+client of Redis would cost ten times as much as asking.
 """
 
 import os
@@ -82,9 +84,14 @@ def _node(url: str, prefix: str, names: Path) -> str:
 
 
 def _ask(url: str, *commands: tuple[str, ...]) -> list[str]:
-    """What Redis answers to each, integers as text. The URL as redis-py takes it, with the options that name a user or a certificate."""
+    """
+    What Redis answers to each, integers as text. The URL as redis-py takes it, with the options that name a user or a
+    certificate.
+    """
     parts, options = urlsplit(url), {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
-    with _connect(parts.scheme, unquote(parts.path), parts.hostname or "localhost", parts.port or 6379, options) as connection:
+    with _connect(
+        parts.scheme, unquote(parts.path), parts.hostname or "localhost", parts.port or 6379, options
+    ) as connection:
         user = options.get("username") or unquote(parts.username or "")
         password = options.get("password") or unquote(parts.password or "")
         login = [("AUTH", *([user] if user else []), password)] if password else []

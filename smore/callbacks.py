@@ -1,8 +1,8 @@
 """
 ``smore.track`` for training loops that somebody else writes: Hugging Face's Trainer and Lightning.
 
-``Trainer(callbacks=[smore.callbacks.HuggingFace()])``, ``Trainer(callbacks=[smore.callbacks.Lightning()])``: the framework is imported
-when its class is asked for, and not before.
+``Trainer(callbacks=[smore.callbacks.HuggingFace()])``, ``Trainer(callbacks=[smore.callbacks.Lightning()])``: the
+framework is imported when its class is asked for, and not before.
 """
 
 from typing import Any

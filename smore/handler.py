@@ -1,16 +1,18 @@
 """
 The class a developer writes.
 
-A function's ``entrypoint`` names one (``zoo.resnet50:Function``). The platform makes an instance in a process of its own (a runner),
-calls ``load`` once, ``predict`` for every batch, ``unload`` before the process ends. User code never sees a socket.
+A function's ``entrypoint`` names one (``zoo.resnet50:Function``). The platform makes an instance in a process of its
+own (a runner), calls ``load`` once, ``predict`` for every batch, ``unload`` before the process ends. User code never
+sees a socket.
 
 Two kinds of input, told apart by ``example``:
 
-* **tensors**: ``example`` is ``{name: numpy array}``; every array has a leading axis of rows. ``predict`` receives the same dict with the
-  rows of several invocations concatenated on axis 0 and returns ``{name: array}`` with the same number of rows in the same order. An axis
-  may be 0 long. Text and other bytes are arrays of objects: ``bytes`` come in, ``bytes`` or ``str`` go out.
-* **JSON**: ``example`` is any other JSON value. ``predict`` receives a list of such values, one for each invocation, and returns a list of
-  the same length.
+* **tensors**: ``example`` is ``{name: numpy array}``; every array has a leading axis of rows. ``predict`` receives the
+  same dict with the rows of several invocations concatenated on axis 0 and returns ``{name: array}`` with the same
+  number of rows in the same order. An axis may be 0 long. Text and other bytes are arrays of objects: ``bytes`` come
+  in, ``bytes`` or ``str`` go out.
+* **JSON**: ``example`` is any other JSON value. ``predict`` receives a list of such values, one for each invocation,
+  and returns a list of the same length.
 """
 
 from abc import ABC, abstractmethod
@@ -24,18 +26,22 @@ class Handler(ABC):
 
     def load(self, device: str) -> None:  # noqa: B027 - an empty default is meant: a handler without weights
         """
-        Make ready to predict on ``device``: ``"cuda"`` on a GPU, unless the function declares ``gpu_memory: 0``; otherwise ``"cpu"``.
+        Make ready to predict on ``device``: ``"cuda"`` on a GPU, unless the function declares ``gpu_memory: 0``;
+        otherwise ``"cpu"``.
 
         Build the model and its weights here, not in ``__init__``.
         """
 
     @abstractmethod
     def predict(self, inputs: Any) -> Any:
-        """Answer one batch (see the module's docstring for shapes). An exception fails every invocation of the batch."""
+        """
+        Answer one batch (see the module's docstring for shapes). An exception fails every invocation of the batch.
+        """
 
     def modules(self) -> Sequence[Any]:
         """
-        Torch modules whose weights may be moved to host memory and back while nobody calls ``predict``; none by default.
+        Torch modules whose weights may be moved to host memory and back while nobody calls ``predict``; none by
+        default.
 
         Name them only where nothing else points into their memory: a CUDA graph does, a compiled module may.
         """

@@ -1,4 +1,6 @@
-"""What tests of several kinds share: a real Redis and a real Postgres of their own, once a session, empty for every test."""
+"""
+What tests of several kinds share: a real Redis and a real Postgres of their own, once a session, empty for every test.
+"""
 
 import os
 from collections.abc import Iterator
@@ -41,7 +43,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerUrls]:
 @pytest.fixture(scope="session")
 def config(servers: ServerUrls) -> Settings:
     """The platform's settings with the test servers in them."""
-    return Settings(redis=RedisSettings(url=servers.redis_url, prefix=PREFIX), postgres=PostgresSettings(url=servers.postgres_url))
+    return Settings(
+        redis=RedisSettings(url=servers.redis_url, prefix=PREFIX), postgres=PostgresSettings(url=servers.postgres_url)
+    )
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """
 ``python -m worker.app``: the worker of one GPU instance. The composition root.
 
-One Celery worker (threads, one for each slot) that consumes ``gpu.<id>``; each thread waits on Redis or on a runner and computes nothing.
+One Celery worker (threads, one for each slot) that consumes ``gpu.<id>``; each thread waits on Redis or on a runner and
+computes nothing.
 """
 
 import ctypes
@@ -58,11 +59,15 @@ class Worker:
     """Everything of one GPU worker, put together but not started."""
 
     def __init__(self, config: Settings, client: "redis.Redis", device: Device, cores: Sequence[int] = ()) -> None:
-        """``cores``: those that the machine gives this worker, on which trainings of a GPU run; none = the ones that it is on."""
+        """
+        ``cores``: those that the machine gives this worker, on which trainings of a GPU run; none = the ones that it is
+        on.
+        """
         own = config.worker
         if own.host_mib and device.handler_device == "cpu":
             raise ValueError(
-                "SMORE_WORKER__HOST_MIB is for GPU instances: a CPU partition has no device memory that parking would give back"
+                "SMORE_WORKER__HOST_MIB is for GPU instances: a CPU partition has no device memory that parking would"
+                " give back"
             )
         home = config.home.resolve()
         run = home / "run"
@@ -74,7 +79,8 @@ class Worker:
         self._device = device
         # The same name at every start: jobs that outlived the former self are in it.
         group = f"smore-{own.gpu}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:8]}"
-        # In a group of their own the kernel weighs runners against jobs one by one; outside any it may divide time by session first.
+        # In a group of their own the kernel weighs runners against jobs one by one; outside any it may divide time by
+        # session first.
         self._group = ShareGroup.make(group, own.share) if own.kind == "cpu" else None
         self.queue = Queue(client, config.redis.prefix, config.queue)
         self._runner_groups = f"{group}-r"
@@ -84,10 +90,13 @@ class Worker:
         self._home = home
         on_gpu = device.handler_device != "cpu"
         self._bounds = Bounds(
-            group=self._runner_groups, beyond_mib=beyond_mib, processes=own.processes,
+            group=self._runner_groups,
+            beyond_mib=beyond_mib,
+            processes=own.processes,
             # Weights of a GPU lie in the machine's memory on their way there, and once more where they are parked.
-            host_mib=own.host_memory_mib if on_gpu else 0.0, host_per_mib=2.0 if on_gpu else 1.0,
-        )  # fmt: skip
+            host_mib=own.host_memory_mib if on_gpu else 0.0,
+            host_per_mib=2.0 if on_gpu else 1.0,
+        )
         self.faults = Faults(client, config.redis.prefix)
         self._cache = home / "cache"
         # There and open before the zygote starts, so that it is part of what its runners may see.
@@ -95,45 +104,102 @@ class Worker:
         self._cache.chmod(0o755)
         shut = confinement(own, self._cache)
         self.zygote = Zygote(
-            nursery=own.nursery or run.resolve() / NURSERY, cores=device.cores, nice=own.function_nice,
-            environment=for_functions(own, device), scratch=run / "scratch" / own.gpu, home=home, confinement=shut, bounds=self._bounds,
-            record=self._record, exited=self._exited, started=self._join_group, near=near(device, cores), threads=own.threads,
-        )  # fmt: skip
+            nursery=own.nursery or run.resolve() / NURSERY,
+            cores=device.cores,
+            nice=own.function_nice,
+            environment=for_functions(own, device),
+            scratch=run / "scratch" / own.gpu,
+            home=home,
+            confinement=shut,
+            bounds=self._bounds,
+            record=self._record,
+            exited=self._exited,
+            started=self._join_group,
+            near=near(device, cores),
+            threads=own.threads,
+        )
         catalog, limit = Catalog(client, config.redis.prefix), own.cache_mib << 20
         self.supplier = Supplier(
             artifacts=Artifacts(self._cache, lambda: open_source(config, client), limit),
             environments=Environments(
-                self._cache / "environments", limit, own.build_s, sdists=own.sdists, confinement=shut, home=home, group=self._runner_groups
-            ), catalog=catalog,
-        )  # fmt: skip
+                self._cache / "environments",
+                limit,
+                own.build_s,
+                sdists=own.sdists,
+                confinement=shut,
+                home=home,
+                group=self._runner_groups,
+            ),
+            catalog=catalog,
+        )
         self.pool = Pool(
-            gpu=own.gpu, device=device, zygote=lambda: self.zygote, standby=own.standby, others_mib=lambda: self.jobs.memory_mib(),
-            owed_mib=lambda: self.jobs.owed_mib(), growing=lambda: self.jobs.growing(),
-            window_over=lambda: self.gate.window_over(own.probe_max_s), beyond_mib=beyond_mib, faulted=self._faulted,
+            gpu=own.gpu,
+            device=device,
+            zygote=lambda: self.zygote,
+            standby=own.standby,
+            others_mib=lambda: self.jobs.memory_mib(),
+            owed_mib=lambda: self.jobs.owed_mib(),
+            growing=lambda: self.jobs.growing(),
+            window_over=lambda: self.gate.window_over(own.probe_max_s),
+            beyond_mib=beyond_mib,
+            faulted=self._faulted,
             changed=lambda: self.heartbeat.wake(),
-            boot=self.boot, supply=self.supplier.take, secrets_of=Secrets(catalog, config.secrets_file).of,
+            boot=self.boot,
+            supply=self.supplier.take,
+            secrets_of=Secrets(catalog, config.secrets_file).of,
             parked=Parked(own.host_mib, own.keep_host_s),
             results=Results(one=config.queue.max_result_bytes, together=config.queue.result_bytes),
-        )  # fmt: skip
+        )
         self.gate = Gate(self.pool.activity)
         self.jobs = Jobs(
-            gpu=own.gpu, home=home, entrypoints=config.job_entrypoints, cores=device.cores, environment=device.environment,
-            activity=self.pool.activity, gate=self.gate, seed=self.boot, probe_share=own.probe_share, probe_max_s=own.probe_max_s,
-            memory_of=device.process_memory_mib, quick_memory_of=device.quick_memory_mib, computing=device.computing,
-            users=users_of(own.attach_users), started=self._join_group, owns_rest=device.handler_device == "cuda",
-            changed=lambda: self.heartbeat.wake(), feed=lambda id_: Feed(client, config.redis.prefix, id_, own.gpu), born_on=cores,
+            gpu=own.gpu,
+            home=home,
+            entrypoints=config.job_entrypoints,
+            cores=device.cores,
+            environment=device.environment,
+            activity=self.pool.activity,
+            gate=self.gate,
+            seed=self.boot,
+            probe_share=own.probe_share,
+            probe_max_s=own.probe_max_s,
+            memory_of=device.process_memory_mib,
+            quick_memory_of=device.quick_memory_mib,
+            computing=device.computing,
+            users=users_of(own.attach_users),
+            started=self._join_group,
+            owns_rest=device.handler_device == "cuda",
+            changed=lambda: self.heartbeat.wake(),
+            feed=lambda id_: Feed(client, config.redis.prefix, id_, own.gpu),
+            born_on=cores,
             kept=own.keeper,
-        )  # fmt: skip
+        )
         self.executor = Executor(
-            config=own, device=device, boot=self.boot, queue=self.queue, catalog=catalog, pool=self.pool,
-            gate=self.gate, jobs=self.jobs.running,
-        )  # fmt: skip
+            config=own,
+            device=device,
+            boot=self.boot,
+            queue=self.queue,
+            catalog=catalog,
+            pool=self.pool,
+            gate=self.gate,
+            jobs=self.jobs.running,
+        )
         self.heartbeat = Heartbeat(
-            config=config, boot=self.boot, client=client, device=device, pool=self.pool, executor=self.executor,
-            gate=self.gate, jobs=self.jobs, zygotes=self._zygotes,
-        )  # fmt: skip
+            config=config,
+            boot=self.boot,
+            client=client,
+            device=device,
+            pool=self.pool,
+            executor=self.executor,
+            gate=self.gate,
+            jobs=self.jobs,
+            zygotes=self._zygotes,
+        )
         self.prober = Prober(
-            gate=self.gate, activity=self.pool.activity, jobs=self.jobs, longest_s=own.probe_max_s, changed=self.heartbeat.wake
+            gate=self.gate,
+            activity=self.pool.activity,
+            jobs=self.jobs,
+            longest_s=own.probe_max_s,
+            changed=self.heartbeat.wake,
         )
 
     def _zygotes(self) -> list[int]:
@@ -208,10 +274,16 @@ def confinement(own: WorkerSettings, cache: Path) -> Confinement:
     A GPU's driver may have reasons of its own for a socket or a core, a CPU partition's functions have none.
     """
     return Confinement(
-        on=own.confine, own_users=True, readable=[str(path) for path in (cache, *own.readable)],
-        writable=[str(path) for path in own.writable], tcp_ports=None if own.tcp_ports is None else list(own.tcp_ports),
-        processes=own.processes, scratch_mib=own.scratch_mib, unix_sockets=own.kind != "cpu", affinity=own.kind != "cpu",
-    )  # fmt: skip
+        on=own.confine,
+        own_users=True,
+        readable=[str(path) for path in (cache, *own.readable)],
+        writable=[str(path) for path in own.writable],
+        tcp_ports=None if own.tcp_ports is None else list(own.tcp_ports),
+        processes=own.processes,
+        scratch_mib=own.scratch_mib,
+        unix_sockets=own.kind != "cpu",
+        affinity=own.kind != "cpu",
+    )
 
 
 def for_functions(own: WorkerSettings, device: Device) -> Mapping[str, str]:
@@ -223,7 +295,10 @@ def for_functions(own: WorkerSettings, device: Device) -> Mapping[str, str]:
 
 
 def near(device: Device, cores: Sequence[int]) -> Sequence[int]:
-    """The cores on which functions of a GPU run: those of its socket, as far as ``cores`` has them. None on a CPU partition."""
+    """
+    The cores on which functions of a GPU run: those of its socket, as far as ``cores`` has them. None on a CPU
+    partition.
+    """
     if device.handler_device == "cpu" or not cores:
         return ()
     import pynvml
@@ -235,21 +310,22 @@ def celery_app(config: Settings) -> Celery:
     """
     The app of this GPU instance's worker.
 
-    Without acknowledgements: a message that is lost with its worker comes back by the lease of its claim in two seconds, and keeping
-    it in Redis until it is acknowledged would cost two round trips for each.
+    Without acknowledgements: a message that is lost with its worker comes back by the lease of its claim in two
+    seconds, and keeping it in Redis until it is acknowledged would cost two round trips for each.
     """
     queue = gpu_queue(config.worker.gpu)
     app = make_app(f"worker-{config.worker.gpu}", config, [queue])
     app.conf.task_queues = [CeleryQueue(queue, routing_key=queue, no_ack=True)]
-    # The leader's credits bound what is on its way. Celery's own bound would leave a free slot unused until its loop turns again.
+    # The leader's credits bound what is on its way. Celery's own bound would leave a free slot unused until its loop
+    # turns again.
     app.conf.worker_disable_prefetch = False
     return app
 
 
 def _shut_memory() -> None:
     """
-    Nobody of our own user may look into this process: it knows the passwords. Where runners are other users, or Landlock shuts them in,
-    they could not anyway; it ends core files too.
+    Nobody of our own user may look into this process: it knows the passwords. Where runners are other users, or
+    Landlock shuts them in, they could not anyway; it ends core files too.
     """
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -257,9 +333,15 @@ def _shut_memory() -> None:
 def _serve(app: Celery, worker: Worker) -> int:
     register_run(app, worker.executor, worker.stopping)
     controller = app.Worker(
-        hostname=f"{worker.config.worker.gpu}@{os.uname().nodename}", pool_cls="threads", concurrency=worker.config.worker.slots,
-        loglevel="WARNING", quiet=True, without_gossip=True, without_mingle=True, without_heartbeat=True,
-    )  # fmt: skip
+        hostname=f"{worker.config.worker.gpu}@{os.uname().nodename}",
+        pool_cls="threads",
+        concurrency=worker.config.worker.slots,
+        loglevel="WARNING",
+        quiet=True,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+    )
     controller.start()
     return int(controller.exitcode or 0)
 

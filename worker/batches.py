@@ -1,9 +1,10 @@
 """
 One batch from its message to its results: start, a seat in the warm pool, predict, finish.
 
-Two round trips to Redis and one to the runner where the model is warm. What goes wrong has one place each: the caller's input and handler
-errors fail the invocation, a crash gives it back, an answer that is none fails it and is not tried again. In a batch only the guilty one
-may be charged, so a batch that fails as a whole is given back and each member runs alone. Nobody is charged for memory that others took.
+Two round trips to Redis and one to the runner where the model is warm. What goes wrong has one place each: the caller's
+input and handler errors fail the invocation, a crash gives it back, an answer that is none fails it and is not tried
+again. In a batch only the guilty one may be charged, so a batch that fails as a whole is given back and each member
+runs alone. Nobody is charged for memory that others took.
 """
 
 import threading
@@ -35,7 +36,8 @@ log = observability.logger(__name__)
 
 #: How long a result is held while Redis is away; then the lease's end returns the invocation to the queue.
 PATIENCE_S: Final = 30.0
-#: How long a batch waits for a seat that others hold, beyond its own deadline too: Redis decides about deadlines, not this.
+#: How long a batch waits for a seat that others hold, beyond its own deadline too: Redis decides about deadlines, not
+#: this.
 SEAT_WAIT_S: Final = 10.0
 #: How long a batch waits at a shut gate before it is given back, at most: another GPU instance may take it.
 GATE_WAIT_S: Final = 1.0
@@ -105,7 +107,7 @@ class Executor:
         #: When a message was last taken, monotonic.
         self.consumed_at = time.monotonic()
 
-    # ---- what runs ----------------------------------------------------------------------------------------------------------------------
+    # ---- what runs ---------------------------------------------------------------------------------------------------
 
     def running(self) -> list[tuple[str, str, int]]:
         """(function, id, attempt) of everything whose lease is to be renewed."""
@@ -126,7 +128,9 @@ class Executor:
 
     def cancel(self, function: str, id_: str, attempt: int) -> None:
         """End an invocation that is alone in its runner; in a batch the others go on and finish refuses its result."""
-        self._forsake(lambda batch, member: batch.function == function and member.id == id_ and member.attempt == attempt)
+        self._forsake(
+            lambda batch, member: batch.function == function and member.id == id_ and member.attempt == attempt
+        )
 
     def lose(self, ids: Iterable[str]) -> None:
         """These belong to somebody else by now."""
@@ -150,7 +154,7 @@ class Executor:
         for runner in doomed:
             threading.Thread(target=runner.stop, args=(CANCEL_S,), name="cancel", daemon=True).start()
 
-    # ---- one batch ----------------------------------------------------------------------------------------------------------------------
+    # ---- one batch ---------------------------------------------------------------------------------------------------
 
     def run(self, function: str, revision: int, attempts: Sequence[tuple[str, int]]) -> None:
         """Serve a message. Never raises for what a function, a runner or Redis did."""
@@ -164,7 +168,9 @@ class Executor:
             log.warning("not started: Redis does not serve", function=function, error=str(error))
             return
         members = [
-            Member(id=id_, attempt=attempt, begun=one) for (id_, attempt), one in zip(attempts, begun, strict=True) if one is not None
+            Member(id=id_, attempt=attempt, begun=one)
+            for (id_, attempt), one in zip(attempts, begun, strict=True)
+            if one is not None
         ]
         if not members:
             return
@@ -199,7 +205,8 @@ class Executor:
 
     def _seat(self, batch: Batch, spec: FunctionSpec) -> Seat:
         """
-        A seat while the gate is open. Raises what :meth:`Pool.acquire` raises, Unservable too where the gate stays shut.
+        A seat while the gate is open. Raises what :meth:`Pool.acquire` raises, Unservable too where the gate stays
+        shut.
 
         A load counts as the beginning of its run: once it has begun the run follows.
         """
@@ -215,7 +222,12 @@ class Executor:
             if not self._gate.wait(until - time.monotonic(), wanted):
                 raise Unservable("The gate is shut: training is protected here.")
             seat = self._pool.acquire(
-                batch.function, batch.revision, spec, until=time.monotonic() + SEAT_WAIT_S, wanted=wanted, prepared=prepared
+                batch.function,
+                batch.revision,
+                spec,
+                until=time.monotonic() + SEAT_WAIT_S,
+                wanted=wanted,
+                prepared=prepared,
             )
             if seat.cold or self._gate.open():
                 return seat
@@ -226,13 +238,20 @@ class Executor:
         with self._lock:
             members = batch.mine()
             batch.seat, batch.phase = seat, Phase.RUNNING
-            beside = sorted({other.function for other in self._batches if other is not batch and other.phase is Phase.RUNNING})
+            beside = sorted(
+                {other.function for other in self._batches if other is not batch and other.phase is Phase.RUNNING}
+            )
         if not members:
             self._pool.release(seat)
             return
         jobs = list(self._jobs())
         items = [
-            Item(encoding=m.begun.encoding.value, accept=m.begun.accept.value, rows=m.begun.rows, length=len(m.begun.payload))
+            Item(
+                encoding=m.begun.encoding.value,
+                accept=m.begun.accept.value,
+                rows=m.begun.rows,
+                length=len(m.begun.payload),
+            )
             for m in members
         ]
         try:
@@ -262,14 +281,22 @@ class Executor:
         observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(ran.run_s)
         meta = encode_json(
             Execution(
-                boot=self._boot, cold=seat.cold, load_ms=seat.instance.phases if seat.cold else {}, run_ms=ran.run_s * 1e3,
-                batch=len(members), rows=_rows(items, ran.answers), co=beside, jobs=jobs, pid=seat.runner.pid,
-                device=self._device.description, sharing_mode=self._device.sharing_mode,
+                boot=self._boot,
+                cold=seat.cold,
+                load_ms=seat.instance.phases if seat.cold else {},
+                run_ms=ran.run_s * 1e3,
+                batch=len(members),
+                rows=_rows(items, ran.answers),
+                co=beside,
+                jobs=jobs,
+                pid=seat.runner.pid,
+                device=self._device.description,
+                sharing_mode=self._device.sharing_mode,
             )
-        ).decode()  # fmt: skip
+        ).decode()
         self._finish(batch, meta, _outcomes(members, ran, seat))
 
-    # ---- how it goes wrong --------------------------------------------------------------------------------------------------------------
+    # ---- how it goes wrong -------------------------------------------------------------------------------------------
 
     def _settling(self, batch: Batch) -> None:
         with self._lock:
@@ -290,9 +317,13 @@ class Executor:
         if seat.instance.evicted is Cause.WORKER_BUSY:
             self._give_back(batch, Cause.WORKER_BUSY, "Training needed the memory.")
             return
-        log.warning("runner died", revision=batch.revision, pid=seat.runner.pid, status=error.status, batch=len(batch.members))
+        log.warning(
+            "runner died", revision=batch.revision, pid=seat.runner.pid, status=error.status, batch=len(batch.members)
+        )
         ran_out = seat.runner.ran_out or seat.instance.evicted is Cause.OUT_OF_MEMORY
-        cause, message = (Cause.OUT_OF_MEMORY, "It took more memory than it may.") if ran_out else (Cause.CRASHED, str(error))
+        cause, message = (
+            (Cause.OUT_OF_MEMORY, "It took more memory than it may.") if ran_out else (Cause.CRASHED, str(error))
+        )
         self._pool.crashed(seat, guilty[0].id, cause)
         self._retry(batch, cause, message)
 
@@ -316,10 +347,15 @@ class Executor:
                 self._charge(batch, error.cause, str(error))
 
     def _lost(self, batch: Batch, seat: Seat, error: RunnerFailed) -> None:
-        """Only of one that ran alone in a runner that nobody had used it is certain that it was the one; others run again so."""
+        """
+        Only of one that ran alone in a runner that nobody had used it is certain that it was the one; others run again
+        so.
+        """
         guilty, certain = batch.members[0].id, seat.new and len(batch.members) == 1
         self._end(batch, seat)
-        log.warning("context lost", revision=batch.revision, pid=seat.runner.pid, error=str(error), batch=len(batch.members))
+        log.warning(
+            "context lost", revision=batch.revision, pid=seat.runner.pid, error=str(error), batch=len(batch.members)
+        )
         if certain:
             self._pool.crashed(seat, guilty, error.cause)
         self._requeue(batch, error.cause, str(error), refund=not certain, alone=not certain)
@@ -328,7 +364,13 @@ class Executor:
         """No accident, and nothing that another GPU instance would do better."""
         culprit = batch.members[0].id
         self._end(batch, seat)
-        log.warning("runner broke the protocol", revision=batch.revision, pid=seat.runner.pid, error=str(error), batch=len(batch.members))
+        log.warning(
+            "runner broke the protocol",
+            revision=batch.revision,
+            pid=seat.runner.pid,
+            error=str(error),
+            batch=len(batch.members),
+        )
         self._pool.crashed(seat, culprit, Cause.CRASHED, broke=True)
         self._charge(batch, Cause.CRASHED, f"The runner broke the protocol: {error}.")
 
@@ -340,7 +382,9 @@ class Executor:
             self._fail(batch, cause, message)
 
     def _retry(self, batch: Batch, cause: Cause, message: str) -> None:
-        """A crash may have been an accident: try again while attempts are left. In a batch nobody's attempt is charged."""
+        """
+        A crash may have been an accident: try again while attempts are left. In a batch nobody's attempt is charged.
+        """
         together = len(batch.members) > 1
         self._requeue(batch, cause, message, refund=together, alone=together)
 
@@ -354,14 +398,23 @@ class Executor:
         # On a device that nothing can run on nobody has had a try.
         refund = refund or bool(self._pool.health())
         if attempts:
-            self._patiently(lambda: self._queue.requeue(batch.function, cause, attempts, refund=refund, alone=alone, message=message))
+            self._patiently(
+                lambda: self._queue.requeue(
+                    batch.function, cause, attempts, refund=refund, alone=alone, message=message
+                )
+            )
 
     def _fail(self, batch: Batch, cause: Cause, message: str) -> None:
         self._settling(batch)
         blob = error_result(message)
         outcomes = [Outcome(id=m.id, attempt=m.attempt, action="fail", cause=cause, result=blob) for m in batch.mine()]
         meta = encode_json(
-            Execution(boot=self._boot, batch=len(batch.members), device=self._device.description, sharing_mode=self._device.sharing_mode)
+            Execution(
+                boot=self._boot,
+                batch=len(batch.members),
+                device=self._device.description,
+                sharing_mode=self._device.sharing_mode,
+            )
         ).decode()
         self._finish(batch, meta, outcomes)
 
@@ -391,7 +444,9 @@ class Executor:
 def _rows(items: Sequence[Item], given: Sequence[Answer]) -> int:
     """Of those that ran: an input that could not be read is answered with the function's own error."""
     pairs = zip(items, given, strict=True)
-    return sum(item.rows for item, answer in pairs if item.encoding != Encoding.CANARY and answer.cause != Cause.HANDLER_ERROR)
+    return sum(
+        item.rows for item, answer in pairs if item.encoding != Encoding.CANARY and answer.cause != Cause.HANDLER_ERROR
+    )
 
 
 def _outcomes(members: Sequence[Member], ran: Ran, seat: Seat) -> list[Outcome]:
@@ -411,10 +466,13 @@ def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
     load_ms = sum(seat.instance.phases.get(phase, 0.0) for phase in LOAD_PHASES)
     return encode_json(
         {
-            "inputs": found.inputs, "outputs": found.outputs, "load_ms": round(load_ms, 3), "run_ms": round(ran.run_s * 1e3, 3),
+            "inputs": found.inputs,
+            "outputs": found.outputs,
+            "load_ms": round(load_ms, 3),
+            "run_ms": round(ran.run_s * 1e3, 3),
             "memory_mib": round(found.memory_mib, 1),
         }
-    )  # fmt: skip
+    )
 
 
 def _outcome(member: Member, answer: Answer, body: bytes, run_us: int, seat: Seat) -> Outcome:
@@ -429,6 +487,9 @@ def _outcome(member: Member, answer: Answer, body: bytes, run_us: int, seat: Sea
     )
     failed = answer.form == "error"
     return Outcome(
-        id=member.id, attempt=member.attempt, action="fail" if failed else "succeed", cause=Cause(answer.cause) if failed else Cause.OK,
+        id=member.id,
+        attempt=member.attempt,
+        action="fail" if failed else "succeed",
+        cause=Cause(answer.cause) if failed else Cause.OK,
         result=encode(result),
-    )  # fmt: skip
+    )

@@ -1,9 +1,9 @@
 """
 What a GPU worker and its runners say to each other, and how it is framed.
 
-A frame is ``<u32 length of meta, u64 length of body>``, then the meta (one msgpack array, the structs below), then the body: payloads or
-results one after the other, uncopied. The two sides alternate strictly: a request, its answer. The zygote's talk (:class:`Fork` …) is one
-msgpack array a packet, because its socket keeps packets apart.
+A frame is ``<u32 length of meta, u64 length of body>``, then the meta (one msgpack array, the structs below), then the
+body: payloads or results one after the other, uncopied. The two sides alternate strictly: a request, its answer. The
+zygote's talk (:class:`Fork` …) is one msgpack array a packet, because its socket keeps packets apart.
 
 A runner may be hostile. What comes from it is bounded before memory is taken for it, and checked before anybody uses it
 (:mod:`worker.runner.answers`); what breaks the rules is a :class:`BadFrame`.
@@ -23,12 +23,14 @@ import msgspec
 #: What may stand in a body.
 Chunk = bytes | bytearray | memoryview
 
-#: Allowed beyond the declared memory on a CPU: the interpreter's own growth, and what malloc takes ahead (MALLOC_TOP_PAD_).
+#: Allowed beyond the declared memory on a CPU: the interpreter's own growth, and what malloc takes ahead
+#: (MALLOC_TOP_PAD_).
 SLACK_MIB: Final = 128
 
 #: Invocations of the largest batch.
 MOST_ITEMS: Final = 1024
-#: The longest meta of an answer: the texts below for each invocation of the largest batch, and room for what stands between.
+#: The longest meta of an answer: the texts below for each invocation of the largest batch, and room for what stands
+#: between.
 META_BYTES: Final = 5 << 20
 #: Parts of a load.
 _MOST_PHASES: Final = 8
@@ -55,7 +57,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True):
     pass
 
 
-# ---- to a runner ------------------------------------------------------------------------------------------------------------------------
+# ---- to a runner -----------------------------------------------------------------------------------------------------
 
 
 class Prepare(_Message, frozen=True, tag="prepare"):
@@ -119,7 +121,7 @@ class Unload(_Message, frozen=True, tag="unload"):
 
 ToRunner = Prepare | Load | Predict | Park | Restore | Unload
 
-# ---- from a runner ----------------------------------------------------------------------------------------------------------------------
+# ---- from a runner ---------------------------------------------------------------------------------------------------
 
 
 class Prepared(_Message, frozen=True, tag="prepared"):
@@ -132,8 +134,8 @@ class Parked(_Message, frozen=True, tag="parked"):
 
 
 class Loaded(_Message, frozen=True, tag="loaded"):
-    #: How the load's time divides among its parts, milliseconds: import, weights, first_run; of a parked model host alone. How long the
-    #: whole took the parent knows by its own clock.
+    #: How the load's time divides among its parts, milliseconds: import, weights, first_run; of a parked model host
+    #: alone. How long the whole took the parent knows by its own clock.
     phases: Annotated[dict[str, float], msgspec.Meta(max_length=_MOST_PHASES)]
     #: Of the device; 0 on a CPU, where the parent reads it from the kernel.
     memory_mib: float
@@ -142,7 +144,8 @@ class Loaded(_Message, frozen=True, tag="loaded"):
 
 class Answer(_Message, frozen=True):
     """
-    One invocation's result: ``form`` json or raw with the next ``length`` bytes of the body, or error with a cause and a message.
+    One invocation's result: ``form`` json or raw with the next ``length`` bytes of the body, or error with a cause and
+    a message.
 
     That of a canary is the JSON of a :class:`Description`.
     """
@@ -185,7 +188,7 @@ class Description(msgspec.Struct, frozen=True):
     memory_mib: float
 
 
-# ---- to and from the zygote -------------------------------------------------------------------------------------------------------------
+# ---- to and from the zygote ------------------------------------------------------------------------------------------
 
 
 class Confinement(_Message, frozen=True):
@@ -210,8 +213,9 @@ class Confinement(_Message, frozen=True):
 
 class Setup(_Message, frozen=True, tag="setup"):
     """
-    Become the zygote of whoever sent this. It comes with four descriptors: the folder of the nursery's socket, opened for reading, which
-    nobody in a cell can do; the worker's process (a pidfd), whose end is the zygote's; what becomes its standard output and error.
+    Become the zygote of whoever sent this. It comes with four descriptors: the folder of the nursery's socket, opened
+    for reading, which nobody in a cell can do; the worker's process (a pidfd), whose end is the zygote's; what becomes
+    its standard output and error.
     """
 
     #: Cores to be pinned to.
@@ -236,7 +240,9 @@ class Fork(_Message, frozen=True, tag="fork"):
 
 
 class Kill(_Message, frozen=True, tag="kill"):
-    """Only the zygote can signal a runner safely: it knows that it has not reaped it, so the number is still the runner's."""
+    """
+    Only the zygote can signal a runner safely: it knows that it has not reaped it, so the number is still the runner's.
+    """
 
     pid: int
     signal: int
@@ -292,7 +298,10 @@ def packages_of(environment: Path) -> Path:
 
 
 class Channel:
-    """Frames over one stream socket. Errors are the socket's; EOFError when the peer is gone, TimeoutError at the deadline, BadFrame."""
+    """
+    Frames over one stream socket. Errors are the socket's; EOFError when the peer is gone, TimeoutError at the
+    deadline, BadFrame.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
@@ -328,8 +337,8 @@ class Channel:
         """
         (meta, body). The body starts at an address that any tensor may have and belongs to the caller alone.
 
-        Raises BadFrame, having taken no memory for it, where either would be longer than allowed (None: any length is), and where bytes
-        follow the frame. ``until`` (monotonic) bounds the whole, however the bytes come.
+        Raises BadFrame, having taken no memory for it, where either would be longer than allowed (None: any length is),
+        and where bytes follow the frame. ``until`` (monotonic) bounds the whole, however the bytes come.
         """
         got = self._read(self._first, until)
         while got < _HEADER.size:

@@ -1,4 +1,7 @@
-"""What a GPU worker says and hears beside its runs: a report every heartbeat, commands as they come, and a look at its own ears."""
+"""
+What a GPU worker says and hears beside its runs: a report every heartbeat, commands as they come, and a look at its own
+ears.
+"""
 
 import os
 import threading
@@ -124,7 +127,7 @@ class Heartbeat:
         self._stopped.set()
         self._woken.set()
 
-    # ---- reports ------------------------------------------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
         beat_s = self._config.worker.heartbeat_s
@@ -161,9 +164,13 @@ class Heartbeat:
         config = self._config.worker
         report = self._compose()
         lost = self._queue.report(
-            config.gpu, encode_report(report), ttl_s=TTL_HEARTBEATS * config.heartbeat_s, lease_s=config.lease_s, cursor=self._cursor,
+            config.gpu,
+            encode_report(report),
+            ttl_s=TTL_HEARTBEATS * config.heartbeat_s,
+            lease_s=config.lease_s,
+            cursor=self._cursor,
             running=self._executor.running(),
-        )  # fmt: skip
+        )
         if self._silent:
             log.info("Redis is back")
             self._silent = False
@@ -183,18 +190,31 @@ class Heartbeat:
         total_mib = self._device.memory_total_mib
         self._sample()
         return Report(
-            gpu=config.gpu, boot=self._boot, at=time.time(), kind=config.kind, device=self._device.description,
+            gpu=config.gpu,
+            boot=self._boot,
+            at=time.time(),
+            kind=config.kind,
+            device=self._device.description,
             sharing_mode=self._device.sharing_mode,
             # A worker that is ending takes nothing more, nor does one whose device is lost.
-            slots=0 if self._executor.draining or health else config.slots, health=health,
+            slots=0 if self._executor.draining or health else config.slots,
+            health=health,
             memory_total_mib=round(total_mib, 1),
             memory_used_mib=round(max(used_mib, total_mib) if self._jobs.growing() else used_mib, 1),
-            utilisation=round(self._utilisation[0], 4), utilisation_counter=self._device.counter, counters=self._counters,
-            function_utilisation=round(self._utilisation[1], 4), running=self._executor.batches(), warm=warm, parked=self._pool.parked(),
+            utilisation=round(self._utilisation[0], 4),
+            utilisation_counter=self._device.counter,
+            counters=self._counters,
+            function_utilisation=round(self._utilisation[1], 4),
+            running=self._executor.batches(),
+            warm=warm,
+            parked=self._pool.parked(),
             jobs=self._jobs.reports(),
-            quarantined=self._pool.quarantined(), duty=self._gate.duty, closed=closed_until is not None, closed_until=closed_until or 0.0,
+            quarantined=self._pool.quarantined(),
+            duty=self._gate.duty,
+            closed=closed_until is not None,
+            closed_until=closed_until or 0.0,
             strangers=self._strangers(),
-        )  # fmt: skip
+        )
 
     def _strangers(self) -> list[Stranger] | None:
         """Who computes on the device and is neither ours nor a job's."""
@@ -217,7 +237,9 @@ class Heartbeat:
         self._sampled_at = now
         runners = self._pool.runners()
         functions_s = sum(proc.cpu_s(pid) for pid in (*runners, *self._zygotes()))
-        found = self._device.utilisation(Load(at=now, functions_cpu_s=functions_s, jobs_cpu_s=self._jobs.cpu_s(), runners=runners))
+        found = self._device.utilisation(
+            Load(at=now, functions_cpu_s=functions_s, jobs_cpu_s=self._jobs.cpu_s(), runners=runners)
+        )
         self._utilisation, self._counters = (found.total, found.functions), found.counters
 
     def _check_ears(self) -> None:
@@ -229,7 +251,7 @@ class Heartbeat:
             log.critical("deaf: messages wait and none is taken; ending to be started anew", waiting=waiting)
             os._exit(DEAF_EXIT)
 
-    # ---- commands -----------------------------------------------------------------------------------------------------------------------
+    # ---- commands ----------------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
         gpu = self._config.worker.gpu

@@ -1,11 +1,14 @@
-"""What a process of the platform hands on to those that it starts: the environment of jobs, of zygotes and of their runners."""
+"""
+What a process of the platform hands on to those that it starts: the environment of jobs, of zygotes and of their
+runners.
+"""
 
 import os
 from collections.abc import Mapping
 from typing import Final
 
-#: glibc gives memory back and takes it again at random moments, which doubles some latencies: it keeps what it has. A runner's memory
-#: comes back when it ends.
+#: glibc gives memory back and takes it again at random moments, which doubles some latencies: it keeps what it has. A
+#: runner's memory comes back when it ends.
 MALLOC: Final = {
     "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
@@ -15,13 +18,34 @@ MALLOC: Final = {
 
 #: What of our environment a runner gets: how programs find things and behave. Anything else may be somebody's password.
 _PASSED: Final = (
-    "PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONHASHSEED",
+    "PATH",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "PYTHONHASHSEED",
     # Which instructions of the processor numeric libraries use; OpenBLAS and MKL are among the prefixes.
-    "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "NUMBA_CPU_NAME",
-)  # fmt: skip
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "NUMBA_CPU_NAME",
+)
 _PASSED_PREFIXES: Final = (
-    "LC_", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_", "TORCH_", "PYTORCH_", "TRITON_",
-)  # fmt: skip
+    "LC_",
+    "CUDA_",
+    "CUBLAS_",
+    "CUDNN_",
+    "NVIDIA_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "OPENBLAS_",
+    "MALLOC_",
+    "TORCH_",
+    "PYTORCH_",
+    "TRITON_",
+)
 
 
 def scrubbed(extra: Mapping[str, str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """
-``python -m worker.keeper``: starts trainings for the GPU workers of its home, and keeps them, where those run in a container.
+``python -m worker.keeper``: starts trainings for the GPU workers of its home, and keeps them, where those run in a
+container.
 
 What a container has started ends with it, so trainings have one of their own with this process first in it
 (docker-compose.yml's ``trainings``): the workers' container may be restarted and replaced while they go on. Both
@@ -7,8 +8,9 @@ containers have the home and the PID namespace in common. A worker asks over ``<
 after the training itself from then on: records, steps, memory and signals are as on a machine without containers
 (worker/training/jobs.py), where the worker starts trainings itself by the same :func:`start`.
 
-Whoever asks must know what is in ``trainings.token`` beside the socket, which no function can read: on a GPU functions may use unix
-sockets. SIGTERM is passed on to every training, and this process waits for their ends; how long is for the container's grace to say.
+Whoever asks must know what is in ``trainings.token`` beside the socket, which no function can read: on a GPU functions
+may use unix sockets. SIGTERM is passed on to every training, and this process waits for their ends; how long is for the
+container's grace to say.
 """
 
 import hmac
@@ -45,7 +47,10 @@ _MOST_BYTES: Final = 1 << 20
 
 
 class Training(msgspec.Struct, kw_only=True, frozen=True):
-    """What is to be started: ``python -m argv``, on these cores (none = any), with this beside the starter's own environment."""
+    """
+    What is to be started: ``python -m argv``, on these cores (none = any), with this beside the starter's own
+    environment.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str]

@@ -1,9 +1,10 @@
 """
 ``python -m worker.node``: the GPU workers of one machine, one for each GPU instance, under one supervisor.
 
-What `smore up` does for the machine of the whole platform, for a machine that only brings GPUs, or for a container that is given all of
-them. Names come from the device itself (``GPU-<uuid>``, ``MIG-<uuid>``), so that two machines never have the same; Celery queues are
-``gpu.<name>``. The process becomes the supervisor (smore/local/daemon.py): a signal to end reaches every worker, which ends its runners.
+What `smore up` does for the machine of the whole platform, for a machine that only brings GPUs, or for a container that
+is given all of them. Names come from the device itself (``GPU-<uuid>``, ``MIG-<uuid>``), so that two machines never
+have the same; Celery queues are ``gpu.<name>``. The process becomes the supervisor (smore/local/daemon.py): a signal to
+end reaches every worker, which ends its runners.
 """
 
 import os
@@ -44,7 +45,13 @@ def main() -> None:
     for part in parts:
         print(f"{part.gpu}: {part.kind} {part.device}", flush=True)
     command = supervision.foreground(file)
-    given = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2", **os.environ, "SMORE_WORKER__NURSERY": str(nursery)}
+    given = {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "MALLOC_ARENA_MAX": "2",
+        **os.environ,
+        "SMORE_WORKER__NURSERY": str(nursery),
+    }
     os.execve(command[0], command, given)  # noqa: S606 - it is to become it
 
 

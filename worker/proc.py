@@ -19,7 +19,9 @@ def boot_id() -> str:
 
 
 def sees_all() -> bool:
-    """Whether process numbers here are those of the whole machine, as NVML names them: not so within most containers."""
+    """
+    Whether process numbers here are those of the whole machine, as NVML names them: not so within most containers.
+    """
     try:
         return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_NAMESPACE
     except OSError:
@@ -52,8 +54,9 @@ def start_time(pid: int) -> int | None:
 
 def find(pid: int, start: int) -> int:
     """
-    The number here of a process that calls itself ``pid`` and was started at ``start`` (clock ticks from the boot, the same everywhere), in
-    this PID namespace or in one below it, as that of a container is. 0 where there is none, or more than one.
+    The number here of a process that calls itself ``pid`` and was started at ``start`` (clock ticks from the boot, the
+    same everywhere), in this PID namespace or in one below it, as that of a container is. 0 where there is none, or
+    more than one.
     """
     if start_time(pid) == start:
         return pid
@@ -173,13 +176,17 @@ def resident_mib(pid: int) -> float:
     """
     Memory that a process has written to or shares with others of its own kind, swapped out or not. MiB.
 
-    A look of microseconds where :func:`private_mib` takes milliseconds; what a fork shares with its parent counts in full.
+    A look of microseconds where :func:`private_mib` takes milliseconds; what a fork shares with its parent counts in
+    full.
     """
     return _sum_mib(pid, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
 
 
 def proportional_mib(pids: Iterable[int]) -> float:
-    """What these processes hold together, a page that several share counted once among them; files' pages are left out. MiB."""
+    """
+    What these processes hold together, a page that several share counted once among them; files' pages are left out.
+    MiB.
+    """
     total = 0
     for pid in pids:
         try:

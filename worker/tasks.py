@@ -31,8 +31,8 @@ def straight(task: "Task[Any, Any]", app: Celery, consumer: Any, **_: object) ->
     """
     Celery's strategy for this task: from the consumer into the pool, nothing between.
 
-    Its default makes a request object, traces it for retries, results and events, and acknowledges: half of a message's CPU time in
-    this process and a round trip to Redis, for things that leases and attempts do here.
+    Its default makes a request object, traces it for retries, results and events, and acknowledges: half of a message's
+    CPU time in this process and a round trip to Redis, for things that leases and attempts do here.
     """
 
     def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> None:  # noqa: ARG001 - Celery's signature

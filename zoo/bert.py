@@ -1,5 +1,6 @@
 """
-BERT with a classification head (Devlin et al. 2019, "BERT: pre-training of deep bidirectional transformers", arXiv:1810.04805).
+BERT with a classification head (Devlin et al. 2019, "BERT: pre-training of deep bidirectional transformers",
+arXiv:1810.04805).
 
 The paper preset is BERT-base-uncased: 109.48 M parameters with its pooler. The data set of table I is CSL: two classes.
 """
@@ -23,7 +24,8 @@ class Size:
     """
     ``tokens``: length of a sampled sequence (the model takes up to ``positions``); the feed-forward is 4 x ``hidden``.
 
-    ``epsilon`` is LayerNorm's; ``padding``: the index whose rows of the word and position tables are not trained, if any.
+    ``epsilon`` is LayerNorm's; ``padding``: the index whose rows of the word and position tables are not trained, if
+    any.
     """
 
     hidden: int
@@ -99,7 +101,8 @@ class Encoder(nn.Module):
         """
         ``words`` int64 [rows, tokens] to [rows, tokens, hidden].
 
-        ``positions`` are position embeddings that broadcast to that; where ``attention_mask`` [rows, tokens] is 0 nobody looks.
+        ``positions`` are position embeddings that broadcast to that; where ``attention_mask`` [rows, tokens] is 0
+        nobody looks.
         """
         # One segment: its embedding is the same row for every token.
         embedded = self.words(words) + positions + self.segments.weight[0]
@@ -159,14 +162,20 @@ def text_card(
     labels: Callable[[str, int, torch.Generator], Tensor],
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> ModelCard:
-    """The card of a model on this encoder: ``input_ids`` and ``attention_mask`` [rows, tokens] to ``logits``; the sizes go by preset."""
+    """
+    The card of a model on this encoder: ``input_ids`` and ``attention_mask`` [rows, tokens] to ``logits``; the sizes go
+    by preset.
+    """
     batches = {"paper": (8, 16, 32, 64), "cpu": (1, 2, 4, 8)}
     return ModelCard(
         name=name,
         output="logits",
         presets={
             preset: Preset(
-                inputs=(tensor_spec("input_ids", "INT64", size.tokens), tensor_spec("attention_mask", "INT64", size.tokens)),
+                inputs=(
+                    tensor_spec("input_ids", "INT64", size.tokens),
+                    tensor_spec("attention_mask", "INT64", size.tokens),
+                ),
                 limits={"input_ids": size.vocabulary},
                 training_batches=batches[preset],
             )

@@ -1,9 +1,9 @@
 """
 DeepViT (Zhou et al. 2021, "DeepViT: towards deeper vision transformer", arXiv:2103.11886): a ViT with re-attention.
 
-The paper preset is DeepViT-S: 16 blocks and a convolutional patch embedding, which the authors' code gives as two convolutions
-before the projection. Published as 27 M parameters and 6.2 GMACs; here 27.31 M and 6.42, of which the products of attention and
-re-attention are 0.58. Without dropout, the default of the authors' code.
+The paper preset is DeepViT-S: 16 blocks and a convolutional patch embedding, which the authors' code gives as two
+convolutions before the projection. Published as 27 M parameters and 6.2 GMACs; here 27.31 M and 6.42, of which the
+products of attention and re-attention are 0.58. Without dropout, the default of the authors' code.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,10 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size(ImageSize):
-    """``patch``: pixels of a patch's side, even; ``stem``: channels before it is projected; the feed-forward is 3 x ``hidden``."""
+    """
+    ``patch``: pixels of a patch's side, even; ``stem``: channels before it is projected; the feed-forward is 3 x
+    ``hidden``.
+    """
 
     patch: int
     stem: int
@@ -41,11 +44,11 @@ SIZES = {
 
 class ReAttention(nn.Module):
     """
-    Self-attention whose maps are mixed among the heads before they meet the values: Norm(theta^T softmax(q k^T / sqrt(d))) v (Eq. 3);
-    x [rows, tokens, hidden].
+    Self-attention whose maps are mixed among the heads before they meet the values: Norm(theta^T softmax(q k^T /
+    sqrt(d))) v (Eq. 3); x [rows, tokens, hidden].
 
-    The learnable theta is a 1x1 convolution over heads, the norm a BatchNorm by head. The mixing needs the maps themselves, so no
-    fused kernel can take this.
+    The learnable theta is a 1x1 convolution over heads, the norm a BatchNorm by head. The mixing needs the maps
+    themselves, so no fused kernel can take this.
     """
 
     def __init__(self, size: Size) -> None:

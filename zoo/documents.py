@@ -1,7 +1,8 @@
 """
 The zoo's functions as they are deployed: ``python -m zoo.documents bert --preset paper > bert.yaml``.
 
-``zoo/functions`` holds each in the small size, with what it costs on a CPU partition; for a GPU this module makes it of the paper's size.
+``zoo/functions`` holds each in the small size, with what it costs on a CPU partition; for a GPU this module makes it of
+the paper's size.
 """
 
 import argparse
@@ -22,7 +23,9 @@ PAPER_PROFILE: Final = {"run_ms": {1: 10, 8: 20}, "load_ms": 3000, "usage_gain":
 
 
 def document(name: str, preset: str = "cpu") -> dict[str, Any]:
-    """A function of :data:`FOLDER`; those that are no model of a card have one size. FileNotFoundError for another name."""
+    """
+    A function of :data:`FOLDER`; those that are no model of a card have one size. FileNotFoundError for another name.
+    """
     found: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
     if preset == "cpu" or name not in NAMES:
         return found
@@ -30,7 +33,8 @@ def document(name: str, preset: str = "cpu") -> dict[str, Any]:
         "entrypoint": f"zoo.{name}:PaperFunction",
         "resources": {"gpu_memory": PAPER_MEMORY},
         "inputs": [
-            {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)} for tensor in card(name).presets[preset].inputs
+            {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+            for tensor in card(name).presets[preset].inputs
         ],
         "profile": PAPER_PROFILE | {"model": f"{name}/{preset}"},
     }

@@ -1,4 +1,6 @@
-"""Functions that fail on demand, for the tests of the platform. Told nothing they answer their inputs; none needs torch."""
+"""
+Functions that fail on demand, for the tests of the platform. Told nothing they answer their inputs; none needs torch.
+"""
 
 import os
 import signal
@@ -11,7 +13,9 @@ Values = list[dict[str, Any]]
 
 
 class Crash(Handler):
-    """``{"do": "crash"}`` ends the process by a segmentation fault, ``{"do": "exit"}`` with status 3 and no clean-up."""
+    """
+    ``{"do": "crash"}`` ends the process by a segmentation fault, ``{"do": "exit"}`` with status 3 and no clean-up.
+    """
 
     example: ClassVar = {"do": "nothing"}
 
@@ -36,7 +40,9 @@ class Sleep(Handler):
 
 
 class Allocate(Handler):
-    """``{"mib": n}`` takes n MiB and holds them until it is unloaded, ``{"do": "allocate"}`` takes memory without end."""
+    """
+    ``{"mib": n}`` takes n MiB and holds them until it is unloaded, ``{"do": "allocate"}`` takes memory without end.
+    """
 
     example: ClassVar = {"mib": 0}
 

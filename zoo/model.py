@@ -1,4 +1,6 @@
-"""What every model of the zoo has: a card that describes it, weights made from a seed, and the handler that serves it."""
+"""
+What every model of the zoo has: a card that describes it, weights made from a seed, and the handler that serves it.
+"""
 
 import importlib
 import math
@@ -28,9 +30,9 @@ class Preset:
     """
     One size of a model.
 
-    ``inputs`` are the tensors of ``forward``, by parameter name. ``limits`` bounds the values of index inputs (exclusive): an
-    index out of range ends a CUDA context, so it is refused before it gets there. The batches are the four sizes that the
-    profiler pairs (digest 2.5).
+    ``inputs`` are the tensors of ``forward``, by parameter name. ``limits`` bounds the values of index inputs
+    (exclusive): an index out of range ends a CUDA context, so it is refused before it gets there. The batches are the
+    four sizes that the profiler pairs (digest 2.5).
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -44,12 +46,12 @@ class ModelCard:
     """
     One architecture with its sizes.
 
-    ``build(preset)`` gives the module on the current default device. ``sample(preset, rows, generator)`` draws inputs in the
-    shapes of the data set and ``labels(preset, rows, generator)`` their targets. ``loss`` takes the module's output and the
-    labels. ``output`` names the answer of the function; ``weight_std`` is the published deviation of the initial weights, None =
-    He et al. 2015 by fan-in. ``input_wait`` is the share of an undisturbed training iteration spent waiting for input, 0 to <1: a
-    stand-in for the data pipeline on a CPU partition, set so that the busy share lies in the band of the paper's figure 1 (section
-    II-B, Observation I).
+    ``build(preset)`` gives the module on the current default device. ``sample(preset, rows, generator)`` draws inputs
+    in the shapes of the data set and ``labels(preset, rows, generator)`` their targets. ``loss`` takes the module's
+    output and the labels. ``output`` names the answer of the function; ``weight_std`` is the published deviation of the
+    initial weights, None = He et al. 2015 by fan-in. ``input_wait`` is the share of an undisturbed training iteration
+    spent waiting for input, 0 to <1: a stand-in for the data pipeline on a CPU partition, set so that the busy share
+    lies in the band of the paper's figure 1 (section II-B, Observation I).
     """
 
     name: str
@@ -86,13 +88,16 @@ _INITIALISERS = {torch.Tensor.uniform_, torch.Tensor.normal_, torch.Tensor.fill_
 
 class Blank(TorchFunctionMode):
     """
-    A context in which modules get memory but no values: :func:`fill` sets them once, where torch would have set them before.
+    A context in which modules get memory but no values: :func:`fill` sets them once, where torch would have set them
+    before.
 
-    Building on the meta device and ``to_empty`` does the same, but the random initialisers of that device import torch's
-    compiler, which takes about a second of a cold start.
+    Building on the meta device and ``to_empty`` does the same, but the random initialisers of that device import
+    torch's compiler, which takes about a second of a cold start.
     """
 
-    def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         return args[0] if function in _INITIALISERS else function(*args, **(kwargs or {}))
 
 
@@ -105,10 +110,10 @@ def fill(module: nn.Module, *, seed: int, weight_std: float | None = None) -> No
     """
     Give every parameter and buffer of ``module`` its first value, the same for the same seed on every device.
 
-    Weights are uniform noise of the deviation ``weight_std``, or sqrt(2 / fan-in) (He et al. 2015, arXiv:1502.01852). One short
-    run of noise is repeated over all of them, each from another offset: that is bound by memory bandwidth where a fresh draw for
-    each weight is bound by the generator, and weights that no training has touched need no better randomness. The time is a cold
-    start's.
+    Weights are uniform noise of the deviation ``weight_std``, or sqrt(2 / fan-in) (He et al. 2015, arXiv:1502.01852).
+    One short run of noise is repeated over all of them, each from another offset: that is bound by memory bandwidth
+    where a fresh draw for each weight is bound by the generator, and weights that no training has touched need no
+    better randomness. The time is a cold start's.
     """
     noise = (torch.rand(_NOISE_LENGTH, generator=torch.Generator().manual_seed(seed)) * 2 - 1) * math.sqrt(3)
     noises: dict[torch.device, Tensor] = {}
@@ -129,7 +134,9 @@ def fill(module: nn.Module, *, seed: int, weight_std: float | None = None) -> No
 
 
 def _repeat(noise: Tensor, target: Tensor, offset: int, deviation: float) -> int:
-    """Write ``noise`` times ``deviation`` over ``target`` again and again, from ``offset`` on; returns where it stopped."""
+    """
+    Write ``noise`` times ``deviation`` over ``target`` again and again, from ``offset`` on; returns where it stopped.
+    """
     done = 0
     while done < target.numel():
         size = min(target.numel() - done, noise.numel() - offset)
@@ -169,8 +176,8 @@ def image_card(
     """
     The card of an image classifier: ``image`` [rows, 3, side, side] to ``logits`` [rows, classes].
 
-    ``network(size)`` makes the module; ``sizes`` and ``training_batches`` go by preset. Samples are normalised images (zero mean,
-    unit variance), labels a class for each image, int64 [rows].
+    ``network(size)`` makes the module; ``sizes`` and ``training_batches`` go by preset. Samples are normalised images
+    (zero mean, unit variance), labels a class for each image, int64 [rows].
     """
 
     def build(preset: str) -> nn.Module:
@@ -222,7 +229,8 @@ class ModelFunction(Handler):
         cls.example = {name: tensor.numpy() for name, tensor in drawn.items()}
 
     def load(self, device: str) -> None:
-        # Inputs may lie in memory that is not ours to write (a received body). Nothing here writes to them; torch cannot know it.
+        # Inputs may lie in memory that is not ours to write (a received body). Nothing here writes to them; torch
+        # cannot know it.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         self._module = self.card.assemble(self.preset, device=device, seed=self.seed).eval()
         self._device = torch.device(device)

@@ -1,7 +1,8 @@
 """
 ResNet-50 for ImageNet (He et al. 2016, "Deep residual learning for image recognition", arXiv:1512.03385, table 1).
 
-The stride of a bottleneck is in its 3x3 convolution, as every present framework has it ("v1.5": 4.09 GMACs at 224 x 224).
+The stride of a bottleneck is in its 3x3 convolution, as every present framework has it ("v1.5": 4.09 GMACs at 224 x
+224).
 """
 
 from dataclasses import dataclass
@@ -58,7 +59,10 @@ class ResNet(nn.Module):
         super().__init__()
         width = size.width
         self.stem = nn.Sequential(
-            nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+            nn.Conv2d(3, width, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2, 1),
         )
         channels = width
         blocks: list[nn.Module] = []

@@ -1,9 +1,9 @@
 """
 RoBERTa with a span head (Liu et al. 2019, "RoBERTa: a robustly optimized BERT pretraining approach", arXiv:1907.11692).
 
-The encoder is BERT's; what differs are the vocabulary, one segment, no pooler, and positions that are counted over the tokens that
-are not padding, from 2 on. The paper preset is roberta-base: 124,055,040 parameters, and 1538 of the head. The data set of table I
-is SQuAD: the answer is where a span of the context starts and ends.
+The encoder is BERT's; what differs are the vocabulary, one segment, no pooler, and positions that are counted over the
+tokens that are not padding, from 2 on. The paper preset is roberta-base: 124,055,040 parameters, and 1538 of the head.
+The data set of table I is SQuAD: the answer is where a span of the context starts and ends.
 """
 
 import torch
@@ -17,8 +17,20 @@ from zoo.model import ModelFunction, Tensors
 START, PAD, END = 0, 1, 2
 
 SIZES = {
-    "paper": Size(hidden=768, layers=12, heads=12, tokens=128, vocabulary=50_265, positions=514, segments=1, epsilon=1e-5, padding=PAD),
-    "cpu": Size(hidden=256, layers=6, heads=4, tokens=48, vocabulary=4096, positions=130, segments=1, epsilon=1e-5, padding=PAD),
+    "paper": Size(
+        hidden=768,
+        layers=12,
+        heads=12,
+        tokens=128,
+        vocabulary=50_265,
+        positions=514,
+        segments=1,
+        epsilon=1e-5,
+        padding=PAD,
+    ),
+    "cpu": Size(
+        hidden=256, layers=6, heads=4, tokens=48, vocabulary=4096, positions=130, segments=1, epsilon=1e-5, padding=PAD
+    ),
 }
 
 
@@ -26,8 +38,8 @@ class Roberta(Encoder):
     """
     ``input_ids`` and ``attention_mask`` (1 = token, 0 = padding) int64 [rows, tokens] to logits [rows, tokens, 2].
 
-    The two are of the span's start and end. A padded token is read as <pad>, whatever stands in its place. ValueError for more
-    tokens than there are positions.
+    The two are of the span's start and end. A padded token is read as <pad>, whatever stands in its place. ValueError
+    for more tokens than there are positions.
     """
 
     def __init__(self, size: Size) -> None:

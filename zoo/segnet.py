@@ -1,12 +1,14 @@
 """
-SegNet with task attention for NYUv2 (Liu, Johns and Davison 2019, "End-to-end multi-task learning with attention", arXiv:1803.10704).
+SegNet with task attention for NYUv2 (Liu, Johns and Davison 2019, "End-to-end multi-task learning with attention",
+arXiv:1803.10704).
 
-The shared network is SegNet (Badrinarayanan et al. 2017, arXiv:1511.00561): the 13 convolutions of VGG-16 with BatchNorm, and their
-mirror, which undoes each max-pooling at the indices it took. For each of three tasks (13 classes, depth, surface normals) an
-attention module at each of the ten stages masks the shared features; the 3x3 convolutions that carry them on are common to the
-tasks (section 3.2). Published: 1.77 times the parameters of a single-task SegNet, which the authors' program counts as 24,981,069.
-Here: 44,229,073, and the shared network with the head of one task has the same 24,981,069, so 1.7705 times. The authors' program
-learns three loss weights on top; here the losses weigh the same. At 288 x 384 a row costs 216.0 GMACs.
+The shared network is SegNet (Badrinarayanan et al. 2017, arXiv:1511.00561): the 13 convolutions of VGG-16 with
+BatchNorm, and their mirror, which undoes each max-pooling at the indices it took. For each of three tasks (13 classes,
+depth, surface normals) an attention module at each of the ten stages masks the shared features; the 3x3 convolutions
+that carry them on are common to the tasks (section 3.2). Published: 1.77 times the parameters of a single-task SegNet,
+which the authors' program counts as 24,981,069. Here: 44,229,073, and the shared network with the head of one task has
+the same 24,981,069, so 1.7705 times. The authors' program learns three loss weights on top; here the losses weigh the
+same. At 288 x 384 a row costs 216.0 GMACs.
 """
 
 from dataclasses import dataclass
@@ -75,8 +77,12 @@ class Attention(nn.Module):
 
     def __init__(self, widths: tuple[int, ...], unpooled: tuple[int, ...], decoded: tuple[int, ...], out: int) -> None:
         super().__init__()
-        self.encoder = nn.ModuleList(attention(width if stage == 0 else 2 * width, width) for stage, width in enumerate(widths))
-        self.decoder = nn.ModuleList(attention(shared + width, width) for shared, width in zip(unpooled, decoded, strict=True))
+        self.encoder = nn.ModuleList(
+            attention(width if stage == 0 else 2 * width, width) for stage, width in enumerate(widths)
+        )
+        self.decoder = nn.ModuleList(
+            attention(shared + width, width) for shared, width in zip(unpooled, decoded, strict=True)
+        )
         self.head = nn.Sequential(nn.Conv2d(decoded[-1], decoded[-1], 3, padding=1), nn.Conv2d(decoded[-1], out, 1))
 
 
@@ -154,7 +160,10 @@ def labels(preset: str, rows: int, generator: torch.Generator) -> Tensor:
 
 
 def loss(maps: Tensor, wanted: Tensor) -> Tensor:
-    """Cross entropy of the classes + L1 of the depth + (1 - cosine) of the normals, equally weighted means over the pixels (3.3)."""
+    """
+    Cross entropy of the classes + L1 of the depth + (1 - cosine) of the normals, equally weighted means over the pixels
+    (3.3).
+    """
     classes = TASKS[0]
     segmentation = functional.cross_entropy(maps[:, :classes], wanted[:, 0].long())
     depth = functional.l1_loss(maps[:, classes], wanted[:, 1])

@@ -2,8 +2,8 @@
 Silero VAD, a voice activity detector with its published weights (Silero Team, MIT licence, from the silero-vad wheel).
 
 The network is written here in torch and takes the 16 kHz weights of the wheel's TorchScript file: the package's own
-module imports more than serving needs, and the script keeps one stream's state and specialises itself (60 ms) for each new number
-of rows. A test holds the two equal.
+module imports more than serving needs, and the script keeps one stream's state and specialises itself (60 ms) for each
+new number of rows. A test holds the two equal.
 """
 
 import importlib.util
@@ -78,7 +78,9 @@ class Detector(nn.Module):
 
 
 def script() -> torch.jit.ScriptModule:
-    """The wheel's TorchScript model, found without importing the package; FileNotFoundError where it is not installed."""
+    """
+    The wheel's TorchScript model, found without importing the package; FileNotFoundError where it is not installed.
+    """
     found = importlib.util.find_spec("silero_vad")
     if found is None or not found.submodule_search_locations:
         raise FileNotFoundError("the silero-vad package is not installed")
@@ -96,13 +98,16 @@ def weights() -> dict[str, Tensor]:
     renamed: dict[str, Tensor] = {}
     for theirs, ours in PARTS.items():
         prefix = f"_model.{theirs}"
-        renamed |= {ours + name.removeprefix(prefix): tensor for name, tensor in published.items() if name.startswith(prefix)}
+        renamed |= {
+            ours + name.removeprefix(prefix): tensor for name, tensor in published.items() if name.startswith(prefix)
+        }
     return renamed
 
 
 class Function(Handler):
     """
-    ``audio`` FP32 [rows, samples] to ``probability`` FP32 [rows, windows]: of speech, for each window of 512 samples (32 ms).
+    ``audio`` FP32 [rows, samples] to ``probability`` FP32 [rows, windows]: of speech, for each window of 512 samples
+    (32 ms).
 
     Rows are independent recordings at 16 kHz. A last window that is not full is filled with silence.
     """

@@ -3,16 +3,16 @@ A serverful training job: ``python -m zoo.train --model resnet50 --batch 16``.
 
 It trains on the GPU that it sees, in the paper's size; where it sees none, on the CPU in the small one.
 
-Real forward and backward passes and optimiser steps on synthetic data, on one thread. SIGTERM ends it after the iteration at
-hand; at the end it prints one summary. Iterations are reported through ``smore.track``.
+Real forward and backward passes and optimiser steps on synthetic data, on one thread. SIGTERM ends it after the
+iteration at hand; at the end it prints one summary. Iterations are reported through ``smore.track``.
 
-**Input wait.** A training job on a GPU leaves it idle while it waits for its data; that idle time is what SMore gives to
-functions. With ``--input-wait 0.4`` an iteration waits for its batch first, for such a time that the wait is 40 % of an undisturbed
-iteration; ``card`` takes the model's own share, ``none`` waits for nothing; without the option a CPU takes the card's and a GPU
-none. The time is set once, from the compute time of the first iterations, and stays: a storage does not become slower because a
-neighbour takes the processor. So a neighbour stretches the computing part only, and the job's degradation is what it would be. On a
-CPU the compute time is measured as CPU time of this process, so that a neighbour which is there already does not lengthen the wait;
-on a GPU as wall time.
+**Input wait.** A training job on a GPU leaves it idle while it waits for its data; that idle time is what SMore gives
+to functions. With ``--input-wait 0.4`` an iteration waits for its batch first, for such a time that the wait is 40 % of
+an undisturbed iteration; ``card`` takes the model's own share, ``none`` waits for nothing; without the option a CPU
+takes the card's and a GPU none. The time is set once, from the compute time of the first iterations, and stays: a
+storage does not become slower because a neighbour takes the processor. So a neighbour stretches the computing part
+only, and the job's degradation is what it would be. On a CPU the compute time is measured as CPU time of this process,
+so that a neighbour which is there already does not lengthen the wait; on a GPU as wall time.
 """
 
 import argparse
@@ -56,7 +56,9 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Times of whole iterations, waits included, without the warm-up, in seconds; losses of the first and the last one."""
+    """
+    Times of whole iterations, waits included, without the warm-up, in seconds; losses of the first and the last one.
+    """
 
     model: str
     preset: str
@@ -74,8 +76,8 @@ class Summary:
 
 def input_wait(asked: str | None, described: ModelCard, device: str) -> float:
     """
-    The share of an undisturbed iteration that waits for input: a number of 0 to <1, ``card`` (the model's) or ``none``; None = the card's
-    on a CPU, none on a GPU. Raises ValueError for anything else.
+    The share of an undisturbed iteration that waits for input: a number of 0 to <1, ``card`` (the model's) or ``none``;
+    None = the card's on a CPU, none on a GPU. Raises ValueError for anything else.
     """
     if asked is None:
         asked = "card" if device == "cpu" else "none"
@@ -121,14 +123,19 @@ class Training:
         for _ in range(BATCHES):
             inputs = described.sample(options.preset, options.batch, generator)
             labels = described.labels(options.preset, options.batch, generator)
-            self._batches.append(({name: t.to(options.device) for name, t in inputs.items()}, labels.to(options.device)))
+            self._batches.append(
+                ({name: t.to(options.device) for name, t in inputs.items()}, labels.to(options.device))
+            )
 
     @property
     def module(self) -> nn.Module:
         return self._module
 
     def iterate(self, number: int) -> float:
-        """Forward, backward and step on batch ``number`` (they come round); returns the loss when the device has done it all."""
+        """
+        Forward, backward and step on batch ``number`` (they come round); returns the loss when the device has done it
+        all.
+        """
         inputs, labels = self._batches[number % len(self._batches)]
         self._optimizer.zero_grad(set_to_none=True)
         loss: Tensor = self._loss(self._module(**inputs), labels)
@@ -146,7 +153,10 @@ def _optimizer(described: ModelCard, module: nn.Module) -> torch.optim.Optimizer
 
 
 class Stop:
-    """Turned on by SIGTERM or SIGINT, for the loop to see. No Event: to set one in a handler can lock the thread it interrupts."""
+    """
+    Turned on by SIGTERM or SIGINT, for the loop to see. No Event: to set one in a handler can lock the thread it
+    interrupts.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -201,12 +211,15 @@ def parse(arguments: Sequence[str]) -> Options:
     """Command line to options."""
     parser = argparse.ArgumentParser(prog="zoo.train", description="A training job on synthetic data.")
     parser.add_argument("--model", required=True, choices=NAMES)
-    parser.add_argument("--preset", choices=("paper", "cpu"), help="the model's size; default: paper on a GPU, cpu on a CPU")
+    parser.add_argument(
+        "--preset", choices=("paper", "cpu"), help="the model's size; default: paper on a GPU, cpu on a CPU"
+    )
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--iterations", type=int)
     parser.add_argument("--seconds", type=float)
     parser.add_argument(
-        "--input-wait", help="share of an iteration, 0 to <1; card: the model's own; none. Default: card on a CPU, else none"
+        "--input-wait",
+        help="share of an iteration, 0 to <1; card: the model's own; none. Default: card on a CPU, else none",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", help="cpu or cuda; default: cuda where there is one")

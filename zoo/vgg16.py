@@ -1,5 +1,6 @@
 """
-VGG-16 (Simonyan & Zisserman 2015, "Very deep convolutional networks for large-scale image recognition", arXiv:1409.1556, table 1).
+VGG-16 (Simonyan & Zisserman 2015, "Very deep convolutional networks for large-scale image recognition",
+arXiv:1409.1556, table 1).
 
 Configuration D, without BatchNorm as published. At 224 x 224 with 1000 classes: 138.36 M parameters, 15.47 GMACs.
 """
@@ -16,7 +17,10 @@ STAGES = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size(ImageSize):
-    """``width``: channels of the first stage; ``hidden``: width of the classifier's two layers. ``side`` is a multiple of 32."""
+    """
+    ``width``: channels of the first stage; ``hidden``: width of the classifier's two layers. ``side`` is a multiple of
+    32.
+    """
 
     width: int
     hidden: int

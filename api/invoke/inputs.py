@@ -1,7 +1,9 @@
 """
-Inputs against what a function declares: everything that is wrong with one is found here, before anything is queued, and named by its path.
+Inputs against what a function declares: everything that is wrong with one is found here, before anything is queued, and
+named by its path.
 
-No numpy: a gateway holds no tensors. Rows of numbers are checked by C-speed built-ins and searched one by one only when something is wrong.
+No numpy: a gateway holds no tensors. Rows of numbers are checked by C-speed built-ins and searched one by one only when
+something is wrong.
 """
 
 import math
@@ -23,8 +25,8 @@ class Payload:
     One invocation's input as it is queued.
 
     JSON: the bytes of the input value. RAW: two bytes (big-endian) with the length of the shapes text, that text
-    (``name:datatype:d0,d1;…``, declared order), then the tensors. ``shape`` is the batching key: only invocations with equal
-    ones can be concatenated on axis 0; '' for JSON functions.
+    (``name:datatype:d0,d1;…``, declared order), then the tensors. ``shape`` is the batching key: only invocations with
+    equal ones can be concatenated on axis 0; '' for JSON functions.
     """
 
     body: bytes
@@ -54,7 +56,8 @@ def from_raw(body: bytes, header: str | None, spec: FunctionSpec) -> Payload:
     """
     Concatenated little-endian tensors in declared order as a payload.
 
-    ``header`` is ``Smore-Shape`` (``name=d0,d1;…``); without it the rows follow from the size, where no other axis is free.
+    ``header`` is ``Smore-Shape`` (``name=d0,d1;…``); without it the rows follow from the size, where no other axis is
+    free.
     """
     if spec.inputs is None:
         raise InvalidInput("body: this function takes JSON, not tensors", field="body")
@@ -73,17 +76,26 @@ def from_raw(body: bytes, header: str | None, spec: FunctionSpec) -> Payload:
     return raw_payload(described, [body], rows, batching_key(spec.inputs, shapes))
 
 
-def raw_payload(described: Sequence[tuple[str, str, Sequence[int]]], parts: Sequence[Buffer], rows: int, shape: str) -> Payload:
-    """Sections of checked tensors, in the order in which (name, datatype, shape) describe them, as a payload. Raises InvalidInput."""
+def raw_payload(
+    described: Sequence[tuple[str, str, Sequence[int]]], parts: Sequence[Buffer], rows: int, shape: str
+) -> Payload:
+    """
+    Sections of checked tensors, in the order in which (name, datatype, shape) describe them, as a payload. Raises
+    InvalidInput.
+    """
     text = ";".join(describe(*one) for one in described).encode()
     if len(text) > 0xFFFF:
         raise InvalidInput("Too many tensors, or too many axes.", field="inputs")
-    return Payload(body=b"".join((len(text).to_bytes(2, "big"), text, *parts)), encoding=Encoding.RAW, rows=rows, shape=shape)
+    return Payload(
+        body=b"".join((len(text).to_bytes(2, "big"), text, *parts)), encoding=Encoding.RAW, rows=rows, shape=shape
+    )
 
 
 def check_size(size: int, spec: FunctionSpec, path: str) -> None:
     if size > spec.payload_bytes:
-        raise PayloadTooLarge(f"{path}: {size} bytes are more than the {spec.payload_bytes} of this function", limit=spec.payload_bytes)
+        raise PayloadTooLarge(
+            f"{path}: {size} bytes are more than the {spec.payload_bytes} of this function", limit=spec.payload_bytes
+        )
 
 
 def batching_key(declared: Sequence[TensorSpec], shapes: Sequence[Sequence[int]]) -> str:
@@ -99,11 +111,14 @@ def rows_of(declared: Sequence[TensorSpec], shapes: Sequence[Sequence[int]], pat
     rows = shapes[0][0]
     for tensor, shape in zip(declared, shapes, strict=True):
         if shape[0] != rows:
-            raise InvalidInput(f"{path}.{tensor.name}: {shape[0]} rows, but {declared[0].name} has {rows}", field=f"{path}.{tensor.name}")
+            raise InvalidInput(
+                f"{path}.{tensor.name}: {shape[0]} rows, but {declared[0].name} has {rows}",
+                field=f"{path}.{tensor.name}",
+            )
     return rows
 
 
-# --- nested lists -------------------------------------------------------------------------------------------------------------------------
+# ---- nested lists ----------------------------------------------------------------------------------------------------
 
 
 def _check_tensors(value: object, declared: Sequence[TensorSpec], path: str) -> tuple[int, str]:
@@ -112,7 +127,9 @@ def _check_tensors(value: object, declared: Sequence[TensorSpec], path: str) -> 
         raise InvalidInput(f"{path}: an object with an array for each of {_names(declared)} is expected", field=path)
     for name in value:
         if all(name != tensor.name for tensor in declared):
-            raise InvalidInput(f"{path}.{name}: unknown input; this function takes {_names(declared)}", field=f"{path}.{name}")
+            raise InvalidInput(
+                f"{path}.{name}: unknown input; this function takes {_names(declared)}", field=f"{path}.{name}"
+            )
     shapes = []
     for tensor in declared:
         where = f"{path}.{tensor.name}"
@@ -134,7 +151,9 @@ def _first_shape(value: object, tensor: TensorSpec, path: str) -> list[int]:
     for wanted in tensor.shape:
         where = path + "[0]" * len(shape)
         if not isinstance(value, list):
-            raise InvalidInput(f"{where}: a list is expected ({len(tensor.shape)} axes), not {_kind(value)}", field=where)
+            raise InvalidInput(
+                f"{where}: a list is expected ({len(tensor.shape)} axes), not {_kind(value)}", field=where
+            )
         if not value:
             raise InvalidInput(f"{where}: empty", field=where)
         if wanted >= 0 and len(value) != wanted:
@@ -205,7 +224,7 @@ def _kind(value: object) -> str:
             return "an object"
 
 
-# --- raw bodies ---------------------------------------------------------------------------------------------------------------------------
+# ---- raw bodies ------------------------------------------------------------------------------------------------------
 
 
 def _shapes_of_size(size: int, declared: Sequence[TensorSpec]) -> list[list[int]]:
@@ -213,7 +232,9 @@ def _shapes_of_size(size: int, declared: Sequence[TensorSpec]) -> list[list[int]
     for tensor in declared:
         one = tensor.row_bytes()
         if one is None:
-            raise InvalidInput(f"Smore-Shape: needed, because a row of {tensor.name} has no fixed size", field="Smore-Shape")
+            raise InvalidInput(
+                f"Smore-Shape: needed, because a row of {tensor.name} has no fixed size", field="Smore-Shape"
+            )
         row_bytes += one
     if size == 0 or size % row_bytes:
         raise InvalidInput(f"body: a multiple of {row_bytes} bytes (one row) is expected, not {size}", field="body")
@@ -225,7 +246,11 @@ def _shapes_of_header(header: str, declared: Sequence[TensorSpec]) -> list[list[
     for entry in header.split(";"):
         name, equals, sizes = entry.strip().rpartition("=")
         texts = sizes.split(",")
-        if not equals or name in given or not all(text.isascii() and text.isdigit() and len(text) < 16 for text in texts):
+        if (
+            not equals
+            or name in given
+            or not all(text.isascii() and text.isdigit() and len(text) < 16 for text in texts)
+        ):
             raise InvalidInput(f"Smore-Shape: {quoted(entry.strip())} is not name=size,size", field="Smore-Shape")
         given[name] = [int(text) for text in texts]
     shapes = []

@@ -33,7 +33,8 @@ MAX_WAIT_S = 60.0
 _LARGE_BODY = 512 << 10
 #: How long after its deadline an inference's answer may come: the platform itself ends what is overdue.
 _ANSWER_S = 1.0
-#: A tensor of this size is not written to disk while its caller waits: writing it there and cleaning up after it is half of what it costs.
+#: A tensor of this size is not written to disk while its caller waits: writing it there and cleaning up after it is
+#: half of what it costs.
 _VOLATILE = 64 << 10
 #: The longest deadline, as for a function's own.
 _MAX_DEADLINE_MS = 86_400_000.0
@@ -49,7 +50,8 @@ _SECONDS = re.compile(rb"[0-9]{1,15}")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """
-    What one POST asks for. ``several``: its body had ``inputs``, so the answer is a list. ``wait_s`` None = answer 202 at once.
+    What one POST asks for. ``several``: its body had ``inputs``, so the answer is a list. ``wait_s`` None = answer 202
+    at once.
 
     ``volatile``: see :class:`smore.redis.queue.Request`.
     """
@@ -76,16 +78,32 @@ class Call:
         # No key of a caller's has a space in it, so that those of several inputs are nobody else's.
         suffix = f" {position}" if self.several else ""
         return Wanted(
-            id=new_id(), function=self.entry.key, revision=self.entry.revision, payload=payload.body, slo_us=self.slo_us,
-            channel=self.gateway.waiters.channel if told else "", encoding=payload.encoding, accept=self.accept, rows=payload.rows,
-            shape=payload.shape, sync=told, trace=self.trace, key_id=self.key.id,
-            idempotency_key=self.idempotency_key + suffix if self.idempotency_key else "", request_hash=self.request_hash,
-            max_pending=spec.max_pending, max_attempts=spec.max_attempts, limits=self.limits, volatile=self.volatile,
-        )  # fmt: skip
+            id=new_id(),
+            function=self.entry.key,
+            revision=self.entry.revision,
+            payload=payload.body,
+            slo_us=self.slo_us,
+            channel=self.gateway.waiters.channel if told else "",
+            encoding=payload.encoding,
+            accept=self.accept,
+            rows=payload.rows,
+            shape=payload.shape,
+            sync=told,
+            trace=self.trace,
+            key_id=self.key.id,
+            idempotency_key=self.idempotency_key + suffix if self.idempotency_key else "",
+            request_hash=self.request_hash,
+            max_pending=spec.max_pending,
+            max_attempts=spec.max_attempts,
+            limits=self.limits,
+            volatile=self.volatile,
+        )
 
 
 async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: FunctionEntry, spec: FunctionSpec) -> Call:
-    """Raises InvalidInput that names the place, Malformed, PayloadTooLarge, UnsupportedMediaType, Draining, LimitReached."""
+    """
+    Raises InvalidInput that names the place, Malformed, PayloadTooLarge, UnsupportedMediaType, Draining, LimitReached.
+    """
     scope = request.scope
     headers: dict[bytes, bytes] = dict(scope["headers"])
     limits, of_project = gateway.settings.api, gateway.admit(entry, spec)
@@ -97,7 +115,11 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
     body = await read_body(request, min(limits.max_body_bytes, spec.payload_bytes) if raw else limits.max_body_bytes)
     shape = headers.get(b"smore-shape")
     if raw:
-        payloads, several, in_body = [from_raw(body, shape.decode("latin-1") if shape is not None else None, spec)], False, None
+        payloads, several, in_body = (
+            [from_raw(body, shape.decode("latin-1") if shape is not None else None, spec)],
+            False,
+            None,
+        )
     elif len(body) > _LARGE_BODY:
         payloads, several, in_body = await run_in_threadpool(_parse, body, spec, limits.max_inputs_per_call)
     else:
@@ -129,7 +151,8 @@ async def read_inference(
     """
     The same of a request in the Open Inference Protocol, whatever media type it claims: tritonclient sends none.
 
-    Raises InvalidInput that names the place, Malformed, PayloadTooLarge, Unsupported, UnsupportedMediaType, Draining, LimitReached.
+    Raises InvalidInput that names the place, Malformed, PayloadTooLarge, Unsupported, UnsupportedMediaType, Draining,
+    LimitReached.
     """
     scope = request.scope
     headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -143,14 +166,23 @@ async def read_inference(
     deadline, trace, told = _given_deadline(scope, headers), headers.get(b"traceparent"), f"v2 {size} {coding}".encode()
     slo_us = _slo_us(inference.deadline_ms, deadline, entry, spec)
     call = Call(
-        gateway=gateway, key=key, entry=entry, spec=spec, payloads=[inference.payload], several=False,
-        accept=Encoding.JSON if spec.inputs is None else Encoding.RAW, slo_us=slo_us, wait_s=min(slo_us / 1e6 + _ANSWER_S, MAX_WAIT_S),
-        trace=_trace(trace) if trace is not None else "", idempotency_key=idempotency_key,
-        request_hash=_digest(f"{entry.key}@{entry.revision}", told, body) if idempotency_key else "", request_id=scope["request_id"],
+        gateway=gateway,
+        key=key,
+        entry=entry,
+        spec=spec,
+        payloads=[inference.payload],
+        several=False,
+        accept=Encoding.JSON if spec.inputs is None else Encoding.RAW,
+        slo_us=slo_us,
+        wait_s=min(slo_us / 1e6 + _ANSWER_S, MAX_WAIT_S),
+        trace=_trace(trace) if trace is not None else "",
+        idempotency_key=idempotency_key,
+        request_hash=_digest(f"{entry.key}@{entry.revision}", told, body) if idempotency_key else "",
+        request_id=scope["request_id"],
         limits=of_project,
         # Its caller is never told 202, and while the caller waits this process has the payload.
         volatile=len(inference.payload.body) >= _VOLATILE and not idempotency_key,
-    )  # fmt: skip
+    )
     return call, inference
 
 
@@ -220,7 +252,9 @@ async def read_asked(request: Request, gateway: Gateway, entry: FunctionEntry, s
         payload, in_body = await run_in_threadpool(_parse_asked, body, spec)
     else:
         payload, in_body = _parse_asked(body, spec)
-    return Asked(rows=payload.rows, size=len(payload.body), slo_us=_slo_us(in_body, _given_deadline(scope, headers), entry, spec))
+    return Asked(
+        rows=payload.rows, size=len(payload.body), slo_us=_slo_us(in_body, _given_deadline(scope, headers), entry, spec)
+    )
 
 
 def _parse_asked(body: bytes, spec: FunctionSpec) -> tuple[Payload, object]:
@@ -277,7 +311,9 @@ def wait_s(prefer: bytes, default: float) -> float | None:
         if name == b"wait":
             value = value.strip(b'"')
             if _SECONDS.fullmatch(value) is None:
-                raise InvalidInput(f"Prefer: wait=<whole seconds> is expected; at most {MAX_WAIT_S:.0f} are waited", field="Prefer")
+                raise InvalidInput(
+                    f"Prefer: wait=<whole seconds> is expected; at most {MAX_WAIT_S:.0f} are waited", field="Prefer"
+                )
             wanted = min(float(value), MAX_WAIT_S) or None
     return wanted
 
@@ -305,7 +341,10 @@ def _parse(body: bytes, spec: FunctionSpec, max_inputs: int) -> tuple[list[Paylo
         values = document.pop("inputs")
         if not isinstance(values, list) or not 1 <= len(values) <= max_inputs:
             raise InvalidInput(f"inputs: a list of 1 to {max_inputs} inputs is expected", field="inputs")
-        payloads, several = [from_json(value, spec, f"inputs[{position}]") for position, value in enumerate(values)], True
+        payloads, several = (
+            [from_json(value, spec, f"inputs[{position}]") for position, value in enumerate(values)],
+            True,
+        )
     else:
         raise InvalidInput("input: missing", field="input")
     if document:
@@ -335,7 +374,10 @@ def _slo_us(in_body: object, given: bytes | None, entry: FunctionEntry, spec: Fu
             value = None
     # NaN fails both comparisons.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_DEADLINE_MS:
-        raise InvalidInput(f"deadline_ms: milliseconds from arrival, 0 < ms <= {_MAX_DEADLINE_MS:.0f}, are expected", field="deadline_ms")
+        raise InvalidInput(
+            f"deadline_ms: milliseconds from arrival, 0 < ms <= {_MAX_DEADLINE_MS:.0f}, are expected",
+            field="deadline_ms",
+        )
     return max(1, int(value * 1000))
 
 

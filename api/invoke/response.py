@@ -1,4 +1,7 @@
-"""Endings as bytes: an invocation's reply turned into an HTTP answer, by concatenation (a JSON result is never parsed on its way)."""
+"""
+Endings as bytes: an invocation's reply turned into an HTTP answer, by concatenation (a JSON result is never parsed on
+its way).
+"""
 
 import math
 from datetime import UTC, datetime
@@ -7,7 +10,14 @@ import orjson
 from starlette.responses import Response
 
 from api.errors import Ended, outcome
-from smore.domain.errors import CallerError, DeadlineExpired, IdempotencyMismatch, LimitReached, QueueFull, SloInfeasible
+from smore.domain.errors import (
+    CallerError,
+    DeadlineExpired,
+    IdempotencyMismatch,
+    LimitReached,
+    QueueFull,
+    SloInfeasible,
+)
 from smore.domain.invocation import State
 from smore.messages.stream import Result, decode_result
 from smore.redis.queue import Admission, Gate, Reply
@@ -33,13 +43,26 @@ class Answer(Response):
 
 
 def settled(reply: Reply, request_id: str, gate: Gate | None = None) -> Response:
-    """200 with the output. Raises :class:`Ended` for an ending without one; ``gate``: what it says now, of one that was too late."""
+    """
+    200 with the output. Raises :class:`Ended` for an ending without one; ``gate``: what it says now, of one that was
+    too late.
+    """
     result = result_of(reply, gate)
     timing = (b"server-timing", server_timing(reply, result))
     if result.form == "raw":
-        headers = [RAW_TYPE, timing, (b"smore-outputs", result.shapes.encode()), (b"smore-invocation", reply.id.encode())]
+        headers = [
+            RAW_TYPE,
+            timing,
+            (b"smore-outputs", result.shapes.encode()),
+            (b"smore-invocation", reply.id.encode()),
+        ]
         return Answer(200, result.body, request_id, headers)
-    return Answer(200, b'{"id":"%b","state":"succeeded","output":%b}' % (reply.id.encode(), result.body), request_id, [JSON_TYPE, timing])
+    return Answer(
+        200,
+        b'{"id":"%b","state":"succeeded","output":%b}' % (reply.id.encode(), result.body),
+        request_id,
+        [JSON_TYPE, timing],
+    )
 
 
 def result_of(reply: Reply, gate: Gate | None = None) -> Result:
@@ -58,7 +81,13 @@ def accepted(id_: str, state: str, durability: str, request_id: str) -> Response
 
 def _ended(reply: Reply, result: Result, gate: Gate | None) -> Ended:
     status, code = outcome(reply.state, reply.cause)
-    details: dict[str, object] = {"status": status, "code": code, "id": reply.id, "state": reply.state, "cause": reply.cause}
+    details: dict[str, object] = {
+        "status": status,
+        "code": code,
+        "id": reply.id,
+        "state": reply.state,
+        "cause": reply.cause,
+    }
     if status in (429, 503):
         details["retry_after_s"] = 1
     if gate is not None and reply.state == State.EXPIRED:
@@ -72,15 +101,23 @@ def item(reply: Reply, gate: Gate | None = None) -> bytes:
     if reply.state == State.SUCCEEDED:
         return b'{"id":"%b","state":"succeeded","status":200,"output":%b}' % (reply.id.encode(), result.body)
     error = _ended(reply, result, gate)
-    return orjson.dumps({key: value for key, value in error.details.items() if key != "retry_after_s"} | {"detail": str(error)})
+    return orjson.dumps(
+        {key: value for key, value in error.details.items() if key != "retry_after_s"} | {"detail": str(error)}
+    )
 
 
 def earliest(now_us: float, needed_us: float) -> dict[str, object]:
-    """The earliest deadline that would be accepted, from now and as an instant; nothing where it is not known. Any numbers will do."""
+    """
+    The earliest deadline that would be accepted, from now and as an instant; nothing where it is not known. Any numbers
+    will do.
+    """
     if not 0 < needed_us < _NEVER_US:
         return {}
     from_us = min(max(_FIRST_S * 1e6, now_us), _LAST_S * 1e6)
-    return {"earliest_deadline_ms": math.ceil(needed_us / 1000), "earliest_deadline_at": moment((from_us + needed_us) / 1e6)}
+    return {
+        "earliest_deadline_ms": math.ceil(needed_us / 1000),
+        "earliest_deadline_at": moment((from_us + needed_us) / 1e6),
+    }
 
 
 def server_timing(reply: Reply, result: Result) -> bytes:
@@ -101,7 +138,9 @@ def refusal(admission: Admission, slo_us: int) -> CallerError:
         case "mismatch":
             return IdempotencyMismatch(id=admission.known_id)
         case "full":
-            return QueueFull(f"Too much is waiting already ({admission.limit}).", limit=admission.limit, retry_after_s=1)
+            return QueueFull(
+                f"Too much is waiting already ({admission.limit}).", limit=admission.limit, retry_after_s=1
+            )
         case "limited":
             return limit_reached(admission.limit, admission.bound, admission.after_us)
         case "infeasible":
@@ -116,8 +155,11 @@ def limit_reached(limit: str, bound: float, after_us: int) -> LimitReached:
     """What the gate calls ``limit`` is ``bound`` and reached."""
     field = _LIMITS[limit]
     return LimitReached(
-        f"The project has reached its limit {field} ({bound:g}).", field=field, limit=bound, retry_after_s=_after_s(after_us)
-    )  # fmt: skip
+        f"The project has reached its limit {field} ({bound:g}).",
+        field=field,
+        limit=bound,
+        retry_after_s=_after_s(after_us),
+    )
 
 
 def _after_s(wait_us: float) -> int:

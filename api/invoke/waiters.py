@@ -1,9 +1,9 @@
 """
 Callers who wait for an invocation to end: one subscription for the whole process, one future for each caller.
 
-No waiter may be lost, so there are three ways to an ending: the reply on this gateway's channel; a re-read of **every** waiter's record
-after each reconnect (what was published meanwhile is gone); and a re-read now and then, for endings that are told on no channel or on
-another gateway's.
+No waiter may be lost, so there are three ways to an ending: the reply on this gateway's channel; a re-read of **every**
+waiter's record after each reconnect (what was published meanwhile is gone); and a re-read now and then, for endings
+that are told on no channel or on another gateway's.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from smore.redis.queue import AsyncQueue, Reply, parse_replies
 
 log = logger("api.invoke.waiters")
 
-#: Beat of deadlines and re-reads. A wait ends at most this late, and a long poll learns of an ending at most about this late.
+#: Beat of deadlines and re-reads. A wait ends at most this late, and a long poll learns of an ending at most about this
+#: late.
 TICK_S = 0.05
 #: A waiter who was promised a reply has its record read anyway when it has waited this long, and again after as long.
 DOUBT_S = 5.0
@@ -123,8 +124,9 @@ class Waiters:
 
     async def caught_up(self) -> None:
         """
-        Every change of the catalog announced before this call is applied when it returns. The server answers a PING on the subscribed
-        connection behind all that it published to it; a new connection reads the whole catalog, which answers as well.
+        Every change of the catalog announced before this call is applied when it returns. The server answers a PING on
+        the subscribed connection behind all that it published to it; a new connection reads the whole catalog, which
+        answers as well.
 
         Ends after ECHO_S in any case: a change that was made stays made while Redis is away.
         """
@@ -156,7 +158,7 @@ class Waiters:
                 if not waiter.future.done():
                     waiter.future.set_result(reply)
 
-    # ---- the subscription ---------------------------------------------------------------------------------------------------------------
+    # ---- the subscription --------------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
         while True:
@@ -197,7 +199,7 @@ class Waiters:
             elif kind == b"pong":
                 self._echoed((frame[1],))
 
-    # ---- time ---------------------------------------------------------------------------------------------------------------------------
+    # ---- time --------------------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
         while True:
@@ -239,7 +241,9 @@ class Waiters:
     async def _read_records(self, waiters: list[Waiter]) -> None:
         for start in range(0, len(waiters), _CHUNK):
             try:
-                found = await self._queue.replies([(waiter.project, waiter.id) for waiter in waiters[start : start + _CHUNK]])
+                found = await self._queue.replies(
+                    [(waiter.project, waiter.id) for waiter in waiters[start : start + _CHUNK]]
+                )
             except (redis.RedisError, OSError) as error:
                 # The next tick, or the reconnect, reads again.
                 log.warning("waiters could not be re-read", error=str(error))

@@ -1,12 +1,13 @@
 """
 The Open Inference Protocol as bytes: an inference request read into a payload, a result written as its answer.
 
-Sources: the protocol's REST description (kserve/open-inference-protocol, "Inference Request JSON Object" and the following) and
-Triton's extensions "Binary Tensor Data" and "Schedule Policy". A request is JSON, then the tensors whose ``binary_data_size`` it names, in
-its order; tensors that came as JSON are packed here, so that behind this door all are raw.
+Sources: the protocol's REST description (kserve/open-inference-protocol, "Inference Request JSON Object" and the
+following) and Triton's extensions "Binary Tensor Data" and "Schedule Policy". A request is JSON, then the tensors whose
+``binary_data_size`` it names, in its order; tensors that came as JSON are packed here, so that behind this door all are
+raw.
 
-A function that takes JSON values instead of tensors has one tensor here, ``input``: BYTES of shape [1], a JSON text; its result is
-``output`` likewise.
+A function that takes JSON values instead of tensors has one tensor here, ``input``: BYTES of shape [1], a JSON text;
+its result is ``output`` likewise.
 """
 
 import math
@@ -47,7 +48,8 @@ _SHARED_MEMORY: Final = "shared_memory_region"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inference:
     """
-    An inference request. ``outputs``: which are wanted and whether each as bytes, in the wanted order, None = all, as ``binary`` says.
+    An inference request. ``outputs``: which are wanted and whether each as bytes, in the wanted order, None = all, as
+    ``binary`` says.
 
     ``deadline_ms`` from arrival, None = the function's own. ``priority``: as it was asked for, 0 = the default.
     """
@@ -60,7 +62,7 @@ class Inference:
     priority: int = 0
 
 
-# --- in -----------------------------------------------------------------------------------------------------------------------------------
+# ---- in --------------------------------------------------------------------------------------------------------------
 
 
 def read(body: bytes, json_size: int | None, spec: FunctionSpec) -> Inference:
@@ -83,15 +85,23 @@ def read(body: bytes, json_size: int | None, spec: FunctionSpec) -> Inference:
         raise InvalidInput("id: a string is expected", field="id")
     parameters = _object(document, "parameters", "parameters")
     if parameters.get(_SEQUENCE) not in (None, 0, ""):
-        raise Unsupported("parameters.sequence_id: sequences are not served here; every request stands alone.", field="parameters")
+        raise Unsupported(
+            "parameters.sequence_id: sequences are not served here; every request stands alone.", field="parameters"
+        )
     priority = parameters.get("priority", 0)
     if type(priority) is not int or priority < 0:
-        raise InvalidInput("parameters.priority: 0 (default), 1 (highest) or more is expected", field="parameters.priority")
+        raise InvalidInput(
+            "parameters.priority: 0 (default), 1 (highest) or more is expected", field="parameters.priority"
+        )
     binary = _flag(parameters, "binary_data_output", "parameters")
     return Inference(
-        payload=_payload(document.get("inputs"), body, size, spec), id=id_, outputs=_outputs(document.get("outputs"), binary, spec),
-        binary=binary, deadline_ms=_deadline_ms(parameters), priority=priority,
-    )  # fmt: skip
+        payload=_payload(document.get("inputs"), body, size, spec),
+        id=id_,
+        outputs=_outputs(document.get("outputs"), binary, spec),
+        binary=binary,
+        deadline_ms=_deadline_ms(parameters),
+        priority=priority,
+    )
 
 
 def _object(holder: Mapping[str, object], key: str, path: str) -> Mapping[str, object]:
@@ -148,7 +158,9 @@ def _payload(given: object, body: bytes, start: int, spec: FunctionSpec) -> Payl
         elif one.get("data"):
             raise InvalidInput(f"{path}.data: both data and binary_data_size are given", field=f"{path}.data")
         else:
-            parts.append(_section(view[at : at + size], size, tensor.datatype, shape, f"{path}.parameters.binary_data_size"))
+            parts.append(
+                _section(view[at : at + size], size, tensor.datatype, shape, f"{path}.parameters.binary_data_size")
+            )
             at += size
         shapes[tensor.name] = shape
     if at != len(body):
@@ -173,12 +185,18 @@ def _shape(one: Mapping[str, object], tensor: TensorSpec, path: str) -> list[int
     datatype, shape = one.get("datatype"), one.get("shape")
     if datatype != tensor.datatype:
         shown = datatype if isinstance(datatype, str) else "that"
-        raise InvalidInput(f"{path}.datatype: {tensor.datatype} is expected for {tensor.name}, not {shown}", field=f"{path}.datatype")
+        raise InvalidInput(
+            f"{path}.datatype: {tensor.datatype} is expected for {tensor.name}, not {shown}", field=f"{path}.datatype"
+        )
     if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < _MAX_SIZE for size in shape):
         raise InvalidInput(f"{path}.shape: a list of sizes is expected", field=f"{path}.shape")
     wanted = tensor.shape
-    if len(shape) != len(wanted) or any(declared not in (-1, size) for size, declared in zip(shape, wanted, strict=True)):
-        raise InvalidInput(f"{path}.shape: {shape[:_MAX_AXES]} does not fit {list(wanted)} of {tensor.name}", field=f"{path}.shape")
+    if len(shape) != len(wanted) or any(
+        declared not in (-1, size) for size, declared in zip(shape, wanted, strict=True)
+    ):
+        raise InvalidInput(
+            f"{path}.shape: {shape[:_MAX_AXES]} does not fit {list(wanted)} of {tensor.name}", field=f"{path}.shape"
+        )
     return shape
 
 
@@ -198,7 +216,9 @@ def _section(view: memoryview, size: int, datatype: str, shape: Sequence[int], p
     try:
         stop = tensors.section_stop(view, 0, datatype, math.prod(shape))
     except ValueError as error:
-        raise InvalidInput(f"{path}: {size} bytes are too few for {datatype} of shape {list(shape)}", field=path) from error
+        raise InvalidInput(
+            f"{path}: {size} bytes are too few for {datatype} of shape {list(shape)}", field=path
+        ) from error
     if stop != size:
         raise InvalidInput(f"{path}: {datatype} of shape {list(shape)} takes {stop} bytes, not {size}", field=path)
     return view
@@ -256,7 +276,7 @@ def _outputs(given: object, binary: bool, spec: FunctionSpec) -> Mapping[str, bo
     return wanted
 
 
-# --- out ----------------------------------------------------------------------------------------------------------------------------------
+# ---- out -------------------------------------------------------------------------------------------------------------
 
 
 def write(result: Result, inference: Inference, model: str, version: int) -> tuple[bytes, int | None]:
@@ -291,7 +311,8 @@ def write(result: Result, inference: Inference, model: str, version: int) -> tup
     if inference.id:
         document["id"] = inference.id
     if inference.priority:
-        # There is one level, the default: as Triton treats every priority of a model without priority levels. The caller is told.
+        # There is one level, the default: as Triton treats every priority of a model without priority levels. The
+        # caller is told.
         document["parameters"] = {"priority": 0}
     header = orjson.dumps(document)
     # An empty tensor is sent as bytes too, so not the bytes but the wish decides.
@@ -305,14 +326,19 @@ def _unpacked(own: memoryview, section: tensors.Section) -> Sequence[object]:
     try:
         return [element.decode() for element in tensors.elements(own)]
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"outputs: {section.name} is not text; ask for it with binary_data", field="outputs") from error
+        raise InvalidInput(
+            f"outputs: {section.name} is not text; ask for it with binary_data", field="outputs"
+        ) from error
 
 
-# --- content codings ----------------------------------------------------------------------------------------------------------------------
+# ---- content codings -------------------------------------------------------------------------------------------------
 
 
 def decompress(body: bytes, coding: str, limit: int) -> bytes:
-    """Undo ``gzip`` or ``deflate`` (zlib's framing). Never makes more than ``limit`` bytes; raises PayloadTooLarge, Malformed."""
+    """
+    Undo ``gzip`` or ``deflate`` (zlib's framing). Never makes more than ``limit`` bytes; raises PayloadTooLarge,
+    Malformed.
+    """
     decoder = zlib.decompressobj(CODINGS[coding])
     try:
         plain = decoder.decompress(body, limit + 1)

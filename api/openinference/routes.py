@@ -1,8 +1,10 @@
 """
-The Open Inference Protocol v2: a function is a model, a revision its version; unmodified clients of Triton and KServe can call it.
+The Open Inference Protocol v2: a function is a model, a revision its version; unmodified clients of Triton and KServe
+can call it.
 
-The protocol's REST paths with Triton's extensions for binary tensors, the model repository, model configuration and statistics. Always
-200 or an error (api/errors.py: hybrid); ``infer`` is a plain handler like the native one, described by hand beside it.
+The protocol's REST paths with Triton's extensions for binary tensors, the model repository, model configuration and
+statistics. Always 200 or an error (api/errors.py: hybrid); ``infer`` is a plain handler like the native one, described
+by hand beside it.
 """
 
 import asyncio
@@ -40,8 +42,16 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/v2", tags=["open inference protocol"], route_class=BoundedRoute)
 
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "parameters", "schedule_policy", "statistics")
-#: How long a load may take before its caller is told that it has not ended, and how often the GPU instances' reports are looked at.
+EXTENSIONS = (
+    "binary_tensor_data",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+)
+#: How long a load may take before its caller is told that it has not ended, and how often the GPU instances' reports
+#: are looked at.
 LOAD_S = 60.0
 _LOOK_S = 0.1
 #: Bodies of the repository's calls.
@@ -53,7 +63,7 @@ _MODEL = "/models/{model}"
 _VERSION = "/models/{model}/versions/{version}"
 
 
-# --- the server ---------------------------------------------------------------------------------------------------------------------------
+# ---- the server ------------------------------------------------------------------------------------------------------
 
 
 class Server(BaseModel):
@@ -94,7 +104,7 @@ async def server_ready(gateway: TheGateway) -> Ready:
     return Ready(ready=True)
 
 
-# --- models -------------------------------------------------------------------------------------------------------------------------------
+# ---- models ----------------------------------------------------------------------------------------------------------
 
 
 class Tensor(BaseModel):
@@ -119,9 +129,12 @@ class ModelReady(BaseModel):
     ready: bool
 
 
-async def _revision(gateway: Gateway, project: str, model: str, version: str | None) -> tuple[FunctionEntry, FunctionSpec]:
+async def _revision(
+    gateway: Gateway, project: str, model: str, version: str | None
+) -> tuple[FunctionEntry, FunctionSpec]:
     """
-    The function as it would run: the revision that takes its traffic, or the one named. Raises FunctionNotFound, NotFound, NotReady.
+    The function as it would run: the revision that takes its traffic, or the one named. Raises FunctionNotFound,
+    NotFound, NotReady.
     """
     entry, spec = await gateway.function(project, model)
     if version is None or version == str(entry.revision):
@@ -130,7 +143,9 @@ async def _revision(gateway: Gateway, project: str, model: str, version: str | N
     if not (version.isascii() and version.isdigit() and len(version) < 10):
         raise absent
     number = int(version)
-    found = await run_in_threadpool(lambda: {one.number: one.state for one in gateway.store().revisions(project, model)})
+    found = await run_in_threadpool(
+        lambda: {one.number: one.state for one in gateway.store().revisions(project, model)}
+    )
     if number not in found:
         raise absent
     named = await gateway.catalog.revision(entry.key, number)
@@ -167,13 +182,20 @@ async def version_metadata(gateway: TheGateway, caller: ReadKey, model: str, ver
 def _metadata(model: str, entry: FunctionEntry, spec: FunctionSpec) -> Model:
     inputs = codec.JSON_INPUTS if spec.inputs is None else spec.inputs
     return Model(
-        name=model, versions=[str(entry.revision)], platform="smore", inputs=_tensors(inputs), outputs=_tensors(_outputs(spec))
-    )  # fmt: skip
+        name=model,
+        versions=[str(entry.revision)],
+        platform="smore",
+        inputs=_tensors(inputs),
+        outputs=_tensors(_outputs(spec)),
+    )
 
 
 @router.get(_MODEL + "/ready")
 async def model_ready(gateway: TheGateway, caller: ReadKey, model: str) -> ModelReady:
-    """A function is ready once the first run of a revision has succeeded, warm or cold: a cold one loads when it is called. 409 before."""
+    """
+    A function is ready once the first run of a revision has succeeded, warm or cold: a cold one loads when it is
+    called. 409 before.
+    """
     await _revision(gateway, caller.project, model, None)
     return ModelReady(name=model, ready=True)
 
@@ -186,7 +208,10 @@ async def version_ready(gateway: TheGateway, caller: ReadKey, model: str, versio
 
 @router.get(_MODEL + "/config")
 async def model_config(gateway: TheGateway, caller: ReadKey, model: str) -> dict[str, Any]:
-    """What Triton's model configuration can say of a function. `dims` leave out the rows, of which a batch may have `max_batch_size`."""
+    """
+    What Triton's model configuration can say of a function. `dims` leave out the rows, of which a batch may have
+    `max_batch_size`.
+    """
     return _config(model, *await _revision(gateway, caller.project, model, None))
 
 
@@ -200,20 +225,34 @@ def _config(model: str, entry: FunctionEntry, spec: FunctionSpec) -> dict[str, A
 
     def tensors(declared: tuple[TensorSpec, ...] | None) -> list[dict[str, object]]:
         return [
-            {"name": one.name, "data_type": _data_type(one.datatype), "dims": list(one.shape[1:] if rows else one.shape)}
+            {
+                "name": one.name,
+                "data_type": _data_type(one.datatype),
+                "dims": list(one.shape[1:] if rows else one.shape),
+            }
             for one in declared or ()
-        ]  # fmt: skip
+        ]
 
     return {
-        "name": model, "platform": "smore", "backend": "smore", "max_batch_size": spec.max_batch if rows else 0,
+        "name": model,
+        "platform": "smore",
+        "backend": "smore",
+        "max_batch_size": spec.max_batch if rows else 0,
         "version_policy": {"specific": {"versions": [entry.revision]}},
-        "input": tensors(codec.JSON_INPUTS if spec.inputs is None else spec.inputs), "output": tensors(_outputs(spec)),
-        "dynamic_batching": {"priority_levels": 0, "default_priority_level": 0, "default_queue_policy": {
-            "timeout_action": "REJECT", "allow_timeout_override": True, "default_timeout_microseconds": int(_deadline_s(entry, spec) * 1e6),
-            "max_queue_size": spec.max_pending,
-        }},
+        "input": tensors(codec.JSON_INPUTS if spec.inputs is None else spec.inputs),
+        "output": tensors(_outputs(spec)),
+        "dynamic_batching": {
+            "priority_levels": 0,
+            "default_priority_level": 0,
+            "default_queue_policy": {
+                "timeout_action": "REJECT",
+                "allow_timeout_override": True,
+                "default_timeout_microseconds": int(_deadline_s(entry, spec) * 1e6),
+                "max_queue_size": spec.max_pending,
+            },
+        },
         "model_transaction_policy": {"decoupled": False},
-    }  # fmt: skip
+    }
 
 
 def _deadline_s(entry: FunctionEntry, spec: FunctionSpec) -> float:
@@ -225,7 +264,7 @@ def _data_type(datatype: str) -> str:
     return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
 
 
-# --- statistics ---------------------------------------------------------------------------------------------------------------------------
+# ---- statistics ------------------------------------------------------------------------------------------------------
 
 
 @router.get(_MODEL + "/stats")
@@ -233,7 +272,8 @@ async def model_statistics(gateway: TheGateway, caller: ReadKey, model: str) -> 
     """
     Counts and nanoseconds of all that ever ended, a second behind, of every revision that was called.
 
-    `queue` ends when a worker starts; `compute_infer` is the run of the batch; what remains (loading, moving tensors) is `compute_input`.
+    `queue` ends when a worker starts; `compute_infer` is the run of the batch; what remains (loading, moving tensors)
+    is `compute_input`.
     """
     await _revision(gateway, caller.project, model, None)
     found = await run_in_threadpool(lambda: gateway.reader().totals(caller.project, model))
@@ -253,25 +293,34 @@ def _statistics(one: "Totals") -> dict[str, Any]:
 
     nothing = spent(0, 0.0)
     return {
-        "name": one.function, "version": str(one.revision), "last_inference": round(one.last_at * 1000),
-        "inference_count": one.rows, "execution_count": sum(batch.batches for batch in one.batches),
+        "name": one.function,
+        "version": str(one.revision),
+        "last_inference": round(one.last_at * 1000),
+        "inference_count": one.rows,
+        "execution_count": sum(batch.batches for batch in one.batches),
         "inference_stats": {
-            "success": spent(one.succeeded, one.total_s), "fail": spent(one.failed, one.failed_s),
-            "queue": spent(one.succeeded, one.wait_s), "compute_infer": spent(one.succeeded, one.run_s),
+            "success": spent(one.succeeded, one.total_s),
+            "fail": spent(one.failed, one.failed_s),
+            "queue": spent(one.succeeded, one.wait_s),
+            "compute_infer": spent(one.succeeded, one.run_s),
             "compute_input": spent(one.succeeded, one.total_s - one.wait_s - one.run_s),
-            "compute_output": nothing, "cache_hit": nothing, "cache_miss": nothing,
+            "compute_output": nothing,
+            "cache_hit": nothing,
+            "cache_miss": nothing,
         },
         "batch_stats": [
             {
-                "batch_size": batch.rows, "compute_input": nothing, "compute_infer": spent(batch.batches, batch.run_s),
+                "batch_size": batch.rows,
+                "compute_input": nothing,
+                "compute_infer": spent(batch.batches, batch.run_s),
                 "compute_output": nothing,
             }
             for batch in one.batches
         ],
-    }  # fmt: skip
+    }
 
 
-# --- the repository -----------------------------------------------------------------------------------------------------------------------
+# ---- the repository --------------------------------------------------------------------------------------------------
 
 
 class IndexEntry(BaseModel):
@@ -307,22 +356,31 @@ _PLACE: dict[str, object] = {
         "type": "object",
         "properties": {"gpu": {"type": "string", "description": "One GPU instance; default: all"}},
     }
-}  # fmt: skip
+}
 
 
-@router.post("/repository/index", openapi_extra=_json_body({"ready": {"type": "boolean", "description": "Only those that are ready"}}))
+@router.post(
+    "/repository/index",
+    openapi_extra=_json_body({"ready": {"type": "boolean", "description": "Only those that are ready"}}),
+)
 async def repository_index(gateway: TheGateway, caller: ReadKey, request: Request) -> list[IndexEntry]:
     """The project's functions. One without a revision whose first run succeeded is unavailable."""
     only_ready = (await _document(request)).get("ready", False)
     if not isinstance(only_ready, bool):
         raise InvalidInput("ready: true or false is expected", field="ready")
-    entries = sorted((one for one in gateway.catalog.functions.values() if one.project == caller.project), key=lambda one: one.name)
+    entries = sorted(
+        (one for one in gateway.catalog.functions.values() if one.project == caller.project), key=lambda one: one.name
+    )
     index = []
     for entry in entries:
         if entry.revision:
             index.append(IndexEntry(name=entry.name, version=str(entry.revision), state="READY", reason=""))
         elif not only_ready:
-            index.append(IndexEntry(name=entry.name, version="", state="UNAVAILABLE", reason="no revision's first run has succeeded"))
+            index.append(
+                IndexEntry(
+                    name=entry.name, version="", state="UNAVAILABLE", reason="no revision's first run has succeeded"
+                )
+            )
     return index
 
 
@@ -331,7 +389,9 @@ async def _gpu(request: Request) -> schemas.PlaceBody:
     parameters = _parameters(await _document(request))
     for name in parameters:
         if name == "config" or name.startswith("file:"):
-            raise Unsupported("A model is deployed with `smore deploy`, not by its loading: no config or files are taken.", field=name)
+            raise Unsupported(
+                "A model is deployed with `smore deploy`, not by its loading: no config or files are taken.", field=name
+            )
     gpu = parameters.get("gpu")
     if gpu is not None and not isinstance(gpu, str):
         raise InvalidInput("parameters.gpu: the name of a GPU instance is expected", field="parameters.gpu")
@@ -340,7 +400,9 @@ async def _gpu(request: Request) -> schemas.PlaceBody:
 
 @router.post("/repository" + _MODEL + "/load", openapi_extra=_json_body(_PLACE), response_class=Response)
 async def load(gateway: TheGateway, caller: AdminKey, trail: TheTrail, request: Request, model: str) -> Response:
-    """Load the function before it is called. Answers when an instance of it is warm; 503 where none is within a minute."""
+    """
+    Load the function before it is called. Answers when an instance of it is warm; 503 where none is within a minute.
+    """
     placed = await functions.warm(gateway, caller, trail, model, await _gpu(request))
     entry, _ = await gateway.function(caller.project, model)
     until = time.monotonic() + LOAD_S
@@ -362,38 +424,51 @@ def _is_warm(gateway: Gateway, entry: FunctionEntry, gpus: list[str]) -> bool:
 
 @router.post("/repository" + _MODEL + "/unload", openapi_extra=_json_body(_PLACE), response_class=Response)
 async def unload(gateway: TheGateway, caller: AdminKey, trail: TheTrail, request: Request, model: str) -> Response:
-    """End the function's idle warm instances. It stays deployed, so it stays ready: whoever calls it next waits for its load."""
+    """
+    End the function's idle warm instances. It stays deployed, so it stays ready: whoever calls it next waits for its
+    load.
+    """
     await functions.offload(gateway, caller, trail, model, await _gpu(request))
     return Response()
 
 
-# --- what is not served -------------------------------------------------------------------------------------------------------------------
+# ---- what is not served ----------------------------------------------------------------------------------------------
 
 
 async def _unsupported() -> None:
     raise Unsupported(
-        "This extension (shared memory, trace or log settings, text generation) is not served here; GET /v2 names those that are."
+        "This extension (shared memory, trace or log settings, text generation) is not served here; GET /v2 names those"
+        " that are."
     )
 
 
 for _path in (
-    "/systemsharedmemory/{rest:path}", "/cudasharedmemory/{rest:path}", "/trace/setting", "/logging", _MODEL + "/trace/setting",
-    _MODEL + "/generate", _MODEL + "/generate_stream", _VERSION + "/generate", _VERSION + "/generate_stream",
-):  # fmt: skip
+    "/systemsharedmemory/{rest:path}",
+    "/cudasharedmemory/{rest:path}",
+    "/trace/setting",
+    "/logging",
+    _MODEL + "/trace/setting",
+    _MODEL + "/generate",
+    _MODEL + "/generate_stream",
+    _VERSION + "/generate",
+    _VERSION + "/generate_stream",
+):
     router.add_api_route(_path, _unsupported, methods=["GET", "POST"], include_in_schema=False)
 
 
-# --- inference ----------------------------------------------------------------------------------------------------------------------------
+# ---- inference -------------------------------------------------------------------------------------------------------
 
 
 async def infer(request: Request, model: str, version: str | None = None) -> Response:
     """
-    Run the function and wait for its end: at most until its deadline, and at most a minute (504 with the invocation's id).
+    Run the function and wait for its end: at most until its deadline, and at most a minute (504 with the invocation's
+    id).
 
-    JSON, or JSON and then raw tensors (`Inference-Header-Content-Length`), `gzip` or `deflate` both ways. `parameters`: `timeout`
-    (microseconds) and `smore_deadline_ms` set the deadline; `priority` is taken and has no effect, the nearest deadline goes first (there
-    is one level, 0, and the answer to a request that named another says so); `binary_data_output` asks for all outputs as bytes. A
-    function of JSON values has one input, `input`, BYTES of shape [1]: a JSON text.
+    JSON, or JSON and then raw tensors (`Inference-Header-Content-Length`), `gzip` or `deflate` both ways. `parameters`:
+    `timeout` (microseconds) and `smore_deadline_ms` set the deadline; `priority` is taken and has no effect, the
+    nearest deadline goes first (there is one level, 0, and the answer to a request that named another says so);
+    `binary_data_output` asks for all outputs as bytes. A function of JSON values has one input, `input`, BYTES of shape
+    [1]: a JSON text.
     """
     began = time.perf_counter()
     scope = request.scope
@@ -480,25 +555,56 @@ def _object(required: tuple[str, ...], **properties: object) -> dict[str, object
 
 _TEXT, _FREE = {"type": "string"}, {"type": "object"}
 _TENSOR = {
-    "name": _TEXT, "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+    "name": _TEXT,
+    "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
     "datatype": {"type": "string", "enum": list(DATATYPES)},
-}  # fmt: skip
-_BINARY = {"type": "integer", "minimum": 0, "description": "Bytes after the JSON that are this tensor; then there is no `data`"}
+}
+_BINARY = {
+    "type": "integer",
+    "minimum": 0,
+    "description": "Bytes after the JSON that are this tensor; then there is no `data`",
+}
 _REQUEST = _object(
-    ("inputs",), id=_TEXT, parameters=_FREE,
-    inputs={"type": "array", "minItems": 1, "items": _object(
-        ("name", "shape", "datatype"), **_TENSOR, parameters=_object((), binary_data_size=_BINARY), data={"type": "array", "items": {}}
-    )},
-    outputs={"type": "array", "items": _object(("name",), name=_TEXT, parameters=_object((), binary_data={"type": "boolean"}))},
-)  # fmt: skip
+    ("inputs",),
+    id=_TEXT,
+    parameters=_FREE,
+    inputs={
+        "type": "array",
+        "minItems": 1,
+        "items": _object(
+            ("name", "shape", "datatype"),
+            **_TENSOR,
+            parameters=_object((), binary_data_size=_BINARY),
+            data={"type": "array", "items": {}},
+        ),
+    },
+    outputs={
+        "type": "array",
+        "items": _object(("name",), name=_TEXT, parameters=_object((), binary_data={"type": "boolean"})),
+    },
+)
 _ANSWER = _object(
-    ("model_name", "model_version", "outputs"), model_name=_TEXT, model_version=_TEXT, id=_TEXT, parameters=_FREE,
-    outputs={"type": "array", "items": _object(
-        ("name", "shape", "datatype"), **_TENSOR, parameters=_object((), binary_data_size=_BINARY), data={"type": "array", "items": {}}
-    )},
-)  # fmt: skip
+    ("model_name", "model_version", "outputs"),
+    model_name=_TEXT,
+    model_version=_TEXT,
+    id=_TEXT,
+    parameters=_FREE,
+    outputs={
+        "type": "array",
+        "items": _object(
+            ("name", "shape", "datatype"),
+            **_TENSOR,
+            parameters=_object((), binary_data_size=_BINARY),
+            data={"type": "array", "items": {}},
+        ),
+    },
+)
 _BYTES_BODY = {
-    "schema": {"type": "string", "format": "binary", "description": "The JSON, then the tensors whose `binary_data_size` it names"}
+    "schema": {
+        "type": "string",
+        "format": "binary",
+        "description": "The JSON, then the tensors whose `binary_data_size` it names",
+    }
 }
 
 
@@ -515,7 +621,8 @@ _DESCRIPTION: dict[str, Any] = {
         _header("traceparent", "W3C trace context"),
     ],
     "requestBody": {
-        "required": True, "content": {"application/json": {"schema": _REQUEST}, "application/octet-stream": _BYTES_BODY},
+        "required": True,
+        "content": {"application/json": {"schema": _REQUEST}, "application/octet-stream": _BYTES_BODY},
     },
     "responses": {
         "200": {
@@ -532,7 +639,7 @@ _DESCRIPTION: dict[str, Any] = {
         },
     },
     "security": [{"HTTPBearer": []}, {"APIKeyHeader": []}],
-}  # fmt: skip
+}
 _HOW: dict[str, Any] = {"methods": ["POST"], "openapi_extra": _DESCRIPTION, "response_model": None}
 _HOW["description"] = cleandoc(infer.__doc__ or "")
 router.add_api_route(_MODEL + "/infer", _infer_model, name="infer_model", **_HOW)

@@ -28,7 +28,8 @@ def list_audit(
     cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
 ) -> schemas.AuditPage:
     """
-    Changes, the newest first. ``route``: any part of it; the other words as they stand; ``until`` itself is not included.
+    Changes, the newest first. ``route``: any part of it; the other words as they stand; ``until`` itself is not
+    included.
 
     Administrators of the project ``default`` see all projects, others their own.
     """
@@ -40,18 +41,28 @@ def list_audit(
     from smore.postgres.audit import Wanted
 
     wanted = Wanted(
-        project=project, key_id=key, route=route, target=target, since=since.timestamp() if since is not None else None,
+        project=project,
+        key_id=key,
+        route=route,
+        target=target,
+        since=since.timestamp() if since is not None else None,
         until=until.timestamp() if until is not None else None,
-    )  # fmt: skip
+    )
     found, next_cursor = audit.read(wanted, limit=limit, cursor=cursor)
     return schemas.AuditPage(
         entries=[
             schemas.AuditEntry(
-                id=one.id, at=moment(one.at), project=one.project, key_id=one.key_id, route=one.route, target=one.target,
-                before=dict(one.before) if one.before is not None else None, after=dict(one.after) if one.after is not None else None,
+                id=one.id,
+                at=moment(one.at),
+                project=one.project,
+                key_id=one.key_id,
+                route=one.route,
+                target=one.target,
+                before=dict(one.before) if one.before is not None else None,
+                after=dict(one.after) if one.after is not None else None,
                 request_id=one.request_id,
             )
             for one in found
         ],
         next_cursor=next_cursor,
-    )  # fmt: skip
+    )

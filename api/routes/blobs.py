@@ -1,8 +1,8 @@
 """
 Blobs of uploaded functions: asked for, sent in stretches, read.
 
-An upload is ``PATCH`` at the offset where it stands, as often as it takes: a client that was cut off asks for the state and goes on. The
-bytes go from the connection to the disk in pieces; no blob is ever in memory as a whole.
+An upload is ``PATCH`` at the offset where it stands, as often as it takes: a client that was cut off asks for the state
+and goes on. The bytes go from the connection to the disk in pieces; no blob is ever in memory as a whole.
 """
 
 import re
@@ -50,19 +50,28 @@ async def upload(
     caller: DeployKey,
     request: Request,
     digest: Digest,
-    offset: Annotated[int, Query(ge=0, le=_MOST, description="Where the body's first byte belongs: where the upload stands")],
+    offset: Annotated[
+        int, Query(ge=0, le=_MOST, description="Where the body's first byte belongs: where the upload stands")
+    ],
     size: Annotated[int, Query(ge=0, le=_MOST, description="Bytes of the whole blob")],
 ) -> schemas.BlobState:
     """
-    Send a stretch of a blob; what came of it stays when the connection breaks. 409 with `offset` where the upload stands elsewhere. The
-    stretch that completes it is answered when the digest has been checked: 422 `wrong_digest` where it is another, and nothing is kept.
+    Send a stretch of a blob; what came of it stays when the connection breaks. 409 with `offset` where the upload
+    stands elsewhere. The stretch that completes it is answered when the digest has been checked: 422 `wrong_digest`
+    where it is another, and nothing is kept.
     """
     limits = gateway.settings.blobs
     blobs = await run_in_threadpool(gateway.blobs)
     if (stored := await run_in_threadpool(blobs.size, caller.project, digest)) is not None:
         return schemas.BlobState(digest=digest, complete=True, offset=stored)
     part = await run_in_threadpool(
-        blobs.upload, caller.project, digest, offset=offset, size=size, most=limits.max_bytes, project_most=limits.project_bytes
+        blobs.upload,
+        caller.project,
+        digest,
+        offset=offset,
+        size=size,
+        most=limits.max_bytes,
+        project_most=limits.project_bytes,
     )
     with part:
         await _receive(request, part)
@@ -86,11 +95,13 @@ async def _receive(request: Request, part: Upload) -> None:
         await run_in_threadpool(part.write, waiting)
 
 
-@router.get("/{digest}", response_class=StreamingResponse, responses={200: {"content": _BYTES}, 206: {"content": _BYTES}})
+@router.get(
+    "/{digest}", response_class=StreamingResponse, responses={200: {"content": _BYTES}, 206: {"content": _BYTES}}
+)
 async def download(gateway: TheGateway, request: Request, digest: Digest) -> Response:
     """
-    The bytes; with `Range: bytes=N-` from the N-th on. For keys with the scope `deploy`, and for GPU workers of other hosts, which show a
-    ticket.
+    The bytes; with `Range: bytes=N-` from the N-th on. For keys with the scope `deploy`, and for GPU workers of other
+    hosts, which show a ticket.
     """
     project = await _project(gateway, request, digest)
     blobs = await run_in_threadpool(gateway.blobs)

@@ -17,7 +17,15 @@ from api.invoke.request import read_asked
 from api.invoke.response import earliest, limit_reached, moment
 from api.routes.invocations import check_id
 from api.server.bodies import BoundedRoute
-from smore.domain.errors import CallerError, DeadlineExpired, Draining, LimitReached, QueueFull, SloInfeasible, Unavailable
+from smore.domain.errors import (
+    CallerError,
+    DeadlineExpired,
+    Draining,
+    LimitReached,
+    QueueFull,
+    SloInfeasible,
+    Unavailable,
+)
 from smore.domain.invocation import TERMINAL, State
 from smore.domain.limits import NO_LIMITS
 from smore.messages.reasons import (
@@ -57,27 +65,38 @@ _DRY_RUN: dict[str, object] = {
                     "additionalProperties": False,
                     "properties": {
                         "input": {"description": "The input, as it would be sent"},
-                        "rows": {"type": "integer", "minimum": 1, "description": "In place of `input`: how many rows it would have"},
-                        "deadline_ms": {"type": "number", "exclusiveMinimum": 0, "description": "From now; default: the function's"},
+                        "rows": {
+                            "type": "integer",
+                            "minimum": 1,
+                            "description": "In place of `input`: how many rows it would have",
+                        },
+                        "deadline_ms": {
+                            "type": "number",
+                            "exclusiveMinimum": 0,
+                            "description": "From now; default: the function's",
+                        },
                     },
                 }
             },
-            "application/octet-stream": {"schema": {"type": "string", "format": "binary", "description": "Tensors, as they would be sent"}},
+            "application/octet-stream": {
+                "schema": {"type": "string", "format": "binary", "description": "Tensors, as they would be sent"}
+            },
         },
     }
 }
 
 
-# --- asking -------------------------------------------------------------------------------------------------------------------------------
+# ---- asking ----------------------------------------------------------------------------------------------------------
 
 
 @router.post("/functions/{function}/invocations:dryRun", openapi_extra=_DRY_RUN, response_model_exclude_none=True)
 async def dry_run(gateway: TheGateway, caller: InvokeKey, request: Request, function: str) -> schemas.DryRun:
     """
-    Would it be taken, where would it run, when would it start and finish, what would it cost? Takes the body and the headers of an
-    invocation, and places nothing.
+    Would it be taken, where would it run, when would it start and finish, what would it cost? Takes the body and the
+    headers of an invocation, and places nothing.
 
-    Over all gateways so many questions a second as `SMORE_QUEUE__ASKS_PER_S` says, then 429; 503 while no scheduler leads.
+    Over all gateways so many questions a second as `SMORE_QUEUE__ASKS_PER_S` says, then 429; 503 while no scheduler
+    leads.
     """
     entry, spec = await gateway.function(caller.project, function)
     limits, held = NO_LIMITS, None
@@ -87,9 +106,15 @@ async def dry_run(gateway: TheGateway, caller: InvokeKey, request: Request, func
         held = error
     asked = await read_asked(request, gateway, entry, spec)
     question = Question(
-        id=new_id(), function=entry.key, revision=entry.revision, rows=asked.rows, slo_us=asked.slo_us, size=asked.size,
-        max_pending=spec.max_pending, limits=limits,
-    )  # fmt: skip
+        id=new_id(),
+        function=entry.key,
+        revision=entry.revision,
+        rows=asked.rows,
+        slo_us=asked.slo_us,
+        size=asked.size,
+        max_pending=spec.max_pending,
+        limits=limits,
+    )
     gate, answer = await _ask(gateway, question)
     if gate.leader == "many":
         raise QueueFull("Too many questions within a second.", limit="asks", retry_after_s=1)
@@ -117,10 +142,14 @@ def _dry_run(gate: Gate, answer: Answer, held: CallerError | None = None) -> sch
     """``held``: what the gateway itself refuses an invocation with."""
     deadline_at = gate.deadline_us / 1e6
     shown = schemas.DryRun(
-        outcome="placed", feasible=True, detail="", deadline_at=moment(deadline_at), decision=_decision(answer.reasons, None)
+        outcome="placed",
+        feasible=True,
+        detail="",
+        deadline_at=moment(deadline_at),
+        decision=_decision(answer.reasons, None),
     )
-    # The gate counts what waits before it; the scheduler knows of each GPU instance when it could be done there. Where something else than
-    # time stands against it, which may pass, the gate's word is the only one.
+    # The gate counts what waits before it; the scheduler knows of each GPU instance when it could be done there. Where
+    # something else than time stands against it, which may pass, the gate's word is the only one.
     needed_us, later = float(gate.needed_us), answer.earliest_deadline_at
     if later is not None and (answer.gpu is not None or hopeless(answer.reasons)):
         needed_us = max(needed_us, later * 1e6 - gate.now_us)
@@ -141,18 +170,28 @@ def _dry_run(gate: Gate, answer: Answer, held: CallerError | None = None) -> sch
     return shown
 
 
-def _outcome(gate: Gate, answer: Answer, held: CallerError | None) -> tuple[Literal["placed", "waits", "late", "refused"], str, str]:
+def _outcome(
+    gate: Gate, answer: Answer, held: CallerError | None
+) -> tuple[Literal["placed", "waits", "late", "refused"], str, str]:
     """What it would come to, the code of that, and that in words. The gate refuses in the order of enqueue.lua."""
     if held is not None:
         return "refused", held.code, f"It would be refused: {held}"
     if not gate.feasible:
         needed = duration(gate.needed_us / 1e6)
         paused = f" {why_not_now(answer.reasons, gate.paused)}" if gate.paused else ""
-        return "refused", SloInfeasible.code, f"The gate would refuse it: it could be done in {needed} at the earliest.{paused}"
+        return (
+            "refused",
+            SloInfeasible.code,
+            f"The gate would refuse it: it could be done in {needed} at the earliest.{paused}",
+        )
     if gate.full:
         return "refused", QueueFull.code, f"The gate would refuse it: too much is waiting already ({gate.full})."
     if gate.limited:
-        return "refused", LimitReached.code, f"The gate would refuse it: {limit_reached(gate.limited, gate.bound, gate.after_us)}"
+        return (
+            "refused",
+            LimitReached.code,
+            f"The gate would refuse it: {limit_reached(gate.limited, gate.bound, gate.after_us)}",
+        )
     if gate.paused:
         return "waits", "paused", why_not_now(answer.reasons, gate.paused)
     if answer.gpu is not None:
@@ -165,12 +204,15 @@ def _outcome(gate: Gate, answer: Answer, held: CallerError | None) -> tuple[Lite
     return "waits", obstacle(answer.reasons), why_not_now(answer.reasons)
 
 
-# --- explaining ---------------------------------------------------------------------------------------------------------------------------
+# ---- explaining ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
-    """What the history knows: ``past`` only where Redis knows nothing; decisions and windows of the trainings beside it by attempt."""
+    """
+    What the history knows: ``past`` only where Redis knows nothing; decisions and windows of the trainings beside it by
+    attempt.
+    """
 
     past: "PastInvocation | None"
     runs: list["Execution"]
@@ -181,10 +223,12 @@ class _Told:
 @router.get("/invocations/{invocation}/explain", response_model_exclude_none=True)
 async def explain(gateway: TheGateway, caller: ReadKey, invocation: str) -> schemas.Explanation:
     """
-    Why it went as it did: for each attempt the GPU instances that were considered, their numbers and why they were refused, what was
-    predicted against what was measured, and where the time went; for one that waits, what it waits for.
+    Why it went as it did: for each attempt the GPU instances that were considered, their numbers and why they were
+    refused, what was predicted against what was measured, and where the time went; for one that waits, what it waits
+    for.
 
-    Attempts come from the history, which is a second behind: the answer waits for it as long, and says so where it is not `complete`.
+    Attempts come from the history, which is a second behind: the answer waits for it as long, and says so where it is
+    not `complete`.
     """
     check_id(invocation)
     until = time.monotonic() + HISTORY_S
@@ -196,22 +240,37 @@ async def explain(gateway: TheGateway, caller: ReadKey, invocation: str) -> sche
             break
         await asyncio.sleep(LOOK_S)
     facts = _facts(record, told)
-    reply = await gateway.queue.reply(caller.project, invocation) if record is not None and record.state in TERMINAL else None
+    reply = (
+        await gateway.queue.reply(caller.project, invocation)
+        if record is not None and record.state in TERMINAL
+        else None
+    )
     message = decode_result(reply.result).message if reply is not None else ""
     gate, waits = await _now(gateway, caller.project, invocation, record, facts)
     slack_s = facts.deadline_at - facts.finished_at if facts.finished_at is not None else None
     return schemas.Explanation(
-        id=invocation, function=facts.function, revision=facts.revision, state=State(facts.state), cause=facts.cause,
-        summary=in_words(facts.state, facts.cause, gpu=facts.gpu, attempt=facts.attempt, slack_s=slack_s, message=message),
-        rows=facts.rows, arrival_at=moment(facts.arrival_at), deadline_at=moment(facts.deadline_at), finished_at=_at(facts.finished_at),
-        slack_s=slack_s, complete=complete, waits=waits,
+        id=invocation,
+        function=facts.function,
+        revision=facts.revision,
+        state=State(facts.state),
+        cause=facts.cause,
+        summary=in_words(
+            facts.state, facts.cause, gpu=facts.gpu, attempt=facts.attempt, slack_s=slack_s, message=message
+        ),
+        rows=facts.rows,
+        arrival_at=moment(facts.arrival_at),
+        deadline_at=moment(facts.deadline_at),
+        finished_at=_at(facts.finished_at),
+        slack_s=slack_s,
+        complete=complete,
+        waits=waits,
         gate=schemas.GateKnew(
             allowed_ms=round((facts.deadline_at - facts.arrival_at) * 1e3, 3),
             needed_ms=None if facts.gate_s is None else round(facts.gate_s * 1e3, 3),
             now_ms=gate.needed_us / 1e3 if gate.needed_us else None,
         ),
         attempts=_attempts(facts, told, record),
-    )  # fmt: skip
+    )
 
 
 def _told(gateway: Gateway, project: str, id_: str, record: Record | None) -> _Told:
@@ -262,33 +321,61 @@ class _Facts:
 def _facts(record: Record | None, told: _Told) -> _Facts:
     if record is not None:
         return _Facts(
-            function=record.function.partition("/")[2], revision=record.revision, state=record.state, cause=record.cause,
-            attempt=record.attempt, gpu=record.gpu, rows=record.rows, arrival_at=record.arrival_us / 1e6,
-            deadline_at=record.deadline_us / 1e6, finished_at=record.finished_us / 1e6 or None, gate_s=record.gate_us / 1e6 or None,
-        )  # fmt: skip
+            function=record.function.partition("/")[2],
+            revision=record.revision,
+            state=record.state,
+            cause=record.cause,
+            attempt=record.attempt,
+            gpu=record.gpu,
+            rows=record.rows,
+            arrival_at=record.arrival_us / 1e6,
+            deadline_at=record.deadline_us / 1e6,
+            finished_at=record.finished_us / 1e6 or None,
+            gate_s=record.gate_us / 1e6 or None,
+        )
     past = told.past
     assert past is not None
     return _Facts(
-        function=past.function, revision=past.revision, state=past.state.value, cause=past.cause, attempt=past.attempt, gpu=past.gpu,
-        rows=past.rows, arrival_at=past.arrival_at, deadline_at=past.deadline_at, finished_at=past.finished_at, gate_s=past.gate_s,
-    )  # fmt: skip
+        function=past.function,
+        revision=past.revision,
+        state=past.state.value,
+        cause=past.cause,
+        attempt=past.attempt,
+        gpu=past.gpu,
+        rows=past.rows,
+        arrival_at=past.arrival_at,
+        deadline_at=past.deadline_at,
+        finished_at=past.finished_at,
+        gate_s=past.gate_s,
+    )
 
 
-async def _now(gateway: Gateway, project: str, id_: str, record: Record | None, facts: _Facts) -> tuple[Gate, schemas.Waits | None]:
+async def _now(
+    gateway: Gateway, project: str, id_: str, record: Record | None, facts: _Facts
+) -> tuple[Gate, schemas.Waits | None]:
     """What the gate says now, and what one that waits waits for."""
     waits = record is not None and record.state == State.QUEUED
     question = Question(
-        id=new_id() if waits else "", function=f"{project}/{facts.function}", revision=facts.revision, rows=facts.rows,
+        id=new_id() if waits else "",
+        function=f"{project}/{facts.function}",
+        revision=facts.revision,
+        rows=facts.rows,
         deadline_us=int(facts.deadline_at * 1e6),
-    )  # fmt: skip
+    )
     if not waits:
         return await gateway.queue.ask(question), None
     (gate, answer), before = await asyncio.gather(_ask(gateway, question), gateway.queue.before(question.function, id_))
     if answer is None or not answer.known:
         detail = why_not_now(Reasons(), gate.paused) if gate.paused else "The scheduler did not say."
         return gate, schemas.Waits(before=before or 0, paused=gate.paused, detail=detail)
-    detail = why_not_now(answer.reasons, gate.paused) if gate.paused or answer.gpu is None else f"It is about to go to {answer.gpu}."
-    return gate, schemas.Waits(before=before or 0, paused=gate.paused, decision=_decision(answer.reasons, answer.at), detail=detail)
+    detail = (
+        why_not_now(answer.reasons, gate.paused)
+        if gate.paused or answer.gpu is None
+        else f"It is about to go to {answer.gpu}."
+    )
+    return gate, schemas.Waits(
+        before=before or 0, paused=gate.paused, decision=_decision(answer.reasons, answer.at), detail=detail
+    )
 
 
 def _attempts(facts: _Facts, told: _Told, record: Record | None) -> list[schemas.Attempt]:
@@ -300,19 +387,33 @@ def _attempts(facts: _Facts, told: _Told, record: Record | None) -> list[schemas
         if not schedule_us and record is not None and record.attempt == run.attempt:
             schedule_us = record.schedule_us
         phases = phases_ms(
-            since=since, claimed=run.claimed_at, started=run.started_at, finished=run.finished_at, schedule_us=schedule_us,
-            load_s=run.load_s, run_s=run.run_s,
-        )  # fmt: skip
+            since=since,
+            claimed=run.claimed_at,
+            started=run.started_at,
+            finished=run.finished_at,
+            schedule_us=schedule_us,
+            load_s=run.load_s,
+            run_s=run.run_s,
+        )
         found.append(
             schemas.Attempt(
-                attempt=run.attempt, gpu=run.gpu, state=run.state, cause=run.cause, cold=run.cold, batch=run.batch, rows=run.rows,
-                co_runners=run.co_runners or [], jobs=run.jobs or [],
-                phases_ms=schemas.Phases(**phases, loading={name: seconds * 1e3 for name, seconds in (run.load_s or {}).items()}),
+                attempt=run.attempt,
+                gpu=run.gpu,
+                state=run.state,
+                cause=run.cause,
+                cold=run.cold,
+                batch=run.batch,
+                rows=run.rows,
+                co_runners=run.co_runners or [],
+                jobs=run.jobs or [],
+                phases_ms=schemas.Phases(
+                    **phases, loading={name: seconds * 1e3 for name, seconds in (run.load_s or {}).items()}
+                ),
                 predicted=_predicted(facts, run, why),
                 measured=_measured(facts, run, told.windows.get(run.attempt, [])),
                 decision=_decision(why, decided.at) if why is not None and decided is not None else None,
             )
-        )  # fmt: skip
+        )
         since = run.finished_at or since
     return found
 
@@ -323,28 +424,38 @@ def _predicted(facts: _Facts, run: "Execution", why: Reasons | None) -> schemas.
         return None
     slowed = None if chosen.run_s is None else chosen.run_s * (1 + (chosen.function_degradation or 0.0))
     return schemas.Side(
-        run_s=slowed, finish_at=_at(chosen.finish_at),
+        run_s=slowed,
+        finish_at=_at(chosen.finish_at),
         slack_s=None if chosen.finish_at is None else facts.deadline_at - chosen.finish_at,
-        function_degradation=chosen.function_degradation, function_degradation_upper=chosen.function_degradation_upper,
-        training_degradation=chosen.training_degradation, training_degradation_upper=chosen.training_degradation_upper,
+        function_degradation=chosen.function_degradation,
+        function_degradation_upper=chosen.function_degradation_upper,
+        training_degradation=chosen.training_degradation,
+        training_degradation_upper=chosen.training_degradation_upper,
         known=chosen.known,
-    )  # fmt: skip
+    )
 
 
 def _measured(facts: _Facts, run: "Execution", windows: list["JobWindow"]) -> schemas.Side:
     return schemas.Side(
-        run_s=run.run_s, finish_at=_at(run.finished_at), slack_s=None if run.finished_at is None else facts.deadline_at - run.finished_at,
+        run_s=run.run_s,
+        finish_at=_at(run.finished_at),
+        slack_s=None if run.finished_at is None else facts.deadline_at - run.finished_at,
         function_degradation=run.degradation,
         training_degradation=beside([(one.solo_s, one.solo_count, one.shared_s, one.shared_count) for one in windows]),
-    )  # fmt: skip
+    )
 
 
 def _decision(why: Reasons, at: float | None) -> schemas.Decision:
     return schemas.Decision(
-        at=_at(at), policy=why.policy, table=why.table, seed=why.seed, priority=why.priority,
-        candidates=[_candidate(one) for one in why.candidates], refused=why.refused,
+        at=_at(at),
+        policy=why.policy,
+        table=why.table,
+        seed=why.seed,
+        priority=why.priority,
+        candidates=[_candidate(one) for one in why.candidates],
+        refused=why.refused,
         shadow=schemas.Shadow(policy=why.shadow.policy, gpu=why.shadow.gpu) if why.shadow is not None else None,
-    )  # fmt: skip
+    )
 
 
 def _candidate(one: Candidate) -> schemas.Candidate:
@@ -353,9 +464,12 @@ def _candidate(one: Candidate) -> schemas.Candidate:
 
 def _degradation(one: Candidate) -> schemas.Degradation:
     return schemas.Degradation(
-        function=one.function_degradation or 0.0, function_upper=one.function_degradation_upper or 0.0,
-        training=one.training_degradation or 0.0, training_upper=one.training_degradation_upper or 0.0, known=one.known,
-    )  # fmt: skip
+        function=one.function_degradation or 0.0,
+        function_upper=one.function_degradation_upper or 0.0,
+        training=one.training_degradation or 0.0,
+        training_upper=one.training_degradation_upper or 0.0,
+        known=one.known,
+    )
 
 
 def _at(at: float | None) -> datetime | None:

@@ -16,7 +16,15 @@ from api.server.bodies import BoundedRoute, read_json
 from smore.blobs import archive
 from smore.definition.requirements import check_requirements
 from smore.domain.artifact import Artifact
-from smore.domain.errors import FunctionNotFound, InvalidSpec, NotFound, PayloadTooLarge, QueueFull, SmoreError, Unavailable
+from smore.domain.errors import (
+    FunctionNotFound,
+    InvalidSpec,
+    NotFound,
+    PayloadTooLarge,
+    QueueFull,
+    SmoreError,
+    Unavailable,
+)
 from smore.domain.function import FunctionSpec, parse_name, parse_spec
 from smore.domain.invocation import Encoding, State
 from smore.messages.stream import decode_result
@@ -45,29 +53,39 @@ _YAML = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
 _DEPLOY_BODY = {
     "requestBody": {
         "required": True,
-        "content": {kind: {"schema": schemas.FunctionBody.model_json_schema()} for kind in ("application/json", "application/yaml")},
+        "content": {
+            kind: {"schema": schemas.FunctionBody.model_json_schema()}
+            for kind in ("application/json", "application/yaml")
+        },
     }
 }
 
 
-# --- deploying ----------------------------------------------------------------------------------------------------------------------------
+# ---- deploying -------------------------------------------------------------------------------------------------------
 
 
-@router.put("/{function}", response_model=schemas.Deployed, openapi_extra=_DEPLOY_BODY, responses={201: {"model": schemas.Deployed}})
+@router.put(
+    "/{function}",
+    response_model=schemas.Deployed,
+    openapi_extra=_DEPLOY_BODY,
+    responses={201: {"model": schemas.Deployed}},
+)
 async def deploy(
     gateway: TheGateway, caller: DeployKey, trail: TheTrail, request: Request, response: Response, function: str
-) -> schemas.Deployed:  # fmt: skip
+) -> schemas.Deployed:
     """
-    Register a revision and run its handler's example through the ordinary queue. It takes the traffic when that run succeeds (201); when
-    it fails (422 `canary_failed`, with the log) the function stays as it was. The spec that runs already is not run again (200).
-    `spec.artifact` names an uploaded folder, whose blobs must be there (`/v1/blobs`). To deploy is to run code: the scope equals a shell on
-    the GPU workers.
+    Register a revision and run its handler's example through the ordinary queue. It takes the traffic when that run
+    succeeds (201); when it fails (422 `canary_failed`, with the log) the function stays as it was. The spec that runs
+    already is not run again (200). `spec.artifact` names an uploaded folder, whose blobs must be there (`/v1/blobs`).
+    To deploy is to run code: the scope equals a shell on the GPU workers.
     """
     body = await read_body(request, _MAX_DOCUMENT)
     document = await run_in_threadpool(_document, request.headers.get("content-type", ""), body)
     parse_name(document.metadata.name, "metadata.name")
     if document.metadata.name != function:
-        raise InvalidSpec(f"metadata.name: {document.metadata.name} is not {function}, as in the path", field="metadata.name")
+        raise InvalidSpec(
+            f"metadata.name: {document.metadata.name} is not {function}, as in the path", field="metadata.name"
+        )
     spec = parse_spec(document.spec)
     check_requirements(spec.requirements)
     if spec.artifact is not None:
@@ -87,11 +105,15 @@ async def deploy(
         response.status_code = 201
     now = await run_in_threadpool(store.get_function, caller.project, function)
     log.info("deployed", function=f"{caller.project}/{function}", revision=revision, created=created, key=caller.id)
-    shown = _shown(FunctionEntry(project=caller.project, name=function, revision=now.revision, deadline_s=now.deadline_s), now.spec)
+    shown = _shown(
+        FunctionEntry(project=caller.project, name=function, revision=now.revision, deadline_s=now.deadline_s), now.spec
+    )
     return schemas.Deployed(**shown.model_dump(), created=created, measured=measured)
 
 
-def _activate(store: "Store", trail: Trail, caller: KeyEntry, function: str, revision: int, measured: dict[str, Any]) -> None:
+def _activate(
+    store: "Store", trail: Trail, caller: KeyEntry, function: str, revision: int, measured: dict[str, Any]
+) -> None:
     before = store.get_function(caller.project, function).revision
     with trail.change(caller, f"function/{function}", {"revision": before}) as change:
         store.activate(caller.project, function, revision, measured)
@@ -103,7 +125,9 @@ def _check_artifact(gateway: Gateway, project: str, artifact: Artifact) -> None:
     blobs = gateway.blobs()
     missing = sorted(digest for digest in artifact.blobs if blobs.size(project, digest) is None)
     if missing:
-        raise InvalidSpec(f"spec.artifact: {len(missing)} of its blobs were not uploaded", field="spec.artifact", missing=missing)
+        raise InvalidSpec(
+            f"spec.artifact: {len(missing)} of its blobs were not uploaded", field="spec.artifact", missing=missing
+        )
     for digest in artifact.blobs:
         blobs.keep(project, digest)
     with blobs.open(project, artifact.code) as file:
@@ -142,14 +166,24 @@ def _document(content_type: str, body: bytes) -> schemas.FunctionBody:
         raise InvalidSpec(f"{path}: {first['msg']}", field=path) from error
 
 
-async def _canary(gateway: Gateway, project: str, key_id: str, function: str, revision: int, spec: FunctionSpec) -> dict[str, Any]:
+async def _canary(
+    gateway: Gateway, project: str, key_id: str, function: str, revision: int, spec: FunctionSpec
+) -> dict[str, Any]:
     """What the first run measured. Raises CanaryFailed with the platform's or the function's own message, QueueFull."""
     within_s = CANARY_S if spec.artifact is None else UPLOADED_CANARY_S
     wanted = Wanted(
-        id=new_id(), function=f"{project}/{function}", revision=revision, payload=b"", slo_us=int(within_s * 1e6),
-        channel=gateway.waiters.channel, encoding=Encoding.CANARY, sync=True, key_id=key_id, max_pending=max(1, spec.max_pending),
+        id=new_id(),
+        function=f"{project}/{function}",
+        revision=revision,
+        payload=b"",
+        slo_us=int(within_s * 1e6),
+        channel=gateway.waiters.channel,
+        encoding=Encoding.CANARY,
+        sync=True,
+        key_id=key_id,
+        max_pending=max(1, spec.max_pending),
         max_attempts=spec.max_attempts,
-    )  # fmt: skip
+    )
     waiter = gateway.waiters.expect(project, wanted.id, within_s + _CANARY_MARGIN_S, told=True)
     try:
         admission = await gateway.queue.enqueue(wanted)
@@ -168,7 +202,7 @@ async def _canary(gateway: Gateway, project: str, key_id: str, function: str, re
     return measured
 
 
-# --- reading: from Redis' mirror, so that it works while Postgres is away -----------------------------------------------------------------
+# ---- reading: from Redis' mirror, so that it works while Postgres is away --------------------------------------------
 
 
 def _shown(entry: FunctionEntry, spec: FunctionSpec | None) -> schemas.Function:
@@ -176,10 +210,17 @@ def _shown(entry: FunctionEntry, spec: FunctionSpec | None) -> schemas.Function:
         return schemas.Function(name=entry.name, project=entry.project, revision=entry.revision)
     deadline_s = spec.deadline_s if entry.deadline_s is None else entry.deadline_s
     return schemas.Function(
-        name=entry.name, project=entry.project, revision=entry.revision, entrypoint=spec.entrypoint, deadline_ms=deadline_s * 1000,
-        inputs=spec.inputs, outputs=spec.outputs,
-        scaling=schemas.Scaling(min_warm=spec.min_warm, max_warm=spec.max_warm, keep_alive_s=spec.keep_alive_s, prewarm=spec.prewarm.value),
-    )  # fmt: skip
+        name=entry.name,
+        project=entry.project,
+        revision=entry.revision,
+        entrypoint=spec.entrypoint,
+        deadline_ms=deadline_s * 1000,
+        inputs=spec.inputs,
+        outputs=spec.outputs,
+        scaling=schemas.Scaling(
+            min_warm=spec.min_warm, max_warm=spec.max_warm, keep_alive_s=spec.keep_alive_s, prewarm=spec.prewarm.value
+        ),
+    )
 
 
 async def _read(gateway: Gateway, entry: FunctionEntry) -> schemas.Function:
@@ -196,7 +237,10 @@ def _entry(gateway: Gateway, project: str, name: str) -> FunctionEntry:
 @router.get("")
 async def list_functions(gateway: TheGateway, caller: ReadKey) -> schemas.Functions:
     """The project's functions, by name."""
-    entries = sorted((e for e in list(gateway.catalog.functions.values()) if e.project == caller.project), key=lambda entry: entry.name)
+    entries = sorted(
+        (e for e in list(gateway.catalog.functions.values()) if e.project == caller.project),
+        key=lambda entry: entry.name,
+    )
     return schemas.Functions(functions=[await _read(gateway, entry) for entry in entries])
 
 
@@ -212,16 +256,21 @@ def list_revisions(gateway: TheGateway, caller: ReadKey, function: str) -> schem
     return schemas.Revisions(
         revisions=[
             schemas.Revision(
-                revision=one.number, state=one.state.value, entrypoint=one.spec.entrypoint, created_at=moment(one.created_at),
-                error=one.log or None, measured=dict(one.measured) if one.measured is not None else None,
-                artifact=one.spec.artifact.digest if one.spec.artifact is not None else None, requirements=list(one.spec.requirements),
+                revision=one.number,
+                state=one.state.value,
+                entrypoint=one.spec.entrypoint,
+                created_at=moment(one.created_at),
+                error=one.log or None,
+                measured=dict(one.measured) if one.measured is not None else None,
+                artifact=one.spec.artifact.digest if one.spec.artifact is not None else None,
+                requirements=list(one.spec.requirements),
             )
             for one in found
         ]
-    )  # fmt: skip
+    )
 
 
-# --- changing -----------------------------------------------------------------------------------------------------------------------------
+# ---- changing --------------------------------------------------------------------------------------------------------
 
 
 def _stored(gateway: Gateway, project: str, name: str) -> schemas.Function:
@@ -230,7 +279,9 @@ def _stored(gateway: Gateway, project: str, name: str) -> schemas.Function:
 
 
 @router.post("/{function}/rollback")
-def rollback(gateway: TheGateway, caller: DeployKey, trail: TheTrail, function: str, body: schemas.RollbackBody) -> schemas.Function:
+def rollback(
+    gateway: TheGateway, caller: DeployKey, trail: TheTrail, function: str, body: schemas.RollbackBody
+) -> schemas.Function:
     """Give the traffic to a revision whose first run succeeded once."""
     before = gateway.store().get_function(caller.project, function).revision
     with trail.change(caller, f"function/{function}", {"revision": before}) as change:
@@ -240,20 +291,28 @@ def rollback(gateway: TheGateway, caller: DeployKey, trail: TheTrail, function: 
 
 
 @router.put("/{function}/slo")
-def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.SloBody) -> schemas.Function:
+def set_slo(
+    gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.SloBody
+) -> schemas.Function:
     """Override the deadline of all revisions; null ends that."""
     before = gateway.store().get_function(caller.project, function).deadline_s
-    with trail.change(caller, f"function/{function}", {"deadline_ms": None if before is None else before * 1000}) as change:
-        gateway.store().set_deadline(caller.project, function, None if body.deadline_ms is None else body.deadline_ms / 1000)
+    with trail.change(
+        caller, f"function/{function}", {"deadline_ms": None if before is None else before * 1000}
+    ) as change:
+        gateway.store().set_deadline(
+            caller.project, function, None if body.deadline_ms is None else body.deadline_ms / 1000
+        )
         change.after = {"deadline_ms": body.deadline_ms}
     return _stored(gateway, caller.project, function)
 
 
 @router.patch("/{function}")
-def change(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.FunctionChanges) -> schemas.Function:
+def change(
+    gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.FunctionChanges
+) -> schemas.Function:
     """
-    Change how many instances of the function stand ready, and who decides. It holds until another revision takes the traffic; GPU
-    workers hear of it at once.
+    Change how many instances of the function stand ready, and who decides. It holds until another revision takes the
+    traffic; GPU workers hear of it at once.
     """
     with trail.change(caller, f"function/{function}") as changed:
         gateway.store().set_scaling(caller.project, function, body.scaling)
@@ -262,7 +321,9 @@ def change(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str
     fleet = gateway.fleet()
     for report in fleet.reports():
         fleet.send(report.gpu, Respecify(version=1, function=f"{caller.project}/{function}", revision=now.revision))
-    return _shown(FunctionEntry(project=caller.project, name=function, revision=now.revision, deadline_s=now.deadline_s), now.spec)
+    return _shown(
+        FunctionEntry(project=caller.project, name=function, revision=now.revision, deadline_s=now.deadline_s), now.spec
+    )
 
 
 @router.delete("/{function}", status_code=204)
@@ -273,7 +334,9 @@ def delete_function(gateway: TheGateway, caller: DeployKey, trail: TheTrail, fun
         gateway.store().delete_function(caller.project, function)
 
 
-def _tell(gateway: Gateway, trail: Trail, caller: KeyEntry, command: Prewarm | Offload, gpu: str | None) -> schemas.Placed:
+def _tell(
+    gateway: Gateway, trail: Trail, caller: KeyEntry, command: Prewarm | Offload, gpu: str | None
+) -> schemas.Placed:
     fleet = gateway.fleet()
     gpus = [report.gpu for report in fleet.reports()]
     if gpu is not None:
@@ -290,7 +353,9 @@ def _tell(gateway: Gateway, trail: Trail, caller: KeyEntry, command: Prewarm | O
 
 
 @router.post("/{function}/warm", status_code=202)
-async def warm(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.PlaceBody) -> schemas.Placed:
+async def warm(
+    gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.PlaceBody
+) -> schemas.Placed:
     """Load the function before it is called, on one GPU instance or all."""
     entry, spec = await gateway.function(caller.project, function)
     gateway.admit(entry, spec)
@@ -299,7 +364,9 @@ async def warm(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function:
 
 
 @router.post("/{function}/offload", status_code=202)
-async def offload(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.PlaceBody) -> schemas.Placed:
+async def offload(
+    gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.PlaceBody
+) -> schemas.Placed:
     """End its idle warm instances, on one GPU instance or all."""
     entry, _ = await gateway.function(caller.project, function)
     command = Offload(version=1, function=entry.key, revision=entry.revision)

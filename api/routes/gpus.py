@@ -33,22 +33,37 @@ def list_gpus(gateway: TheGateway, caller: ReadKey) -> schemas.Gpus:
         ]
         gpus.append(
             schemas.Gpu(
-                id=report.gpu, kind=report.kind, device=report.device, sharing_mode=report.sharing_mode, slots=report.slots,
-                running=report.running, utilisation=report.utilisation, function_utilisation=report.function_utilisation,
-                utilisation_counter=report.utilisation_counter, counters=dict(report.counters),
-                health=report.health, memory_used_mib=report.memory_used_mib, memory_total_mib=report.memory_total_mib,
+                id=report.gpu,
+                kind=report.kind,
+                device=report.device,
+                sharing_mode=report.sharing_mode,
+                slots=report.slots,
+                running=report.running,
+                utilisation=report.utilisation,
+                function_utilisation=report.function_utilisation,
+                utilisation_counter=report.utilisation_counter,
+                counters=dict(report.counters),
+                health=report.health,
+                memory_used_mib=report.memory_used_mib,
+                memory_total_mib=report.memory_total_mib,
                 paused="*" in paused or f"g:{report.gpu}" in paused,
-                reported_at=moment(report.at), warm=warm,
+                reported_at=moment(report.at),
+                warm=warm,
                 draining=f"-g:{report.gpu}" in paused,
                 drained=f"-g:{report.gpu}" in paused and not report.running and not report.warm,
-                strangers=None if report.strangers is None else [
+                strangers=None
+                if report.strangers is None
+                else [
                     schemas.Stranger(
-                        pid=one.pid, name=one.name, memory_mib=one.memory_mib, allowed=f"{report.gpu}|{one.pid}|{one.start}" in allowed
+                        pid=one.pid,
+                        name=one.name,
+                        memory_mib=one.memory_mib,
+                        allowed=f"{report.gpu}|{one.pid}|{one.start}" in allowed,
                     )
                     for one in report.strangers
                 ],
             )
-        )  # fmt: skip
+        )
     return schemas.Gpus(gpus=gpus)
 
 
@@ -60,7 +75,10 @@ def pause(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -
 
 @router.post("/{gpu}/drain", status_code=202)
 def drain(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -> None:
-    """No more dispatches there; what runs goes on, and what idles is unloaded. `drained` in the list says when nothing is left."""
+    """
+    No more dispatches there; what runs goes on, and what idles is unloaded. `drained` in the list says when nothing is
+    left.
+    """
     ruled(gateway, trail, caller, f"gpu/{_known(gateway, gpu)}", f"g:{gpu}", on=("draining",))
 
 
@@ -84,7 +102,10 @@ def protect(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str,
 
 def _permit(gateway: Gateway, caller: KeyEntry, trail: TheTrail, gpu: str, pid: int, allowed: bool) -> None:
     fleet = gateway.fleet()
-    stranger = next((one for report in fleet.reports() if report.gpu == gpu for one in report.strangers or () if one.pid == pid), None)
+    stranger = next(
+        (one for report in fleet.reports() if report.gpu == gpu for one in report.strangers or () if one.pid == pid),
+        None,
+    )
     if stranger is None:
         raise NotFound(f"Nobody unregistered computes on {gpu} with the process number {pid}.")
     before = f"{gpu}|{stranger.pid}|{stranger.start}" in fleet.allowed()

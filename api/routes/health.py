@@ -1,4 +1,7 @@
-"""Whether this process lives and the platform can work, without a key (load balancers have none); and this process's metrics."""
+"""
+Whether this process lives and the platform can work, without a key (load balancers have none); and this process's
+metrics.
+"""
 
 import os
 import time
@@ -14,7 +17,8 @@ from api.server.bodies import BoundedRoute
 
 router = APIRouter(tags=["health"], route_class=BoundedRoute)
 
-#: Who started this process, where that is a supervisor (it says so in the environment); it is another process's child once that is gone.
+#: Who started this process, where that is a supervisor (it says so in the environment); it is another process's child
+#: once that is gone.
 _SUPERVISOR = os.getppid() if "SUPERVISOR_ENABLED" in os.environ else None
 
 #: A check that takes longer counts as failed.
@@ -43,7 +47,10 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz", responses={503: {"model": Readiness}})
 async def readyz(gateway: TheGateway, response: Response) -> Readiness:
-    """The platform can run an invocation: Redis answers and takes writes, a leader holds the lease, a GPU instance has reported."""
+    """
+    The platform can run an invocation: Redis answers and takes writes, a leader holds the lease, a GPU instance has
+    reported.
+    """
     checks = await _checks(gateway)
     ready = all(check.ok for check in checks.values())
     if not ready:
@@ -80,11 +87,17 @@ async def _checks(gateway: Gateway) -> dict[str, Check]:
         reports: list[Any] = await gateway.redis.mget([f"{prefix}gpu:{name}" for name in names]) if names else []
     except (redis.RedisError, OSError) as error:
         away = Check(ok=False, detail="not known")
-        return {"redis": Check(ok=False, detail=type(error).__name__), "leader": away, "gpus": away, "subscription": away}
+        return {
+            "redis": Check(ok=False, detail=type(error).__name__),
+            "leader": away,
+            "gpus": away,
+            "subscription": away,
+        }
     alive = [name for name, report in zip(names, reports, strict=True) if report is not None]
     return {
         "redis": Check(
-            ok=took_s < _PATIENCE_S and not refusal, detail=f"it refuses writes: {refusal}" if refusal else f"{took_s * 1000:.1f} ms"
+            ok=took_s < _PATIENCE_S and not refusal,
+            detail=f"it refuses writes: {refusal}" if refusal else f"{took_s * 1000:.1f} ms",
         ),
         "leader": Check(ok=leader is not None, detail="" if leader is not None else "no scheduler holds the lease"),
         "gpus": Check(ok=bool(alive), detail=", ".join(alive) or "no GPU instance reports"),
@@ -95,7 +108,7 @@ async def _checks(gateway: Gateway) -> dict[str, Check]:
 @router.get("/metrics", response_class=Response, dependencies=[Scraper])
 async def metrics() -> Response:
     """
-    This process's metrics in Prometheus' text form, of the functions of all projects: for keys of the project `default` with the scope
-    `read`. `SMORE_API__METRICS=open` asks for no key.
+    This process's metrics in Prometheus' text form, of the functions of all projects: for keys of the project `default`
+    with the scope `read`. `SMORE_API__METRICS=open` asks for no key.
     """
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)

@@ -1,7 +1,8 @@
 """
 Invocations: the hot path (:func:`invoke`), and what became of one.
 
-``invoke`` is a plain handler, from headers and bytes to bytes, with no model on the way; its description for OpenAPI stands beside it.
+``invoke`` is a plain handler, from headers and bytes to bytes, with no model on the way; its description for OpenAPI
+stands beside it.
 """
 
 import asyncio
@@ -39,12 +40,13 @@ router = APIRouter(prefix="/v1", tags=["invocations"], route_class=BoundedRoute)
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
-# --- running a function -------------------------------------------------------------------------------------------------------------------
+# ---- running a function ----------------------------------------------------------------------------------------------
 
 
 async def invoke(request: Request, function: str) -> Response:
     """
-    Run a function. Waits for the result (200), or answers 202 with `Location` when `Prefer: respond-async` asks for it or the wait ends.
+    Run a function. Waits for the result (200), or answers 202 with `Location` when `Prefer: respond-async` asks for it
+    or the wait ends.
 
     An error in the input is found before anything is queued, and names its place.
     """
@@ -180,7 +182,10 @@ async def _invoke_several(call: Call) -> Response:
 
 
 async def gate_now(gateway: Gateway, function: str, reply: Reply) -> Gate | None:
-    """What the gate says now of a function whose invocation was too late: its answer names a deadline that would be accepted."""
+    """
+    What the gate says now of a function whose invocation was too late: its answer names a deadline that would be
+    accepted.
+    """
     if reply.state != State.EXPIRED:
         return None
     try:
@@ -192,14 +197,23 @@ async def gate_now(gateway: Gateway, function: str, reply: Reply) -> Gate | None
 def _refused(error: CallerError) -> bytes:
     """Nothing was queued, so there is no id."""
     details = {key: value for key, value in error.details.items() if key != "retry_after_s"}
-    shown = {"id": "", "state": State.REJECTED, "status": 429, "code": error.code, "cause": error.code, "detail": str(error)}
+    shown = {
+        "id": "",
+        "state": State.REJECTED,
+        "status": 429,
+        "code": error.code,
+        "cause": error.code,
+        "detail": str(error),
+    }
     return orjson.dumps(shown | details, default=str)
 
 
 async def _keep(gateway: Gateway, project: str, id_: str) -> tuple[Reply | None, str]:
     """The caller goes on without waiting: (the ending, if it came at the last moment, the state)."""
     state = await gateway.queue.keep(project, id_)
-    return (await gateway.queue.reply(project, id_), state) if state in TERMINAL else (None, state or State.QUEUED.value)
+    return (
+        (await gateway.queue.reply(project, id_), state) if state in TERMINAL else (None, state or State.QUEUED.value)
+    )
 
 
 async def _state(gateway: Gateway, project: str, id_: str) -> str:
@@ -215,7 +229,9 @@ async def _known(call: Call, id_: str) -> Reply | str:
         return reply
     record = await gateway.queue.record(project, id_)
     if record is None:
-        raise ResultDropped("The first request with this Idempotency-Key was served; its result has been dropped.", id=id_)
+        raise ResultDropped(
+            "The first request with this Idempotency-Key was served; its result has been dropped.", id=id_
+        )
     if call.wait_s is None:
         return record.state
     # It may have come through another gateway, whose channel it then has.
@@ -256,10 +272,19 @@ _INPUT_DOCUMENT = {
     "additionalProperties": False,
     "properties": {
         "input": {"description": "One input: a JSON value, or `{name: nested lists}` for a function of tensors"},
-        "inputs": {"type": "array", "minItems": 1, "items": {}, "description": "Several, in place of `input`; the answer is a list"},
-        "deadline_ms": {"type": "number", "exclusiveMinimum": 0, "description": "From arrival; default: the function's"},
+        "inputs": {
+            "type": "array",
+            "minItems": 1,
+            "items": {},
+            "description": "Several, in place of `input`; the answer is a list",
+        },
+        "deadline_ms": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "description": "From arrival; default: the function's",
+        },
     },
-}  # fmt: skip
+}
 
 
 #: Of the API's description, which is made before the settings are known: the default, and where it is set.
@@ -286,26 +311,38 @@ _DESCRIPTION: dict[str, object] = {
         "content": {
             "application/json": {"schema": _INPUT_DOCUMENT},
             "application/octet-stream": {
-                "schema": {"type": "string", "format": "binary", "description": "Little-endian tensors in declared order, concatenated"}
+                "schema": {
+                    "type": "string",
+                    "format": "binary",
+                    "description": "Little-endian tensors in declared order, concatenated",
+                }
             },
         },
     },
     "responses": {
         "200": {
             "description": "The result; `invocations` where `inputs` were sent",
-            "headers": {"Server-Timing": {"schema": {"type": "string"}, "description": "queue, schedule, dispatch, load, run"}},
+            "headers": {
+                "Server-Timing": {"schema": {"type": "string"}, "description": "queue, schedule, dispatch, load, run"}
+            },
             "content": {
                 "application/json": {
                     "schema": {
                         "type": "object",
                         "properties": {
-                            "id": {"type": "string"}, "state": {"type": "string"}, "output": {},
+                            "id": {"type": "string"},
+                            "state": {"type": "string"},
+                            "output": {},
                             "invocations": {"type": "array", "items": {"type": "object"}},
                         },
                     }
                 },
                 "application/octet-stream": {
-                    "schema": {"type": "string", "format": "binary", "description": "`Smore-Outputs`: `name:datatype:d0,d1;…`"}
+                    "schema": {
+                        "type": "string",
+                        "format": "binary",
+                        "description": "`Smore-Outputs`: `name:datatype:d0,d1;…`",
+                    }
                 },
             },
         },
@@ -315,21 +352,30 @@ _DESCRIPTION: dict[str, object] = {
                 "application/json": {
                     "schema": {
                         "type": "object",
-                        "properties": {"id": {"type": "string"}, "state": {"type": "string"}, "durability": {"type": "string"}},
+                        "properties": {
+                            "id": {"type": "string"},
+                            "state": {"type": "string"},
+                            "durability": {"type": "string"},
+                        },
                     }
                 }
             },
         },
     },
     "security": [{"HTTPBearer": []}, {"APIKeyHeader": []}],
-}  # fmt: skip
+}
 
 router.add_api_route(
-    "/functions/{function}/invocations", invoke, methods=["POST"], name="invoke", openapi_extra=_DESCRIPTION, response_model=None
+    "/functions/{function}/invocations",
+    invoke,
+    methods=["POST"],
+    name="invoke",
+    openapi_extra=_DESCRIPTION,
+    response_model=None,
 )
 
 
-# --- what became of one -------------------------------------------------------------------------------------------------------------------
+# ---- what became of one ----------------------------------------------------------------------------------------------
 
 
 @router.get("/invocations/{invocation}", response_model=schemas.Invocation, response_model_exclude_none=True)
@@ -338,7 +384,9 @@ async def get_invocation(
     caller: ReadKey,
     request: Request,
     invocation: str,
-    wait: Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for its end", allow_inf_nan=False)] = 0.0,
+    wait: Annotated[
+        float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for its end", allow_inf_nan=False)
+    ] = 0.0,
 ) -> Response | schemas.Invocation:
     """An invocation: as it stands, or from the history."""
     project = caller.project
@@ -364,16 +412,25 @@ def _headers(reply: Reply | None) -> list[tuple[bytes, bytes]]:
 
 def _shown(record: Record, reply: Reply | None) -> bytes:
     document: dict[str, object] = {
-        "id": record.id, "state": record.state, "function": record.function.partition("/")[2], "revision": record.revision,
-        "attempt": record.attempt, "gpu": record.gpu, "rows": record.rows, "arrival_at": moment(record.arrival_us / 1e6),
+        "id": record.id,
+        "state": record.state,
+        "function": record.function.partition("/")[2],
+        "revision": record.revision,
+        "attempt": record.attempt,
+        "gpu": record.gpu,
+        "rows": record.rows,
+        "arrival_at": moment(record.arrival_us / 1e6),
         "deadline_at": moment(record.deadline_us / 1e6),
-    }  # fmt: skip
+    }
     if reply is not None:
         # The reply may be newer than the record.
         document |= {
-            "state": reply.state, "cause": reply.cause, "attempt": reply.attempt, "gpu": reply.gpu,
+            "state": reply.state,
+            "cause": reply.cause,
+            "attempt": reply.attempt,
+            "gpu": reply.gpu,
             "finished_at": moment(reply.finished_us / 1e6),
-        }  # fmt: skip
+        }
         result = decode_result(reply.result)
         if result.form == "json":
             document["output"] = orjson.Fragment(result.body)
@@ -382,7 +439,9 @@ def _shown(record: Record, reply: Reply | None) -> bytes:
     return orjson.dumps(document)
 
 
-@router.get("/invocations/{invocation}/result", response_model=schemas.Invocation, responses={410: {"model": schemas.Problem}})
+@router.get(
+    "/invocations/{invocation}/result", response_model=schemas.Invocation, responses={410: {"model": schemas.Problem}}
+)
 async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, invocation: str) -> Response:
     """The result as a synchronous call would have got it; 202 while there is none, 410 when it has been dropped."""
     record = await _record(gateway, caller.project, invocation)
@@ -398,7 +457,10 @@ async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, inv
 
 @router.get("/invocations/{invocation}/executions", response_model_exclude_none=True)
 async def get_executions(gateway: TheGateway, caller: ReadKey, invocation: str) -> schemas.Executions:
-    """Its attempts, each with the degradation that was predicted and the one that was measured. From the history: a second behind."""
+    """
+    Its attempts, each with the degradation that was predicted and the one that was measured. From the history: a second
+    behind.
+    """
     check_id(invocation)
     found = await run_in_threadpool(lambda: gateway.reader().executions(caller.project, invocation))
     if not found and await _record(gateway, caller.project, invocation) is None:
@@ -409,16 +471,29 @@ async def get_executions(gateway: TheGateway, caller: ReadKey, invocation: str) 
 def _execution(one: "Execution") -> schemas.Execution:
     predicted = one.predicted
     return schemas.Execution(
-        attempt=one.attempt, gpu=one.gpu, state=one.state, cause=one.cause, cold=one.cold, run_s=one.run_s, batch=one.batch,
-        rows=one.rows, co_runners=one.co_runners or [], jobs=one.jobs or [], degradation=one.degradation,
-        predicted=None if predicted is None else schemas.Degradation(
-            function=predicted.get("function_degradation", 0.0), function_upper=predicted.get("function_degradation_upper", 0.0),
-            training=predicted.get("training_degradation", 0.0), training_upper=predicted.get("training_degradation_upper", 0.0),
+        attempt=one.attempt,
+        gpu=one.gpu,
+        state=one.state,
+        cause=one.cause,
+        cold=one.cold,
+        run_s=one.run_s,
+        batch=one.batch,
+        rows=one.rows,
+        co_runners=one.co_runners or [],
+        jobs=one.jobs or [],
+        degradation=one.degradation,
+        predicted=None
+        if predicted is None
+        else schemas.Degradation(
+            function=predicted.get("function_degradation", 0.0),
+            function_upper=predicted.get("function_degradation_upper", 0.0),
+            training=predicted.get("training_degradation", 0.0),
+            training_upper=predicted.get("training_degradation_upper", 0.0),
             known=predicted.get("known", False),
         ),
         started_at=moment(one.started_at) if one.started_at is not None else None,
         finished_at=moment(one.finished_at) if one.finished_at is not None else None,
-    )  # fmt: skip
+    )
 
 
 @router.post("/invocations/{invocation}/cancel", response_model=schemas.Invocation, response_model_exclude_none=True)
@@ -442,8 +517,13 @@ def list_invocations(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
 ) -> schemas.Invocations:
-    """The history, the newest first. What has just arrived may be missing for a second; what runs is told as dispatched until it ends."""
-    found, next_cursor = gateway.reader().invocations(caller.project, function=function, state=state, limit=limit, cursor=cursor)
+    """
+    The history, the newest first. What has just arrived may be missing for a second; what runs is told as dispatched
+    until it ends.
+    """
+    found, next_cursor = gateway.reader().invocations(
+        caller.project, function=function, state=state, limit=limit, cursor=cursor
+    )
     return schemas.Invocations(invocations=[_from_past(one) for one in found], next_cursor=next_cursor)
 
 
@@ -463,7 +543,15 @@ def _past(gateway: Gateway, project: str, id_: str) -> schemas.Invocation:
 
 def _from_past(past: "PastInvocation") -> schemas.Invocation:
     return schemas.Invocation(
-        id=past.id, state=past.state, function=past.function, revision=past.revision, cause=past.cause, attempt=past.attempt, gpu=past.gpu,
-        rows=past.rows, arrival_at=moment(past.arrival_at), deadline_at=moment(past.deadline_at),
+        id=past.id,
+        state=past.state,
+        function=past.function,
+        revision=past.revision,
+        cause=past.cause,
+        attempt=past.attempt,
+        gpu=past.gpu,
+        rows=past.rows,
+        arrival_at=moment(past.arrival_at),
+        deadline_at=moment(past.deadline_at),
         finished_at=moment(past.finished_at) if past.finished_at is not None else None,
-    )  # fmt: skip
+    )

@@ -1,6 +1,6 @@
 """
-Serverful jobs: asked for in Postgres, started by commands to GPU workers, seen through their reports (scheduler/tasks/record.py keeps
-those).
+Serverful jobs: asked for in Postgres, started by commands to GPU workers, seen through their reports
+(scheduler/tasks/record.py keeps those).
 """
 
 import math
@@ -47,7 +47,8 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
     allowed = gateway.settings.job_entrypoints
     if body.argv[0] not in allowed:
         raise InvalidInput(
-            f"argv[0]: {quoted(body.argv[0])} is not one of the allowed entry points ({', '.join(allowed)})", field="argv[0]"
+            f"argv[0]: {quoted(body.argv[0])} is not one of the allowed entry points ({', '.join(allowed)})",
+            field="argv[0]",
         )
     fleet = gateway.fleet()
     reports = fleet.reports()
@@ -65,7 +66,8 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
     for position, gpu in enumerate(gpus):
         if gpu not in known or gpu in gpus[:position]:
             raise InvalidInput(
-                f"gpus[{position}]: {quoted(gpu)} is not the name of a GPU instance, or comes twice", field=f"gpus[{position}]"
+                f"gpus[{position}]: {quoted(gpu)} is not the name of a GPU instance, or comes twice",
+                field=f"gpus[{position}]",
             )
     trainings.check_fits([report for report in reports if report.gpu in gpus], others, memory_mib)
     workload = parse_training(body.workload, "workload") if body.workload is not None else ""
@@ -79,9 +81,16 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
     with trail.change(caller, f"job/{body.name}") as change:
         job = store.create_job(caller.project, body.name, body.argv, gpus, tags, admit=admit)
         command = StartJob(
-            version=1, id=job.id, project=caller.project, name=body.name, argv=body.argv, env=body.env, workload=workload, budget=budget,
+            version=1,
+            id=job.id,
+            project=caller.project,
+            name=body.name,
+            argv=body.argv,
+            env=body.env,
+            workload=workload,
+            budget=budget,
             memory_mib=memory_mib,
-        )  # fmt: skip
+        )
         try:
             for gpu in gpus:
                 fleet.send(gpu, command)
@@ -89,19 +98,24 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
             # Refused: no worker knows of it, and nobody tells one later.
             gateway.store().update_job(caller.project, job.id, JobState.LOST)
             raise
-        change.target, change.after = f"job/{job.id}", {"name": body.name, "argv": body.argv, "gpus": gpus, "budget": budget}
+        change.target, change.after = (
+            f"job/{job.id}",
+            {"name": body.name, "argv": body.argv, "gpus": gpus, "budget": budget},
+        )
     return _shown(job, [])
 
 
 @router.post("/attach", status_code=201)
 def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schemas.AttachBody) -> schemas.Attached:
     """
-    Register a training that runs elsewhere. It stays its owner's: the platform never starts, stops or moves it; `stop` lets it go.
+    Register a training that runs elsewhere. It stays its owner's: the platform never starts, stops or moves it; `stop`
+    lets it go.
 
     It counts as a job from its worker's next report on, with the slowest of its ranks.
     """
     parse_name(body.name)
-    # A training in a container may be the first process there, and says so together with what tells it from the machine's own.
+    # A training in a container may be the first process there, and says so together with what tells it from the
+    # machine's own.
     if body.pid == 1 and not body.boot:
         raise InvalidInput("pid: process 1 is the machine's or the container's own", field="pid")
     reports = gateway.fleet().reports()
@@ -110,28 +124,53 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
     gpu = body.gpu if body.gpu is not None else _where(reports, body.pid)
     if gpu is None or all(report.gpu != gpu for report in reports):
         known = ", ".join(report.gpu for report in reports)
-        said = "it cannot be told where it trains" if gpu is None else f"{quoted(gpu)} is not the name of a GPU instance"
+        said = (
+            "it cannot be told where it trains" if gpu is None else f"{quoted(gpu)} is not the name of a GPU instance"
+        )
         raise InvalidInput(f"gpu: {said}; there are {known}", field="gpu")
     workload = parse_training(body.workload, "workload") if body.workload is not None else ""
     if body.budget is not None:
         if not body.tracked:
             raise InvalidInput("budget: nothing is measured of a training that tells no steps", field="budget")
-        _check_budget(gateway, body.budget, workload, [(report.device, report.sharing_mode) for report in reports if report.gpu == gpu])
+        _check_budget(
+            gateway,
+            body.budget,
+            workload,
+            [(report.device, report.sharing_mode) for report in reports if report.gpu == gpu],
+        )
     budget = body.budget if body.budget is not None else DEFAULT_BUDGET
     tags: dict[str, object] = {"budget": budget, "source": "tracked" if body.tracked else "attached"}
     tags |= {"workload": workload} if workload else {}
     with trail.change(caller, f"job/{body.name}") as change:
         rank = f"{body.boot}:{body.pid}:{body.start}"
         job = gateway.store().attach_job(
-            caller.project, body.name, gpu, tags, group=body.group or rank, rank=rank, former=body.former,
+            caller.project,
+            body.name,
+            gpu,
+            tags,
+            group=body.group or rank,
+            rank=rank,
+            former=body.former,
             admit=_admission(gateway, caller.project, reports),
-        )  # fmt: skip
+        )
         command = AttachJob(
-            version=1, id=job.id, project=caller.project, name=body.name, pid=body.pid, start=body.start, boot=body.boot,
-            tracked=body.tracked, workload=workload, budget=budget, any_user=is_operator(caller),
-        )  # fmt: skip
+            version=1,
+            id=job.id,
+            project=caller.project,
+            name=body.name,
+            pid=body.pid,
+            start=body.start,
+            boot=body.boot,
+            tracked=body.tracked,
+            workload=workload,
+            budget=budget,
+            any_user=is_operator(caller),
+        )
         gateway.fleet().attach(gpu, command)
-        change.target, change.after = f"job/{job.id}", {"name": body.name, "gpu": gpu, "pid": body.pid, "tracked": body.tracked}
+        change.target, change.after = (
+            f"job/{job.id}",
+            {"name": body.name, "gpu": gpu, "pid": body.pid, "tracked": body.tracked},
+        )
     return schemas.Attached(id=job.id, gpu=gpu)
 
 
@@ -157,8 +196,8 @@ def _where(reports: Sequence[Report], pid: int) -> str | None:
 @router.post("/{job}/steps", status_code=204, responses={410: {"model": schemas.Problem}})
 def take_steps(gateway: TheGateway, caller: JobsKey, job: str, body: schemas.StepsBody) -> None:
     """
-    Take iterations of an attached training. 404 = it is over, or was never attached: register it (again); 410 = somebody let it go: it
-    should not come back by itself.
+    Take iterations of an attached training. 404 = it is over, or was never attached: register it (again); 410 =
+    somebody let it go: it should not come back by itself.
     """
     match gateway.fleet().feed(caller.project, job, body.gpu, StepChunk(body.first, body.steps, body.ended)):
         case "unknown":
@@ -171,8 +210,8 @@ def _check_budget(gateway: Gateway, budget: float, workload: str, places: Sequen
     """
     Raises InvalidInput with the smallest supportable value: below it nobody could tell what is kept from noise.
 
-    What the noise is, a profile of the workload at these places says; of another workload only the static bound is known. Without an
-    explicit budget nothing is checked: then it is an aim and no demand.
+    What the noise is, a profile of the workload at these places says; of another workload only the static bound is
+    known. Without an explicit budget nothing is checked: then it is an aim and no demand.
     """
     smallest = LEAST_BUDGET
     why = "the least that any job may ask for"
@@ -182,7 +221,9 @@ def _check_budget(gateway: Gateway, budget: float, workload: str, places: Sequen
             if timing["n"] < _LEAST_TIMED:
                 continue
             noise = loss.noise_of(timing["p50"], timing["p95"])
-            found = loss.resolvable(noise=noise, iteration_s=timing["mean"], share=own.probe_share, longest_s=own.probe_max_s)
+            found = loss.resolvable(
+                noise=noise, iteration_s=timing["mean"], share=own.probe_share, longest_s=own.probe_max_s
+            )
             if found > smallest:
                 smallest = math.ceil(found * 1000) / 1000 if math.isfinite(found) else math.inf
                 why = f"iterations of {workload} take {timing['mean']:.3g} s and scatter by {noise:.1%}"
@@ -192,9 +233,13 @@ def _check_budget(gateway: Gateway, budget: float, workload: str, places: Sequen
             f"budget: none can be proven for this job: {why}, too slow for windows of {own.probe_max_s:g} s in"
             f" {own.probe_share:.0%} of the time. Leave it out to start the job with the aim of {DEFAULT_BUDGET:g}.",
             field="budget",
-        )  # fmt: skip
+        )
     if not smallest <= budget <= 1:
-        raise InvalidInput(f"budget: {budget:g} is not from {smallest:g} to 1; {smallest:g} is {why}", field="budget", smallest=smallest)
+        raise InvalidInput(
+            f"budget: {budget:g} is not from {smallest:g} to 1; {smallest:g} is {why}",
+            field="budget",
+            smallest=smallest,
+        )
 
 
 def _load(report: Report) -> tuple[int, float, str]:
@@ -225,12 +270,16 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Sta
     known = gateway.store().get_job(caller.project, job)
     began = known.started_at or known.created_at
     with gateway.reader().together() as reader:
-        return _stated(known, reader.closed(job), reader.harvest(job, known.gpus), began, reader.budget_steps(job, STEPS))
+        return _stated(
+            known, reader.closed(job), reader.harvest(job, known.gpus), began, reader.budget_steps(job, STEPS)
+        )
 
 
 @router.post("/{job}/stop", status_code=202)
 def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) -> schemas.Job:
-    """Ask it to end (SIGTERM, then SIGKILL). One that has ended stays so; one that runs elsewhere is let go and trains on."""
+    """
+    Ask it to end (SIGTERM, then SIGKILL). One that has ended stays so; one that runs elsewhere is let go and trains on.
+    """
     store = gateway.store()
     known = store.get_job(caller.project, job)
     if known.state in OVER:
@@ -247,7 +296,10 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) ->
 
 @router.put("/{job}/slo")
 def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, body: schemas.BudgetBody) -> schemas.Job:
-    """Change a job's degradation budget, from its workers' next report on; what its account has saved or owes is not carried over."""
+    """
+    Change a job's degradation budget, from its workers' next report on; what its account has saved or owes is not
+    carried over.
+    """
     store = gateway.store()
     known = store.get_job(caller.project, job)
     places = {(report.device, report.sharing_mode) for report in gateway.fleet().reports() if report.gpu in known.gpus}
@@ -280,19 +332,33 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
     known = all(report.loss_high is not None for report in reports)
     worst = max(reports, key=lambda report: report.loss_high or 0.0, default=None) if known else None
     return schemas.Job(
-        id=job.id, name=job.name, state=state.value, argv=list(job.argv),
-        gpus=list(job.gpus), workload=job.tags.get("workload"), created_at=moment(job.created_at),
+        id=job.id,
+        name=job.name,
+        state=state.value,
+        argv=list(job.argv),
+        gpus=list(job.gpus),
+        workload=job.tags.get("workload"),
+        created_at=moment(job.created_at),
         started_at=moment(job.started_at) if job.started_at is not None else None,
         ended_at=moment(job.ended_at) if job.ended_at is not None else None,
-        iterations=min((report.iterations for report in reports), default=0), solo_s=solo_s, shared_s=shared_s,
-        degradation=shared_s / solo_s - 1 if solo_s and shared_s is not None else None, budget=job.tags.get("budget", DEFAULT_BUDGET),
-        loss=worst.loss if worst else None, loss_low=worst.loss_low if worst else None, loss_high=worst.loss_high if worst else None,
+        iterations=min((report.iterations for report in reports), default=0),
+        solo_s=solo_s,
+        shared_s=shared_s,
+        degradation=shared_s / solo_s - 1 if solo_s and shared_s is not None else None,
+        budget=job.tags.get("budget", DEFAULT_BUDGET),
+        loss=worst.loss if worst else None,
+        loss_low=worst.loss_low if worst else None,
+        loss_high=worst.loss_high if worst else None,
         loss_windows=min((report.loss_windows for report in reports), default=0),
-        memory_mib=sum(report.memory_mib for report in reports) if reports else None, exit_code=exit_code,
-        suspended=any(report.suspended for report in reports), signal=signal_of(exit_code), reason=reason or None,
+        memory_mib=sum(report.memory_mib for report in reports) if reports else None,
+        exit_code=exit_code,
+        suspended=any(report.suspended for report in reports),
+        signal=signal_of(exit_code),
+        reason=reason or None,
         outcome=outcome_of(state, exit_code, asked=job.tags.get("asked", False), reason=reason),
-        source=job.tags.get("source", "started"), measured=job.tags.get("source") != "attached",
-    )  # fmt: skip
+        source=job.tags.get("source", "started"),
+        measured=job.tags.get("source") != "attached",
+    )
 
 
 def _stated(
@@ -310,15 +376,28 @@ def _stated(
     pace_s = (fewest.last_at - fewest.first_at) / (windows - 1) if fewest is not None and windows > 1 else None
     missing_s = missing * pace_s if missing and pace_s is not None else None
     return schemas.Statement(
-        id=job.id, name=job.name, state=job.state.value, budget=budget,
+        id=job.id,
+        name=job.name,
+        state=job.state.value,
+        budget=budget,
         since=moment(job.started_at) if job.started_at is not None else None,
-        until=moment(job.ended_at if job.ended_at is not None else time.time()), harvested_s=round(harvest.seconds, 6),
-        harvested_since=moment(since), invocations=harvest.invocations, windows=windows, loss=worst.mean if worst else None,
-        loss_low=worst.low if worst else None, loss_high=worst.high if worst else None, kept=worst.high <= budget if worst else None,
-        missing_windows=missing, missing_s=missing_s,
-        steps=[schemas.BudgetStep(at=moment(one.at), gpu=one.gpu, step=one.step, duty=one.duty, factor=one.factor) for one in steps],
+        until=moment(job.ended_at if job.ended_at is not None else time.time()),
+        harvested_s=round(harvest.seconds, 6),
+        harvested_since=moment(since),
+        invocations=harvest.invocations,
+        windows=windows,
+        loss=worst.mean if worst else None,
+        loss_low=worst.low if worst else None,
+        loss_high=worst.high if worst else None,
+        kept=worst.high <= budget if worst else None,
+        missing_windows=missing,
+        missing_s=missing_s,
+        steps=[
+            schemas.BudgetStep(at=moment(one.at), gpu=one.gpu, step=one.step, duty=one.duty, factor=one.factor)
+            for one in steps
+        ],
         summary=_summary(harvest.seconds, worst, budget, missing, missing_s),
-    )  # fmt: skip
+    )
 
 
 def _summary(harvested_s: float, worst: Loss | None, budget: float, missing: int, missing_s: float | None) -> str:
@@ -328,4 +407,7 @@ def _summary(harvested_s: float, worst: Loss | None, budget: float, missing: int
         bound = math.ceil(max(0.0, worst.high) * 1000) / 10
         return f"{harvested}training lost <= {bound:.1f} % with 95 % confidence (budget {budget * 100:.3g} %)"
     soon = f", about {missing_s:.0f} s" if missing_s is not None else ""
-    return f"{harvested}what training lost: not enough data ({missing} of {loss.LEAST_WINDOWS} closed windows missing{soon})"
+    return (
+        f"{harvested}what training lost: not enough data ({missing} of {loss.LEAST_WINDOWS} closed windows"
+        f" missing{soon})"
+    )

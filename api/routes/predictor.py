@@ -55,13 +55,18 @@ def get_predictions(
     rows: Annotated[int, Query(ge=1, le=1024, description="Rows of each")] = 1,
 ) -> schemas.Predictions:
     """
-    What ``k`` invocations would cost the training, and the training them: for the places where the job runs, or for every place of the
-    table where a workload is named. Where the table does not know one of them, the conservative bound stands.
+    What ``k`` invocations would cost the training, and the training them: for the places where the job runs, or for
+    every place of the table where a workload is named. Where the table does not know one of them, the conservative
+    bound stands.
     """
     table = _table(gateway)
     training, where = _training(gateway, caller.project, job)
     model, declared = _model(gateway, caller.project, function)
-    places = where if where is not None else [(place.device, place.sharing_mode) for place in (table.places if table is not None else [])]
+    places = (
+        where
+        if where is not None
+        else [(place.device, place.sharing_mode) for place in (table.places if table is not None else [])]
+    )
     found = []
     for device, sharing_mode in places:
         place = table.place(device, sharing_mode) if table is not None else None
@@ -70,22 +75,45 @@ def get_predictions(
 
 
 def _prediction(
-    place: PlaceTable | None, device: str, sharing_mode: str, training: str, model: str, declared: float, k: int, rows: int
+    place: PlaceTable | None,
+    device: str,
+    sharing_mode: str,
+    training: str,
+    model: str,
+    declared: float,
+    k: int,
+    rows: int,
 ) -> schemas.PlacePrediction:
     batches = place.function_rows(*model.split("/")) if place is not None and model else []
     if place is None or not batches or training not in place.trainings:
         return schemas.PlacePrediction(
-            device=device, sharing_mode=sharing_mode, training=training, function=model, k=k, known=False, measured=False,
-            training_degradation=k * declared, training_degradation_upper=k * declared, function_degradation=k * declared,
+            device=device,
+            sharing_mode=sharing_mode,
+            training=training,
+            function=model,
+            k=k,
+            known=False,
+            measured=False,
+            training_degradation=k * declared,
+            training_degradation_upper=k * declared,
+            function_degradation=k * declared,
             function_degradation_upper=k * declared,
-        )  # fmt: skip
+        )
     index = next((index for batch, index in batches if batch >= rows), batches[-1][1])
     predicted = place.predict(place.trainings.index(training), index, k)
     return schemas.PlacePrediction(
-        device=device, sharing_mode=sharing_mode, training=training, function=place.functions[index], k=k, known=True,
-        measured=predicted.measured, training_degradation=predicted.training, training_degradation_upper=predicted.training_upper,
-        function_degradation=predicted.function, function_degradation_upper=predicted.function_upper,
-    )  # fmt: skip
+        device=device,
+        sharing_mode=sharing_mode,
+        training=training,
+        function=place.functions[index],
+        k=k,
+        known=True,
+        measured=predicted.measured,
+        training_degradation=predicted.training,
+        training_degradation_upper=predicted.training_upper,
+        function_degradation=predicted.function,
+        function_degradation_upper=predicted.function_upper,
+    )
 
 
 def _table(gateway: Gateway) -> Table | None:

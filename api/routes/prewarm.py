@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/v1", tags=["prewarming"], route_class=BoundedRoute)
 
-#: Of invocations and cold starts minutes are kept (SMORE_POSTGRES__MINUTES_DAYS), of the rest rows (SMORE_POSTGRES__RETENTION_DAYS).
+#: Of invocations and cold starts minutes are kept (SMORE_POSTGRES__MINUTES_DAYS), of the rest rows
+#: (SMORE_POSTGRES__RETENTION_DAYS).
 DAY_S = 86_400.0
 
 
@@ -27,7 +28,9 @@ DAY_S = 86_400.0
 def get_prewarm(
     gateway: TheGateway,
     caller: ReadKey,
-    since_s: Annotated[float, Query(gt=0, le=366 * DAY_S, description="Seconds back from now that are counted")] = DAY_S,
+    since_s: Annotated[
+        float, Query(gt=0, le=366 * DAY_S, description="Seconds back from now that are counted")
+    ] = DAY_S,
 ) -> schemas.Prewarm:
     """The project's functions: mode, whose word is followed, what is held, and what it came to."""
     now = time.time()
@@ -35,7 +38,9 @@ def get_prewarm(
     state = decode_state(raw) if raw is not None else None
     accounts = {one.function: one for one in gateway.prewarming().account(now - since_s, now, caller.project)}
     mine = f"{caller.project}/"
-    kept = {one.function: one for one in (state.functions if state is not None else ()) if one.function.startswith(mine)}
+    kept = {
+        one.function: one for one in (state.functions if state is not None else ()) if one.function.startswith(mine)
+    }
     return schemas.Prewarm(
         since=moment(now - since_s),
         leading=state is not None,
@@ -45,7 +50,10 @@ def get_prewarm(
         forecasts=state.forecasts if state is not None else 0,
         jumps=state.jumps if state is not None else 0,
         counts=_total(list(accounts.values())),
-        functions=[_function(name.removeprefix(mine), kept.get(name), accounts.get(name)) for name in sorted({*kept, *accounts})],
+        functions=[
+            _function(name.removeprefix(mine), kept.get(name), accounts.get(name))
+            for name in sorted({*kept, *accounts})
+        ],
     )
 
 
@@ -54,13 +62,24 @@ def _function(name: str, kept: Keeping | None, account: "FunctionAccount | None"
     if kept is None:
         return schemas.PrewarmFunction(function=name, counts=counts)
     return schemas.PrewarmFunction(
-        function=name, mode=kept.mode, source=kept.source, silence=kept.silence, wanted=kept.wanted, loaded=kept.loaded, unmet=kept.unmet,
-        load_s=kept.load_s, parked=kept.parked, host_s=kept.host_s, counts=counts,
+        function=name,
+        mode=kept.mode,
+        source=kept.source,
+        silence=kept.silence,
+        wanted=kept.wanted,
+        loaded=kept.loaded,
+        unmet=kept.unmet,
+        load_s=kept.load_s,
+        parked=kept.parked,
+        host_s=kept.host_s,
+        counts=counts,
         holds=[
-            schemas.PrewarmHold(since=moment(begin), until=moment(end) if end is not None else None, instances=instances)
+            schemas.PrewarmHold(
+                since=moment(begin), until=moment(end) if end is not None else None, instances=instances
+            )
             for begin, end, instances in kept.holds
         ],
-    )  # fmt: skip
+    )
 
 
 def _counts(account: "FunctionAccount") -> schemas.PrewarmCounts:

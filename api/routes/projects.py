@@ -38,7 +38,9 @@ def list_projects(gateway: TheGateway, _caller: OperatorKey) -> schemas.Projects
                     concurrency=use.get(f"{one.name}:open", 0),
                     warm_memory_mib=round(warm.get(one.name, 0.0), 1),
                     jobs=sum(job.project == one.name for job in jobs),
-                    job_memory_mib=round(sum(kept[job.id, gpu] for job in jobs if job.project == one.name for gpu in job.gpus), 1),
+                    job_memory_mib=round(
+                        sum(kept[job.id, gpu] for job in jobs if job.project == one.name for gpu in job.gpus), 1
+                    ),
                 ),
             )
             for one in gateway.store().list_projects()
@@ -51,7 +53,9 @@ def _shown(project: "Project", use: schemas.Use | None = None) -> schemas.Projec
 
 
 @router.post("", status_code=201)
-def create_project(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, body: schemas.ProjectBody) -> schemas.Project:
+def create_project(
+    gateway: TheGateway, caller: OperatorKey, trail: TheTrail, body: schemas.ProjectBody
+) -> schemas.Project:
     with trail.change(caller, f"project/{body.name}", project=body.name) as change:
         made = gateway.store().create_project(body.name)
         change.after = {}
@@ -61,7 +65,7 @@ def create_project(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, bo
 @router.put("/{project}/limits")
 def set_limits(
     gateway: TheGateway, caller: OperatorKey, trail: TheTrail, project: str, body: schemas.LimitsBody
-) -> schemas.Project:  # fmt: skip
+) -> schemas.Project:
     """Set all limits of a project; they hold at every gateway from the next invocation on."""
     limits = parse_limits(body.model_dump())
     store = gateway.store()

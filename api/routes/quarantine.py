@@ -22,7 +22,11 @@ def list_quarantine(gateway: TheGateway, caller: ReadKey) -> schemas.Quarantine:
     return schemas.Quarantine(
         revisions=[
             schemas.Quarantined(
-                function=function.partition("/")[2], revision=revision, cause=verdict.cause, gpu=verdict.gpu, at=moment(verdict.at)
+                function=function.partition("/")[2],
+                revision=revision,
+                cause=verdict.cause,
+                gpu=verdict.gpu,
+                at=moment(verdict.at),
             )
             for (function, revision), verdict in sorted(_faults(gateway).quarantined().items())
             if function.partition("/")[0] == caller.project

@@ -1,8 +1,9 @@
 """
 Queues: what waits for each function, and what people do about it.
 
-Pausing stops dispatch (enqueueing goes on, deadlines run), draining closes the gate (what waits is served), purging cancels what waits. A
-boost multiplies a function's priority, a pin keeps it to some GPU instances: both are the operators', for they are at others' cost.
+Pausing stops dispatch (enqueueing goes on, deadlines run), draining closes the gate (what waits is served), purging
+cancels what waits. A boost multiplies a function's priority, a pin keeps it to some GPU instances: both are the
+operators', for they are at others' cost.
 """
 
 import time
@@ -34,7 +35,10 @@ OfProject = Annotated[str | None, Query(max_length=128)]
 def list_queues(gateway: TheGateway, caller: ReadKey) -> schemas.Queues:
     """Of every function of the project."""
     client, prefix = gateway.client(), gateway.settings.redis.prefix
-    entries = sorted((e for e in list(gateway.catalog.functions.values()) if e.project == caller.project), key=lambda entry: entry.name)
+    entries = sorted(
+        (e for e in list(gateway.catalog.functions.values()) if e.project == caller.project),
+        key=lambda entry: entry.name,
+    )
     pipe = client.pipeline(transaction=False)
     for entry in entries:
         pipe.zcard(f"{prefix}q:{entry.key}")
@@ -52,22 +56,38 @@ def list_queues(gateway: TheGateway, caller: ReadKey) -> schemas.Queues:
         steer = steering.get(entry.key, Steer(function=entry.key))
         queues.append(
             schemas.Queue(
-                function=entry.name, depth=depth, oldest_wait_s=max(0.0, now - oldest_ms / 1000), priority=float(priority or 0.0),
-                paused="*" in paused or f"f:{entry.key}" in paused, draining="-*" in paused or f"-f:{entry.key}" in paused,
-                boost=steer.boost, boost_until=moment(steer.boost_until) if steer.boost_until is not None else None,
-                pinned_to=list(steer.gpus), pinned_until=moment(steer.pin_until) if steer.pin_until is not None else None,
+                function=entry.name,
+                depth=depth,
+                oldest_wait_s=max(0.0, now - oldest_ms / 1000),
+                priority=float(priority or 0.0),
+                paused="*" in paused or f"f:{entry.key}" in paused,
+                draining="-*" in paused or f"-f:{entry.key}" in paused,
+                boost=steer.boost,
+                boost_until=moment(steer.boost_until) if steer.boost_until is not None else None,
+                pinned_to=list(steer.gpus),
+                pinned_until=moment(steer.pin_until) if steer.pin_until is not None else None,
             )
-        )  # fmt: skip
+        )
     return schemas.Queues(queues=queues)
 
 
-# --- pause, drain -----------------------------------------------------------------------------------------------------------------------
+# ---- pause, drain ----------------------------------------------------------------------------------------------------
 
 
 def ruled(
-    gateway: Gateway, trail: Trail, caller: KeyEntry, what: str, target: str, *, on: Collection[str], project: str | None = None
+    gateway: Gateway,
+    trail: Trail,
+    caller: KeyEntry,
+    what: str,
+    target: str,
+    *,
+    on: Collection[str],
+    project: str | None = None,
 ) -> None:
-    """Pause (``paused``), drain (``draining``) or resume (neither) a target of :meth:`smore.redis.fleet.Fleet.pause`, and record it."""
+    """
+    Pause (``paused``), drain (``draining``) or resume (neither) a target of :meth:`smore.redis.fleet.Fleet.pause`, and
+    record it.
+    """
     fleet = gateway.fleet()
     names = {"paused": target, "draining": f"-{target}"}
     held = fleet.paused()
@@ -130,11 +150,13 @@ def _key(gateway: Gateway, caller: KeyEntry, function: str, project: str | None)
     return key
 
 
-# --- purge ------------------------------------------------------------------------------------------------------------------------------
+# ---- purge -----------------------------------------------------------------------------------------------------------
 
 
 @router.post("/{function}/purge")
-def purge(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> schemas.Purged:
+def purge(
+    gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None
+) -> schemas.Purged:
     """Cancel all that waits for the function; what runs goes on."""
     home, _, name = _key(gateway, caller, function, project).partition("/")
     queue = Queue(gateway.client(), gateway.settings.redis.prefix, gateway.settings.queue)
@@ -144,7 +166,7 @@ def purge(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str,
     return schemas.Purged(cancelled=gone)
 
 
-# --- boost, pin -------------------------------------------------------------------------------------------------------------------------
+# ---- boost, pin ------------------------------------------------------------------------------------------------------
 
 
 def _steered(gateway: Gateway, trail: Trail, caller: KeyEntry, key: str, **changed: Any) -> None:
@@ -163,22 +185,37 @@ def _until(for_s: float | None) -> float | None:
 
 @router.put("/{function}/boost", status_code=204)
 def boost(
-    gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, body: schemas.BoostBody, project: OfProject = None
-) -> None:  # fmt: skip
-    """Multiply the function's priority, for a time or until it is taken back. An order by deadline or arrival knows no priority."""
+    gateway: TheGateway,
+    caller: OperatorKey,
+    trail: TheTrail,
+    function: str,
+    body: schemas.BoostBody,
+    project: OfProject = None,
+) -> None:
+    """
+    Multiply the function's priority, for a time or until it is taken back. An order by deadline or arrival knows no
+    priority.
+    """
     key = _key(gateway, caller, function, project)
     _steered(gateway, trail, caller, key, boost=body.factor, boost_until=_until(body.for_s))
 
 
 @router.delete("/{function}/boost", status_code=204)
-def unboost(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
+def unboost(
+    gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, project: OfProject = None
+) -> None:
     _steered(gateway, trail, caller, _key(gateway, caller, function, project), boost=1.0, boost_until=None)
 
 
 @router.put("/{function}/pin", status_code=204)
 def pin(
-    gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, body: schemas.PinBody, project: OfProject = None
-) -> None:  # fmt: skip
+    gateway: TheGateway,
+    caller: OperatorKey,
+    trail: TheTrail,
+    function: str,
+    body: schemas.PinBody,
+    project: OfProject = None,
+) -> None:
     """Keep the function to these GPU instances, for a time or until it is taken back. What runs elsewhere goes on."""
     key = _key(gateway, caller, function, project)
     _steered(gateway, trail, caller, key, gpus=tuple(sorted(set(body.gpus))), pin_until=_until(body.for_s))

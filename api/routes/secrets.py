@@ -23,7 +23,9 @@ def list_secrets(gateway: TheGateway, caller: DeployKey) -> schemas.Secrets:
 
 
 @router.put("/{secret}")
-def put_secret(gateway: TheGateway, caller: DeployKey, trail: TheTrail, secret: str, body: schemas.SecretBody) -> schemas.Secret:
+def put_secret(
+    gateway: TheGateway, caller: DeployKey, trail: TheTrail, secret: str, body: schemas.SecretBody
+) -> schemas.Secret:
     """Set it, or replace it: a function that names it finds the new value with its next load."""
     sealed = gateway.vault().seal(caller.project, parse_secret_name(secret, "secret"), body.value)
     with trail.change(caller, f"secret/{secret}"):

@@ -1,4 +1,7 @@
-"""Arrivals that were recorded elsewhere: what forecasters learn from until a function has been counted for long enough here."""
+"""
+Arrivals that were recorded elsewhere: what forecasters learn from until a function has been counted for long enough
+here.
+"""
 
 import hashlib
 import tempfile
@@ -47,22 +50,28 @@ async def import_trace(
     ] = "trace.csv",
     give: Annotated[
         list[Name] | None,
-        Query(alias="map", max_length=MOST_FUNCTIONS, description="`NAME=FUNCTION`: what came for NAME came for FUNCTION"),
+        Query(
+            alias="map", max_length=MOST_FUNCTIONS, description="`NAME=FUNCTION`: what came for NAME came for FUNCTION"
+        ),
     ] = None,
     deal: Annotated[
-        list[Name] | None, Query(max_length=MOST_FUNCTIONS, description="Functions that get what is busiest in the file, in this order")
+        list[Name] | None,
+        Query(max_length=MOST_FUNCTIONS, description="Functions that get what is busiest in the file, in this order"),
     ] = None,
     end: Annotated[
-        schemas.Moment | None, Query(description="Where its last minute is to end; default: dates as they are, else now")
+        schemas.Moment | None,
+        Query(description="Where its last minute is to end; default: dates as they are, else now"),
     ] = None,
 ) -> schemas.Trace:
     """
-    Lay arrivals into the past of functions of this project. Where neither `map` nor `deal` is given, names are those of functions.
+    Lay arrivals into the past of functions of this project. Where neither `map` nor `deal` is given, names are those of
+    functions.
 
-    A CSV file, gzip or not: a row for each function and a column for each minute of the day, as the Azure Functions trace of 2019 has it
-    (`HashFunction`, `1` to `1440`), or a row for each arrival (`function`, `timestamp`). A row that cannot be used is refused with its
-    line and field, and nothing is kept. Forecasters learn from it when the next minute begins; minutes that the platform has counted
-    itself go before it, and nothing that is counted, limited or accounted for contains it.
+    A CSV file, gzip or not: a row for each function and a column for each minute of the day, as the Azure Functions
+    trace of 2019 has it (`HashFunction`, `1` to `1440`), or a row for each arrival (`function`, `timestamp`). A row
+    that cannot be used is refused with its line and field, and nothing is kept. Forecasters learn from it when the next
+    minute begins; minutes that the platform has counted itself go before it, and nothing that is counted, limited or
+    accounted for contains it.
     """
     with tempfile.TemporaryDirectory(prefix="smore-trace-") as folder:
         file = File(folder) / name
@@ -87,7 +96,10 @@ async def _receive(request: Request, file: File) -> str:
 def _choose(
     gateway: Gateway, project: str, file: File, give: list[str], deal: list[str], end: datetime | None
 ) -> tuple[dict[str, tuple[str, list[int]]], int]:
-    """Function → (name in the file, arrivals per minute), and where they begin. Raises BadTrace, InvalidInput, FunctionNotFound."""
+    """
+    Function → (name in the file, arrivals per minute), and where they begin. Raises BadTrace, InvalidInput,
+    FunctionNotFound.
+    """
     trace = read_trace(file)
     mine = {key.partition("/")[2] for key in list(gateway.catalog.functions) if key.partition("/")[0] == project}
     names = _given(trace, mine, give, deal)
@@ -106,13 +118,18 @@ def _given(trace: Trace, mine: set[str], give: list[str], deal: list[str]) -> di
         names[_new(function, mine, names, "map")] = source
     dealt = trace.busiest(len(deal), without=names.values())
     if len(dealt) < len(deal):
-        raise InvalidInput(f"deal: the file has {len(dealt)} names to deal, {len(deal)} functions want one", field="deal")
+        raise InvalidInput(
+            f"deal: the file has {len(dealt)} names to deal, {len(deal)} functions want one", field="deal"
+        )
     for function, source in zip(deal, dealt, strict=True):
         names[_new(function, mine, names, "deal")] = source
     if not give and not deal:
         names = {name: name for name in trace.totals if name in mine}
         if not names:
-            raise InvalidInput("map: the file names no function of this project; `map` or `deal` say whose arrivals these are", field="map")
+            raise InvalidInput(
+                "map: the file names no function of this project; `map` or `deal` say whose arrivals these are",
+                field="map",
+            )
     if len(names) > MOST_FUNCTIONS:
         raise InvalidInput(f"map: a trace is given to {MOST_FUNCTIONS} functions at most", field="map")
     return names
@@ -137,15 +154,26 @@ def _begin(trace: Trace, end: datetime | None) -> int:
     if until > now:
         raise InvalidInput("end: the trace would end in the future", field="end")
     if until <= now - SPAN_MIN * MINUTE_S:
-        raise InvalidInput(f"end: forecasters look back {SPAN_MIN} minutes, and it ends before that; `end` lays it elsewhere", field="end")
+        raise InvalidInput(
+            f"end: forecasters look back {SPAN_MIN} minutes, and it ends before that; `end` lays it elsewhere",
+            field="end",
+        )
     return until - length
 
 
 def _keep(
-    gateway: Gateway, caller: KeyEntry, trail: Trail, name: str, digest: str, from_at: int, chosen: dict[str, tuple[str, list[int]]]
+    gateway: Gateway,
+    caller: KeyEntry,
+    trail: Trail,
+    name: str,
+    digest: str,
+    from_at: int,
+    chosen: dict[str, tuple[str, list[int]]],
 ) -> schemas.Trace:
     with trail.change(caller, f"trace/{name}") as change:
-        made = gateway.prewarming().import_trace(caller.project, name=name, digest=digest, from_at=from_at, counts=chosen)
+        made = gateway.prewarming().import_trace(
+            caller.project, name=name, digest=digest, from_at=from_at, counts=chosen
+        )
         change.after = {
             "id": made.id,
             "digest": digest,
@@ -168,7 +196,7 @@ def list_traces(gateway: TheGateway, caller: ReadKey) -> schemas.Traces:
 @router.delete("/{trace}")
 def remove_trace(
     gateway: TheGateway, caller: AdminKey, trail: TheTrail, trace: Annotated[int, Path(ge=1, le=2**63 - 1)]
-) -> schemas.TraceRemoved:  # fmt: skip
+) -> schemas.TraceRemoved:
     """Forget an imported trace: forecasters are fitted without it when the next minute begins."""
     with trail.change(caller, f"trace/{trace}") as change:
         if not gateway.prewarming().remove_trace(caller.project, trace):
@@ -180,10 +208,14 @@ def remove_trace(
 
 def _shown(one: "Imported") -> schemas.Trace:
     return schemas.Trace(
-        id=one.id, name=one.name, digest=one.digest, created_at=moment(one.created_at), since=moment(one.from_at),
+        id=one.id,
+        name=one.name,
+        digest=one.digest,
+        created_at=moment(one.created_at),
+        since=moment(one.from_at),
         until=moment(one.until_at),
         functions=[
             schemas.TraceFunction(function=function, source=source, arrivals=arrivals)
             for function, (source, arrivals) in sorted(one.functions.items())
         ],
-    )  # fmt: skip
+    )

@@ -16,7 +16,8 @@ from starlette.responses import Response
 from api.errors import Malformed, UnsupportedMediaType
 from smore.domain.errors import CallerError, PayloadTooLarge
 
-#: Values of one document: what is checked field by field, and named one by one where it is wrong. Steps of a training have 25,000.
+#: Values of one document: what is checked field by field, and named one by one where it is wrong. Steps of a training
+#: have 25,000.
 MOST_VALUES: Final = 50_000
 #: Names of one object in it: each one too many is an error of its own. The files of an upload are 1,000.
 MOST_NAMES: Final = 1024
@@ -24,7 +25,8 @@ MOST_NAMES: Final = 1024
 
 def read_json(body: bytes) -> Any:
     """
-    A JSON document. Numbers are finite and depth is bounded, as orjson has it; of a name that comes twice the last value counts.
+    A JSON document. Numbers are finite and depth is bounded, as orjson has it; of a name that comes twice the last
+    value counts.
 
     Raises Malformed, PayloadTooLarge.
     """
@@ -51,7 +53,9 @@ def _check_count(document: object) -> None:
 
 
 def refuse_coding(headers: Mapping[bytes, bytes]) -> None:
-    """Raises UnsupportedMediaType where the body came in a content coding: read as it is, it would be something else."""
+    """
+    Raises UnsupportedMediaType where the body came in a content coding: read as it is, it would be something else.
+    """
     if headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity"):
         raise UnsupportedMediaType("Content-Encoding: none is taken here; send the body as it is.")
 

@@ -32,8 +32,8 @@ LOOK_S: Final = 1.0
 MAX_HEADERS: Final = 128
 #: Requests that may wait behind another on one connection.
 MAX_PIPELINED: Final = 32
-#: What is still sent after an answer that was given early is thrown away for so long, seconds: closing at once would reset the connection,
-#: and a reset may overtake the answer (RFC 9112, section 9.6).
+#: What is still sent after an answer that was given early is thrown away for so long, seconds: closing at once would
+#: reset the connection, and a reset may overtake the answer (RFC 9112, section 9.6).
 LINGER_S: Final = 2.0
 #: Descriptors of this process that are no connections: Redis, Postgres, files.
 RESERVED: Final = 256
@@ -42,7 +42,9 @@ _CLOSE: Final = {"Connection": "close"}
 
 
 class _Transport:
-    """The socket as uvicorn sees it: the same, but one whose request has not been read to its end is not closed at once."""
+    """
+    The socket as uvicorn sees it: the same, but one whose request has not been read to its end is not closed at once.
+    """
 
     __slots__ = ("_connection", "_socket", "get_extra_info", "pause_reading", "resume_reading", "set_protocol", "write")
 
@@ -65,8 +67,8 @@ class _Transport:
 
 class Connection(HttpToolsProtocol):
     """
-    One client's connection. Made by :func:`protocol`, which gives it its ``bounds``; ``most``: how many there may be; ``senders``: those
-    that are there by :func:`sender_of`, proxies' aside.
+    One client's connection. Made by :func:`protocol`, which gives it its ``bounds``; ``most``: how many there may be;
+    ``senders``: those that are there by :func:`sender_of`, proxies' aside.
     """
 
     bounds: ClassVar[ApiSettings]
@@ -84,12 +86,13 @@ class Connection(HttpToolsProtocol):
         #: When what the connection does now began: waiting for a request, a head, a body, an answer, lingering.
         self._since = 0.0
         self._in_head = False
-        #: Bytes of the head in pieces after its first, of the piece that is read now, of all pieces, and those before the body.
+        #: Bytes of the head in pieces after its first, of the piece that is read now, of all pieces, and those before
+        #: the body.
         self._head = self._piece = self._fed = self._before_body = 0
         #: What the socket has not taken yet of what was written, and since when that has not changed.
         self._unsent, self._unsent_at = 0, 0.0
 
-    # ---- what uvicorn and the parser call ------------------------------------------------------------------------------------------------
+    # ---- what uvicorn and the parser call ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         self._socket = transport
@@ -146,7 +149,7 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(problem(status=400, code="malformed", detail=msg, request_id=_request_id(), headers=_CLOSE))
 
-    # ---- its end -------------------------------------------------------------------------------------------------------------------------
+    # ---- its end -----------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Close it when what was written has been sent; of a request whose body still comes, a little later."""
@@ -165,10 +168,17 @@ class Connection(HttpToolsProtocol):
         self._socket.write_eof()
 
     def _refuse(self, answer: Response) -> None:
-        """Answer in place of the application and close. Nobody hears it where a whole request still waits for its own answer."""
+        """
+        Answer in place of the application and close. Nobody hears it where a whole request still waits for its own
+        answer.
+        """
         assert self._socket is not None
         cycle = self.cycle
-        if cycle is None or cycle.response_complete or (cycle.more_body and not cycle.response_started and not self.pipeline):
+        if (
+            cycle is None
+            or cycle.response_complete
+            or (cycle.more_body and not cycle.response_started and not self.pipeline)
+        ):
             head = b"".join(b"%b: %b\r\n" % header for header in answer.raw_headers)
             self._socket.write(STATUS_LINE[answer.status_code] + head + b"\r\n" + bytes(answer.body))
         if cycle is not None:
@@ -189,17 +199,19 @@ class Connection(HttpToolsProtocol):
 
     def _has_room(self, among: Collection[object], most: int) -> bool:
         """
-        Whether ``among`` it there are ``most`` at the most. Beyond that those that have waited longest for a request are closed to make it
-        so, some at a time because finding them takes a look at all of them.
+        Whether ``among`` it there are ``most`` at the most. Beyond that those that have waited longest for a request
+        are closed to make it so, some at a time because finding them takes a look at all of them.
         """
         if len(among) <= most:
             return True
-        waiting = sorted((one for one in among if isinstance(one, Connection) and one is not self and one.waits), key=_age)
+        waiting = sorted(
+            (one for one in among if isinstance(one, Connection) and one is not self and one.waits), key=_age
+        )
         for one in waiting[: max(1, most // 64)]:
             one.end()
         return bool(waiting)
 
-    # ---- once a second -------------------------------------------------------------------------------------------------------------------
+    # ---- once a second -----------------------------------------------------------------------------------------------
 
     @property
     def waits(self) -> bool:
@@ -253,8 +265,8 @@ def _age(one: Connection) -> float:
 @lru_cache(4096)
 def sender_of(address: str, proxies: tuple[str, ...]) -> str:
     """
-    Whom an address counts for: itself, of IPv6 its network of 64 bits, in which a host takes what addresses it likes (RFC 4862); '' where
-    it stands for many, being one of ``proxies`` (addresses and networks).
+    Whom an address counts for: itself, of IPv6 its network of 64 bits, in which a host takes what addresses it likes
+    (RFC 4862); '' where it stands for many, being one of ``proxies`` (addresses and networks).
     """
     found = ip_address(address.partition("%")[0])
     mapped = found.ipv4_mapped if found.version == 6 else None
@@ -277,7 +289,7 @@ def protocol(bounds: ApiSettings) -> type[Connection]:
     return type("BoundedConnection", (Connection,), {"bounds": bounds, "most": most, "senders": {}})
 
 
-# --- answers ------------------------------------------------------------------------------------------------------------------------------
+# ---- answers ---------------------------------------------------------------------------------------------------------
 
 
 def _request_id() -> str:
@@ -286,23 +298,32 @@ def _request_id() -> str:
 
 def _large_head() -> Response:
     return problem(
-        status=431, code="head_too_large", detail="The request's line and headers are more than is taken here.",
-        request_id=_request_id(), headers=_CLOSE,
-    )  # fmt: skip
+        status=431,
+        code="head_too_large",
+        detail="The request's line and headers are more than is taken here.",
+        request_id=_request_id(),
+        headers=_CLOSE,
+    )
 
 
 def _late(what: str, within_s: float) -> Response:
     return problem(
-        status=408, code="too_slow", detail=f"The request's {what} did not come within {within_s:g} s.", request_id=_request_id(),
+        status=408,
+        code="too_slow",
+        detail=f"The request's {what} did not come within {within_s:g} s.",
+        request_id=_request_id(),
         headers=_CLOSE,
-    )  # fmt: skip
+    )
 
 
 def _crowded() -> Response:
     return problem(
-        status=503, code="unavailable", detail="The gateway has as many connections as it may, yours or all.", request_id=_request_id(),
+        status=503,
+        code="unavailable",
+        detail="The gateway has as many connections as it may, yours or all.",
+        request_id=_request_id(),
         headers={"Retry-After": "1", **_CLOSE},
-    )  # fmt: skip
+    )
 
 
 async def _refuse_head(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,7 @@
-"""The API's description as ``GET /openapi.json`` gives it: what FastAPI finds in the routes, corrected where our answers differ."""
+"""
+The API's description as ``GET /openapi.json`` gives it: what FastAPI finds in the routes, corrected where our answers
+differ.
+"""
 
 from typing import Any, Final
 
@@ -13,8 +16,8 @@ _RETRY_AFTER: Final = {"Retry-After": {"required": True, "schema": {"type": "int
 
 def describe(*, title: str, summary: str, version: str, routes: list[BaseRoute]) -> dict[str, Any]:
     """
-    The OpenAPI document. Errors are ``application/problem+json``; under /v2 ``application/json`` with one member more, ``error``. Every
-    operation may answer 503 with ``Retry-After`` while something that it needs is away.
+    The OpenAPI document. Errors are ``application/problem+json``; under /v2 ``application/json`` with one member more,
+    ``error``. Every operation may answer 503 with ``Retry-After`` while something that it needs is away.
     """
     document = get_openapi(title=title, summary=summary, version=version, routes=routes)
     for path, item in document["paths"].items():
@@ -24,7 +27,10 @@ def describe(*, title: str, summary: str, version: str, routes: list[BaseRoute])
             if _is_foreign(answers.get("422")):
                 del answers["422"]
             if "503" not in answers:
-                answers["503"] = {**answers["default"], "description": "A part of the platform is away, or takes nothing new"}
+                answers["503"] = {
+                    **answers["default"],
+                    "description": "A part of the platform is away, or takes nothing new",
+                }
             for status, answer in answers.items():
                 if _is_problem(answer):
                     media_type = "application/json" if standard else "application/problem+json"

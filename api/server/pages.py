@@ -1,7 +1,8 @@
 """
 ``/docs``: the API's description as a page for people.
 
-Its script and style come from this gateway (the package fastapi-offline carries Swagger UI): whoever looks may have no way to the internet.
+Its script and style come from this gateway (the package fastapi-offline carries Swagger UI): whoever looks may have no
+way to the internet.
 """
 
 from importlib.resources import files

@@ -24,18 +24,20 @@ DRAIN_S: Final = 5.0
 STALE_S: Final = 2.0
 #: More at a time are not opened; the request counts as admitted and lost.
 MOST_CONNECTIONS: Final = 2000
-#: Stands in a scheduled request where its own deadline goes, milliseconds: as wide as any, so that the length of the body holds.
+#: Stands in a scheduled request where its own deadline goes, milliseconds: as wide as any, so that the length of the
+#: body holds.
 DEADLINE: Final = b"99999999.999"
 
 
-# ---- the client --------------------------------------------------------------------------------------------------------------------------
+# ---- the client ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """
     What a client sends: ``requests`` (one for each function, each as likely), for ``seconds``.
 
-    Open loop at ``rate`` per second, or closed loop over ``connections`` where there is no rate. A ``schedule`` goes before both: (seconds
-    from the beginning, index of the request, seconds to the deadline that is put in for :data:`DEADLINE`) of each, in order.
+    Open loop at ``rate`` per second, or closed loop over ``connections`` where there is no rate. A ``schedule`` goes
+    before both: (seconds from the beginning, index of the request, seconds to the deadline that is put in for
+    :data:`DEADLINE`) of each, in order.
     """
 
     host: str
@@ -53,8 +55,8 @@ class Sent:
     """
     A client's requests, one place each.
 
-    The function, when it was due (epoch seconds), seconds until its answer (inf: none came), its status (0: none), whether a refusal
-    named a time to come back, and the run time on the GPU instance, seconds (NaN: not told).
+    The function, when it was due (epoch seconds), seconds until its answer (inf: none came), its status (0: none),
+    whether a refusal named a time to come back, and the run time on the GPU instance, seconds (NaN: not told).
     """
 
     function: NDArray[np.int64]
@@ -127,7 +129,9 @@ class _Drive:
             for at, function, _ in self._what.schedule:
                 await self._due_at(began + at, function)
         elif self._what.rate is None:
-            await asyncio.gather(*(self._send(self._note(time.time(), self._drawn())) for _ in range(self._what.connections)))
+            await asyncio.gather(
+                *(self._send(self._note(time.time(), self._drawn())) for _ in range(self._what.connections))
+            )
             await asyncio.sleep(self._until - time.time())
         else:
             due = began + self._rng.exponential(1 / self._what.rate)
@@ -140,9 +144,13 @@ class _Drive:
         for line in self._idle:
             line.close()
         return Sent(
-            function=np.array(self._function, np.int64), due=np.array(self._due), latency=np.array(self._latency),
-            status=np.array(self._status, np.int64), back=np.array(self._back, bool), run=np.array(self._run),
-        )  # fmt: skip
+            function=np.array(self._function, np.int64),
+            due=np.array(self._due),
+            latency=np.array(self._latency),
+            status=np.array(self._status, np.int64),
+            back=np.array(self._back, bool),
+            run=np.array(self._run),
+        )
 
     async def _due_at(self, due: float, function: int) -> None:
         """Sleep until then and send, whatever the others do."""
@@ -173,7 +181,9 @@ class _Drive:
                 return
             self._open += 1
             try:
-                _, line = await asyncio.get_running_loop().create_connection(lambda: _Line(self), self._what.host, self._what.port)
+                _, line = await asyncio.get_running_loop().create_connection(
+                    lambda: _Line(self), self._what.host, self._what.port
+                )
             except OSError:
                 self._open -= 1
                 return
@@ -217,14 +227,23 @@ def drive(what: Load) -> Sent:
     """In a process of its own, so that its CPU time is not this one's. The requests travel on stdin: they hold keys."""
     spec = asdict(what) | {"requests": [one.decode("latin-1") for one in what.requests]}
     done = subprocess.run(
-        [sys.executable, "-m", "bench.overload", "--client"], cwd=report.ROOT, input=json.dumps(spec), stdout=subprocess.PIPE, text=True,
-        check=True, timeout=what.seconds + DRAIN_S + 60,
-    )  # fmt: skip
+        [sys.executable, "-m", "bench.overload", "--client"],
+        cwd=report.ROOT,
+        input=json.dumps(spec),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=what.seconds + DRAIN_S + 60,
+    )
     columns = json.loads(done.stdout)
     return Sent(
-        function=np.array(columns["function"], np.int64), due=np.array(columns["due"]), status=np.array(columns["status"], np.int64),
-        latency=np.array(columns["latency"], float), back=np.array(columns["back"], bool), run=np.array(columns["run"], float),
-    )  # fmt: skip
+        function=np.array(columns["function"], np.int64),
+        due=np.array(columns["due"]),
+        status=np.array(columns["status"], np.int64),
+        latency=np.array(columns["latency"], float),
+        back=np.array(columns["back"], bool),
+        run=np.array(columns["run"], float),
+    )
 
 
 def client_main() -> None:
@@ -232,7 +251,9 @@ def client_main() -> None:
     spec = json.load(sys.stdin)
     spec["requests"] = [one.encode("latin-1") for one in spec["requests"]]
     sent = uvloop.run(_Drive(Load(**spec)).run())
-    answer = json.dumps({name: getattr(sent, name).tolist() for name in ("function", "due", "latency", "status", "back", "run")}).encode()
+    answer = json.dumps(
+        {name: getattr(sent, name).tolist() for name in ("function", "due", "latency", "status", "back", "run")}
+    ).encode()
     # Not print: without a buffer (PYTHONUNBUFFERED) it loses what one write does not take.
     with os.fdopen(os.dup(1), "wb") as out:
         out.write(answer)

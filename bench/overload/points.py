@@ -11,7 +11,7 @@ from bench.overload.client import BLOCK_S
 from smore.domain.loss import Loss, student
 
 
-# ---- one point ---------------------------------------------------------------------------------------------------------------------------
+# ---- one point -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """A value with its 95 % interval."""
@@ -24,13 +24,14 @@ class Estimate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """
-    What came of one rate (per second), in one turn of ``seconds`` or in several; the first ``began`` then (epoch seconds).
+    What came of one rate (per second), in one turn of ``seconds`` or in several; the first ``began`` then (epoch
+    seconds).
 
-    ``statuses``: all requests by answer, 0 = none. ``met``: answered well within the deadline, by the client; ``met_platform`` of
-    ``ended_platform`` by the platform's clock. ``functions``: met, admitted, refused of each. ``goodput``: met per second; ``by_turn``:
-    the same of each turn; ``harvest``: device-seconds per second; ``busy``: the same of all runs, as slow as they were and batches counted
-    once. ``losses`` by training, None = not enough ``windows``. ``arrivals``: (seconds from the
-    beginning of the warm-up, function) of all that were sent, by turn.
+    ``statuses``: all requests by answer, 0 = none. ``met``: answered well within the deadline, by the client;
+    ``met_platform`` of ``ended_platform`` by the platform's clock. ``functions``: met, admitted, refused of each.
+    ``goodput``: met per second; ``by_turn``: the same of each turn; ``harvest``: device-seconds per second; ``busy``:
+    the same of all runs, as slow as they were and batches counted once. ``losses`` by training, None = not enough
+    ``windows``. ``arrivals``: (seconds from the beginning of the warm-up, function) of all that were sent, by turn.
     """
 
     began: float
@@ -73,10 +74,12 @@ def wilson(good: int, of: int) -> Estimate:
     return Estimate(value=share, low=(middle - reach) / (1 + z * z / of), high=(middle + reach) / (1 + z * z / of))
 
 
-def per_second(at: NDArray[np.float64], amount: NDArray[np.float64], begins: Sequence[float], seconds: float) -> Estimate:
+def per_second(
+    at: NDArray[np.float64], amount: NDArray[np.float64], begins: Sequence[float], seconds: float
+) -> Estimate:
     """
-    Sum of ``amount`` per second, over ``seconds`` from each of ``begins`` on; the interval from the scatter of blocks (they are taken for
-    independent).
+    Sum of ``amount`` per second, over ``seconds`` from each of ``begins`` on; the interval from the scatter of blocks
+    (they are taken for independent).
     """
     blocks = max(2, round(seconds / BLOCK_S))
     sums = [np.histogram(at, bins=blocks, range=(begin, begin + seconds), weights=amount)[0] for begin in begins]

@@ -1,38 +1,40 @@
 """
 Five times more than fits: ``python -m bench.overload --json``.
 
-A platform of its own on CPU partitions of one core each, a real training on each of the first two, three functions of the zoo with
-deadlines of some hundred milliseconds, and an open-loop client in a process of its own, Poisson arrivals. The platform's processes and the
-client share the partitions' cores.
+A platform of its own on CPU partitions of one core each, a real training on each of the first two, three functions of
+the zoo with deadlines of some hundred milliseconds, and an open-loop client in a process of its own, Poisson arrivals.
+The platform's processes and the client share the partitions' cores.
 
-1. *Solo*: with nothing else on the platform, what one invocation of each function takes on a GPU instance (median of the workers' runs).
-2. *Fixed rates*, the policy's budget rule off: short looks at rising rates find the capacity (the best rate of deadline-met completions);
-   then the trainings' losses are measured at parts of it, and at some rates between the highest that keeps the budget and the lowest that
-   does not. The *reference rate* is that of the best fixed rate: the highest harvest among those whose every training loses no more than
-   its budget.
+1. *Solo*: with nothing else on the platform, what one invocation of each function takes on a GPU instance (median of
+   the workers' runs).
+2. *Fixed rates*, the policy's budget rule off: short looks at rising rates find the capacity (the best rate of
+   deadline-met completions); then the trainings' losses are measured at parts of it, and at some rates between the
+   highest that keeps the budget and the lowest that does not. The *reference rate* is that of the best fixed rate: the
+   highest harvest among those whose every training loses no more than its budget.
 3. *The policy*, as the product has it, at multiples of the reference rate, the last one the overload (5).
 
-Each rate has ``--repeats`` turns, the rates one after another, so that what changes with time (the machine, what the platform has learned)
-falls on all of them (but for the refined fixed rates, which come last); a turn counts for ``--seconds`` after a warm-up in which what the
-budgets' accounts had saved is spent. Latency runs from the instant a request was due until its client has the answer. A request is
-*refused* when it is answered 429; *admitted* are all others, also those that expired or got no answer. *Harvest* is the sum over the
-invocations that met their deadline of their solo device-seconds, per second. A training's *loss* is estimated from the closed windows of
-that point alone (docs/budgets.md), for which the load goes on where they are too few; so that there are enough of them, a tenth of the time
-is closed (``SMORE_WORKER__PROBE_SHARE=0.1``; the product's default is 0.03). Nothing is learned meanwhile: the learn worker ends once its
-first degradation table is there.
+Each rate has ``--repeats`` turns, the rates one after another, so that what changes with time (the machine, what the
+platform has learned) falls on all of them (but for the refined fixed rates, which come last); a turn counts for
+``--seconds`` after a warm-up in which what the budgets' accounts had saved is spent. Latency runs from the instant a
+request was due until its client has the answer. A request is *refused* when it is answered 429; *admitted* are all
+others, also those that expired or got no answer. *Harvest* is the sum over the invocations that met their deadline of
+their solo device-seconds, per second. A training's *loss* is estimated from the closed windows of that point alone
+(docs/budgets.md), for which the load goes on where they are too few; so that there are enough of them, a tenth of the
+time is closed (``SMORE_WORKER__PROBE_SHARE=0.1``; the product's default is 0.03). Nothing is learned meanwhile: the
+learn worker ends once its first degradation table is there.
 
-Figures (95 % intervals as ``_low`` and ``_high``: Wilson for shares, means over blocks of 5 s for rates, Student's t over windows for
-losses; blocks and requests of different turns are taken for independent):
+Figures (95 % intervals as ``_low`` and ``_high``: Wilson for shares, means over blocks of 5 s for rates, Student's t
+over windows for losses; blocks and requests of different turns are taken for independent):
 
-* ``dsr_admitted``: part of the admitted that met their deadline, at the overload; ``dsr_admitted_platform``: the same by the platform's
-  clock, arrival at the gate to the result in Redis.
+* ``dsr_admitted``: part of the admitted that met their deadline, at the overload; ``dsr_admitted_platform``: the same
+  by the platform's clock, arrival at the gate to the result in Redis.
 * ``goodput_ratio``: deadline-met completions per second at the overload, over the best at any lower rate.
-* ``harvest_ratio``: harvest at the overload over that of the best fixed rate; ``harvest_ratio_fitted``: over the harvest at which the
-  trainings' mean loss reaches the budget on a line through nothing, fitted to all fixed rates (least squares), since one rate's reading is
-  uncertain by half a budget.
+* ``harvest_ratio``: harvest at the overload over that of the best fixed rate; ``harvest_ratio_fitted``: over the
+  harvest at which the trainings' mean loss reaches the budget on a line through nothing, fitted to all fixed rates
+  (least squares), since one rate's reading is uncertain by half a budget.
 * ``worst_job_loss`` at the overload, and ``budget``; ``worst_job_loss_all``: over all points under the policy.
-* ``replay_error.<figure>`` and ``replay_spearman.<figure>``: the arrivals of the points under the policy in the simulator
-  (``bench/overload/simulated.py``), its mean absolute error and the rank correlation over the rates.
+* ``replay_error.<figure>`` and ``replay_spearman.<figure>``: the arrivals of the points under the policy in the
+  simulator (``bench/overload/simulated.py``), its mean absolute error and the rank correlation over the rates.
 * ``retry_after_share``: refusals that named a time to come back. ``reference_rate``, ``capacity_rate``: per second.
 """
 
@@ -73,7 +75,8 @@ from smore.process.settings import Settings
 from smore.redis.degradation import Tables
 from smore.redis.fleet import Report, decode_report, stream_entries
 
-#: Multiples of the reference rate under the policy, the last is the overload; and of the capacity without a budget, before refinement.
+#: Multiples of the reference rate under the policy, the last is the overload; and of the capacity without a budget,
+#: before refinement.
 MULTIPLES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 FIXED: Final = (0.1, 0.2, 0.4)
 REFINED: Final = 2
@@ -82,7 +85,8 @@ REPEATS: Final = 2
 SEEDS_APART: Final = 10_000
 #: Before a point is measured: longer than what a full account lets through beyond what it earns.
 WARMUP_S: Final = 8.0
-#: The search for the capacity: where it begins (per second), how it rises, how long it looks, and the part met at which it ends.
+#: The search for the capacity: where it begins (per second), how it rises, how long it looks, and the part met at which
+#: it ends.
 FIRST_RATE: Final = 10.0
 RISE: Final = 1.6
 LOOK_S: Final = 10.0
@@ -119,11 +123,15 @@ class Trained:
 
 
 #: Small inputs, so that a refusal costs the gateway little; short iterations, so that windows are short.
-FUNCTIONS: Final = (Served(model="deepfm", deadline_s=0.3), Served(model="roberta", deadline_s=0.5), Served(model="bert", deadline_s=0.8))
+FUNCTIONS: Final = (
+    Served(model="deepfm", deadline_s=0.3),
+    Served(model="roberta", deadline_s=0.5),
+    Served(model="bert", deadline_s=0.8),
+)
 TRAININGS: Final = (Trained(model="resnet50", batch=2), Trained(model="vgg16", batch=2))
 
 
-# ---- what the platform says --------------------------------------------------------------------------------------------------------------
+# ---- what the platform says ------------------------------------------------------------------------------------------
 class Witness(threading.Thread):
     """Reads the event stream beside the platform: how invocations ended, and the closed windows of the trainings."""
 
@@ -171,7 +179,7 @@ class Witness(threading.Thread):
         return [window for window in self.windows.get(job, {}).values() if begin <= window.start and window.end <= end]
 
 
-# ---- the platform ------------------------------------------------------------------------------------------------------------------------
+# ---- the platform ----------------------------------------------------------------------------------------------------
 def one_core_partitions() -> list[local.Partition]:
     """One for each core that this process may use."""
     cores = sorted(os.sched_getaffinity(0))
@@ -182,8 +190,8 @@ class Rig:
     """
     A platform in a temporary home, with functions and trainings, for one ``with``.
 
-    ``preset``: size of the functions; ``environment``: settings of the platform's processes, beyond those of every rig. Raises
-    RuntimeError where something does not come up.
+    ``preset``: size of the functions; ``environment``: settings of the platform's processes, beyond those of every rig.
+    Raises RuntimeError where something does not come up.
     """
 
     def __init__(
@@ -207,7 +215,9 @@ class Rig:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         self._before = dict(os.environ)
-        os.environ.update({"SMORE_API__PORT": str(self.port), "SMORE_WORKER__PROBE_SHARE": f"{PROBE_SHARE:g}", **self._environment})
+        os.environ.update(
+            {"SMORE_API__PORT": str(self.port), "SMORE_WORKER__PROBE_SHARE": f"{PROBE_SHARE:g}", **self._environment}
+        )
         cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
         try:
             self.end = local.up(self.home, config=Settings(platform_cores=cores), partitions=self._partitions)
@@ -221,7 +231,9 @@ class Rig:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self.stop_training()
             self.witness.stop()
@@ -253,8 +265,8 @@ class Rig:
         """
         Functions deployed and serving, the degradation table published (where ``table``), and nothing learned any more.
 
-        ``here``: the table must hold for these GPU instances; RuntimeError where it does not. Without ``table`` there is none: nothing
-        is learned from the start.
+        ``here``: the table must hold for these GPU instances; RuntimeError where it does not. Without ``table`` there
+        is none: nothing is learned from the start.
         """
         if not table:
             local.stop(self.home, "learn")
@@ -275,7 +287,10 @@ class Rig:
         known = {(place.device, place.sharing_mode) for place in current.places} if current is not None else set()
         for gpu in self.client.gpus():
             if (gpu.device, gpu.sharing_mode) not in known:
-                raise RuntimeError(f"the degradation table does not hold for {gpu.device} ({gpu.sharing_mode}): no rows of it in ml/data")
+                raise RuntimeError(
+                    f"the degradation table does not hold for {gpu.device} ({gpu.sharing_mode}): no rows of it in"
+                    " ml/data"
+                )
 
     def _deploy(self, one: Served) -> object:
         document = self.document(one)
@@ -308,26 +323,48 @@ class Rig:
         for tensor in self.document(one)["spec"]["inputs"]:
             shape = [1, *(size if size > 0 else 1 for size in tensor["shape"][1:])]
             floats = tensor["datatype"].startswith("FP")
-            inputs[tensor["name"]] = (np.round(rng.normal(scale=0.1, size=shape), 3) if floats else rng.integers(1, 2, size=shape)).tolist()
+            inputs[tensor["name"]] = (
+                np.round(rng.normal(scale=0.1, size=shape), 3) if floats else rng.integers(1, 2, size=shape)
+            ).tolist()
         body: dict[str, Any] = {"input": inputs}
         if deadline_s is not None:
             body["deadline_ms"] = deadline_s * 1e3
         return load.request_bytes(
-            host=f"127.0.0.1:{self.port}", path=f"/v1/functions/{one.model}/invocations", body=json.dumps(body).encode(),
+            host=f"127.0.0.1:{self.port}",
+            path=f"/v1/functions/{one.model}/invocations",
+            body=json.dumps(body).encode(),
             headers={"Authorization": f"Bearer {self.client.key}"},
-        )  # fmt: skip
+        )
 
-    def drive(self, seconds: float, *, rate: float | None = None, connections: int = 1, seed: int = 0, only: Served | None = None) -> Sent:
+    def drive(
+        self,
+        seconds: float,
+        *,
+        rate: float | None = None,
+        connections: int = 1,
+        seed: int = 0,
+        only: Served | None = None,
+    ) -> Sent:
         """Load it; ``only``: one function, and with time enough for anything."""
-        requests = [self.request(one) for one in self.functions] if only is None else [self.request(only, deadline_s=20.0)]
+        requests = (
+            [self.request(one) for one in self.functions] if only is None else [self.request(only, deadline_s=20.0)]
+        )
         return drive(
-            Load(host="127.0.0.1", port=self.port, requests=requests, seconds=seconds, rate=rate, connections=connections, seed=seed)
+            Load(
+                host="127.0.0.1",
+                port=self.port,
+                requests=requests,
+                seconds=seconds,
+                rate=rate,
+                connections=connections,
+                seed=seed,
+            )
         )
 
     def solo(self) -> dict[str, float]:
         """
-        Seconds that one warm invocation of each function takes on a GPU instance: the median of the workers' run times; ``hop_s``, what an
-        answer takes beyond its run.
+        Seconds that one warm invocation of each function takes on a GPU instance: the median of the workers' run times;
+        ``hop_s``, what an answer takes beyond its run.
 
         Also leaves every function warm on every GPU instance.
         """
@@ -348,7 +385,9 @@ class Rig:
         return found
 
     def calibration(self, solo: Mapping[str, float], looks: Sequence["Point"]) -> Calibration:
-        """What the simulator is told of the devices at hand, the leader's degradation table with it. After :meth:`solo`."""
+        """
+        What the simulator is told of the devices at hand, the leader's degradation table with it. After :meth:`solo`.
+        """
         gpu = self.client.gpus()[0]
         current = Tables(self.redis, self.prefix).current()
         table = ArrayTable(current) if current is not None else None
@@ -371,7 +410,8 @@ class Rig:
     def _warm(self, name: str) -> bool:
         """Everywhere."""
         return all(
-            any(warm.function.rpartition("/")[2] == name and warm.state != "loading" for warm in gpu.warm) for gpu in self.client.gpus()
+            any(warm.function.rpartition("/")[2] == name and warm.state != "loading" for warm in gpu.warm)
+            for gpu in self.client.gpus()
         )
 
     def scheduled(self, one: Served) -> bytes:
@@ -384,17 +424,32 @@ class Rig:
         return drive(Load(host="127.0.0.1", port=self.port, requests=requests, seconds=seconds, schedule=schedule))
 
     def train(self, trainings: Sequence[Trained], *, budget: float | None, lasting_s: float) -> None:
-        """Start one on each of the first GPU instances and wait until the control has a reference: a closed window of each."""
+        """
+        Start one on each of the first GPU instances and wait until the control has a reference: a closed window of
+        each.
+        """
         device = "cpu" if self._partitions[0].kind == "cpu" else "cuda"
         for training, partition in zip(trainings, self._partitions, strict=False):
             name = f"train-{training.model}"
             if name in self.jobs:
                 name += f"-{partition.gpu}"
             argv = [
-                "zoo.train", "--model", training.model, "--preset", training.preset, "--batch", str(training.batch), "--device", device,
-                "--seconds", f"{lasting_s:.0f}", *([] if training.input_wait is None else ["--input-wait", training.input_wait]),
-            ]  # fmt: skip
-            self.jobs[name] = self.client.start_job(name, argv, [partition.gpu], workload=training.workload, budget=budget).id
+                "zoo.train",
+                "--model",
+                training.model,
+                "--preset",
+                training.preset,
+                "--batch",
+                str(training.batch),
+                "--device",
+                device,
+                "--seconds",
+                f"{lasting_s:.0f}",
+                *([] if training.input_wait is None else ["--input-wait", training.input_wait]),
+            ]
+            self.jobs[name] = self.client.start_job(
+                name, argv, [partition.gpu], workload=training.workload, budget=budget
+            ).id
         for name, job in self.jobs.items():
             self.patiently(f"the first closed window of {name}", partial(self.witness.windows.get, job))
 
@@ -418,7 +473,10 @@ class Rig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A load that was driven: what its client has, from when on that counts (epoch seconds), and the trainings' closed windows."""
+    """
+    A load that was driven: what its client has, from when on that counts (epoch seconds), and the trainings' closed
+    windows.
+    """
 
     begin: float
     sent: Sent
@@ -427,10 +485,10 @@ class Turn:
 
 def turn(
     rig: Rig, *, seconds: float, rate: float | None = None, connections: int = 1, seed: int = 0, losses: bool = True
-) -> Turn:  # fmt: skip
+) -> Turn:
     """
-    Load it; the client's warm-up is not counted. Without ``losses`` nobody waits for closed windows. Raises RuntimeError where a training
-    has ended meanwhile.
+    Load it; the client's warm-up is not counted. Without ``losses`` nobody waits for closed windows. Raises
+    RuntimeError where a training has ended meanwhile.
     """
     sent = rig.drive(WARMUP_S + seconds, rate=rate, connections=connections, seed=seed)
     begin = float(sent.due[0]) + WARMUP_S if len(sent.due) else time.time()
@@ -460,8 +518,10 @@ def measure(
 
 def by_turns(
     rig: Rig, solo: Mapping[str, float], rates: Sequence[float], *, seconds: float, repeats: int, seed: int
-) -> list[Point]:  # fmt: skip
-    """A point for each rate. Each has its turn ``repeats`` times, so that what changes with time falls on all of them."""
+) -> list[Point]:
+    """
+    A point for each rate. Each has its turn ``repeats`` times, so that what changes with time falls on all of them.
+    """
     driven: list[list[Turn]] = [[] for _ in rates]
     for again in range(repeats):
         for number, rate in enumerate(rates):
@@ -488,7 +548,9 @@ def summed(rig: Rig, solo: Mapping[str, float], turns: Sequence[Turn], *, second
     alone = np.array([solo[one.model] for one in rig.functions])
     met = (status == 200) & (latency <= deadlines[function])
     refused = status == 429
-    ended = [one for one in rig.witness.settled if any(begin <= one.arrival_us / 1e6 < begin + seconds for begin in begins)]
+    ended = [
+        one for one in rig.witness.settled if any(begin <= one.arrival_us / 1e6 < begin + seconds for begin in begins)
+    ]
     runs = {
         (one.started_us, one.gpu, execution.pid): execution
         for one in ended
@@ -532,18 +594,22 @@ def summed(rig: Rig, solo: Mapping[str, float], turns: Sequence[Turn], *, second
     )
 
 
-def enough_windows(rig: Rig, first: tuple[float, float], go_on: Callable[[float], None], at_most: int) -> dict[str, list[Window]]:
+def enough_windows(
+    rig: Rig, first: tuple[float, float], go_on: Callable[[float], None], at_most: int
+) -> dict[str, list[Window]]:
     """
     The closed windows of each training within ``first`` (epoch seconds).
 
-    Where they are too few for an estimate, the load is told to ``go_on`` for half as long again, ``at_most`` so many times; that counts
-    for nothing else.
+    Where they are too few for an estimate, the load is told to ``go_on`` for half as long again, ``at_most`` so many
+    times; that counts for nothing else.
     """
     spans = [first]
     while True:
         # The last windows are finished a while after what they look at.
         time.sleep(3.0)
-        found = {name: [one for span in spans for one in rig.witness.within(job, *span)] for name, job in rig.jobs.items()}
+        found = {
+            name: [one for span in spans for one in rig.witness.within(job, *span)] for name, job in rig.jobs.items()
+        }
         if len(spans) > at_most or all(len(windows) >= LEAST_WINDOWS for windows in found.values()):
             return found
         began, more = time.time(), (first[1] - first[0]) / 2
@@ -554,13 +620,16 @@ def enough_windows(rig: Rig, first: tuple[float, float], go_on: Callable[[float]
 def shown(point: Point) -> str:
     """A point in a line."""
     losses = ", ".join(f"{name} {_lost(loss, point.windows[name])}" for name, loss in point.losses.items())
-    functions = ", ".join(f"{name} {one['met']}/{one['admitted']}+{one['refused']}" for name, one in point.functions.items())
+    functions = ", ".join(
+        f"{name} {one['met']}/{one['admitted']}+{one['refused']}" for name, one in point.functions.items()
+    )
     dsr = point.met / point.admitted if point.admitted else math.nan
     platform = point.met_platform / point.ended_platform if point.ended_platform else math.nan
     return (
-        f"  {point.rate:7.1f}/s  admitted {point.admitted:5d}  refused {point.refused:5d}  dsr {dsr:.3f} (platform {platform:.3f})"
-        f"  goodput {point.goodput.value:6.1f}/s  harvest {point.harvest.value:.3f}  busy {point.busy:.3f}  batch {point.batch:.1f}"
-        f"  p50 {point.p50_ms:.0f} p95 {point.p95_ms:.0f} ms  {dict(point.statuses)}  {functions}  {losses}"
+        f"  {point.rate:7.1f}/s  admitted {point.admitted:5d}  refused {point.refused:5d}  dsr {dsr:.3f} (platform"
+        f" {platform:.3f})  goodput {point.goodput.value:6.1f}/s  harvest {point.harvest.value:.3f}  busy"
+        f" {point.busy:.3f}  batch {point.batch:.1f}  p50 {point.p50_ms:.0f} p95 {point.p95_ms:.0f} ms "
+        f" {dict(point.statuses)}  {functions}  {losses}"
     )
 
 
@@ -568,7 +637,7 @@ def _lost(loss: Loss | None, windows: int) -> str:
     return f"? ({windows})" if loss is None else f"{loss.mean:+.3f} ({loss.low:+.3f}..{loss.high:+.3f}, {windows})"
 
 
-# ---- all of it ---------------------------------------------------------------------------------------------------------------------------
+# ---- all of it -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     seconds: float
@@ -690,7 +759,10 @@ def figures(policy: Sequence[Point], fixed: Sequence[Point], reference: float, b
 
 
 def affordable(fixed: Sequence[Point], budget: float) -> float | None:
-    """Harvest, seconds a second, at which the trainings' mean loss is the budget by a line through nothing; None without a loss."""
+    """
+    Harvest, seconds a second, at which the trainings' mean loss is the budget by a line through nothing; None without a
+    loss.
+    """
     pairs = [
         (point.harvest.value, statistics.fmean(loss.mean for loss in point.losses.values() if loss is not None))
         for point in fixed
@@ -708,7 +780,9 @@ def row(point: Point) -> dict[str, object]:
             return {str(name): plain(one) for name, one in value.items()}
         return (report.rounded(value) if math.isfinite(value) else None) if isinstance(value, float) else value
 
-    return cast("dict[str, object]", plain({name: value for name, value in asdict(point).items() if name != "arrivals"}))
+    return cast(
+        "dict[str, object]", plain({name: value for name, value in asdict(point).items() if name != "arrivals"})
+    )
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -716,12 +790,20 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.overload", description="Five times more than fits; see the module's docstring.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.overload", description="Five times more than fits; see the module's docstring."
+    )
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each point; where a loss needs more, the load goes on for it")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of each point; where a loss needs more, the load goes on for it"
+    )
     parser.add_argument("--budget", type=float, default=DEFAULT_BUDGET, help="of each training, a fraction")
-    parser.add_argument("--reference", type=float, help="requests per second that are taken for the capacity (default: measured)")
-    parser.add_argument("--multiples", type=_numbers, default=MULTIPLES, help="of it under the policy, the overload last")
+    parser.add_argument(
+        "--reference", type=float, help="requests per second that are taken for the capacity (default: measured)"
+    )
+    parser.add_argument(
+        "--multiples", type=_numbers, default=MULTIPLES, help="of it under the policy, the overload last"
+    )
     parser.add_argument("--fixed", type=_numbers, default=FIXED, help="of it without the budget rule")
     parser.add_argument("--refined", type=int, default=REFINED, help="further fixed rates, by bisection")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="turns of each rate, one after another")
@@ -740,9 +822,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # A terminated run still ends the processes that it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options = Options(
-        seconds=asked.seconds, budget=asked.budget, reference=asked.reference, multiples=asked.multiples, fixed=asked.fixed,
-        refined=asked.refined, repeats=asked.repeats, seed=asked.seed,
-    )  # fmt: skip
+        seconds=asked.seconds,
+        budget=asked.budget,
+        reference=asked.reference,
+        multiples=asked.multiples,
+        fixed=asked.fixed,
+        refined=asked.refined,
+        repeats=asked.repeats,
+        seed=asked.seed,
+    )
     found, extra = run(options)
     if asked.json:
         report.emit("bench.overload", found, **extra)

@@ -1,11 +1,14 @@
 """
-The points of ``bench.overload`` under the policy once more, in the simulator: the same arrivals, functions, deadlines and trainings.
+The points of ``bench.overload`` under the policy once more, in the simulator: the same arrivals, functions, deadlines
+and trainings.
 
-The world is the preset ``overload`` (gate, closed windows, truth fitted to measured rows) with calibration's times alone, hop and drag put
-in and the degradation table that the leader had (``research/compare/live.py``). Nothing is fitted to the points it is held against.
+The world is the preset ``overload`` (gate, closed windows, truth fitted to measured rows) with calibration's times
+alone, hop and drag put in and the degradation table that the leader had (``research/compare/live.py``). Nothing is
+fitted to the points it is held against.
 
-What both sides mean: ``refused`` by the gate, over submitted; ``met`` over let in; ``goodput`` met per second; ``harvest``: the seconds
-alone of what was met, per second; ``loss``: added iteration time with the gate open over that with it closed, mean of the trainings.
+What both sides mean: ``refused`` by the gate, over submitted; ``met`` over let in; ``goodput`` met per second;
+``harvest``: the seconds alone of what was met, per second; ``loss``: added iteration time with the gate open over that
+with it closed, mean of the trainings.
 """
 
 import math
@@ -47,12 +50,18 @@ def replay(points: Sequence["Point"], found: Calibration) -> list[dict[str, floa
 
 def _simulated(
     world: World, point: "Point", due: NDArray[np.float64], function: NDArray[np.int64], found: Calibration
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     names = list(found.deadline_s)
     trace = Trace(
-        name=f"{point.rate:.1f}/s", functions=tuple(names), duration_s=float(due.max()) + 0.1, arrival_s=due, function=function,
-        rows=np.zeros(len(due), np.int64), factor=np.full(len(due), np.nan), deadline_s=np.array(list(found.deadline_s.values()))[function],
-    )  # fmt: skip
+        name=f"{point.rate:.1f}/s",
+        functions=tuple(names),
+        duration_s=float(due.max()) + 0.1,
+        arrival_s=due,
+        function=function,
+        rows=np.zeros(len(due), np.int64),
+        factor=np.full(len(due), np.nan),
+        deadline_s=np.array(list(found.deadline_s.values()))[function],
+    )
     result = simulate(world, trace, policies.factory(POLICY), seed=0, table=found.table, name=POLICY)
     counted = result.arrival_s >= due.max() - point.seconds
     met = counted & (result.status == SUCCEEDED) & (result.end_s <= result.deadline_s)
@@ -81,11 +90,15 @@ def measured(point: "Point") -> dict[str, float]:
 
 
 def figures(points: Sequence["Point"], simulated: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """``replay_error.<figure>``, ``replay_spearman.<figure>`` over the points where it was measured, and ``replay_drag``."""
+    """
+    ``replay_error.<figure>``, ``replay_spearman.<figure>`` over the points where it was measured, and ``replay_drag``.
+    """
     ours = [measured(point) for point in points]
     found = {"replay_drag": simulated[0]["drag"]}
     for name in SHARED:
-        pairs = [(one[name], other[name]) for one, other in zip(ours, simulated, strict=True) if math.isfinite(one[name])]
+        pairs = [
+            (one[name], other[name]) for one, other in zip(ours, simulated, strict=True) if math.isfinite(one[name])
+        ]
         if not pairs:
             continue
         found[f"replay_error.{name}"] = fmean(abs(one - other) for one, other in pairs)

@@ -1,13 +1,16 @@
 """
-The naive peer: FastAPI in front of Celery with its defaults, the way most put a model behind a queue. Frozen: do not tune it.
+The naive peer: FastAPI in front of Celery with its defaults, the way most put a model behind a queue. Frozen: do not
+tune it.
 
-Published figures: the project's issue, "naive FastAPI + Celery" (2 cores, shared with the load generator):
-echo p50 2.76 ms at c=1, 640 requests/s at c=64, 2810 CPU microseconds per request at c=16 (all its processes, Redis included).
-``off_by`` says how far ours are from them; more than 1.6 times is ``far``: then the machine or the set-up is another one.
+Published figures: the project's issue, "naive FastAPI + Celery" (2 cores, shared with the load generator): echo p50
+2.76 ms at c=1, 640 requests/s at c=64, 2810 CPU microseconds per request at c=16 (all its processes, Redis included).
+``off_by`` says how far ours are from them; more than 1.6 times is ``far``: then the machine or the set-up is another
+one.
 
-One uvicorn with one worker; the endpoint waits on ``run_in_executor(None, lambda: task.delay(body).get())`` (default executor);
-one Celery worker, pool prefork, one child; Redis as broker and result backend, a server of its own with Redis' defaults; hiredis
-installed. Weights are built in the worker at the first call. Access logs are off, which favours the peer.
+One uvicorn with one worker; the endpoint waits on ``run_in_executor(None, lambda: task.delay(body).get())`` (default
+executor); one Celery worker, pool prefork, one child; Redis as broker and result backend, a server of its own with
+Redis' defaults; hiredis installed. Weights are built in the worker at the first call. Access logs are off, which
+favours the peer.
 """
 
 import asyncio
@@ -37,8 +40,8 @@ if TYPE_CHECKING:
 PUBLISHED = {"p50_ms": 2.76, "rps_c64": 640.0, "cpu_us_c16": 2810.0}
 FAR = 1.6
 
-#: For every process of a comparison, on both sides: one core for each process's arithmetic, and glibc's heap trimming off, which
-#: otherwise doubles the time of some networks in some processes and makes a comparison a lottery.
+#: For every process of a comparison, on both sides: one core for each process's arithmetic, and glibc's heap trimming
+#: off, which otherwise doubles the time of some networks in some processes and makes a comparison a lottery.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MALLOC_MMAP_THRESHOLD_": "268435456",
@@ -106,7 +109,9 @@ def free_port() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A running peer. ``pids``: the roots of its process trees (Redis, Celery, uvicorn). ``port``: HTTP on 127.0.0.1."""
+    """
+    A running peer. ``pids``: the roots of its process trees (Redis, Celery, uvicorn). ``port``: HTTP on 127.0.0.1.
+    """
 
     pids: tuple[int, ...]
     port: int
@@ -118,7 +123,8 @@ def start(redis_url: str | None = None) -> Peer:
     """
     Start the peer and wait until it answers an echo.
 
-    ``redis_url``: None starts a Redis of its own. ``RuntimeError`` with the end of its log when a process ends or 30 s pass.
+    ``redis_url``: None starts a Redis of its own. ``RuntimeError`` with the end of its log when a process ends or 30 s
+    pass.
     """
     directory = tempfile.TemporaryDirectory(prefix="smore-bench-naive-")
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(report.ROOT)}
@@ -145,9 +151,19 @@ def start(redis_url: str | None = None) -> Peer:
             spawn("redis", redis_server(), "--bind", "127.0.0.1", "--port", str(redis_port))
         environment[_URL_VARIABLE] = redis_url
         spawn("celery", sys.executable, "-m", "celery", "-A", "bench.peers.naive", "worker", "--concurrency", "1")
-        web = ("--factory", "bench.peers.naive:gateway", "--port", str(port), "--no-access-log", "--log-level", "warning")
+        web = (
+            "--factory",
+            "bench.peers.naive:gateway",
+            "--port",
+            str(port),
+            "--no-access-log",
+            "--log-level",
+            "warning",
+        )
         spawn("uvicorn", sys.executable, "-m", "uvicorn", *web)
-        peer = Peer(pids=tuple(process.pid for process in processes), port=port, processes=tuple(processes), directory=directory)
+        peer = Peer(
+            pids=tuple(process.pid for process in processes), port=port, processes=tuple(processes), directory=directory
+        )
         _wait(peer)
     except BaseException:
         _end(processes)
@@ -178,12 +194,16 @@ def _wait(peer: Peer) -> None:
                 return
         except OSError:
             time.sleep(0.02)
-    logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(Path(peer.directory.name).glob("*.log")))
+    logs = "\n".join(
+        path.read_text(errors="replace")[-2000:] for path in sorted(Path(peer.directory.name).glob("*.log"))
+    )
     raise RuntimeError(f"the naive peer did not start:\n{logs}")
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Clients before Redis, which was started first: a worker that lost its broker would wait for it instead of ending."""
+    """
+    Clients before Redis, which was started first: a worker that lost its broker would wait for it instead of ending.
+    """
     for process in reversed(processes):
         process.terminate()
         try:
@@ -201,7 +221,9 @@ def stop(peer: Peer) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """Our figure beside the published one: ``ratio`` = ours / published, ``far`` = off by more than ``FAR``, either way."""
+    """
+    Our figure beside the published one: ``ratio`` = ours / published, ``far`` = off by more than ``FAR``, either way.
+    """
 
     ours: float
     published: float

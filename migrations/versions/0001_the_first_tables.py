@@ -179,7 +179,9 @@ def upgrade() -> None:
         sa.Column("log", sa.Text(), server_default="", nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.func.now(), nullable=False),
         sa.Column("settled_at", sa.DateTime(timezone=True)),
-        sa.ForeignKeyConstraint(["project", "function"], ["functions.project", "functions.name"], name="fk_revisions_functions"),
+        sa.ForeignKeyConstraint(
+            ["project", "function"], ["functions.project", "functions.name"], name="fk_revisions_functions"
+        ),
         sa.PrimaryKeyConstraint("project", "function", "number", name="pk_revisions"),
     )
 

@@ -32,7 +32,9 @@ def upgrade() -> None:
         sa.Column("artifact", sa.LargeBinary()),
         sa.PrimaryKeyConstraint("version", name="pk_predictors"),
     )
-    op.create_index("ix_predictors_champion", "predictors", ["state"], unique=True, postgresql_where=sa.text("state = 'champion'"))
+    op.create_index(
+        "ix_predictors_champion", "predictors", ["state"], unique=True, postgresql_where=sa.text("state = 'champion'")
+    )
 
 
 def downgrade() -> None:

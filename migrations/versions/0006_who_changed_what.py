@@ -17,7 +17,9 @@ $$
 
 
 def upgrade() -> None:
-    op.add_column("projects", sa.Column("limits", postgresql.JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False))
+    op.add_column(
+        "projects", sa.Column("limits", postgresql.JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False)
+    )
     op.create_table(
         "audit",
         sa.Column("id", sa.BigInteger(), sa.Identity(), nullable=False),
@@ -33,9 +35,15 @@ def upgrade() -> None:
     )
     op.create_index("ix_audit_project_id", "audit", ["project", "id"])
     op.execute(REFUSE)
-    # For each row and for TRUNCATE, which looks at no row. Who owns the table can drop a trigger: this stops mistakes and stolen queries.
-    op.execute("CREATE TRIGGER audit_rows BEFORE UPDATE OR DELETE ON audit FOR EACH ROW EXECUTE FUNCTION audit_is_append_only()")
-    op.execute("CREATE TRIGGER audit_whole BEFORE TRUNCATE ON audit FOR EACH STATEMENT EXECUTE FUNCTION audit_is_append_only()")
+    # For each row and for TRUNCATE, which looks at no row. Who owns the table can drop a trigger: this stops mistakes
+    # and stolen queries.
+    op.execute(
+        "CREATE TRIGGER audit_rows BEFORE UPDATE OR DELETE ON audit FOR EACH ROW EXECUTE FUNCTION"
+        " audit_is_append_only()"
+    )
+    op.execute(
+        "CREATE TRIGGER audit_whole BEFORE TRUNCATE ON audit FOR EACH STATEMENT EXECUTE FUNCTION audit_is_append_only()"
+    )
 
 
 def downgrade() -> None:

@@ -73,7 +73,10 @@ def upgrade() -> None:
         sa.Column("gpu", sa.Text(), nullable=False),
         *(sa.Column(name, sa.Integer(), nullable=False) for name in ("succeeded", "failed", "met", "ran", "cold")),
         sa.Column("rows", sa.BigInteger(), nullable=False),
-        *(sa.Column(name, sa.Double(), nullable=False) for name in ("total_s", "failed_s", "wait_s", "run_s", "load_s", "worst_s")),
+        *(
+            sa.Column(name, sa.Double(), nullable=False)
+            for name in ("total_s", "failed_s", "wait_s", "run_s", "load_s", "worst_s")
+        ),
         sa.PrimaryKeyConstraint("minute", "project", "function", "revision", "gpu", name="pk_function_minutes"),
     )
     op.create_table(
@@ -83,7 +86,10 @@ def upgrade() -> None:
         sa.Column("revision", sa.Integer(), nullable=False),
         sa.Column("batch_rows", sa.Integer(), nullable=False),
         *(sa.Column(name, sa.BigInteger(), nullable=False) for name in ("succeeded", "failed", "rows")),
-        *(sa.Column(name, sa.Double(), nullable=False) for name in ("total_s", "failed_s", "wait_s", "run_s", "batches", "batch_s")),
+        *(
+            sa.Column(name, sa.Double(), nullable=False)
+            for name in ("total_s", "failed_s", "wait_s", "run_s", "batches", "batch_s")
+        ),
         sa.Column("last_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("project", "function", "revision", "batch_rows", name="pk_function_totals"),
     )
@@ -114,10 +120,18 @@ def upgrade() -> None:
     op.create_index("ix_invocations_project_id", "invocations", ["project", "id"])
     rare = sa.text("state <> 'succeeded'")
     op.create_index("ix_invocations_unsuccessful", "invocations", ["project", "state", "id"], postgresql_where=rare)
-    op.create_index("ix_invocations_unsuccessful_function", "invocations", ["project", "function", "state", "id"], postgresql_where=rare)
+    op.create_index(
+        "ix_invocations_unsuccessful_function",
+        "invocations",
+        ["project", "function", "state", "id"],
+        postgresql_where=rare,
+    )
     op.create_index("ix_executions_finished_at", "executions", ["finished_at"])
     for table in BIG:
-        op.execute(f"ALTER TABLE {table} SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.02)")
+        op.execute(
+            f"ALTER TABLE {table} SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor ="
+            " 0.02)"
+        )
 
 
 def downgrade() -> None:

@@ -35,11 +35,15 @@ def invocations(path: Path, key: str = "HashFunction") -> Invocations:
         names.append(row[key])
         counts.append([read_number(path, line, minute, row[minute]) for minute in minutes])
     return Invocations(
-        names=tuple(names), counts=np.array(counts, float).reshape(len(names), len(minutes)),
+        names=tuple(names),
+        counts=np.array(counts, float).reshape(len(names), len(minutes)),
         minutes=np.array([int(minute) for minute in minutes], np.int64),
-    )  # fmt: skip
+    )
 
 
 def by_function(path: Path, field: str) -> dict[str, float]:
     """One number of each function (``HashFunction``) of a file of run times or memory."""
-    return {row["HashFunction"]: read_number(path, line, field, row[field]) for line, row in read_rows(path, ("HashFunction", field))}
+    return {
+        row["HashFunction"]: read_number(path, line, field, row[field])
+        for line, row in read_rows(path, ("HashFunction", field))
+    }

@@ -1,5 +1,6 @@
 """
-Who foresees a function: the forecaster by which it would have cost least in a rolling backtest, or nobody but its own gaps.
+Who foresees a function: the forecaster by which it would have cost least in a rolling backtest, or nobody but its own
+gaps.
 
 One rule for the live platform (``ml/forecast/foresight.py``) and for the evaluation (``research/prewarm/cases.py``).
 What a forecaster would have cost is a judge's word; the platform's replays its own rule behind the forecasts
@@ -23,7 +24,8 @@ Ahead = tuple[Floats, Floats]
 
 #: How much less a forecaster must cost than the gaps alone, as a share.
 BETTER: Final = 0.02
-#: Requests a minute, on average, beyond which no forecaster is tried: what a second brings is nothing that a minute's number says.
+#: Requests a minute, on average, beyond which no forecaster is tried: what a second brings is nothing that a minute's
+#: number says.
 DENSEST: Final = 30.0
 
 
@@ -31,13 +33,18 @@ class Judge(Protocol):
     """A backtest, rolling: each minute is decided by what was forecast for it from earlier ones."""
 
     def __call__(self, ahead: Ahead | None, only: Bools) -> Floats:
-        """[F]: what going by these forecasts (None: by the gaps alone) would have cost each function of ``only`` [F]."""
+        """
+        [F]: what going by these forecasts (None: by the gaps alone) would have cost each function of ``only`` [F].
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Choice:
-    """``sources`` [F]: a forecaster's name or ``gaps``. ``costs`` [F] of the gaps alone and of what was chosen, as the judge counts."""
+    """
+    ``sources`` [F]: a forecaster's name or ``gaps``. ``costs`` [F] of the gaps alone and of what was chosen, as the
+    judge counts.
+    """
 
     sources: list[str]
     alone: Floats

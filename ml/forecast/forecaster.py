@@ -1,8 +1,9 @@
 """
 What every forecaster is, and those that need no training but counting.
 
-Counts are [F, T]: requests of F functions in T minutes; NaN: nobody counted. A forecaster is fitted on a span, then told one minute after
-the other, and asked for the minutes that follow. Its bytes hold all of it: what it learned and where it stands.
+Counts are [F, T]: requests of F functions in T minutes; NaN: nobody counted. A forecaster is fitted on a span, then
+told one minute after the other, and asked for the minutes that follow. Its bytes hold all of it: what it learned and
+where it stands.
 """
 
 import io
@@ -36,7 +37,10 @@ class Forecaster(Protocol):
         ...
 
     def forecast(self, horizon: int = 1) -> tuple[Floats, Floats]:
-        """``mean`` and ``any`` [F, horizon] of the next minutes, see ``scheduler.policy.prewarm.window.Forecast``; NaN: not known."""
+        """
+        ``mean`` and ``any`` [F, horizon] of the next minutes, see ``scheduler.policy.prewarm.window.Forecast``; NaN:
+        not known.
+        """
         ...
 
     def dumps(self) -> bytes: ...
@@ -91,8 +95,8 @@ def chance(mean: Floats) -> Floats:
 
 class Seasonal:
     """
-    Seasonal-naive: what came a period ago. The period of each function is the one of :data:`PERIODS` whose repetition was nearest to what
-    came, by the mean absolute difference over the span of the fit (``period``: the same for all).
+    Seasonal-naive: what came a period ago. The period of each function is the one of :data:`PERIODS` whose repetition
+    was nearest to what came, by the mean absolute difference over the span of the fit (``period``: the same for all).
     """
 
     name: ClassVar[str] = "seasonal-naive"
@@ -143,10 +147,12 @@ class Seasonal:
 
 class Renewal:
     """
-    By how long ago the last minute with a request was: the share of the function's gaps of that length or longer that ended then.
+    By how long ago the last minute with a request was: the share of the function's gaps of that length or longer that
+    ended then.
 
-    A gap is counted in whole minutes between minutes with requests, so that what comes on the clock is met to the minute. ``prior`` gaps
-    with a hazard of ``tail`` / age stand for what is not known; a gap also counts a little (``spill``) for the minutes beside it.
+    A gap is counted in whole minutes between minutes with requests, so that what comes on the clock is met to the
+    minute. ``prior`` gaps with a hazard of ``tail`` / age stand for what is not known; a gap also counts a little
+    (``spill``) for the minutes beside it.
     """
 
     name: ClassVar[str] = "renewal"
@@ -188,7 +194,9 @@ class Renewal:
         near = self._gaps[rows[:, None], places].astype(float) * np.array([spill, 1 - 2 * spill, spill])
         after = np.cumsum(self._gaps[:, ::-1], axis=1, dtype=np.float64)[:, ::-1]
         at_risk = after[rows, age] + spill * (self._gaps[rows, np.maximum(age - 1, 0)])
-        hazard = (near.sum(axis=1) + prior * np.minimum(1.0, tail / age)) / (np.maximum(at_risk, near.sum(axis=1)) + prior)
+        hazard = (near.sum(axis=1) + prior * np.minimum(1.0, tail / age)) / (
+            np.maximum(at_risk, near.sum(axis=1)) + prior
+        )
         return np.where(self._age < 0, 0.0, np.minimum(hazard, 1.0))
 
     def forecast(self, horizon: int = 1) -> tuple[Floats, Floats]:
@@ -221,11 +229,13 @@ class Renewal:
 
 def rolling(
     forecaster: Forecaster, counts: Floats, begin: int, *, refit_every: int = 0, span: int | None = None
-) -> tuple[Floats, Floats]:  # fmt: skip
+) -> tuple[Floats, Floats]:
     """
-    ``mean`` and ``any`` [F, T] one minute ahead, for the minutes from ``begin`` on, NaN before; each is made with what came earlier alone.
+    ``mean`` and ``any`` [F, T] one minute ahead, for the minutes from ``begin`` on, NaN before; each is made with what
+    came earlier alone.
 
-    ``refit_every``: minutes after which it is fitted anew on the last ``span`` (None: on all that lies behind); 0: never.
+    ``refit_every``: minutes after which it is fitted anew on the last ``span`` (None: on all that lies behind); 0:
+    never.
     """
     functions, length = counts.shape
     mean, any_ = np.full((functions, length), np.nan), np.full((functions, length), np.nan)
@@ -244,17 +254,24 @@ def rolling(
 
 
 def brier(any_: Floats, counts: Floats) -> Floats:
-    """[F]: mean squared difference between the chance of a request and whether there was one; NaN where nothing was forecast."""
+    """
+    [F]: mean squared difference between the chance of a request and whether there was one; NaN where nothing was
+    forecast.
+    """
     came = np.where(np.isnan(counts), np.nan, counts > 0)
     squares = (any_ - came) ** 2
     known = np.isfinite(squares)
-    return np.asarray(np.where(known.any(axis=1), np.where(known, squares, 0).sum(axis=1) / np.maximum(1, known.sum(axis=1)), math.nan))
+    return np.asarray(
+        np.where(
+            known.any(axis=1), np.where(known, squares, 0).sum(axis=1) / np.maximum(1, known.sum(axis=1)), math.nan
+        )
+    )
 
 
 def mase(mean: Floats, counts: Floats, begin: int) -> Floats:
     """
-    [F]: mean absolute error of the minutes from ``begin`` on, over that of "as in the minute before" in the minutes before them (Hyndman
-    and Koehler, 2006); NaN where nothing changed there.
+    [F]: mean absolute error of the minutes from ``begin`` on, over that of "as in the minute before" in the minutes
+    before them (Hyndman and Koehler, 2006); NaN where nothing changed there.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         wrong = np.nanmean(np.abs(mean[:, begin:] - counts[:, begin:]), axis=1)

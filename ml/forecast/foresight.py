@@ -35,13 +35,16 @@ class Craft(Protocol):
 
     def fit(self, functions: Sequence[str], counts: Floats, paper: Sequence[int], before: bytes | None) -> bytes:
         """
-        A fitted forecaster of ``counts`` [F, T], arrivals per minute, NaN where nobody counted; rows ``paper`` want LS-LSTM. ``before``:
-        what the last fit gave, of whatever functions there were.
+        A fitted forecaster of ``counts`` [F, T], arrivals per minute, NaN where nobody counted; rows ``paper`` want
+        LS-LSTM. ``before``: what the last fit gave, of whatever functions there were.
         """
         ...
 
     def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
-        """(mean [F, H], chance of any [F, H], sources [F]) of the minutes after ``since`` [F, K], which came after the fit."""
+        """
+        (mean [F, H], chance of any [F, H], sources [F]) of the minutes after ``since`` [F, K], which came after the
+        fit.
+        """
         ...
 
 
@@ -51,9 +54,10 @@ Judging = Callable[[Sequence[str], Floats, int], Judge]
 
 class Best:
     """
-    For each function the forecaster that would have cost least in a rolling backtest over the last fifth of what was counted
-    (``ml/forecast/choice.py``): a season, or the gaps between minutes with requests; or neither, then the rule goes by the gaps between
-    requests itself and is told so (``hold.OWN``). LS-LSTM has no choice; it goes on from the weights of the fit before.
+    For each function the forecaster that would have cost least in a rolling backtest over the last fifth of what was
+    counted (``ml/forecast/choice.py``): a season, or the gaps between minutes with requests; or neither, then the rule
+    goes by the gaps between requests itself and is told so (``hold.OWN``). LS-LSTM has no choice; it goes on from the
+    weights of the fit before.
     """
 
     def __init__(self, judging: Judging) -> None:
@@ -81,9 +85,12 @@ class Best:
             network.fit(counts[list(paper)])
             lstm = network.dumps()
         parts = _Parts(
-            sources=chosen.sources, paper=list(paper), names=[functions[row] for row in paper], models=[one.dumps() for one in fitted],
+            sources=chosen.sources,
+            paper=list(paper),
+            names=[functions[row] for row in paper],
+            models=[one.dumps() for one in fitted],
             lstm=lstm,
-        )  # fmt: skip
+        )
         return msgspec.msgpack.encode(parts)
 
     def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
@@ -141,9 +148,15 @@ class Foresight:
     """
 
     def __init__(
-        self, door: History, board: Board, knobs: PrewarmSettings, *, craft: Craft, paper: Callable[[], Collection[str]],
+        self,
+        door: History,
+        board: Board,
+        knobs: PrewarmSettings,
+        *,
+        craft: Craft,
+        paper: Callable[[], Collection[str]],
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._door = door
         self._board = board
         self._knobs = knobs
@@ -171,7 +184,9 @@ class Foresight:
             if not rests:
                 # What it was fitted on was taken back.
                 self._board.use(0)
-            return Outcome(result="skipped", reason=f"{most} minutes were counted, {least} are needed.", functions=len(seen))
+            return Outcome(
+                result="skipped", reason=f"{most} minutes were counted, {least} are needed.", functions=len(seen)
+            )
         counts = matrix(past, functions)
         # From the first minute that anybody knows: a backtest over nothing would choose blindly.
         counts = counts[:, np.isfinite(counts).any(axis=0).argmax() :]
@@ -179,13 +194,20 @@ class Foresight:
         paper = [row for row, function in enumerate(functions) if function in wanted]
         model = self._craft.fit(functions, counts, paper, None if newest is None else newest.model)
         manifest = {
-            "functions": functions, "minutes": most, "until": past.from_at + len(past.known) * MINUTE_S, "lesson": lesson,
+            "functions": functions,
+            "minutes": most,
+            "until": past.from_at + len(past.known) * MINUTE_S,
+            "lesson": lesson,
             "imported": {function: len(minutes) for function, minutes in past.imported.items()},
-        }  # fmt: skip
+        }
         version = self._door.store(manifest, model)
         self._board.use(version)
         return Outcome(
-            result="fitted", reason=f"{most} minutes", version=version, functions=len(functions), seconds=time.perf_counter() - began
+            result="fitted",
+            reason=f"{most} minutes",
+            version=version,
+            functions=len(functions),
+            seconds=time.perf_counter() - began,
         )
 
     def forecast(self) -> Outcome:
@@ -199,35 +221,55 @@ class Foresight:
         mean, any_, sources = self._craft.forecast(fitted.model, matrix(past, functions), self._knobs.horizon)
         shape = (len(functions), self._knobs.horizon)
         if mean.shape != shape or any_.shape != shape:
-            return Outcome(result="failed", reason=f"forecasts of shape {mean.shape} and {any_.shape}, {shape} is expected")
+            return Outcome(
+                result="failed", reason=f"forecasts of shape {mean.shape} and {any_.shape}, {shape} is expected"
+            )
         forecasts = Forecasts(
-            version=self._board.version() + 1, model=fitted.version, made_at=now, from_at=past.from_at + len(past.known) * MINUTE_S,
-            horizon=self._knobs.horizon, functions=functions, sources=sources, mean=mean.astype("<f4").tobytes(),
-            any=any_.astype("<f4").tobytes(), lesson=int(fitted.manifest.get("lesson", 0)),
-        )  # fmt: skip
+            version=self._board.version() + 1,
+            model=fitted.version,
+            made_at=now,
+            from_at=past.from_at + len(past.known) * MINUTE_S,
+            horizon=self._knobs.horizon,
+            functions=functions,
+            sources=sources,
+            mean=mean.astype("<f4").tobytes(),
+            any=any_.astype("<f4").tobytes(),
+            lesson=int(fitted.manifest.get("lesson", 0)),
+        )
         self._board.publish(forecasts)
         reason = ", ".join(f"{source} {count}" for source, count in sorted(Counter(sources).items()))
         return Outcome(
-            result="published", reason=reason, version=forecasts.version, functions=len(functions),
+            result="published",
+            reason=reason,
+            version=forecasts.version,
+            functions=len(functions),
             seconds=time.perf_counter() - began,
-        )  # fmt: skip
+        )
 
     def _teach(self, past: Past, lesson: int) -> None:
         """Lay out what the rules of a new leader are taught."""
         skipped = max(0, len(past.known) - TAUGHT_MIN)
         counts: dict[str, list[int]] = {}
         for function in {*past.counts, *past.imported}:
-            # A minute that was imported is none that was counted. In one that was counted in part something may have been seen.
+            # A minute that was imported is none that was counted. In one that was counted in part something may have
+            # been seen.
             minutes = {**past.imported.get(function, {}), **past.counts.get(function, {})}
             counts[function] = [
-                value for minute, count in sorted(minutes.items()) if count and minute >= skipped for value in (minute - skipped, count)
+                value
+                for minute, count in sorted(minutes.items())
+                if count and minute >= skipped
+                for value in (minute - skipped, count)
             ]
         known = [minute - skipped for minute, counted in enumerate(past.known) if counted and minute >= skipped]
-        self._board.put_counts(Counted(from_at=past.from_at + skipped * MINUTE_S, known=known, counts=counts, lesson=lesson))
+        self._board.put_counts(
+            Counted(from_at=past.from_at + skipped * MINUTE_S, known=known, counts=counts, lesson=lesson)
+        )
 
 
 def matrix(past: Past, functions: Sequence[str]) -> Floats:
-    """Arrivals [F, T]: as they were counted, else as they were imported, else NaN, also where somebody counted a part."""
+    """
+    Arrivals [F, T]: as they were counted, else as they were imported, else NaN, also where somebody counted a part.
+    """
     counts = np.zeros((len(functions), len(past.known)))
     for row, function in enumerate(functions):
         for minute, count in past.counts.get(function, {}).items():

@@ -21,8 +21,8 @@ def _models() -> Any:
 
 class Intermittent:
     """
-    TSB (Teunter, Syntetos and Babai, 2011): how much comes when something comes, times how often that is, both smoothed exponentially.
-    ``alpha_d``, ``alpha_p``: the weights of the newest size and of the newest minute.
+    TSB (Teunter, Syntetos and Babai, 2011): how much comes when something comes, times how often that is, both smoothed
+    exponentially. ``alpha_d``, ``alpha_p``: the weights of the newest size and of the newest minute.
     """
 
     name: ClassVar[str] = "intermittent"

@@ -1,8 +1,10 @@
 """
-The forward pass of many small LSTMs, compiled: one function after the other, so that its weights are read from memory once.
+The forward pass of many small LSTMs, compiled: one function after the other, so that its weights are read from memory
+once.
 
-A batched product goes through all functions' weights in each of the minutes of a window (164 MB a minute for 10,000 functions of 32 units)
-and pays for a call per function and minute; here a function's 17 kB stay in the nearest cache for as many minutes as it takes.
+A batched product goes through all functions' weights in each of the minutes of a window (164 MB a minute for 10,000
+functions of 32 units) and pays for a call per function and minute; here a function's 17 kB stay in the nearest cache
+for as many minutes as it takes.
 """
 
 from typing import Any, Final, TypeVar, cast
@@ -17,7 +19,10 @@ _F = TypeVar("_F")
 
 
 def compiled(function: _F) -> _F:
-    """Compiled at the first call in an installation. Sums may be reordered (fastmath): nothing here may be infinite or no number."""
+    """
+    Compiled at the first call in an installation. Sums may be reordered (fastmath): nothing here may be infinite or no
+    number.
+    """
     make: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
     return cast("_F", make(function))
 
@@ -29,23 +34,27 @@ HALF: Final = np.float32(0.5)
 
 @compiled
 def tanh(x: np.float32) -> np.float32:
-    """Lambert's continued fraction, nine terms: within 2e-5 everywhere, and without a call, so that eight are computed at a time."""
+    """
+    Lambert's continued fraction, nine terms: within 2e-5 everywhere, and without a call, so that eight are computed at
+    a time.
+    """
     x = min(max(x, -FAR), FAR)
     y = x * x
     above = np.float32(34459425) + y * (np.float32(4729725) + y * (np.float32(135135) + y * (np.float32(990) + y)))
     below = np.float32(34459425) + y * (
         np.float32(16216200) + y * (np.float32(945945) + y * (np.float32(13860) + y * np.float32(45)))
-    )  # fmt: skip
+    )
     return x * above / below
 
 
 @compiled
 def ahead(
     windows: Singles, w_in: Singles, w_hidden: Singles, bias: Singles, w_out: Singles, b_out: Singles, found: Singles
-) -> None:  # fmt: skip
+) -> None:
     """
-    Into ``found`` [F, H] what each function's LSTM says of the minutes after its window: ``windows`` [F, n], ``w_in`` and ``bias``
-    [F, 1, 4 h], ``w_hidden`` [F, h, 4 h], ``w_out`` [F, h, 1], ``b_out`` [F, 1, 1]; gates in the order input, forget, new, output.
+    Into ``found`` [F, H] what each function's LSTM says of the minutes after its window: ``windows`` [F, n], ``w_in``
+    and ``bias`` [F, 1, 4 h], ``w_hidden`` [F, h, 4 h], ``w_out`` [F, h, 1], ``b_out`` [F, 1, 1]; gates in the order
+    input, forget, new, output.
 
     Minutes beyond the first go on from the state, with what was said of the one before as their input.
     """

@@ -1,9 +1,10 @@
 """
 The long and the short LSTM (paper section VI-A, Eq. 8; digest A36, A37), for many functions at once.
 
-``Grouped``: each function has weights of its own, as in the paper. They are trained together, all functions' cells in one batched product;
-forecasts are made function by function, compiled (``kernel.py``). ``Shared``: one network for all, which carries a state per function from
-minute to minute and says a distribution (chance of a request, mean). Both see log1p of the counts, scaled per function.
+``Grouped``: each function has weights of its own, as in the paper. They are trained together, all functions' cells in
+one batched product; forecasts are made function by function, compiled (``kernel.py``). ``Shared``: one network for all,
+which carries a state per function from minute to minute and says a distribution (chance of a request, mean). Both see
+log1p of the counts, scaled per function.
 """
 
 import io
@@ -95,7 +96,9 @@ class Cells:
         state = windows.new_zeros(functions, batch, hidden)
         cell = windows.new_zeros(functions, batch, hidden)
         for step in range(length):
-            gates = torch.baddbmm(torch.baddbmm(self.bias, windows[:, :, step : step + 1], self.w_in), state, self.w_hidden)
+            gates = torch.baddbmm(
+                torch.baddbmm(self.bias, windows[:, :, step : step + 1], self.w_in), state, self.w_hidden
+            )
             opened, forgotten, new, shown = gates.chunk(4, dim=2)
             cell = torch.sigmoid(forgotten) * cell + torch.sigmoid(opened) * torch.tanh(new)
             state = torch.sigmoid(shown) * torch.tanh(cell)
@@ -104,19 +107,33 @@ class Cells:
 
 class Grouped:
     """
-    One LSTM per function, trained on the last ``span`` minutes: mean squared error of scaled log counts, Adam, early stopping per function
-    group (A36). A second fit goes on from the weights of the first (``warm`` epochs). Functions with less than two windows of history get
-    the mean of their last minutes.
+    One LSTM per function, trained on the last ``span`` minutes: mean squared error of scaled log counts, Adam, early
+    stopping per function group (A36). A second fit goes on from the weights of the first (``warm`` epochs). Functions
+    with less than two windows of history get the mean of their last minutes.
     """
 
     name: ClassVar[str] = "lstm"
 
     def __init__(
-        self, *, span: int, hidden: int = HIDDEN, epochs: int = 50, warm: int = 5, patience: int = 5, rate: float = 1e-2, seed: int = 0
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        span: int,
+        hidden: int = HIDDEN,
+        epochs: int = 50,
+        warm: int = 5,
+        patience: int = 5,
+        rate: float = 1e-2,
+        seed: int = 0,
+    ) -> None:
         self._knobs: dict[str, Any] = {
-            "span": span, "hidden": hidden, "epochs": epochs, "warm": warm, "patience": patience, "rate": rate, "seed": seed,
-        }  # fmt: skip
+            "span": span,
+            "hidden": hidden,
+            "epochs": epochs,
+            "warm": warm,
+            "patience": patience,
+            "rate": rate,
+            "seed": seed,
+        }
         self._cells: Cells | None = None
         self._mean = self._scale = np.zeros(0)
         self._last = np.zeros((0, WINDOW))
@@ -154,7 +171,11 @@ class Grouped:
             for part in torch.split(order, BATCH):
                 batch = windows[:, part]
                 # Functions do not share weights: the sum over them gives each the gradient of its own error.
-                loss = functional.mse_loss(self._cells(batch[:, :, :-1]), batch[:, :, -1], reduction="none").mean(dim=1).sum()
+                loss = (
+                    functional.mse_loss(self._cells(batch[:, :, :-1]), batch[:, :, -1], reduction="none")
+                    .mean(dim=1)
+                    .sum()
+                )
                 adam.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 adam.step()
@@ -170,7 +191,10 @@ class Grouped:
             one.requires_grad_(False)
 
     def rearrange(self, rows: Sequence[int]) -> None:
-        """Before another fit, of other functions: these rows of the last one keep their weights, -1 is a function that was not in it."""
+        """
+        Before another fit, of other functions: these rows of the last one keep their weights, -1 is a function that was
+        not in it.
+        """
         if self._cells is None:
             return
         if any(row >= 0 for row in rows):
@@ -184,7 +208,9 @@ class Grouped:
     def forecast(self, horizon: int = 1) -> tuple[Floats, Floats]:
         """Minutes beyond the first by feeding back what was forecast."""
         known = np.isfinite(self._last)
-        mean = np.where(known.any(axis=1), np.where(known, self._last, 0).sum(axis=1) / np.maximum(1, known.sum(axis=1)), np.nan)
+        mean = np.where(
+            known.any(axis=1), np.where(known, self._last, 0).sum(axis=1) / np.maximum(1, known.sum(axis=1)), np.nan
+        )
         if self._cells is None:
             found = np.repeat(mean[:, None], horizon, axis=1)
             return found, chance(found)
@@ -197,9 +223,13 @@ class Grouped:
     def dumps(self) -> bytes:
         weights = None if self._cells is None else [one.contiguous() for one in self._cells.parameters]
         return _saved(
-            self.name, knobs=self._knobs, weights=weights, mean=torch.from_numpy(self._mean), scale=torch.from_numpy(self._scale),
+            self.name,
+            knobs=self._knobs,
+            weights=weights,
+            mean=torch.from_numpy(self._mean),
+            scale=torch.from_numpy(self._scale),
             last=torch.from_numpy(self._last),
-        )  # fmt: skip
+        )
 
     @classmethod
     def loads(cls, raw: bytes) -> Self:
@@ -208,19 +238,24 @@ class Grouped:
         made._mean, made._scale, made._last = state["mean"].numpy(), state["scale"].numpy(), state["last"].numpy()
         if state["weights"] is not None:
             made._cells = Cells(len(made._last), made._knobs["hidden"])
-            made._cells.w_in, made._cells.w_hidden, made._cells.bias, made._cells.w_out, made._cells.b_out = state["weights"]
+            made._cells.w_in, made._cells.w_hidden, made._cells.bias, made._cells.w_out, made._cells.b_out = state[
+                "weights"
+            ]
         return made
 
 
 class LongShort:
     """
-    LS-LSTM: ``alpha`` times the long model's number and 1 - ``alpha`` times the short one's (Eq. 8). The long one is fitted on the last
-    day, the short one on the last hour; whoever fits them at different intervals (A36) fits :attr:`long` and :attr:`short`.
+    LS-LSTM: ``alpha`` times the long model's number and 1 - ``alpha`` times the short one's (Eq. 8). The long one is
+    fitted on the last day, the short one on the last hour; whoever fits them at different intervals (A36) fits
+    :attr:`long` and :attr:`short`.
     """
 
     name: ClassVar[str] = "ls-lstm"
 
-    def __init__(self, *, alpha: float = 0.5, long_span: int = 1440, short_span: int = 60, epochs: int = 50, seed: int = 0) -> None:
+    def __init__(
+        self, *, alpha: float = 0.5, long_span: int = 1440, short_span: int = 60, epochs: int = 50, seed: int = 0
+    ) -> None:
         if not 0 <= alpha <= 1:
             raise ValueError(f"alpha is {alpha}: a number in 0..1 is expected")
         self.alpha = alpha
@@ -262,18 +297,21 @@ class _Network(nn.Module):
         self.head = nn.Linear(hidden, 2)
 
     def forward(self, minutes: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """[F, T, inputs] → [F, T, 2] (log odds of a request in the next minute, its size in deviations), and the state."""
+        """
+        [F, T, inputs] → [F, T, 2] (log odds of a request in the next minute, its size in deviations), and the state.
+        """
         shown, state = self.lstm(minutes, state)
         return self.head(shown), state
 
 
 class Shared:
     """
-    One network for all functions with a state for each. What it sees and says of a minute's size is by how far that lies from the
-    function's own level (a running mean of the log counts of its minutes with requests) in its own deviations, so that one network can
-    serve rates of all orders. It also sees whether there was a request, how long ago the last ones were, how often there are any, the level
-    itself and the minute of the hour. Trained on sequences of ``stretch`` minutes with the state carried over: cross-entropy of "any
-    request", plus squared error of the size where there were some.
+    One network for all functions with a state for each. What it sees and says of a minute's size is by how far that
+    lies from the function's own level (a running mean of the log counts of its minutes with requests) in its own
+    deviations, so that one network can serve rates of all orders. It also sees whether there was a request, how long
+    ago the last ones were, how often there are any, the level itself and the minute of the hour. Trained on sequences
+    of ``stretch`` minutes with the state carried over: cross-entropy of "any request", plus squared error of the size
+    where there were some.
     """
 
     name: ClassVar[str] = "shared-lstm"
@@ -283,12 +321,25 @@ class Shared:
     LEAST: Final = 0.1
 
     def __init__(
-        self, *, hidden: int = HIDDEN, epochs: int = 150, warm: int = 5, stretch: int = 20, rate: float = 1e-2, patience: int = 20,
+        self,
+        *,
+        hidden: int = HIDDEN,
+        epochs: int = 150,
+        warm: int = 5,
+        stretch: int = 20,
+        rate: float = 1e-2,
+        patience: int = 20,
         seed: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._knobs: dict[str, Any] = {
-            "hidden": hidden, "epochs": epochs, "warm": warm, "stretch": stretch, "rate": rate, "patience": patience, "seed": seed,
-        }  # fmt: skip
+            "hidden": hidden,
+            "epochs": epochs,
+            "warm": warm,
+            "stretch": stretch,
+            "rate": rate,
+            "patience": patience,
+            "seed": seed,
+        }
         self._network: _Network | None = None
         self._state: tuple[Tensor, Tensor] | None = None
         self._minute = 0
@@ -310,7 +361,8 @@ class Shared:
             now = counts[:, place]
             active = now > 0
             logs = np.log1p(now[active])
-            # A function's first minutes with requests are its level: it moves by 1 / n until that is the weight of the newest.
+            # A function's first minutes with requests are its level: it moves by 1 / n until that is the weight of the
+            # newest.
             self._seen[active] += 1
             weight = np.maximum(self.WEIGHT, 1.0 / self._seen[active])
             away = logs - self._level[active]
@@ -345,7 +397,9 @@ class Shared:
         came = torch.from_numpy(np.nan_to_num(counts) > 0).float()
         # The size of the next minute by what is known of the function now.
         sizes = np.zeros_like(levels)
-        sizes[:, 1:] = np.clip((np.log1p(np.nan_to_num(counts[:, 1:])) - levels[:, :-1]) / deviations[:, :-1], -5.0, 5.0)
+        sizes[:, 1:] = np.clip(
+            (np.log1p(np.nan_to_num(counts[:, 1:])) - levels[:, :-1]) / deviations[:, :-1], -5.0, 5.0
+        )
         known = torch.from_numpy(np.isfinite(counts)).float()
         if length >= 2 * WINDOW:
             epochs = self._knobs["epochs"] if fresh else self._knobs["warm"]
@@ -355,7 +409,9 @@ class Shared:
             ahead, self._state = self._network(inputs, None)
         self._ahead = ahead[:, -1] if length else torch.full((functions, 2), math.nan)
 
-    def _train(self, network: _Network, inputs: Tensor, came: Tensor, sizes: Tensor, known: Tensor, epochs: int) -> None:
+    def _train(
+        self, network: _Network, inputs: Tensor, came: Tensor, sizes: Tensor, known: Tensor, epochs: int
+    ) -> None:
         adam = torch.optim.Adam(network.parameters(), lr=self._knobs["rate"])
         length = inputs.shape[1]
         best, waited = math.inf, 0
@@ -402,12 +458,21 @@ class Shared:
         if self._network is None or self._state is None:
             raise ValueError("fit it first")
         numbers = {
-            "rate": self._rate, "level": self._level, "deviation": self._deviation, "seen": self._seen, "ages": self._ages,
-        }  # fmt: skip
+            "rate": self._rate,
+            "level": self._level,
+            "deviation": self._deviation,
+            "seen": self._seen,
+            "ages": self._ages,
+        }
         return _saved(
-            self.name, knobs=self._knobs, network=self._network.state_dict(), state=list(self._state), ahead=self._ahead,
-            minute=self._minute, **{name: torch.from_numpy(value) for name, value in numbers.items()},
-        )  # fmt: skip
+            self.name,
+            knobs=self._knobs,
+            network=self._network.state_dict(),
+            state=list(self._state),
+            ahead=self._ahead,
+            minute=self._minute,
+            **{name: torch.from_numpy(value) for name, value in numbers.items()},
+        )
 
     @classmethod
     def loads(cls, raw: bytes) -> Self:

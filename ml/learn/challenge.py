@@ -84,8 +84,9 @@ class Verdict:
     """
     How one direction on one place was judged: ``new`` (nobody predicted it so far), ``better`` or ``kept``.
 
-    Errors are RMSLE on the held-back samples, ``coverage`` the share of them within the challenger's bound, ``bias`` the mean of
-    ln(1 + predicted) - ln(1 + measured). ``until``: the newest sample that the winner knows, epoch seconds. None = not known.
+    Errors are RMSLE on the held-back samples, ``coverage`` the share of them within the challenger's bound, ``bias``
+    the mean of ln(1 + predicted) - ln(1 + measured). ``until``: the newest sample that the winner knows, epoch seconds.
+    None = not known.
     """
 
     verdict: Literal["new", "better", "kept"]
@@ -179,7 +180,10 @@ class Trial:
         judged = groups(held) >= (MIN_HELD if known is not None else 1) and groups(rest) >= MIN_PAIRS
         challenger = champion = covered = bias = None
         if judged:
-            judge, unseen = self.craft.fit(samples_of(rest, profile, direction), place), samples_of(held, profile, direction)
+            judge, unseen = (
+                self.craft.fit(samples_of(rest, profile, direction), place),
+                samples_of(held, profile, direction),
+            )
             expected = judge.predict(unseen)
             challenger = rmsle(expected, unseen.target)
             champion = rmsle(known.predict(unseen), unseen.target) if known is not None else None
@@ -191,13 +195,18 @@ class Trial:
                 why += f"; RMSLE {challenger:.4f} on the newest {groups(held)} pairs"
         elif challenger is None or champion is None:
             verdict = "kept"
-            why = f"{groups(held)} newer pairs held back and {groups(rest)} to learn from, {MIN_HELD} and {MIN_PAIRS} are needed"
+            why = (
+                f"{groups(held)} newer pairs held back and {groups(rest)} to learn from, {MIN_HELD} and {MIN_PAIRS} are"
+                " needed"
+            )
         else:
             # A champion that answers with what is no number loses.
             verdict = "kept" if champion <= challenger else "better"
             why = f"RMSLE {challenger:.4f} against {champion:.4f} on {groups(held)} newer pairs"
         won = verdict != "kept"
-        self.chosen[place][direction] = self.craft.fit(samples_of(found, profile, direction), place) if won else cast(Predictor, known)
+        self.chosen[place][direction] = (
+            self.craft.fit(samples_of(found, profile, direction), place) if won else cast(Predictor, known)
+        )
         self.verdicts[place][direction] = Verdict(
             verdict=cast(Any, verdict),
             why=why,
@@ -215,7 +224,9 @@ class Trial:
     def _weigh(self, place: PlaceKey, side: Side, of_place: Sequence[Observation], pairs: Pairs) -> list[Weight]:
         """Judge the weights of Eq. 3 or 4, and choose."""
         found = [one for one in of_place if one.side == side]
-        former = [weight for weight in self.weights.get(place, ()) if (weight.kind == "training") == (side == "training")]
+        former = [
+            weight for weight in self.weights.get(place, ()) if (weight.kind == "training") == (side == "training")
+        ]
         if not found:
             return former
         until = self._until(place, "weights", side) if former else None
@@ -228,7 +239,10 @@ class Trial:
                 champion = mean_error(Weights.of(former), held, pairs)
             challenger = mean_error(learn(rest, pairs, epochs=EPOCHS), held, pairs)
             verdict = "better" if challenger < min(ones, champion) else "dropped" if ones < champion else "kept"
-            why = f"mean error {challenger:.4f} against {champion:.4f}, with ones {ones:.4f}, on {groups(held)} newer sets"
+            why = (
+                f"mean error {challenger:.4f} against {champion:.4f}, with ones {ones:.4f}, on {groups(held)} newer"
+                " sets"
+            )
         won = verdict == "better"
         self.weighed[place][side] = Weighed(
             verdict=cast(Any, verdict),
@@ -271,12 +285,13 @@ class Trial:
     def manifest(self) -> dict[str, Any]:
         places = [
             {
-                "device": device, "sharing_mode": mode,
+                "device": device,
+                "sharing_mode": mode,
                 "directions": {direction: asdict(one) for direction, one in verdicts.items()},
                 "weights": {side: asdict(one) for side, one in self.weighed[device, mode].items()},
             }
             for (device, mode), verdicts in self.verdicts.items()
-        ]  # fmt: skip
+        ]
         absent = [{"device": device, "sharing_mode": mode, "why": why} for (device, mode), why in self.absent.items()]
         return {"places": places, "suspended": [list(place) for place in self.suspended()], "absent": absent}
 
@@ -316,7 +331,7 @@ def rmsle(predicted: Floats, measured: Floats) -> float:
     return float(np.sqrt(np.mean((_log(predicted) - _log(measured)) ** 2)))
 
 
-# ---- from predictors to a table ----------------------------------------------------------------------------------------------------------
+# ---- from predictors to a table --------------------------------------------------------------------------------------
 
 
 _Key: TypeAlias = tuple[Direction, Workload, Workload]
@@ -326,7 +341,8 @@ _OVERLAID: Final[tuple[Direction, ...]] = ("training", "function")
 
 def overlay(place: PlaceTable, profile: Profile, rows: Rows) -> PlaceTable:
     """
-    The table with what the platform itself has measured since a pair's last profile (A14: the newest measured row replaces the other).
+    The table with what the platform itself has measured since a pair's last profile (A14: the newest measured row
+    replaces the other).
 
     The bound keeps its distance in log space. ``degradation`` (A17) follows.
     """
@@ -354,10 +370,12 @@ def overlay(place: PlaceTable, profile: Profile, rows: Rows) -> PlaceTable:
         upper[cell] = (1.0 + value) * (1.0 + upper[cell]) / (1.0 + cells[direction][cell]) - 1.0
         cells[direction][cell] = value
     cost = (cells["training"] + cells["function"]).mean(axis=0)
-    return msgspec.structs.replace(place, **{name: values.tobytes() for name, values in cells.items()}, degradation=cost.tobytes())
+    return msgspec.structs.replace(
+        place, **{name: values.tobytes() for name, values in cells.items()}, degradation=cost.tobytes()
+    )
 
 
-# ---- predictors in one blob --------------------------------------------------------------------------------------------------------------
+# ---- predictors in one blob ------------------------------------------------------------------------------------------
 
 ARTIFACT_FORMAT: Final = 1
 _INDEX: Final = "index.json"
@@ -367,7 +385,10 @@ def pack(predictors: Predictors, save: Callable[[Predictor, Path], None]) -> byt
     """A zip of a folder for each place and direction, and an index of them."""
     blob = io.BytesIO()
     index: list[dict[str, str]] = []
-    with tempfile.TemporaryDirectory(prefix="smore-") as name, zipfile.ZipFile(blob, "w", zipfile.ZIP_DEFLATED) as archive:
+    with (
+        tempfile.TemporaryDirectory(prefix="smore-") as name,
+        zipfile.ZipFile(blob, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
         for (device, mode), of_place in predictors.items():
             for direction, predictor in of_place.items():
                 folder = Path(name, str(len(index)))
@@ -380,7 +401,9 @@ def pack(predictors: Predictors, save: Callable[[Predictor, Path], None]) -> byt
 
 
 def unpack(blob: bytes, load: Callable[[Path], Predictor]) -> Predictors:
-    """The inverse of :func:`pack`. Raises Unusable for a blob that is cut or of another format, and what ``load`` raises."""
+    """
+    The inverse of :func:`pack`. Raises Unusable for a blob that is cut or of another format, and what ``load`` raises.
+    """
     found: dict[PlaceKey, dict[Direction, Predictor]] = {}
     with tempfile.TemporaryDirectory(prefix="smore-") as name:
         try:
@@ -389,8 +412,19 @@ def unpack(blob: bytes, load: Callable[[Path], Predictor]) -> Predictors:
             index = json.loads(Path(name, _INDEX).read_text())
             if index["format"] != ARTIFACT_FORMAT:
                 raise Unusable(f"the artifact has format {index['format']!r}, {ARTIFACT_FORMAT} is expected")
-            entries = [(one["device"], one["sharing_mode"], one["direction"], str(one["folder"])) for one in index["predictors"]]
-        except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+            entries = [
+                (one["device"], one["sharing_mode"], one["direction"], str(one["folder"]))
+                for one in index["predictors"]
+            ]
+        except (
+            zipfile.BadZipFile,
+            zipfile.LargeZipFile,
+            EOFError,
+            OSError,
+            KeyError,
+            TypeError,
+            json.JSONDecodeError,
+        ) as error:
             raise Unusable(f"the artifact is damaged: {error}") from error
         for device, mode, direction, folder in entries:
             found.setdefault((device, mode), {})[direction] = load(Path(name, folder))

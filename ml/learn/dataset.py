@@ -19,7 +19,8 @@ from ml.predict.multiway import Observation
 from ml.predict.samples import METRICS, SOLO, Direction, Samples, features, sides, solo_features
 from smore.postgres.predictors import row_id
 
-#: Newest observed rows of a cell that count (A14); older ones are forgotten. The second is what the champion knew of it.
+#: Newest observed rows of a cell that count (A14); older ones are forgotten. The second is what the champion knew of
+#: it.
 NEWEST: Final = 2
 #: Share of the pairs (or sets of several) that are held back: of those that have something newer than the champion, and
 #: of all where there is no champion.
@@ -30,9 +31,9 @@ HELD_OF_ALL: Final = 0.2
 @dataclass(slots=True)
 class Rows:
     """
-    All measured rows, each once, in the order of their measurement. ``counts``: by origin (checkout, stored, observed); ``digest`` changes
-    with the files of the checkout; ``passed`` tells which stored rows this version cannot read, and why; ``outlived`` are the ids of
-    observed rows that newer ones of their cell have replaced.
+    All measured rows, each once, in the order of their measurement. ``counts``: by origin (checkout, stored, observed);
+    ``digest`` changes with the files of the checkout; ``passed`` tells which stored rows this version cannot read, and
+    why; ``outlived`` are the ids of observed rows that newer ones of their cell have replaced.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -50,8 +51,8 @@ def gather(data: Path, stored: Iterable[tuple[str, Mapping[str, Any]]]) -> Rows:
     """
     The rows of every ``*.jsonl`` in ``data``, and the stored ones as (id, document).
 
-    Raises BadRow, with file and line, for a file that is cut or holds a row that cannot be used. A stored row was good when it came; one
-    that this version does not understand is passed over.
+    Raises BadRow, with file and line, for a file that is cut or holds a row that cannot be used. A stored row was good
+    when it came; one that this version does not understand is passed over.
     """
     found = Rows()
     seen: set[str] = set()
@@ -89,7 +90,10 @@ def gather(data: Path, stored: Iterable[tuple[str, Mapping[str, Any]]]) -> Rows:
 
 
 def read_file(path: Path) -> list[Row]:
-    """As :func:`ml.measure.rows.read`; a row whose time cannot be read is refused too, because rows are judged by their age."""
+    """
+    As :func:`ml.measure.rows.read`; a row whose time cannot be read is refused too, because rows are judged by their
+    age.
+    """
     try:
         return [_dated(row) for row in read(path)]
     except UnicodeDecodeError as error:
@@ -140,7 +144,12 @@ class Point:
 def points(profile: Profile, observed: Iterable[Observed], direction: Direction) -> list[Point]:
     """What was measured of one direction on one place, between workloads that have a solo row there."""
     found = [
-        Point(victim=victim.workload, aggressor=aggressor.workload, value=degradation(victim, METRICS[direction]), at=_epoch(row.at))
+        Point(
+            victim=victim.workload,
+            aggressor=aggressor.workload,
+            value=degradation(victim, METRICS[direction]),
+            at=_epoch(row.at),
+        )
         for row in profile.colocations
         for victim, aggressor in sides(row, direction)
     ]
@@ -156,13 +165,15 @@ def observations(profile: Profile, observed: Iterable[Observed]) -> list[Observa
     """What was measured of several at a time on one place, between workloads that have a solo row there."""
     found = [
         Observation(
-            victim=member.workload, beside=tuple(other.workload for other in row.members if other is not member),
-            actual=degradation(member, METRICS[member.workload.role]), at=_epoch(row.at),
+            victim=member.workload,
+            beside=tuple(other.workload for other in row.members if other is not member),
+            actual=degradation(member, METRICS[member.workload.role]),
+            at=_epoch(row.at),
         )
         for row in profile.colocations
         if row.kind == "several"
         for member in row.members
-    ]  # fmt: skip
+    ]
     found += [
         Observation(victim=row.victim, beside=row.beside, actual=row.degradation, at=row.at)
         for row in observed
@@ -194,7 +205,9 @@ def hold_back(found: Sequence[_M], known: float | None) -> tuple[list[_M], list[
         if one.at > after:
             last[one.group] = max(one.at, last.get(one.group, after))
     share = HELD_OF_ALL if known is None else HELD_OF_NEW
-    chosen = set(sorted(last, key=lambda group: (last[group], sorted(group)), reverse=True)[: math.ceil(share * len(last))])
+    chosen = set(
+        sorted(last, key=lambda group: (last[group], sorted(group)), reverse=True)[: math.ceil(share * len(last))]
+    )
     held = [one for one in found if one.at > after and one.group in chosen]
     rest = [one for one in found if one.at <= after or one.group not in chosen]
     return rest, held

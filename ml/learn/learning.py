@@ -17,10 +17,11 @@ none.
 
 **Failing.** Whatever goes wrong, the last good table stays where it is, and the reason stands in ``predictors``.
 
-**Drift.** The published bound on a function's P99 beside a training should hold for nearly all of its runs. Where it has held for less than
-:data:`DRIFT_COVERAGE` of :data:`DRIFT_RUNS` runs since it was published, that place is left out of the table, so that readers take the
-conservative rule, until a challenger wins the direction of functions beside trainings there. That is all: no test for the time of a change,
-no slow trend. Nothing watches the side of trainings, whose windows rarely have one function alone.
+**Drift.** The published bound on a function's P99 beside a training should hold for nearly all of its runs. Where it
+has held for less than :data:`DRIFT_COVERAGE` of :data:`DRIFT_RUNS` runs since it was published, that place is left out
+of the table, so that readers take the conservative rule, until a challenger wins the direction of functions beside
+trainings there. That is all: no test for the time of a change, no slow trend. Nothing watches the side of trainings,
+whose windows rarely have one function alone.
 """
 
 import argparse
@@ -69,8 +70,8 @@ NICE: Final = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """
-    What a command came to. ``kept``: the challenger is not better; ``failed``: something was wrong; either way the table is as before.
-    ``stored``: rows are there.
+    What a command came to. ``kept``: the challenger is not better; ``failed``: something was wrong; either way the
+    table is as before. ``stored``: rows are there.
 
     ``version`` is the predictor that this made, or tried to make.
     """
@@ -84,11 +85,18 @@ class Learning:
     """
     The learned part of one platform. Several may be used at once: one at a time works, by a lock in Postgres.
 
-    Postgres away is SQLAlchemy's OperationalError, Redis away redis-py's error. ``data`` is the folder of the checkout's rows.
+    Postgres away is SQLAlchemy's OperationalError, Redis away redis-py's error. ``data`` is the folder of the
+    checkout's rows.
     """
 
     def __init__(
-        self, engine: Engine, tables: Tables, *, data: Path = DATA, made: Craft | None = None, clock: Callable[[], float] = time.time
+        self,
+        engine: Engine,
+        tables: Tables,
+        *,
+        data: Path = DATA,
+        made: Craft | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._engine = engine
         self._profiles = Profiles(engine)
@@ -102,12 +110,13 @@ class Learning:
         self._made = self._made or craft()
         return self._made
 
-    # ---- commands -------------------------------------------------------------------------------------------------------------------
+    # ---- commands ----------------------------------------------------------------------------------------------------
 
     def retrain(self, *, asked: bool = True, anew: bool = False) -> Outcome:
         """
-        Look at what is new, and fit where that is asked for or due: :data:`NEW_ROWS` rows more than at the last fit, other files in the
-        checkout, or no champion. ``anew``: as if there were no champion (its artifact is of another version, say).
+        Look at what is new, and fit where that is asked for or due: :data:`NEW_ROWS` rows more than at the last fit,
+        other files in the checkout, or no champion. ``anew``: as if there were no champion (its artifact is of another
+        version, say).
         """
         with self._profiles.working(wait=False) as mine:
             if not mine:
@@ -130,8 +139,8 @@ class Learning:
         """
         Take the champion back: the one before is published again, under a new version, because versions only grow.
 
-        It stays until :data:`NEW_ROWS` rows have come, or a retrain is asked for. Raises NotFound where there is none before,
-        Unusable where that one is damaged.
+        It stays until :data:`NEW_ROWS` rows have come, or a retrain is asked for. Raises NotFound where there is none
+        before, Unusable where that one is damaged.
         """
         with self._profiles.working(wait=True):
             champion = self._profiles.champion()
@@ -162,10 +171,13 @@ class Learning:
             champion = self._profiles.champion()
             if not self._republish(champion):
                 return Outcome(
-                    result="skipped", reason="The champion's table is where it belongs." if champion else "There is no champion."
+                    result="skipped",
+                    reason="The champion's table is where it belongs." if champion else "There is no champion.",
                 )
             assert champion is not None
-            return Outcome(result="published", reason=f"Version {champion.version} was missing.", version=champion.version)
+            return Outcome(
+                result="published", reason=f"Version {champion.version} was missing.", version=champion.version
+            )
 
     def take_in(self, paths: Sequence[Path]) -> Outcome:
         """Store the rows of files. All or none: raises BadRow, with file and line, OSError, InvalidInput."""
@@ -183,7 +195,7 @@ class Learning:
             "predictors": [asdict(one) for one in self._profiles.predictors()],
         }
 
-    # ---- looking ----------------------------------------------------------------------------------------------------------------------
+    # ---- looking -----------------------------------------------------------------------------------------------------
 
     def _republish(self, champion: Version | None) -> bool:
         """Whether something was published."""
@@ -199,7 +211,10 @@ class Learning:
         return True
 
     def _look(self, rows: Rows, champion: Version | None) -> tuple[Mapping[str, int], Outcome | None]:
-        """Take new rows out of the platform's history, and watch for drift: (what was passed over for what, drift if there is any)."""
+        """
+        Take new rows out of the platform's history, and watch for drift: (what was passed over for what, drift if there
+        is any).
+        """
         until = self._clock() - live.SETTLED_S
         history = live.read(self._engine, since=until - live.LOOK_BACK_S, until=until)
         drift = self._watch(history, champion) if champion is not None else None
@@ -232,7 +247,10 @@ class Learning:
         drifted = {place: seen for place, seen in coverage(history, table).items() if seen.drifted}
         if not drifted:
             return None
-        words = "; ".join(f"{place_words(place)}: {seen.covered} of {seen.runs} runs within their bound" for place, seen in drifted.items())
+        words = "; ".join(
+            f"{place_words(place)}: {seen.covered} of {seen.runs} runs within their bound"
+            for place, seen in drifted.items()
+        )
         suspended = [*champion.manifest.get("suspended", []), *map(list, drifted)]
         manifest = {
             **champion.manifest,
@@ -246,13 +264,15 @@ class Learning:
         self._crown(version, reason, manifest, msgspec.structs.replace(table, places=kept), artifact)
         return Outcome(result="published", reason=reason, version=version)
 
-    # ---- a challenger -----------------------------------------------------------------------------------------------------------------
+    # ---- a challenger ------------------------------------------------------------------------------------------------
 
     def _challenge(self, rows: Rows, champion: Version | None, passed: Mapping[str, int]) -> Outcome:
         manifest: dict[str, Any] = {"recipe": RECIPE, "rows": rows.manifest(), "live_passed_over": dict(passed)}
         version = self._profiles.begin(manifest)
         try:
-            trial = Trial(self._craft, self._artifact(champion), champion.manifest if champion else {}, self._weights(champion))
+            trial = Trial(
+                self._craft, self._artifact(champion), champion.manifest if champion else {}, self._weights(champion)
+            )
             for profile in profiles(rows.rows):
                 trial.judge(profile, rows)
             manifest |= trial.manifest()
@@ -277,7 +297,9 @@ class Learning:
         try:
             return unpack(self._profiles.blobs(champion.version)[1], self._craft.load)
         except (ValueError, OSError) as error:
-            raise Unusable(f"the predictors of version {champion.version} cannot be read ({error}); --anew begins without them") from error
+            raise Unusable(
+                f"the predictors of version {champion.version} cannot be read ({error}); --anew begins without them"
+            ) from error
 
     def _weights(self, champion: Version | None) -> Mapping[PlaceKey, Sequence[Weight]]:
         if champion is None:
@@ -285,7 +307,9 @@ class Learning:
         try:
             table = decode(self._profiles.blobs(champion.version)[0])
         except ValueError as error:
-            raise Unusable(f"the table of version {champion.version} cannot be read ({error}); --anew begins without it") from error
+            raise Unusable(
+                f"the table of version {champion.version} cannot be read ({error}); --anew begins without it"
+            ) from error
         return {(place.device, place.sharing_mode): place.weights for place in table.places}
 
     def _reject(self, version: int, reason: str, manifest: Mapping[str, Any], *, kept: bool = False) -> Outcome:
@@ -294,13 +318,25 @@ class Learning:
         return Outcome(result="kept" if kept else "failed", reason=reason, version=version)
 
     def _crown(
-        self, version: int, reason: str, manifest: Mapping[str, Any], table: Table, artifact: bytes,
-        former: PredictorState = PredictorState.RETIRED, former_reason: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        version: int,
+        reason: str,
+        manifest: Mapping[str, Any],
+        table: Table,
+        artifact: bytes,
+        former: PredictorState = PredictorState.RETIRED,
+        former_reason: str | None = None,
+    ) -> None:
         """First in Postgres: what dies before Redis has the table too, the next :meth:`restore` makes good."""
         table = msgspec.structs.replace(table, version=version, created_at=self._clock())
         self._profiles.crown(
-            version, reason=reason, manifest=manifest, table=encode(table), artifact=artifact, former=former, former_reason=former_reason
+            version,
+            reason=reason,
+            manifest=manifest,
+            table=encode(table),
+            artifact=artifact,
+            former=former,
+            former_reason=former_reason,
         )
         self._tables.publish(table)
         log.info("degradation table published", version=version, reason=reason)
@@ -311,7 +347,7 @@ def _origin(version: Version) -> int:
     return int(version.manifest.get("copy_of") or version.version)
 
 
-# ---- drift -------------------------------------------------------------------------------------------------------------------------------
+# ---- drift -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +385,7 @@ def coverage(history: History, table: Table) -> dict[PlaceKey, Seen]:
     return {place: Seen(runs=count, covered=covered[place]) for place, count in runs.items()}
 
 
-# ---- the command -------------------------------------------------------------------------------------------------------------------------
+# ---- the command -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -373,7 +409,9 @@ def yield_to_others(config: Settings) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="ml.learn.learning", description="What the platform has learned of degradation.")
+    parser = argparse.ArgumentParser(
+        prog="ml.learn.learning", description="What the platform has learned of degradation."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     retrain = commands.add_parser("retrain", help="fit, judge, and publish where it is better")
     retrain.add_argument("--if-due", action="store_true", help="only where enough is new")

@@ -5,12 +5,14 @@ time (digest A13).
 A measurement counts only where the co-runners did not change while it lasted, so that it says what they cost and
 nothing else:
 
-* **A function beside one training.** Runs that were warm, succeeded, and had the GPU instance to themselves but for one serverful job,
-  which was there before and after. From :data:`MIN_RUNS` of them in a cell (function's model and rows, training's workload, place) comes
-  one row: their P99 over the P99 alone. Alone is the same workload on the same place without a job, if it ran as often, else its profile.
-* **A training beside one function.** Windows with :data:`MIN_ITERATIONS` shared iterations in which one function alone ran, never two
-  at once, and for :data:`COVER` of those iterations' time: an iteration counts as shared as soon as a function touches it, and a function
-  that is at work half of the time costs half of what the table means. The reference is the mean without a function, else the profile.
+* **A function beside one training.** Runs that were warm, succeeded, and had the GPU instance to themselves but for one
+  serverful job, which was there before and after. From :data:`MIN_RUNS` of them in a cell (function's model and rows,
+  training's workload, place) comes one row: their P99 over the P99 alone. Alone is the same workload on the same place
+  without a job, if it ran as often, else its profile.
+* **A training beside one function.** Windows with :data:`MIN_ITERATIONS` shared iterations in which one function alone
+  ran, never two at once, and for :data:`COVER` of those iterations' time: an iteration counts as shared as soon as a
+  function touches it, and a function that is at work half of the time costs half of what the table means. The reference
+  is the mean without a function, else the profile.
 * **Several at a time.** The same of a fixed set of co-runners, two or more: functions with their rows, each as often as
   it ran at once, and at most one training. For :data:`COVER` of the run's time, or of the shared iterations' time,
   exactly these functions were at work. A run is at work for as long as it computed (``run_s``), counted back from its
@@ -22,11 +24,13 @@ noted functions beside them of which there is no execution; two functions withou
 direction that the platform does not measure; windows in which no set was there for long enough. A long run meets a
 change more often than a short one of the same set, so what is left is a little too favourable.
 
-A cell has a row an hour at most (:data:`ROW_S`), of all that was measured since its last: what a busy platform learns from stays small.
+A cell has a row an hour at most (:data:`ROW_S`), of all that was measured since its last: what a busy platform learns
+from stays small.
 
-What else ran is known from the executions themselves, failed and cold ones too, from what the worker noted at the start, and from the
-lives of the jobs. A revision names its model in ``spec.profile.model``, a job its workload in the tag ``workload``; what is not named is
-passed over and counted. Rows of different devices or sharing modes never come together.
+What else ran is known from the executions themselves, failed and cold ones too, from what the worker noted at the
+start, and from the lives of the jobs. A revision names its model in ``spec.profile.model``, a job its workload in the
+tag ``workload``; what is not named is passed over and counted. Rows of different devices or sharing modes never come
+together.
 """
 
 import json
@@ -55,9 +59,11 @@ MIN_ITERATIONS: Final = 20
 COVER: Final = 0.9
 #: Seconds between two rows of a cell.
 ROW_S: Final = 3600.0
-#: A job's start and end are written down when its worker has reported them: what ran within this of either is left out. Seconds.
+#: A job's start and end are written down when its worker has reported them: what ran within this of either is left out.
+#: Seconds.
 EDGE_S: Final = 5.0
-#: How old an execution must be before it is looked at: what began later may have ended, and be recorded, later. Seconds.
+#: How old an execution must be before it is looked at: what began later may have ended, and be recorded, later.
+#: Seconds.
 SETTLED_S: Final = 60.0
 #: How far a look goes back at most, seconds and executions: a bound of its cost.
 LOOK_BACK_S: Final = 6 * 3600.0
@@ -110,23 +116,31 @@ class Observed:
     def document(self) -> dict[str, Any]:
         """Its JSON form, as ``smore.postgres.predictors`` stores it; :func:`parse` reads it back."""
         return asdict(self) | {
-            "row": "observed", "version": VERSION, "place": {"device": self.place[0], "sharing_mode": self.place[1]},
+            "row": "observed",
+            "version": VERSION,
+            "place": {"device": self.place[0], "sharing_mode": self.place[1]},
             "at": datetime.fromtimestamp(self.at, UTC).isoformat(),
-        }  # fmt: skip
+        }
 
 
 def parse(document: Mapping[str, Any]) -> Observed:
     """Raises BadRow, KeyError, TypeError or ValueError for what is not one."""
     if document.get("version") not in _READ or document.get("row") != "observed":
-        raise BadRow(f"an observed row of version {VERSION} or before is expected, not {document.get('row')!r} {document.get('version')!r}")
+        raise BadRow(
+            f"an observed row of version {VERSION} or before is expected, not {document.get('row')!r}"
+            f" {document.get('version')!r}"
+        )
     values = {key: value for key, value in document.items() if key not in ("row", "version")}
     found = Observed(
-        **values | {
-            "place": (values["place"]["device"], values["place"]["sharing_mode"]), "victim": Workload(**values["victim"]),
-            "aggressor": Workload(**values["aggressor"]), "at": datetime.fromisoformat(values["at"]).timestamp(),
+        **values
+        | {
+            "place": (values["place"]["device"], values["place"]["sharing_mode"]),
+            "victim": Workload(**values["victim"]),
+            "aggressor": Workload(**values["aggressor"]),
+            "at": datetime.fromisoformat(values["at"]).timestamp(),
             "others": tuple(Workload(**other) for other in values.get("others", ())),
         }
-    )  # fmt: skip
+    )
     if found.direction not in ("training", "function"):
         raise BadRow(f"the direction is {found.direction!r}")
     if not all(math.isfinite(seconds) and seconds > 0 for seconds in (found.seconds, found.alone_s)):
@@ -134,7 +148,7 @@ def parse(document: Mapping[str, Any]) -> Observed:
     return found
 
 
-# ---- what is in Postgres -----------------------------------------------------------------------------------------------------------------
+# ---- what is in Postgres ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +156,8 @@ class Run:
     """
     One batch on a GPU instance from ``start`` to ``end`` (epoch seconds), of which it computed ``run_s``.
 
-    ``model`` is ``architecture/size``, '' = not named. ``sound``: it was warm and succeeded. ``beside``: other functions ran at its start;
-    ``jobs``: the serverful jobs that did.
+    ``model`` is ``architecture/size``, '' = not named. ``sound``: it was warm and succeeded. ``beside``: other
+    functions ran at its start; ``jobs``: the serverful jobs that did.
     """
 
     gpu: str
@@ -169,7 +183,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A serverful job; ``workload`` None = not named. ``began`` and ``ended`` as its worker reported them, inf = not yet."""
+    """
+    A serverful job; ``workload`` None = not named. ``began`` and ``ended`` as its worker reported them, inf = not yet.
+    """
 
     id: str
     gpus: tuple[str, ...]
@@ -237,29 +253,50 @@ def read(engine: Engine, *, since: float, until: float) -> History:
     with engine.connect() as connection:
         runs = [
             Run(
-                gpu=gpu, place=(device or "", mode or ""), model=model or "", rows=rows or 0, run_s=run_s or 0.0, start=start, end=end,
-                sound=bool(sound), beside=beside, jobs=tuple(json.loads(jobs)),
+                gpu=gpu,
+                place=(device or "", mode or ""),
+                model=model or "",
+                rows=rows or 0,
+                run_s=run_s or 0.0,
+                start=start,
+                end=end,
+                sound=bool(sound),
+                beside=beside,
+                jobs=tuple(json.loads(jobs)),
             )
             for gpu, device, mode, model, rows, run_s, start, end, sound, beside, jobs in connection.execute(
                 text(_RUNS), bounds | {"most": MOST_RUNS}
             )
-        ]  # fmt: skip
+        ]
         jobs = [
             Job(
-                id=id_, gpus=tuple(gpus), workload=_training(workload), created=created,
-                began=math.inf if began is None else began, ended=math.inf if ended is None else ended,
+                id=id_,
+                gpus=tuple(gpus),
+                workload=_training(workload),
+                created=created,
+                began=math.inf if began is None else began,
+                ended=math.inf if ended is None else ended,
             )
-            for id_, gpus, workload, created, began, ended in connection.execute(text(_JOBS), {"since": bounds["since"]})
-        ]  # fmt: skip
+            for id_, gpus, workload, created, began, ended in connection.execute(
+                text(_JOBS), {"since": bounds["since"]}
+            )
+        ]
         windows = [
             Window(
-                job=job, gpu=gpu, place=(device, mode), end=at + JOB_WINDOW_S, window_s=window_s, solo_s=solo_s, solo_count=solo_count,
-                shared_s=shared_s, shared_count=shared_count,
+                job=job,
+                gpu=gpu,
+                place=(device, mode),
+                end=at + JOB_WINDOW_S,
+                window_s=window_s,
+                solo_s=solo_s,
+                solo_count=solo_count,
+                shared_s=shared_s,
+                shared_count=shared_count,
             )
             for job, gpu, device, mode, at, window_s, solo_s, solo_count, shared_s, shared_count in connection.execute(
                 text(_WINDOWS), bounds
             )
-        ]  # fmt: skip
+        ]
     return History(runs=runs, jobs=jobs, windows=windows)
 
 
@@ -275,7 +312,7 @@ def _training(name: str | None) -> Workload | None:
     return Workload(model=parts[0], preset=parts[1], role="training", batch=int(parts[3]))
 
 
-# ---- what it says ------------------------------------------------------------------------------------------------------------------------
+# ---- what it says ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,9 +325,11 @@ class Live:
 
 def live_rows(history: History, alone: Alone, before: Iterable[Observed] = ()) -> Live:
     """
-    The rows of a piece of history. Cells whose workloads ``alone`` does not have are passed over: nothing could be learned from them.
+    The rows of a piece of history. Cells whose workloads ``alone`` does not have are passed over: nothing could be
+    learned from them.
 
-    ``before`` are the rows that were made already: a cell goes on after the last of its own, so that no run counts twice.
+    ``before`` are the rows that were made already: a cell goes on after the last of its own, so that no run counts
+    twice.
     """
     passed: Counter[str] = Counter()
     seen: dict[Cell, float] = {}
@@ -301,7 +340,9 @@ def live_rows(history: History, alone: Alone, before: Iterable[Observed] = ()) -
     return Live(rows=rows, passed=dict(sorted(passed.items())))
 
 
-def undisturbed(history: History, passed: "Counter[str] | None" = None) -> Iterator[tuple[Run, Workload | None, tuple[Workload, ...]]]:
+def undisturbed(
+    history: History, passed: "Counter[str] | None" = None
+) -> Iterator[tuple[Run, Workload | None, tuple[Workload, ...]]]:
     """
     Runs whose co-runners did not change, with the training beside them (None: there was none) and the functions
     (sorted).
@@ -336,7 +377,10 @@ def undisturbed(history: History, passed: "Counter[str] | None" = None) -> Itera
 
 
 def _functions_beside(run: Run, others: Sequence[Run]) -> tuple[Workload, ...] | None:
-    """The functions that were at work beside a run for :data:`COVER` of its time; () where nothing else ran, None where they changed."""
+    """
+    The functions that were at work beside a run for :data:`COVER` of its time; () where nothing else ran, None where
+    they changed.
+    """
     if not others:
         return ()
     if not all(other.sound and other.model for other in others):
@@ -397,7 +441,9 @@ def _steady(start: float, end: float, noted: Sequence[str], jobs: Sequence[Job])
     return there if lasting else None
 
 
-def _functions(history: History, alone: Alone, seen: Mapping[Cell, float], passed: "Counter[str]") -> Iterator[Observed]:
+def _functions(
+    history: History, alone: Alone, seen: Mapping[Cell, float], passed: "Counter[str]"
+) -> Iterator[Observed]:
     shared: dict[Cell, list[Run]] = defaultdict(list)
     solo: dict[tuple[PlaceKey, Workload], list[float]] = defaultdict(list)
     for run, training, functions in undisturbed(history, passed):
@@ -419,12 +465,23 @@ def _functions(history: History, alone: Alone, seen: Mapping[Cell, float], passe
         enough = len(without) >= MIN_RUNS
         reference = Timing.of(without) if enough else alone[place][function].timing
         yield Observed(
-            place=place, direction="function", victim=function, aggressor=beside[0], others=beside[1:], n=timing.n, seconds=timing.p99,
-            alone_s=reference.p99, alone_n=reference.n, alone_from="live" if enough else "profile", at=max(run.end for run in new),
-        )  # fmt: skip
+            place=place,
+            direction="function",
+            victim=function,
+            aggressor=beside[0],
+            others=beside[1:],
+            n=timing.n,
+            seconds=timing.p99,
+            alone_s=reference.p99,
+            alone_n=reference.n,
+            alone_from="live" if enough else "profile",
+            at=max(run.end for run in new),
+        )
 
 
-def _trainings(history: History, alone: Alone, seen: Mapping[Cell, float], passed: "Counter[str]") -> Iterator[Observed]:
+def _trainings(
+    history: History, alone: Alone, seen: Mapping[Cell, float], passed: "Counter[str]"
+) -> Iterator[Observed]:
     jobs, lives, runs = {job.id: job for job in history.jobs}, _jobs_by_gpu(history.jobs), _runs_by_gpu(history.runs)
     without: dict[tuple[str, str], Window] = {}
     free_from: dict[tuple[str, str], float] = {}
@@ -457,10 +514,18 @@ def _trainings(history: History, alone: Alone, seen: Mapping[Cell, float], passe
         live, profile = _mean((one.solo_s, one.solo_count) for one in references), alone[place][training].timing
         n, seconds = _mean((window.shared_s, window.shared_count) for window, _ in windows)
         yield Observed(
-            place=place, direction="training", victim=training, aggressor=functions[0], others=functions[1:], n=n, seconds=seconds,
-            alone_s=live[1] if references else profile.mean, alone_n=live[0] if references else profile.n,
-            alone_from="live" if references else "profile", at=max(window.end for window, _ in windows),
-        )  # fmt: skip
+            place=place,
+            direction="training",
+            victim=training,
+            aggressor=functions[0],
+            others=functions[1:],
+            n=n,
+            seconds=seconds,
+            alone_s=live[1] if references else profile.mean,
+            alone_n=live[0] if references else profile.n,
+            alone_from="live" if references else "profile",
+            at=max(window.end for window, _ in windows),
+        )
 
 
 def _mean(parts: Iterable[tuple[float, int]]) -> tuple[int, float]:
@@ -471,7 +536,10 @@ def _mean(parts: Iterable[tuple[float, int]]) -> tuple[int, float]:
 
 
 def _fixed_functions(window: Window, job: Job, jobs: Sequence[Job], runs: Sequence[Run]) -> tuple[Workload, ...]:
-    """The functions that were at work beside the job through the window; () where they changed or cannot be said. ``runs`` by start."""
+    """
+    The functions that were at work beside the job through the window; () where they changed or cannot be said. ``runs``
+    by start.
+    """
     start = window.end - window.window_s
     if _steady(start, window.end, [job.id], jobs) is None:
         return ()

@@ -9,7 +9,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 #: Modules of each counted kind. ReLU is counted alone and among the activations, as table III lists both.
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {
-    "activations": (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softmax, nn.Hardswish, nn.ELU, nn.LeakyReLU),
+    "activations": (
+        nn.ReLU,
+        nn.ReLU6,
+        nn.GELU,
+        nn.SiLU,
+        nn.Tanh,
+        nn.Sigmoid,
+        nn.Softmax,
+        nn.Hardswish,
+        nn.ELU,
+        nn.LeakyReLU,
+    ),
     "conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d),
     "linear": (nn.Linear, nn.Bilinear),
     "norm": (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm2d),
@@ -27,8 +38,9 @@ def table_iii(module: nn.Module, batch: int, run: Callable[[], object], *, train
     """
     The features of a workload. ``run`` takes one iteration (training) or one inference of ``batch`` rows.
 
-    FLOPs by torch's counter over that run, twice the multiply-accumulates. Memory is parameters and buffers, gradients and the
-    optimiser's first moment where it trains, and the bytes of all that the modules put out in the run: the same number on every device.
+    FLOPs by torch's counter over that run, twice the multiply-accumulates. Memory is parameters and buffers, gradients
+    and the optimiser's first moment where it trains, and the bytes of all that the modules put out in the run: the same
+    number on every device.
     """
     weights = sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
     with _outputs(module) as put_out, FlopCounterMode(display=False) as counter:
@@ -62,11 +74,12 @@ def _outputs(module: nn.Module) -> Iterator[list[int]]:
 
 def kernel_profile(run: Callable[[], object], *, cuda: bool, runs: int = 3) -> dict[str, float]:
     """
-    Kernels of one run by torch's profiler: ``per_run``, ``mean_us`` and ``longest_us``; operators where there is no GPU.
+    Kernels of one run by torch's profiler: ``per_run``, ``mean_us`` and ``longest_us``; operators where there is no
+    GPU.
 
-    The longest is the stretch that nothing can interrupt on a GPU; a gate between runs cannot either. Copies and fills are no kernels: a
-    copy from pageable memory is longer than most of them. The profiler stays attached to the process unless ``TEARDOWN_CUPTI=1`` is in
-    its environment.
+    The longest is the stretch that nothing can interrupt on a GPU; a gate between runs cannot either. Copies and fills
+    are no kernels: a copy from pageable memory is longer than most of them. The profiler stays attached to the process
+    unless ``TEARDOWN_CUPTI=1`` is in its environment.
     """
     from torch.profiler import ProfilerActivity, profile
 
@@ -76,7 +89,9 @@ def kernel_profile(run: Callable[[], object], *, cuda: bool, runs: int = 3) -> d
             run()
         if cuda:
             torch.cuda.synchronize()
-    events = [event for event in found.events() or () if not event.cpu_children and not event.name.startswith(NO_KERNELS)]
+    events = [
+        event for event in found.events() or () if not event.cpu_children and not event.name.startswith(NO_KERNELS)
+    ]
     lengths = [float(event.device_time_total if cuda else event.cpu_time_total) for event in events]
     lengths = [length for length in lengths if length > 0]
     if not lengths:

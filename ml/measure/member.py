@@ -1,7 +1,9 @@
 """
-One workload's process in a profiling run: ``python -m ml.measure.member --model bert --role function ...``, started by ``ml.profile``.
+One workload's process in a profiling run: ``python -m ml.measure.member --model bert --role function ...``, started by
+``ml.profile``.
 
-It loads one model in one role, then takes commands from its standard input, one JSON object a line, and answers each with one line:
+It loads one model in one role, then takes commands from its standard input, one JSON object a line, and answers each
+with one line:
 
 ``{"do": "prepare", "batch": 4}``
     Makes that batch ready; answers with the features of table III, the kernel profile, the most memory that the allocator held of the
@@ -60,7 +62,9 @@ class TrainingSubject:
         self._number = 0
 
     def prepare(self, batch: int) -> None:
-        self._training = Training(self._card, Options(model=self._model, preset=self._preset, device=self._device, batch=batch))
+        self._training = Training(
+            self._card, Options(model=self._model, preset=self._preset, device=self._device, batch=batch)
+        )
 
     def run(self) -> object:
         self._number += 1
@@ -180,7 +184,9 @@ def _answer(member: Member, command: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="ml.measure.member", description="One workload's process; ml.profile starts it.")
+    parser = argparse.ArgumentParser(
+        prog="ml.measure.member", description="One workload's process; ml.profile starts it."
+    )
     parser.add_argument("--model", required=True, choices=NAMES)
     parser.add_argument("--role", required=True, choices=("training", "function"))
     parser.add_argument("--preset", required=True)

@@ -1,9 +1,10 @@
 """
 What to measure, in which order: any beginning of the plan is as informative as its length allows.
 
-The pairs of the paper's space (8 training models x 4 batches x 8 function models x 4 batches = 1,024) are taken in rounds. A round has
-every training model with every function model once, along the diagonals of a Latin square, each at another batch; the next round moves
-the batches on. So a run that is cut after n pairs has seen every model about equally often.
+The pairs of the paper's space (8 training models x 4 batches x 8 function models x 4 batches = 1,024) are taken in
+rounds. A round has every training model with every function model once, along the diagonals of a Latin square, each at
+another batch; the next round moves the batches on. So a run that is cut after n pairs has seen every model about
+equally often.
 """
 
 import itertools
@@ -15,10 +16,12 @@ from ml.measure.rows import Role, Workload
 
 #: (training, function) whose degradation over 1..8 concurrent invocations the paper shows (section II-C, figure 3).
 LADDERS = (("deepfm", "mobilenet"), ("vgg16", "deepvit"), ("roberta", "vgg16"))
-#: Models among which the other rows with several functions are drawn: few, so that every weight of Eq. 3 and 4 is met more than once.
+#: Models among which the other rows with several functions are drawn: few, so that every weight of Eq. 3 and 4 is met
+#: more than once.
 SEVERAL_TRAININGS = ("mobilenet", "vgg16", "bert", "deepfm")
 SEVERAL_FUNCTIONS = ("mobilenet", "deepfm", "resnet50", "roberta")
-#: Positions of batches in the order in which they are taken up, where few are wanted. The first ones are those of the sets of several.
+#: Positions of batches in the order in which they are taken up, where few are wanted. The first ones are those of the
+#: sets of several.
 TRAINING_POSITIONS = (1, 2, 0, 3)
 FUNCTION_POSITIONS = (0, 2, 1, 3)
 
@@ -34,11 +37,12 @@ class Run:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
     """
-    How many of each kind; ``repeated`` pairs, and as many pairs of functions as said, are measured ``times`` times in all.
+    How many of each kind; ``repeated`` pairs, and as many pairs of functions as said, are measured ``times`` times in
+    all.
 
-    ``positions``: the first rounds of pairs have batches at that many of each model's four positions only, so that few workloads have to
-    be measured alone; 1 = every training at its second batch and every function at its first, as the sets of several functions have them.
-    ``pairs_first``: no other kind before the pairs are done.
+    ``positions``: the first rounds of pairs have batches at that many of each model's four positions only, so that few
+    workloads have to be measured alone; 1 = every training at its second batch and every function at its first, as the
+    sets of several functions have them. ``pairs_first``: no other kind before the pairs are done.
     """
 
     pairs: int = 240
@@ -59,7 +63,9 @@ class Plan:
     ``models`` in table I's order.
     """
 
-    def __init__(self, models: Sequence[str], preset: str, batches: Callable[[str, Role], Sequence[int]], *, seed: int = 0) -> None:
+    def __init__(
+        self, models: Sequence[str], preset: str, batches: Callable[[str, Role], Sequence[int]], *, seed: int = 0
+    ) -> None:
         self._models, self._preset, self._batches = models, preset, batches
         self._seed = seed
 
@@ -84,7 +90,12 @@ class Plan:
         yield from (run for run in self._pairs() if run not in yielded)
 
     def _pair(self, i: int, training: int, j: int, function: int) -> Run:
-        return Run(members=(self._workload(self._models[i], "training", training), self._workload(self._models[j], "function", function)))
+        return Run(
+            members=(
+                self._workload(self._models[i], "training", training),
+                self._workload(self._models[j], "function", function),
+            )
+        )
 
     def _pairs(self) -> Iterator[Run]:
         count = len(self._models)
@@ -99,8 +110,8 @@ class Plan:
 
     def functions(self, *, smallest_first: bool = False) -> Iterator[Run]:
         """
-        Every pair of functions at the smallest batch, and the other half of the square with another batch on one side (A7); mixed, or
-        the smallest before the others.
+        Every pair of functions at the smallest batch, and the other half of the square with another batch on one side
+        (A7); mixed, or the smallest before the others.
         """
         count = len(self._models)
         square = [(i, (i + shift) % count) for shift in range(count) for i in range(count)]
@@ -108,10 +119,17 @@ class Plan:
             square.sort(key=lambda pair: pair[0] > pair[1])
         for i, j in square:
             second = 0 if i <= j else 2
-            yield Run(members=(self._workload(self._models[i], "function", 0), self._workload(self._models[j], "function", second)))
+            yield Run(
+                members=(
+                    self._workload(self._models[i], "function", 0),
+                    self._workload(self._models[j], "function", second),
+                )
+            )
 
     def several(self, amount: int, k_max: int) -> Iterator[Run]:
-        """Ladders of one function up to eight at a time, then two to ``k_max`` functions of few models beside a training."""
+        """
+        Ladders of one function up to eight at a time, then two to ``k_max`` functions of few models beside a training.
+        """
         yielded: set[Run] = set()
         ladders = [pair for pair in LADDERS if set(pair) <= set(self._models)]
         for k in (2, 4, 8):
@@ -131,7 +149,10 @@ class Plan:
                 yield run
 
     def _together(self, training: str, functions: Sequence[str]) -> Run:
-        members = (self._workload(training, "training", 1), *(self._workload(name, "function", 0) for name in functions))
+        members = (
+            self._workload(training, "training", 1),
+            *(self._workload(name, "function", 0) for name in functions),
+        )
         return Run(members=members)
 
     def runs(self, amounts: Amounts) -> list[Run]:
@@ -160,5 +181,7 @@ def _spread(runs: Sequence[Run], amount: int) -> Sequence[Run]:
 
 def _mixed(kinds: Mapping[str, Sequence[Run]]) -> list[Run]:
     """Every kind in its own order, each spread evenly over the whole."""
-    placed = [((position + 0.5) / len(runs), kind, position) for kind, runs in kinds.items() for position in range(len(runs))]
+    placed = [
+        ((position + 0.5) / len(runs), kind, position) for kind, runs in kinds.items() for position in range(len(runs))
+    ]
     return [kinds[kind][position] for _, kind, position in sorted(placed)]

@@ -7,14 +7,14 @@ counts what lies wholly within the window. The rows are appended as they are mea
 the last one. It needs torch, numpy and, for a GPU, nvidia-ml-py, and none of the platform's servers, so it runs on a
 bare GPU machine; ``smore profiles import`` takes its rows in.
 
-On a GPU the models have their published sizes; on a **CPU partition**, which stands in for one, the small presets, with a training waiting
-for its input for a fixed part of each iteration (``ModelCard.input_wait``) and functions at a lower priority than training. On a GPU a
-training waits for nothing unless ``--input-wait`` says so: what is measured then is what sharing a saturated device does. The inputs are
-synthetic, in the shapes of the data sets of table I.
+On a GPU the models have their published sizes; on a **CPU partition**, which stands in for one, the small presets, with
+a training waiting for its input for a fixed part of each iteration (``ModelCard.input_wait``) and functions at a lower
+priority than training. On a GPU a training waits for nothing unless ``--input-wait`` says so: what is measured then is
+what sharing a saturated device does. The inputs are synthetic, in the shapes of the data sets of table I.
 
-Utilisation of a GPU is the mean share of SMs at work, by NVML's GPM (Hopper and later, MIG instances too); elsewhere the share of time in
-which any kernel ran, by NVML. ``Place.counter`` says which. A file is gone on with on any machine of the same device, sharing mode and
-counter; its rows name the driver of their own day.
+Utilisation of a GPU is the mean share of SMs at work, by NVML's GPM (Hopper and later, MIG instances too); elsewhere
+the share of time in which any kernel ran, by NVML. ``Place.counter`` says which. A file is gone on with on any machine
+of the same device, sharing mode and counter; its rows name the driver of their own day.
 """
 
 import argparse
@@ -64,7 +64,8 @@ SAMPLE_S = 0.2
 #: NVML's utilisation is of the second before, so what it says in the first second of a window is not the window's.
 LAG_S = 1.0
 
-#: As for runners and serverful jobs (worker/runner/processes.py): the allocator keeps what it has, or it alone doubles some run times.
+#: As for runners and serverful jobs (worker/runner/processes.py): the allocator keeps what it has, or it alone doubles
+#: some run times.
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
@@ -84,8 +85,8 @@ class MemberFailed(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """
-    Shares of the device's time in a window, None where nothing tells; ``foreign`` by processes that are not measured, ``counters`` as
-    :class:`ml.measure.rows.Solo` has them.
+    Shares of the device's time in a window, None where nothing tells; ``foreign`` by processes that are not measured,
+    ``counters`` as :class:`ml.measure.rows.Solo` has them.
     """
 
     total: float | None
@@ -188,9 +189,13 @@ class CudaGpu:
         self._visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or str(index)
         handle = pynvml.nvmlDeviceGetHandleByIndex
         self._mig = self._visible.startswith("MIG-")
-        self._handle = handle(int(self._visible)) if self._visible.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(self._visible)
+        self._handle = (
+            handle(int(self._visible)) if self._visible.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(self._visible)
+        )
         if not self._mig and self._divided():
-            raise BadDevice("this GPU is divided into MIG instances: name one of them (nvidia-smi -L) in CUDA_VISIBLE_DEVICES")
+            raise BadDevice(
+                "this GPU is divided into MIG instances: name one of them (nvidia-smi -L) in CUDA_VISIBLE_DEVICES"
+            )
         #: Where GPM counts: a handle of the whole GPU and the number of the MIG instance on it.
         self._whole = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self._handle) if self._mig else self._handle
         self._instance: int | None = pynvml.nvmlDeviceGetGpuInstanceId(self._handle) if self._mig else None
@@ -260,7 +265,10 @@ class _NvmlRates:
                 self._samples.append((rates.gpu / 100, rates.memory / 100))
 
     def means(self) -> tuple[float, float] | None:
-        """Of kernels and of memory; None for a window that is shorter than the lag, or that an error, which is told, has cut."""
+        """
+        Of kernels and of memory; None for a window that is shorter than the lag, or that an error, which is told, has
+        cut.
+        """
         self._end.set()
         self._thread.join()
         if self._error:
@@ -307,14 +315,17 @@ def _popen(argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.P
 
 class Process:
     """
-    A member's process: one model in one role. Requests and answers are lines; ``ask`` may be called for several before ``answer``.
+    A member's process: one model in one role. Requests and answers are lines; ``ask`` may be called for several before
+    ``answer``.
 
     It loads its model after its making; :meth:`loaded` waits for that.
     """
 
     def __init__(self, device: Device, workload: Workload) -> None:
         argv = [sys.executable, "-m", "ml.measure.member", "--model", workload.model, "--role", workload.role]
-        self._process = device.start([*argv, "--preset", workload.preset, "--device", device.torch_device], workload.role)
+        self._process = device.start(
+            [*argv, "--preset", workload.preset, "--device", device.torch_device], workload.role
+        )
         self.pid = self._process.pid
         self._loaded = False
         #: Whether it has run since it gave its memory back.
@@ -415,7 +426,14 @@ class Campaign:
     """Measures runs and writes their rows."""
 
     def __init__(
-        self, device: Device, out: Path, *, window_s: float, command: str, solo_s: float = SOLO_S, wait: str | None = None
+        self,
+        device: Device,
+        out: Path,
+        *,
+        window_s: float,
+        command: str,
+        solo_s: float = SOLO_S,
+        wait: str | None = None,
     ) -> None:
         self._device, self._out, self._window_s, self._command = device, out, window_s, command
         self._solo_s, self._wait = solo_s, wait
@@ -431,14 +449,21 @@ class Campaign:
                 raise BadRow(f"{out.name} holds rows of {place}: use another file")
             if isinstance(row, Solo):
                 if row.workload.role == "training" and (row.input_wait_s > 0) != (self._share(row.workload) > 0):
-                    raise BadRow(f"{out.name} holds {row.workload} with another input wait ({row.input_wait_s:g} s): use another file")
+                    raise BadRow(
+                        f"{out.name} holds {row.workload} with another input wait ({row.input_wait_s:g} s): use another"
+                        " file"
+                    )
                 self._solo[row.workload] = row
             else:
                 self.done.add(Run(members=tuple(member.workload for member in row.members), repeat=row.repeat))
 
     def _share(self, workload: Workload) -> float:
         """Of an undisturbed iteration that waits for its input."""
-        return input_wait(self._wait, card(workload.model), self._device.torch_device) if workload.role == "training" else 0.0
+        return (
+            input_wait(self._wait, card(workload.model), self._device.torch_device)
+            if workload.role == "training"
+            else 0.0
+        )
 
     def end(self) -> None:
         self._processes.end()
@@ -448,7 +473,9 @@ class Campaign:
         self._processes.start(workload for run in runs for workload in run.members)
 
     def measure(self, run: Run) -> None:
-        """One co-location, after a run alone of each member that has none yet. A workload that fails is noted, not raised."""
+        """
+        One co-location, after a run alone of each member that has none yet. A workload that fails is noted, not raised.
+        """
         for workload in run.members:
             if workload in self.failed:
                 return
@@ -502,7 +529,9 @@ class Campaign:
         rows.write(self._out, solo)
         self._solo[workload] = solo
 
-    def _run(self, process: Process, workload: Workload, wait_s: float, seconds: float, *, least: int = 1) -> dict[str, Any]:
+    def _run(
+        self, process: Process, workload: Workload, wait_s: float, seconds: float, *, least: int = 1
+    ) -> dict[str, Any]:
         """Alone for so long, or a little longer where ``least`` runs did not fit."""
         while True:
             start = time.monotonic() + WARM_UP_S / 5
@@ -539,7 +568,12 @@ class Campaign:
         return Colocation(
             place=self._device.place,
             members=tuple(
-                Member(workload=s.workload, timing=Timing.of(answer["seconds"]), control=controls[s.workload], solo=s.timing)
+                Member(
+                    workload=s.workload,
+                    timing=Timing.of(answer["seconds"]),
+                    control=controls[s.workload],
+                    solo=s.timing,
+                )
                 for s, answer in zip(solos, answers, strict=True)
             ),
             utilisation=usage.total,
@@ -559,7 +593,10 @@ def progress(done: int, total: int, seconds: float, left_s: float) -> str:
     """One line: how far, and how long still."""
     width = 30
     filled = width * done // max(1, total)
-    return f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total} runs, {seconds / 60:.1f} min, {left_s / 60:.1f} min to go"
+    return (
+        f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total} runs, {seconds / 60:.1f} min, {left_s / 60:.1f} min"
+        " to go"
+    )
 
 
 def _cores(text: str) -> list[int]:
@@ -571,29 +608,45 @@ def _cores(text: str) -> list[int]:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="ml.profile", description="Measure workloads alone and together on this machine's device.")
+    parser = argparse.ArgumentParser(
+        prog="ml.profile", description="Measure workloads alone and together on this machine's device."
+    )
     parser.add_argument("--out", type=Path, required=True, help="file of rows (JSON lines); goes on where it ends")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--index", type=int, default=0, help="GPU number")
     parser.add_argument("--cores", type=_cores, default="0", help="CPU partition: its cores, by comma")
-    parser.add_argument("--function-nice", type=int, default=5, help="CPU partition: priority of functions below training, 0 to 19")
+    parser.add_argument(
+        "--function-nice", type=int, default=5, help="CPU partition: priority of functions below training, 0 to 19"
+    )
     parser.add_argument("--minutes", type=float, help="stop in time; the most informative runs come first")
     parser.add_argument("--window", type=float, default=12.0, help="seconds of a co-location")
     parser.add_argument("--solo", type=float, default=SOLO_S, help="seconds of a run alone")
-    parser.add_argument("--input-wait", help="share of a training's iteration, 0 to <1; card: the model's; none (default: card on a CPU)")
+    parser.add_argument(
+        "--input-wait",
+        help="share of a training's iteration, 0 to <1; card: the model's; none (default: card on a CPU)",
+    )
     parser.add_argument(
         "--positions",
         type=int,
         choices=range(1, 5),
-        help="the pairs' first rounds at so many of each model's four batches: few workloads have to be measured alone (default: mixed)",
+        help=(
+            "the pairs' first rounds at so many of each model's four batches: few workloads have to be measured alone"
+            " (default: mixed)"
+        ),
     )
-    parser.add_argument("--order", choices=("mixed", "pairs"), default="mixed", help="pairs: the other kinds after them")
-    parser.add_argument("--parallel", action="store_true", help="let the first processes load at the same time, not one after another")
+    parser.add_argument(
+        "--order", choices=("mixed", "pairs"), default="mixed", help="pairs: the other kinds after them"
+    )
+    parser.add_argument(
+        "--parallel", action="store_true", help="let the first processes load at the same time, not one after another"
+    )
     parser.add_argument("--pairs", type=int, default=240, help="of the 1,024 training x function")
     parser.add_argument("--functions", type=int, default=64, help="function x function")
     parser.add_argument("--several", type=int, default=60, help="with two or more functions")
     parser.add_argument("--repeated", type=int, default=20, help="pairs measured again and again")
-    parser.add_argument("--repeated-functions", type=int, default=10, help="pairs of functions measured again and again")
+    parser.add_argument(
+        "--repeated-functions", type=int, default=10, help="pairs of functions measured again and again"
+    )
     parser.add_argument("--times", type=int, default=5, help="how often those are measured")
     parser.add_argument("--k-max", type=int, default=4, choices=range(2, 9), help="functions at a time")
     parser.add_argument("--models", default=",".join(MODELS), help="by comma")
@@ -619,7 +672,9 @@ def main(arguments: Sequence[str]) -> int:
     command = "python -m ml.profile " + shlex.join(words)
     began = time.monotonic()
     try:
-        device: Device = CpuPartition(options.cores, options.function_nice) if options.device == "cpu" else CudaGpu(options.index)
+        device: Device = (
+            CpuPartition(options.cores, options.function_nice) if options.device == "cpu" else CudaGpu(options.index)
+        )
     except BadDevice as error:
         print(error, file=sys.stderr)
         return 2
@@ -629,14 +684,27 @@ def main(arguments: Sequence[str]) -> int:
         return preset.training_batches if role == "training" else preset.function_batches
 
     amounts = Amounts(
-        pairs=options.pairs, functions=options.functions, several=options.several, repeated=options.repeated,
-        repeated_functions=options.repeated_functions, times=options.times, k_max=options.k_max, positions=options.positions,
+        pairs=options.pairs,
+        functions=options.functions,
+        several=options.several,
+        repeated=options.repeated,
+        repeated_functions=options.repeated_functions,
+        times=options.times,
+        k_max=options.k_max,
+        positions=options.positions,
         pairs_first=options.order == "pairs",
-    )  # fmt: skip
+    )
     runs = Plan(options.models.split(","), device.preset, batches).runs(amounts)
     with ExitStack() as stack:
         try:
-            campaign = Campaign(device, options.out, window_s=options.window, command=command, solo_s=options.solo, wait=options.input_wait)
+            campaign = Campaign(
+                device,
+                options.out,
+                window_s=options.window,
+                command=command,
+                solo_s=options.solo,
+                wait=options.input_wait,
+            )
         except BadRow as error:
             print(error, file=sys.stderr)
             return 2
@@ -650,7 +718,10 @@ def main(arguments: Sequence[str]) -> int:
             if options.minutes is not None and seconds + each > options.minutes * 60:
                 break
             print(
-                "\r" + progress(len(campaign.done), len(runs), seconds, each * (len(todo) - measured)), end="", file=sys.stderr, flush=True
+                "\r" + progress(len(campaign.done), len(runs), seconds, each * (len(todo) - measured)),
+                end="",
+                file=sys.stderr,
+                flush=True,
             )
             campaign.measure(run)
     print(file=sys.stderr)
@@ -665,9 +736,9 @@ def stand_aside(options: argparse.Namespace) -> None:
     """
     Keep this process from disturbing what it measures.
 
-    It leaves the partition's cores, and takes all members into one session, so that a kernel which divides time between sessions
-    first (autogroup) weighs each process by itself, as it does within a container. The leader of a process group cannot leave its
-    session, and need not.
+    It leaves the partition's cores, and takes all members into one session, so that a kernel which divides time between
+    sessions first (autogroup) weighs each process by itself, as it does within a container. The leader of a process
+    group cannot leave its session, and need not.
     """
     with suppress(PermissionError):
         os.setsid()

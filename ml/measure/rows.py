@@ -1,10 +1,12 @@
 """
 Measured rows: what a profiling run writes down, one JSON object a line, and how it is read back.
 
-Two kinds. A **solo** row is one workload alone, a **co-location** row several on one device at the same time. Every row names its
-:class:`Place`; rows of different places are never mixed. Standard library only: a bare GPU machine writes them, the platform imports them.
+Two kinds. A **solo** row is one workload alone, a **co-location** row several on one device at the same time. Every row
+names its :class:`Place`; rows of different places are never mixed. Standard library only: a bare GPU machine writes
+them, the platform imports them.
 
-Degradation (Eq. 1) is computed when a row is read, never stored: ``co-located time / reference time - 1``, see :func:`degradation`.
+Degradation (Eq. 1) is computed when a row is read, never stored: ``co-located time / reference time - 1``, see
+:func:`degradation`.
 """
 
 import json
@@ -22,8 +24,19 @@ Metric: TypeAlias = Literal["mean", "p50", "p95", "p99"]
 
 #: Table III of the paper, in its order: twelve numbers of a workload.
 FEATURES: Final = (
-    "flops", "parameters", "memory_bytes", "activations", "conv", "linear", "norm", "relu", "embedding", "pooling", "dropout", "batch",
-)  # fmt: skip
+    "flops",
+    "parameters",
+    "memory_bytes",
+    "activations",
+    "conv",
+    "linear",
+    "norm",
+    "relu",
+    "embedding",
+    "pooling",
+    "dropout",
+    "batch",
+)
 
 
 class BadRow(ValueError):
@@ -33,7 +46,8 @@ class BadRow(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """
-    Where a row holds: the device and how its users share it. The key under which rows, models and tables are kept apart.
+    Where a row holds: the device and how its users share it. The key under which rows, models and tables are kept
+    apart.
 
     ``counter`` names what utilisation is measured by, ``sharing_mode`` how co-located work divides the device.
     """
@@ -89,12 +103,13 @@ class Solo:
     """
     A workload alone for ``seconds``.
 
-    ``features``: :data:`FEATURES`. ``utilisation`` and ``memory_utilisation`` are shares of the device's time, None where no counter
-    tells. ``input_wait_s``: the part of an iteration in which it waits for its input. ``cold_s``: seconds by phase (import, context,
-    weights, first_run). ``kernels``: what a kernel profile of some runs gave (count per run, mean and longest microseconds).
-    ``device_memory_bytes``: the most that torch's allocator held of the device at this batch. ``counters``: what else the device told, by
-    name, as far as it tells: shares of the time by GPM (``sm``, ``occupancy``, ``tensor``, ``dram``, ``graphics``) and by NVML (``nvml``),
-    ``process_memory_bytes`` (the process's whole, context included), ``power_limit_w``, ``sm_clock_mhz``.
+    ``features``: :data:`FEATURES`. ``utilisation`` and ``memory_utilisation`` are shares of the device's time, None
+    where no counter tells. ``input_wait_s``: the part of an iteration in which it waits for its input. ``cold_s``:
+    seconds by phase (import, context, weights, first_run). ``kernels``: what a kernel profile of some runs gave (count
+    per run, mean and longest microseconds). ``device_memory_bytes``: the most that torch's allocator held of the device
+    at this batch. ``counters``: what else the device told, by name, as far as it tells: shares of the time by GPM
+    (``sm``, ``occupancy``, ``tensor``, ``dram``, ``graphics``) and by NVML (``nvml``), ``process_memory_bytes`` (the
+    process's whole, context included), ``power_limit_w``, ``sm_clock_mhz``.
     """
 
     place: Place
@@ -120,8 +135,8 @@ class Member:
     """
     One side of a co-location.
 
-    ``timing`` is measured in the window, ``control`` in a short run alone just before it, in the same process. ``solo`` is the
-    reference: a long run alone, whose tail is known better.
+    ``timing`` is measured in the window, ``control`` in a short run alone just before it, in the same process. ``solo``
+    is the reference: a long run alone, whose tail is known better.
     """
 
     workload: Workload
@@ -135,8 +150,8 @@ class Colocation:
     """
     Several workloads on one device for ``seconds``; at most one of them is a training, and then it is the first.
 
-    ``repeat`` counts measurements of the same members. ``disturbance`` is the share of the cores that foreign work took in the window,
-    None where nothing tells.
+    ``repeat`` counts measurements of the same members. ``disturbance`` is the share of the cores that foreign work took
+    in the window, None where nothing tells.
     """
 
     place: Place
@@ -165,9 +180,9 @@ def degradation(member: Member, metric: Metric) -> float:
     """
     Eq. 1 as a fraction: time in co-location over time alone, minus one. Raw: noise may make it negative.
 
-    The reference is the workload alone (``solo``), scaled halfway to what the control just before the window was (by medians). A
-    machine's speed drifts over an hour, which the control sees, but the control is short: all of it or nothing of it as the
-    reference made repeated measurements differ more (docs/predictor.md has the figures).
+    The reference is the workload alone (``solo``), scaled halfway to what the control just before the window was (by
+    medians). A machine's speed drifts over an hour, which the control sees, but the control is short: all of it or
+    nothing of it as the reference made repeated measurements differ more (docs/predictor.md has the figures).
     """
     drift = math.sqrt(member.control.p50 / member.solo.p50)
     reference: float = getattr(member.solo, metric) * drift
@@ -183,8 +198,8 @@ def write(path: Path, row: Row) -> None:
 
 def read(path: Path) -> list[Row]:
     """
-    Every row of a file. Raises BadRow, with file and line, for one that is cut, of another version, or holds NaN or a time that is
-    not positive; OSError where the file cannot be read.
+    Every row of a file. Raises BadRow, with file and line, for one that is cut, of another version, or holds NaN or a
+    time that is not positive; OSError where the file cannot be read.
     """
     return list(_rows(path))
 
@@ -223,7 +238,10 @@ def parse(document: Mapping[str, Any]) -> Row:
         return Solo(**values)
     if kind == "colocation":
         members = tuple(
-            Member(workload=Workload(**member["workload"]), **{name: _timing(member[name]) for name in ("timing", "control", "solo")})
+            Member(
+                workload=Workload(**member["workload"]),
+                **{name: _timing(member[name]) for name in ("timing", "control", "solo")},
+            )
             for member in values["members"]
         )
         if len(members) < 2 or any(member.workload.role == "training" for member in members[1:]):
@@ -249,7 +267,8 @@ def _finite(values: Mapping[str, Any]) -> None:
 @dataclass(slots=True)
 class Profile:
     """
-    All rows of one place: solo rows by workload (the newest of each) and co-locations in the order of their measurement.
+    All rows of one place: solo rows by workload (the newest of each) and co-locations in the order of their
+    measurement.
 
     The times alone of a workload are pooled, in its solo row and in the members of co-locations: see :func:`pooled`.
     """
@@ -279,8 +298,8 @@ _TAIL_RUNS = 20
 
 def pooled(alone: Sequence[Timing]) -> Timing:
     """
-    One reference from all that was measured of a workload alone: the median of the medians, and the median distance of mean and tail
-    from it, the tail from runs of at least :data:`_TAIL_RUNS` where there are any.
+    One reference from all that was measured of a workload alone: the median of the medians, and the median distance of
+    mean and tail from it, the tail from runs of at least :data:`_TAIL_RUNS` where there are any.
     """
     long = [timing for timing in alone if timing.n >= _TAIL_RUNS] or alone
     p50 = statistics.median(timing.p50 for timing in alone)

@@ -1,8 +1,9 @@
 """
-Gaussian-process regression of a quantity of pairs, in numpy alone (Rasmussen and Williams 2006, "Gaussian processes for machine learning").
+Gaussian-process regression of a quantity of pairs, in numpy alone (Rasmussen and Williams 2006, "Gaussian processes for
+machine learning").
 
-Columns describe the two sides of a pair and the pair itself. Columns of a kind form a group with one length scale, so that few samples
-can tell which kinds matter. See ``ml.predict.pairwise`` for the covariance and why it has this form.
+Columns describe the two sides of a pair and the pair itself. Columns of a kind form a group with one length scale, so
+that few samples can tell which kinds matter. See ``ml.predict.pairwise`` for the covariance and why it has this form.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,8 @@ PSEUDO: Final = 2.0
 FAR: Final = 4.0
 #: Terms of the covariance that have an amplitude: victim, aggressor, both, pair, and linear in the pair's columns.
 TERMS: Final = 5
-#: Priors of logarithms (mean, deviation): weight of a group's distances, amplitude of a term and noise variance of a standardised target.
+#: Priors of logarithms (mean, deviation): weight of a group's distances, amplitude of a term and noise variance of a
+#: standardised target.
 WEIGHT: Final = (-1.0, 2.0)
 AMPLITUDE: Final = (-2.0, 1.5)
 NOISE: Final = (-3.0, 1.5)
@@ -59,7 +61,10 @@ class Layout:
         return slice(0, first), slice(first, second), slice(second, len(self.groups))
 
     def prior(self) -> tuple[Floats, Floats]:
-        """Means and deviations of the logarithms of all hyperparameters: a weight for each group, amplitudes, noise variance."""
+        """
+        Means and deviations of the logarithms of all hyperparameters: a weight for each group, amplitudes, noise
+        variance.
+        """
         groups = len(self.groups)
         of_each = [WEIGHT] * groups + [AMPLITUDE] * TERMS + [NOISE]
         means, deviations = np.array(of_each).T
@@ -90,9 +95,9 @@ class Process:
     """
     A process conditioned on samples.
 
-    ``centre`` and ``scale`` standardise columns, ``level`` and ``unit`` the target; ``inputs``: standardised columns [n, c];
-    ``hyper``: logarithms as in :meth:`Layout.prior`; ``weights`` [n]: inverse covariance times target; ``root`` [n, n]: inverse of the
-    covariance's lower Cholesky factor.
+    ``centre`` and ``scale`` standardise columns, ``level`` and ``unit`` the target; ``inputs``: standardised columns
+    [n, c]; ``hyper``: logarithms as in :meth:`Layout.prior`; ``weights`` [n]: inverse covariance times target; ``root``
+    [n, n]: inverse of the covariance's lower Cholesky factor.
     """
 
     layout: Layout
@@ -130,8 +135,8 @@ class Process:
 
     def left_out(self, parts: Sequence[Ints]) -> list[Floats]:
         """
-        For each part (positions of samples): its residuals by the process conditioned on all others, in units of the deviation it would
-        have given them. Section 5.4.2 for whole blocks.
+        For each part (positions of samples): its residuals by the process conditioned on all others, in units of the
+        deviation it would have given them. Section 5.4.2 for whole blocks.
         """
         inverse = self.root.T @ self.root
         scores = []
@@ -154,18 +159,24 @@ def _amplitudes(layout: Layout, hyper: Floats) -> tuple[Floats, float]:
 def _kernel(layout: Layout, hyper: Floats, factor: slice, first: Floats, second: Floats) -> Floats:
     """The kernel of a factor's groups between all rows of two sets of inputs [n, m]."""
     columns = [column for group in layout.groups[factor] for column in group]
-    weight = [np.exp(w / 2) / np.sqrt(len(group)) for group, w in zip(layout.groups[factor], hyper[factor], strict=True) for _ in group]
+    weight = [
+        np.exp(w / 2) / np.sqrt(len(group))
+        for group, w in zip(layout.groups[factor], hyper[factor], strict=True)
+        for _ in group
+    ]
     return _matern(_distances(first[:, columns] * weight, second[:, columns] * weight))[0]
 
 
 def _side(layout: Layout, hyper: Floats, factor: slice, first: Floats, second: Floats) -> tuple[Floats, Ints]:
     """
-    The kernel of a side between each distinct row of ``first`` and all of ``second``, and which distinct row each row is: all pairs of
-    100 workloads have 10,000 rows, of which each side has 100.
+    The kernel of a side between each distinct row of ``first`` and all of ``second``, and which distinct row each row
+    is: all pairs of 100 workloads have 10,000 rows, of which each side has 100.
     """
     columns = [column for group in layout.groups[factor] for column in group]
     rows = np.ascontiguousarray(first[:, columns])
-    _, position, which = np.unique(rows.view(f"V{rows.itemsize * rows.shape[1]}").ravel(), return_index=True, return_inverse=True)
+    _, position, which = np.unique(
+        rows.view(f"V{rows.itemsize * rows.shape[1]}").ravel(), return_index=True, return_inverse=True
+    )
     return _kernel(layout, hyper, factor, first[position], second), which
 
 
@@ -182,7 +193,9 @@ def _together(layout: Layout, hyper: Floats, sides: Sequence[Floats], first: Flo
 
 def _covariance(layout: Layout, hyper: Floats, first: Floats, second: Floats) -> Floats:
     """Of all rows of two sets of inputs [n, m], without noise."""
-    return _together(layout, hyper, [_kernel(layout, hyper, factor, first, second) for factor in layout.factors[:2]], first, second)
+    return _together(
+        layout, hyper, [_kernel(layout, hyper, factor, first, second) for factor in layout.factors[:2]], first, second
+    )
 
 
 def _standards(columns: Floats) -> tuple[Floats, Floats]:
@@ -195,10 +208,15 @@ def _standards(columns: Floats) -> tuple[Floats, Floats]:
 
 
 def evidence(columns: Floats, target: Floats, layout: Layout) -> float:
-    """Logarithm of the marginal likelihood (eq. 5.8, without its constant) of ``target`` but for a constant, at the prior's mean."""
+    """
+    Logarithm of the marginal likelihood (eq. 5.8, without its constant) of ``target`` but for a constant, at the
+    prior's mean.
+    """
     inputs = _standard(columns, *_standards(columns))
     hyper, _ = layout.prior()
-    root = np.linalg.cholesky(_covariance(layout, hyper, inputs, inputs) + _amplitudes(layout, hyper)[1] * np.eye(len(target)))
+    root = np.linalg.cholesky(
+        _covariance(layout, hyper, inputs, inputs) + _amplitudes(layout, hyper)[1] * np.eye(len(target))
+    )
     whitened = np.linalg.solve(root, target - target.mean())
     return float(-0.5 * whitened @ whitened - np.log(np.diag(root)).sum())
 
@@ -238,7 +256,10 @@ def _most_probable(inputs: Floats, target: Floats, layout: Layout) -> Floats:
 
     def objective(hyper: Floats) -> tuple[float, Floats]:
         kernels, slopes = zip(
-            *(_matern((np.exp(hyper[factor]) @ part).reshape(n, n)) for factor, part in zip(layout.factors, parts, strict=True)),
+            *(
+                _matern((np.exp(hyper[factor]) @ part).reshape(n, n))
+                for factor, part in zip(layout.factors, parts, strict=True)
+            ),
             strict=True,
         )
         victim, aggressor, pair = kernels
@@ -269,10 +290,12 @@ def _most_probable(inputs: Floats, target: Floats, layout: Layout) -> Floats:
     return minimum(objective, means, deviations)
 
 
-def minimum(objective: Callable[[Floats], tuple[float, Floats]], start: Floats, unit: Floats, *, iterations: int = ITERATIONS) -> Floats:
+def minimum(
+    objective: Callable[[Floats], tuple[float, Floats]], start: Floats, unit: Floats, *, iterations: int = ITERATIONS
+) -> Floats:
     """
-    A local minimum of ``objective`` (value and gradient) from ``start`` by the BFGS method (Nocedal and Wright 2006, section 6.1) with
-    backtracking; ``unit`` is how far a first step may go in each direction.
+    A local minimum of ``objective`` (value and gradient) from ``start`` by the BFGS method (Nocedal and Wright 2006,
+    section 6.1) with backtracking; ``unit`` is how far a first step may go in each direction.
     """
     here, (value, gradient) = start, objective(start)
     curvature = np.diag(unit**2)

@@ -4,11 +4,11 @@ Degradation beside several functions, from that of pairs: weighted sums (section
     training i, functions S:  sum over j in S of gamma[k, M_i, M_j] D_tr[i, j]                                        (Eq. 3)
     function j in S:          alpha[k, M_j, M_i] D_fn[j, i] + sum over w in S, w != j, of beta[k, M_j, M_w] D_ff[j, w]  (Eq. 4)
 
-D is what the one causes alone with the other. ``k`` is the number of functions |S|, but 1 for two functions without a training: that is
-a pair, and D_ff is it. All weights start at one; those of ``k`` = 1 stay there, because the error of a pair belongs to the pair-wise
-predictor (A11). They learn from what was observed: the paper adds "the error times a coefficient" to them, which :data:`Update` spells out
-(A10). Functions of one model share a weight whatever their batch (A9), so their degradations are added before they are weighed; a function
-that runs several times counts as often.
+D is what the one causes alone with the other. ``k`` is the number of functions |S|, but 1 for two functions without a
+training: that is a pair, and D_ff is it. All weights start at one; those of ``k`` = 1 stay there, because the error of
+a pair belongs to the pair-wise predictor (A11). They learn from what was observed: the paper adds "the error times a
+coefficient" to them, which :data:`Update` spells out (A10). Functions of one model share a weight whatever their batch
+(A9), so their degradations are added before they are weighed; a function that runs several times counts as often.
 """
 
 import math
@@ -26,8 +26,8 @@ K_MAX: Final = 8
 #: Bounds of a weight (A10).
 LOWEST, HIGHEST = 0.0, 10.0
 
-#: With the error e, the pair-wise degradation x of a weight and the coefficient eta, a weight grows by: ``nlms`` eta e x / (eps + sum x^2)
-#: over all weights of the sum; ``literal`` eta e; ``grad`` eta e x; ``off`` nothing.
+#: With the error e, the pair-wise degradation x of a weight and the coefficient eta, a weight grows by: ``nlms`` eta e
+#: x / (eps + sum x^2) over all weights of the sum; ``literal`` eta e; ``grad`` eta e x; ``off`` nothing.
 Update: TypeAlias = Literal["nlms", "literal", "grad", "off"]
 
 #: (victim, other) → pair-wise degradation of the victim, a fraction >= 0.
@@ -42,7 +42,10 @@ _Key: TypeAlias = tuple[Kind, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """One of those that run beside: the name of its model, and by how much it slows the victim when it is alone with it (>= 0)."""
+    """
+    One of those that run beside: the name of its model, and by how much it slows the victim when it is alone with it
+    (>= 0).
+    """
 
     model: str
     degradation: float
@@ -50,7 +53,10 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """How weights learn. ``eps`` keeps neighbours that cost next to nothing from taking the blame: x^2 well below it hardly counts."""
+    """
+    How weights learn. ``eps`` keeps neighbours that cost next to nothing from taking the blame: x^2 well below it
+    hardly counts.
+    """
 
     update: Update = "nlms"
     eta: float = 0.1
@@ -68,7 +74,8 @@ class Rule:
 @dataclass(slots=True)
 class Weights:
     """
-    Weights by kind, k, victim's model and other's model; what was never learned is that of k - 1, and in the end one (A12).
+    Weights by kind, k, victim's model and other's model; what was never learned is that of k - 1, and in the end one
+    (A12).
 
     For one process and one place.
     """
@@ -83,13 +90,18 @@ class Weights:
         return 1.0
 
     def published(self) -> list[Weight]:
-        """For a table: every weight from the lowest learned k of a pair of models up to K_MAX, so that a reader needs no rule for gaps."""
+        """
+        For a table: every weight from the lowest learned k of a pair of models up to K_MAX, so that a reader needs no
+        rule for gaps.
+        """
         pairs = sorted({(kind, victim, other) for kind, _, victim, other in self.learned})
         found = []
         for kind, victim, other in pairs:
             first = min(k for k in range(2, K_MAX + 1) if (kind, k, victim, other) in self.learned)
             for k in range(first, K_MAX + 1):
-                found.append(Weight(kind=kind, k=k, victim=victim, other=other, value=self.value(kind, k, victim, other)))
+                found.append(
+                    Weight(kind=kind, k=k, victim=victim, other=other, value=self.value(kind, k, victim, other))
+                )
         return found
 
     @classmethod
@@ -114,20 +126,31 @@ class Weights:
 
 
 def training_degradation(weights: Weights, training: str, functions: Sequence[Neighbour]) -> float:
-    """Eq. 3 for a training of the model ``training``: a fraction. Raises BadRow for a pair-wise degradation below 0 or not a number."""
+    """
+    Eq. 3 for a training of the model ``training``: a fraction. Raises BadRow for a pair-wise degradation below 0 or not
+    a number.
+    """
     return _sum(weights, len(functions), _training_terms(training, functions))
 
 
-def function_degradation(weights: Weights, function: str, training: Neighbour | None, others: Sequence[Neighbour]) -> float:
-    """Eq. 4 for one function beside a training (None: there is none) and ``others``: a fraction. Raises BadRow as Eq. 3 does."""
+def function_degradation(
+    weights: Weights, function: str, training: Neighbour | None, others: Sequence[Neighbour]
+) -> float:
+    """
+    Eq. 4 for one function beside a training (None: there is none) and ``others``: a fraction. Raises BadRow as Eq. 3
+    does.
+    """
     return _sum(weights, _k(training, others), _function_terms(function, training, others))
 
 
-def update_training(weights: Weights, training: str, functions: Sequence[Neighbour], actual: float, rule: Rule) -> float:
+def update_training(
+    weights: Weights, training: str, functions: Sequence[Neighbour], actual: float, rule: Rule
+) -> float:
     """
     Learn from the observed degradation of a training (raw: noise may make it negative).
 
-    Returns the error, observed less predicted, from before. Raises BadRow for what is not a number; the weights are as before then.
+    Returns the error, observed less predicted, from before. Raises BadRow for what is not a number; the weights are as
+    before then.
     """
     return _learn(weights, len(functions), _training_terms(training, functions), actual, rule)
 
@@ -161,7 +184,9 @@ def _function_terms(function: str, training: Neighbour | None, others: Sequence[
 
 def _add(terms: dict[_Key, float], key: _Key, neighbour: Neighbour) -> None:
     if not 0 <= neighbour.degradation < math.inf:
-        raise BadRow(f"the degradation by {neighbour.model} is {neighbour.degradation}, a number of at least 0 is expected")
+        raise BadRow(
+            f"the degradation by {neighbour.model} is {neighbour.degradation}, a number of at least 0 is expected"
+        )
     terms[key] = terms.get(key, 0.0) + neighbour.degradation
 
 
@@ -211,8 +236,9 @@ class Observation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
     """
-    Mean absolute errors over ``n`` observations in ``groups`` distinct sets of workloads: with all weights one, with weights learned from
-    the other sets, and with weights learned from all of them, the judged one too. Fractions, as the degradations are.
+    Mean absolute errors over ``n`` observations in ``groups`` distinct sets of workloads: with all weights one, with
+    weights learned from the other sets, and with weights learned from all of them, the judged one too. Fractions, as
+    the degradations are.
     """
 
     n: int
@@ -252,13 +278,19 @@ def mean_error(weights: Weights, observations: Iterable[Observation], pairs: Pai
 
 
 def evaluate(
-    observations: Sequence[Observation], pairs: Pairs, *, rule: Rule | None = None, epochs: int = 30, folds: int = 0, seed: int = 0
+    observations: Sequence[Observation],
+    pairs: Pairs,
+    *,
+    rule: Rule | None = None,
+    epochs: int = 30,
+    folds: int = 0,
+    seed: int = 0,
 ) -> Evaluation:
     """
     What learned weights are worth: cross-validated over distinct sets of workloads.
 
-    Sets, not observations, are left out, because repeats of one leak; ``folds`` = 0 leaves out one at a time, otherwise ``seed`` decides
-    which sets are left out together. Weights are learned as :func:`learn` does.
+    Sets, not observations, are left out, because repeats of one leak; ``folds`` = 0 leaves out one at a time, otherwise
+    ``seed`` decides which sets are left out together. Weights are learned as :func:`learn` does.
     """
     groups = list(dict.fromkeys(one.group for one in observations))
     random.Random(seed).shuffle(groups)
@@ -291,7 +323,9 @@ def _case(one: Observation, pairs: Pairs) -> tuple[int, dict[_Key, float]]:
     if one.side == "training":
         slowed_by = [Neighbour(model=j.model, degradation=pairs["training"](victim, j)) for j in functions]
         return len(slowed_by), _training_terms(victim.model, slowed_by)
-    trainings = [Neighbour(model=i.model, degradation=pairs["function"](victim, i)) for i in one.beside if i.role == "training"]
+    trainings = [
+        Neighbour(model=i.model, degradation=pairs["function"](victim, i)) for i in one.beside if i.role == "training"
+    ]
     training = trainings[0] if trainings else None
     others = [Neighbour(model=w.model, degradation=pairs["functions"](victim, w)) for w in functions]
     return _k(training, others), _function_terms(victim.model, training, others)

@@ -1,5 +1,6 @@
 """
-Public measurements of co-location, to try predictors on data that nobody here has measured: tables of the publishers' numbers.
+Public measurements of co-location, to try predictors on data that nobody here has measured: tables of the publishers'
+numbers.
 
 ========================= ===================================================================== ================================
 file (.csv.gz or .csv)    what it is                                                            publisher
@@ -8,8 +9,9 @@ gavel_pairs               steps/s of two trainings on one GPU, and of each alone
 parvagpu_a100             items/s of 1 to 5 processes of one model under MPS in a MIG instance  ParvaGPU, SC'24, MIT
 ========================= ===================================================================== ================================
 
-None of them publishes the features of table III: they are derived here from the published architectures, see ``_ARCHITECTURES``.
-All functions raise BadRow, with file and line, for a file that is cut or has a row that cannot be used; OSError where there is no file.
+None of them publishes the features of table III: they are derived here from the published architectures, see
+``_ARCHITECTURES``. All functions raise BadRow, with file and line, for a file that is cut or has a row that cannot be
+used; OSError where there is no file.
 """
 
 import csv
@@ -33,9 +35,10 @@ GPUS = ("k80", "p100", "v100")
 
 class _Architecture(NamedTuple):
     """
-    ``flops`` of one sample (twice the multiply-accumulates; forward and backward of a training, forward of a function), ``parameters``,
-    ``outputs``: numbers that the layers put out for one sample in the forward pass. ``layers``: activations, conv, linear, norm, relu,
-    embedding, pooling, dropout; an LSTM is none of these. ``batch``: the publisher's where its rows name none.
+    ``flops`` of one sample (twice the multiply-accumulates; forward and backward of a training, forward of a function),
+    ``parameters``, ``outputs``: numbers that the layers put out for one sample in the forward pass. ``layers``:
+    activations, conv, linear, norm, relu, embedding, pooling, dropout; an LSTM is none of these. ``batch``: the
+    publisher's where its rows name none.
     """
 
     flops: float
@@ -54,26 +57,62 @@ class _Architecture(NamedTuple):
 #: batch has seen. A3C: a sample is a step of the job, 20 frames in each of 4 workers. CycleGAN: a step of both
 #: generators and both discriminators.
 _TRAININGS: Mapping[str, _Architecture] = {
-    "ResNet-18": _Architecture(3.329e9, 11_173_962, 1_851_914, (9, 20, 1, 20, 9, 0, 1, 0), "arXiv:1512.03385 table 1; CIFAR: 3x3 stem"),
-    "ResNet-50": _Architecture(2.430e10, 25_557_032, 32_040_424, (17, 53, 1, 53, 17, 0, 2, 0), "arXiv:1512.03385 table 1, ImageNet"),
-    "Transformer": _Architecture(8.864e9, 47_262_720, 4_388_608, (30, 0, 97, 30, 12, 4, 0, 48), "arXiv:1706.03762 table 3, base"),
-    "LM": _Architecture(1.531e9, 13_987_678, 1_297_730, (0, 0, 1, 0, 0, 1, 0, 2), "PyTorch word_language_model; words: arXiv:1609.07843"),
-    "Recommendation": _Architecture(4.022e7, 8_063_508, 40_616, (1, 0, 2, 0, 0, 0, 0, 1), "Recoder autoencoder; films: arXiv:1802.05814"),
-    "A3C": _Architecture(2.742e10, 3_249_639, 33_516_080, (4, 4, 2, 0, 4, 0, 4, 0), "arXiv:1602.01783; network of rl_a3c_pytorch", 1),
-    "CycleGAN": _Architecture(2.099e12, 28_285_832, 784_355_976, (38, 58, 0, 52, 28, 0, 0, 0), "arXiv:1703.10593 section 7, 256 x 256", 1),
+    "ResNet-18": _Architecture(
+        3.329e9, 11_173_962, 1_851_914, (9, 20, 1, 20, 9, 0, 1, 0), "arXiv:1512.03385 table 1; CIFAR: 3x3 stem"
+    ),
+    "ResNet-50": _Architecture(
+        2.430e10, 25_557_032, 32_040_424, (17, 53, 1, 53, 17, 0, 2, 0), "arXiv:1512.03385 table 1, ImageNet"
+    ),
+    "Transformer": _Architecture(
+        8.864e9, 47_262_720, 4_388_608, (30, 0, 97, 30, 12, 4, 0, 48), "arXiv:1706.03762 table 3, base"
+    ),
+    "LM": _Architecture(
+        1.531e9, 13_987_678, 1_297_730, (0, 0, 1, 0, 0, 1, 0, 2), "PyTorch word_language_model; words: arXiv:1609.07843"
+    ),
+    "Recommendation": _Architecture(
+        4.022e7, 8_063_508, 40_616, (1, 0, 2, 0, 0, 0, 0, 1), "Recoder autoencoder; films: arXiv:1802.05814"
+    ),
+    "A3C": _Architecture(
+        2.742e10, 3_249_639, 33_516_080, (4, 4, 2, 0, 4, 0, 4, 0), "arXiv:1602.01783; network of rl_a3c_pytorch", 1
+    ),
+    "CycleGAN": _Architecture(
+        2.099e12, 28_285_832, 784_355_976, (38, 58, 0, 52, 28, 0, 0, 0), "arXiv:1703.10593 section 7, 256 x 256", 1
+    ),
 }
 _FUNCTIONS: Mapping[str, _Architecture] = {
-    "resnet50": _Architecture(8.178e9, 25_557_032, 32_040_424, (17, 53, 1, 53, 17, 0, 2, 0), "arXiv:1512.03385 table 1"),
-    "resnet101": _Architecture(1.560e10, 44_549_160, 47_394_280, (34, 104, 1, 104, 34, 0, 2, 0), "arXiv:1512.03385 table 1"),
-    "resnet152": _Architecture(2.303e10, 60_192_808, 66_360_808, (51, 155, 1, 155, 51, 0, 2, 0), "arXiv:1512.03385 table 1"),
-    "vgg16": _Architecture(3.094e10, 138_357_544, 28_676_072, (15, 13, 3, 0, 15, 0, 6, 2), "arXiv:1409.1556 table 1, D"),
-    "vgg19": _Architecture(3.926e10, 143_667_240, 31_285_224, (18, 16, 3, 0, 18, 0, 6, 2), "arXiv:1409.1556 table 1, E"),
-    "densenet121": _Architecture(5.668e9, 7_978_856, 38_561_256, (121, 120, 1, 121, 121, 0, 5, 0), "arXiv:1608.06993 table 1"),
-    "densenet169": _Architecture(6.720e9, 14_149_480, 45_648_616, (169, 168, 1, 169, 169, 0, 5, 0), "arXiv:1608.06993 table 1"),
-    "densenet201": _Architecture(8.583e9, 20_013_928, 57_565_416, (201, 200, 1, 201, 201, 0, 5, 0), "arXiv:1608.06993 table 1"),
-    "inceptionv3": _Architecture(5.676e9, 27_161_264, 14_256_728, (96, 96, 2, 96, 96, 0, 14, 1), "arXiv:1512.00567 table 1 + auxiliary"),
-    "mobilenetv2": _Architecture(6.015e8, 3_504_872, 19_464_296, (35, 52, 1, 52, 35, 0, 1, 1), "arXiv:1801.04381 table 2"),
-    "bert": _Architecture(7.892e10, 335_150_082, 66_718_722, (49, 0, 146, 49, 0, 3, 0, 74), "arXiv:1810.04805 section 3, large"),
+    "resnet50": _Architecture(
+        8.178e9, 25_557_032, 32_040_424, (17, 53, 1, 53, 17, 0, 2, 0), "arXiv:1512.03385 table 1"
+    ),
+    "resnet101": _Architecture(
+        1.560e10, 44_549_160, 47_394_280, (34, 104, 1, 104, 34, 0, 2, 0), "arXiv:1512.03385 table 1"
+    ),
+    "resnet152": _Architecture(
+        2.303e10, 60_192_808, 66_360_808, (51, 155, 1, 155, 51, 0, 2, 0), "arXiv:1512.03385 table 1"
+    ),
+    "vgg16": _Architecture(
+        3.094e10, 138_357_544, 28_676_072, (15, 13, 3, 0, 15, 0, 6, 2), "arXiv:1409.1556 table 1, D"
+    ),
+    "vgg19": _Architecture(
+        3.926e10, 143_667_240, 31_285_224, (18, 16, 3, 0, 18, 0, 6, 2), "arXiv:1409.1556 table 1, E"
+    ),
+    "densenet121": _Architecture(
+        5.668e9, 7_978_856, 38_561_256, (121, 120, 1, 121, 121, 0, 5, 0), "arXiv:1608.06993 table 1"
+    ),
+    "densenet169": _Architecture(
+        6.720e9, 14_149_480, 45_648_616, (169, 168, 1, 169, 169, 0, 5, 0), "arXiv:1608.06993 table 1"
+    ),
+    "densenet201": _Architecture(
+        8.583e9, 20_013_928, 57_565_416, (201, 200, 1, 201, 201, 0, 5, 0), "arXiv:1608.06993 table 1"
+    ),
+    "inceptionv3": _Architecture(
+        5.676e9, 27_161_264, 14_256_728, (96, 96, 2, 96, 96, 0, 14, 1), "arXiv:1512.00567 table 1 + auxiliary"
+    ),
+    "mobilenetv2": _Architecture(
+        6.015e8, 3_504_872, 19_464_296, (35, 52, 1, 52, 35, 0, 1, 1), "arXiv:1801.04381 table 2"
+    ),
+    "bert": _Architecture(
+        7.892e10, 335_150_082, 66_718_722, (49, 0, 146, 49, 0, 3, 0, 74), "arXiv:1810.04805 section 3, large"
+    ),
 }
 _ARCHITECTURES: Mapping[Direction, Mapping[str, _Architecture]] = {"training": _TRAININGS, "functions": _FUNCTIONS}
 
@@ -81,8 +120,8 @@ _ARCHITECTURES: Mapping[Direction, Mapping[str, _Architecture]] = {"training": _
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """
-    Samples and what became of the file's rows for this place: ``rows`` read, of them ``unfit``, for which the memory did not suffice,
-    and ``repeated``, which say once more what an earlier row has said. Neither makes a sample.
+    Samples and what became of the file's rows for this place: ``rows`` read, of them ``unfit``, for which the memory
+    did not suffice, and ``repeated``, which say once more what an earlier row has said. Neither makes a sample.
     """
 
     samples: Samples
@@ -112,27 +151,38 @@ class _Sample:
 
 
 def load(folder: Path) -> list[Samples]:
-    """All co-locations: :func:`gavel` and :func:`parvagpu`. A predictor is to be tried on each by itself, as on any other place."""
+    """
+    All co-locations: :func:`gavel` and :func:`parvagpu`. A predictor is to be tried on each by itself, as on any other
+    place.
+    """
     return [*gavel(folder), *parvagpu(folder)]
 
 
 def gavel(folder: Path) -> list[Samples]:
-    """Two trainings on one GPU, direction "training": ``gavel-k80``, ``gavel-p100``, ``gavel-v100``; see :func:`gavel_loaded`."""
+    """
+    Two trainings on one GPU, direction "training": ``gavel-k80``, ``gavel-p100``, ``gavel-v100``; see
+    :func:`gavel_loaded`.
+    """
     return [part.samples for part in gavel_loaded(folder)]
 
 
 def parvagpu(folder: Path) -> list[Samples]:
-    """A function beside others like it, direction "functions": ``parvagpu-a100-1g`` to ``7g``; see :func:`parvagpu_loaded`."""
+    """
+    A function beside others like it, direction "functions": ``parvagpu-a100-1g`` to ``7g``; see
+    :func:`parvagpu_loaded`.
+    """
     return [part.samples for part in parvagpu_loaded(folder)]
 
 
 def gavel_loaded(folder: Path) -> list[Loaded]:
     """
-    Both sides of a row are victims, each of the other: throughput alone over that together, minus 1. Jobs of one worker only.
+    Both sides of a row are victims, each of the other: throughput alone over that together, minus 1. Jobs of one worker
+    only.
 
-    The file has each pair in both orders with the same numbers, which is one measurement and counts once; the pair has one number in
-    both directions and on all three GPUs. For the V100 the publisher clips a retention at 1: there no degradation is negative, and some
-    are exactly 0. A throughput tells the mean time of a step. It stands for the median and the busy time too; the tail is unknown.
+    The file has each pair in both orders with the same numbers, which is one measurement and counts once; the pair has
+    one number in both directions and on all three GPUs. For the V100 the publisher clips a retention at 1: there no
+    degradation is negative, and some are exactly 0. A throughput tells the mean time of a step. It stands for the
+    median and the busy time too; the tail is unknown.
     """
     rows = [row for _, row in _read(folder, "gavel_pairs", _gavel_row) if row is not None]
     numbers: dict[frozenset[tuple[str, int]], int] = {}
@@ -143,7 +193,9 @@ def gavel_loaded(folder: Path) -> list[Loaded]:
         found: dict[tuple[_Side, _Side], _Sample] = {}
         repeated = 0
         for first, second in fit:
-            pair = numbers.setdefault(frozenset(((first.model, first.batch), (second.model, second.batch))), len(numbers))
+            pair = numbers.setdefault(
+                frozenset(((first.model, first.batch), (second.model, second.batch))), len(numbers)
+            )
             repeated += (first, second) in found
             found[first, second] = _Sample(victim=first, aggressor=second, pair=pair)
             found[second, first] = _Sample(victim=second, aggressor=first, pair=pair)
@@ -175,13 +227,15 @@ def parvagpu_loaded(folder: Path) -> list[Loaded]:
     """
     One of k processes of a model at a batch is the victim, the k - 1 others together the aggressor, for k of 2 to 5.
 
-    The aggressor's FLOPs, memory and batch are k - 1 times those of one process, all else is one's. The target is latency among k over
-    latency alone, minus 1. The latency is batch / throughput: the published column is that, rounded to whole milliseconds, in which a
-    run of 5 ms could only get slower by fifths (a row in which the two disagree is refused). It is a mean, not the P99 that this
-    direction has elsewhere, and stands for the median and the busy time too. Raw: noise makes some targets negative.
+    The aggressor's FLOPs, memory and batch are k - 1 times those of one process, all else is one's. The target is
+    latency among k over latency alone, minus 1. The latency is batch / throughput: the published column is that,
+    rounded to whole milliseconds, in which a run of 5 ms could only get slower by fifths (a row in which the two
+    disagree is refused). It is a mean, not the P99 that this direction has elsewhere, and stands for the median and the
+    busy time too. Raw: noise makes some targets negative.
 
-    A pair is a model at a batch, with one number over all k and all slices. So its samples are no repeats of one measurement, and
-    :func:`ml.predict.samples.noise_rmsle` says nothing here. Rows of k = 1 are the reference and make no sample.
+    A pair is a model at a batch, with one number over all k and all slices. So its samples are no repeats of one
+    measurement, and :func:`ml.predict.samples.noise_rmsle` says nothing here. Rows of k = 1 are the reference and make
+    no sample.
     """
     found: dict[tuple[int, str, int, int], tuple[str, float]] = {}
     rows, unfit, repeated = Counter[int](), Counter[int](), Counter[int]()
@@ -204,7 +258,9 @@ def parvagpu_loaded(folder: Path) -> list[Loaded]:
         pair = numbers.setdefault((model, batch), len(numbers))
         samples[part].append(_Sample(victim=side, aggressor=side, others=processes - 1, pair=pair))
     arrays = {part: _samples(f"parvagpu-a100-{part}g", "functions", samples[part]) for part in samples}
-    return [Loaded(samples=arrays[part], rows=rows[part], unfit=unfit[part], repeated=repeated[part]) for part in arrays]
+    return [
+        Loaded(samples=arrays[part], rows=rows[part], unfit=unfit[part], repeated=repeated[part]) for part in arrays
+    ]
 
 
 def _parvagpu_row(row: Mapping[str, str]) -> tuple[tuple[int, str, int, int], float]:
@@ -237,12 +293,15 @@ def _features(direction: Direction, side: _Side, copies: int = 1) -> Floats:
     """
     Table III [12] of ``copies`` processes.
 
-    Memory is an estimate like that of ml.measure.layers, at four bytes a number: the outputs of all layers, and parameters three times in a
-    training (with gradients and the optimiser's first moment).
+    Memory is an estimate like that of ml.measure.layers, at four bytes a number: the outputs of all layers, and
+    parameters three times in a training (with gradients and the optimiser's first moment).
     """
     known = _ARCHITECTURES[direction][side.model]
     memory = 4 * (known.parameters * (3 if direction == "training" else 1) + known.outputs * side.batch)
-    return np.array([known.flops * side.batch * copies, known.parameters, memory * copies, *known.layers, side.batch * copies], float)
+    return np.array(
+        [known.flops * side.batch * copies, known.parameters, memory * copies, *known.layers, side.batch * copies],
+        float,
+    )
 
 
 def _solo(side: _Side) -> Floats:

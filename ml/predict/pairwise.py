@@ -1,8 +1,10 @@
 """
-Predicts what one neighbour costs: recipes that learn from measured pairs, fitted predictors with upper bounds, and their files.
+Predicts what one neighbour costs: recipes that learn from measured pairs, fitted predictors with upper bounds, and
+their files.
 
-``RECIPES[name].fit(samples, seed)`` gives a :class:`Predictor`. Three recipes are those of the paper's table V on the 24 raw numbers of
-table III (12 a side, section IV-B); their parameters are frozen, so that "better than the paper's recipe" stays a fixed mark:
+``RECIPES[name].fit(samples, seed)`` gives a :class:`Predictor`. Three recipes are those of the paper's table V on the
+24 raw numbers of table III (12 a side, section IV-B); their parameters are frozen, so that "better than the paper's
+recipe" stays a fixed mark:
 
 ======= ============================================================================================================
 linear  least squares
@@ -11,21 +13,23 @@ paper   random forest of 200 trees, unlimited depth, leaves of one sample (the p
 ours    a Gaussian process on logarithms, see below
 ======= ============================================================================================================
 
-**ours.** Degradations spread over orders of magnitude and Eq. 2 judges their logarithm, so the target is ln(1 + degradation). Each side is
-described by logarithms of table III and by what its solo run tells (:data:`COLUMNS`), in groups of alike columns; two workloads are as
-alike as a Matern 3/2 kernel says of the distance, to which each group contributes with a length of its own. The covariance of pairs is::
+**ours.** Degradations spread over orders of magnitude and Eq. 2 judges their logarithm, so the target is ln(1 +
+degradation). Each side is described by logarithms of table III and by what its solo run tells (:data:`COLUMNS`), in
+groups of alike columns; two workloads are as alike as a Matern 3/2 kernel says of the distance, to which each group
+contributes with a length of its own. The covariance of pairs is::
 
     v k_victim + a k_aggressor + b k_victim k_aggressor + c k_pair + d (linear) + noise
 
-which says: a victim is sensitive and an aggressor heavy by itself, some meet worse than that, and what processor sharing alone would do
-(:func:`sharing`) is known. Lengths and amplitudes maximise the marginal likelihood times a prior (Rasmussen and Williams 2006, ch. 5): 48
-pairs leave no room for a validation set, and the prior keeps a column that few pairs tell about from being believed.
+which says: a victim is sensitive and an aggressor heavy by itself, some meet worse than that, and what processor
+sharing alone would do (:func:`sharing`) is known. Lengths and amplitudes maximise the marginal likelihood times a prior
+(Rasmussen and Williams 2006, ch. 5): 48 pairs leave no room for a validation set, and the prior keeps a column that few
+pairs tell about from being believed.
 
-**Bounds** are conformal (Vovk et al. 2005; Barber et al. 2021, arXiv:1905.02928): a quantile of the residuals, in log space, of pairs that
-were left out. Whole pairs are left out, since repeats of a pair, and its other direction, tell of each other. For ours the residuals
-of any left-out set follow from the inverse covariance (Rasmussen and Williams, section 5.4.2) and are counted in units of the process's own
-deviation, so a bound widens away from what was measured. For a workload whose model the training part did not have, they are those of
-left-out models.
+**Bounds** are conformal (Vovk et al. 2005; Barber et al. 2021, arXiv:1905.02928): a quantile of the residuals, in log
+space, of pairs that were left out. Whole pairs are left out, since repeats of a pair, and its other direction, tell of
+each other. For ours the residuals of any left-out set follow from the inverse covariance (Rasmussen and Williams,
+section 5.4.2) and are counted in units of the process's own deviation, so a bound widens away from what was measured.
+For a workload whose model the training part did not have, they are those of left-out models.
 
 A predictor is kept as arrays and a manifest, never as a pickle: loading a file runs no code of it.
 """
@@ -96,8 +100,9 @@ Scores: TypeAlias = Mapping[Unseen, Floats]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictor:
     """
-    A fitted recipe. ``victims`` and ``aggressors``: the models it has met on each side. ``scores``: residuals of left-out pairs in units of
-    the spread, ascending, by which side's model was left out with them; empty where no bounds were asked for. ``place``: where it holds.
+    A fitted recipe. ``victims`` and ``aggressors``: the models it has met on each side. ``scores``: residuals of
+    left-out pairs in units of the spread, ascending, by which side's model was left out with them; empty where no
+    bounds were asked for. ``place``: where it holds.
     """
 
     recipe: str
@@ -144,8 +149,8 @@ class Predictor:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """
-    How a predictor is made. ``learn(samples, seed, bounds)`` gives the model and, where bounds are asked for, the scores;
-    ``restore`` makes the model from its arrays again.
+    How a predictor is made. ``learn(samples, seed, bounds)`` gives the model and, where bounds are asked for, the
+    scores; ``restore`` makes the model from its arrays again.
     """
 
     name: str
@@ -153,12 +158,16 @@ class Recipe:
     learn: Callable[[Samples, int, bool], tuple[Model, Scores]]
     restore: Callable[[Mapping[str, NDArray[Any]]], Model]
 
-    def fit(self, samples: Samples, seed: int, *, bounds: bool = True, place: tuple[str, str] | None = None) -> Predictor:
+    def fit(
+        self, samples: Samples, seed: int, *, bounds: bool = True, place: tuple[str, str] | None = None
+    ) -> Predictor:
         """
         ``bounds=False`` leaves out what only :meth:`Predictor.upper` needs. Raises BadRow for fewer than two pairs.
         """
         if len(np.unique(samples.pair)) < 2:
-            raise BadRow(f"{len(np.unique(samples.pair))} pairs of {samples.name or 'samples'}: a predictor needs at least two")
+            raise BadRow(
+                f"{len(np.unique(samples.pair))} pairs of {samples.name or 'samples'}: a predictor needs at least two"
+            )
         model, scores = self.learn(samples, seed, bounds)
         return Predictor(
             recipe=self.name,
@@ -176,7 +185,7 @@ def _known(models: Sequence[str], pair: Ints) -> frozenset[str]:
     return frozenset(name for name, count in Counter(name for name, _ in met).items() if count >= KNOWN_PAIRS)
 
 
-# ------------------------------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------------------
 # The recipes of the paper.
 
 
@@ -260,8 +269,8 @@ def _linear_arrays(fitted: Any) -> Mapping[str, NDArray[Any]]:
 class Trees:
     """
     The nodes of all trees in one row of arrays. ``roots``: the first node of each tree. A node sends a sample with
-    ``feature`` <= ``threshold`` to ``child``, any other to the one after it; a leaf sends every sample to itself (threshold infinite).
-    The prediction, a fraction, is the mean over trees of ``value`` at the leaf.
+    ``feature`` <= ``threshold`` to ``child``, any other to the one after it; a leaf sends every sample to itself
+    (threshold infinite). The prediction, a fraction, is the mean over trees of ``value`` at the leaf.
     """
 
     roots: NDArray[np.int32]
@@ -303,7 +312,10 @@ class Trees:
 
 
 def _tree_arrays(fitted: Any) -> Mapping[str, NDArray[Any]]:
-    """The arrays of :class:`Trees` from a fitted ensemble: nodes are numbered anew, level by level, so that siblings are neighbours."""
+    """
+    The arrays of :class:`Trees` from a fitted ensemble: nodes are numbered anew, level by level, so that siblings are
+    neighbours.
+    """
     roots, parts, offset = [], [], 0
     for member in fitted.estimators_:
         tree = member.tree_
@@ -327,25 +339,40 @@ def _tree_arrays(fitted: Any) -> Mapping[str, NDArray[Any]]:
         roots.append(offset)
         offset += len(old)
     feature, threshold, child, value = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return {"roots": np.array(roots, np.int32), "feature": feature, "threshold": threshold, "child": child, "value": value}
+    return {
+        "roots": np.array(roots, np.int32),
+        "feature": feature,
+        "threshold": threshold,
+        "child": child,
+        "value": value,
+    }
 
 
-# ------------------------------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------------------
 # Ours.
 
-#: Shares of the device that a victim may get while its aggressor is busy too. Which holds the data tell; None: sharing explains nothing.
+#: Shares of the device that a victim may get while its aggressor is busy too. Which holds the data tell; None: sharing
+#: explains nothing.
 SHARES: Final = (None, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 
 #: What describes a side, in groups of one length scale each.
 SIDE_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "size": ("ln flops", "ln memory", "ln batch"),
     "architecture": (
-        "ln parameters", "ln activations", "ln conv", "ln linear", "ln norm", "ln relu", "ln embedding", "ln pooling", "ln dropout",
+        "ln parameters",
+        "ln activations",
+        "ln conv",
+        "ln linear",
+        "ln norm",
+        "ln relu",
+        "ln embedding",
+        "ln pooling",
+        "ln dropout",
     ),
     "time": ("ln mean",),
     "use": ("utilisation", "memory utilisation", "waiting", "ln median", "ln tail"),
     "kernels": ("ln kernels", "ln kernel mean", "ln kernel longest"),
-}  # fmt: skip
+}
 PAIR_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "sharing": ("ln mean sharing", "ln worst sharing"),
     "ratio": ("ln mean ratio",),
@@ -378,8 +405,9 @@ def _side_columns(table: Floats, solo: Floats) -> list[Floats]:
 
 def sharing(victim_solo: Floats, aggressor_solo: Floats, share: float) -> tuple[Floats, Floats]:
     """
-    Mean and worst degradation [n] of a victim that gets ``share`` of the device while the aggressor is busy and all of it while that waits
-    for its input, both without a pause otherwise: what would be if only time were shared. NaN where times are unknown.
+    Mean and worst degradation [n] of a victim that gets ``share`` of the device while the aggressor is busy and all of
+    it while that waits for its input, both without a pause otherwise: what would be if only time were shared. NaN where
+    times are unknown.
 
     A busy phase of the aggressor is drawn out to busy / (1 - share). The worst run begins together with such a phase.
     """
@@ -389,7 +417,9 @@ def sharing(victim_solo: Floats, aggressor_solo: Floats, share: float) -> tuple[
     work = share * phase + pause
     mean = busy * (phase + pause) / work
     rest = busy % work
-    worst = (busy // work) * (phase + pause) + np.where(rest <= share * phase, rest / share, phase + rest - share * phase)
+    worst = (busy // work) * (phase + pause) + np.where(
+        rest <= share * phase, rest / share, phase + rest - share * phase
+    )
     alone, tail = (victim_solo[:, SOLO.index(name)] for name in ("mean_s", "p99_s"))
     tail = np.where(np.isnan(tail), alone, tail)
     return (mean + wait) / alone - 1.0, np.maximum((worst + wait) / tail - 1.0, 0.0)
@@ -410,7 +440,10 @@ def columns(samples: Samples, share: float | None) -> Floats:
 
 
 def shared(samples: Samples, share: float | None) -> Floats:
-    """ln(1 + degradation) [n] that sharing alone would cause, in the direction's metric; 0 where times are unknown or ``share`` is None."""
+    """
+    ln(1 + degradation) [n] that sharing alone would cause, in the direction's metric; 0 where times are unknown or
+    ``share`` is None.
+    """
     if share is None:
         return np.zeros(len(samples))
     mean, worst = sharing(samples.victim_solo, samples.aggressor_solo, share)
@@ -421,7 +454,8 @@ def _layout() -> gaussian.Layout:
     """The numbers of the columns of each group."""
     numbers = iter(range(len(COLUMNS)))
     victim, aggressor, pair = (
-        [[next(numbers) for _ in names] for names in groups.values()] for groups in (SIDE_GROUPS, SIDE_GROUPS, PAIR_GROUPS)
+        [[next(numbers) for _ in names] for names in groups.values()]
+        for groups in (SIDE_GROUPS, SIDE_GROUPS, PAIR_GROUPS)
     )
     return gaussian.Layout(victim=victim, aggressor=aggressor, pair=pair)
 
@@ -457,7 +491,9 @@ def _restore_ours(arrays: Mapping[str, NDArray[Any]]) -> Model:
 def _learn_ours(samples: Samples, seed: int, bounds: bool) -> tuple[Model, Scores]:
     layout, target = _layout(), log_target(samples)
     unit = float(target.std()) or 1.0
-    share = max(SHARES, key=lambda one: gaussian.evidence(columns(samples, one), (target - shared(samples, one)) / unit, layout))
+    share = max(
+        SHARES, key=lambda one: gaussian.evidence(columns(samples, one), (target - shared(samples, one)) / unit, layout)
+    )
     process = gaussian.fit(columns(samples, share), target - shared(samples, share), layout, seed=seed)
     if not bounds:
         return Ours(share, process), {}
@@ -480,8 +516,14 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     recipe.name: recipe
     for recipe in (
         _paper_recipe("linear", lambda arrays: Linear(*(arrays[name] for name in ("weights", "constant")))),
-        _paper_recipe("bagging", lambda arrays: Trees(*(arrays[name] for name in ("roots", "feature", "threshold", "child", "value")))),
-        _paper_recipe("paper", lambda arrays: Trees(*(arrays[name] for name in ("roots", "feature", "threshold", "child", "value")))),
+        _paper_recipe(
+            "bagging",
+            lambda arrays: Trees(*(arrays[name] for name in ("roots", "feature", "threshold", "child", "value"))),
+        ),
+        _paper_recipe(
+            "paper",
+            lambda arrays: Trees(*(arrays[name] for name in ("roots", "feature", "threshold", "child", "value"))),
+        ),
         Recipe(name="ours", features=COLUMNS, learn=_learn_ours, restore=_restore_ours),
     )
 }
@@ -492,7 +534,7 @@ def fit(samples: Samples, seed: int = 0, *, recipe: str = "ours", place: tuple[s
     return RECIPES[recipe].fit(samples, seed, place=place)
 
 
-# ------------------------------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------------------
 # Files.
 
 MANIFEST: Final = "manifest.json"
@@ -503,14 +545,17 @@ def save(predictor: Predictor, folder: Path) -> None:
     """
     Write ``arrays.npz`` and ``manifest.json`` into ``folder``, which is made where it is absent.
 
-    The manifest comes last, by renaming: a reader sees the old predictor, this one, or by its digest that the arrays are not those of
-    the manifest.
+    The manifest comes last, by renaming: a reader sees the old predictor, this one, or by its digest that the arrays
+    are not those of the manifest.
     """
     folder.mkdir(parents=True, exist_ok=True)
     scores = {f"scores.{side}": values for side, values in predictor.scores.items()}
     buffer = io.BytesIO()
     np.savez_compressed(
-        buffer, allow_pickle=False, **{f"model.{name}": array for name, array in predictor.model.arrays().items()}, **scores
+        buffer,
+        allow_pickle=False,
+        **{f"model.{name}": array for name, array in predictor.model.arrays().items()},
+        **scores,
     )
     manifest = {
         "version": VERSION,
@@ -530,8 +575,8 @@ def save(predictor: Predictor, folder: Path) -> None:
 
 def load(folder: Path) -> Predictor:
     """
-    The predictor that :func:`save` wrote. Raises BadArtifact for one that is damaged, of another version, of a recipe that is not known
-    here, or made for other features; OSError where there is none.
+    The predictor that :func:`save` wrote. Raises BadArtifact for one that is damaged, of another version, of a recipe
+    that is not known here, or made for other features; OSError where there is none.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
@@ -553,7 +598,9 @@ def load(folder: Path) -> Predictor:
         return Predictor(
             recipe=recipe.name,
             direction=manifest["direction"],
-            model=recipe.restore({name.removeprefix("model."): array for name, array in arrays.items() if name.startswith("model.")}),
+            model=recipe.restore(
+                {name.removeprefix("model."): array for name, array in arrays.items() if name.startswith("model.")}
+            ),
             victims=frozenset(manifest["victims"]),
             aggressors=frozenset(manifest["aggressors"]),
             scores={side: arrays[f"scores.{side}"] for side in UNSEEN if f"scores.{side}" in arrays},

@@ -12,18 +12,28 @@ from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Metric, Place,
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
-#: What is slowed down by what: a training by a function (D_tr), a function by a training (D_fn), a function by a function (D_ff).
+#: What is slowed down by what: a training by a function (D_tr), a function by a training (D_fn), a function by a
+#: function (D_ff).
 Direction: TypeAlias = Literal["training", "function", "functions"]
 DIRECTIONS: tuple[Direction, ...] = ("training", "function", "functions")
 
 #: The metric of each direction: mean iteration time of a training, P99 of a function (Eq. 1, section II-B).
 METRICS: dict[Direction, Metric] = {"training": "mean", "function": "p99", "functions": "p99"}
 
-#: Solo measurements of one side, beside table III: shares of the device's time, seconds, and what a kernel profile gave. NaN = unknown.
+#: Solo measurements of one side, beside table III: shares of the device's time, seconds, and what a kernel profile
+#: gave. NaN = unknown.
 SOLO: tuple[str, ...] = (
-    "utilisation", "memory_utilisation", "busy_s", "wait_s", "mean_s", "p50_s", "p99_s",
-    "kernels_per_run", "kernel_mean_us", "kernel_longest_us",
-)  # fmt: skip
+    "utilisation",
+    "memory_utilisation",
+    "busy_s",
+    "wait_s",
+    "mean_s",
+    "p50_s",
+    "p99_s",
+    "kernels_per_run",
+    "kernel_mean_us",
+    "kernel_longest_us",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +138,10 @@ def sides(row: Colocation, direction: Direction) -> list[tuple[Member, Member]]:
 
 
 def samples(profile: Profile, direction: Direction, *, name: str, metric: Metric | None = None) -> Samples:
-    """The pairs of a profile. A row whose members have no solo row is passed over: without features nothing can be learned from it."""
+    """
+    The pairs of a profile. A row whose members have no solo row is passed over: without features nothing can be learned
+    from it.
+    """
     victims: list[Workload] = []
     aggressors: list[Workload] = []
     target: list[float] = []
@@ -163,16 +176,20 @@ def _stack(rows: list[Floats], width: int) -> Floats:
 
 def noise_rmsle(measured: Samples) -> float:
     """
-    The error of a predictor that knows the true degradation of each pair: deviation of repeated measurements in log space.
+    The error of a predictor that knows the true degradation of each pair: deviation of repeated measurements in log
+    space.
 
-    Pooled over pairs measured more than once; a pair's repeats lose one degree of freedom to their mean. NaN without repeats.
+    Pooled over pairs measured more than once; a pair's repeats lose one degree of freedom to their mean. NaN without
+    repeats.
     """
     logs = np.log1p(np.maximum(measured.target, 0.0))
     squares, freedom = 0.0, 0
-    # In the function-on-function direction a pair number holds both directions: they are told apart by the victim's features. The two
-    # sides of a function beside itself were measured at once: that is no repeat.
+    # In the function-on-function direction a pair number holds both directions: they are told apart by the victim's
+    # features. The two sides of a function beside itself were measured at once: that is no repeat.
     keys = [(int(p), v.tobytes()) for p, v in zip(measured.pair, measured.victim, strict=True)]
-    once = {key for key, v, a in zip(keys, measured.victim, measured.aggressor, strict=True) if not np.array_equal(v, a)}
+    once = {
+        key for key, v, a in zip(keys, measured.victim, measured.aggressor, strict=True) if not np.array_equal(v, a)
+    }
     for key in once:
         values = logs[[k == key for k in keys]]
         if len(values) > 1:

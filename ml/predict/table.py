@@ -1,21 +1,24 @@
 """
-The published table of degradations, made of measured rows and fitted predictors: all trainings x all functions of a place.
+The published table of degradations, made of measured rows and fitted predictors: all trainings x all functions of a
+place.
 
-What stands in a cell (digest A14, A15): where the pair was measured, the mean of its :data:`NEWEST` newest measurements; elsewhere the
-prediction. One newest measurement alone would be a single tail with all its noise, and the mean over all of them would never forget. No
-degradation is below 0. The upper bounds hold for 90 % of cells: a predictor's own for a prediction; for a measured cell what the repeats of
-all cells of this direction say about noise (see :func:`_bound`).
+What stands in a cell (digest A14, A15): where the pair was measured, the mean of its :data:`NEWEST` newest
+measurements; elsewhere the prediction. One newest measurement alone would be a single tail with all its noise, and the
+mean over all of them would never forget. No degradation is below 0. The upper bounds hold for 90 % of cells: a
+predictor's own for a prediction; for a measured cell what the repeats of all cells of this direction say about noise
+(see :func:`_bound`).
 
-A table is made whole or not at all. Raises BadRow, with the workload or the direction in its message, for features or times that are not
-numbers, for a direction without a predictor (but see below) and for predictions that are not numbers. Three gaps are filled on purpose:
+A table is made whole or not at all. Raises BadRow, with the workload or the direction in its message, for features or
+times that are not numbers, for a direction without a predictor (but see below) and for predictions that are not
+numbers. Three gaps are filled on purpose:
 
 * A co-location with a member that has no solo row is passed over, as ``ml/predict/samples.py`` does: the table does not
   have that workload, and
   readers take what they do not find as declared, or conservative (``smore/domain/workload.py``).
-* Without a predictor of functions by functions, the one of functions by trainings is asked, with the other function in the training's
-  place (A7 b); the weights of Eq. 4 correct it as they learn.
-* Where no counter tells a utilisation, the usage gain is the mean over the trainings for which it is known, and where there is none what a
-  function is taken for that declares nothing (``smore/domain/function.py``).
+* Without a predictor of functions by functions, the one of functions by trainings is asked, with the other function in
+  the training's place (A7 b); the weights of Eq. 4 correct it as they learn.
+* Where no counter tells a utilisation, the usage gain is the mean over the trainings for which it is known, and where
+  there is none what a function is taken for that declares nothing (``smore/domain/function.py``).
 """
 
 import math
@@ -53,20 +56,27 @@ class Predictor(Protocol):
 
 
 def build(
-    profiles: Sequence[Profile], predictors: Mapping[tuple[str, str], Mapping[Direction, Predictor]], *, version: int, source: str,
-    created_at: float, weights: Mapping[tuple[str, str], Weights] | None = None,
-) -> Table:  # fmt: skip
+    profiles: Sequence[Profile],
+    predictors: Mapping[tuple[str, str], Mapping[Direction, Predictor]],
+    *,
+    version: int,
+    source: str,
+    created_at: float,
+    weights: Mapping[tuple[str, str], Weights] | None = None,
+) -> Table:
     """
     The table of all places, as a reader will decode it. ``predictors`` and ``weights`` go by
     :attr:`ml.measure.rows.Place.key`; ``created_at`` is in epoch seconds.
 
-    Raises BadRow also for two profiles of one place, and for a place without predictors: leave out its profile to publish none.
+    Raises BadRow also for two profiles of one place, and for a place without predictors: leave out its profile to
+    publish none.
     """
     keys = [profile.place.key for profile in profiles]
     if len(set(keys)) != len(keys):
         raise BadRow("two profiles of one place: put their rows together first")
     places = [
-        place_table(profile, predictors.get(key, {}), weights=(weights or {}).get(key)) for key, profile in zip(keys, profiles, strict=True)
+        place_table(profile, predictors.get(key, {}), weights=(weights or {}).get(key))
+        for key, profile in zip(keys, profiles, strict=True)
     ]
     try:
         return decode(encode(Table(version=version, source=source, created_at=created_at, places=places)))
@@ -74,9 +84,12 @@ def build(
         raise BadRow(f"not to be published: {error}") from error
 
 
-def place_table(profile: Profile, predictors: Mapping[Direction, Predictor], *, weights: Weights | None = None) -> PlaceTable:
+def place_table(
+    profile: Profile, predictors: Mapping[Direction, Predictor], *, weights: Weights | None = None
+) -> PlaceTable:
     """
-    The table of one place: every workload of the profile that has a solo row. A place without trainings has no rows in two matrices.
+    The table of one place: every workload of the profile that has a solo row. A place without trainings has no rows in
+    two matrices.
 
     Raises BadRow as the module says, and where there is no function.
     """
@@ -119,7 +132,10 @@ def place_table(profile: Profile, predictors: Mapping[Direction, Predictor], *, 
 
 
 def pair_wise(table: PlaceTable) -> dict[Direction, PairWise]:
-    """The three matrices as functions of (victim, other), for ``ml/predict/multiway.py``. They raise KeyError for an unknown workload."""
+    """
+    The three matrices as functions of (victim, other), for ``ml/predict/multiway.py``. They raise KeyError for an
+    unknown workload.
+    """
     rows = {name: index for index, name in enumerate(table.trainings)}
     columns = {name: index for index, name in enumerate(table.functions)}
     return {
@@ -161,7 +177,9 @@ def _predicted(
         raise BadRow(f"no predictor of the direction {direction}: nothing was measured there")
     row = np.repeat(np.arange(len(rows)), len(columns))
     column = np.tile(np.arange(len(columns)), len(rows))
-    (victims, victim), (aggressors, aggressor) = ((columns, column), (rows, row)) if flip else ((rows, row), (columns, column))
+    (victims, victim), (aggressors, aggressor) = (
+        ((columns, column), (rows, row)) if flip else ((rows, row), (columns, column))
+    )
     pairs = Samples(
         name="table",
         direction=used,
@@ -181,10 +199,15 @@ def _predicted(
 
 def _sound(values: Floats, pairs: Samples, what: str) -> Floats:
     if values.shape != (len(pairs),):
-        raise BadRow(f"{what} of the direction {pairs.direction}: the shape is {values.shape}, ({len(pairs)},) is expected")
+        raise BadRow(
+            f"{what} of the direction {pairs.direction}: the shape is {values.shape}, ({len(pairs)},) is expected"
+        )
     if not np.isfinite(values).all():
         bad = int(np.flatnonzero(~np.isfinite(values))[0])
-        raise BadRow(f"{what} of the direction {pairs.direction}: {values[bad]} for {pairs.victims[bad]} beside {pairs.aggressors[bad]}")
+        raise BadRow(
+            f"{what} of the direction {pairs.direction}: {values[bad]} for {pairs.victims[bad]} beside"
+            f" {pairs.aggressors[bad]}"
+        )
     return np.maximum(values, 0.0)
 
 
@@ -233,7 +256,8 @@ class _Measured:
 
 def _bound(mean: float, n: int, noise: _Measured) -> float:
     """
-    What the next measurement of a cell with ``n`` of them stays under in 90 % of cases, if the noise is normal in log space.
+    What the next measurement of a cell with ``n`` of them stays under in 90 % of cases, if the noise is normal in log
+    space.
 
     The noise of the mean and of the next one add up. Student's quantile to first order, for few degrees of freedom.
     """
@@ -246,9 +270,10 @@ def _usage_gain(profile: Profile, trainings: _Side, functions: _Side) -> Floats:
     """
     A16 [F]: how much of the device a function puts to use beside a training, mean over all trainings, 0..1.
 
-    Measured: utilisation together less the training's alone. Elsewhere the function's share times what the training leaves. Without any
-    training it is the function's share. Utilisations by different counters are not compared. NVML's counter, the time in which any kernel
-    ran, is near 1 beside every training whatever a function adds: by it the gain is the function's share as it was profiled alone.
+    Measured: utilisation together less the training's alone. Elsewhere the function's share times what the training
+    leaves. Without any training it is the function's share. Utilisations by different counters are not compared. NVML's
+    counter, the time in which any kernel ran, is near 1 beside every training whatever a function adds: by it the gain
+    is the function's share as it was profiled alone.
     """
 
     def utilisation(side: _Side) -> tuple[Floats, "NDArray[np.str_]"]:
@@ -266,7 +291,14 @@ def _usage_gain(profile: Profile, trainings: _Side, functions: _Side) -> Floats:
     for row in profile.colocations:
         for training, function in sides(row, "training"):
             i, j = trainings.index.get(training.workload), functions.index.get(function.workload)
-            if i is None or j is None or row.utilisation is None or np.isnan(busy[i]) or row.place.counter != busy_counter[i] or blind[i]:
+            if (
+                i is None
+                or j is None
+                or row.utilisation is None
+                or np.isnan(busy[i])
+                or row.place.counter != busy_counter[i]
+                or blind[i]
+            ):
                 continue
             seen.setdefault((i, j), []).append(row.utilisation - busy[i])
     for cell, values in seen.items():

@@ -1,8 +1,8 @@
 """
 ``python -m scheduler.simulation fit|trace|run|compare|report``.
 
-Tables go to standard output, and the last line there is one JSON object; progress goes to standard error. What cannot be used is one line
-on standard error and the exit status 2.
+Tables go to standard output, and the last line there is one JSON object; progress goes to standard error. What cannot
+be used is one line on standard error and the exit status 2.
 """
 
 import argparse
@@ -58,16 +58,30 @@ def parser() -> argparse.ArgumentParser:
     fitting.add_argument("--seed", type=int, default=0, help="of the half that is held out")
 
     def shared(command: argparse.ArgumentParser) -> None:
-        command.add_argument("--preset", required=True, help=f"one of {', '.join(names())}, or a .yaml file of that form")
-        command.add_argument("--data", type=Path, help="folder of outside data, by default ../shared/data beside the checkout")
         command.add_argument(
-            "--trace", type=_assignments, default={}, metavar="NAME=VALUE,…", help="fields of the preset's trace to change"
+            "--preset", required=True, help=f"one of {', '.join(names())}, or a .yaml file of that form"
+        )
+        command.add_argument(
+            "--data", type=Path, help="folder of outside data, by default ../shared/data beside the checkout"
+        )
+        command.add_argument(
+            "--trace",
+            type=_assignments,
+            default={},
+            metavar="NAME=VALUE,…",
+            help="fields of the preset's trace to change",
         )
 
     def changed(command: argparse.ArgumentParser) -> None:
-        command.add_argument("--predictor", type=_assignments, default={}, metavar="NAME=VALUE,…", help="e.g. kind=exact or updates=0")
-        command.add_argument("--truth", default="", help="another ground truth than the preset's: digest, turns or cpu-partition")
-        command.add_argument("--factors", type=_assignments, default={}, metavar="NAME=FACTOR,…", help="of the ground truth, e.g. u=1.3")
+        command.add_argument(
+            "--predictor", type=_assignments, default={}, metavar="NAME=VALUE,…", help="e.g. kind=exact or updates=0"
+        )
+        command.add_argument(
+            "--truth", default="", help="another ground truth than the preset's: digest, turns or cpu-partition"
+        )
+        command.add_argument(
+            "--factors", type=_assignments, default={}, metavar="NAME=FACTOR,…", help="of the ground truth, e.g. u=1.3"
+        )
         command.add_argument("--no-interference", action="store_true", help="everything runs as if alone")
 
     tracing = commands.add_parser("trace", help="write a trace to a file")
@@ -90,15 +104,25 @@ def parser() -> argparse.ArgumentParser:
     comparing.add_argument(
         "--policies",
         default="",
-        help="names with commas between, the first is judged; knobs after colons, edf-util:sm_cap=0.9; default: the preset's",
+        help=(
+            "names with commas between, the first is judged; knobs after colons, edf-util:sm_cap=0.9; default: the"
+            " preset's"
+        ),
     )
     comparing.add_argument("--seeds", type=_positive, default=10, help="seeds 0 to n - 1")
     comparing.add_argument(
-        "--worlds", type=int, default=0, help="changed worlds, every demand and exponent x U(0.7, 1.3), and one without interference"
+        "--worlds",
+        type=int,
+        default=0,
+        help="changed worlds, every demand and exponent x U(0.7, 1.3), and one without interference",
     )
     comparing.add_argument("--world-seeds", type=_positive, default=1, help="seeds in each changed world")
-    comparing.add_argument("--workers", type=_positive, default=os.cpu_count() or 1, help="processes, by default one for each core")
-    comparing.add_argument("--out", type=Path, help="folder for the raw rows of every run, tables and a page with pictures")
+    comparing.add_argument(
+        "--workers", type=_positive, default=os.cpu_count() or 1, help="processes, by default one for each core"
+    )
+    comparing.add_argument(
+        "--out", type=Path, help="folder for the raw rows of every run, tables and a page with pictures"
+    )
     comparing.add_argument("--json", action="store_true", help="only the JSON line; without it a terminal gets none")
 
     reporting = commands.add_parser("report", help="one page of several comparisons, and of what was measured")
@@ -106,7 +130,9 @@ def parser() -> argparse.ArgumentParser:
     reporting.add_argument("--out", type=Path, required=True, help="folder for the page and its pictures")
     for command in (comparing, reporting):
         command.add_argument("--decision", type=Path, help="output of python -m bench.decision --json, for figure 17")
-        command.add_argument("--measured", type=Path, help="figures <metric>.<policy> of a live comparison, in a panel of its own")
+        command.add_argument(
+            "--measured", type=Path, help="figures <metric>.<policy> of a live comparison, in a panel of its own"
+        )
     return main
 
 
@@ -202,18 +228,24 @@ def _pictures() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        raise section.BadReport("matplotlib is not installed; the extra 'report' holds it: pip install -e '.[report]'") from error
+        raise section.BadReport(
+            "matplotlib is not installed; the extra 'report' holds it: pip install -e '.[report]'"
+        ) from error
     return pictures
 
 
 def _measured(options: argparse.Namespace) -> tuple[section.Measured | None, section.Measured | None]:
-    decision = section.read_measured(options.decision, ("full_us_", "sampled_us_")) if options.decision is not None else None
+    decision = (
+        section.read_measured(options.decision, ("full_us_", "sampled_us_")) if options.decision is not None else None
+    )
     wanted = [f"{metric}." for metric in FIGURE_14]
     live = section.read_measured(options.measured, wanted) if options.measured is not None else None
     return decision, live
 
 
-def _write_page(out: Path, folders: Sequence[Path], found: tuple[section.Measured | None, section.Measured | None]) -> Path:
+def _write_page(
+    out: Path, folders: Sequence[Path], found: tuple[section.Measured | None, section.Measured | None]
+) -> Path:
     pictures = _pictures()
     sections = [section.read(folder) for folder in folders]
     return report.write(
@@ -239,11 +271,19 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
     if not chosen or len(set(chosen)) < len(chosen):
         raise bad("policies", "at least one policy is expected, each once")
     plan = Plan(
-        preset=options.preset, policies=chosen, seeds=tuple(range(options.seeds)), worlds=max(0, options.worlds),
-        world_seeds=min(options.world_seeds, options.seeds), truth=options.truth, factors=_factors(options.factors),
+        preset=options.preset,
+        policies=chosen,
+        seeds=tuple(range(options.seeds)),
+        worlds=max(0, options.worlds),
+        world_seeds=min(options.world_seeds, options.seeds),
+        truth=options.truth,
+        factors=_factors(options.factors),
         interference=not options.no_interference,
-        predictor=options.predictor, trace=options.trace, data=options.data, out=options.out,
-    )  # fmt: skip
+        predictor=options.predictor,
+        trace=options.trace,
+        data=options.data,
+        out=options.out,
+    )
     measured = _measured(options)
     if options.out is not None:
         # Known before hours of runs: what they are drawn with.
@@ -264,7 +304,11 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
         return  # all of it was shown
     figures = {name: one.mean for name, one in intervals.items()}
     for key, by in found.configurations.items() if len(found.configurations) > 1 else ():
-        figures |= {f"{metric}.{policy}.{key}": metrics.interval(list(by[policy][metric])).mean for policy in chosen for metric in _EACH}
+        figures |= {
+            f"{metric}.{policy}.{key}": metrics.interval(list(by[policy][metric])).mean
+            for policy in chosen
+            for metric in _EACH
+        }
     for one in judged:
         figures |= {
             f"not_worse.{one.claim.name}": int(metrics.not_worse(one.advantage)),
@@ -277,11 +321,17 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
         {
             "figures": figures,
             "intervals": {name: {"low": one.low, "high": one.high} for name, one in intervals.items()},
-            "claims": {one.claim.name: f"{one.claim}: {one.verdict}" + (f"; {one.remark}" if one.remark else "") for one in judged},
-            "seeds": options.seeds, "worlds": plan.worlds, "revision": report.revision(),
-            "device": next(iter(preset.worlds.values())).truth.device, "seconds": time.monotonic() - began,
+            "claims": {
+                one.claim.name: f"{one.claim}: {one.verdict}" + (f"; {one.remark}" if one.remark else "")
+                for one in judged
+            },
+            "seeds": options.seeds,
+            "worlds": plan.worlds,
+            "revision": report.revision(),
+            "device": next(iter(preset.worlds.values())).truth.device,
+            "seconds": time.monotonic() - began,
         },
-    )  # fmt: skip
+    )
 
 
 #: What is said of each configuration, as ``<metric>.<policy>.<configuration>``.
@@ -294,7 +344,8 @@ _SHOWN = ("dsr", "dsr_admitted", "admission", "gui", "sfd", "train_loss", "sld",
 
 def _show(plan: Plan, found: comparison.Comparison, intervals: Mapping[str, metrics.Interval]) -> None:
     print(
-        f"{plan.preset}: {len(plan.seeds)} seeds, {len(found.configurations)} configurations; percent, +- half a 95 % interval over seeds"
+        f"{plan.preset}: {len(plan.seeds)} seeds, {len(found.configurations)} configurations; percent, +- half a 95 %"
+        " interval over seeds"
     )
     wide = max(16, *(len(policy) + 2 for policy in found.policies))
     print(f"{'':{wide}}" + "".join(f"{name:>15}" for name in _SHOWN))
@@ -323,19 +374,27 @@ def _show(plan: Plan, found: comparison.Comparison, intervals: Mapping[str, metr
         print(f"{found.policies[0]} against the others, points of advantage, paired by seed, 95 % interval:")
     for claimed in judged:
         advantage = claimed.advantage
-        bounds = f"{100 * advantage.low:+.2f}, {100 * advantage.high:+.2f}" if math.isfinite(advantage.low) else "one seed"
+        bounds = (
+            f"{100 * advantage.low:+.2f}, {100 * advantage.high:+.2f}" if math.isfinite(advantage.low) else "one seed"
+        )
         numbers = f"{100 * advantage.mean:+.2f} [{bounds}]"
         worlds = (
-            f"; sign in {100 * claimed.worlds:.0f} % of {plan.worlds} worlds, {100 * claimed.calm:+.2f} without interference"
+            f"; sign in {100 * claimed.worlds:.0f} % of {plan.worlds} worlds, {100 * claimed.calm:+.2f} without"
+            " interference"
             if plan.worlds
             else ""
         )
         print(f"  {claimed.verdict:15} {claimed.claim}: {numbers}{worlds}")
-    functions = [name.removeprefix("admission.") for name in next(iter(found.values.values())) if name.startswith("admission.")]
+    functions = [
+        name.removeprefix("admission.") for name in next(iter(found.values.values())) if name.startswith("admission.")
+    ]
     narrow = max((8, *(len(name) + 2 for name in functions)))
     print(f"{'admission by':{wide}}" + "".join(f"{name:>{narrow}}" for name in functions))
     for policy in found.policies:
-        print(f"{policy:{wide}}" + "".join(f"{100 * intervals[f'admission.{name}.{policy}'].mean:{narrow}.1f}" for name in functions))
+        print(
+            f"{policy:{wide}}"
+            + "".join(f"{100 * intervals[f'admission.{name}.{policy}'].mean:{narrow}.1f}" for name in functions)
+        )
 
 
 def main(argv: Sequence[str]) -> int:

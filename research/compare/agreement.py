@@ -1,10 +1,11 @@
 """
 Whether a simulation agrees with what was measured, metric by metric: in the order of the policies, and in size.
 
-Both sides hold one value for each policy and repeat; repeat k of either side is the same arrivals. The order is compared by the rank
-correlations of Spearman (rho) and Kendall (tau-b) over the policies' means. Four policies have few orders, so beside them stands how many
-pairs of policies the measurement tells apart at all (the 95 % interval of the paired difference does not hold zero), and in how many of
-those the simulation has the same sign. Size is the mean absolute error over policies, with its 95 % interval over repeats.
+Both sides hold one value for each policy and repeat; repeat k of either side is the same arrivals. The order is
+compared by the rank correlations of Spearman (rho) and Kendall (tau-b) over the policies' means. Four policies have few
+orders, so beside them stands how many pairs of policies the measurement tells apart at all (the 95 % interval of the
+paired difference does not hold zero), and in how many of those the simulation has the same sign. Size is the mean
+absolute error over policies, with its 95 % interval over repeats.
 """
 
 import math
@@ -25,9 +26,9 @@ class Agreement:
     """
     Of one metric over ``policies``, those that have a value in every repeat on both sides.
 
-    ``spearman``, ``kendall``: -1..1, NaN where one side puts all policies level or there are fewer than two. ``apart``: pairs that the
-    measurement tells apart; ``alike``: of those, the ones in the same order in the simulation. ``error``: mean absolute difference,
-    ``bias``: mean of simulated less measured, both in the metric's unit.
+    ``spearman``, ``kendall``: -1..1, NaN where one side puts all policies level or there are fewer than two. ``apart``:
+    pairs that the measurement tells apart; ``alike``: of those, the ones in the same order in the simulation.
+    ``error``: mean absolute difference, ``bias``: mean of simulated less measured, both in the metric's unit.
     """
 
     metric: str
@@ -46,7 +47,9 @@ def agreement(metric: str, measured: Values, simulated: Values) -> Agreement:
         raise ValueError(f"{metric}: both sides need the same policies and repeats")
     known = tuple(name for name in measured if all(map(math.isfinite, (*measured[name], *simulated[name]))))
     ours, theirs = ([math.fsum(side[name]) / len(side[name]) for name in known] for side in (measured, simulated))
-    differences = [[theirs - ours for ours, theirs in zip(measured[name], simulated[name], strict=True)] for name in known]
+    differences = [
+        [theirs - ours for ours, theirs in zip(measured[name], simulated[name], strict=True)] for name in known
+    ]
     by_repeat = list(zip(*differences, strict=True))
     pairs = [(one, other) for one, other in combinations(known, 2) if _apart(measured[one], measured[other])]
     return Agreement(

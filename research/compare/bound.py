@@ -1,11 +1,11 @@
 """
 How many deadlines anybody could have met in a small case: the offline upper bound.
 
-It knows every arrival, deadline and run time before the run begins. Searched are all assignments of invocations to GPU instances; whether a
-set can be on time on one GPU instance is a linear programme over how long each subset of it runs between two releases or deadlines, at the
-speeds that the ground truth gives that subset. That lets a run be paused, which no policy can: so nothing that starts and stops runs in
-whatever way meets more, and what runs besides only slows the others down. Loads, memory for instances and slots bind as they do in the
-simulator; failures and throttles do not.
+It knows every arrival, deadline and run time before the run begins. Searched are all assignments of invocations to GPU
+instances; whether a set can be on time on one GPU instance is a linear programme over how long each subset of it runs
+between two releases or deadlines, at the speeds that the ground truth gives that subset. That lets a run be paused,
+which no policy can: so nothing that starts and stops runs in whatever way meets more, and what runs besides only slows
+the others down. Loads, memory for instances and slots bind as they do in the simulator; failures and throttles do not.
 """
 
 from collections import Counter
@@ -33,9 +33,16 @@ def small(world: World, trace: Trace) -> bool:
 
 
 def upper_bound(world: World, trace: Trace, seed: int) -> int:
-    """The most deadlines that can be met, with the run times that ``simulate`` draws for this seed. Raises BadWorld where not small."""
+    """
+    The most deadlines that can be met, with the run times that ``simulate`` draws for this seed. Raises BadWorld where
+    not small.
+    """
     if not small(world, trace):
-        raise bad("trace", f"at most {MOST_INVOCATIONS} invocations, {MOST_GPUS} GPU instances and one invocation a batch are expected")
+        raise bad(
+            "trace",
+            f"at most {MOST_INVOCATIONS} invocations, {MOST_GPUS} GPU instances and one invocation a batch are"
+            " expected",
+        )
     order = np.argsort(trace.deadlines_in(world), kind="stable").tolist()
     places: dict[tuple[object, ...], _Place] = {}
     on = []
@@ -73,7 +80,9 @@ class _Place:
         index = trace.index_in([function.name for function in world.functions])[trace.function].tolist()
         functions = [world.functions[one] for one in index]
         rows = trace.rows_in(world).tolist()
-        self._kind = [self._contention.kind(function.model, size) for function, size in zip(functions, rows, strict=True)]
+        self._kind = [
+            self._contention.kind(function.model, size) for function, size in zip(functions, rows, strict=True)
+        ]
         alone = np.array([self._contention.alone(kind).seconds for kind in self._kind])
         self._work_ms = 1e3 * alone * world.noise(len(trace), seed)
         # Who knows what comes has loaded it before; nothing can be loaded before the beginning.
@@ -107,7 +116,10 @@ class _Place:
         """Whether they may run at the same time: a slot each, and memory for an instance each."""
         counts = Counter(self._function[one] for one in active)
         need = {self._function[one]: self._need[one] for one in active}
-        return len(active) <= self._slots and sum(need[function] * count for function, count in counts.items()) <= self._free + 1e-6
+        return (
+            len(active) <= self._slots
+            and sum(need[function] * count for function, count in counts.items()) <= self._free + 1e-6
+        )
 
     def _on_time(self, part: list[int]) -> bool:
         times = sorted({float(time) for one in part for time in (self._release[one], self._deadline[one])})
@@ -118,10 +130,13 @@ class _Place:
                 for active in combinations(there, size):
                     if self._together(active):
                         _, slow = self._contention.slowdowns([self._kind[one] for one in active])
-                        columns.append((interval, [(part.index(one), 1.0 / by) for one, by in zip(active, slow, strict=True)]))
+                        columns.append(
+                            (interval, [(part.index(one), 1.0 / by) for one, by in zip(active, slow, strict=True)])
+                        )
         spans = 1e3 * np.diff(times)
         n, width = len(part), len(columns)
-        # At most the span of each interval is used; what is done and what is missing make up each one's work; little may be missing.
+        # At most the span of each interval is used; what is done and what is missing make up each one's work; little
+        # may be missing.
         limits = np.zeros((len(spans) + n, width + n))
         for column, (interval, speeds) in enumerate(columns):
             limits[interval, column] = 1.0

@@ -1,9 +1,10 @@
 """
 What the paper says of its figure 14, made into claims that a comparison can refuse (section VIII-D; digest 12.8).
 
-A claim names a metric and the policy that the first one is held against. It is judged on the paired differences over seeds, by their 95 %
-interval, and has three outcomes: nobody can say more than the seeds do. Beside that stands in how many other worlds the mean difference has
-the sign that the claim wants: with every demand and exponent x U(0.7, 1.3), and in one in which nothing interferes.
+A claim names a metric and the policy that the first one is held against. It is judged on the paired differences over
+seeds, by their 95 % interval, and has three outcomes: nobody can say more than the seeds do. Beside that stands in how
+many other worlds the mean difference has the sign that the claim wants: with every demand and exponent x U(0.7, 1.3),
+and in one in which nothing interferes.
 """
 
 import math
@@ -58,8 +59,8 @@ class Claim:
         """
         ``advantage``: paired, positive = better.
 
-        At least as good: held where the deficit's upper bound is at most a point. Lower: held where the whole interval is. Either did not
-        hold where the whole interval is on the other side. A single seed says nothing.
+        At least as good: held where the deficit's upper bound is at most a point. Lower: held where the whole interval
+        is. Either did not hold where the whole interval is on the other side. A single seed says nothing.
         """
         if math.isnan(advantage.low):
             return Verdict.UNKNOWN
@@ -74,7 +75,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """``worlds``: share of the changed worlds in which the sign is the claimed one, NaN without any; ``calm``: without interference."""
+    """
+    ``worlds``: share of the changed worlds in which the sign is the claimed one, NaN without any; ``calm``: without
+    interference.
+    """
 
     claim: Claim
     advantage: Interval
@@ -92,7 +96,11 @@ class Judged:
         """What must be added to a claim that held where it does not hold everywhere."""
         if self.verdict is not Verdict.HELD:
             return ""
-        lost = [] if math.isnan(self.worlds) or self.worlds == 1.0 else [f"in {100 * (1 - self.worlds):.0f} % of the changed worlds"]
+        lost = (
+            []
+            if math.isnan(self.worlds) or self.worlds == 1.0
+            else [f"in {100 * (1 - self.worlds):.0f} % of the changed worlds"]
+        )
         if abs(self.calm) <= TIE and self.claim.metric not in AT_LEAST:
             lost.append("without interference, where there is nothing to tell apart")
         elif not math.isnan(self.calm) and not self.claim.sign(self.calm):
@@ -107,11 +115,14 @@ def claims(policies: Sequence[str]) -> list[Claim]:
 
 
 def judge(
-    policies: Sequence[str], advantages: Mapping[str, Interval], worlds: Sequence[Mapping[str, float]], calm: Mapping[str, float]
+    policies: Sequence[str],
+    advantages: Mapping[str, Interval],
+    worlds: Sequence[Mapping[str, float]],
+    calm: Mapping[str, float],
 ) -> list[Judged]:
     """
-    ``advantages``: claim's name → paired interval over seeds; ``worlds``: of each changed world claim's name → mean advantage; ``calm``:
-    the same without interference, empty where it was not run.
+    ``advantages``: claim's name → paired interval over seeds; ``worlds``: of each changed world claim's name → mean
+    advantage; ``calm``: the same without interference, empty where it was not run.
     """
     found = []
     for claim in claims(policies):

@@ -1,9 +1,10 @@
 """
-Policies x configurations x seeds, in parallel processes, paired: every policy meets the same trace, the same noise and the same table.
+Policies x configurations x seeds, in parallel processes, paired: every policy meets the same trace, the same noise and
+the same table.
 
-A *cell* is one configuration with one seed and one world: all policies run in it, after the exclusive run. World 0 is the preset's own; in
-worlds 1, 2, … every demand and exponent is drawn, and in :data:`CALM` nothing interferes. Cells are independent, so the figures do not
-depend on how many processes there are.
+A *cell* is one configuration with one seed and one world: all policies run in it, after the exclusive run. World 0 is
+the preset's own; in worlds 1, 2, … every demand and exponent is drawn, and in :data:`CALM` nothing interferes. Cells
+are independent, so the figures do not depend on how many processes there are.
 """
 
 import csv
@@ -43,10 +44,10 @@ class Plan:
     """
     What to compare.
 
-    ``worlds`` > 0: besides the preset's own truth so many with every demand and exponent drawn x U(0.7, 1.3), and one without
-    interference, each with the first ``world_seeds`` seeds. ``truth`` (a name, '' = the preset's), ``factors`` and
-    ``interference`` change the truth of all runs. ``data``: folder of outside data. ``out``: where the raw rows of every run of
-    the preset's own world are written, None: nowhere. ``trace`` overrides fields of the preset's trace.
+    ``worlds`` > 0: besides the preset's own truth so many with every demand and exponent drawn x U(0.7, 1.3), and one
+    without interference, each with the first ``world_seeds`` seeds. ``truth`` (a name, '' = the preset's), ``factors``
+    and ``interference`` change the truth of all runs. ``data``: folder of outside data. ``out``: where the raw rows of
+    every run of the preset's own world are written, None: nowhere. ``trace`` overrides fields of the preset's trace.
     """
 
     preset: str
@@ -79,7 +80,9 @@ class Plan:
         found = [Cell(configuration=name, seed=seed) for seed in self.seeds for name in configurations]
         for world in (CALM, *range(1, self.worlds + 1)) if self.worlds else ():
             found += [
-                Cell(configuration=name, seed=seed, world=world) for seed in self.seeds[: self.world_seeds] for name in configurations
+                Cell(configuration=name, seed=seed, world=world)
+                for seed in self.seeds[: self.world_seeds]
+                for name in configurations
             ]
         return found
 
@@ -160,15 +163,16 @@ def _each(plan: Plan, cells: Sequence[Cell], workers: int) -> Iterator[tuple[Cel
         yield from pool.imap_unordered(partial(run_cell, plan), cells)
 
 
-# ---- what comes out ----------------------------------------------------------------------------------------------------------------------
+# ---- what comes out --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """
-    ``values``: policy → metric → one value per seed, the mean over configurations; ``bound`` per seed, empty where the case is not small.
-    ``configurations``: name → policy → metric → one value per seed. ``worlds``: of each changed world claim → mean advantage of the first
-    policy, positive = better; ``calm`` without interference. Both are empty without worlds.
+    ``values``: policy → metric → one value per seed, the mean over configurations; ``bound`` per seed, empty where the
+    case is not small. ``configurations``: name → policy → metric → one value per seed. ``worlds``: of each changed
+    world claim → mean advantage of the first policy, positive = better; ``calm`` without interference. Both are empty
+    without worlds.
     """
 
     policies: tuple[str, ...]
@@ -179,9 +183,14 @@ class Comparison:
     calm: Mapping[str, float]
 
     def intervals(self) -> dict[str, Interval]:
-        """``<metric>.<policy>``, and ``advantage.<metric>.<policy>`` of the first policy over each other one, paired by seed."""
+        """
+        ``<metric>.<policy>``, and ``advantage.<metric>.<policy>`` of the first policy over each other one, paired by
+        seed.
+        """
         found = {
-            f"{metric}.{policy}": metrics.interval(list(values)) for policy, by in self.values.items() for metric, values in by.items()
+            f"{metric}.{policy}": metrics.interval(list(values))
+            for policy, by in self.values.items()
+            for metric, values in by.items()
         }
         if self.bound:
             found[f"dsr.{BOUND}"] = metrics.interval(self.bound)
@@ -204,7 +213,13 @@ def comparison(plan: Plan, found: Mapping[Cell, Row]) -> Comparison:
 
     def by_seed(policy: str, metric: str, configuration: str | None = None) -> list[float]:
         return [
-            _mean([row[policy][metric] for cell, row in own.items() if cell.seed == seed and configuration in (None, cell.configuration)])
+            _mean(
+                [
+                    row[policy][metric]
+                    for cell, row in own.items()
+                    if cell.seed == seed and configuration in (None, cell.configuration)
+                ]
+            )
             for seed in plan.seeds
         ]
 
@@ -249,7 +264,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class Progress:
-    """A bar with an estimate of what is left, on a terminal one line that is written over, elsewhere a line for every tenth."""
+    """
+    A bar with an estimate of what is left, on a terminal one line that is written over, elsewhere a line for every
+    tenth.
+    """
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -258,7 +276,10 @@ class Progress:
     def __call__(self, done: int, total: int, invocations: int) -> None:
         spent = time.monotonic() - self._began
         left = spent * (total - done) / done
-        text = f"{done}/{total} cells, {invocations:,} invocations, {invocations / max(spent, 1e-9):,.0f}/s, {left:.0f} s left"
+        text = (
+            f"{done}/{total} cells, {invocations:,} invocations, {invocations / max(spent, 1e-9):,.0f}/s, {left:.0f} s"
+            " left"
+        )
         if sys.stderr.isatty():
             bar = "#" * (30 * done // total)
             sys.stderr.write(f"\r[{bar:<30}] {text} " + ("\n" if done == total else ""))

@@ -1,15 +1,17 @@
 """
 The same arrivals through a real platform and through the simulator: what ``smore compare --live`` does.
 
-A :class:`Platform` is the port to the devices at hand (``bench/live.py`` stands behind it; tests have a fake). It is calibrated once: what
-one run of each function takes alone, what an answer takes beyond its run, and looks at rising rates without a budget, whose best rate of
-deadline-met completions is the capacity; the preset's trace is scaled to a multiple of it. Then every policy serves every trace, repeat by
-repeat, so that a slow minute of the machine falls on all of them; each repeat begins with another policy.
+A :class:`Platform` is the port to the devices at hand (``bench/live.py`` stands behind it; tests have a fake). It is
+calibrated once: what one run of each function takes alone, what an answer takes beyond its run, and looks at rising
+rates without a budget, whose best rate of deadline-met completions is the capacity; the preset's trace is scaled to a
+multiple of it. Then every policy serves every trace, repeat by repeat, so that a slow minute of the machine falls on
+all of them; each repeat begins with another policy.
 
-The simulator gets the same arrivals, deadlines, functions, trainings and budgets, the degradation table that the platform's leader had, and
-the preset's ground truth with two things of calibration put in: the times alone, and a *drag*, by which every run takes longer, so that as
-many deadlines are met at the rates of the looks. It stands for what the fitted rows do not know: the platform's own processes and the
-client on the same cores, and whatever else the machine does. Nothing is fitted to the runs that the simulator is held against.
+The simulator gets the same arrivals, deadlines, functions, trainings and budgets, the degradation table that the
+platform's leader had, and the preset's ground truth with two things of calibration put in: the times alone, and a
+*drag*, by which every run takes longer, so that as many deadlines are met at the rates of the looks. It stands for what
+the fitted rows do not know: the platform's own processes and the client on the same cores, and whatever else the
+machine does. Nothing is fitted to the runs that the simulator is held against.
 """
 
 import math
@@ -54,7 +56,10 @@ _ALIVE, _WORK, _SOLO = (GPU_COLUMNS.index(name) for name in ("alive_s", "work_s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Poisson arrivals at a rate, trainings running, policy :data:`CALIBRATED_WITH`; ``met``: share of the deadlines that were met."""
+    """
+    Poisson arrivals at a rate, trainings running, policy :data:`CALIBRATED_WITH`; ``met``: share of the deadlines that
+    were met.
+    """
 
     rate_per_s: float
     met: float
@@ -69,9 +74,9 @@ class Calibration:
     """
     What was measured of the devices at hand before anything was compared.
 
-    ``device`` and ``sharing_mode`` as the GPU workers name them; ``solo_s``: function → seconds of one warm run of one row with nothing
-    beside it; ``hop_s``: seconds that an answer takes beyond its run, alone; ``looks``: at least one, and ``deadline_s`` by function in
-    them. ``table``: the degradations that the leader is told, None = none is
+    ``device`` and ``sharing_mode`` as the GPU workers name them; ``solo_s``: function → seconds of one warm run of one
+    row with nothing beside it; ``hop_s``: seconds that an answer takes beyond its run, alone; ``looks``: at least one,
+    and ``deadline_s`` by function in them. ``table``: the degradations that the leader is told, None = none is
     published for such a device.
     """
 
@@ -94,11 +99,12 @@ class Run:
     """
     What a platform did with a trace under one policy.
 
-    Per invocation [n], in order of arrival: ``status`` (HTTP, 0 = no answer) and ``latency_s`` from the instant it was due to its answer
-    (inf: none came). By the platform: ``dispatched``: function → invocations that were sent to a GPU instance at least once; ``on_time``:
-    those that ended well before their deadline by its clock, from the gate to the result; ``runs``: (function, seconds of the run that it
-    was part of) of each that ended well. ``utilisation``, ``alone``: mean over GPU instances with functions and just before, NaN
-    where no counter tells it. ``windows``: training → the closed windows of this run. ``load``: mean load of the machine meanwhile.
+    Per invocation [n], in order of arrival: ``status`` (HTTP, 0 = no answer) and ``latency_s`` from the instant it was
+    due to its answer (inf: none came). By the platform: ``dispatched``: function → invocations that were sent to a GPU
+    instance at least once; ``on_time``: those that ended well before their deadline by its clock, from the gate to the
+    result; ``runs``: (function, seconds of the run that it was part of) of each that ended well. ``utilisation``,
+    ``alone``: mean over GPU instances with functions and just before, NaN where no counter tells it. ``windows``:
+    training → the closed windows of this run. ``load``: mean load of the machine meanwhile.
     """
 
     status: Ints
@@ -116,15 +122,21 @@ class Run:
         path.write_bytes(
             archive(
                 {
-                    "arrival_s": trace.arrival_s, "function": trace.function, "deadline_s": trace.deadline_s, "status": self.status,
-                    "latency_s": self.latency_s, "run_s": np.array([seconds for _, seconds in self.runs]),
+                    "arrival_s": trace.arrival_s,
+                    "function": trace.function,
+                    "deadline_s": trace.deadline_s,
+                    "status": self.status,
+                    "latency_s": self.latency_s,
+                    "run_s": np.array([seconds for _, seconds in self.runs]),
                 }
             )
-        )  # fmt: skip
+        )
 
 
 class Platform(Protocol):
-    """The devices at hand. Both methods raise RuntimeError where the platform does not come up or gives no good answer."""
+    """
+    The devices at hand. Both methods raise RuntimeError where the platform does not come up or gives no good answer.
+    """
 
     def calibrate(self) -> Calibration: ...
 
@@ -135,7 +147,10 @@ class Platform(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """``load``: the traces' rate as a multiple of the capacity; ``seconds``: of each run; ``data``: folder of outside data."""
+    """
+    ``load``: the traces' rate as a multiple of the capacity; ``seconds``: of each run; ``data``: folder of outside
+    data.
+    """
 
     preset: Preset
     policies: tuple[str, ...]
@@ -146,7 +161,10 @@ class Plan:
 
     @property
     def world(self) -> World:
-        """Raises BadWorld where the preset is none that can be run live: several configurations, slices, batches of several rows."""
+        """
+        Raises BadWorld where the preset is none that can be run live: several configurations, slices, batches of
+        several rows.
+        """
         if len(self.preset.worlds) != 1:
             raise bad("configurations", "a live comparison runs one configuration")
         world = next(iter(self.preset.worlds.values()))
@@ -155,16 +173,19 @@ class Plan:
                 raise bad(f"gpus[{position}].sevenths", "GPU instances are as they are at hand: no slices")
         for position, function in enumerate(world.functions):
             if function.batch != 1 or function.name != function.model:
-                raise bad(f"functions[{position}]", "a live comparison sends one row each to functions named like their models")
+                raise bad(
+                    f"functions[{position}]",
+                    "a live comparison sends one row each to functions named like their models",
+                )
         return world
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """
-    ``drag`` of the simulated world. ``measured`` and ``simulated``: policy → metric → one value for each repeat. ``losses``:
-    policy → training → what its closed windows of all repeats together say (None: too few). ``rates``: arrivals per second by repeat;
-    ``loads``: policy → the machine's load by repeat.
+    ``drag`` of the simulated world. ``measured`` and ``simulated``: policy → metric → one value for each repeat.
+    ``losses``: policy → training → what its closed windows of all repeats together say (None: too few). ``rates``:
+    arrivals per second by repeat; ``loads``: policy → the machine's load by repeat.
     """
 
     plan: Plan
@@ -187,9 +208,12 @@ class Outcome:
         return [agreement(metric, of(self.measured, metric), of(self.simulated, metric)) for metric in SHARED]
 
 
-def compare(platform: Platform, plan: Plan, progress: Callable[[str], None], keep: Callable[[str, Run, Trace], None]) -> Outcome:
+def compare(
+    platform: Platform, plan: Plan, progress: Callable[[str], None], keep: Callable[[str, Run, Trace], None]
+) -> Outcome:
     """
-    Calibrate, serve, simulate. ``progress`` gets a line for each step; ``keep`` the raw rows of each run with a name for them.
+    Calibrate, serve, simulate. ``progress`` gets a line for each step; ``keep`` the raw rows of each run with a name
+    for them.
 
     Raises BadWorld or BadTrace for a preset that cannot be run, RuntimeError where the platform fails.
     """
@@ -204,7 +228,10 @@ def compare(platform: Platform, plan: Plan, progress: Callable[[str], None], kee
     drag = dragged(world, found)
     progress(f"in the simulator a run takes {drag:.2f} times as long as its work alone")
     world = at_hand(world, found, drag)
-    traced = [scaled(plan, at_hand(plan.world, found), repeat, plan.load * found.capacity_per_s) for repeat in range(plan.repeats)]
+    traced = [
+        scaled(plan, at_hand(plan.world, found), repeat, plan.load * found.capacity_per_s)
+        for repeat in range(plan.repeats)
+    ]
     runs: dict[str, list[Run]] = {name: [] for name in plan.policies}
     for repeat, trace in enumerate(traced):
         first = repeat % len(plan.policies)
@@ -213,7 +240,10 @@ def compare(platform: Platform, plan: Plan, progress: Callable[[str], None], kee
             runs[name].append(run)
             keep(f"repeat{repeat}-{name.replace('/', '_')}", run, trace)
             said = measured_figures(run, trace, found.solo_s)
-            progress(f"repeat {repeat} {name}: " + ", ".join(f"{metric} {said[metric]:.3f}" for metric in (*SHARED, "refused")))
+            progress(
+                f"repeat {repeat} {name}: "
+                + ", ".join(f"{metric} {said[metric]:.3f}" for metric in (*SHARED, "refused"))
+            )
     return Outcome(
         plan=plan,
         calibration=found,
@@ -224,7 +254,9 @@ def compare(platform: Platform, plan: Plan, progress: Callable[[str], None], kee
         },
         simulated=_simulated(plan, world, found, drag, traced),
         losses={
-            name: {training: estimate([one for run in of for one in run.windows[training]]) for training in of[0].windows}
+            name: {
+                training: estimate([one for run in of for one in run.windows[training]]) for training in of[0].windows
+            }
             for name, of in runs.items()
         },
         rates=[trace.rate_per_s for trace in traced],
@@ -233,7 +265,10 @@ def compare(platform: Platform, plan: Plan, progress: Callable[[str], None], kee
 
 
 def at_hand(world: World, found: Calibration, drag: float = 1.0) -> World:
-    """Times of calibration put in: a run takes what it took alone times ``drag``, larger batches in proportion, a dispatch the hop."""
+    """
+    Times of calibration put in: a run takes what it took alone times ``drag``, larger batches in proportion, a dispatch
+    the hop.
+    """
     truth = world.truth
     measured: dict[str, Use] = dict(truth.measured)
     for function in world.functions:
@@ -247,8 +282,8 @@ def at_hand(world: World, found: Calibration, drag: float = 1.0) -> World:
 
 def dragged(world: World, found: Calibration, policy: str = CALIBRATED_WITH) -> float:
     """
-    The drag with which the simulator meets as many deadlines at the looks of calibration, under their ``policy``, as the platform did, on
-    average.
+    The drag with which the simulator meets as many deadlines at the looks of calibration, under their ``policy``, as
+    the platform did, on average.
 
     The more of it, the longer every run: the share falls with it and is found by halving.
     """
@@ -269,7 +304,11 @@ def _look(world: World, found: Calibration, rate_per_s: float, policy: str) -> f
     trace = replace(drawn, factor=np.full(len(drawn), np.nan), deadline_s=deadline)
     result = simulate(world, trace, policies.factory(policy), seed=0, table=found.table)
     counted = result.arrival_s >= WARMUP_S
-    return float(((result.status == SUCCEEDED) & (result.end_s <= result.deadline_s))[counted].mean()) if counted.any() else 1.0
+    return (
+        float(((result.status == SUCCEEDED) & (result.end_s <= result.deadline_s))[counted].mean())
+        if counted.any()
+        else 1.0
+    )
 
 
 def scaled(plan: Plan, world: World, seed: int, rate_per_s: float) -> Trace:
@@ -286,9 +325,10 @@ def measured_figures(run: Run, trace: Trace, solo_s: Mapping[str, float]) -> dic
     """
     Of one run; names and meanings as in :func:`scheduler.simulation.metrics.figures`, and what only the platform knows.
 
-    ``dsr`` is by the client, from the instant a request was due; ``dsr_platform`` by the platform's clock. ``admission`` is the share that
-    was dispatched, as in the simulator, not what the gate let in: ``refused`` was answered 429. ``sfd`` is the mean over trainings of open
-    over closed iteration times of this run's windows, less one. ``sld`` is against the time alone of calibration.
+    ``dsr`` is by the client, from the instant a request was due; ``dsr_platform`` by the platform's clock.
+    ``admission`` is the share that was dispatched, as in the simulator, not what the gate let in: ``refused`` was
+    answered 429. ``sfd`` is the mean over trainings of open over closed iteration times of this run's windows, less
+    one. ``sld`` is against the time alone of calibration.
     """
     n = len(trace)
     met = (run.status == _OK) & (run.latency_s <= trace.deadline_s)
@@ -320,8 +360,9 @@ def simulated_figures(result: Result, exclusive: Result, drag: float) -> dict[st
     """
     As :func:`scheduler.simulation.metrics.figures`, but two as they are measured here.
 
-    ``sfd`` is the mean iteration time over the one alone, as windows measure it: the time lived over the time alone of what was done in it
-    (the average of the slowdown over time counts slow moments more). ``sld`` is against the time alone of calibration, without the drag.
+    ``sfd`` is the mean iteration time over the one alone, as windows measure it: the time lived over the time alone of
+    what was done in it (the average of the slowdown over time counts slow moments more). ``sld`` is against the time
+    alone of calibration, without the drag.
     """
     found = metrics.figures(result, exclusive)
     training = (result.gpus[:, _SOLO] > 0) & (result.gpus[:, _ALIVE] > 0)
@@ -331,7 +372,9 @@ def simulated_figures(result: Result, exclusive: Result, drag: float) -> dict[st
     return found
 
 
-def _simulated(plan: Plan, world: World, found: Calibration, drag: float, traced: Sequence[Trace]) -> dict[str, dict[str, list[float]]]:
+def _simulated(
+    plan: Plan, world: World, found: Calibration, drag: float, traced: Sequence[Trace]
+) -> dict[str, dict[str, list[float]]]:
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in plan.policies}
     for seed, trace in enumerate(traced):
         told = found.table if found.table is not None else table(world, Belief.of(plan.preset.predictor), seed)

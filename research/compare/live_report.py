@@ -1,6 +1,7 @@
 """
-What a live comparison leaves: one JSON document, a line for each run (``rows.csv``), and a page with the measured side, the simulated side
-and how far they agree, each in a part of its own. No table and no picture holds both kinds; agreement is told in numbers about the two.
+What a live comparison leaves: one JSON document, a line for each run (``rows.csv``), and a page with the measured side,
+the simulated side and how far they agree, each in a part of its own. No table and no picture holds both kinds;
+agreement is told in numbers about the two.
 """
 
 import csv
@@ -40,9 +41,9 @@ def figures(outcome: Outcome) -> tuple[dict[str, float], dict[str, dict[str, flo
     """
     Figures by name, and the 95 % intervals of those that have one; what is no number is left out.
 
-    ``<metric>.<policy>`` was measured, ``simulated.<metric>.<policy>`` was not; ``spearman.<metric>``, ``kendall.<metric>``,
-    ``mae.<metric>``, ``bias.<metric>``, ``pairs_apart.<metric>``, ``pairs_alike.<metric>`` say how they agree; ``train_loss.<policy>`` is
-    the mean over trainings of the estimates from all windows.
+    ``<metric>.<policy>`` was measured, ``simulated.<metric>.<policy>`` was not; ``spearman.<metric>``,
+    ``kendall.<metric>``, ``mae.<metric>``, ``bias.<metric>``, ``pairs_apart.<metric>``, ``pairs_alike.<metric>`` say
+    how they agree; ``train_loss.<policy>`` is the mean over trainings of the estimates from all windows.
     """
     found: dict[str, float] = {}
     intervals: dict[str, dict[str, float]] = {}
@@ -88,7 +89,8 @@ def together(losses: Mapping[str, Loss | None]) -> Interval | None:
         return None
     mean = math.fsum(loss.mean for loss in known) / len(known)
     below, above = (
-        math.hypot(*sides) / len(known) for sides in zip(*((one.mean - one.low, one.high - one.mean) for one in known), strict=True)
+        math.hypot(*sides) / len(known)
+        for sides in zip(*((one.mean - one.low, one.high - one.mean) for one in known), strict=True)
     )
     return Interval(mean=mean, low=mean - below, high=mean + above)
 
@@ -105,11 +107,16 @@ def write_rows(outcome: Outcome, path: Path) -> None:
                 for repeat in range(outcome.plan.repeats):
                     load = f"{outcome.loads[policy][repeat]:.3g}" if kind == "measured" else ""
                     values = [by[name][repeat] if name in by else math.nan for name in names]
-                    writer.writerow([kind, repeat, policy, load, *(repr(value) if math.isfinite(value) else "" for value in values)])
+                    writer.writerow(
+                        [kind, repeat, policy, load, *(repr(value) if math.isfinite(value) else "" for value in values)]
+                    )
 
 
 def write(folder: Path, outcome: Outcome, document: Mapping[str, Any], pictures: "Sequence[Picture]") -> Path:
-    """``live.json``, ``rows.csv``, the pictures and the page, into a folder that is there. Returns the page. OSError where that fails."""
+    """
+    ``live.json``, ``rows.csv``, the pictures and the page, into a folder that is there. Returns the page. OSError where
+    that fails.
+    """
     (folder / "live.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     write_rows(outcome, folder / "rows.csv")
     for picture in pictures:
@@ -124,15 +131,19 @@ def captions(outcome: Outcome, document: Mapping[str, Any]) -> tuple[str, str]:
     plan, found = outcome.plan, outcome.calibration
     rates = ", ".join(f"{rate:.1f}" for rate in outcome.rates)
     same = (
-        f"Preset {plan.preset.name}, {plan.repeats} repeats of {plan.seconds:g} s at {rates} arrivals per second ({plan.load:g} times the "
-        f"capacity at hand); code {document['revision']}. Lines: 95 % intervals over repeats."
+        f"Preset {plan.preset.name}, {plan.repeats} repeats of {plan.seconds:g} s at {rates} arrivals per second"
+        f" ({plan.load:g} times the capacity at hand); code {document['revision']}. Lines: 95 % intervals over repeats."
     )
     world = plan.world
     return (
-        f"Measured through REST: {document['device']}; {len(world.gpus)} x {found.device}, {found.sharing_mode}; "
-        f"{document['date']}. {same}",
-        f"Simulated: ground truth {world.truth.name} with the times alone of calibration, a run taking {outcome.drag:.2f} times its work "
-        f"alone. {same}",
+        (
+            f"Measured through REST: {document['device']}; {len(world.gpus)} x {found.device}, {found.sharing_mode}; "
+            f"{document['date']}. {same}"
+        ),
+        (
+            f"Simulated: ground truth {world.truth.name} with the times alone of calibration, a run taking"
+            f" {outcome.drag:.2f} times its work alone. {same}"
+        ),
     )
 
 
@@ -147,9 +158,15 @@ def _page(outcome: Outcome, document: Mapping[str, Any], pictures: "Sequence[Pic
     ):
         heading = "Measured" if kind == "measured" else "Simulated"
         parts.append(
-            f'<section id="{kind}"><h2>{heading}<span class="kind {kind}">{kind}</span></h2><p class="soft">{escape(caption)}</p>'
+            f'<section id="{kind}"><h2>{heading}<span class="kind {kind}">{kind}</span></h2><p'
+            f' class="soft">{escape(caption)}</p>'
             + report.table("In per cent, mean over repeats", outcome.plan.policies, columns, found.__getitem__)
-            + report.table("Admitted by function, per cent", outcome.plan.policies, report.by_function(functions), found.__getitem__)
+            + report.table(
+                "Admitted by function, per cent",
+                outcome.plan.policies,
+                report.by_function(functions),
+                found.__getitem__,
+            )
             + "".join(report.figure(picture) for picture in pictures if picture.measured == (kind == "measured"))
             + (_losses(outcome) if kind == "measured" else "")
             + "</section>"
@@ -157,8 +174,9 @@ def _page(outcome: Outcome, document: Mapping[str, Any], pictures: "Sequence[Pic
     parts.append(_agreement(outcome.agreements()))
     parts.append(f'<p class="soft">Made by <code>{escape(str(document["command"]))}</code></p>')
     about = (
-        "Policies on the devices at hand, and the same arrivals, deadlines, functions and trainings in the simulator. What was measured "
-        "and what was simulated stand in parts of their own; how far they agree is said at the end. Fractions are in per cent."
+        "Policies on the devices at hand, and the same arrivals, deadlines, functions and trainings in the simulator."
+        " What was measured and what was simulated stand in parts of their own; how far they agree is said at the end."
+        " Fractions are in per cent."
     )
     links = "".join(f'<a href="#{name}">{name}</a>' for name in ("conditions", "measured", "simulated", "agreement"))
     return report.page("SMore: policies compared live", "Policies compared live", about, links, "".join(parts))
@@ -172,11 +190,24 @@ def _conditions(outcome: Outcome) -> str:
     loads = [load for by in outcome.loads.values() for load in by if math.isfinite(load)]
     lines = [
         f"Alone, one row: {alone}; an answer takes {1e3 * found.hop_s:.1f} ms beyond the run.",
-        f"Deadlines met at rising rates, without a budget: {looks}. The capacity is {found.capacity_per_s:.1f} in time a second.",
-        f"The preset's trace, {float(plan.preset.trace.get('rate_per_min', 12_000)) / 60:.1f}/s, is scaled to {plan.load:g} times that.",
-        f"With a drag of {outcome.drag:.2f} the simulator meets as many deadlines at those rates: so much longer than alone its runs take.",
+        (
+            f"Deadlines met at rising rates, without a budget: {looks}. The capacity is {found.capacity_per_s:.1f} in"
+            " time a second."
+        ),
+        (
+            f"The preset's trace, {float(plan.preset.trace.get('rate_per_min', 12_000)) / 60:.1f}/s, is scaled to"
+            f" {plan.load:g} times that."
+        ),
+        (
+            f"With a drag of {outcome.drag:.2f} the simulator meets as many deadlines at those rates: so much longer"
+            " than alone its runs take."
+        ),
         "The simulator's policies are told the degradations that "
-        + ("the platform's leader had." if found.table is not None else "the preset says: the platform had published none."),
+        + (
+            "the platform's leader had."
+            if found.table is not None
+            else "the preset says: the platform had published none."
+        ),
     ]
     if loads:
         lines.append(f"Load average of the machine while it served: {min(loads):.1f} to {max(loads):.1f}.")
@@ -200,20 +231,24 @@ def _losses(outcome: Outcome) -> str:
 
 def _agreement(found: Sequence[Agreement]) -> str:
     head = (
-        "<th>metric</th><th class='n'>Spearman</th><th class='n'>Kendall</th><th class='n'>pairs apart</th><th class='n'>alike</th>"
-        "<th class='n'>mean absolute error</th><th class='n'>simulated less measured</th>"
+        "<th>metric</th><th class='n'>Spearman</th><th class='n'>Kendall</th><th class='n'>pairs apart</th><th"
+        " class='n'>alike</th><th class='n'>mean absolute error</th><th class='n'>simulated less measured</th>"
     )
     rows = "".join(
-        f"<tr><td>{escape(COLUMNS[one.metric][0])}</td><td class='n'>{_rank(one.spearman)}</td><td class='n'>{_rank(one.kendall)}</td>"
-        f"<td class='n'>{one.apart}</td><td class='n'>{one.alike}</td>{report.cell(one.error)}{report.cell(one.bias)}</tr>"
+        f"<tr><td>{escape(COLUMNS[one.metric][0])}</td><td class='n'>{_rank(one.spearman)}</td><td"
+        f" class='n'>{_rank(one.kendall)}</td><td class='n'>{one.apart}</td><td"
+        f" class='n'>{one.alike}</td>{report.cell(one.error)}{report.cell(one.bias)}</tr>"
         for one in found
     )
     note = (
-        "Rank correlations are of the policies' means. “Pairs apart”: pairs of policies that the measurement tells apart with 95 % "
-        "confidence; “alike”: of those, the ones that stand in the same order in the simulator. Errors are in points, with half a 95 % "
-        "interval over repeats."
+        "Rank correlations are of the policies' means. “Pairs apart”: pairs of policies that the measurement tells"
+        " apart with 95 % confidence; “alike”: of those, the ones that stand in the same order in the simulator. Errors"
+        " are in points, with half a 95 % interval over repeats."
     )
-    return f'<section id="agreement"><h2>Agreement</h2>{report.framed("By metric", head, rows)}<p class="soft">{note}</p></section>'
+    return (
+        f'<section id="agreement"><h2>Agreement</h2>{report.framed("By metric", head, rows)}<p'
+        f' class="soft">{note}</p></section>'
+    )
 
 
 def _rank(value: float) -> str:

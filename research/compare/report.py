@@ -1,8 +1,9 @@
 """
-One page for people: claims and whether they held, tables with intervals, and the figures of the paper as plots of our own.
+One page for people: claims and whether they held, tables with intervals, and the figures of the paper as plots of our
+own.
 
-It is made from folders that ``compare --out`` wrote and, in panels of their own, from results of benchmarks. The page holds its pictures
-and needs no other file; they lie beside it too.
+It is made from folders that ``compare --out`` wrote and, in panels of their own, from results of benchmarks. The page
+holds its pictures and needs no other file; they lie beside it too.
 """
 
 import base64
@@ -75,7 +76,9 @@ def revision() -> str:
     """The checkout's tag or short hash, with ``-dirty`` when it has changes; ``unknown`` where git knows none."""
     root = Path(__file__).resolve().parents[2]
     try:
-        described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False)
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False
+        )
     except FileNotFoundError:
         return "unknown"
     return described.stdout.strip() or "unknown"
@@ -106,17 +109,28 @@ def _save(folder: Path, pictures: "Iterable[Picture]") -> None:
         (folder / f"{picture.name}.svg").write_text(picture.svg)
 
 
-def _page(sections: Sequence[Section], body: Sequence[str], measured: "Sequence[Picture]", results: Sequence[Measured]) -> str:
+def _page(
+    sections: Sequence[Section], body: Sequence[str], measured: "Sequence[Picture]", results: Sequence[Measured]
+) -> str:
     links = [f'<a href="#{escape(section.preset)}">{escape(section.preset)}</a>' for section in sections]
     if measured:
         links.append('<a href="#measured">measured</a>')
-        words = "These were measured, not simulated; no number here stands in a table or picture above, and none above stands here."
-        commands = "".join(f"<li><code>{escape(str(one.document.get('command', one.path.name)))}</code></li>" for one in results)
+        words = (
+            "These were measured, not simulated; no number here stands in a table or picture above, and none above"
+            " stands here."
+        )
+        commands = "".join(
+            f"<li><code>{escape(str(one.document.get('command', one.path.name)))}</code></li>" for one in results
+        )
         panels = "".join(map(figure, measured))
-        body = [*body, f'<section id="measured"><h2>Measured</h2><p class="soft">{words}</p>{panels}<ul>{commands}</ul></section>']
+        body = [
+            *body,
+            f'<section id="measured"><h2>Measured</h2><p class="soft">{words}</p>{panels}<ul>{commands}</ul></section>',
+        ]
     about = (
-        "Policies on a simulated clock over GPU instances whose contention is known exactly. A simulated number tests the logic of "
-        "scheduling; it says nothing about a device. Fractions are in per cent, intervals are 95 % over seeds."
+        "Policies on a simulated clock over GPU instances whose contention is known exactly. A simulated number tests"
+        " the logic of scheduling; it says nothing about a device. Fractions are in per cent, intervals are 95 % over"
+        " seeds."
     )
     return page("SMore: policies compared", "Policies compared", about, "".join(links), "".join(body))
 
@@ -124,21 +138,31 @@ def _page(sections: Sequence[Section], body: Sequence[str], measured: "Sequence[
 def page(title: str, heading: str, about: str, links: str, body: str) -> str:
     """A whole document in the house's style; ``links`` and ``body`` are HTML."""
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>"
-        f'<h1>{escape(heading)}</h1><p class="soft">{escape(about)}</p><nav>{links}</nav>{body}</main></body></html>\n'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport"'
+        ' content="width=device-width,'
+        f' initial-scale=1"><title>{escape(title)}</title><style>{STYLE}</style></head><body><main><h1>{escape(heading)}</h1><p'
+        f' class="soft">{escape(about)}</p><nav>{links}</nav>{body}</main></body></html>\n'
     )
 
 
 def _section(section: Section, pictures: "Sequence[Picture]") -> str:
     document = section.document
     parts = [
-        f'<section id="{escape(section.preset)}"><h2>{escape(section.preset)}<span class="kind simulated">simulated</span></h2>',
+        (
+            f'<section id="{escape(section.preset)}"><h2>{escape(section.preset)}<span class="kind'
+            ' simulated">simulated</span></h2>'
+        ),
         f"<p>{escape(document['about'])}</p><p class='soft'>{escape(section.caption())}</p>",
     ]
     if section.judged:
         parts.append(_claims(section))
-    parts += [_table(section), _by_configuration(section), _instances(section), _admission(section), *map(figure, pictures)]
+    parts += [
+        _table(section),
+        _by_configuration(section),
+        _instances(section),
+        _admission(section),
+        *map(figure, pictures),
+    ]
     parts.append(f'<p class="soft">Made by <code>{escape(document["command"])}</code></p></section>')
     return "".join(parts)
 
@@ -150,20 +174,22 @@ def _claims(section: Section) -> str:
         head += f"<th class='n'>sign holds in {worlds} worlds</th><th class='n'>without interference</th>"
     rows = "".join(_claim(one, worlds) for one in section.judged)
     note = (
-        "Judged on differences paired by seed. “No worse”: the deficit is at most one point with 95 % confidence. “Lower”: the whole "
-        "interval is. Where the interval allows either, it cannot be said."
+        "Judged on differences paired by seed. “No worse”: the deficit is at most one point with 95 % confidence."
+        " “Lower”: the whole interval is. Where the interval allows either, it cannot be said."
     )
     if worlds:
         note += (
-            f" The sign of the mean difference is looked at again in {worlds} worlds with every demand and exponent times U(0.7, 1.3), and "
-            "in one in which nothing interferes."
+            f" The sign of the mean difference is looked at again in {worlds} worlds with every demand and exponent"
+            " times U(0.7, 1.3), and in one in which nothing interferes."
         )
     return framed("Claims", head, rows) + f"<p class='soft'>{note}</p>"
 
 
 def _claim(one: Judged, worlds: int) -> str:
     low, high = one.advantage.low, one.advantage.high
-    bounds = f"<small>{100 * low:+.2f} to {100 * high:+.2f}</small>" if math.isfinite(low) else "<small>one seed</small>"
+    bounds = (
+        f"<small>{100 * low:+.2f} to {100 * high:+.2f}</small>" if math.isfinite(low) else "<small>one seed</small>"
+    )
     remark = f"<br><span class='soft'>{escape(one.remark)}</span>" if worlds and one.remark else ""
     cells = (
         f"<td>{escape(str(one.claim))}{remark}</td><td>{'the paper' if one.claim.published else 'ours'}</td>"
@@ -190,14 +216,16 @@ def _table(section: Section) -> str:
         bound = f"<tr><td>offline upper bound</td>{cell(section.interval('dsr.upper-bound'))}{dashes}</tr>"
     several = len(section.configurations)
     over = f"mean of {several} configurations" if several > 1 else "one configuration"
-    return table(f"In per cent, {over}, {seeds_in_words(section.seeds)}", section.policies, COLUMNS, section.interval, bound)
+    return table(
+        f"In per cent, {over}, {seeds_in_words(section.seeds)}", section.policies, COLUMNS, section.interval, bound
+    )
 
 
 #: What the paper says that "deadlines met" is a share of.
 SENTENCES: Final = (
-    "The paper draws the “deadline satisfactory ratio” at 16,000 requests a minute (VIII-D), which is over all that were "
-    "submitted, and says that effectiveness “can be measured by the ratio of functions admitted that can meet their deadlines” "
-    "(VIII-B), which is over those that were dispatched. Both stand here."
+    "The paper draws the “deadline satisfactory ratio” at 16,000 requests a minute (VIII-D), which is over all that"
+    " were submitted, and says that effectiveness “can be measured by the ratio of functions admitted that can meet"
+    " their deadlines” (VIII-B), which is over those that were dispatched. Both stand here."
 )
 
 
@@ -243,19 +271,30 @@ def by_function(names: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def table(
-    heading: str, policies: Sequence[str], columns: Mapping[str, tuple[str, str]], found: Callable[[str], Interval], more: str = ""
+    heading: str,
+    policies: Sequence[str],
+    columns: Mapping[str, tuple[str, str]],
+    found: Callable[[str], Interval],
+    more: str = "",
 ) -> str:
-    """A line for each policy. ``columns``: metric → heading and meaning; ``found``: ``<metric>.<policy>`` → value; ``more``: more lines."""
+    """
+    A line for each policy. ``columns``: metric → heading and meaning; ``found``: ``<metric>.<policy>`` → value;
+    ``more``: more lines.
+    """
     head = "".join(f"<th class='n' title='{escape(meaning)}'>{escape(name)}</th>" for name, meaning in columns.values())
     rows = "".join(
-        f"<tr><td>{escape(policy)}</td>{''.join(cell(found(f'{metric}.{policy}')) for metric in columns)}</tr>" for policy in policies
+        f"<tr><td>{escape(policy)}</td>{''.join(cell(found(f'{metric}.{policy}')) for metric in columns)}</tr>"
+        for policy in policies
     )
     return framed(heading, f"<th>policy</th>{head}", rows + more)
 
 
 def framed(heading: str, head: str, rows: str) -> str:
     """A table under a heading that scrolls where it is wider than the page."""
-    return f"<h3>{heading}</h3><div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    return (
+        f"<h3>{heading}</h3><div"
+        f" class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
 
 
 def figure(picture: "Picture") -> str:
@@ -264,7 +303,7 @@ def figure(picture: "Picture") -> str:
     kind = "measured" if picture.measured else "simulated"
     frame = " class='measured-panel'" if picture.measured else ""
     return (
-        f"<figure{frame}><figcaption>{escape(picture.heading)} <span class='number'>after figure {picture.figure} of the paper</span>"
-        f"<span class='kind {kind}'>{kind}</span></figcaption>"
-        f"<img alt='{escape(picture.words)}' src='data:image/svg+xml;base64,{data}'></figure>"
+        f"<figure{frame}><figcaption>{escape(picture.heading)} <span class='number'>after figure {picture.figure} of"
+        f" the paper</span><span class='kind {kind}'>{kind}</span></figcaption><img alt='{escape(picture.words)}'"
+        f" src='data:image/svg+xml;base64,{data}'></figure>"
     )

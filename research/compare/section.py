@@ -1,9 +1,9 @@
 """
 A comparison as it lies in a folder, and files of what was measured: all that a report is made of.
 
-A folder holds ``comparison.json`` (options, intervals, claims), ``rows.csv`` (a line for each run), ``table.csv`` (means with 95 %
-intervals), the preset as it was, and an ``.npz`` of raw rows for each run of the preset's own world. The same comparison gives the same
-bytes.
+A folder holds ``comparison.json`` (options, intervals, claims), ``rows.csv`` (a line for each run), ``table.csv``
+(means with 95 % intervals), the preset as it was, and an ``.npz`` of raw rows for each run of the preset's own world.
+The same comparison gives the same bytes.
 """
 
 import csv
@@ -34,10 +34,12 @@ def seeds_in_words(seeds: Sequence[int]) -> str:
     return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
 
 
-# ---- writing -----------------------------------------------------------------------------------------------------------------------------
+# ---- writing ---------------------------------------------------------------------------------------------------------
 
 
-def write(folder: Path, plan: Plan, comparison: Comparison, rows: Mapping[Cell, Row], *, command: str, revision: str) -> None:
+def write(
+    folder: Path, plan: Plan, comparison: Comparison, rows: Mapping[Cell, Row], *, command: str, revision: str
+) -> None:
     """All but the raw rows, which were written as they came. OSError where that fails."""
     source = Path(plan.preset) if plan.preset.endswith((".yaml", ".yml")) else PRESETS / f"{plan.preset}.yaml"
     preset = plan.load()
@@ -48,7 +50,9 @@ def write(folder: Path, plan: Plan, comparison: Comparison, rows: Mapping[Cell, 
     intervals = {"": comparison.intervals()}
     for name, by in comparison.configurations.items() if len(comparison.configurations) > 1 else ():
         intervals[name] = {
-            f"{metric}.{policy}": interval(list(values)) for policy, metrics in by.items() for metric, values in metrics.items()
+            f"{metric}.{policy}": interval(list(values))
+            for policy, metrics in by.items()
+            for metric, values in metrics.items()
         }
     world = next(iter(preset.worlds.values()))
     document = {
@@ -104,7 +108,7 @@ def _numbers(one: Interval) -> list[float | None]:
     return [_number(value) for value in (one.mean, one.low, one.high)]
 
 
-# ---- reading -----------------------------------------------------------------------------------------------------------------------------
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def _known(value: float | None) -> float:
@@ -161,13 +165,17 @@ class Section:
     def interval(self, name: str, configuration: str | None = None) -> Interval:
         """``<metric>.<policy>``; of all configurations together, or of one."""
         several = len(self.configurations) > 1
-        return _interval(self.document["intervals"][configuration if several and configuration is not None else ""][name])
+        return _interval(
+            self.document["intervals"][configuration if several and configuration is not None else ""][name]
+        )
 
     @cached_property
     def _loaded(self) -> Preset:
         path = self.folder / f"{self.preset}.yaml"
         document = self.document
-        return load(str(path), factors=document["factors"], interference=document["interference"], truth=document["truth"])
+        return load(
+            str(path), factors=document["factors"], interference=document["interference"], truth=document["truth"]
+        )
 
     def world(self, configuration: str) -> World:
         return self._loaded.worlds[configuration]
@@ -186,13 +194,22 @@ class Section:
         """Where a picture is from: what was simulated, with which load and seeds, by which code."""
         document, trace = self.document, self.document["trace"]
         load_ = (
-            f"{trace.get('kind', 'poisson')} at {float(trace.get('rate_per_min', 12_000)):,.0f} a minute for {trace.get('seconds', 60):g} s"
+            f"{trace.get('kind', 'poisson')} at {float(trace.get('rate_per_min', 12_000)):,.0f} a minute for"
+            f" {trace.get('seconds', 60):g} s"
         )
-        truth = f"Simulated ({document['device'].removeprefix('simulated ')}, {document['sharing_mode']}, ground truth {document['truth']})"
+        truth = (
+            f"Simulated ({document['device'].removeprefix('simulated ')}, {document['sharing_mode']}, ground truth"
+            f" {document['truth']})"
+        )
         changed = "" if document["interference"] else " No interference."
         if document["factors"]:
-            changed += " Changed: " + ", ".join(f"{name} x {factor:g}" for name, factor in document["factors"].items()) + "."
-        start = f"{truth}; preset {self.preset}, {load_}; {seeds_in_words(self.seeds)}; code {document['revision']}.{changed}"
+            changed += (
+                " Changed: " + ", ".join(f"{name} x {factor:g}" for name, factor in document["factors"].items()) + "."
+            )
+        start = (
+            f"{truth}; preset {self.preset}, {load_}; {seeds_in_words(self.seeds)}; code"
+            f" {document['revision']}.{changed}"
+        )
         return " ".join([start, *notes])
 
 
@@ -226,7 +243,9 @@ class Measured:
     def caption(self, *notes: str) -> str:
         where = [str(self.document[key]) for key in ("device", "date") if key in self.document]
         code = f"code {self.document.get('revision', 'unknown')}"
-        return " ".join([f"Measured: {'; '.join([*where, code])}; {self.document.get('command', self.path.name)}.", *notes])
+        return " ".join(
+            [f"Measured: {'; '.join([*where, code])}; {self.document.get('command', self.path.name)}.", *notes]
+        )
 
 
 def read_measured(path: Path, wanted: Sequence[str]) -> Measured:
@@ -240,7 +259,9 @@ def read_measured(path: Path, wanted: Sequence[str]) -> Measured:
         document = json.loads(lines[-1])
         figures = {name: float(value) for name, value in document["figures"].items() if value is not None}
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise BadReport(f"{path.name}:{max(1, len(lines))}: figures: the last line is no result of a benchmark", field="figures") from error
+        raise BadReport(
+            f"{path.name}:{max(1, len(lines))}: figures: the last line is no result of a benchmark", field="figures"
+        ) from error
     if not any(name.startswith(tuple(wanted)) for name in figures):
         raise BadReport(f"{path.name}:{len(lines)}: figures: none begins with {' or '.join(wanted)}", field="figures")
     return Measured(path=path, document=document, figures=figures)

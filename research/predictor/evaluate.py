@@ -71,7 +71,9 @@ def mae(actual: Floats, predicted: Floats) -> float:
 
 
 def skill(actual: Floats, predicted: Floats, constant: float) -> float:
-    """1 - MSLE / MSLE of ``constant``, a degradation: 1 = perfect, 0 = no better than it. 0 where the constant is perfect."""
+    """
+    1 - MSLE / MSLE of ``constant``, a degradation: 1 = perfect, 0 = no better than it. 0 where the constant is perfect.
+    """
     _same(actual, predicted)
     base = float(squared_log_error(actual, np.full(len(actual), constant)).sum())
     return 1.0 - float(squared_log_error(actual, predicted).sum()) / base if base else 0.0
@@ -95,7 +97,9 @@ def log_mean(measured: Samples) -> float:
 
 
 def split(measured: Samples, fraction: float, generator: np.random.Generator) -> Mask:
-    """Which samples are for training [n]: those of a random ``fraction`` of the pairs, of at least two and not of all."""
+    """
+    Which samples are for training [n]: those of a random ``fraction`` of the pairs, of at least two and not of all.
+    """
     pairs = generator.permutation(np.unique(measured.pair))
     if len(pairs) < 3:
         raise ValueError(f"{measured.name} has {len(pairs)} pairs: too few to hold some out")
@@ -137,7 +141,9 @@ class Report:
         return self.figures[name].value if name in self.figures else float("nan")
 
 
-def splits(measured: Samples, *, count: int, seed: int, fraction: float, recipes: Sequence[str]) -> Iterator[dict[str, dict[str, float]]]:
+def splits(
+    measured: Samples, *, count: int, seed: int, fraction: float, recipes: Sequence[str]
+) -> Iterator[dict[str, dict[str, float]]]:
     """For each of ``count`` random splits: rmsle, mae and skill by recipe, and the coverage of ours."""
     for number in range(count):
         train = split(measured, fraction, np.random.default_rng([seed, number]))
@@ -168,7 +174,9 @@ def at_twenty_percent(report: Report, measured: Samples, *, count: int, seed: in
     report.put(f"skill.{key}", [part["ours"]["skill"] for part in found])
     report.put(f"coverage.{key}", [part["ours"]["coverage"] for part in found])
     report.put(f"forest_to_bagging.{key}", [_ratio(part["paper"]["rmsle"], part["bagging"]["rmsle"]) for part in found])
-    report.put(f"bagging_to_linear.{key}", [_ratio(part["bagging"]["rmsle"], part["linear"]["rmsle"]) for part in found])
+    report.put(
+        f"bagging_to_linear.{key}", [_ratio(part["bagging"]["rmsle"], part["linear"]["rmsle"]) for part in found]
+    )
 
 
 def floor(report: Report, measured: Samples) -> None:
@@ -196,8 +204,8 @@ def of_model(measured: Samples, model: str, side: Side) -> Mask:
 
 def unseen(report: Report, measured: Samples, *, seed: int) -> None:
     """
-    Each model is left out in turn: its samples on one side, or all; their pairs' other direction too. Errors are pooled over the models.
-    Calibrated: three pairs of the model are measured after all, the rest is predicted.
+    Each model is left out in turn: its samples on one side, or all; their pairs' other direction too. Errors are pooled
+    over the models. Calibrated: three pairs of the model are measured after all, the rest is predicted.
     """
     key = f"{measured.name}.{measured.direction}"
     # Where every pair is of one model with itself, its two sides cannot be told apart.
@@ -232,12 +240,18 @@ def gates(report: Report, names: Sequence[str]) -> None:
         for direction in DIRECTIONS:
             for gated in GATED:
                 keys = [
-                    f"{metric}.{name}.{direction}" for name in names if name == gated or (gated == "gavel" and name.startswith("gavel-"))
+                    f"{metric}.{name}.{direction}"
+                    for name in names
+                    if name == gated or (gated == "gavel" and name.startswith("gavel-"))
                 ]
                 found = [report.figures[key] for key in keys if key in report.figures]
                 if found:
-                    mean = [float(np.mean([getattr(figure, part) for figure in found])) for part in ("value", "low", "high")]
-                    report.figures[f"gate.{metric}.{gated}.{direction}"] = Figure(value=mean[0], low=mean[1], high=mean[2])
+                    mean = [
+                        float(np.mean([getattr(figure, part) for figure in found])) for part in ("value", "low", "high")
+                    ]
+                    report.figures[f"gate.{metric}.{gated}.{direction}"] = Figure(
+                        value=mean[0], low=mean[1], high=mean[2]
+                    )
 
 
 def measured_sets(paths: Sequence[Path]) -> list[Samples]:
@@ -255,11 +269,18 @@ def tables(report: Report) -> Iterator[str]:
     """What was found, for a reader."""
     keys = list(report.sizes)
     yield f"RMSLE at {TRAIN_FRACTION:.0%} of the pairs (mean and 95 % of the splits), and ours in detail\n"
-    yield "set and direction | samples | pairs | floor | " + " | ".join(RECIPES) + " | ours/paper | skill | MAE paper | MAE ours | coverage"
+    yield (
+        "set and direction | samples | pairs | floor | "
+        + " | ".join(RECIPES)
+        + " | ours/paper | skill | MAE paper | MAE ours | coverage"
+    )
     for key in keys:
         cells = [f"{report.sizes[key]['samples']}", f"{report.sizes[key]['pairs']}", _cell(report, f"floor.{key}")]
         cells += [_interval(report, f"rmsle.{key}.{name}") for name in RECIPES]
-        cells += [_cell(report, name) for name in (f"rmsle_ratio.{key}", f"skill.{key}", f"mae.{key}.paper", f"mae.{key}.ours")]
+        cells += [
+            _cell(report, name)
+            for name in (f"rmsle_ratio.{key}", f"skill.{key}", f"mae.{key}.paper", f"mae.{key}.ours")
+        ]
         yield " | ".join([key, *cells, _cell(report, f"coverage.{key}")])
     yield "\nRanking of table V (forest <= bagging < linear)\n"
     for key in keys:
@@ -274,15 +295,19 @@ def tables(report: Report) -> Iterator[str]:
             yield f"{key}: the paper's forest is within {NEAR_FLOOR} of the noise floor; there is nothing to gain"
     yield "\nLearning curve: RMSLE forest / ours by the fraction of pairs that is measured\n"
     for key in keys:
-        cells = [f"{report.value(f'curve.{key}.paper.{f}'):.3f} / {report.value(f'curve.{key}.ours.{f}'):.3f}" for f in FRACTIONS]
+        cells = [
+            f"{report.value(f'curve.{key}.paper.{f}'):.3f} / {report.value(f'curve.{key}.ours.{f}'):.3f}"
+            for f in FRACTIONS
+        ]
         yield " | ".join([key, *(f"{fraction}: {cell}" for fraction, cell in zip(FRACTIONS, cells, strict=True))])
     yield "\nUnseen models: skill ours (forest), coverage; after three calibration pairs\n"
     for key in keys:
         for side in SIDES:
             if f"skill_unseen.{key}.{side}" in report.figures:
                 cells = [
-                    f"{label}: {report.value(f'skill_{label}.{key}.{side}'):.2f} ({report.value(f'paper_{label}.{key}.{side}'):.2f}), "
-                    f"{report.value(f'coverage_{label}.{key}.{side}'):.3f}"
+                    f"{label}: {report.value(f'skill_{label}.{key}.{side}'):.2f}"
+                    f" ({report.value(f'paper_{label}.{key}.{side}'):.2f}),"
+                    f" {report.value(f'coverage_{label}.{key}.{side}'):.3f}"
                     for label in ("unseen", "calibrated")
                 ]
                 yield " | ".join([key, side, *cells])
@@ -308,7 +333,9 @@ def json_line(report: Report, command: str) -> str:
             "command": command,
             "figures": {name: _rounded(figure.value) for name, figure in figures.items()},
             "intervals": {
-                name: [_rounded(figure.low), _rounded(figure.high)] for name, figure in figures.items() if figure.low != figure.high
+                name: [_rounded(figure.low), _rounded(figure.high)]
+                for name, figure in figures.items()
+                if figure.low != figure.high
             },
             "sizes": report.sizes,
         },
@@ -334,12 +361,23 @@ def evaluate(sets: Sequence[Samples], *, count: int, seed: int, repeated: Sequen
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="ml.evaluate", description="How well the recipes predict pairs that they have not seen.")
+    parser = argparse.ArgumentParser(
+        prog="ml.evaluate", description="How well the recipes predict pairs that they have not seen."
+    )
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON line")
     parser.add_argument(
-        "--rows", type=Path, nargs="*", default=sorted((ROOT / "ml" / "data").glob("*.jsonl")), help="files of measured rows"
+        "--rows",
+        type=Path,
+        nargs="*",
+        default=sorted((ROOT / "ml" / "data").glob("*.jsonl")),
+        help="files of measured rows",
     )
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "interference", help="folder of public measurements")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=ROOT.parent / "shared" / "data" / "interference",
+        help="folder of public measurements",
+    )
     parser.add_argument("--splits", type=int, default=50)
     parser.add_argument("--quick", action="store_true", help="5 splits")
     parser.add_argument("--seed", type=int, default=0)

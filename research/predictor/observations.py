@@ -32,12 +32,13 @@ MOST: Final = 0.75
 NOISE_FACTOR: Final = 2.0
 #: Skill of a prediction that counts as possible: the share of the variance in log space that it explains.
 SKILL: Final = 0.5
-#: A cold start is significant from so many warm runs on; the longest deadline of the paper is so many warm P99 (section VIII-A).
+#: A cold start is significant from so many warm runs on; the longest deadline of the paper is so many warm P99 (section
+#: VIII-A).
 COLD_RATIO: Final = 10.0
 LONGEST_DEADLINE: Final = 4.0
 
-# The least data without which a rule says nothing. These minima were set after early looks at part of the data, the thresholds before.
-# They are frozen: rows that come later do not change them.
+# The least data without which a rule says nothing. These minima were set after early looks at part of the data, the
+# thresholds before. They are frozen: rows that come later do not change them.
 
 #: Models (I and IV), and in I models and roles with two or more batches.
 LEAST_MODELS: Final = 3
@@ -50,7 +51,9 @@ LEAST_SEVERAL: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A model in tables I and II: its name there, the warm run in milliseconds and the cold start in seconds (RTX 3090)."""
+    """
+    A model in tables I and II: its name there, the warm run in milliseconds and the cold start in seconds (RTX 3090).
+    """
 
     title: str
     warm_ms: float
@@ -116,12 +119,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-# --- What the rows say -----------------------------------------------------------------------------------------------------------------
+# ---- What the rows say -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One condition of an observation: its rule in words, whether it holds (None = the rows cannot say), and the numbers."""
+    """
+    One condition of an observation: its rule in words, whether it holds (None = the rows cannot say), and the numbers.
+    """
 
     rule: str
     held: bool | None
@@ -178,8 +183,12 @@ def observation_i(profile: Profile) -> Observation:
         by_model = utilisation(profile, role)
         means[role] = {model: statistics.fmean(batches.values()) for model, batches in by_model.items()}
         bands += [max(batches.values()) - min(batches.values()) for batches in by_model.values() if len(batches) > 1]
-    spreads = {role: max(found.values()) - min(found.values()) for role, found in means.items() if len(found) >= LEAST_MODELS}
-    words = "; ".join(f"{role}: {percent(min(means[role].values()))} to {percent(max(means[role].values()))}" for role in spreads)
+    spreads = {
+        role: max(found.values()) - min(found.values()) for role, found in means.items() if len(found) >= LEAST_MODELS
+    }
+    words = "; ".join(
+        f"{role}: {percent(min(means[role].values()))} to {percent(max(means[role].values()))}" for role in spreads
+    )
     words = words or f"fewer than {LEAST_MODELS} models with a counted utilisation in either role"
     details = []
     differ = any(spread >= BAND for spread in spreads.values()) if spreads else None
@@ -187,30 +196,35 @@ def observation_i(profile: Profile) -> Observation:
         differ = None
         words = f"not a finding, because it was set ({words})" if spreads else words
         details.append(
-            "The utilisation of a training here follows from `ModelCard.input_wait`, which was set and not found: the wait was worked out "
-            "anew for each batch from that batch's processor time. So neither the levels of figure 1 nor their order can be confirmed "
-            "here; a band over the batches only says that the setting is met."
+            "The utilisation of a training here follows from `ModelCard.input_wait`, which was set and not found: the"
+            " wait was worked out anew for each batch from that batch's processor time. So neither the levels of figure"
+            " 1 nor their order can be confirmed here; a band over the batches only says that the setting is met."
         )
     if partition(profile):
         details.append(
-            "A function that runs again and again on a CPU partition takes all of its time by construction, whatever the model: its level "
-            "and its band say nothing about GPUs."
+            "A function that runs again and again on a CPU partition takes all of its time by construction, whatever"
+            " the model: its level and its band say nothing about GPUs."
         )
     narrow = [band for band in bands if band <= BAND]
-    found = f"{len(narrow)} of {len(bands)} models and roles; the widest band is {100 * max(bands):.0f} points" if bands else "none"
+    found = (
+        f"{len(narrow)} of {len(bands)} models and roles; the widest band is {100 * max(bands):.0f} points"
+        if bands
+        else "none"
+    )
     return Observation(
         "I",
         "Models differ in how much of the device they use, while one model stays within a band.",
         (
             Part(
-                f"In at least one role with {LEAST_MODELS} or more models, the mean utilisation of the highest model is at least "
-                f"{100 * BAND:.0f} points above that of the lowest.",
+                f"In at least one role with {LEAST_MODELS} or more models, the mean utilisation of the highest model is"
+                f" at least {100 * BAND:.0f} points above that of the lowest.",
                 differ,
                 words,
             ),
             Part(
-                f"Of the models and roles measured at two or more batches (at least {LEAST_MODELS}), {percent(MOST)} or more lie within "
-                f"{100 * BAND:.0f} points over their batches. (A row holds one mean over its run: the band is over batches, not time.)",
+                f"Of the models and roles measured at two or more batches (at least {LEAST_MODELS}), {percent(MOST)} or"
+                f" more lie within {100 * BAND:.0f} points over their batches. (A row holds one mean over its run: the"
+                " band is over batches, not time.)",
                 len(narrow) >= MOST * len(bands) if len(bands) >= LEAST_MODELS else None,
                 found,
             ),
@@ -250,7 +264,9 @@ def log1p(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A deviation in log(1 + degradation), pooled over groups; ``freedom`` = values minus groups. NaN without freedom."""
+    """
+    A deviation in log(1 + degradation), pooled over groups; ``freedom`` = values minus groups. NaN without freedom.
+    """
 
     deviation: float
     freedom: int
@@ -286,32 +302,43 @@ def observation_ii(profile: Profile) -> Observation:
         ratio = f", ratio {partners.deviation / floor.deviation:.1f}" if enough and floor.deviation > 0 else ""
         parts.append(
             Part(
-                f"{DIRECTION_TITLES[direction].capitalize()}: beside one training of one batch, the degradation deviates over functions "
-                f"and their batches at least {NOISE_FACTOR:g} times as much as over repeats of one pair (deviations of "
-                f"log(1 + degradation), pooled, each with {LEAST_FREEDOM} or more degrees of freedom).",
+                f"{DIRECTION_TITLES[direction].capitalize()}: beside one training of one batch, the degradation"
+                f" deviates over functions and their batches at least {NOISE_FACTOR:g} times as much as over repeats of"
+                f" one pair (deviations of log(1 + degradation), pooled, each with {LEAST_FREEDOM} or more degrees of"
+                " freedom).",
                 partners.deviation >= NOISE_FACTOR * floor.deviation if enough else None,
                 f"over functions {_deviation(partners)}, over repeats {_deviation(floor)}{ratio}",
             )
         )
     training, function = (by_models(cells(profile, direction)) for direction in DIRECTIONS[:2])
-    published = {"deepfm": "0.4 % to 18.4 %", "vgg16": "below 10 % for four functions", "roberta": "below 10 % for four functions"}
+    published = {
+        "deepfm": "0.4 % to 18.4 %",
+        "vgg16": "below 10 % for four functions",
+        "roberta": "below 10 % for four functions",
+    }
     for model, words in published.items():
         means = {other: statistics.fmean(values) for (victim, other), values in training.items() if victim == model}
         if means:
             light = [means[other] for other in ("mobilenet", "deepfm", "roberta", "deepvit") if other in means]
-            below = f"; below 10 % beside {sum(mean < 0.1 for mean in light)} of {len(light)} of MobileNet, DeepFM, RoBERTa and DeepViT"
+            below = (
+                f"; below 10 % beside {sum(mean < 0.1 for mean in light)} of {len(light)} of MobileNet, DeepFM, RoBERTa"
+                " and DeepViT"
+            )
             details.append(
-                f"{title(model)} training beside {counted(len(means), 'function model')}: {percent(min(means.values()))} to "
-                f"{percent(max(means.values()))}{below if light else ''} (paper: {words})."
+                f"{title(model)} training beside {counted(len(means), 'function model')}:"
+                f" {percent(min(means.values()))} to {percent(max(means.values()))}{below if light else ''} (paper:"
+                f" {words})."
             )
     if function:
         rises = [value for values in function.values() for value in values]
         acceptable = sum(value < 1 for value in rises) / len(rises)
         details.append(
-            f"The P99 of a function rises by less than 100 % in {percent(acceptable)} of {counted(len(rises), 'pair')} (paper: about half "
-            "of the cases acceptable, without a limit; above 100 % unacceptable)."
+            f"The P99 of a function rises by less than 100 % in {percent(acceptable)} of {counted(len(rises), 'pair')}"
+            " (paper: about half of the cases acceptable, without a limit; above 100 % unacceptable)."
         )
-    return Observation("II", "How much is lost depends on which function runs beside a training.", tuple(parts), tuple(details))
+    return Observation(
+        "II", "How much is lost depends on which function runs beside a training.", tuple(parts), tuple(details)
+    )
 
 
 def _deviation(spread: Spread) -> str:
@@ -321,7 +348,8 @@ def _deviation(spread: Spread) -> str:
 @dataclass(frozen=True, slots=True)
 class Step:
     """
-    ``k`` equal functions beside a training: degradation of the training and, mean, least and most, of the functions' P99.
+    ``k`` equal functions beside a training: degradation of the training and, mean, least and most, of the functions'
+    P99.
     """
 
     k: int
@@ -335,14 +363,18 @@ Ladder = tuple[Workload, Workload]
 
 
 def ladders(profile: Profile) -> dict[Ladder, list[Step]]:
-    """The paper's three combinations over the number of functions at a time, by (training, function), smallest k first."""
+    """
+    The paper's three combinations over the number of functions at a time, by (training, function), smallest k first.
+    """
     found: defaultdict[Ladder, defaultdict[int, list[Colocation]]] = defaultdict(lambda: defaultdict(list))
     for row in profile.colocations:
         first, *others = (member.workload for member in row.members)
         if first.role == "training" and len(set(others)) == 1 and (first.model, others[0].model) in LADDERS:
             found[first, others[0]][len(others)].append(row)
     steps: dict[Ladder, list[Step]] = {}
-    for ladder, by_k in sorted(found.items(), key=lambda item: (LADDERS.index((item[0][0].model, item[0][1].model)), item[0])):
+    for ladder, by_k in sorted(
+        found.items(), key=lambda item: (LADDERS.index((item[0][0].model, item[0][1].model)), item[0])
+    ):
         if max(by_k) > 1:
             steps[ladder] = [_step(k, by_k[k]) for k in sorted(by_k)]
     return steps
@@ -358,12 +390,14 @@ def observation_iii(profile: Profile) -> Observation:
     """What several functions cost can be predicted."""
     found = ladders(profile)
     pairs = [(lower, upper) for steps in found.values() for lower, upper in pairwise(steps)]
-    rises = [upper.training > lower.training for lower, upper in pairs] + [upper.function > lower.function for lower, upper in pairs]
+    rises = [upper.training > lower.training for lower, upper in pairs] + [
+        upper.function > lower.function for lower, upper in pairs
+    ]
     several = {direction: several_skill(profile, direction) for direction in DIRECTIONS[:2]}
     parts = [
         Part(
-            f"Over the paper's three combinations and both directions, {percent(MOST)} or more of the steps to the next larger number of "
-            f"functions raise the degradation (at least {LEAST_STEPS} steps).",
+            f"Over the paper's three combinations and both directions, {percent(MOST)} or more of the steps to the next"
+            f" larger number of functions raise the degradation (at least {LEAST_STEPS} steps).",
             sum(rises) >= MOST * len(rises) if len(rises) >= LEAST_STEPS else None,
             f"{sum(rises)} of {len(rises)} steps rise",
         )
@@ -371,29 +405,34 @@ def observation_iii(profile: Profile) -> Observation:
     for direction, (skill, rows) in several.items():
         parts.append(
             Part(
-                f"The {'training' if direction == 'training' else 'functions'}: where two or more functions run, a straight line over the "
-                f"sum of the measured pair-wise degradations (Eq. {3 if direction == 'training' else 4}, all weights one), both as "
-                f"log(1 + degradation) and fitted without the members it is asked about, explains {percent(SKILL)} or more of the "
-                f"variance (at least {LEAST_SEVERAL} sets of members). A pair of batches that was not measured is replaced by the mean "
-                "over the batches of its two models.",
+                f"The {'training' if direction == 'training' else 'functions'}: where two or more functions run, a"
+                " straight line over the sum of the measured pair-wise degradations (Eq."
+                f" {3 if direction == 'training' else 4}, all weights one), both as log(1 + degradation) and fitted"
+                f" without the members it is asked about, explains {percent(SKILL)} or more of the variance (at least"
+                f" {LEAST_SEVERAL} sets of members). A pair of batches that was not measured is replaced by the mean"
+                " over the batches of its two models.",
                 None if skill is None else skill >= SKILL,
-                f"{counted(rows, 'set')} of members with all pairs known" + ("" if skill is None else f", {percent(skill)} explained"),
+                f"{counted(rows, 'set')} of members with all pairs known"
+                + ("" if skill is None else f", {percent(skill)} explained"),
             )
         )
     largest = [
-        f"{title(training.model)} training beside {steps[-1].k} x {title(function.model)}: training {percent(steps[-1].training)}, "
-        f"functions' P99 {percent(steps[-1].function)}."
+        f"{title(training.model)} training beside {steps[-1].k} x {title(function.model)}: training"
+        f" {percent(steps[-1].training)}, functions' P99 {percent(steps[-1].function)}."
         for (training, function), steps in found.items()
     ]
     return Observation("III", "What several functions at a time cost can be predicted.", tuple(parts), tuple(largest))
 
 
-def several_skill(profile: Profile, direction: Literal["training", "function", "functions"]) -> tuple[float | None, int]:
+def several_skill(
+    profile: Profile, direction: Literal["training", "function", "functions"]
+) -> tuple[float | None, int]:
     """
-    How well the sum of pair-wise degradations tells that of several (leave one set of members out), and over how many sets.
+    How well the sum of pair-wise degradations tells that of several (leave one set of members out), and over how many
+    sets.
 
-    The skill is one minus the squared error over that of the mean of the others, both in log(1 + degradation); None for fewer than
-    :data:`LEAST_SEVERAL` sets, or where all have the same degradation.
+    The skill is one minus the squared error over that of the mean of the others, both in log(1 + degradation); None for
+    fewer than :data:`LEAST_SEVERAL` sets, or where all have the same degradation.
     """
     lookup: dict[Direction, _Cells] = {d: _Cells(cells(profile, d)) for d in DIRECTIONS}
     sets: defaultdict[tuple[Workload, ...], list[tuple[float, float]]] = defaultdict(list)
@@ -489,14 +528,14 @@ def observation_iv(profile: Profile) -> Observation:
         "A cold start lengthens a function so much that its deadline may be lost.",
         (
             Part(
-                f"For {percent(MOST)} or more of the function models (at least {LEAST_MODELS}), imports, device context and weights take "
-                f"{COLD_RATIO:g} or more times the median warm run.",
+                f"For {percent(MOST)} or more of the function models (at least {LEAST_MODELS}), imports, device context"
+                f" and weights take {COLD_RATIO:g} or more times the median warm run.",
                 long >= MOST * len(found) if enough else None,
                 f"{long} of {len(found)} models{span} (paper, table II: 32 to 520 times)",
             ),
             Part(
-                f"For {percent(MOST)} or more of them the cold start alone is longer than the longest deadline of the paper's evaluation, "
-                f"{LONGEST_DEADLINE:g} times the warm P99.",
+                f"For {percent(MOST)} or more of them the cold start alone is longer than the longest deadline of the"
+                f" paper's evaluation, {LONGEST_DEADLINE:g} times the warm P99.",
                 late >= MOST * len(found) if enough else None,
                 f"{late} of {len(found)} models",
             ),
@@ -508,7 +547,7 @@ def observations(profile: Profile) -> list[Observation]:
     return [observation_i(profile), observation_ii(profile), observation_iii(profile), observation_iv(profile)]
 
 
-# --- Predictor -------------------------------------------------------------------------------------------------------------------------
+# ---- Predictor -------------------------------------------------------------------------------------------------------
 
 
 SEED: Final = 0
@@ -534,8 +573,8 @@ class Judged:
     """
     Predictions of pairs that the predictor which made them had not seen.
 
-    ``predicted``, ``upper`` (of :data:`COVERAGE`) and ``constant`` (the mean in log space of that predictor's training pairs) are fractions
-    [n], in the order of ``samples``.
+    ``predicted``, ``upper`` (of :data:`COVERAGE`) and ``constant`` (the mean in log space of that predictor's training
+    pairs) are fractions [n], in the order of ``samples``.
     """
 
     samples: Samples
@@ -571,11 +610,16 @@ class Judged:
         """RMSLE over the samples with a model on that side, and how many they are."""
         names = np.array(self.samples.victims if side == "victim" else self.samples.aggressors)
         errors = squared_log_error(self.actual, self.predicted)
-        return {name: (float(np.sqrt(errors[names == name].mean())), int((names == name).sum())) for name in ordered(names.tolist())}
+        return {
+            name: (float(np.sqrt(errors[names == name].mean())), int((names == name).sum()))
+            for name in ordered(names.tolist())
+        }
 
 
 def judge(measured: Samples, fit: Fit, seed: int = SEED) -> Judged | None:
-    """Out-of-fold predictions; a pair with its repeats and its other direction is in one fold. None for too few pairs."""
+    """
+    Out-of-fold predictions; a pair with its repeats and its other direction is in one fold. None for too few pairs.
+    """
     pairs = np.unique(measured.pair)
     if len(pairs) < LEAST_PAIRS:
         return None
@@ -602,7 +646,7 @@ def pair_rows(profile: Profile) -> list[Row]:
     return [row for row in profile.colocations if len(row.members) == 2]
 
 
-# --- Text --------------------------------------------------------------------------------------------------------------------------------
+# ---- Text ------------------------------------------------------------------------------------------------------------
 
 
 def _heading(profile: Profile, preset: str, rows: Sequence[Row], name: str) -> list[str]:
@@ -611,10 +655,12 @@ def _heading(profile: Profile, preset: str, rows: Sequence[Row], name: str) -> l
     return [
         f"# {name}: {place.device}",
         "",
-        f"Sharing mode: {place.sharing_mode}. Models: preset `{preset}`. {drivers}. Utilisation counter: {place.counter}. "
-        f"Measured {when(rows)}. "
-        "Degradation is (time together) / (time alone) - 1 (Eq. 1): mean iteration time of a training, P99 of a function; "
-        "`ml.measure.rows.degradation` says what the time alone is.",
+        (
+            f"Sharing mode: {place.sharing_mode}. Models: preset `{preset}`. {drivers}. Utilisation counter:"
+            f" {place.counter}. Measured {when(rows)}. Degradation is (time together) / (time alone) - 1 (Eq. 1): mean"
+            " iteration time of a training, P99 of a function; `ml.measure.rows.degradation` says what the time"
+            " alone is."
+        ),
         "",
     ]
 
@@ -631,9 +677,11 @@ def profile_text(profile: Profile, preset: str) -> str:
     found = observations(profile)
     lines = _heading(profile, preset, rows, "Profiles")
     lines += [
-        f"{counted(len(profile.solo), 'workload')} alone, {counted(kinds['pair'], 'row')} of a training with a function, "
-        f"{kinds['functions']} of two functions, {kinds['several']} of three or more. "
-        f"{len(pairs)} of the {SPACE:,} pairs of the space (8 x 4 x 8 x 4) are measured: {percent(len(pairs) / SPACE)}.",
+        (
+            f"{counted(len(profile.solo), 'workload')} alone, {counted(kinds['pair'], 'row')} of a training with a"
+            f" function, {kinds['functions']} of two functions, {kinds['several']} of three or more. {len(pairs)} of"
+            f" the {SPACE:,} pairs of the space (8 x 4 x 8 x 4) are measured: {percent(len(pairs) / SPACE)}."
+        ),
         "",
         "## Observations of the paper",
         "",
@@ -643,10 +691,20 @@ def profile_text(profile: Profile, preset: str) -> str:
     ]
     for observation in found:
         lines += [f"### {observation.number}: {VERDICTS[observation.held]}", ""]
-        lines += [f"- {part.rule}\n  **{VERDICTS[part.held].capitalize()}**: {part.found}." for part in observation.parts]
+        lines += [
+            f"- {part.rule}\n  **{VERDICTS[part.held].capitalize()}**: {part.found}." for part in observation.parts
+        ]
         lines += ["", *(f"{detail}\n" for detail in observation.details)]
-    lines += ["## Repeats", "", "The noise floor: how far repeats of one pair deviate, pooled over the pairs measured more than once.", ""]
-    lines += _table(["direction", "pairs repeated", "deviation of log(1 + degradation)", "a time differs by about"], _repeats(profile))
+    lines += [
+        "## Repeats",
+        "",
+        "The noise floor: how far repeats of one pair deviate, pooled over the pairs measured more than once.",
+        "",
+    ]
+    lines += _table(
+        ["direction", "pairs repeated", "deviation of log(1 + degradation)", "a time differs by about"],
+        _repeats(profile),
+    )
     lines += ["## Cold start", ""]
     lines += _table(
         [
@@ -693,7 +751,11 @@ def _repeats(profile: Profile) -> Iterator[list[str]]:
         measured = cells(profile, direction)
         floor = noise(measured)
         repeated = sum(len(values) > 1 for values in measured.values())
-        told = [f"{floor.deviation:.3f}", percent(math.expm1(floor.deviation))] if floor.freedom else ["unknown", "unknown"]
+        told = (
+            [f"{floor.deviation:.3f}", percent(math.expm1(floor.deviation))]
+            if floor.freedom
+            else ["unknown", "unknown"]
+        )
         yield [DIRECTION_TITLES[direction], str(repeated), *told]
 
 
@@ -701,10 +763,13 @@ def predictor_text(profile: Profile, preset: str, judged: Mapping[Direction, Jud
     """The Markdown beside the pictures of ``predictor``."""
     lines = _heading(profile, preset, pair_rows(profile), "Predictor")
     lines += [
-        f"Recipe `ours`. Every prediction here is of a pair that its predictor had not seen: {FOLDS} folds over whole pairs, so a pair's "
-        "repeats and its other direction are held out together. RMSLE is Eq. 2, the skill is 1 - MSLE / MSLE of the mean of the training "
-        "pairs in log space, the noise floor the deviation of repeats. Covered: share of the samples at or below their "
-        f"{percent(COVERAGE)} upper bound, with the 95 % interval for as many independent draws as there are pairs.",
+        (
+            f"Recipe `ours`. Every prediction here is of a pair that its predictor had not seen: {FOLDS} folds over"
+            " whole pairs, so a pair's repeats and its other direction are held out together. RMSLE is Eq. 2, the"
+            " skill is 1 - MSLE / MSLE of the mean of the training pairs in log space, the noise floor the deviation"
+            f" of repeats. Covered: share of the samples at or below their {percent(COVERAGE)} upper bound, with the 95"
+            " % interval for as many independent draws as there are pairs."
+        ),
         "",
     ]
     table = []
@@ -726,7 +791,9 @@ def predictor_text(profile: Profile, preset: str, judged: Mapping[Direction, Jud
                 f"{percent(found.covered)} ({percent(low)} to {percent(high)})",
             ]
         )
-    lines += _table(["direction", "pairs", "samples", "RMSLE", "MAE (fraction)", "skill", "noise floor", "covered"], table)
+    lines += _table(
+        ["direction", "pairs", "samples", "RMSLE", "MAE (fraction)", "skill", "noise floor", "covered"], table
+    )
     for direction, found in judged.items():
         if found is None:
             continue
@@ -734,7 +801,10 @@ def predictor_text(profile: Profile, preset: str, judged: Mapping[Direction, Jud
         lines += [f"## Error by model: {DIRECTION_TITLES[direction]}", ""]
         lines += _table(
             ["model", "RMSLE where it is slowed down", "samples", "RMSLE where it is beside", "samples"],
-            ([title(model), *_error(victim.get(model)), *_error(aggressor.get(model))] for model in ordered({*victim, *aggressor})),
+            (
+                [title(model), *_error(victim.get(model)), *_error(aggressor.get(model))]
+                for model in ordered({*victim, *aggressor})
+            ),
         )
     lines += ["## Pictures", "", *(f"![{alt}]({name}.svg)\n" for name, alt in PREDICTOR_PICTURES.items())]
     return "\n".join(lines).rstrip() + "\n"

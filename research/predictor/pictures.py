@@ -62,7 +62,12 @@ PUBLISHED_LEVELS: Final[Mapping[Role, Mapping[str, tuple[float, float]]]] = {
     },
 }
 
-METRIC_TITLES: Final = {"mean": "mean time of an iteration", "p50": "P50 latency", "p95": "P95 latency", "p99": "P99 latency"}
+METRIC_TITLES: Final = {
+    "mean": "mean time of an iteration",
+    "p50": "P50 latency",
+    "p95": "P95 latency",
+    "p99": "P99 latency",
+}
 
 #: Okabe and Ito's palette, told apart by readers of every colour vision.
 BLUE, ORANGE, GREEN, RED, SKY, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#7F7F7F"
@@ -123,7 +128,10 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _degradation_axes(axes: Axes, which: Literal["x", "y"], values: Sequence[float]) -> None:
-    """An axis of fractions, written in per cent; in steps of log(1 + degradation), as Eq. 2 counts, where they go beyond 100 %."""
+    """
+    An axis of fractions, written in per cent; in steps of log(1 + degradation), as Eq. 2 counts, where they go beyond
+    100 %.
+    """
     axis = axes.xaxis if which == "x" else axes.yaxis
     low, high = min(0.0, min(values, default=0.0)), max(values, default=0.0)
     if _wide(values):
@@ -141,9 +149,13 @@ def _degradation_axes(axes: Axes, which: Literal["x", "y"], values: Sequence[flo
 def draw_utilisation(profile: Profile) -> Figure:
     """Figure 1: share of the device's time of each model alone, over its batches, for both roles."""
     rows = list(profile.solo.values())
-    notes = [f"Counter: {profile.place.counter}. Numbers below the marks: batch. Grey: level the paper names (RTX 3090)."]
+    notes = [
+        f"Counter: {profile.place.counter}. Numbers below the marks: batch. Grey: level the paper names (RTX 3090)."
+    ]
     if waits(profile):
-        notes.append("The share of a training follows from the wait for input that was set, not found (ModelCard.input_wait).")
+        notes.append(
+            "The share of a training follows from the wait for input that was set, not found (ModelCard.input_wait)."
+        )
     if partition(profile):
         notes.append("A function runs without a pause and so takes all of a CPU partition, whatever the model.")
     figure = _figure(9.2, 6.2, "Utilisation alone, by model and batch (figure 1)", caption(profile, rows, *notes))
@@ -160,7 +172,9 @@ def draw_utilisation(profile: Profile) -> Figure:
             y = np.array([100 * found[model][batch] for batch in batches])
             axes.plot(x, y, "o-", color=colour, markersize=5, linewidth=1)
             for at, share, batch in zip(x, y, batches, strict=True):
-                axes.annotate(str(batch), (at, share), (0, -6), textcoords="offset points", ha="center", va="top", fontsize=7)
+                axes.annotate(
+                    str(batch), (at, share), (0, -6), textcoords="offset points", ha="center", va="top", fontsize=7
+                )
             if not batches:
                 axes.text(position, 50, "not\nmeasured", ha="center", va="center", fontsize=7, color="0.35")
         axes.set_title(role.capitalize(), loc="left")
@@ -175,7 +189,10 @@ def draw_utilisation(profile: Profile) -> Figure:
 
 
 def draw_pairs(profile: Profile) -> Figure:
-    """Figure 2: degradation of each training by each function and the other way round, model by model, mean over the batches measured."""
+    """
+    Figure 2: degradation of each training by each function and the other way round, model by model, mean over the
+    batches measured.
+    """
     return _heat_maps(profile, "pair", "Degradation by co-location, model by model (figure 2)", DIRECTIONS[:2])
 
 
@@ -189,8 +206,8 @@ def _heat_maps(profile: Profile, kind: str, heading: str, directions: Sequence[D
     words = caption(
         profile,
         rows,
-        "Degradation in per cent (Eq. 1), mean over the pairs of batches measured; small: how many those are. Hatched: not measured. "
-        "Colours go by log(1 + degradation); each square has its own scale.",
+        "Degradation in per cent (Eq. 1), mean over the pairs of batches measured; small: how many those are. Hatched:"
+        " not measured. Colours go by log(1 + degradation); each square has its own scale.",
     )
     figure = _figure(6.2 * len(directions), 6.5, heading, words)
     for axes, direction in zip(np.atleast_1d(figure.subplots(1, len(directions))), directions, strict=True):
@@ -198,7 +215,9 @@ def _heat_maps(profile: Profile, kind: str, heading: str, directions: Sequence[D
     return figure
 
 
-def _heat_map(figure: Figure, axes: Axes, direction: Direction, measured: Mapping[tuple[str, str], Sequence[float]]) -> None:
+def _heat_map(
+    figure: Figure, axes: Axes, direction: Direction, measured: Mapping[tuple[str, str], Sequence[float]]
+) -> None:
     models = ordered({*PUBLISHED, *(model for pair in measured for model in pair)})
     values = np.full((len(models), len(models)), np.nan)
     for (victim, aggressor), found in measured.items():
@@ -206,7 +225,9 @@ def _heat_map(figure: Figure, axes: Axes, direction: Direction, measured: Mappin
     top = max(0.05, float(np.nanmax(values))) if measured else 1.0
     norm = FuncNorm((_forward, _back), vmin=0, vmax=top)
     axes.patch.set(hatch="////", edgecolor="0.8", facecolor="white")
-    mesh = axes.pcolormesh(np.ma.masked_invalid(np.maximum(values, 0)), cmap="cividis", norm=norm, edgecolors="white", linewidth=1)
+    mesh = axes.pcolormesh(
+        np.ma.masked_invalid(np.maximum(values, 0)), cmap="cividis", norm=norm, edgecolors="white", linewidth=1
+    )
     for (victim, aggressor), found in measured.items():
         mean = statistics.fmean(found)
         colour = "black" if float(norm(max(0.0, mean))) > 0.55 else "white"
@@ -226,7 +247,9 @@ def _heat_map(figure: Figure, axes: Axes, direction: Direction, measured: Mappin
     axes.set_xlabel(f"{beside} beside it")
     axes.set_title(f"{DIRECTION_TITLES[direction].capitalize()}\n({METRIC_TITLES[METRICS[direction]]})", loc="left")
     bar = figure.colorbar(mesh, ax=axes, shrink=0.7, pad=0.02)
-    bar.set_ticks(_ticks(0.0, top) if top > 0.5 else [tick for tick in MaxNLocator(5).tick_values(0, top) if tick <= top])
+    bar.set_ticks(
+        _ticks(0.0, top) if top > 0.5 else [tick for tick in MaxNLocator(5).tick_values(0, top) if tick <= top]
+    )
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
     bar.ax.yaxis.set_minor_locator(NullLocator())
 
@@ -237,7 +260,8 @@ def draw_concurrency(profile: Profile) -> Figure:
     rows = [
         row
         for row in profile.colocations
-        if len({m.workload for m in row.members[1:]}) == 1 and (row.members[0].workload, row.members[1].workload) in found
+        if len({m.workload for m in row.members[1:]}) == 1
+        and (row.members[0].workload, row.members[1].workload) in found
     ]
     notes = ["The functions are of one kind and run without a pause; bars: least and most of them."]
     missing = [f"{title(t.model)}/{title(f.model)}" for (t, f), steps in found.items() if steps[0].k > 1]
@@ -247,7 +271,14 @@ def draw_concurrency(profile: Profile) -> Figure:
     if absent:
         notes.append(f"Not measured: {', '.join(absent)}.")
     figure = _figure(9.2, 4.6, "Degradation by several functions at a time (figure 3)", caption(profile, rows, *notes))
-    styles = ((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREEN, "^", ":"), (RED, "D", "-."), (SKY, "v", "-"), (GREY, "P", "--"))
+    styles = (
+        (BLUE, "o", "-"),
+        (ORANGE, "s", "--"),
+        (GREEN, "^", ":"),
+        (RED, "D", "-."),
+        (SKY, "v", "-"),
+        (GREY, "P", "--"),
+    )
     left, right = figure.subplots(1, 2)
     for axes, side in ((left, "training"), (right, "function")):
         shown: list[float] = []
@@ -255,7 +286,10 @@ def draw_concurrency(profile: Profile) -> Figure:
             colour, marker, line = styles[number % len(styles)]
             k = [step.k for step in steps]
             values = [step.training if side == "training" else step.function for step in steps]
-            label = f"{title(training.model)} (batch {training.batch}) with {title(function.model)} (batch {function.batch})"
+            label = (
+                f"{title(training.model)} (batch {training.batch}) with {title(function.model)} (batch"
+                f" {function.batch})"
+            )
             axes.plot(k, values, marker=marker, linestyle=line, color=colour, label=label, linewidth=1.3, markersize=5)
             if side == "function":
                 least, most = [step.function_least for step in steps], [step.function_most for step in steps]
@@ -266,7 +300,9 @@ def draw_concurrency(profile: Profile) -> Figure:
         axes.set_xticks(range(1, 9))
         axes.set_xlim(0.6, 8.4)
         axes.set_xlabel("functions at a time")
-        axes.set_title("Training: mean time of an iteration" if side == "training" else "Functions: P99 latency", loc="left")
+        axes.set_title(
+            "Training: mean time of an iteration" if side == "training" else "Functions: P99 latency", loc="left"
+        )
         axes.set_ylabel("degradation (Eq. 1)")
         axes.grid(axis="y", linewidth=0.4)
         if not found:
@@ -286,8 +322,8 @@ def draw_cold_starts(profile: Profile) -> Figure:
     words = caption(
         profile,
         rows,
-        "Functions at their smallest measured batch, one start of a process each; the warm run is the median alone. "
-        "The ratio counts imports, context and weights, as the paper does, not the first run. Paper: RTX 3090, table II.",
+        "Functions at their smallest measured batch, one start of a process each; the warm run is the median alone. The"
+        " ratio counts imports, context and weights, as the paper does, not the first run. Paper: RTX 3090, table II.",
     )
     figure = _figure(9.2, 4.6, "Cold start against warm run (table II)", words)
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
@@ -298,11 +334,23 @@ def draw_cold_starts(profile: Profile) -> Figure:
         positions = [models.index(cold.workload.model) for cold in found]
         starts = [math.fsum([*cold.phases.values()][:number]) for cold in found]
         lengths = [cold.phases[phase] for cold in found]
-        left.barh(positions, lengths, left=starts, color=colour, hatch=hatch, edgecolor="white", linewidth=0.3, height=0.65, label=words_)
+        left.barh(
+            positions,
+            lengths,
+            left=starts,
+            color=colour,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0.3,
+            height=0.65,
+            label=words_,
+        )
     for cold in found:
         y = models.index(cold.workload.model)
         words_ = f" warm {1000 * cold.warm_p50_s:.3g} ms"
-        left.annotate(words_, (math.fsum(cold.phases.values()), y), (2, 0), textcoords="offset points", va="center", fontsize=7)
+        left.annotate(
+            words_, (math.fsum(cold.phases.values()), y), (2, 0), textcoords="offset points", va="center", fontsize=7
+        )
         right.plot(cold.ratio, y, "o", color=BLUE, markersize=6, label="measured" if cold is found[0] else None)
     for model in set(models) - {cold.workload.model for cold in found}:
         left.text(0, models.index(model), " not measured", va="center", fontsize=7, color="0.35")
@@ -322,11 +370,18 @@ def draw_cold_starts(profile: Profile) -> Figure:
     left.set_xlim(0, 1.28 * max((math.fsum(cold.phases.values()) for cold in found), default=1.0))
     left.set_xlabel("cold start by phase (s)")
     right.set_xscale("log")
-    right.set_xlim(min([5.0, *(cold.ratio / 1.5 for cold in found)]), max([1000.0, *(1.5 * cold.ratio for cold in found)]))
+    right.set_xlim(
+        min([5.0, *(cold.ratio / 1.5 for cold in found)]), max([1000.0, *(1.5 * cold.ratio for cold in found)])
+    )
     right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
     right.set_xlabel("cold start over warm run")
     right.grid(axis="x", linewidth=0.4)
-    above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.03, 0.98), "fontsize": 7.5, "columnspacing": 1.0}
+    above: dict[str, Any] = {
+        "loc": "lower left",
+        "bbox_to_anchor": (-0.03, 0.98),
+        "fontsize": 7.5,
+        "columnspacing": 1.0,
+    }
     if found:
         left.legend(ncols=len(PHASES), **above)
     right.legend(ncols=3, **above)
@@ -338,8 +393,9 @@ def draw_calibration(profile: Profile, judged: Mapping[Direction, Judged | None]
     words = caption(
         profile,
         pair_rows(profile),
-        f"Out-of-fold: {FOLDS} folds over whole pairs, recipe ours. A triangle is the {percent(COVERAGE)} upper bound of the point on "
-        "its line: on or above the diagonal it covers what was measured. Axes go by log(1 + degradation) where values exceed 100 %.",
+        f"Out-of-fold: {FOLDS} folds over whole pairs, recipe ours. A triangle is the {percent(COVERAGE)} upper bound"
+        " of the point on its line: on or above the diagonal it covers what was measured. Axes go by log(1 +"
+        " degradation) where values exceed 100 %.",
     )
     figure = _figure(4.1 * len(judged), 5.2, "Predicted against measured degradation", words)
     for axes, (direction, found) in zip(np.atleast_1d(figure.subplots(1, len(judged))), judged.items(), strict=True):
@@ -353,8 +409,28 @@ def draw_calibration(profile: Profile, judged: Mapping[Direction, Judged | None]
             axes.set_yticks([])
             continue
         axes.vlines(found.actual, found.predicted, found.upper, color="0.85", linewidth=0.5, zorder=1)
-        axes.plot(found.actual, found.upper, "^", color=ORANGE, markersize=3.5, alpha=0.6, markeredgewidth=0, label="upper bound", zorder=2)
-        axes.plot(found.actual, found.predicted, "o", color=BLUE, markersize=4, alpha=0.75, markeredgewidth=0, label="prediction", zorder=3)
+        axes.plot(
+            found.actual,
+            found.upper,
+            "^",
+            color=ORANGE,
+            markersize=3.5,
+            alpha=0.6,
+            markeredgewidth=0,
+            label="upper bound",
+            zorder=2,
+        )
+        axes.plot(
+            found.actual,
+            found.predicted,
+            "o",
+            color=BLUE,
+            markersize=4,
+            alpha=0.75,
+            markeredgewidth=0,
+            label="prediction",
+            zorder=3,
+        )
         values = [*found.actual, *found.predicted, *found.upper]
         _degradation_axes(axes, "x", values)
         _degradation_axes(axes, "y", values)
@@ -365,7 +441,8 @@ def draw_calibration(profile: Profile, judged: Mapping[Direction, Judged | None]
         axes.text(
             0.98,
             0.02,
-            f"{found.pairs} pairs, {len(found.actual)} samples\nRMSLE {found.rmsle:.3f}\ncovered {percent(found.covered)}",
+            f"{found.pairs} pairs, {len(found.actual)} samples\nRMSLE {found.rmsle:.3f}\ncovered"
+            f" {percent(found.covered)}",
             transform=axes.transAxes,
             ha="right",
             va="bottom",
@@ -391,7 +468,9 @@ def draw_errors(profile: Profile, judged: Mapping[Direction, Judged | None]) -> 
         ("aggressor", "beside it", ORANGE, "s", 0.15),
     )
     handles: dict[str, Artist] = {}
-    for axes, (direction, found) in zip(np.atleast_1d(figure.subplots(1, len(judged), sharey=True)), judged.items(), strict=True):
+    for axes, (direction, found) in zip(
+        np.atleast_1d(figure.subplots(1, len(judged), sharey=True)), judged.items(), strict=True
+    ):
         axes.set_title(DIRECTION_TITLES[direction].capitalize(), loc="left")
         axes.set_xlabel("RMSLE")
         axes.set_yticks(range(len(models)), [title(model) for model in models])
@@ -403,7 +482,9 @@ def draw_errors(profile: Profile, judged: Mapping[Direction, Judged | None]) -> 
         for side, label, colour, marker, shift in marks:
             errors = found.of_model(side)
             y = [models.index(model) + shift for model in errors]
-            (handles[label],) = axes.plot([error for error, _ in errors.values()], y, marker, color=colour, markersize=5)
+            (handles[label],) = axes.plot(
+                [error for error, _ in errors.values()], y, marker, color=colour, markersize=5
+            )
         floor = noise(cells(profile, direction))
         if floor.freedom:
             handles["noise floor"] = axes.axvline(floor.deviation, color="0.3", linewidth=1, linestyle="--")
@@ -439,14 +520,22 @@ def _save(figure: Figure, path: Path, png: bool) -> Iterator[Path]:
 
 
 def draw_profile(profile: Profile, folder: Path, *, png: bool = False) -> Iterator[Path]:
-    """Every one of :data:`PROFILE_PICTURES` into a folder that is there; yields what was written. OSError where that fails."""
+    """
+    Every one of :data:`PROFILE_PICTURES` into a folder that is there; yields what was written. OSError where that
+    fails.
+    """
     with mpl.rc_context(STYLE):
         for name in PROFILE_PICTURES:
             yield from _save(_PROFILE[name](profile), folder / name, png)
 
 
-def draw_predictor(profile: Profile, judged: Mapping[Direction, Judged | None], folder: Path, *, png: bool = False) -> Iterator[Path]:
-    """Every one of :data:`PREDICTOR_PICTURES` into a folder that is there; yields what was written. OSError where that fails."""
+def draw_predictor(
+    profile: Profile, judged: Mapping[Direction, Judged | None], folder: Path, *, png: bool = False
+) -> Iterator[Path]:
+    """
+    Every one of :data:`PREDICTOR_PICTURES` into a folder that is there; yields what was written. OSError where that
+    fails.
+    """
     with mpl.rc_context(STYLE):
         for name in PREDICTOR_PICTURES:
             yield from _save(_PREDICTOR[name](profile, judged), folder / name, png)

@@ -2,11 +2,13 @@
 Draws what was measured and what the predictor makes of it: ``python -m research.predictor.report profiles`` and
 ``python -m research.predictor.report predictor``.
 
-``profiles`` repeats figures 1 to 3, table II and the four observations of the paper (section II-B) on our own rows; ``predictor`` holds
-predictions against measurements that the predictor has not seen. Rows of two places (device and sharing mode) are never put together:
-each place gets a folder of its own, with pictures (SVG, with ``--png`` also PNG) and ``report.md``. The same rows give the same files.
+``profiles`` repeats figures 1 to 3, table II and the four observations of the paper (section II-B) on our own rows;
+``predictor`` holds predictions against measurements that the predictor has not seen. Rows of two places (device and
+sharing mode) are never put together: each place gets a folder of its own, with pictures (SVG, with ``--png`` also PNG)
+and ``report.md``. The same rows give the same files.
 
-Here rows are gathered and files written; ``research.predictor.observations`` says what rows mean, ``research.predictor.pictures`` draws.
+Here rows are gathered and files written; ``research.predictor.observations`` says what rows mean,
+``research.predictor.pictures`` draws.
 """
 
 import argparse
@@ -33,7 +35,10 @@ DrawPredictor = Callable[[Profile, Mapping[Direction, Judged | None], Path], Ite
 
 
 def by_preset(profile: Profile) -> Iterator[tuple[str, Profile]]:
-    """A place's rows by preset: a small and a published model of one name are not one model. Raises BadRow for a row of two presets."""
+    """
+    A place's rows by preset: a small and a published model of one name are not one model. Raises BadRow for a row of
+    two presets.
+    """
     presets = {workload.preset for workload in profile.solo}
     presets |= {member.workload.preset for row in profile.colocations for member in row.members}
     for row in profile.colocations:
@@ -68,7 +73,9 @@ def report_profiles(found: Iterable[Profile], out: Path, draw: DrawProfile) -> I
             yield folder / "report.md"
 
 
-def report_predictor(found: Iterable[Profile], out: Path, draw: DrawPredictor, *, fit: Fit, seed: int = SEED) -> Iterator[Path]:
+def report_predictor(
+    found: Iterable[Profile], out: Path, draw: DrawPredictor, *, fit: Fit, seed: int = SEED
+) -> Iterator[Path]:
     """Judge, draw and write the predictor of each place; yields what was written. OSError where that fails."""
     for profile in found:
         for preset, part in by_preset(profile):
@@ -82,13 +89,20 @@ def report_predictor(found: Iterable[Profile], out: Path, draw: DrawPredictor, *
 
 
 def gather(sources: Sequence[Path]) -> list[Row]:
-    """The rows of all files, and of all ``*.jsonl`` of folders. Raises BadRow for a bad one or none, OSError for a file that is absent."""
+    """
+    The rows of all files, and of all ``*.jsonl`` of folders. Raises BadRow for a bad one or none, OSError for a file
+    that is absent.
+    """
     files: list[Path] = []
     for source in sources:
         files += sorted(source.glob("*.jsonl")) if source.is_dir() or source == DATA else [source]
     rows = [row for file in files for row in read(file)]
     if not rows:
-        elsewhere = "; python -m ml.profile measures some, --data names other files or folders" if list(sources) == [DATA] else ""
+        elsewhere = (
+            "; python -m ml.profile measures some, --data names other files or folders"
+            if list(sources) == [DATA]
+            else ""
+        )
         raise BadRow(f"no rows in {', '.join(map(str, sources))}{elsewhere}")
     return rows
 
@@ -98,8 +112,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="research.predictor.report", description="Draw measured profiles, or what the predictor makes of them."
     )
     parser.add_argument("what", choices=("profiles", "predictor"))
-    parser.add_argument("--data", type=Path, nargs="+", default=[DATA], help="files of rows, or folders of *.jsonl (ml/data)")
-    parser.add_argument("--out", type=Path, help="folder, made where it is absent (build/report/profiles or build/report/predictor)")
+    parser.add_argument(
+        "--data", type=Path, nargs="+", default=[DATA], help="files of rows, or folders of *.jsonl (ml/data)"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="folder, made where it is absent (build/report/profiles or build/report/predictor)"
+    )
     parser.add_argument("--png", action="store_true", help="each picture as PNG too")
     return parser.parse_args(arguments)
 
@@ -112,7 +130,8 @@ def main(arguments: Sequence[str]) -> int:
         if error.name != "matplotlib":
             raise
         print(
-            "research.predictor.report: matplotlib is not installed; the extra 'report' holds it: pip install -e '.[report]'",
+            "research.predictor.report: matplotlib is not installed; the extra 'report' holds it: pip install -e"
+            " '.[report]'",
             file=sys.stderr,
         )
         return 2
@@ -122,7 +141,9 @@ def main(arguments: Sequence[str]) -> int:
         if options.what == "profiles":
             written = report_profiles(found, out, partial(pictures.draw_profile, png=options.png))
         else:
-            written = report_predictor(found, out, partial(pictures.draw_predictor, png=options.png), fit=RECIPES["ours"].fit)
+            written = report_predictor(
+                found, out, partial(pictures.draw_predictor, png=options.png), fit=RECIPES["ours"].fit
+            )
         for path in written:
             print(path)
     except (BadRow, OSError, UnicodeDecodeError) as error:

@@ -42,19 +42,27 @@ Bools = NDArray[np.bool_]
 TRAIN: Final = 0.6
 SEEDS: Final = (0, 1, 2, 3, 4)
 LOADS_S: Final = (1.5, 5.0)
-#: Seconds of a warm run (table I) and GB of weights and activations at batch 1 (``scheduler/simulation/data/workloads.json``).
+#: Seconds of a warm run (table I) and GB of weights and activations at batch 1
+#: (``scheduler/simulation/data/workloads.json``).
 TABLE_I: Final = (
-    ("vgg16", 0.003, 0.668), ("mobilenet", 0.009, 0.092), ("deepvit", 0.011, 0.283), ("resnet50", 0.013, 0.247), ("bert", 0.037, 0.519),
-    ("roberta", 0.010, 0.578), ("deepfm", 0.008, 0.039), ("segnet", 0.050, 4.215),
-)  # fmt: skip
+    ("vgg16", 0.003, 0.668),
+    ("mobilenet", 0.009, 0.092),
+    ("deepvit", 0.011, 0.283),
+    ("resnet50", 0.013, 0.247),
+    ("bert", 0.037, 0.519),
+    ("roberta", 0.010, 0.578),
+    ("deepfm", 0.008, 0.039),
+    ("segnet", 0.050, 4.215),
+)
 #: GB-seconds of held memory that a cold start is worth, in ``gap_closed``.
 RATIOS: Final = (30.0, 300.0, 3000.0)
 #: The bar: R_cs at most this above LSTH's.
 TOLERANCE: Final = 0.005
 #: Prices that a function may have, GB-seconds: half an octave apart.
 PRICES: Final = tuple(2.0 ** (step / 2) for step in range(27))
-#: Requests that a function is given beside its own when its cold starts are held against LSTH's, as a share of the requests of all: what a
-#: function with few requests does hardly moves the pooled rate, and its own rate is little known.
+#: Requests that a function is given beside its own when its cold starts are held against LSTH's, as a share of the
+#: requests of all: what a function with few requests does hardly moves the pooled rate, and its own rate is little
+#: known.
 PRIOR_SHARE: Final = 0.03
 #: Folds of functions, and how often they are dealt anew.
 FOLDS: Final = 5
@@ -101,7 +109,10 @@ def workload(folder: Path, file: str, load_s: float, functions: int | None = Non
             raise NotFound(f"{path} is not there: name the folder of the Azure trace with --traces")
     if file == "8h":
         found = invocations(paths[0])
-        seconds, megabytes = by_function(paths[1], "percentile_Average_50"), by_function(paths[2], "AverageAllocatedMb_pct50")
+        seconds, megabytes = (
+            by_function(paths[1], "percentile_Average_50"),
+            by_function(paths[2], "AverageAllocatedMb_pct50"),
+        )
         run_s = np.array([max(LEAST_S, seconds[name] / 1000.0) for name in found.names])
         memory = np.array([megabytes[name] / 1024.0 for name in found.names])
     else:
@@ -111,9 +122,13 @@ def workload(folder: Path, file: str, load_s: float, functions: int | None = Non
     every = len(found.names)
     chosen = np.arange(every) if functions is None else np.unique(np.linspace(0, every - 1, functions).astype(int))
     return Workload(
-        name=file, names=tuple(found.names[row] for row in chosen), counts=found.counts[chosen].astype(np.int64), run_s=run_s[chosen],
-        memory_gb=memory[chosen], load_s=load_s,
-    )  # fmt: skip
+        name=file,
+        names=tuple(found.names[row] for row in chosen),
+        counts=found.counts[chosen].astype(np.int64),
+        run_s=run_s[chosen],
+        memory_gb=memory[chosen],
+        load_s=load_s,
+    )
 
 
 def classes(counts: NDArray[np.int64]) -> dict[str, Bools]:
@@ -122,12 +137,15 @@ def classes(counts: NDArray[np.int64]) -> dict[str, Bools]:
     mean = counts.mean(axis=1)
     bursty = counts.var(axis=1) >= 5.0 * mean
     return {
-        "overall": np.ones(len(counts), bool), "dense": active >= 0.5, "mid": (active < 0.5) & (active > 0.05), "sparse": active <= 0.05,
+        "overall": np.ones(len(counts), bool),
+        "dense": active >= 0.5,
+        "mid": (active < 0.5) & (active > 0.05),
+        "sparse": active <= 0.05,
         "bursty": bursty & (mean > 0),
-    }  # fmt: skip
+    }
 
 
-# ---- forecasts ---------------------------------------------------------------------------------------------------------------------------
+# ---- forecasts -------------------------------------------------------------------------------------------------------
 def _forecasters(neural: bool) -> dict[str, tuple[Callable[[], Forecaster], int, int | None]]:
     """What is made, how often it is fitted anew (minutes), and on how much."""
     found: dict[str, tuple[Callable[[], Forecaster], int, int | None]] = {
@@ -143,7 +161,10 @@ def _forecasters(neural: bool) -> dict[str, tuple[Callable[[], Forecaster], int,
 
 
 def forecasts(work: Workload, neural: bool, kept: Path | None, say: Callable[[str], None]) -> dict[str, Ahead]:
-    """Of all minutes from the middle of the training part on. ``kept``: where they are kept from run to run, by trace and forecaster."""
+    """
+    Of all minutes from the middle of the training part on. ``kept``: where they are kept from run to run, by trace and
+    forecaster.
+    """
     found: dict[str, Ahead] = {}
     length = work.counts.shape[1]
     begin = int(TRAIN * TRAIN * length)
@@ -169,12 +190,14 @@ def blend(ahead: Mapping[str, Ahead], alpha: float) -> Ahead:
     return mean, -np.expm1(-mean)
 
 
-# ---- rules -------------------------------------------------------------------------------------------------------------------------------
+# ---- rules -----------------------------------------------------------------------------------------------------------
 def histogram(
     name: str, gamma: float, *, head: float = 5.0, tail: float = 99.0, range_minutes: int = 240, stand_in: bool = False
-) -> Setup:  # fmt: skip
+) -> Setup:
     """HHP (``gamma`` 1) and LSTH."""
-    return Setup(name=name, how=HISTOGRAM, knobs=(gamma, head, tail, 0.1, 10, 2.0, 0.5, float(stand_in), range_minutes, 1440, 60))
+    return Setup(
+        name=name, how=HISTOGRAM, knobs=(gamma, head, tail, 0.1, 10, 2.0, 0.5, float(stand_in), range_minutes, 1440, 60)
+    )
 
 
 def lsth_grid() -> list[Setup]:
@@ -207,12 +230,15 @@ def cut(setup: Setup, minutes: int) -> Setup:
         return None if one is None else one[:, :minutes]
 
     return replace(
-        setup, base=first(setup.base), close=first(setup.close), told=first(setup.told),
+        setup,
+        base=first(setup.base),
+        close=first(setup.close),
+        told=first(setup.told),
         others=tuple(cut(other, minutes) for other in setup.others),
-    )  # fmt: skip
+    )
 
 
-# ---- scores ------------------------------------------------------------------------------------------------------------------------------
+# ---- scores ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """
@@ -244,9 +270,12 @@ def rates(tally: Floats, part: Bools, wall_s: float) -> Rates:
     total = tally[part].sum(axis=0)
     waste, wall = float(waste_s(total)), max(1.0, wall_s * int(part.sum()))
     return Rates(
-        r_cs=cold_rate(tally, part), r_cs_minutes=float(total[COLD_MINUTES] / max(1.0, total[REQUEST_MINUTES])), r_rw=waste / wall,
-        r_rw_alone=float(total[IDLE_ALONE_S]) / wall, r_rw_loaded=waste / max(1e-9, waste + float(total[BUSY_S])),
-    )  # fmt: skip
+        r_cs=cold_rate(tally, part),
+        r_cs_minutes=float(total[COLD_MINUTES] / max(1.0, total[REQUEST_MINUTES])),
+        r_rw=waste / wall,
+        r_rw_alone=float(total[IDLE_ALONE_S]) / wall,
+        r_rw_loaded=waste / max(1e-9, waste + float(total[BUSY_S])),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -260,9 +289,11 @@ class Scored:
 
 class Replays:
     """
-    Replays that were made before: a run that was cut goes on where it ended, and one with other rules makes only what is new.
+    Replays that were made before: a run that was cut goes on where it ended, and one with other rules makes only what
+    is new.
 
-    A tally lies in ``folder`` (None: nowhere) under a hash of all that it follows from: trace, setup, seed and the code of the replay.
+    A tally lies in ``folder`` (None: nowhere) under a hash of all that it follows from: trace, setup, seed and the code
+    of the replay.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -305,7 +336,9 @@ class Replays:
         return digest.hexdigest()
 
 
-def scored(replays: Replays, work: Workload, setup: Setup, seeds: Sequence[int], from_minute: int, family: str = "") -> Scored:
+def scored(
+    replays: Replays, work: Workload, setup: Setup, seeds: Sequence[int], from_minute: int, family: str = ""
+) -> Scored:
     tally = np.mean([replays.tally(work, setup, seed, from_minute) for seed in seeds], axis=0)
     return Scored(name=setup.name, family=family or setup.name, tally=tally)
 
@@ -323,14 +356,21 @@ def intervals(ours: Floats, theirs: Floats, part: Bools, seed: int = 0) -> dict[
         mine, yours = float(waste_s(one)), float(waste_s(other))
         found["rcs_diff"].append(float((one[COLDS] - other[COLDS]) / max(1.0, one[REQUESTS])))
         found["rrw_wall_ratio"].append(mine / max(1e-9, yours))
-        found["rrw_loaded_ratio"].append((mine / max(1e-9, mine + one[BUSY_S])) / max(1e-9, yours / max(1e-9, yours + other[BUSY_S])))
-    return {name: (float(np.quantile(values, 0.025)), float(np.quantile(values, 0.975))) for name, values in found.items()}
+        found["rrw_loaded_ratio"].append(
+            (mine / max(1e-9, mine + one[BUSY_S])) / max(1e-9, yours / max(1e-9, yours + other[BUSY_S]))
+        )
+    return {
+        name: (float(np.quantile(values, 0.025)), float(np.quantile(values, 0.975))) for name, values in found.items()
+    }
 
 
-# ---- tuning on the training part ---------------------------------------------------------------------------------------------------------
+# ---- tuning on the training part -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bench:
-    """A trace's training part as a bench of its own: what is learned lies before ``begin``, what is compared from there on."""
+    """
+    A trace's training part as a bench of its own: what is learned lies before ``begin``, what is compared from there
+    on.
+    """
 
     work: Workload
     begin: int
@@ -364,8 +404,8 @@ def smallest(holds: Callable[[float], bool]) -> float:
 
 def base_price(ladder: Floats, theirs: Floats, parts: Mapping[str, Bools], tuned_on: Bools) -> int:
     """
-    The step of :data:`PRICES` from which on R_cs of the functions ``tuned_on`` [F] stays within the tolerance of LSTH's,
-    overall and bursty.
+    The step of :data:`PRICES` from which on R_cs of the functions ``tuned_on`` [F] stays within the tolerance of
+    LSTH's, overall and bursty.
 
     ``ladder`` [PRICES, F, FIELDS]: the training part at each price; ``theirs`` [F, FIELDS]: LSTH's.
     """
@@ -379,7 +419,10 @@ def base_price(ladder: Floats, theirs: Floats, parts: Mapping[str, Bools], tuned
 
 
 def own_prices(ladder: Floats, theirs: Floats, base: int) -> Ints:
-    """[F] steps of :data:`PRICES`: the base, or the first one above it with which a function's own cold starts are not too many."""
+    """
+    [F] steps of :data:`PRICES`: the base, or the first one above it with which a function's own cold starts are not too
+    many.
+    """
     allowed = theirs[:, COLDS] + TOLERANCE / 2 * (theirs[:, REQUESTS] + PRIOR_SHARE * theirs[:, REQUESTS].sum())
     found = np.full(len(theirs), len(PRICES) - 1, np.int64)
     for step in range(len(PRICES) - 1, base - 1, -1):
@@ -404,19 +447,22 @@ def mixed(name: str, steps: Ints, setup_at: Callable[[float], Setup]) -> Setup:
 
 
 def product_price(work: Workload, bench: Bench, ahead: Mapping[str, Ahead], say: Callable[[str], None]) -> float:
-    """The smallest price with which the live platform, with its forecasters, has no more cold starts than its default keep-alive."""
+    """
+    The smallest price with which the live platform, with its forecasters, has no more cold starts than its default
+    keep-alive.
+    """
     say(f"{work.name}, {work.load_s:g} s: the product's price")
     theirs = bench.tally(Setup(name="keep-alive", keep_s=KEEP_ALIVE_S))[:, COLDS].sum()
     known = {name: ahead[name] for name in PRODUCT}
     return smallest(lambda price: bool(bench.tally(chosen(work, bench, price, known)[0])[:, COLDS].sum() <= theirs))
 
 
-# ---- the evaluation ----------------------------------------------------------------------------------------------------------------------
+# ---- the evaluation --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Case:
     """
-    One trace with one cold start, evaluated. ``scores`` by name; ``curves`` family → names in it; ``crossfit``: ours with
-    base prices that were tuned on other functions, one for each deal of the folds; ``prices_gb_s`` [F].
+    One trace with one cold start, evaluated. ``scores`` by name; ``curves`` family → names in it; ``crossfit``: ours
+    with base prices that were tuned on other functions, one for each deal of the folds; ``prices_gb_s`` [F].
     """
 
     work: Workload
@@ -442,7 +488,9 @@ class Case:
         return rates(self.scores[name].tally, self.parts[part], self.wall_s)
 
 
-def evaluate(preset: Preset, file: str, load_s: float, traces: Path, kept: Path | None, say: Callable[[str], None]) -> Case:
+def evaluate(
+    preset: Preset, file: str, load_s: float, traces: Path, kept: Path | None, say: Callable[[str], None]
+) -> Case:
     """``kept``: the folder of forecasts and replays that were made before."""
     work = workload(traces, file, load_s, preset.functions)
     length = work.counts.shape[1]
@@ -505,29 +553,47 @@ def evaluate(preset: Preset, file: str, load_s: float, traces: Path, kept: Path 
     add("gaps", mixed("ours, gaps alone", steps, lambda price: priced("gaps", work, price, None)))
     say(f"{file}, {load_s:g} s: ours on functions that its base price was not tuned on")
     crossfit = [
-        scored(replays, work, mixed(f"ours, deal {deal}", crossfit_prices(ladder, trained, parts, deal), lambda price: at(price)[0]),
-               preset.seeds, train)
+        scored(
+            replays,
+            work,
+            mixed(f"ours, deal {deal}", crossfit_prices(ladder, trained, parts, deal), lambda price: at(price)[0]),
+            preset.seeds,
+            train,
+        )
         for deal in range(DEALS)
-    ]  # fmt: skip
+    ]
     gap_closed = {}
     for ratio in (3.0, 10.0, *RATIOS, 100.0, 1000.0, 1e4, 1e5, 1e6):
         at_ratio = add("ours", replace(at(ratio)[0], name=f"ours at {ratio:g}"))
         if ratio in RATIOS:
             at_lsth = min(
-                (name for name in curves["lsth"][: 1 + (reference is not published)]), key=lambda one: _total(scores[one], work, ratio)
+                (name for name in curves["lsth"][: 1 + (reference is not published)]),
+                key=lambda one: _total(scores[one], work, ratio),
             )
             theirs, floor = _total(scores[at_lsth], work, ratio), _total(scores["oracle"], work, ratio)
             gap_closed[f"{ratio:g}"] = (theirs - _total(at_ratio, work, ratio)) / max(1e-9, theirs - floor)
     return Case(
-        work=work, parts=parts, scores=scores, curves=curves, ahead=ahead, crossfit=crossfit, base_price_gb_s=PRICES[base],
-        prices_gb_s=np.array([PRICES[step] for step in steps.tolist()]), sources=sources,
-        product_price_gb_s=product_price(work, bench, ahead, say), lsth=reference.name,
-        gap_closed=gap_closed, from_minute=train,
-    )  # fmt: skip
+        work=work,
+        parts=parts,
+        scores=scores,
+        curves=curves,
+        ahead=ahead,
+        crossfit=crossfit,
+        base_price_gb_s=PRICES[base],
+        prices_gb_s=np.array([PRICES[step] for step in steps.tolist()]),
+        sources=sources,
+        product_price_gb_s=product_price(work, bench, ahead, say),
+        lsth=reference.name,
+        gap_closed=gap_closed,
+        from_minute=train,
+    )
 
 
 def counts_known(work: Workload) -> Ahead:
-    """A forecaster that knows the number of requests of each minute: what the paper's rule would do with forecasts that are right."""
+    """
+    A forecaster that knows the number of requests of each minute: what the paper's rule would do with forecasts that
+    are right.
+    """
     mean = work.counts.astype(float)
     return mean, (mean > 0).astype(float)
 
@@ -566,17 +632,25 @@ def rows(case: Case) -> list[dict[str, Any]]:
             total = one.tally[mask].sum(axis=0)
             found.append(
                 {
-                    "rule": name, "class": part, "functions": int(mask.sum()), "requests": float(total[REQUESTS]),
-                    **asdict(case.rates(name, part)), "waste_per_wall_s": float(waste_s(total)) / case.wall_s,
+                    "rule": name,
+                    "class": part,
+                    "functions": int(mask.sum()),
+                    "requests": float(total[REQUESTS]),
+                    **asdict(case.rates(name, part)),
+                    "waste_per_wall_s": float(waste_s(total)) / case.wall_s,
                     "gb_s": float((waste_s(one.tally[mask]) * case.work.memory_gb[mask]).sum()),
-                    "late": float(total[LATES] / max(1.0, total[REQUESTS])), "loads_ahead": float(total[AHEADS]),
+                    "late": float(total[LATES] / max(1.0, total[REQUESTS])),
+                    "loads_ahead": float(total[AHEADS]),
                 }
-            )  # fmt: skip
+            )
     return found
 
 
 def foreseen(case: Case) -> list[dict[str, Any]]:
-    """One per forecaster and class, of the minutes that are scored: the mean of the Brier scores, the median of the scaled errors."""
+    """
+    One per forecaster and class, of the minutes that are scored: the mean of the Brier scores, the median of the scaled
+    errors.
+    """
     counts = case.work.counts.astype(float)
     since = case.from_minute
     found = []
@@ -585,7 +659,12 @@ def foreseen(case: Case) -> list[dict[str, Any]]:
         for part, mask in case.parts.items():
             if mask.any():
                 found.append(
-                    {"forecaster": name, "class": part, "brier": float(np.nanmean(missed[mask])), "mase": float(np.nanmedian(far[mask]))}
+                    {
+                        "forecaster": name,
+                        "class": part,
+                        "brier": float(np.nanmean(missed[mask])),
+                        "mase": float(np.nanmedian(far[mask])),
+                    }
                 )
     return found
 
@@ -604,7 +683,10 @@ def figures(cases: Sequence[Case]) -> dict[str, float]:
             if not mask.any():
                 continue
             theirs = case.rates(case.lsth, part)
-            for split, tallies in (("time", [case.scores["ours"].tally]), ("crossfit", [one.tally for one in case.crossfit])):
+            for split, tallies in (
+                ("time", [case.scores["ours"].tally]),
+                ("crossfit", [one.tally for one in case.crossfit]),
+            ):
                 ours = [rates(tally, mask, case.wall_s) for tally in tallies]
                 compared = {
                     "rcs_diff_to_lsth": [one.r_cs - theirs.r_cs for one in ours],
@@ -633,29 +715,46 @@ def report(cases: Sequence[Case]) -> dict[str, Any]:
         "figures": figures(cases),
         "cases": [
             {
-                "trace": case.work.name, "load_s": case.work.load_s, "functions": len(case.work.names),
-                "base_price_gb_s": case.base_price_gb_s, "product_price_gb_s": case.product_price_gb_s,
-                "prices_gb_s": {f"{price:g}": int((case.prices_gb_s == price).sum()) for price in np.unique(case.prices_gb_s).tolist()},
-                "lsth": case.lsth, "compression": 1,
+                "trace": case.work.name,
+                "load_s": case.work.load_s,
+                "functions": len(case.work.names),
+                "base_price_gb_s": case.base_price_gb_s,
+                "product_price_gb_s": case.product_price_gb_s,
+                "prices_gb_s": {
+                    f"{price:g}": int((case.prices_gb_s == price).sum())
+                    for price in np.unique(case.prices_gb_s).tolist()
+                },
+                "lsth": case.lsth,
+                "compression": 1,
                 "sources": {name: case.sources.count(name) for name in sorted(set(case.sources))},
                 "intervals": {
                     part: intervals(case.scores["ours"].tally, case.scores[case.lsth].tally, mask)
-                    for part, mask in case.parts.items() if mask.any()
+                    for part, mask in case.parts.items()
+                    if mask.any()
                 },
-                "above_pareto": above(case), "gap_closed": case.gap_closed, "rows": rows(case), "forecasts": foreseen(case),
+                "above_pareto": above(case),
+                "gap_closed": case.gap_closed,
+                "rows": rows(case),
+                "forecasts": foreseen(case),
             }
             for case in cases
         ],
-    }  # fmt: skip
+    }
 
 
 def table(case: Case) -> str:
     """Plain text of one case."""
-    lines = [f"{case.work.name}, cold start {case.work.load_s:g} s, base price {case.base_price_gb_s:.4g} GB-s, LSTH: {case.lsth}"]
-    lines.append(f"{'rule':28} {'class':8} {'R_cs %':>8} {'minutes %':>9} {'R_rw %':>8} {'loaded %':>8} {'GB-s':>11} {'late %':>7}")
+    lines = [
+        f"{case.work.name}, cold start {case.work.load_s:g} s, base price {case.base_price_gb_s:.4g} GB-s, LSTH:"
+        f" {case.lsth}"
+    ]
+    lines.append(
+        f"{'rule':28} {'class':8} {'R_cs %':>8} {'minutes %':>9} {'R_rw %':>8} {'loaded %':>8} {'GB-s':>11}"
+        f" {'late %':>7}"
+    )
     for row in rows(case):
         lines.append(
-            f"{row['rule']:28} {row['class']:8} {100 * row['r_cs']:8.3f} {100 * row['r_cs_minutes']:9.3f} {100 * row['r_rw']:8.2f} "
-            f"{100 * row['r_rw_loaded']:8.2f} {row['gb_s']:11.4g} {100 * row['late']:7.3f}"
+            f"{row['rule']:28} {row['class']:8} {100 * row['r_cs']:8.3f} {100 * row['r_cs_minutes']:9.3f}"
+            f" {100 * row['r_rw']:8.2f} {100 * row['r_rw_loaded']:8.2f} {row['gb_s']:11.4g} {100 * row['late']:7.3f}"
         )
     return "\n".join(lines)

@@ -1,4 +1,7 @@
-"""Draws what prewarming rules scored: figures 15 and 16 of the paper as plots of our own, and cold starts against held memory."""
+"""
+Draws what prewarming rules scored: figures 15 and 16 of the paper as plots of our own, and cold starts against held
+memory.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +17,13 @@ from research.prewarm.cases import Case, point
 
 #: Family → colour, marker.
 LOOKS: Final = {
-    "ours": (BLUE, "o"), "lsth": (ORANGE, "s"), "hhp": (GREEN, "^"), "keep-alive": (GREY, "D"), "ls-lstm": (RED, "v"),
+    "ours": (BLUE, "o"),
+    "lsth": (ORANGE, "s"),
+    "hhp": (GREEN, "^"),
+    "keep-alive": (GREY, "D"),
+    "ls-lstm": (RED, "v"),
     "seasonal-naive": (SKY, "P"),
-}  # fmt: skip
+}
 #: Minutes that figure 15 shows.
 SHOWN: Final = 120
 
@@ -28,7 +35,11 @@ def draw(cases: Sequence[Case], folder: Path) -> list[Path]:
     for case in cases:
         end = f"{case.work.name}-{case.work.load_s:g}s"
         with mpl.rc_context(STYLE):
-            for name, figure in (("figure-15", _forecasts(case)), ("figure-16", _rates(case)), ("pareto", _pareto(case))):
+            for name, figure in (
+                ("figure-15", _forecasts(case)),
+                ("figure-16", _rates(case)),
+                ("pareto", _pareto(case)),
+            ):
                 for kind, metadata in (("svg", {"Date": None}), ("png", None)):
                     written.append(folder / f"prewarm-{name}-{end}.{kind}")
                     figure.savefig(written[-1], metadata=metadata, dpi=110)
@@ -59,7 +70,9 @@ def _forecasts(case: Case) -> Figure:
         axes.bar(minutes, came, 0.9, color="0.8", label="came")
         axes.step(minutes, ahead, where="mid", color=BLUE, linewidth=1.2, label=label)
         both = ((came > 0) == (ahead >= 0.5)).mean()
-        axes.set_title(f"{part}: {100 * both:.0f} % of minutes are rightly said to have requests or none", loc="left", fontsize=9)
+        axes.set_title(
+            f"{part}: {100 * both:.0f} % of minutes are rightly said to have requests or none", loc="left", fontsize=9
+        )
         axes.set_ylabel("requests in a minute")
         axes.legend(loc="upper right", fontsize=8)
         axes.grid(axis="y", linewidth=0.4)
@@ -69,7 +82,17 @@ def _forecasts(case: Case) -> Figure:
 
 def _rates(case: Case) -> Figure:
     """Figure 16: both rates, overall and of the bursty class."""
-    shown = ("hhp", "lsth", case.lsth, "ls-lstm", "ls-lstm-quantile 0.95", "seasonal-naive", "keep-alive 600 s", "ours", "oracle")
+    shown = (
+        "hhp",
+        "lsth",
+        case.lsth,
+        "ls-lstm",
+        "ls-lstm-quantile 0.95",
+        "seasonal-naive",
+        "keep-alive 600 s",
+        "ours",
+        "oracle",
+    )
     names = [name for name in dict.fromkeys(shown) if name in case.scores]
     parts = [part for part in ("overall", "bursty") if case.parts[part].any()]
     figure = Figure(figsize=(9.2, 4.2), layout="constrained")
@@ -104,7 +127,16 @@ def _pareto(case: Case) -> Figure:
         if points:
             spent, cold = np.array(points).T
             line = "-" if family in ("ours", "keep-alive", "hhp", "lsth") else "none"
-            axes.plot(spent, 100 * cold, linestyle=line, marker=marker, color=colour, linewidth=1.2, markersize=5, label=family)
+            axes.plot(
+                spent,
+                100 * cold,
+                linestyle=line,
+                marker=marker,
+                color=colour,
+                linewidth=1.2,
+                markersize=5,
+                label=family,
+            )
     for name in ("never", "always", "oracle"):
         spent_at, cold_at = point(case, name)
         axes.plot(spent_at, max(1e-3, 100 * cold_at), "x", color="0.2")

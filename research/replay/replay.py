@@ -1,5 +1,6 @@
 """
-``python -m research.replay.replay --since 24h --policy edf-util --gpus +1``: what another policy would have done with what really came.
+``python -m research.replay.replay --since 24h --policy edf-util --gpus +1``: what another policy would have done with
+what really came.
 
 Reads the platform's history (Postgres), its GPU instances (Redis) and the published table, makes a world of them
 (``scheduler/simulation/history_world.py``) and runs the policy in force and the other one through it. What really
@@ -43,11 +44,18 @@ _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 #: What a replay cannot know, whatever the history holds.
 UNKNOWN: Final = (
-    "Whom the gate had refused before the queue, and what clients would have done had they been answered sooner or later.",
-    "What co-location would have cost where it did not happen: the published table says it to the simulation and to the policies alike, "
-    "and what no table knows is as declared. So a replay tests decisions, not the table.",
-    "Why a run failed: where a handler failed, the replay lets it succeed. Lost workers, pauses, closed windows and throttles are not "
-    "replayed.",
+    (
+        "Whom the gate had refused before the queue, and what clients would have done had they been answered sooner or"
+        " later."
+    ),
+    (
+        "What co-location would have cost where it did not happen: the published table says it to the simulation and to"
+        " the policies alike, and what no table knows is as declared. So a replay tests decisions, not the table."
+    ),
+    (
+        "Why a run failed: where a handler failed, the replay lets it succeed. Lost workers, pauses, closed windows and"
+        " throttles are not replayed."
+    ),
     "What was warm when the span began: every first run is a cold start. Nothing is loaded ahead but by the policy.",
     "When jobs came and went within the span: each GPU instance keeps the job that it had longest.",
 )
@@ -69,10 +77,14 @@ def more(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    main = argparse.ArgumentParser(prog="smore replay", description="What another policy would have done with what really came.")
+    main = argparse.ArgumentParser(
+        prog="smore replay", description="What another policy would have done with what really came."
+    )
     main.add_argument("--since", type=span_s, default=span_s("24h"), metavar="24h", help="how far back, to now")
     main.add_argument("--policy", required=True, help="the other policy; knobs after colons, edf-util:sm_cap=0.9")
-    main.add_argument("--gpus", type=more, default=0, metavar="+N", help="as many GPU instances more for it, with nothing on them")
+    main.add_argument(
+        "--gpus", type=more, default=0, metavar="+N", help="as many GPU instances more for it, with nothing on them"
+    )
     main.add_argument("--seed", type=int, default=0, help="of the policies, and of run times that were not measured")
     main.add_argument("--json", action="store_true", help="only the JSON line; without it a terminal gets none")
     return main
@@ -80,7 +92,9 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """``force``: the policy in force by name, with the knobs that are set on it; ``notes``: what was left out, in words."""
+    """
+    ``force``: the policy in force by name, with the knobs that are set on it; ``notes``: what was left out, in words.
+    """
 
     history_world: Past
     force: str
@@ -88,7 +102,9 @@ class Found:
     notes: Sequence[str]
 
 
-def gather(reader: Reader, reports: Sequence[Report], tables: Tables, config: Settings, since: float, until: float) -> Found:
+def gather(
+    reader: Reader, reports: Sequence[Report], tables: Tables, config: Settings, since: float, until: float
+) -> Found:
     """What is known of [since, until), epoch seconds. Raises BadTable where the published table cannot be read."""
     served, count = reader.served(since, until, MOST)
     notes = [f"Of {count:,} invocations the newest {len(served):,} are replayed."] if count > len(served) else []
@@ -104,7 +120,10 @@ def gather(reader: Reader, reports: Sequence[Report], tables: Tables, config: Se
     if len({(report.device, report.sharing_mode) for report in reports}) > 1:
         notes.append("The GPU instances are of several kinds; those that are added are like each of them in turn.")
     # GPU instances and jobs over the time in which something was served: the rest is not replayed either.
-    begin, end = min((one.arrival_at for one in known), default=since), max((one.finished_at for one in known), default=until)
+    begin, end = (
+        min((one.arrival_at for one in known), default=since),
+        max((one.finished_at for one in known), default=until),
+    )
     table = tables.current()
     arrays = ArrayTable(table) if table is not None else None
     return Found(
@@ -112,7 +131,7 @@ def gather(reader: Reader, reports: Sequence[Report], tables: Tables, config: Se
         force=force,
         knobs=config.policy.knobs if force == config.policy.name else {},
         notes=notes,
-    )  # fmt: skip
+    )
 
 
 def _gpus(reader: Reader, reports: Sequence[Report], since: float, until: float) -> list[PastGpu]:
@@ -155,7 +174,10 @@ def _in_force(found: Found) -> Callable[[int], Policy]:
 
 
 def replay(found: Found, policy: str, gpus: int, seed: int) -> dict[str, dict[str, float]]:
-    """Column → figures: what happened, the policy in force on the GPU instances there were, the other one with ``gpus`` more."""
+    """
+    Column → figures: what happened, the policy in force on the GPU instances there were, the other one with ``gpus``
+    more.
+    """
     other = policies.factory(policy)
     force = _in_force(found)
     trace = history_world.trace(found.past)
@@ -181,7 +203,10 @@ def show(found: Found, columns: Mapping[str, Mapping[str, float]], policy: str, 
     for name, words in history_world.ROWS.items():
         cells = [_cell(name, by[name]) for by in columns.values()]
         print(f"{words:36}" + "".join(f"{cell:>{width}}" for cell in cells))
-    print("The first column was measured, the others were not. The second is how far the simulation is from what happened.")
+    print(
+        "The first column was measured, the others were not. The second is how far the simulation is from what"
+        " happened."
+    )
     print("What this cannot know:")
     for note in (*found.notes, *UNKNOWN):
         print(f"- {note}")
@@ -213,7 +238,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         policies.factory(options.policy)
         if config.postgres.url is None or config.redis.url is None:
-            print("smore replay: no platform is known here: SMORE_POSTGRES__URL and SMORE_REDIS__URL are not set", file=sys.stderr)
+            print(
+                "smore replay: no platform is known here: SMORE_POSTGRES__URL and SMORE_REDIS__URL are not set",
+                file=sys.stderr,
+            )
             return 3
         found = _read(config, options.since)
         columns = replay(found, options.policy, options.gpus, options.seed)
@@ -228,9 +256,18 @@ def main(arguments: Sequence[str]) -> int:
         if sys.stdout.isatty():
             return 0  # all of it was shown
     figures = {
-        f"{name}.{column}": float(f"{value:.6g}") for column, by in columns.items() for name, value in by.items() if math.isfinite(value)
+        f"{name}.{column}": float(f"{value:.6g}")
+        for column, by in columns.items()
+        for name, value in by.items()
+        if math.isfinite(value)
     }
-    extra = {"force": found.force, "policy": options.policy, "gpus": options.gpus, "seed": options.seed, "notes": list(found.notes)}
+    extra = {
+        "force": found.force,
+        "policy": options.policy,
+        "gpus": options.gpus,
+        "seed": options.seed,
+        "notes": list(found.notes),
+    }
     count = {"invocations": len(found.past.served)}
     print(json.dumps({"command": "smore replay " + " ".join(arguments), "figures": figures | count, **extra}))
     return 0

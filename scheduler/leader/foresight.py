@@ -1,4 +1,6 @@
-"""Published forecasts and counts (smore/redis/forecasts.py) as the policy's events, and the rules that the settings name."""
+"""
+Published forecasts and counts (smore/redis/forecasts.py) as the policy's events, and the rules that the settings name.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -45,7 +47,9 @@ def known(counted: wire.Counted, most: int = TAUGHT) -> CountsKnown:
     share = max(1, most // max(1, len(counted.counts)))
     found: dict[str, list[tuple[float, int]]] = {}
     for function, pairs in counted.counts.items():
-        minutes = [(counted.from_at + 60.0 * minute, count) for minute, count in zip(pairs[::2], pairs[1::2], strict=True)]
+        minutes = [
+            (counted.from_at + 60.0 * minute, count) for minute, count in zip(pairs[::2], pairs[1::2], strict=True)
+        ]
         found[function] = minutes[-share:]
     return CountsKnown(counts=found)
 

@@ -1,11 +1,9 @@
 """
 The live leader: Redis' events in, the policy's decisions out.
 
-One process leads at a time. It holds a lease that its deciding loop renews itself, so a stuck loop loses it; every claim carries the
-fencing
-token, so what a former leader still sends is refused. Truth lives in Redis: a new leader rebuilds the policy from one snapshot and
-follows the
-stream from there.
+One process leads at a time. It holds a lease that its deciding loop renews itself, so a stuck loop loses it; every
+claim carries the fencing token, so what a former leader still sends is refused. Truth lives in Redis: a new leader
+rebuilds the policy from one snapshot and follows the stream from there.
 """
 
 import os
@@ -84,13 +82,15 @@ class Refused(Exception):
 
 class Leader:
     """
-    The deciding loop. ``lead`` returns when the lease is another's, ``stop`` is set, or the policy cannot decide over the GPU instances
-    that report.
+    The deciding loop. ``lead`` returns when the lease is another's, ``stop`` is set, or the policy cannot decide over
+    the GPU instances that report.
 
     Errors of Redis end it too: called again it goes on with the lease that it had, or a new one, from a fresh snapshot.
     """
 
-    def __init__(self, client: "redis.Redis", config: Settings, stop: threading.Event, policy: Callable[[], Engine]) -> None:
+    def __init__(
+        self, client: "redis.Redis", config: Settings, stop: threading.Event, policy: Callable[[], Engine]
+    ) -> None:
         self._redis = client
         self._config = config
         self._stop = stop
@@ -123,7 +123,7 @@ class Leader:
         #: Questions to be answered at the end of the round.
         self._asked: list[stream.Asked] = []
 
-    # ---- the loop -----------------------------------------------------------------------------------------------------------------------
+    # ---- the loop ----------------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
         lease_s = self._config.scheduler.lease_s
@@ -161,11 +161,15 @@ class Leader:
         knobs = self._policy.knobs
         if knobs.sm_rule is SmRule.NONE:
             return ""
-        blind = [report for report in self._fleet.reports() if report.utilisation_counter in _BLIND and not report.health]
+        blind = [
+            report for report in self._fleet.reports() if report.utilisation_counter in _BLIND and not report.health
+        ]
         if not blind:
             return ""
         what = ", ".join(f"{report.gpu} ({report.utilisation_counter})" for report in blind)
-        return f"the policy {knobs.name} checks SMs (sm_rule={knobs.sm_rule.value}), and no counter tells those of {what}"
+        return (
+            f"the policy {knobs.name} checks SMs (sm_rule={knobs.sm_rule.value}), and no counter tells those of {what}"
+        )
 
     def _refuse(self, reason: str) -> None:
         key = f"{self._prefix}leader:refused"
@@ -225,7 +229,7 @@ class Leader:
             self._cursor = entries[-1][0]
         return entries
 
-    # ---- in -----------------------------------------------------------------------------------------------------------------------------
+    # ---- in ----------------------------------------------------------------------------------------------------------
 
     def _rebuild(self) -> list[Event]:
         self._policy = self._make_policy()
@@ -254,7 +258,10 @@ class Leader:
         return events
 
     def _new_table(self) -> list[Event]:
-        """Another version of the degradation table, if one was published. One that cannot be used leaves the last good one in place."""
+        """
+        Another version of the degradation table, if one was published. One that cannot be used leaves the last good one
+        in place.
+        """
         version = self._tables.version()
         if version in (0, self._table_seen):
             return []
@@ -274,12 +281,19 @@ class Leader:
         self._allowed = self._fleet.allowed()
         steers = [
             Steer(
-                function=steer.function, boost=steer.boost, boost_until=inf if steer.boost_until is None else steer.boost_until,
-                gpus=frozenset(steer.gpus), pin_until=inf if steer.pin_until is None else steer.pin_until,
+                function=steer.function,
+                boost=steer.boost,
+                boost_until=inf if steer.boost_until is None else steer.boost_until,
+                gpus=frozenset(steer.gpus),
+                pin_until=inf if steer.pin_until is None else steer.pin_until,
             )
             for steer in self._fleet.steering(self._now()).values()
-        ]  # fmt: skip
-        mib = {name: limits.warm_memory_mib for name, limits in self._catalog.limits().items() if limits.warm_memory_mib is not None}
+        ]
+        mib = {
+            name: limits.warm_memory_mib
+            for name, limits in self._catalog.limits().items()
+            if limits.warm_memory_mib is not None
+        }
         return [PausesChanged(paused=self._fleet.paused()), SteeringChanged(steers=steers), WarmLimits(mib=mib)]
 
     def _new_forecasts(self) -> list[Event]:
@@ -365,7 +379,9 @@ class Leader:
                     )
                 case stream.Settled():
                     if event.claimed_us:
-                        metrics.QUEUE_WAIT_SECONDS.labels(event.function).observe((event.claimed_us - event.arrival_us) / 1e6)
+                        metrics.QUEUE_WAIT_SECONDS.labels(event.function).observe(
+                            (event.claimed_us - event.arrival_us) / 1e6
+                        )
                     run_s, rows = _run(event.meta)
                     events.append(InvocationSettled(id=event.id, attempt=event.attempt, run_s=run_s, batch_rows=rows))
                 case stream.Returned():
@@ -422,7 +438,8 @@ class Leader:
         """An instance is ready, was used, or has ended."""
         if event.outcome != "open" and event.prewarmed and event.ended_us:
             metrics.PREWARMS.labels(event.function, event.outcome).inc()
-        # A life is told of again and again; out of host memory hardly anything is loaded ahead, so that the first use must not hide it.
+        # A life is told of again and again; out of host memory hardly anything is loaded ahead, so that the first use
+        # must not hide it.
         loaded = event.ready_us and not event.ended_us and (event.uses <= 1 if event.host else not event.used_us)
         events.append(
             InstanceTold(
@@ -463,7 +480,9 @@ class Leader:
             self._know(waiting.function, waiting.revision, events)
             idle_mib += waiting.memory_mib
         degradations = [
-            job.shared_s / job.solo_s - 1 for job in report.jobs if job.solo_count >= 20 and job.shared_count >= 20 and job.solo_s
+            job.shared_s / job.solo_s - 1
+            for job in report.jobs
+            if job.solo_count >= 20 and job.shared_count >= 20 and job.solo_s
         ]
         events.append(
             GpuReported(
@@ -488,14 +507,19 @@ class Leader:
                 closed=report.closed,
                 stretches=[(function, revision, seconds) for (function, revision), seconds in stretches.items()],
                 losses=[_loss(job) for job in report.jobs if job.state == "running"],
-                strangers=sum(f"{report.gpu}|{one.pid}|{one.start}" not in self._allowed for one in report.strangers or ()),
+                strangers=sum(
+                    f"{report.gpu}|{one.pid}|{one.start}" not in self._allowed for one in report.strangers or ()
+                ),
                 idle=idle,
                 parked=[(one.function, one.revision, self._now() + one.left_s) for one in report.parked],
             )
         )
 
     def _housekeeping(self) -> list[Event]:
-        """Every tick: leases that ran out, records to drop, GPU instances that fell silent, what the gate and the history are told."""
+        """
+        Every tick: leases that ran out, records to drop, GPU instances that fell silent, what the gate and the history
+        are told.
+        """
         now = self._now()
         silent = LOST_HEARTBEATS * self._config.worker.heartbeat_s
         self._audit()
@@ -512,9 +536,13 @@ class Leader:
         return [GpuLost(gpu=name) for name in lost]
 
     def _audit(self) -> None:
-        """The arrays are kept incrementally; here they are counted afresh. A difference is a defect, told and counted."""
+        """
+        The arrays are kept incrementally; here they are counted afresh. A difference is a defect, told and counted.
+        """
         used, outstanding = self._policy.cluster.rebuilt()
-        differing = int((used != self._policy.cluster.used).sum() + (outstanding != self._policy.cluster.outstanding).sum())
+        differing = int(
+            (used != self._policy.cluster.used).sum() + (outstanding != self._policy.cluster.outstanding).sum()
+        )
         if differing:
             metrics.AUDIT_DIFFERENCES.inc(differing)
             log.error("the arrays differ from a fresh count", entries=differing)
@@ -525,8 +553,8 @@ class Leader:
 
     def _told_gate(self, now: float) -> tuple[dict[str, str], dict[str, float]]:
         """
-        What is published (:meth:`Queue.publish_feasible`): per function the earliest feasible finish for the gate, and P where it changed
-        (the queue's order for people and tools).
+        What is published (:meth:`Queue.publish_feasible`): per function the earliest feasible finish for the gate, and
+        P where it changed (the queue's order for people and tools).
         """
         priority: dict[str, float] = {}
         for function, revision in self._active.items():
@@ -573,51 +601,82 @@ class Leader:
             jumps=keeper.jumps,
             functions=[
                 Keeping(
-                    function=one.function, revision=one.revision, mode=one.mode.value, source=one.source, silence=one.silence,
-                    wanted=one.wanted, loaded=one.loaded, unmet=one.unmet, load_s=one.load_s,
-                    parked=one.parked, host_s=one.host_s,
+                    function=one.function,
+                    revision=one.revision,
+                    mode=one.mode.value,
+                    source=one.source,
+                    silence=one.silence,
+                    wanted=one.wanted,
+                    loaded=one.loaded,
+                    unmet=one.unmet,
+                    load_s=one.load_s,
+                    parked=one.parked,
+                    host_s=one.host_s,
                     holds=[(begin, None if end == inf else end, count) for begin, end, count in one.holds],
                 )
                 for one in standings
             ],
-        )  # fmt: skip
+        )
         self._board.tell(encode_state(state), STATE_TTL_S)
 
     def _answer(self) -> None:
-        """Tell gateways what would become of invocations that nobody has sent: after the round, so that nobody's placement waits for it."""
+        """
+        Tell gateways what would become of invocations that nobody has sent: after the round, so that nobody's placement
+        waits for it.
+        """
         asked, self._asked = self._asked, []
         for question in asked:
             now = self._now()
             if now - question.at_us / 1e6 > ANSWER_TTL_S:
                 continue
-            found = self._policy.ask(now, question.function, question.revision, question.rows, question.deadline_us / 1e6)
+            found = self._policy.ask(
+                now, question.function, question.revision, question.rows, question.deadline_us / 1e6
+            )
             bounds = self._policy.feasible(now, question.function, question.revision)
             self._queue.answer(question.id, _answer_json(now, found, bounds))
 
-    # ---- out ----------------------------------------------------------------------------------------------------------------------------
+    # ---- out ---------------------------------------------------------------------------------------------------------
 
     def _perform(self, decisions: Sequence[Decision], began: float) -> None:
-        """Carry decisions out, claims in one round trip. What the queue did not allow goes back to the policy as an event."""
+        """
+        Carry decisions out, claims in one round trip. What the queue did not allow goes back to the policy as an event.
+        """
         dispatches = [decision for decision in decisions if isinstance(decision, Dispatch)]
         endings = [decision for decision in decisions if isinstance(decision, End)]
         for decision in decisions:
             if isinstance(decision, Prewarm):
                 command = wire.Prewarm(
-                    version=1, function=decision.function, revision=decision.revision, instances=decision.instances, until=decision.until_at
+                    version=1,
+                    function=decision.function,
+                    revision=decision.revision,
+                    instances=decision.instances,
+                    until=decision.until_at,
                 )
                 self._fleet.send(decision.gpu, command)
                 metrics.DECISIONS.labels("prewarm", "held" if decision.until_at else "wanted").inc()
             elif isinstance(decision, Throttle):
-                self._fleet.step(decision.gpu, decision.job, self._now(), decision.step.value, decision.duty, decision.factor)
+                self._fleet.step(
+                    decision.gpu, decision.job, self._now(), decision.step.value, decision.duty, decision.factor
+                )
                 metrics.DECISIONS.labels("throttle", decision.step.value).inc()
                 log.warning(
-                    "degradation budget", gpu=decision.gpu, job=decision.job, step=decision.step.value, duty=decision.duty,
+                    "degradation budget",
+                    gpu=decision.gpu,
+                    job=decision.job,
+                    step=decision.step.value,
+                    duty=decision.duty,
                     factor=round(decision.factor, 3),
-                )  # fmt: skip
+                )
             elif isinstance(decision, Offload):
                 self._fleet.send(
                     decision.gpu,
-                    wire.Offload(version=1, function=decision.function, revision=decision.revision, keep=decision.keep, gone=decision.gone),
+                    wire.Offload(
+                        version=1,
+                        function=decision.function,
+                        revision=decision.revision,
+                        keep=decision.keep,
+                        gone=decision.gone,
+                    ),
                 )
                 metrics.DECISIONS.labels("offload", "decided").inc()
         if endings:
@@ -671,7 +730,9 @@ class Leader:
             if dispatch.reasons.unforeseen:
                 metrics.UNFORESEEN.labels(dispatch.function, dispatch.reasons.unforeseen).inc()
             if len(claimed) != len(dispatch.attempts):
-                refused += [ClaimRefused(id=id_, attempt=attempt) for id_, attempt in dispatch.attempts if id_ not in claimed]
+                refused += [
+                    ClaimRefused(id=id_, attempt=attempt) for id_, attempt in dispatch.attempts if id_ not in claimed
+                ]
         return refused
 
     def _claim(self, claims: Sequence[Claim]) -> list[frozenset[str] | None]:
@@ -769,7 +830,9 @@ def _reasons_json(reasons: Reasons, schedule_us: int) -> bytes:
                 for c in reasons.candidates
             ],
             "refused": {code.value: count for code, count in reasons.refused.items()},
-            "shadow": {"policy": reasons.shadow.policy, "gpu": reasons.shadow.gpu} if reasons.shadow is not None else None,
+            "shadow": {"policy": reasons.shadow.policy, "gpu": reasons.shadow.gpu}
+            if reasons.shadow is not None
+            else None,
         }
         | ({"unforeseen": reasons.unforeseen} if reasons.unforeseen else {})
     )

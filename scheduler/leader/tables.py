@@ -65,7 +65,9 @@ def arrays(place: wire.PlaceTable) -> Degradation:
 def _weights(listed: Sequence[wire.Weight], kind: wire.Kind, models: dict[str, int]) -> Floats:
     """[K_MAX + 1, M, M]. One up to k = 1; a weight that was never learned at k is that of k - 1 (digest A11, A12)."""
     found = np.ones((K_MAX + 1, max(1, len(models)), max(1, len(models))))
-    learned = {(w.k, w.victim, w.other): w.value for w in listed if w.kind == kind and w.victim in models and w.other in models}
+    learned = {
+        (w.k, w.victim, w.other): w.value for w in listed if w.kind == kind and w.victim in models and w.other in models
+    }
     for k in range(2, K_MAX + 1):
         found[k] = found[k - 1]
         for (at, victim, other), value in learned.items():

@@ -1,17 +1,20 @@
 """
-A training's degradation budget, kept in a closed loop: predicted before (kernel.py), measured while (smore/domain/loss.py), corrected here.
+A training's degradation budget, kept in a closed loop: predicted before (kernel.py), measured while
+(smore/domain/loss.py), corrected here.
 
-Where a report proves that a training loses more than :data:`ALARM` times its budget now (one-sided 95 %, over its last iterations), the
-next step of :data:`STEPS` is taken: no new placements, then less and less time for what runs, then nothing at all. It is judged again only
-once all the iterations that are compared are younger than the step. Where the training has recovered, functions come back step by step.
+Where a report proves that a training loses more than :data:`ALARM` times its budget now (one-sided 95 %, over its last
+iterations), the next step of :data:`STEPS` is taken: no new placements, then less and less time for what runs, then
+nothing at all. It is judged again only once all the iterations that are compared are younger than the step. Where the
+training has recovered, functions come back step by step.
 
-The test looks at every report and at iterations that resemble their neighbours, so it errs more often than one time in twenty, and it
-blames functions for whatever slows a machine down; so it is passed over where functions were at work for too little of the time to have
-cost as much (:data:`WORST`). It is a brake, not a measure.
+The test looks at every report and at iterations that resemble their neighbours, so it errs more often than one time in
+twenty, and it blames functions for whatever slows a machine down; so it is passed over where functions were at work for
+too little of the time to have cost as much (:data:`WORST`). It is a brake, not a measure.
 
-What a training loses over time is kept by ``factor``, which multiplies what runs are predicted to cost. Each closed window says what the
-training really lost beside it, free of drift; what was charged at that time stands over against it. Their ratio (:class:`Toll`) is what
-predictions are corrected by, so that the load itself teaches nothing: only how wrong the predictions are.
+What a training loses over time is kept by ``factor``, which multiplies what runs are predicted to cost. Each closed
+window says what the training really lost beside it, free of drift; what was charged at that time stands over against
+it. Their ratio (:class:`Toll`) is what predictions are corrected by, so that the load itself teaches nothing: only how
+wrong the predictions are.
 """
 
 from bisect import bisect_left
@@ -37,12 +40,19 @@ class Step(StrEnum):
 
 STEPS: Final = tuple(Step)
 #: Part of the time in which functions may work, by step. The gate stops starts, never a run that is under way.
-DUTY: Final = {Step.OPEN: 1.0, Step.HELD: 1.0, Step.DUTY_75: 0.75, Step.DUTY_50: 0.5, Step.DUTY_25: 0.25, Step.OFFLOADED: 0.0}
+DUTY: Final = {
+    Step.OPEN: 1.0,
+    Step.HELD: 1.0,
+    Step.DUTY_75: 0.75,
+    Step.DUTY_50: 0.5,
+    Step.DUTY_25: 0.25,
+    Step.OFFLOADED: 0.0,
+}
 
 #: Times the budget: a loss that is surely above it takes a step.
 ALARM: Final = 2.0
-#: A training is taken to run at no less than a third of its speed beside a function, so that functions which are at work for a share u of
-#: the time cost it no more than this times u.
+#: A training is taken to run at no less than a third of its speed beside a function, so that functions which are at
+#: work for a share u of the time cost it no more than this times u.
 WORST: Final = 2.0
 #: Weight of the newest report in that share: what the compared iterations have seen, some seconds.
 BUSY_WEIGHT: Final = 0.15
@@ -52,9 +62,11 @@ FACTOR_MAX: Final = 10.0
 #: Of the factor: how far it may be from one before anything is known, and the weight of a window beside the next one's.
 PRIOR_SD: Final = 1.0
 FADING: Final = 0.97
-#: So many standard errors of the factor are charged on top: what is not known yet is paid for by functions, not by trainings.
+#: So many standard errors of the factor are charged on top: what is not known yet is paid for by functions, not by
+#: trainings.
 MARGIN: Final = 0.5
-#: How well what was charged in the seconds beside a window tells what ran in them, as a share of it: a charge is booked when a run starts.
+#: How well what was charged in the seconds beside a window tells what ran in them, as a share of it: a charge is booked
+#: when a run starts.
 BOOKED_SD: Final = 0.5
 #: No window resolves a smaller share of the time than this.
 LEAST_NOISE: Final = 0.005
@@ -65,8 +77,8 @@ BOOKS_S: Final = 180.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLoss:
     """
-    What a report says of one training: its budget, its last iterations, the closed ones before them, and the closed windows that were
-    finished a short while ago, each told several times and known by its ``start``.
+    What a report says of one training: its budget, its last iterations, the closed ones before them, and the closed
+    windows that were finished a short while ago, each told several times and known by its ``start``.
     """
 
     id: str
@@ -79,10 +91,11 @@ class JobLoss:
 @dataclass(slots=True)
 class Toll:
     """
-    How many times its prediction a training pays. Beside window ``i`` a share ``y_i`` of the time was lost and ``c_i`` charged, at the
-    predictions as they are: ``factor`` is the ratio of their sums, shrunk towards one as far as the noise asks for (a prior of mean 1 and
-    standard deviation :data:`PRIOR_SD`), and older windows fade. A sum of ratios, or a fit that trusts small charges more than large ones,
-    would be too high: a charge falls a little before or after what it pays for.
+    How many times its prediction a training pays. Beside window ``i`` a share ``y_i`` of the time was lost and ``c_i``
+    charged, at the predictions as they are: ``factor`` is the ratio of their sums, shrunk towards one as far as the
+    noise asks for (a prior of mean 1 and standard deviation :data:`PRIOR_SD`), and older windows fade. A sum of ratios,
+    or a fit that trusts small charges more than large ones, would be too high: a charge falls a little before or after
+    what it pays for.
     """
 
     factor: float = 1.0
@@ -98,13 +111,24 @@ class Toll:
     def learn(self, window: Window, charged: float) -> None:
         """``charged``: seconds a second, in the time that the window's open iterations took."""
         ratio = window.closed_s / window.open_s
-        noise = ratio * window.closed_sd / window.closed_s * (1.0 / window.closed_n + 1.0 / (window.before_n + window.after_n)) ** 0.5
+        noise = (
+            ratio
+            * window.closed_sd
+            / window.closed_s
+            * (1.0 / window.closed_n + 1.0 / (window.before_n + window.after_n)) ** 0.5
+        )
         self._lost = FADING * self._lost + 1.0 - ratio
         self._charged = FADING * self._charged + charged
-        # Where both sides of it differ, the iterations stray by more than those inside do: other work, a start, a hiccup. That makes the
-        # factor more doubtful; the window weighs no less, for it is runs, too, that make sides differ.
+        # Where both sides of it differ, the iterations stray by more than those inside do: other work, a start, a
+        # hiccup. That makes the factor more doubtful; the window weighs no less, for it is runs, too, that make sides
+        # differ.
         uneven = (window.before_s - window.after_s) / (2.0 * window.open_s)
-        self._noise = FADING**2 * self._noise + max(noise, LEAST_NOISE) ** 2 + uneven**2 + (BOOKED_SD * self.factor * charged) ** 2
+        self._noise = (
+            FADING**2 * self._noise
+            + max(noise, LEAST_NOISE) ** 2
+            + uneven**2
+            + (BOOKED_SD * self.factor * charged) ** 2
+        )
         doubt = self._noise / PRIOR_SD**2
         factor = (self._lost * self._charged + doubt) / (self._charged**2 + doubt)
         self.factor = min(FACTOR_MAX, max(FACTOR_MIN, factor))
@@ -112,7 +136,10 @@ class Toll:
 
     @property
     def rate(self) -> float:
-        """What is charged: predictions as they are until a window has said something, then with a margin for what is not known."""
+        """
+        What is charged: predictions as they are until a window has said something, then with a margin for what is not
+        known.
+        """
         return min(FACTOR_MAX, self.factor + MARGIN * self.error) if self.seen else 1.0
 
 
@@ -135,9 +162,11 @@ class Governor:
 
     def judge(self, now: float, jobs: Sequence[JobLoss], busy: float) -> str | None:
         """
-        Take a step where one is due, and correct ``factor``. ``busy``: share of the time since the last report in which functions worked.
+        Take a step where one is due, and correct ``factor``. ``busy``: share of the time since the last report in which
+        functions worked.
 
-        Returns the training for which a step was taken; None = none was. Without a training everything is open and as predicted.
+        Returns the training for which a step was taken; None = none was. Without a training everything is open and as
+        predicted.
         """
         if not jobs:
             self.factor = 1.0
@@ -150,9 +179,11 @@ class Governor:
         broken = [
             job
             for job in jobs
-            if job.recent and job.closed and WORST * self.busy >= ALARM * job.budget
+            if job.recent
+            and job.closed
+            and WORST * self.busy >= ALARM * job.budget
             and over_budget(job.recent, job.closed, ALARM * job.budget)
-        ]  # fmt: skip
+        ]
         position = STEPS.index(self.step)
         if broken:
             if position + 1 == len(STEPS):
@@ -188,7 +219,9 @@ class Governor:
         sides = ((window.start - guard_s - before_s, before_s), (window.end + guard_s, after_s))
         if sides[0][0] < self._books[0][0] or sum(sides[1]) > self._books[-1][0]:
             return None
-        return sum(between(self._books, begin + length) - between(self._books, begin) for begin, length in sides) / (before_s + after_s)
+        return sum(between(self._books, begin + length) - between(self._books, begin) for begin, length in sides) / (
+            before_s + after_s
+        )
 
 
 def between(points: Sequence[tuple[float, float]], at: float) -> float:

@@ -1,9 +1,10 @@
 """
 The cluster as packed arrays: GPU instances, revisions on them, what runs there, and what one more batch would mean.
 
-What a worker reports and what was dispatched but not yet reported are kept apart, so that nothing has to be guessed: resident instances
-come from the last report, outstanding batches from our own dispatches; an instance is idle when fewer batches are outstanding than
-instances are resident. Credits (free slots) are what the arrays say: one batch takes one.
+What a worker reports and what was dispatched but not yet reported are kept apart, so that nothing has to be guessed:
+resident instances come from the last report, outstanding batches from our own dispatches; an instance is idle when
+fewer batches are outstanding than instances are resident. Credits (free slots) are what the arrays say: one batch takes
+one.
 """
 
 from collections.abc import Collection, Sequence
@@ -30,9 +31,9 @@ class Batch:
     """
     Members of one dispatch that have not ended yet.
 
-    ``kind``: what it weighs on others; ``expected_end_at`` and ``slowdown`` (a fraction: what a measured run time is divided by to give the
-    time alone) as predicted when it was placed; ``charge_s``: training time that it was expected to cost; ``position`` among the batches
-    there.
+    ``kind``: what it weighs on others; ``expected_end_at`` and ``slowdown`` (a fraction: what a measured run time is
+    divided by to give the time alone) as predicted when it was placed; ``charge_s``: training time that it was expected
+    to cost; ``position`` among the batches there.
     """
 
     row: int
@@ -56,7 +57,10 @@ def _grown(array: Floats, axis: int, empty: Floats | float = 0.0) -> Floats:
 
 
 def _lines(*shape: int) -> Floats:
-    """Zeros [..., fields, N] whose fields lie side by side in memory, where what begins or ends on one GPU instance needs them."""
+    """
+    Zeros [..., fields, N] whose fields lie side by side in memory, where what begins or ends on one GPU instance needs
+    them.
+    """
     *others, fields, n = shape
     return np.zeros((*others, n, fields)).swapaxes(-1, -2)
 
@@ -68,9 +72,9 @@ class Cluster:
     """
     N GPU instances, F revisions, K kinds of batches, in arrays with room to grow; see ``kernel.py`` for their fields.
 
-    ``shares``: weights of the impact (digest A27: training, the batch, the others); ``cap_s``: seconds of budget that an account holds,
-    ``aim``: the part of a budget that it earns; ``budget``: of a training that names none; ``memory_reserve``: share of the memory that
-    stays free (A26).
+    ``shares``: weights of the impact (digest A27: training, the batch, the others); ``cap_s``: seconds of budget that
+    an account holds, ``aim``: the part of a budget that it earns; ``budget``: of a training that names none;
+    ``memory_reserve``: share of the memory that stays free (A26).
     """
 
     def __init__(
@@ -119,7 +123,7 @@ class Cluster:
     def __len__(self) -> int:
         return len(self.names)
 
-    # ---- views, for people and tests --------------------------------------------------------------------------------------------------
+    # ---- views, for people and tests ---------------------------------------------------------------------------------
 
     def fact(self, field_: int) -> Floats:
         """One fact of every GPU instance [N], a view."""
@@ -162,7 +166,7 @@ class Cluster:
     def outstanding(self) -> Floats:
         return self.cell(kernel.OUTSTANDING)
 
-    # ---- growing ----------------------------------------------------------------------------------------------------------------------
+    # ---- growing -----------------------------------------------------------------------------------------------------
 
     def add_row(self, name: str) -> int:
         row = self.index.get(name)
@@ -225,7 +229,7 @@ class Cluster:
             self.kinds.declared[kinds] = demand.degradation
             self.refresh_all()
 
-    # ---- what is where ------------------------------------------------------------------------------------------------------------------
+    # ---- what is where -----------------------------------------------------------------------------------------------
 
     def adopt(self, table: Table) -> None:
         """A new version of the table: everything is joined with it."""
@@ -246,12 +250,16 @@ class Cluster:
         facts[kernel.SLOTS] = event.slots
         facts[kernel.MEMORY_TOTAL] = event.memory_total
         # Free now, and what idle instances would give back.
-        facts[kernel.MEMORY_FREE] = event.memory_total * (1.0 - self.memory_reserve) - event.memory_used + event.memory_idle
+        facts[kernel.MEMORY_FREE] = (
+            event.memory_total * (1.0 - self.memory_reserve) - event.memory_used + event.memory_idle
+        )
         facts[kernel.UTILISATION] = event.utilisation
         facts[kernel.PROTECTED] = float(event.strangers > 0)
         self._train(row, event)
         cells = self.cells[:, :, row]
-        cells[:, kernel.RESIDENT] = cells[:, kernel.LOADING] = cells[:, kernel.QUARANTINED] = cells[:, kernel.PARKED] = 0.0
+        cells[:, kernel.RESIDENT] = cells[:, kernel.LOADING] = cells[:, kernel.QUARANTINED] = cells[
+            :, kernel.PARKED
+        ] = 0.0
         at_home: set[int] = set()
         for field_, counts in ((kernel.RESIDENT, event.warm), (kernel.LOADING, event.loading)):
             for function, revision, count in counts:
@@ -278,7 +286,10 @@ class Cluster:
             if column is not None:
                 cells[column, kernel.QUARANTINED] = 1.0
         for column in range(len(self.demands)):
-            if cells[column, (kernel.RESIDENT, kernel.OUTSTANDING, kernel.PARKED)].any() or cells[column, kernel.STATE] != kernel.COLD:
+            if (
+                cells[column, (kernel.RESIDENT, kernel.OUTSTANDING, kernel.PARKED)].any()
+                or cells[column, kernel.STATE] != kernel.COLD
+            ):
                 self._tell(column, row)
         self._reserve(row)
         place, workloads = (event.device, event.sharing_mode), tuple(event.workloads or [""] * event.jobs)
@@ -303,13 +314,15 @@ class Cluster:
             # Another training, or none: what the last one had saved or owed is not this one's.
             facts[kernel.BALANCE], facts[kernel.AT] = earns * self.cap_s, event.at
         elif row in self._windows:
-            # Nothing is earned while a window is closed: what windows say of the loss, they say of the time beside them.
+            # Nothing is earned while a window is closed: what windows say of the loss, they say of the time beside
+            # them.
             facts[kernel.AT] = max(facts[kernel.AT], event.at)
         elif event.closed and event.jobs:
             self.spend(row, 0.0, event.at)
         (self._windows.add if event.closed else self._windows.discard)(row)
         facts[kernel.JOBS], facts[kernel.BUDGET], facts[kernel.EARNS] = event.jobs, budget, earns
-        # The counter is a mean over what functions did too: their part of it is past, and those that run now are counted by their profiles.
+        # The counter is a mean over what functions did too: their part of it is past, and those that run now are
+        # counted by their profiles.
         facts[kernel.SM_TRAINING] = max(0.0, event.utilisation - event.function_utilisation)
 
     def lose(self, name: str) -> None:
@@ -317,7 +330,9 @@ class Cluster:
         row = self.index.get(name)
         if row is not None:
             self.rows[kernel.ALIVE, row] = 0.0
-            self.cells[:, kernel.RESIDENT, row] = self.cells[:, kernel.LOADING, row] = self.cells[:, kernel.PARKED, row] = 0.0
+            self.cells[:, kernel.RESIDENT, row] = self.cells[:, kernel.LOADING, row] = self.cells[
+                :, kernel.PARKED, row
+            ] = 0.0
             kernel.gate(self.rows, row)
             self._settle(row, set())
             self._windows.discard(row)
@@ -341,13 +356,34 @@ class Cluster:
         if len(there) > self.running.shape[1]:
             self._room(row)
         kernel.begin(
-            now, row, column, batch.kind, batch.run_s, max(now, batch.start_at), batch.deadline_at, batch.expected_end_at,
-            demand.memory_mib, demand.sm, demand.spec.max_warm, self.rows, self.cells, self.effects, self.running,
-            place.pairs, place.between, place.weights, place.kinds, self.kinds.declared, self._shares,
-        )  # fmt: skip
+            now,
+            row,
+            column,
+            batch.kind,
+            batch.run_s,
+            max(now, batch.start_at),
+            batch.deadline_at,
+            batch.expected_end_at,
+            demand.memory_mib,
+            demand.sm,
+            demand.spec.max_warm,
+            self.rows,
+            self.cells,
+            self.effects,
+            self.running,
+            place.pairs,
+            place.between,
+            place.weights,
+            place.kinds,
+            self.kinds.declared,
+            self._shares,
+        )
 
     def end(self, id_: str, attempt: int, now: float) -> Batch | None:
-        """A member has ended or gone back to the queue; with the last one the slot is free. None: unknown, or another attempt."""
+        """
+        A member has ended or gone back to the queue; with the last one the slot is free. None: unknown, or another
+        attempt.
+        """
         batch = self.batches.get(id_)
         if batch is None or batch.members.get(id_) != attempt:
             return None
@@ -360,9 +396,23 @@ class Cluster:
             if last is not batch:
                 there[batch.position], last.position = last, batch.position
             kernel.end(
-                now, row, batch.position, demand.memory_mib, demand.sm, demand.spec.max_warm, self.rows, self.cells, self.effects,
-                self.running, place.pairs, place.between, place.weights, place.kinds, self.kinds.declared, self._shares,
-            )  # fmt: skip
+                now,
+                row,
+                batch.position,
+                demand.memory_mib,
+                demand.sm,
+                demand.spec.max_warm,
+                self.rows,
+                self.cells,
+                self.effects,
+                self.running,
+                place.pairs,
+                place.between,
+                place.weights,
+                place.kinds,
+                self.kinds.declared,
+                self._shares,
+            )
         return batch
 
     def join(self, coming: Batch, now: float) -> None:
@@ -406,7 +456,10 @@ class Cluster:
         return np.asarray(self.cells[column, kernel.STATE, : len(self.names)] == kernel.HOST)
 
     def delay_s(self, demand: Demand, row: int) -> float:
-        """Seconds until an instance of a revision could run there, by what is there: none, out of host memory, a cold start."""
+        """
+        Seconds until an instance of a revision could run there, by what is there: none, out of host memory, a cold
+        start.
+        """
         state = self.cells.item(demand.column, kernel.STATE, row)
         return (demand.host_s if state == kernel.HOST else demand.load_s) if state < 0 else 0.0
 
@@ -414,9 +467,18 @@ class Cluster:
         """Count the effects on a GPU instance afresh."""
         place = self._joined[row]
         kernel.refresh(
-            now, row, self.rows, self.effects, self.running, place.pairs, place.between, place.weights, place.kinds,
-            self.kinds.declared, self._shares,
-        )  # fmt: skip
+            now,
+            row,
+            self.rows,
+            self.effects,
+            self.running,
+            place.pairs,
+            place.between,
+            place.weights,
+            place.kinds,
+            self.kinds.declared,
+            self._shares,
+        )
 
     def refresh_all(self, first: int = 0) -> None:
         """Count the effects of the kinds from ``first`` on afresh, everywhere."""
@@ -426,9 +488,18 @@ class Cluster:
         for key, rows in by_place.items():
             place = self.places.at(key)
             kernel.refresh_all(
-                np.array(rows), first, self.rows, self.effects, self.running, place.pairs, place.between, place.weights, place.kinds,
-                self.kinds.declared, self._shares,
-            )  # fmt: skip
+                np.array(rows),
+                first,
+                self.rows,
+                self.effects,
+                self.running,
+                place.pairs,
+                place.between,
+                place.weights,
+                place.kinds,
+                self.kinds.declared,
+                self._shares,
+            )
 
     def _settle(self, row: int, at_home: set[int]) -> None:
         """These columns, and no others, have a resident instance there."""
@@ -442,7 +513,11 @@ class Cluster:
         place, workloads = self.places.at(self._place[row]), self._workloads[row]
         table = place.table
         # A table holds for one training beside functions; of two of them it says nothing.
-        training = table.trainings.get(workloads[0], _NO_TRAINING) if table is not None and len(workloads) == 1 else _NO_TRAINING
+        training = (
+            table.trainings.get(workloads[0], _NO_TRAINING)
+            if table is not None and len(workloads) == 1
+            else _NO_TRAINING
+        )
         self._joined[row] = place
         self.rows[kernel.TABLED, row] = training
         self.rows[kernel.VICTIM, row] = table.training_model[training] if table is not None and training >= 0 else 0

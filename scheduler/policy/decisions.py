@@ -53,8 +53,8 @@ class Candidate(NamedTuple):
     """
     One GPU instance as it was weighed. Seconds; ``impact`` is the scalar of digest A27.
 
-    ``function_degradation`` of the batch and ``training_degradation`` of the training by all functions there, with their 90 % bounds, are
-    fractions; ``known``: they came from the table, not from what was declared.
+    ``function_degradation`` of the batch and ``training_degradation`` of the training by all functions there, with
+    their 90 % bounds, are fractions; ``known``: they came from the table, not from what was declared.
     """
 
     gpu: str
@@ -84,7 +84,8 @@ class Reasons:
     """
     Why a decision came out as it did: the best candidates, the chosen one first, and how many were refused for what.
 
-    ``numbers`` [C, kernel.CANDIDATE_FIELDS], ``counts`` [kernel codes] as the kernel left them: words are made where they are read.
+    ``numbers`` [C, kernel.CANDIDATE_FIELDS], ``counts`` [kernel codes] as the kernel left them: words are made where
+    they are read.
     """
 
     policy: str
@@ -110,10 +111,20 @@ class Reasons:
             warm, delay_s = state >= 0, self.host_s if state == kernel.HOST else self.load_s
             found.append(
                 Candidate(
-                    name, warm, 0.0 if warm else delay_s, self.run_s, finish, impact, own, own_upper, training, training_upper,
-                    known > 0, REFUSALS.get(int(why)),
+                    name,
+                    warm,
+                    0.0 if warm else delay_s,
+                    self.run_s,
+                    finish,
+                    impact,
+                    own,
+                    own_upper,
+                    training,
+                    training_upper,
+                    known > 0,
+                    REFUSALS.get(int(why)),
                 )
-            )  # fmt: skip
+            )
         return found
 
     @property
@@ -124,7 +135,16 @@ class Reasons:
         if not isinstance(other, Reasons):
             return NotImplemented
         mine, theirs = (
-            (one.policy, one.table_version, one.seed, one.priority, one.candidates, one.refused, one.shadow, one.unforeseen)
+            (
+                one.policy,
+                one.table_version,
+                one.seed,
+                one.priority,
+                one.candidates,
+                one.refused,
+                one.shadow,
+                one.unforeseen,
+            )
             for one in (self, other)
         )
         return mine == theirs
@@ -137,9 +157,9 @@ class Answer:
     """
     What would become of an invocation that came now, with nothing placed.
 
-    ``row_gpu``: where it would go, None = nowhere so far; ``start_at`` and ``finish_at`` there (epoch seconds; nan where nowhere).
-    ``earliest_deadline_at``: the earliest deadline that would be accepted as things are, None where another reason than time stands
-    against it everywhere.
+    ``row_gpu``: where it would go, None = nowhere so far; ``start_at`` and ``finish_at`` there (epoch seconds; nan
+    where nowhere). ``earliest_deadline_at``: the earliest deadline that would be accepted as things are, None where
+    another reason than time stands against it everywhere.
     """
 
     row_gpu: str | None
@@ -176,8 +196,8 @@ class End:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prewarm:
     """
-    Load what is missing of so many instances of a revision before anything can run there, and hold them until ``until_at`` (epoch
-    seconds; 0 = for their keep-alive).
+    Load what is missing of so many instances of a revision before anything can run there, and hold them until
+    ``until_at`` (epoch seconds; 0 = for their keep-alive).
     """
 
     function: str
@@ -190,9 +210,11 @@ class Prewarm:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttle:
     """
-    A step of the closed loop of a budget: functions may work for ``duty`` of the time on a GPU instance, 1 = as they like.
+    A step of the closed loop of a budget: functions may work for ``duty`` of the time on a GPU instance, 1 = as they
+    like.
 
-    ``job``: the training on whose account, '' = it has gone; ``factor``: what predicted losses are multiplied by from now on.
+    ``job``: the training on whose account, '' = it has gone; ``factor``: what predicted losses are multiplied by from
+    now on.
     """
 
     gpu: str
@@ -205,7 +227,8 @@ class Throttle:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
     """
-    Unload a revision's idle instances from a GPU instance until ``keep`` are left. ``gone``: nothing of it stays in host memory either.
+    Unload a revision's idle instances from a GPU instance until ``keep`` are left. ``gone``: nothing of it stays in
+    host memory either.
     """
 
     function: str

@@ -1,9 +1,9 @@
 """
 Predicted degradation as the policy reads it: tables from outside, joined with what runs where.
 
-Each GPU instance's training, each batch's function and all that runs there become indices into the table of its place, so that the effects
-of one more batch (``scheduler/policy/kernel.py``) are sums over arrays. Eq. 3 and 4 (digest 2.6), k = |S|, one less where there is no
-training:
+Each GPU instance's training, each batch's function and all that runs there become indices into the table of its place,
+so that the effects of one more batch (``scheduler/policy/kernel.py``) are sums over arrays. Eq. 3 and 4 (digest 2.6), k
+= |S|, one less where there is no training:
 
     training_i(S) = sum over j in S of gamma[k, i, j] D_tr[i, j]
     function_j(i, S) = alpha[k, j, i] D_fn[j, i] + sum over w in S, w != j, of beta[k, j, w] D_ff[j, w]
@@ -23,13 +23,13 @@ from scheduler.policy.kernel import K_MAX, Floats, Ints
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Degradation:
     """
-    One place's table. J trainings (at least one row, which no name leads to where there is none), F functions (each a model at a
-    batch), M models.
+    One place's table. J trainings (at least one row, which no name leads to where there is none), F functions (each a
+    model at a batch), M models.
 
-    ``training`` [J, F], ``function`` [J, F] and ``functions`` [F, F] are the expected fractions, ``*_upper`` their 90 % bounds. The weights
-    ``gamma``, ``alpha`` and ``beta`` [K_MAX + 1, M, M] go by k, victim's model and other's model, which ``training_model`` [J] and
-    ``function_model`` [F] number. ``batches``: model/size → (batch, index), smallest first. ``gain`` and ``cost`` [F]: the averages of
-    digest A16 and A17.
+    ``training`` [J, F], ``function`` [J, F] and ``functions`` [F, F] are the expected fractions, ``*_upper`` their 90 %
+    bounds. The weights ``gamma``, ``alpha`` and ``beta`` [K_MAX + 1, M, M] go by k, victim's model and other's model,
+    which ``training_model`` [J] and ``function_model`` [F] number. ``batches``: model/size → (batch, index), smallest
+    first. ``gain`` and ``cost`` [F]: the averages of digest A16 and A17.
     """
 
     trainings: Mapping[str, int]
@@ -86,14 +86,19 @@ class Place:
 
     def learn(self, names: Sequence[tuple[str, int]]) -> None:
         """Join the kinds that are not joined yet, of all there are."""
-        found = [self.table.index(model, rows) if self.table is not None else -1 for model, rows in names[self.kinds.shape[1] :]]
+        found = [
+            self.table.index(model, rows) if self.table is not None else -1
+            for model, rows in names[self.kinds.shape[1] :]
+        ]
         models = [self.table.function_model[index] if self.table is not None and index >= 0 else 0 for index in found]
         self.kinds = np.concatenate([self.kinds, np.array([found, models], np.int64)], axis=1)
 
 
 def _packed(table: Degradation | None) -> Place:
     if table is None:
-        return Place(table=None, pairs=np.zeros((4, 1, 1)), between=np.zeros((2, 1, 1)), weights=np.ones((3, K_MAX + 1, 1, 1)))
+        return Place(
+            table=None, pairs=np.zeros((4, 1, 1)), between=np.zeros((2, 1, 1)), weights=np.ones((3, K_MAX + 1, 1, 1))
+        )
     return Place(
         table=table,
         pairs=np.ascontiguousarray([table.training, table.training_upper, table.function, table.function_upper]),
@@ -107,7 +112,8 @@ class Kinds:
     """
     Kinds of batches: a model at a size, and what was declared of it where no table knows it.
 
-    ``declared`` [>= K] in fractions. Owned by the cluster, which counts the effects of one more of each kind on every GPU instance.
+    ``declared`` [>= K] in fractions. Owned by the cluster, which counts the effects of one more of each kind on every
+    GPU instance.
     """
 
     names: list[tuple[str, int]] = field(default_factory=list)
@@ -151,7 +157,13 @@ class Places:
         return place
 
     def averages(self, model: str, keys: Sequence[tuple[str, str]]) -> tuple[float, float] | None:
-        """(usage gain, degradation) of a function's smallest batch, mean over ``keys``; None where no table knows it."""
+        """
+        (usage gain, degradation) of a function's smallest batch, mean over ``keys``; None where no table knows it.
+        """
         tables = [table for key in keys if (table := self.at(key).table) is not None]
         found = [(table.gain[index], table.cost[index]) for table in tables if (index := table.index(model, 1)) >= 0]
-        return (float(np.mean([gain for gain, _ in found])), float(np.mean([cost for _, cost in found]))) if found else None
+        return (
+            (float(np.mean([gain for gain, _ in found])), float(np.mean([cost for _, cost in found])))
+            if found
+            else None
+        )

@@ -1,4 +1,6 @@
-"""What the policy believes of each revision: run times, cold start, usage, degradation. Declared at first, then measured."""
+"""
+What the policy believes of each revision: run times, cold start, usage, degradation. Declared at first, then measured.
+"""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
@@ -11,9 +13,11 @@ from smore.domain.function import FunctionSpec
 OFFLINE_WEIGHT = 20.0
 #: Weight of the newest run time in the moving average.
 RUN_WEIGHT = 0.1
-#: What is left of a size's own runs at each other run of the revision: once less than one is, it follows what the others say.
+#: What is left of a size's own runs at each other run of the revision: once less than one is, it follows what the
+#: others say.
 KNOWN_FADING = 0.99
-#: The best case follows a faster run at once and a slower one by this much: one slow run must not make a function look impossible.
+#: The best case follows a faster run at once and a slower one by this much: one slow run must not make a function look
+#: impossible.
 BEST_WEIGHT = 0.05
 #: How far the moving average goes back to the best case when nothing was tried because of it.
 RELAXED = 0.25
@@ -30,8 +34,8 @@ EPSILON = 0.01
 @dataclass(slots=True, kw_only=True)
 class _Times:
     """
-    Of one batch size, seconds alone: as declared, what is expected of it (usually, and when all goes well), the same by its own runs, and
-    how many of those there were, older ones fading.
+    Of one batch size, seconds alone: as declared, what is expected of it (usually, and when all goes well), the same by
+    its own runs, and how many of those there were, older ones fading.
     """
 
     declared_s: float
@@ -103,17 +107,26 @@ class Demand:
         self.memory_mib = max(profile.memory_mib, self._memory_mib)
 
     def _between(self, rows: int) -> tuple[_Times, _Times, float]:
-        """The known sizes on both sides, and how far it is from the one to the other; beyond the largest that one in proportion."""
+        """
+        The known sizes on both sides, and how far it is from the one to the other; beyond the largest that one in
+        proportion.
+        """
         sizes, times = self._sizes, self._times
         position = bisect_left(sizes, rows)
         if position == len(sizes):
             return _NOTHING, times[-1], rows / sizes[-1]
         if position == 0 or sizes[position] == rows:
             return times[position], times[position], 0.0
-        return times[position - 1], times[position], (rows - sizes[position - 1]) / (sizes[position] - sizes[position - 1])
+        return (
+            times[position - 1],
+            times[position],
+            (rows - sizes[position - 1]) / (sizes[position] - sizes[position - 1]),
+        )
 
     def run_s(self, rows: int) -> float:
-        """Seconds to expect of a batch that runs alone, between known sizes on a line, beyond the largest in proportion."""
+        """
+        Seconds to expect of a batch that runs alone, between known sizes on a line, beyond the largest in proportion.
+        """
         lower, upper, part = self._between(rows)
         return lower.run_s + part * (upper.run_s - lower.run_s)
 
@@ -139,11 +152,12 @@ class Demand:
 
     def observe_run(self, rows: int, seconds: float, slowdown: float = 0.0) -> None:
         """
-        Blend one measured warm batch into the size it belongs to: a declared one, else the next power of two, made when it is met.
+        Blend one measured warm batch into the size it belongs to: a declared one, else the next power of two, made when
+        it is met.
 
-        A size of which no run has told lately takes its declared time, times the mean of what the others take over theirs: where a
-        declaration or a canary was wrong for one row it was for eight, and batches that are wrongly taken to be slow would never be tried.
-        Its best case is never above the declared one, for the same reason.
+        A size of which no run has told lately takes its declared time, times the mean of what the others take over
+        theirs: where a declaration or a canary was wrong for one row it was for eight, and batches that are wrongly
+        taken to be slow would never be tried. Its best case is never above the declared one, for the same reason.
 
         ``slowdown``: the degradation that was predicted for it, a fraction: the time alone is what remains without it.
         """
@@ -166,11 +180,16 @@ class Demand:
             run_s, best_s = self.run_s(rows), self.best_s(rows)
             declared_s = lower.declared_s + part * (upper.declared_s - lower.declared_s)
             self._sizes.insert(position, rows)
-            self._times.insert(position, _Times(declared_s=declared_s, run_s=run_s, best_s=best_s, own_run_s=run_s, own_best_s=best_s))
+            self._times.insert(
+                position, _Times(declared_s=declared_s, run_s=run_s, best_s=best_s, own_run_s=run_s, own_best_s=best_s)
+            )
         return self._times[position]
 
     def _follow(self) -> None:
-        """Sizes of which less than one run tells lean on the others, each of which counts for the runs that have told of it."""
+        """
+        Sizes of which less than one run tells lean on the others, each of which counts for the runs that have told of
+        it.
+        """
         weight = run = best = 0.0
         for one in self._times:
             weight += one.known
@@ -191,9 +210,11 @@ class Demand:
 
     def relax(self) -> None:
         """
-        Nothing was tried because it seemed too slow, so nothing can be learned: expect a little less until something is tried.
+        Nothing was tried because it seemed too slow, so nothing can be learned: expect a little less until something is
+        tried.
 
-        Never more: where every GPU instance trains the best case holds what a neighbour costs, which the time alone does not.
+        Never more: where every GPU instance trains the best case holds what a neighbour costs, which the time alone
+        does not.
         """
         for one in self._times:
             one.run_s += RELAXED * min(0.0, one.best_s - one.run_s)
@@ -210,7 +231,10 @@ class Demand:
         self.stretch_s = max(self.stretch_s, seconds) if before < self.stretch_s else max(self._stretches.values())
 
     def observe_effect(self, usage: float, degradation: float | None) -> None:
-        """Blend what was seen while this function alone ran beside a job: mean of the declared value and all observations (A16, A17)."""
+        """
+        Blend what was seen while this function alone ran beside a job: mean of the declared value and all observations
+        (A16, A17).
+        """
         self._observed += 1.0
         self._usage += (usage - self._usage) / self._observed
         if degradation is not None:

@@ -1,4 +1,6 @@
-"""The one method every policy has, and the engine behind all of them: SMore's rule and, with other knobs, its baselines'."""
+"""
+The one method every policy has, and the engine behind all of them: SMore's rule and, with other knobs, its baselines'.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,15 +51,16 @@ class Policy(Protocol):
         """
         Apply what has happened and decide.
 
-        ``now`` in epoch seconds. Decisions are in the order in which they must be carried out; the policy counts them as done (a claim that
-        fails comes back as :class:`ClaimRefused`).
+        ``now`` in epoch seconds. Decisions are in the order in which they must be carried out; the policy counts them
+        as done (a claim that fails comes back as :class:`ClaimRefused`).
         """
         ...
 
 
 class Feasible(NamedTuple):
     """
-    When a new invocation of a function could end, seconds from now: ``backlog_s`` as things are, ``floor_s`` on an idle platform.
+    When a new invocation of a function could end, seconds from now: ``backlog_s`` as things are, ``floor_s`` on an idle
+    platform.
 
     ``each_s``: how much later for each further invocation of the function that waits beside the ``counted`` ones.
     """
@@ -79,8 +82,9 @@ class Admitting(Policy, Protocol):
 
 class Weighed(NamedTuple):
     """
-    What the kernel found for one batch: the best warm row and the best cold one (-1 = none), the earliest end and the row of least impact
-    among those that are refused for the deadline alone, how many rows were looked at, and whether as a sample.
+    What the kernel found for one batch: the best warm row and the best cold one (-1 = none), the earliest end and the
+    row of least impact among those that are refused for the deadline alone, how many rows were looked at, and whether
+    as a sample.
     """
 
     warm: int
@@ -94,29 +98,38 @@ class Weighed(NamedTuple):
 #: Seconds over which a GPU worker averages a job's iterations (worker/training/jobs.py).
 ALONE_S: Final = 60.0
 
-#: How old a backlog must be to be judged by what was placed meanwhile, and the slowest rate that is told, seconds for one.
+#: How old a backlog must be to be judged by what was placed meanwhile, and the slowest rate that is told, seconds for
+#: one.
 BACKLOG_S: Final = 0.5
 LONGEST_WAIT_S: Final = 60.0
-#: The gate is told so many times the predicted wait for an account, and two deviations more. A wait is a sum of runs of uncertain lengths
-#: and of windows, so it strays by the square root of itself times this many seconds.
+#: The gate is told so many times the predicted wait for an account, and two deviations more. A wait is a sum of runs of
+#: uncertain lengths and of windows, so it strays by the square root of itself times this many seconds.
 CAUTION: Final = 1.5
 STRAY_S: Final = 0.4
-#: How long a GPU instance is taken to stay closed before it was seen how long it does, and the weight of the newest time seen.
+#: How long a GPU instance is taken to stay closed before it was seen how long it does, and the weight of the newest
+#: time seen.
 CLOSED_S: Final = 1.0
 CLOSED_WEIGHT: Final = 0.2
 #: No function's share of the run time is smaller than this part of the largest, whatever its P is.
 LEAST_SHARE: Final = 0.25
-#: An account that holds less than this part of what it can hold is short. A batch waits for company there if an invocation of a larger one
-#: costs no more than this part of what it costs now, and while an account at nothing could still earn that batch in time.
+#: An account that holds less than this part of what it can hold is short. A batch waits for company there if an
+#: invocation of a larger one costs no more than this part of what it costs now, and while an account at nothing could
+#: still earn that batch in time.
 SHORT: Final = 0.5
 CHEAPER: Final = 0.9
 #: A function that had something placed so lately takes part in the division of what a budget leaves.
 ACTIVE_S: Final = 1.0
 
-_SM_RULES: Final = {SmRule.NONE: kernel.SM_NONE, SmRule.TOTAL: kernel.SM_TOTAL, SmRule.TRAINING: kernel.SM_TRAINING_ONLY}
+_SM_RULES: Final = {
+    SmRule.NONE: kernel.SM_NONE,
+    SmRule.TOTAL: kernel.SM_TOTAL,
+    SmRule.TRAINING: kernel.SM_TRAINING_ONLY,
+}
 _BUDGET_RULES: Final = {
-    BudgetRule.NONE: kernel.BUDGET_NONE, BudgetRule.INSTANT: kernel.BUDGET_INSTANT, BudgetRule.ACCOUNT: kernel.BUDGET_ACCOUNT,
-}  # fmt: skip
+    BudgetRule.NONE: kernel.BUDGET_NONE,
+    BudgetRule.INSTANT: kernel.BUDGET_INSTANT,
+    BudgetRule.ACCOUNT: kernel.BUDGET_ACCOUNT,
+}
 _NO_ROWS: Final = np.zeros(0, np.int64)
 
 #: What waits at the head of each lane.
@@ -126,10 +139,11 @@ _Heads = dict[Lane, tuple[Demand, InvocationArrived]]
 @dataclass(slots=True, kw_only=True)
 class _Supply:
     """
-    What all open trainings' accounts together hold and earn, seconds and seconds a second (inf: some GPU instance asks for no budget, 0:
-    none is open); ``starts_s``: until the first can pay anything; ``rows``: GPU instances that are there; ``rivals``: the functions that
-    take part in the division (function → place), and of each its run time so far (tag), its weight, what one invocation costs and runs
-    for alone, how many wait, and how many are placed a second [6, F].
+    What all open trainings' accounts together hold and earn, seconds and seconds a second (inf: some GPU instance asks
+    for no budget, 0: none is open); ``starts_s``: until the first can pay anything; ``rows``: GPU instances that are
+    there; ``rivals``: the functions that take part in the division (function → place), and of each its run time so far
+    (tag), its weight, what one invocation costs and runs for alone, how many wait, and how many are placed a second [6,
+    F].
     """
 
     at: float = -1.0
@@ -144,8 +158,8 @@ class _Supply:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Company:
     """
-    A batch that could go and waits until ``leaves_at`` for more; so many invocations have ``room`` in the largest that can be waited for
-    so long. What is there now costs ``cost_s``.
+    A batch that could go and waits until ``leaves_at`` for more; so many invocations have ``room`` in the largest that
+    can be waited for so long. What is there now costs ``cost_s``.
     """
 
     leaves_at: float
@@ -155,25 +169,32 @@ class _Company:
 
 class Engine:
     """
-    Admission by deadline, budget, SM and memory; warm or least impact first; batches of one revision; Eq. 5 order with ageing: as its
-    ``knobs`` say.
+    Admission by deadline, budget, SM and memory; warm or least impact first; batches of one revision; Eq. 5 order with
+    ageing: as its ``knobs`` say.
 
-    Starvation bounds. By shares (start-time fair queueing over seconds of run time, weights by Eq. 5): while a function waits, no other one
-    gets more than its weight over the waiting one's times what the latter got, and one batch: what an account must still earn for whose
-    turn it is, nobody after it takes. By P with ``ageing_per_s`` > 0: a function
-    whose head has waited ``1 / ageing_per_s`` seconds longer than any other's stands before it whatever their priorities are, because
-    normalised priorities differ by at most one. An invocation waits at most until its deadline: then it expires.
+    Starvation bounds. By shares (start-time fair queueing over seconds of run time, weights by Eq. 5): while a function
+    waits, no other one gets more than its weight over the waiting one's times what the latter got, and one batch: what
+    an account must still earn for whose turn it is, nobody after it takes. By P with ``ageing_per_s`` > 0: a function
+    whose head has waited ``1 / ageing_per_s`` seconds longer than any other's stands before it whatever their
+    priorities are, because normalised priorities differ by at most one. An invocation waits at most until its deadline:
+    then it expires.
 
-    ``shadow`` decides beside it, on the same state, where it would have placed each batch; it does not act. ``keeper`` holds instances
-    ready (None: nobody does).
+    ``shadow`` decides beside it, on the same state, where it would have placed each batch; it does not act. ``keeper``
+    holds instances ready (None: nobody does).
     """
 
-    def __init__(self, knobs: Knobs = PRESETS["smore-product"], shadow: Knobs | None = None, keeper: Keeper | None = None) -> None:
+    def __init__(
+        self, knobs: Knobs = PRESETS["smore-product"], shadow: Knobs | None = None, keeper: Keeper | None = None
+    ) -> None:
         self.knobs = knobs
         self.keeper = keeper
         self.shadow = shadow
         self.cluster = Cluster(
-            shares=knobs.impact, cap_s=knobs.account_s, aim=knobs.aim, budget=knobs.tau_training, memory_reserve=knobs.memory_reserve
+            shares=knobs.impact,
+            cap_s=knobs.account_s,
+            aim=knobs.aim,
+            budget=knobs.tau_training,
+            memory_reserve=knobs.memory_reserve,
         )
         self.waiting = Waiting()
         self.load = LoadSwitch(high=knobs.load_hi, low=knobs.load_lo, hold_s=knobs.hold_s)
@@ -182,14 +203,16 @@ class Engine:
         self._steering = Steering(self.cluster)
         #: (function, revision) → when its prewarm was last asked for, so that one is asked for once.
         self._prewarmed_at: dict[tuple[str, int], float] = {}
-        #: Function → the run time that it has had, divided by its weight, seconds; and that of the function that was placed last.
+        #: Function → the run time that it has had, divided by its weight, seconds; and that of the function that was
+        #: placed last.
         self._tags: dict[str, float] = {}
         self._tag = 0.0
         #: The largest P of all functions; None = to be counted.
         self._largest: float | None = None
         #: Batches that could go and wait for more.
         self._company: dict[Lane, _Company] = {}
-        #: Of this round: what is left alone on which row for who comes earlier, who saves, and when the first of them can be paid.
+        #: Of this round: what is left alone on which row for who comes earlier, who saves, and when the first of them
+        #: can be paid.
         self._left: list[tuple[int, float]] = []
         self._savers: set[str] = set()
         self._paid_at = inf
@@ -218,14 +241,22 @@ class Engine:
     def _asked(knobs: Knobs) -> kernel.Row:
         """What a scan needs of the knobs."""
         ask = np.zeros(kernel.ASK_FIELDS)
-        ask[kernel.A_GUARD], ask[kernel.A_SM_CAP], ask[kernel.A_TAU_FUNCTION] = knobs.guard, knobs.sm_cap, knobs.tau_function
+        ask[kernel.A_GUARD], ask[kernel.A_SM_CAP], ask[kernel.A_TAU_FUNCTION] = (
+            knobs.guard,
+            knobs.sm_cap,
+            knobs.tau_function,
+        )
         ask[kernel.A_SM_RULE], ask[kernel.A_BUDGET_RULE] = _SM_RULES[knobs.sm_rule], _BUDGET_RULES[knobs.budget_rule]
-        ask[kernel.A_PROTECT], ask[kernel.A_ACCEPT], ask[kernel.A_BESIDE] = knobs.protect_inflight, knobs.accept, knobs.beside_training
+        ask[kernel.A_PROTECT], ask[kernel.A_ACCEPT], ask[kernel.A_BESIDE] = (
+            knobs.protect_inflight,
+            knobs.accept,
+            knobs.beside_training,
+        )
         ask[kernel.A_CHOICE] = kernel.LEAST_UTILISED if knobs.choice is Choice.LEAST_UTILISED else kernel.LEAST_IMPACT
         ask[kernel.A_UPPER], ask[kernel.A_CAP_S] = knobs.use_upper, knobs.account_s
         return ask
 
-    # ---- events -------------------------------------------------------------------------------------------------------------------------
+    # ---- events ------------------------------------------------------------------------------------------------------
 
     def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
         decisions: list[Decision] = []
@@ -331,7 +362,9 @@ class Engine:
             decisions.append(_end(event, "reject", Cause.INFEASIBLE, "It needs more memory than any GPU instance has."))
             return
         if event.attempt == 0 and not self._steering.fits(demand):
-            decisions.append(_end(event, "reject", Cause.INFEASIBLE, "It needs more memory than its project may keep warm."))
+            decisions.append(
+                _end(event, "reject", Cause.INFEASIBLE, "It needs more memory than its project may keep warm.")
+            )
             return
         self.load.arrived(now, demand.run_s(event.rows))
         if not self.waiting.count(event.function):
@@ -381,7 +414,10 @@ class Engine:
         self._learn([demand])
 
     def _observed(self, now: float, batch: Batch, rows: int, run_s: float) -> None:
-        """The last member of a warm batch has ended: its run time teaches, and what it really cost is what the account pays."""
+        """
+        The last member of a warm batch has ended: its run time teaches, and what it really cost is what the account
+        pays.
+        """
         demand = self.cluster.demands[batch.column]
         demand.observe_run(rows, run_s, batch.slowdown)
         if batch.charge_s:
@@ -407,11 +443,14 @@ class Engine:
         if f"-g:{event.gpu}" in self._paused:
             # Drained: the worker ends what idles or is parked, so that each report brings fewer.
             there = dict.fromkeys((function, revision) for function, revision, _ in (*event.warm, *event.parked))
-            decisions += [Offload(function=function, revision=revision, gpu=event.gpu, gone=True) for function, revision in there]
+            decisions += [
+                Offload(function=function, revision=revision, gpu=event.gpu, gone=True) for function, revision in there
+            ]
         if self.keeper is not None:
             self.keeper.reported(event.at, row, event, cluster)
         column, since = self._alone.get(row, (-1, event.at))
-        # The job's degradation is a mean over the last minute, so a function must have had that minute to itself; then a new minute begins.
+        # The job's degradation is a mean over the last minute, so a function must have had that minute to itself; then
+        # a new minute begins.
         if event.jobs and column >= 0 and event.function_utilisation > 0 and event.at - since >= ALONE_S:
             demand = cluster.demands[column]
             demand.observe_effect(event.function_utilisation, event.job_degradation)
@@ -428,7 +467,9 @@ class Engine:
         if self._boots.get(row, event.boot) != event.boot and governor.step is not Step.OPEN:
             # A worker that starts anew lets everything in.
             whose = event.losses[0].id if event.losses else ""
-            decisions.append(Throttle(gpu=event.gpu, step=governor.step, duty=DUTY[governor.step], job=whose, factor=governor.factor))
+            decisions.append(
+                Throttle(gpu=event.gpu, step=governor.step, duty=DUTY[governor.step], job=whose, factor=governor.factor)
+            )
         self._boots[row] = event.boot
         job = governor.judge(event.at, event.losses, event.function_utilisation)
         if job is None:
@@ -436,7 +477,9 @@ class Engine:
         step, gpu = governor.step, event.gpu
         decisions.append(Throttle(gpu=gpu, step=step, duty=DUTY[step], job=job, factor=governor.factor))
         if step is Step.OFFLOADED:
-            decisions += [Offload(function=function, revision=revision, gpu=gpu) for function, revision, _ in event.warm]
+            decisions += [
+                Offload(function=function, revision=revision, gpu=gpu) for function, revision, _ in event.warm
+            ]
 
     def _learn(self, demands: Iterable[Demand]) -> None:
         """Eq. 5 rests on what was measured, where a table knows the function."""
@@ -451,11 +494,12 @@ class Engine:
         column = self.columns.get((function, revision))
         return None if column is None else self.cluster.demands[column]
 
-    # ---- admission ----------------------------------------------------------------------------------------------------------------------
+    # ---- admission ---------------------------------------------------------------------------------------------------
 
     def _expire(self, now: float, decisions: list[Decision]) -> _Heads:
         """
-        Drop what cannot finish in time even warm and alone (digest A22), or so long after; what is left at the head of each lane.
+        Drop what cannot finish in time even warm and alone (digest A22), or so long after; what is left at the head of
+        each lane.
 
         Heads are the earliest, so a lane is looked at until one holds.
         """
@@ -474,7 +518,7 @@ class Engine:
                     decisions.append(_end(head, "expire", Cause.DEADLINE_EXPIRED, message))
         return heads
 
-    # ---- placement ----------------------------------------------------------------------------------------------------------------------
+    # ---- placement ---------------------------------------------------------------------------------------------------
 
     def _place(self, now: float, heads: _Heads, decisions: list[Decision]) -> None:
         """One round: every lane in order until it takes no more; a lane that fails does not block the next (Fig. 6)."""
@@ -500,9 +544,16 @@ class Engine:
             key = heappop(heap)
             lane = key[-1]
             demand = open_[lane][0]
-            if several and (head := self.waiting.head(lane)) is not None and (fresh := self._urgency(lane, demand, head)) != key:
+            if (
+                several
+                and (head := self.waiting.head(lane)) is not None
+                and (fresh := self._urgency(lane, demand, head)) != key
+            ):
                 heappush(heap, fresh)  # another lane of its function has had something meanwhile
-            elif self._place_one(now, lane, demand, 0.0, fast, decisions) and (head := self.waiting.head(lane)) is not None:
+            elif (
+                self._place_one(now, lane, demand, 0.0, fast, decisions)
+                and (head := self.waiting.head(lane)) is not None
+            ):
                 heappush(heap, self._urgency(lane, demand, head))
 
     def _urgency(self, lane: Lane, demand: Demand, head: InvocationArrived) -> tuple[float, float, float, str, Lane]:
@@ -515,7 +566,8 @@ class Engine:
 
     def _order(self, now: float, lanes: _Heads) -> list[tuple[float, Lane]]:
         """
-        Lanes by their function's Eq. 5, normalised to 0..1, plus ageing, highest first; ties by function, so that replays agree.
+        Lanes by their function's Eq. 5, normalised to 0..1, plus ageing, highest first; ties by function, so that
+        replays agree.
 
         A function ages with its oldest head, and its own lanes keep their order (earliest deadline first).
         """
@@ -525,10 +577,15 @@ class Engine:
             oldest[lane[0]] = min(oldest.get(lane[0], now), head.arrival_at)
             highest[lane[0]] = max(highest.get(lane[0], 0.0), demand.priority * self._steering.boost(lane[0]))
         scale = max(highest.values(), default=0.0) or 1.0
-        ranks = {function: highest[function] / scale + self.knobs.ageing_per_s * (now - oldest[function]) for function in oldest}
+        ranks = {
+            function: highest[function] / scale + self.knobs.ageing_per_s * (now - oldest[function])
+            for function in oldest
+        }
         return sorted(((ranks[lane[0]], lane) for lane in lanes), key=lambda item: (-item[0], item[1][0]))
 
-    def _place_one(self, now: float, lane: Lane, demand: Demand, priority: float, fast: bool, decisions: list[Decision]) -> bool:
+    def _place_one(
+        self, now: float, lane: Lane, demand: Demand, priority: float, fast: bool, decisions: list[Decision]
+    ) -> bool:
         """Dispatch the largest batch of a lane that passes, or nothing."""
         cluster = self.cluster
         members = waiting = self.waiting.first(lane, demand.spec.max_batch)
@@ -560,7 +617,8 @@ class Engine:
                     return False
                 members = [later]
             else:
-                # A smaller batch helps where the deadline or the budget was the reason; where neither was, one is tried all the same.
+                # A smaller batch helps where the deadline or the budget was the reason; where neither was, one is tried
+                # all the same.
                 members = members[: len(members) // 2]
         cold, delay_s = cluster.cells.item(demand.column, kernel.STATE, row) < 0, cluster.delay_s(demand, row)
         slowdown, expected_end_at = cluster.effects.item(kind, kernel.OWN, row), cluster.finish.item(row)
@@ -604,12 +662,18 @@ class Engine:
         return True
 
     def _saves(
-        self, now: float, demand: Demand, kind: int, run_s: float, members: Sequence[InvocationArrived], weighed: Weighed
+        self,
+        now: float,
+        demand: Demand,
+        kind: int,
+        run_s: float,
+        members: Sequence[InvocationArrived],
+        weighed: Weighed,
     ) -> tuple[bool, float]:
         """
-        Whether a batch waits until an account can pay for it, which leaves its head in time: what the account must hold for it is then
-        left alone by whoever comes later. Of more than one only where that is cheaper for each than half of them are. And when it would
-        end (inf: no account stands in its way).
+        Whether a batch waits until an account can pay for it, which leaves its head in time: what the account must hold
+        for it is then left alone by whoever comes later. Of more than one only where that is cheaper for each than half
+        of them are. And when it would end (inf: no account stands in its way).
 
         Not where a sample was looked at: the next one would be another.
         """
@@ -617,9 +681,21 @@ class Engine:
             return False, inf
         cluster, rows = self.cluster, sum(member.rows for member in members)
         row, wait_s, ends_s, asked_s = kernel.saved(
-            cluster.rows, cluster.cells, cluster.effects, cluster.code, self._asks, len(cluster.names), demand.column, kind, now, run_s,
-            demand.load_s, demand.host_s, demand.stretch_s, self._steering.may_load(demand),
-        )  # fmt: skip
+            cluster.rows,
+            cluster.cells,
+            cluster.effects,
+            cluster.code,
+            self._asks,
+            len(cluster.names),
+            demand.column,
+            kind,
+            now,
+            run_s,
+            demand.load_s,
+            demand.host_s,
+            demand.stretch_s,
+            self._steering.may_load(demand),
+        )
         ends_at = now + ends_s
         if row < 0 or ends_at > members[0].deadline_at or demand.function in self._savers:
             return False, ends_at
@@ -646,9 +722,16 @@ class Engine:
         return self.waiting.due_after(lane, earliest)
 
     def weigh(
-        self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float, fast: bool, run_s: float | None = None,
+        self,
+        now: float,
+        demand: Demand,
+        kind: int,
+        rows: int,
+        deadline_at: float,
+        fast: bool,
+        run_s: float | None = None,
         asks: kernel.Row | None = None,
-    ) -> Weighed:  # fmt: skip
+    ) -> Weighed:
         """
         Every GPU instance, or a sample: may the batch run there now, when would it end (digest A26-A28).
 
@@ -661,14 +744,37 @@ class Engine:
             if self.knobs.warm_first:
                 homes = cluster.homes[column]
         warm, cold, earliest, late, seen = kernel.weigh(
-            cluster.rows, cluster.cells, cluster.effects, cluster.code, cluster.finish, cluster.looked, homes,
-            self._asks if asks is None else asks, n, column, kind, now, deadline_at, demand.run_s(rows) if run_s is None else run_s,
-            demand.load_s, demand.host_s, demand.memory_mib, demand.sm, demand.stretch_s, fast, start, stride, d,
-        )  # fmt: skip
+            cluster.rows,
+            cluster.cells,
+            cluster.effects,
+            cluster.code,
+            cluster.finish,
+            cluster.looked,
+            homes,
+            self._asks if asks is None else asks,
+            n,
+            column,
+            kind,
+            now,
+            deadline_at,
+            demand.run_s(rows) if run_s is None else run_s,
+            demand.load_s,
+            demand.host_s,
+            demand.memory_mib,
+            demand.sm,
+            demand.stretch_s,
+            fast,
+            start,
+            stride,
+            d,
+        )
         return Weighed(warm, cold, earliest, late, seen, fast)
 
     def loadable(self, now: float, demand: Demand) -> Bools:
-        """GPU instances [N] that would accept a run as long as a load now. Of one with an idle instance memory is not asked."""
+        """
+        GPU instances [N] that would accept a run as long as a load now. Of one with an idle instance memory is not
+        asked.
+        """
         n = len(self.cluster)
         if "*" in self._paused or not self._steering.may_load(demand):
             return np.zeros(n, bool)
@@ -689,16 +795,27 @@ class Engine:
             self._charge(now, row, kernel.charge(cluster.rows, row, cluster.effects, kind, load_s))
 
     def _charge(self, now: float, row: int, seconds: float) -> None:
-        """Training time that a run costs, as corrected: from the account, and into the books from which predictions are corrected."""
+        """
+        Training time that a run costs, as corrected: from the account, and into the books from which predictions are
+        corrected.
+        """
         self._governors[row].charged_s += seconds / float(self.cluster.rows[kernel.FACTOR, row])
         if self.knobs.budget_rule is BudgetRule.ACCOUNT:
             self.cluster.spend(row, seconds, now)
 
     def _awaited(
-        self, now: float, demand: Demand, kind: int, rows: int, head: InvocationArrived, row: int, waiting: Sequence[InvocationArrived]
+        self,
+        now: float,
+        demand: Demand,
+        kind: int,
+        rows: int,
+        head: InvocationArrived,
+        row: int,
+        waiting: Sequence[InvocationArrived],
     ) -> _Company | None:
         """
-        Whether a batch that could go now had better wait for more of its kind, since the account there is short; and until when.
+        Whether a batch that could go now had better wait for more of its kind, since the account there is short; and
+        until when.
 
         ``waiting``: what is there of its lane, which may be more than could go.
         """
@@ -706,12 +823,19 @@ class Engine:
         if not knobs.company or knobs.budget_rule is not BudgetRule.ACCOUNT or rows >= most or head.alone:
             return None
         facts = cluster.rows
-        if facts.item(kernel.JOBS, row) == 0 or row not in self._governors or cluster.cells.item(demand.column, kernel.STATE, row) < 0:
+        if (
+            facts.item(kernel.JOBS, row) == 0
+            or row not in self._governors
+            or cluster.cells.item(demand.column, kernel.STATE, row) < 0
+        ):
             return None
         earns = facts.item(kernel.EARNS, row)
         if not 0 < earns < inf or kernel.balance(facts, row, now, knobs.account_s) > SHORT * earns * knobs.account_s:
             return None
-        cost_s, own = kernel.charge(facts, row, cluster.effects, kind, demand.run_s(rows)), cluster.effects.item(kind, kernel.OWN, row)
+        cost_s, own = (
+            kernel.charge(facts, row, cluster.effects, kind, demand.run_s(rows)),
+            cluster.effects.item(kind, kernel.OWN, row),
+        )
         latest, leaves_at, awaited = head.arrival_at + knobs.company * (head.deadline_at - head.arrival_at), now, 0
         while most > rows:
             run_s = demand.run_s(most)
@@ -737,7 +861,10 @@ class Engine:
         return f"f:{function}" in self._paused
 
     def _sampled(self, n: int) -> tuple[int, int, int]:
-        """How many of ``n`` rows are looked at, and two numbers below ``n`` and from 1 to ``n``: where to start, and by what stride."""
+        """
+        How many of ``n`` rows are looked at, and two numbers below ``n`` and from 1 to ``n``: where to start, and by
+        what stride.
+        """
         known, d = self._sample
         if known != n:
             d = min(n, max(self.knobs.d_least, ceil(self.knobs.d_share * n)))
@@ -751,7 +878,15 @@ class Engine:
         return d, start, stride + 1
 
     def _choose(
-        self, now: float, demand: Demand, kind: int, weighed: Weighed, deadline_at: float, rows: int, knobs: Knobs, random: Random
+        self,
+        now: float,
+        demand: Demand,
+        kind: int,
+        weighed: Weighed,
+        deadline_at: float,
+        rows: int,
+        knobs: Knobs,
+        random: Random,
     ) -> int:
         """The best acceptable row, -1 = none."""
         may_load = self._steering.may_load(demand)
@@ -759,7 +894,9 @@ class Engine:
             open_ = np.flatnonzero(self.cluster.code[: len(self.cluster)] == kernel.OPEN)
             if not may_load:
                 open_ = open_[self.cluster.cells[demand.column, kernel.STATE, open_] >= 0]
-            if not len(open_) or (weighed.warm < 0 and self._better_to_wait(now, demand, weighed.cold, deadline_at, rows)):
+            if not len(open_) or (
+                weighed.warm < 0 and self._better_to_wait(now, demand, weighed.cold, deadline_at, rows)
+            ):
                 return -1
             return int(open_[random.randrange(len(open_))])
         if weighed.warm >= 0:
@@ -800,7 +937,9 @@ class Engine:
         )
 
     def _better_to_wait(self, now: float, demand: Demand, cold: int, deadline_at: float, rows: int) -> bool:
-        """True where a busy instance will be free in time, and sooner than a new one could be loaded on the row ``cold``."""
+        """
+        True where a busy instance will be free in time, and sooner than a new one could be loaded on the row ``cold``.
+        """
         cluster = self.cluster
         free_at = float(cluster.cells[demand.column, kernel.FREE_AT, : len(cluster)][cluster.alive].min(initial=np.inf))
         # One that is overdue by x is expected to take x more, so that nobody waits for ever for one that hangs.
@@ -811,7 +950,8 @@ class Engine:
         """
         Load a revision that has no instance where its deadline leaves no time for a cold start.
 
-        Without this, requests of a function whose deadline is shorter than its load would expire for ever with nobody loading it.
+        Without this, requests of a function whose deadline is shorter than its load would expire for ever with nobody
+        loading it.
         """
         cluster, cell = self.cluster, self.cluster.cells[demand.column]
         key = (demand.function, demand.revision)
@@ -824,12 +964,25 @@ class Engine:
         self._prewarmed_at[key] = now
         decisions.append(Prewarm(function=demand.function, revision=demand.revision, gpu=cluster.names[weighed.late]))
 
-    def _reasons(self, demand: Demand, kind: int, weighed: Weighed, chosen: int, run_s: float, priority: float) -> Reasons:
+    def _reasons(
+        self, demand: Demand, kind: int, weighed: Weighed, chosen: int, run_s: float, priority: float
+    ) -> Reasons:
         cluster = self.cluster
         kept = kernel.rank(
-            cluster.cells, cluster.effects, demand.column, kind, cluster.code, cluster.finish, cluster.looked, weighed.seen,
-            weighed.sampled, chosen, self._best, self._numbers, self._counts,
-        )  # fmt: skip
+            cluster.cells,
+            cluster.effects,
+            demand.column,
+            kind,
+            cluster.code,
+            cluster.finish,
+            cluster.looked,
+            weighed.seen,
+            weighed.sampled,
+            chosen,
+            self._best,
+            self._numbers,
+            self._counts,
+        )
         return Reasons(
             policy=self.knobs.name,
             table_version=cluster.places.table.version,
@@ -843,14 +996,15 @@ class Engine:
             counts=self._counts.tolist(),
         )
 
-    # ---- what the gate may be told ------------------------------------------------------------------------------------------------------
+    # ---- what the gate may be told -----------------------------------------------------------------------------------
 
     def feasible(self, now: float, function: str, revision: int) -> Feasible | None:
         """
         When a new invocation of the revision could end; None for an unknown one.
 
-        The backlog counts what waits before it at the batch throughput of the instances there are, and what the trainings' accounts allow
-        at the function's share; once it has lasted for :data:`BACKLOG_S`, no less than at the rate at which it was really placed.
+        The backlog counts what waits before it at the batch throughput of the instances there are, and what the
+        trainings' accounts allow at the function's share; once it has lasted for :data:`BACKLOG_S`, no less than at the
+        rate at which it was really placed.
         """
         demand = self._demand(function, revision)
         if demand is None:
@@ -874,7 +1028,9 @@ class Engine:
         unpaid, unpaid_each = self._unpaid(now, demand, waiting)
         unpaid, unpaid_each = max(0.0, unpaid), max(0.0, unpaid_each)
         told = with_margin(unpaid)
-        rooms = [company for lane, company in self._company.items() if lane[:2] == (function, revision) and company.room]
+        rooms = [
+            company for lane, company in self._company.items() if lane[:2] == (function, revision) and company.room
+        ]
         if rooms:
             # There is room in a batch that could go now; what it costs is left alone by those after it.
             company = max(rooms, key=lambda one: one.room)
@@ -889,24 +1045,35 @@ class Engine:
         return Feasible(wait + run_s, floor, each, waiting)
 
     def pressed(self, now: float) -> bool:
-        """Whether budgets of trainings limit what is placed: then what the gate is told changes with each run. Not where nothing is."""
+        """
+        Whether budgets of trainings limit what is placed: then what the gate is told changes with each run. Not where
+        nothing is.
+        """
         if self.knobs.budget_rule is not BudgetRule.ACCOUNT or not self._governors:
             return False
         supply = self._count(now)
         return supply.earns < inf and bool(supply.rivals)
 
     def accounts(self, now: float) -> list[tuple[str, float, float]]:
-        """Of each GPU instance with a training: its name, what predictions there are multiplied by, what its account holds (seconds)."""
+        """
+        Of each GPU instance with a training: its name, what predictions there are multiplied by, what its account holds
+        (seconds).
+        """
         cluster = self.cluster
         rows = np.flatnonzero(cluster.alive & (cluster.fact(kernel.JOBS) > 0)).tolist()
         return [
-            (cluster.names[row], float(cluster.rows[kernel.FACTOR, row]), float(kernel.balance(cluster.rows, row, now, cluster.cap_s)))
+            (
+                cluster.names[row],
+                float(cluster.rows[kernel.FACTOR, row]),
+                float(kernel.balance(cluster.rows, row, now, cluster.cap_s)),
+            )
             for row in rows
         ]
 
     def _unpaid(self, now: float, demand: Demand, waiting: int) -> tuple[float, float]:
         """
-        Seconds until the trainings' accounts allow one more invocation, at its function's share of them, and for each that waits beside.
+        Seconds until the trainings' accounts allow one more invocation, at its function's share of them, and for each
+        that waits beside.
 
         Work of others counts as far as their shares go, what they have waiting and what they go on sending.
         """
@@ -918,8 +1085,8 @@ class Engine:
         if not supply.earns:
             return supply.starts_s, 0.0
         cost_s, weight, run_s = self._cost(demand), self._weight(demand), demand.run_s(1)
-        # It starts when no other function has had less run time for its weight than its own will have had before it: until then each of
-        # the others may have what it lacks, and the batch with which it passes that.
+        # It starts when no other function has had less run time for its weight than its own will have had before it:
+        # until then each of the others may have what it lacks, and the batch with which it passes that.
         tag = self._tags.get(demand.function, 0.0)
         start = (tag if waiting else max(tag, self._tag)) + waiting * run_s / weight
         has, weights, costs, runs, waits, rates = supply.of_rivals
@@ -947,7 +1114,7 @@ class Engine:
         earns = cluster.fact(kernel.EARNS)
         held = np.minimum(
             cluster.fact(kernel.BALANCE) + earns * np.maximum(0.0, now - cluster.fact(kernel.AT)), earns * cluster.cap_s
-        )  # fmt: skip
+        )
         owed_s = np.maximum(0.0, -held) / earns
         for row in np.flatnonzero(alive & closed).tolist():
             # One that is overdue by x is expected to take x more.
@@ -969,9 +1136,13 @@ class Engine:
                 newest[demand.function] = demand.placed.last_at
                 tag = self._tags.get(demand.function, 0.0)
                 taking[demand.function] = (
-                    tag if waiting else max(tag, self._tag), self._weight(demand), self._cost(demand), demand.run_s(1), waiting,
+                    tag if waiting else max(tag, self._tag),
+                    self._weight(demand),
+                    self._cost(demand),
+                    demand.run_s(1),
+                    waiting,
                     demand.placed.at(now),
-                )  # fmt: skip
+                )
         supply.rivals = {function: place for place, function in enumerate(taking)}
         supply.of_rivals = np.array(list(taking.values()), float).reshape(-1, 6).T
         return supply
@@ -981,11 +1152,20 @@ class Engine:
         cluster = self.cluster
         kind = cluster.kind(demand, 1)
         more = np.maximum(0.0, cluster.effect(kind, kernel.TRAINING) - cluster.fact(kernel.NOW_TRAINING))
-        costs = demand.run_s(1) * (1.0 + cluster.effect(kind, kernel.OWN)) * more / (1.0 + more) * cluster.fact(kernel.FACTOR)
+        costs = (
+            demand.run_s(1)
+            * (1.0 + cluster.effect(kind, kernel.OWN))
+            * more
+            / (1.0 + more)
+            * cluster.fact(kernel.FACTOR)
+        )
         return float(costs[self._supply.rows].min(initial=inf))
 
     def _weight(self, demand: Demand) -> float:
-        """A function's share of the run time: Eq. 5 over the largest, :data:`LEAST_SHARE` to 1, times what an administrator gave it."""
+        """
+        A function's share of the run time: Eq. 5 over the largest, :data:`LEAST_SHARE` to 1, times what an
+        administrator gave it.
+        """
         if self._largest is None:
             self._largest = max((known.priority for known in self.cluster.demands), default=0.0)
         share = max(LEAST_SHARE, demand.priority / self._largest) if self._largest > 0 else 1.0
@@ -998,15 +1178,29 @@ class Engine:
 
 
 def prepare() -> None:
-    """Compile the kernel, or load what was compiled before: some seconds in a fresh installation, and nobody should wait for them."""
+    """
+    Compile the kernel, or load what was compiled before: some seconds in a fresh installation, and nobody should wait
+    for them.
+    """
     engine = Engine()
     spec = FunctionSpec(entrypoint="none:None")
     report = GpuReported(
-        gpu="none", boot="", at=0.0, slots=1, memory_total=1e6, memory_used=0.0, memory_idle=0.0, utilisation=0.0, function_utilisation=0.0,
-        jobs=1, warm=[("none", 1, 1)],
-    )  # fmt: skip
+        gpu="none",
+        boot="",
+        at=0.0,
+        slots=1,
+        memory_total=1e6,
+        memory_used=0.0,
+        memory_idle=0.0,
+        utilisation=0.0,
+        function_utilisation=0.0,
+        jobs=1,
+        warm=[("none", 1, 1)],
+    )
     arrival = InvocationArrived(function="none", revision=1, id="", attempt=0, arrival_at=0.0, deadline_at=60.0)
-    engine.decide(0.0, [FunctionKnown(function="none", revision=1, spec=spec), report, GpuLost(gpu="none"), report, arrival])
+    engine.decide(
+        0.0, [FunctionKnown(function="none", revision=1, spec=spec), report, GpuLost(gpu="none"), report, arrival]
+    )
     engine.decide(1.0, [InvocationSettled(id="", attempt=1)])
     # Another one finds an empty account.
     engine.cluster.spend(0, 1.0, 1.0)

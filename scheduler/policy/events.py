@@ -65,7 +65,10 @@ class InvocationHeld:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvocationSettled:
-    """It has ended. ``run_s`` is the measured run time of its warm batch of ``batch_rows`` rows; None = cold, or not run to the end."""
+    """
+    It has ended. ``run_s`` is the measured run time of its warm batch of ``batch_rows`` rows; None = cold, or not run
+    to the end.
+    """
 
     id: str
     attempt: int
@@ -86,10 +89,10 @@ class GpuReported:
     """
     A GPU worker's heartbeat.
 
-    ``warm`` counts the resident instances of each (function, revision), loading ones included, ``loading`` those alone; ``sizes`` is
-    the largest memory seen of each. Memory in MiB: ``memory_used`` by all that
-    is there, ``memory_idle`` the part that idle instances would give back. ``job_degradation`` is the measured slow-down of the serverful
-    job here (a fraction), None without a job or without data.
+    ``warm`` counts the resident instances of each (function, revision), loading ones included, ``loading`` those alone;
+    ``sizes`` is the largest memory seen of each. Memory in MiB: ``memory_used`` by all that is there, ``memory_idle``
+    the part that idle instances would give back. ``job_degradation`` is the measured slow-down of the serverful job
+    here (a fraction), None without a job or without data.
     """
 
     gpu: str
@@ -121,8 +124,8 @@ class GpuReported:
     strangers: int = 0
     #: Each idle instance: function, revision, MiB, seconds since it last ran.
     idle: Sequence[tuple[str, int, float, float]] = ()
-    #: Each instance whose weights lie in host memory: function, revision, when it goes if nobody wants it. What its process still holds of
-    #: the device is part of ``memory_idle``.
+    #: Each instance whose weights lie in host memory: function, revision, when it goes if nobody wants it. What its
+    #: process still holds of the device is part of ``memory_idle``.
     parked: Sequence[tuple[str, int, float]] = ()
 
 
@@ -136,9 +139,9 @@ class GpuLost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PausesChanged:
     """
-    The whole set: ``*``, ``f:<function>``, ``g:<gpu>`` are paused. With a ``-`` before it a target is drained: a GPU instance takes nothing
-    more and gives back what idles there; a function's or the platform's gate is closed and what waits is served, which is no matter of
-    placement.
+    The whole set: ``*``, ``f:<function>``, ``g:<gpu>`` are paused. With a ``-`` before it a target is drained: a GPU
+    instance takes nothing more and gives back what idles there; a function's or the platform's gate is closed and what
+    waits is served, which is no matter of placement.
     """
 
     paused: frozenset[str]
@@ -147,8 +150,8 @@ class PausesChanged:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steer:
     """
-    What people want of a function: P (Eq. 5) is multiplied by ``boost`` until ``boost_until``; it goes to ``gpus`` alone (none named = to
-    all) until ``pin_until``.
+    What people want of a function: P (Eq. 5) is multiplied by ``boost`` until ``boost_until``; it goes to ``gpus``
+    alone (none named = to all) until ``pin_until``.
     """
 
     function: str
@@ -167,7 +170,9 @@ class SteeringChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmLimits:
-    """Memory that all warm instances of a project may hold together, MiB, by project; one that is not named has no limit."""
+    """
+    Memory that all warm instances of a project may hold together, MiB, by project; one that is not named has no limit.
+    """
 
     mib: Mapping[str, float]
 
@@ -189,7 +194,10 @@ class ForecastsUpdated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountsKnown:
-    """Told to a policy that takes over: (beginning of a minute, arrivals in it) by function, in order; minutes that nobody counted lack."""
+    """
+    Told to a policy that takes over: (beginning of a minute, arrivals in it) by function, in order; minutes that nobody
+    counted lack.
+    """
 
     counts: Mapping[str, Sequence[tuple[float, int]]]
 
@@ -197,8 +205,8 @@ class CountsKnown:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceTold:
     """
-    A worker tells of an instance: what its load took (None = it was told before), whether it failed or was evicted; ``host``: the load came
-    out of host memory.
+    A worker tells of an instance: what its load took (None = it was told before), whether it failed or was evicted;
+    ``host``: the load came out of host memory.
     """
 
     function: str

@@ -1,9 +1,11 @@
 """
-The inner loops of a decision, compiled: what one more batch would mean on each GPU instance, and which of them may have it.
+The inner loops of a decision, compiled: what one more batch would mean on each GPU instance, and which of them may have
+it.
 
-State is a few packed arrays, so that a call hands over a handful of pointers. A GPU instance's effects are computed when something changes
-there, for every kind of batch at once and in the same call (:func:`begin`, :func:`end`, :func:`refresh`); a decision then only reads them
-(:func:`weigh`). With N GPU instances, F revisions, K kinds of batches and S slots:
+State is a few packed arrays, so that a call hands over a handful of pointers. A GPU instance's effects are computed
+when something changes there, for every kind of batch at once and in the same call (:func:`begin`, :func:`end`,
+:func:`refresh`); a decision then only reads them (:func:`weigh`). With N GPU instances, F revisions, K kinds of batches
+and S slots:
 
 =========== ===================== ====================================================================
 ``rows``    [ROW_FIELDS, N]       a GPU instance: memory in MiB, shares 0..1, times in epoch seconds
@@ -12,7 +14,8 @@ there, for every kind of batch at once and in the same call (:func:`begin`, :fun
 ``running`` [N, S, RUN_FIELDS]    the batches there, in the first ``USED`` places
 =========== ===================== ====================================================================
 
-The fields of one GPU instance lie side by side in memory (cluster.py), so that a batch that begins or ends touches few cache lines.
+The fields of one GPU instance lie side by side in memory (cluster.py), so that a batch that begins or ends touches few
+cache lines.
 
 Compiled code is kept beside the module, so that only the first process of an installation waits for the compiler.
 """
@@ -42,52 +45,96 @@ def compiled(function: _F) -> _F:
 #: Functions at a time for which there are weights; more of them are weighed like so many (digest A12).
 K_MAX: Final = 8
 
-# Facts of a GPU instance. SM_TRAINING: what all but functions used in the last interval, which is the training's share; SM: that, and what
-# the functions that run now use by their profiles (A26).
-# BUDGET: the smallest degradation budget of its trainings; BALANCE, EARNS, AT: seconds of training time that functions may still cost,
-# what comes in for each second, and when it was counted; FACTOR: what a predicted loss is multiplied by (measured over predicted).
-# NOW_TRAINING: loss that is predicted for now; GATE: why no batch may go there, or OPEN; PROTECTED: strangers compute there; TABLED: its
-# training's row in the table of its place, -1 = none; VICTIM: that training's model there. Each line of eight is a cache line: the first
-# is what a scan reads of every row.
+# Facts of a GPU instance. SM_TRAINING: what all but functions used in the last interval, which is the training's share;
+# SM: that, and what the functions that run now use by their profiles (A26). BUDGET: the smallest degradation budget of
+# its trainings; BALANCE, EARNS, AT: seconds of training time that functions may still cost, what comes in for each
+# second, and when it was counted; FACTOR: what a predicted loss is multiplied by (measured over predicted).
+# NOW_TRAINING: loss that is predicted for now; GATE: why no batch may go there, or OPEN; PROTECTED: strangers compute
+# there; TABLED: its training's row in the table of its place, -1 = none; VICTIM: that training's model there. Each line
+# of eight is a cache line: the first is what a scan reads of every row.
 (
-    GATE, SM, JOBS, FACTOR, NOW_TRAINING, BALANCE, EARNS, AT,
-    BUDGET, MEMORY_FREE, RESERVED, UTILISATION, SM_TRAINING, USED, SLOTS, ALIVE,
-    PAUSED, PROTECTED, CLOSED, MEMORY_TOTAL, TABLED, VICTIM,
-) = range(22)  # fmt: skip
+    GATE,
+    SM,
+    JOBS,
+    FACTOR,
+    NOW_TRAINING,
+    BALANCE,
+    EARNS,
+    AT,
+    BUDGET,
+    MEMORY_FREE,
+    RESERVED,
+    UTILISATION,
+    SM_TRAINING,
+    USED,
+    SLOTS,
+    ALIVE,
+    PAUSED,
+    PROTECTED,
+    CLOSED,
+    MEMORY_TOTAL,
+    TABLED,
+    VICTIM,
+) = range(22)
 ROW_FIELDS: Final = 22
 
 # AWAY: the function is pinned to other GPU instances. PARKED: instances whose weights lie in host memory, as reported.
 RESIDENT, LOADING, OUTSTANDING, FREE_AT, QUARANTINED, STATE, AWAY, PARKED = range(8)
 CELL_FIELDS: Final = 8
 
-# Of adding a batch: OWN slowdown of it, TRAINING loss of the training by all functions then (both with 90 % bounds), IMPACT (A27), KNOWN
-# where all of it came from a table, HOLDS where every batch that runs there still meets its deadline (A28.3).
+# Of adding a batch: OWN slowdown of it, TRAINING loss of the training by all functions then (both with 90 % bounds),
+# IMPACT (A27), KNOWN where all of it came from a table, HOLDS where every batch that runs there still meets its
+# deadline (A28.3).
 OWN, OWN_UPPER, TRAINING, TRAINING_UPPER, IMPACT, KNOWN, HOLDS = range(7)
 EFFECT_FIELDS: Final = 7
 
-# A batch under way: seconds of its run that remain, counted in time alone, at the moment SINCE (before which it does not run); its
-# slowdown LOST; the column of its revision and when it was expected to end.
+# A batch under way: seconds of its run that remain, counted in time alone, at the moment SINCE (before which it does
+# not run); its slowdown LOST; the column of its revision and when it was expected to end.
 KIND, REMAINING, SINCE, LOST, DEADLINE, COLUMN, ENDS = range(7)
 RUN_FIELDS: Final = 7
 
 # The knobs that a scan needs.
 (
-    A_GUARD, A_SM_CAP, A_SM_RULE, A_BUDGET_RULE, A_TAU_FUNCTION, A_PROTECT, A_ACCEPT, A_BESIDE, A_CHOICE, A_UPPER, A_CAP_S,
-) = range(11)  # fmt: skip
+    A_GUARD,
+    A_SM_CAP,
+    A_SM_RULE,
+    A_BUDGET_RULE,
+    A_TAU_FUNCTION,
+    A_PROTECT,
+    A_ACCEPT,
+    A_BESIDE,
+    A_CHOICE,
+    A_UPPER,
+    A_CAP_S,
+) = range(11)
 ASK_FIELDS: Final = 11
 
 #: A_SM_RULE: no test, all that is there, the training alone (EDF-util).
 SM_NONE, SM_TOTAL, SM_TRAINING_ONLY = 0.0, 1.0, 2.0
-#: A_BUDGET_RULE: no test, predicted loss within the budget at any moment (A28.1), within what the training's account holds.
+#: A_BUDGET_RULE: no test, predicted loss within the budget at any moment (A28.1), within what the training's account
+#: holds.
 BUDGET_NONE, BUDGET_INSTANT, BUDGET_ACCOUNT = 0.0, 1.0, 2.0
 #: A_CHOICE: least impact (A27), least utilised (EDF-util).
 LEAST_IMPACT, LEAST_UTILISED = 0.0, 1.0
 
 # Why a row is refused; 0 = acceptable. ``decisions.Refusal`` gives them their words.
 (
-    OPEN, GONE, IS_PAUSED, NO_SLOT, IS_QUARANTINED, BUSY, NO_MEMORY, NO_SM, BESIDE_TRAINING, OVER_BUDGET, TOO_SLOW, BREAKS_OTHERS, TOO_LATE,
-    IS_PROTECTED, IS_ELSEWHERE,
-) = range(15)  # fmt: skip
+    OPEN,
+    GONE,
+    IS_PAUSED,
+    NO_SLOT,
+    IS_QUARANTINED,
+    BUSY,
+    NO_MEMORY,
+    NO_SM,
+    BESIDE_TRAINING,
+    OVER_BUDGET,
+    TOO_SLOW,
+    BREAKS_OTHERS,
+    TOO_LATE,
+    IS_PROTECTED,
+    IS_ELSEWHERE,
+) = range(15)
 CODES: Final = 15
 #: States below 0: no idle instance, but one could be loaded, or taken out of host memory.
 COLD, HOST = -1, -2
@@ -122,9 +169,20 @@ def _advance(running: Floats, row: int, used: int, now: float) -> None:
 
 @compiled
 def _lost(
-    weights: Floats, pairs: Floats, between: Floats, models: Ints, victim: int, training: int, known: bool, has: float, k: int,
-    indices: Ints, declared: Floats, s: int, used: int,
-) -> float:  # fmt: skip
+    weights: Floats,
+    pairs: Floats,
+    between: Floats,
+    models: Ints,
+    victim: int,
+    training: int,
+    known: bool,
+    has: float,
+    k: int,
+    indices: Ints,
+    declared: Floats,
+    s: int,
+    used: int,
+) -> float:
     """Slowdown of the batch in place ``s`` by the training and by all others there (Eq. 4)."""
     own = indices[s]
     if own < 0:
@@ -144,27 +202,41 @@ def _lost(
 def _breaks(running: Floats, row: int, s: int, lost: float) -> bool:
     """Whether a batch that would meet its deadline misses it when it is slowed by ``lost`` from now on."""
     since, remaining, deadline = running[row, s, SINCE], running[row, s, REMAINING], running[row, s, DEADLINE]
-    breaks: bool = since + remaining * (1.0 + lost) > deadline and since + remaining * (1.0 + running[row, s, LOST]) <= deadline
+    breaks: bool = (
+        since + remaining * (1.0 + lost) > deadline and since + remaining * (1.0 + running[row, s, LOST]) <= deadline
+    )
     return breaks
 
 
 @compiled
 def _recount(
-    now: float, row: int, first: int, rows: Floats, effects: Floats, running: Floats, pairs: Floats, between: Floats, weights: Floats,
-    kinds: Ints, declared: Floats, shares: Floats,
-) -> None:  # fmt: skip
+    now: float,
+    row: int,
+    first: int,
+    rows: Floats,
+    effects: Floats,
+    running: Floats,
+    pairs: Floats,
+    between: Floats,
+    weights: Floats,
+    kinds: Ints,
+    declared: Floats,
+    shares: Floats,
+) -> None:
     """
     Count the effects of one more batch of each kind from ``first`` on, on ``row`` as it is now.
 
-    ``pairs`` [4, J, F]: loss of a training by a function, its bound, slowdown of the function, its bound; ``between`` [2, F, F]: slowdown
-    of a function by another, its bound; ``weights`` [3, K_MAX + 1, M, M]: gamma, alpha, beta; ``kinds`` [2, K]: column of the table, -1
-    where it has none, and model; ``declared`` [>= K]; ``shares``: weights of the impact (training, the batch, the others).
+    ``pairs`` [4, J, F]: loss of a training by a function, its bound, slowdown of the function, its bound; ``between``
+    [2, F, F]: slowdown of a function by another, its bound; ``weights`` [3, K_MAX + 1, M, M]: gamma, alpha, beta;
+    ``kinds`` [2, K]: column of the table, -1 where it has none, and model; ``declared`` [>= K]; ``shares``: weights of
+    the impact (training, the batch, the others).
     """
     used = int(rows[USED, row])
     has = 1.0 if rows[JOBS, row] > 0 else 0.0
     training, victim = int(rows[TABLED, row]), int(rows[VICTIM, row])
     known = has > 0.0 and training >= 0
-    # With one more there are used + 1; two functions without a training are the pair that was measured (weights stay one).
+    # With one more there are used + 1; two functions without a training are the pair that was measured (weights stay
+    # one).
     k = min(max(int(used + has), 1), K_MAX)
     k_now = min(max(int(used - 1 + has), 1), K_MAX)
     # Room is taken twice, not for each of them: that is a good part of what this costs.
@@ -189,7 +261,9 @@ def _recount(
                 current += weights[0, k_now, victim, models[s]] * pairs[0, training, indices[s]]
             else:
                 current += has * told[s]
-        running[row, s, LOST] = _lost(weights, pairs, between, models, victim, training, known, has, k_now, indices, told, s, used)
+        running[row, s, LOST] = _lost(
+            weights, pairs, between, models, victim, training, known, has, k_now, indices, told, s, used
+        )
         then[s] = _lost(weights, pairs, between, models, victim, training, known, has, k, indices, told, s, used)
     rows[NOW_TRAINING, row] = current
     gate(rows, row)
@@ -239,19 +313,40 @@ def _recount(
 
 @compiled
 def refresh(
-    now: float, row: int, rows: Floats, effects: Floats, running: Floats, pairs: Floats, between: Floats, weights: Floats, kinds: Ints,
-    declared: Floats, shares: Floats,
-) -> None:  # fmt: skip
+    now: float,
+    row: int,
+    rows: Floats,
+    effects: Floats,
+    running: Floats,
+    pairs: Floats,
+    between: Floats,
+    weights: Floats,
+    kinds: Ints,
+    declared: Floats,
+    shares: Floats,
+) -> None:
     """Count the effects of one more batch of each kind on ``row`` as it is now."""
     _recount(now, row, 0, rows, effects, running, pairs, between, weights, kinds, declared, shares)
 
 
 @compiled
 def refresh_all(
-    which: Ints, first: int, rows: Floats, effects: Floats, running: Floats, pairs: Floats, between: Floats, weights: Floats, kinds: Ints,
-    declared: Floats, shares: Floats,
-) -> None:  # fmt: skip
-    """:func:`refresh` of the rows ``which`` of one place, from kind ``first`` on; what runs there has not gone on meanwhile."""
+    which: Ints,
+    first: int,
+    rows: Floats,
+    effects: Floats,
+    running: Floats,
+    pairs: Floats,
+    between: Floats,
+    weights: Floats,
+    kinds: Ints,
+    declared: Floats,
+    shares: Floats,
+) -> None:
+    """
+    :func:`refresh` of the rows ``which`` of one place, from kind ``first`` on; what runs there has not gone on
+    meanwhile.
+    """
     for row in which:
         _recount(0.0, row, first, rows, effects, running, pairs, between, weights, kinds, declared, shares)
 
@@ -269,7 +364,10 @@ def slots(rows: Floats, n: int) -> tuple[float, float]:
 
 @compiled
 def tell(cells: Floats, column: int, row: int, most: int) -> None:
-    """Count a cell's state afresh: OPEN = an instance is idle, COLD or HOST = one could be loaded, of which ``most`` may be there."""
+    """
+    Count a cell's state afresh: OPEN = an instance is idle, COLD or HOST = one could be loaded, of which ``most`` may
+    be there.
+    """
     cell = cells[column]
     outstanding, resident = cell[OUTSTANDING, row], cell[RESIDENT, row]
     if cell[QUARANTINED, row] != 0.0:
@@ -296,10 +394,28 @@ def _coming(cells: Floats, column: int, row: int) -> float:
 
 @compiled
 def begin(
-    now: float, row: int, column: int, kind: int, run_s: float, since: float, deadline: float, ends: float, memory: float, sm: float,
-    most: int, rows: Floats, cells: Floats, effects: Floats, running: Floats, pairs: Floats, between: Floats, weights: Floats, kinds: Ints,
-    declared: Floats, shares: Floats,
-) -> None:  # fmt: skip
+    now: float,
+    row: int,
+    column: int,
+    kind: int,
+    run_s: float,
+    since: float,
+    deadline: float,
+    ends: float,
+    memory: float,
+    sm: float,
+    most: int,
+    rows: Floats,
+    cells: Floats,
+    effects: Floats,
+    running: Floats,
+    pairs: Floats,
+    between: Floats,
+    weights: Floats,
+    kinds: Ints,
+    declared: Floats,
+    shares: Floats,
+) -> None:
     """Give a batch the next slot of a row: what it will hold is reserved from now on; then :func:`refresh`."""
     used, before = int(rows[USED, row]), _coming(cells, column, row)
     running[row, used, KIND], running[row, used, REMAINING], running[row, used, SINCE] = kind, run_s, since
@@ -316,9 +432,23 @@ def begin(
 
 @compiled
 def end(
-    now: float, row: int, position: int, memory: float, sm: float, most: int, rows: Floats, cells: Floats, effects: Floats,
-    running: Floats, pairs: Floats, between: Floats, weights: Floats, kinds: Ints, declared: Floats, shares: Floats,
-) -> None:  # fmt: skip
+    now: float,
+    row: int,
+    position: int,
+    memory: float,
+    sm: float,
+    most: int,
+    rows: Floats,
+    cells: Floats,
+    effects: Floats,
+    running: Floats,
+    pairs: Floats,
+    between: Floats,
+    weights: Floats,
+    kinds: Ints,
+    declared: Floats,
+    shares: Floats,
+) -> None:
     """Take the slot in ``position`` back, where the last one moves; then :func:`refresh`."""
     last, column = int(rows[USED, row]) - 1, int(running[row, position, COLUMN])
     before = _coming(cells, column, row)
@@ -331,7 +461,9 @@ def end(
     cells[column, OUTSTANDING, row] -= 1.0
     cells[column, FREE_AT, row] = free_at
     # What is counted up and down ends at nothing, whatever was rounded.
-    rows[RESERVED, row] = max(0.0, rows[RESERVED, row] + memory * (_coming(cells, column, row) - before)) if last else 0.0
+    rows[RESERVED, row] = (
+        max(0.0, rows[RESERVED, row] + memory * (_coming(cells, column, row) - before)) if last else 0.0
+    )
     rows[SM, row] = max(rows[SM_TRAINING, row], rows[SM, row] - sm) if last else rows[SM_TRAINING, row]
     tell(cells, column, row, most)
     _recount(now, row, 0, rows, effects, running, pairs, between, weights, kinds, declared, shares)
@@ -340,8 +472,8 @@ def end(
 @compiled
 def charge(rows: Floats, row: int, effects: Floats, kind: int, seconds: float) -> float:
     """
-    Training time in seconds that a batch of ``seconds`` alone costs there: its duration times the share that it takes, as corrected. By the
-    factor it may come to more than its duration: what a run brings with it is work too.
+    Training time in seconds that a batch of ``seconds`` alone costs there: its duration times the share that it takes,
+    as corrected. By the factor it may come to more than its duration: what a run brings with it is work too.
     """
     more = max(0.0, effects[kind, TRAINING, row] - rows[NOW_TRAINING, row])
     cost: float = seconds * (1.0 + effects[kind, OWN, row]) * more / (1.0 + more) * rows[FACTOR, row]
@@ -365,8 +497,9 @@ def spend(rows: Floats, row: int, seconds: float, now: float, cap_s: float) -> N
 @compiled
 def _asked(cost: float, seconds: float, stretch: float, cap: float) -> float:
     """
-    What an account must hold before a batch of ``cost`` and ``seconds`` may go. No run can be stopped, so the longest that was seen
-    (``stretch``, seconds) may leave a debt of a whole account. What costs more than one can hold may go when it is full.
+    What an account must hold before a batch of ``cost`` and ``seconds`` may go. No run can be stopped, so the longest
+    that was seen (``stretch``, seconds) may leave a debt of a whole account. What costs more than one can hold may go
+    when it is full.
     """
     longest = cost * stretch / seconds - cap if stretch > seconds > 0.0 else 0.0
     asked: float = min(max(cost, longest, 0.0), cap)
@@ -375,20 +508,39 @@ def _asked(cost: float, seconds: float, stretch: float, cap: float) -> float:
 
 @compiled
 def saved(
-    rows: Floats, cells: Floats, effects: Floats, code: Codes, knobs: Row, n: int, column: int, kind: int, now: float, run_s: float,
-    load_s: float, host_s: float, stretch: float, may_load: bool,
-) -> tuple[int, float, float, float]:  # fmt: skip
+    rows: Floats,
+    cells: Floats,
+    effects: Floats,
+    code: Codes,
+    knobs: Row,
+    n: int,
+    column: int,
+    kind: int,
+    now: float,
+    run_s: float,
+    load_s: float,
+    host_s: float,
+    stretch: float,
+    may_load: bool,
+) -> tuple[int, float, float, float]:
     """
-    Of the rows where an account stands in the way of a batch: the one where it would end first if it started as soon as the account can
-    pay for it (-1 = none); until it starts and until it ends, seconds, and what the account must hold by then.
+    Of the rows where an account stands in the way of a batch: the one where it would end first if it started as soon as
+    the account can pay for it (-1 = none); until it starts and until it ends, seconds, and what the account must hold
+    by then.
 
-    ``code`` as :func:`weigh` has left it for all ``n`` rows, with the same arguments; ``may_load``: also where it must be loaded first.
+    ``code`` as :func:`weigh` has left it for all ``n`` rows, with the same arguments; ``may_load``: also where it must
+    be loaded first.
     """
     best, starts_s, ends_s, price = -1, np.inf, np.inf, 0.0
     slowed = effects[kind, OWN_UPPER] if knobs[A_UPPER] > 0.0 else effects[kind, OWN]
     for row in range(n):
         state = cells[column, STATE, row]
-        if code[row] != OVER_BUDGET or rows[GATE, row] != OPEN or rows[EARNS, row] <= 0.0 or (state < 0.0 and not may_load):
+        if (
+            code[row] != OVER_BUDGET
+            or rows[GATE, row] != OPEN
+            or rows[EARNS, row] <= 0.0
+            or (state < 0.0 and not may_load)
+        ):
             continue
         if knobs[A_PROTECT] > 0.0 and effects[kind, HOLDS, row] == 0.0:
             continue
@@ -405,28 +557,56 @@ def saved(
 
 @compiled
 def weigh(
-    rows: Floats, cells: Floats, effects: Floats, code: Codes, finish: Row, looked: Ints, homes: Ints, knobs: Row, n: int, column: int,
-    kind: int, now: float, deadline: float, run_s: float, load_s: float, host_s: float, memory: float, share: float, stretch: float,
-    first: bool, start: int, stride: int, d: int,
-) -> tuple[int, int, float, int, int]:  # fmt: skip
+    rows: Floats,
+    cells: Floats,
+    effects: Floats,
+    code: Codes,
+    finish: Row,
+    looked: Ints,
+    homes: Ints,
+    knobs: Row,
+    n: int,
+    column: int,
+    kind: int,
+    now: float,
+    deadline: float,
+    run_s: float,
+    load_s: float,
+    host_s: float,
+    memory: float,
+    share: float,
+    stretch: float,
+    first: bool,
+    start: int,
+    stride: int,
+    d: int,
+) -> tuple[int, int, float, int, int]:
     """
     Weigh rows for one batch. Fills ``code`` (why not, or OPEN) and ``finish`` (when it would end) of those it looks at.
 
-    ``run_s``, ``load_s``, ``memory``, ``share``: what the batch is expected to take, in seconds alone, MiB and a share of the SMs;
-    ``host_s``: the load where it comes out of host memory; ``stretch``: the longest that its revision was seen to run, seconds.
+    ``run_s``, ``load_s``, ``memory``, ``share``: what the batch is expected to take, in seconds alone, MiB and a share
+    of the SMs; ``host_s``: the load where it comes out of host memory; ``stretch``: the longest that its revision was
+    seen to run, seconds.
 
-    All ``n`` rows; or, where ``first``, at most ``d`` until one is acceptable: ``homes``, then ``start``, ``start + stride``, ... modulo
-    ``n``, named in ``looked``. ``stride`` is raised until it has no common factor with ``n``: no row comes twice then, and each is as
-    likely as any other.
+    All ``n`` rows; or, where ``first``, at most ``d`` until one is acceptable: ``homes``, then ``start``, ``start +
+    stride``, ... modulo ``n``, named in ``looked``. ``stride`` is raised until it has no common factor with ``n``: no
+    row comes twice then, and each is as likely as any other.
 
-    Returns the best warm row and the best cold one (-1 = none), the earliest end among rows that are refused for the deadline alone, the
-    row of least impact among those, and how many were looked at. Best: least impact (or least utilised), then more free memory, then the
-    lower row; of cold ones first of all where one comes out of host memory.
+    Returns the best warm row and the best cold one (-1 = none), the earliest end among rows that are refused for the
+    deadline alone, the row of least impact among those, and how many were looked at. Best: least impact (or least
+    utilised), then more free memory, then the lower row; of cold ones first of all where one comes out of host memory.
     """
     # Each fact by itself: a view costs nothing within the loop, where a call with so many arrays would.
     gates, free, reserved, jobs = rows[GATE], rows[MEMORY_FREE], rows[RESERVED], rows[JOBS]
     sm = rows[SM_TRAINING] if knobs[A_SM_RULE] == SM_TRAINING_ONLY else rows[SM]
-    budget, held, earns, at, factor, before = rows[BUDGET], rows[BALANCE], rows[EARNS], rows[AT], rows[FACTOR], rows[NOW_TRAINING]
+    budget, held, earns, at, factor, before = (
+        rows[BUDGET],
+        rows[BALANCE],
+        rows[EARNS],
+        rows[AT],
+        rows[FACTOR],
+        rows[NOW_TRAINING],
+    )
     states, effect = cells[column, STATE], effects[kind]
     own, training, holds, impact = effect[OWN], effect[TRAINING], effect[HOLDS], effect[IMPACT]
     slowed = effect[OWN_UPPER] if knobs[A_UPPER] > 0.0 else own
@@ -474,7 +654,9 @@ def weigh(
             elif budgeted == BUDGET_ACCOUNT:
                 more = max(0.0, training[row] - before[row])
                 cost, cap = run_s * (1.0 + own[row]) * more / (1.0 + more) * factor[row], earns[row] * cap_s
-                if min(held[row] + earns[row] * max(0.0, now - at[row]), cap) < _asked(cost, run_s * (1.0 + own[row]), stretch, cap):
+                if min(held[row] + earns[row] * max(0.0, now - at[row]), cap) < _asked(
+                    cost, run_s * (1.0 + own[row]), stretch, cap
+                ):
                     why = OVER_BUDGET
         if why == OPEN and protect and holds[row] == 0.0:
             why = BREAKS_OTHERS
@@ -505,12 +687,24 @@ CANDIDATE_FIELDS: Final = 9
 
 @compiled
 def rank(
-    cells: Floats, effects: Floats, column: int, kind: int, code: Codes, finish: Row, looked: Ints, seen: int, first: bool, chosen: int,
-    best: Ints, out: Floats, counts: Ints,
-) -> int:  # fmt: skip
+    cells: Floats,
+    effects: Floats,
+    column: int,
+    kind: int,
+    code: Codes,
+    finish: Row,
+    looked: Ints,
+    seen: int,
+    first: bool,
+    chosen: int,
+    best: Ints,
+    out: Floats,
+    counts: Ints,
+) -> int:
     """
-    The best of the rows that were looked at, ``chosen`` (-1 = none) before the others, acceptable ones before refused ones, warm ones
-    before cold ones, then by impact: their numbers into ``best`` [C] and ``out`` [C, CANDIDATE_FIELDS]; ``counts`` by code. How many.
+    The best of the rows that were looked at, ``chosen`` (-1 = none) before the others, acceptable ones before refused
+    ones, warm ones before cold ones, then by impact: their numbers into ``best`` [C] and ``out`` [C, CANDIDATE_FIELDS];
+    ``counts`` by code. How many.
     """
     counts[:] = 0
     limit, kept = len(best), 0
@@ -521,7 +715,11 @@ def rank(
         why = code[row]
         counts[why] += 1
         # Impacts are degradations, far below these steps.
-        key = -np.inf if row == chosen else impact[row] + (1e6 if states[row] < 0.0 else 0.0) + (1e9 if why != OPEN else 0.0)
+        key = (
+            -np.inf
+            if row == chosen
+            else impact[row] + (1e6 if states[row] < 0.0 else 0.0) + (1e9 if why != OPEN else 0.0)
+        )
         if kept == limit and key >= keys[limit - 1]:
             continue
         position = kept if kept < limit else limit - 1

@@ -1,5 +1,6 @@
 """
-What can be set on a policy, and the named settings: SMore's own and the baselines that it is compared with (digest 2.14, section 3).
+What can be set on a policy, and the named settings: SMore's own and the baselines that it is compared with (digest
+2.14, section 3).
 
 All of them are one engine (``engine.py``) with other knobs, so that they differ in nothing but what is named here.
 """
@@ -17,8 +18,8 @@ class UnknownPolicy(ValueError):
 
 class Order(StrEnum):
     """
-    Who is tried first in a round: the highest P (Eq. 5); whose function has had the least of the run time, weighted by P; the earliest
-    deadline; or who has come first.
+    Who is tried first in a round: the highest P (Eq. 5); whose function has had the least of the run time, weighted by
+    P; the earliest deadline; or who has come first.
     """
 
     PRIORITY = "priority"
@@ -36,7 +37,9 @@ class Choice(StrEnum):
 
 
 class SmRule(StrEnum):
-    """What the SM check counts: nothing, all that is in use (A26), or the training alone (EDF-util as the paper says it)."""
+    """
+    What the SM check counts: nothing, all that is in use (A26), or the training alone (EDF-util as the paper says it).
+    """
 
     NONE = "none"
     TOTAL = "total"
@@ -45,9 +48,11 @@ class SmRule(StrEnum):
 
 class BudgetRule(StrEnum):
     """
-    What a training's budget bounds: nothing; its predicted degradation at every moment (A28.1); or what it loses over time.
+    What a training's budget bounds: nothing; its predicted degradation at every moment (A28.1); or what it loses over
+    time.
 
-    Of the last, an account: it earns ``budget / (1 + budget)`` seconds a second, every placed batch spends what it is predicted to cost.
+    Of the last, an account: it earns ``budget / (1 + budget)`` seconds a second, every placed batch spends what it is
+    predicted to cost.
     """
 
     NONE = "none"
@@ -149,23 +154,43 @@ class Knobs:
 
 _SMORE: Final = Knobs()
 _PLAIN: Final = replace(
-    _SMORE, sm_rule=SmRule.NONE, budget_rule=BudgetRule.NONE, accept=False, protect_inflight=False, fast=False,
-)  # fmt: skip
+    _SMORE,
+    sm_rule=SmRule.NONE,
+    budget_rule=BudgetRule.NONE,
+    accept=False,
+    protect_inflight=False,
+    fast=False,
+)
 
-#: Baselines whose invocations are all executed, as the paper says of Random, wait so long past their deadlines where nothing takes them.
-#: Less than a simulated run goes on after its last deadline, so that everything ends.
+#: Baselines whose invocations are all executed, as the paper says of Random, wait so long past their deadlines where
+#: nothing takes them. Less than a simulated run goes on after its last deadline, so that everything ends.
 EXECUTED_S: Final = 50.0
 #: Budgets in per cent for which the product has a name: the points of the curve of deadlines met against training lost.
 BUDGETS: Final = (2, 5, 10, 20)
 
 _PRODUCT: Final = replace(
-    _SMORE, name="smore-product", order=Order.SHARES, sm_rule=SmRule.NONE, budget_rule=BudgetRule.ACCOUNT, aim=0.8, account_s=2.0,
-    company=0.5, warm_first=True, guard=0.05, memory_reserve=0.0, fast_from=512,
-)  # fmt: skip
+    _SMORE,
+    name="smore-product",
+    order=Order.SHARES,
+    sm_rule=SmRule.NONE,
+    budget_rule=BudgetRule.ACCOUNT,
+    aim=0.8,
+    account_s=2.0,
+    company=0.5,
+    warm_first=True,
+    guard=0.05,
+    memory_reserve=0.0,
+    fast_from=512,
+)
 _RANDOM: Final = replace(_PLAIN, name="random", order=Order.ARRIVAL, choice=Choice.RANDOM)
 _EDF_UTIL: Final = replace(
-    _PLAIN, name="edf-util", order=Order.DEADLINE, choice=Choice.LEAST_UTILISED, sm_rule=SmRule.TRAINING, sm_cap=0.95,
-)  # fmt: skip
+    _PLAIN,
+    name="edf-util",
+    order=Order.DEADLINE,
+    choice=Choice.LEAST_UTILISED,
+    sm_rule=SmRule.TRAINING,
+    sm_cap=0.95,
+)
 _EDF_UTIL_SPREAD: Final = replace(_EDF_UTIL, name="edf-util-spread", choice=Choice.RANDOM)
 
 
@@ -193,7 +218,7 @@ PRESETS: Final[Mapping[str, Knobs]] = {
         replace(_PLAIN, name="fifo", order=Order.ARRIVAL),
         replace(_PLAIN, name="exclusive", order=Order.ARRIVAL, beside_training=False),
     )
-}  # fmt: skip
+}
 
 
 def preset(name: str, **changed: Any) -> Knobs:
@@ -203,7 +228,12 @@ def preset(name: str, **changed: Any) -> Knobs:
     return replace(PRESETS[name], **{knob: _value(knob, value) for knob, value in changed.items()})
 
 
-_WORDS: Final[Mapping[str, type[StrEnum]]] = {"order": Order, "choice": Choice, "sm_rule": SmRule, "budget_rule": BudgetRule}
+_WORDS: Final[Mapping[str, type[StrEnum]]] = {
+    "order": Order,
+    "choice": Choice,
+    "sm_rule": SmRule,
+    "budget_rule": BudgetRule,
+}
 
 
 def _value(knob: str, value: Any) -> Any:

@@ -1,4 +1,7 @@
-"""What waits: per function lanes of invocations that may share a batch, each by deadline, then arrival, then id (digest A18)."""
+"""
+What waits: per function lanes of invocations that may share a batch, each by deadline, then arrival, then id (digest
+A18).
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

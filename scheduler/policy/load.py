@@ -1,4 +1,6 @@
-"""How much comes, and whether that is much: then the first acceptable GPU instance of a sample is taken (digest A23)."""
+"""
+How much comes, and whether that is much: then the first acceptable GPU instance of a sample is taken (digest A23).
+"""
 
 from dataclasses import dataclass, field
 from math import log
@@ -38,8 +40,8 @@ class LoadSwitch:
     """
     With hysteresis. Offered load = seconds of work that arrive per second, over the slots there are.
 
-    High from ``high`` on, or when as many wait as there are GPU instances; low again once it is at most ``low``, and fewer than half as
-    many wait, for ``hold_s``.
+    High from ``high`` on, or when as many wait as there are GPU instances; low again once it is at most ``low``, and
+    fewer than half as many wait, for ``hold_s``.
     """
 
     high: float

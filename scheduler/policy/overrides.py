@@ -1,7 +1,8 @@
 """
 What people have set by hand and for a time: boosts, pins, and how much memory a project may keep warm.
 
-Part of the pure rule: it is told by events, and time is what ``decide`` is given, so that a replay of the same events ends the same.
+Part of the pure rule: it is told by events, and time is what ``decide`` is given, so that a replay of the same events
+ends the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +23,8 @@ ROOM_S: Final = 1.0
 
 class Steering:
     """
-    By shares a boost multiplies a function's weight; by P it leaves the starvation bound as it is: P is changed before it is normalised,
-    and normalised priorities differ by at most one.
+    By shares a boost multiplies a function's weight; by P it leaves the starvation bound as it is: P is changed before
+    it is normalised, and normalised priorities differ by at most one.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -46,14 +47,19 @@ class Steering:
         self._limits = mib
 
     def refresh(self, now: float) -> None:
-        """End what is over, and hold what is new (a GPU instance, a revision) against the pins. Nearly free where nothing has changed."""
+        """
+        End what is over, and hold what is new (a GPU instance, a revision) against the pins. Nearly free where nothing
+        has changed.
+        """
         cluster = self._cluster
         there = (len(cluster), len(cluster.demands))
         if there == self._applied and now < self._due:
             return
         left = [_left(steer, now) for steer in self._steers.values()]
         self._steers = {steer.function: steer for steer in left if steer.boost != 1.0 or steer.gpus}
-        self._due = min((end for steer in self._steers.values() for end in (steer.boost_until, steer.pin_until)), default=inf)
+        self._due = min(
+            (end for steer in self._steers.values() for end in (steer.boost_until, steer.pin_until)), default=inf
+        )
         self._applied = there
         for demand in cluster.demands:
             pinned = self._steers.get(demand.function)
@@ -64,7 +70,7 @@ class Steering:
         steer = self._steers.get(function)
         return steer.boost if steer is not None else 1.0
 
-    # ---- memory that a project may keep warm ---------------------------------------------------------------------------------------------
+    # ---- memory that a project may keep warm -------------------------------------------------------------------------
 
     def fits(self, demand: Demand) -> bool:
         """Whether one instance could ever be loaded."""
@@ -77,7 +83,8 @@ class Steering:
 
     def room(self, now: float, demand: Demand) -> list[Offload]:
         """
-        Let idle instances of the project go, so that this revision can be loaded: one at a time, the lowest column and row first.
+        Let idle instances of the project go, so that this revision can be loaded: one at a time, the lowest column and
+        row first.
 
         Its own go only from where it may not run.
         """
@@ -108,9 +115,12 @@ def _left(steer: Steer, now: float) -> Steer:
     """The same without what is over."""
     boosted, pinned = now < steer.boost_until, now < steer.pin_until
     return Steer(
-        function=steer.function, boost=steer.boost if boosted else 1.0, boost_until=steer.boost_until if boosted else inf,
-        gpus=steer.gpus if pinned else frozenset(), pin_until=steer.pin_until if pinned else inf,
-    )  # fmt: skip
+        function=steer.function,
+        boost=steer.boost if boosted else 1.0,
+        boost_until=steer.boost_until if boosted else inf,
+        gpus=steer.gpus if pinned else frozenset(),
+        pin_until=steer.pin_until if pinned else inf,
+    )
 
 
 def _project(demand: Demand) -> str:

@@ -17,7 +17,8 @@ from scheduler.policy.prewarm.kernel import COLDS, IDLE_S, LOADING_S, PRICED
 from scheduler.simulation.instances import Setup, Workload, score
 
 Bools = NDArray[np.bool_]
-#: (trace, rule, seed, first minute that is scored, functions) → tally [F, FIELDS]: ``instances.score``, or one that keeps what it made.
+#: (trace, rule, seed, first minute that is scored, functions) → tally [F, FIELDS]: ``instances.score``, or one that
+#: keeps what it made.
 Replay = Callable[[Workload, Setup, int, int, Bools | None], Floats]
 
 #: Of the priced rule where nobody says otherwise: see ``scheduler/policy/prewarm/priced.py``.
@@ -51,13 +52,19 @@ def plain(work: Workload, setup: Setup, seed: int, from_minute: int, only: Bools
 
 
 class Backtest:
-    """``begin``: the first minute of ``work`` that is judged; what lies before is lived through. Arrivals are those of seed 0."""
+    """
+    ``begin``: the first minute of ``work`` that is judged; what lies before is lived through. Arrivals are those of
+    seed 0.
+    """
 
     def __init__(self, work: Workload, begin: int, price_gb_s: float, replay: Replay = plain) -> None:
         self._work, self._begin, self._price_gb_s, self._replay = work, begin, price_gb_s, replay
 
     def __call__(self, ahead: tuple[Floats, Floats] | None, only: Bools) -> Floats:
-        """[F] GB-seconds; of forecasts [F, T'] the minutes of ``work`` count. Functions that are not in ``only`` cost nothing."""
+        """
+        [F] GB-seconds; of forecasts [F, T'] the minutes of ``work`` count. Functions that are not in ``only`` cost
+        nothing.
+        """
         minutes = self._work.counts.shape[1]
         cut = None if ahead is None else (ahead[0][:, :minutes], ahead[1][:, :minutes])
         setup = priced("backtest", self._work, self._price_gb_s, cut)

@@ -1,9 +1,11 @@
 """
-The ground truth of a place that was measured: demands from solo rows, the parameters of ``truth.Law`` and the bandwidths fitted.
+The ground truth of a place that was measured: demands from solo rows, the parameters of ``truth.Law`` and the
+bandwidths fitted.
 
-What is compared is the mean time of every member of every co-location (Eq. 1), in log space as Eq. 2 does. Half of the sets of members,
-drawn at random, is fitted by Levenberg and Marquardt's method with a weak prior that keeps what no row tells about near the digest's value;
-the other half is held out, and its error stands in the result. Repeats of one set are on one side.
+What is compared is the mean time of every member of every co-location (Eq. 1), in log space as Eq. 2 does. Half of the
+sets of members, drawn at random, is fitted by Levenberg and Marquardt's method with a weak prior that keeps what no row
+tells about near the digest's value; the other half is held out, and its error stands in the result. Repeats of one set
+are on one side.
 """
 
 import json
@@ -28,7 +30,8 @@ FITTED: Final = (
     *(("training", name) for name in ("memory", "exponent", "crowd", "by_function")),
     *(("function", name) for name in ("memory", "exponent", "crowd", "by_training", "by_function", "short")),
 )
-#: Where the prior is centred, and how far a parameter may leave it (a deviation in log space) for the price of one residual of 0.1.
+#: Where the prior is centred, and how far a parameter may leave it (a deviation in log space) for the price of one
+#: residual of 0.1.
 PRIOR: Final = {"memory": 0.20, "exponent": 1.3, "crowd": 0.03, "by_function": 0.5, "by_training": 1.0, "short": 0.3}
 LOOSE: Final = 2.0
 RESIDUAL: Final = 0.1
@@ -37,7 +40,10 @@ ROUNDS: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """``errors``: RMSLE and MAE of both halves, all and by kind; ``*_constant``: of the fitted half's mean; ``noise``: of repeats."""
+    """
+    ``errors``: RMSLE and MAE of both halves, all and by kind; ``*_constant``: of the fitted half's mean; ``noise``: of
+    repeats.
+    """
 
     truth: Truth
     errors: Mapping[str, float]
@@ -49,8 +55,8 @@ class Fit:
 
 def fit(path: Path, *, name: str, seed: int = 0) -> Fit:
     """
-    From the rows of a file, under a name. Raises BadRow for a file of several places or with too few co-locations, OSError where there is
-    none.
+    From the rows of a file, under a name. Raises BadRow for a file of several places or with too few co-locations,
+    OSError where there is none.
     """
     found = profiles(read(path))
     if len(found) != 1:
@@ -79,7 +85,9 @@ def fit(path: Path, *, name: str, seed: int = 0) -> Fit:
     noise = _noise(usable)
     if noise is not None:
         errors["noise"] = noise
-    return Fit(truth=truth, errors=errors, pairs=len(inside), held=len(outside), rows=path.name, place=profile.place.key)
+    return Fit(
+        truth=truth, errors=errors, pairs=len(inside), held=len(outside), rows=path.name, place=profile.place.key
+    )
 
 
 def document(found: Fit, *, command: str) -> str:
@@ -102,7 +110,11 @@ def _lines(value: object, depth: int = 0) -> str:
         return json.dumps(value)
     pad = " " * (depth + 1)
     return (
-        "{\n" + ",\n".join(f"{pad}{json.dumps(name)}: {_lines(one, depth + 1)}" for name, one in value.items()) + "\n" + " " * depth + "}"
+        "{\n"
+        + ",\n".join(f"{pad}{json.dumps(name)}: {_lines(one, depth + 1)}" for name, one in value.items())
+        + "\n"
+        + " " * depth
+        + "}"
     )
 
 
@@ -189,7 +201,8 @@ def _maker(base: Truth) -> Callable[[Floats], Truth]:
                 for role, demands in base.demands.items()
             },
             measured={
-                name: replace(use, b=bandwidth(name.split("/")[2], name.split("/")[0], use.b)) for name, use in base.measured.items()
+                name: replace(use, b=bandwidth(name.split("/")[2], name.split("/")[0], use.b))
+                for name, use in base.measured.items()
             },
         )
 
@@ -218,7 +231,8 @@ def _errors(truth: Truth, rows: Sequence[Colocation], constant: float) -> dict[s
     predicted, observed = _predicted(truth, rows), _observed(rows)
     kinds = np.array(
         [
-            ("several." if row.kind == "several" else "pair." if row.kind == "pair" else "functions.") + member.workload.role
+            ("several." if row.kind == "several" else "pair." if row.kind == "pair" else "functions.")
+            + member.workload.role
             for row in rows
             for member in row.members
         ]
@@ -251,7 +265,10 @@ def _noise(rows: Sequence[Colocation]) -> float | None:
 
 
 def least_squares(residuals: Callable[[Floats], Floats], start: Floats) -> Floats:
-    """Levenberg and Marquardt (Nocedal and Wright 2006, ch. 10) with differences for derivatives; a local minimum near ``start``."""
+    """
+    Levenberg and Marquardt (Nocedal and Wright 2006, ch. 10) with differences for derivatives; a local minimum near
+    ``start``.
+    """
     x, damping = start.copy(), 1e-2
     now = residuals(x)
     for _ in range(ROUNDS):

@@ -1,9 +1,10 @@
 """
 A world made of what a platform served: its functions, GPU instances and jobs as they were measured.
 
-Run times and cold starts are those that were measured, each invocation's own where it ran warm to its end, with the degradation that was
-expected of it taken out. What co-location costs is what the published table says, by Eq. 3 and 4, and what was declared where no table
-knows it: the only thing there is to say about runs that did not happen. So a replay tests decisions, not the table.
+Run times and cold starts are those that were measured, each invocation's own where it ran warm to its end, with the
+degradation that was expected of it taken out. What co-location costs is what the published table says, by Eq. 3 and 4,
+and what was declared where no table knows it: the only thing there is to say about runs that did not happen. So a
+replay tests decisions, not the table.
 """
 
 import math
@@ -75,9 +76,9 @@ class Served(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastGpu:
     """
-    A GPU instance as it was. ``memory_mib`` is what its job leaves; ``utilisation`` is the job's own, 0..1. ``workload`` names its job's
-    profile ('' = not said); ``iteration_s`` is the mean of its iterations alone (None: no job was there), ``mean_s`` of all of them.
-    ``seen_s``: for how long its utilisation was sampled.
+    A GPU instance as it was. ``memory_mib`` is what its job leaves; ``utilisation`` is the job's own, 0..1.
+    ``workload`` names its job's profile ('' = not said); ``iteration_s`` is the mean of its iterations alone (None: no
+    job was there), ``mean_s`` of all of them. ``seen_s``: for how long its utilisation was sampled.
     """
 
     name: str
@@ -97,7 +98,10 @@ class PastGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What is known of a span. ``specs``: the catalog's word by (function, revision); ``table``: None = nothing was published."""
+    """
+    What is known of a span. ``specs``: the catalog's word by (function, revision); ``table``: None = nothing was
+    published.
+    """
 
     served: Sequence[Served]
     gpus: Sequence[PastGpu]
@@ -110,9 +114,9 @@ class PastWorld(World):
     """
     A :class:`World` without the simulator's ground truth. A function's name is ``<project>/<name>@<revision>``.
 
-    ``seconds``: name → rows → seconds alone; ``loads``: name → seconds of a cold start; ``ratios`` [n]: each invocation's run time over the
-    one of its size, NaN where it is not known; ``places``: by name of the GPU instance; ``share``: of a GPU instance that a batch used
-    while it ran, NaN where nothing was seen.
+    ``seconds``: name → rows → seconds alone; ``loads``: name → seconds of a cold start; ``ratios`` [n]: each
+    invocation's run time over the one of its size, NaN where it is not known; ``places``: by name of the GPU instance;
+    ``share``: of a GPU instance that a batch used while it ran, NaN where nothing was seen.
     """
 
     specs: Mapping[str, FunctionSpec]
@@ -148,11 +152,16 @@ class PastWorld(World):
 
     def use(self, function: Function, rows: int) -> Use:
         profile = self.specs[function.name].profile
-        u = min(1.0, max(LEAST_U, self.share if self.share == self.share else profile.utilisation or profile.usage_gain))
+        u = min(
+            1.0, max(LEAST_U, self.share if self.share == self.share else profile.utilisation or profile.usage_gain)
+        )
         return Use(u=u, b=0.0, seconds=self._alone(function.name, rows))
 
     def _alone(self, name: str, rows: int) -> float:
-        """As measured at this size; elsewhere as declared, times what the nearest measured size took over what was declared of it."""
+        """
+        As measured at this size; elsewhere as declared, times what the nearest measured size took over what was
+        declared of it.
+        """
         measured, profile = self.seconds[name], self.specs[name].profile
         if rows in measured:
             return measured[rows]
@@ -187,7 +196,10 @@ class PastWorld(World):
 
 
 class _Told(Contention):
-    """What runs together costs as the table of its place says; see ``scheduler.policy.kernel.refresh``, which counts alike."""
+    """
+    What runs together costs as the table of its place says; see ``scheduler.policy.kernel.refresh``, which counts
+    alike.
+    """
 
     def __init__(self, world: PastWorld, place: PastGpu) -> None:
         Contention.__init__(self, world.truth, 7, None)
@@ -208,7 +220,9 @@ class _Told(Contention):
             function = self._functions[model]
             profile = self._world.spec(function).profile
             self._uses.append(self._world.use(function, rows))
-            self._columns.append(self._table.index(profile.model, rows) if self._table is not None and profile.model else -1)
+            self._columns.append(
+                self._table.index(profile.model, rows) if self._table is not None and profile.model else -1
+            )
             self._declared.append(profile.degradation)
         return found
 
@@ -234,7 +248,11 @@ class _Told(Contention):
                 slow += has * said
             for other in others:
                 column = self._columns[other]
-                slow += float(table.beta[k, model, table.function_model[column]] * table.functions[own, column]) if column >= 0 else said
+                slow += (
+                    float(table.beta[k, model, table.function_model[column]] * table.functions[own, column])
+                    if column >= 0
+                    else said
+                )
             slowed.append(slow)
         return 1.0 + lost, slowed
 
@@ -280,7 +298,7 @@ def world(past: Past, *, more: int = 0) -> PastWorld:
         name = f"{like.name}+{number + 1}"
         places[name] = PastGpu(
             name=name, device=like.device, sharing_mode=like.sharing_mode, memory_mib=like.memory_mib, slots=like.slots
-        )  # fmt: skip
+        )
     names = list(dict.fromkeys(map(name_of, past.served)))
     specs = {f"{function}@{revision}": spec for (function, revision), spec in past.specs.items()}
     unknown = next((name for name in names if name not in specs), None)
@@ -304,12 +322,21 @@ def world(past: Past, *, more: int = 0) -> PastWorld:
         ),
         functions=tuple(
             Function(
-                name=name, model=name, max_batch=specs[name].max_batch, max_warm=min(62, specs[name].max_warm),
-                keep_alive_s=specs[name].keep_alive_s, max_attempts=specs[name].max_attempts,
+                name=name,
+                model=name,
+                max_batch=specs[name].max_batch,
+                max_warm=min(62, specs[name].max_warm),
+                keep_alive_s=specs[name].keep_alive_s,
+                max_attempts=specs[name].max_attempts,
             )
             for name in names
         ),
-        truth=replace(Truth(), name="history", device="as it was", noise=min(1.0, float(np.log(known).std())) if len(known) else 0.0),
+        truth=replace(
+            Truth(),
+            name="history",
+            device="as it was",
+            noise=min(1.0, float(np.log(known).std())) if len(known) else 0.0,
+        ),
         keep_warm=0,
         dispatch_s=min(1.0, max(0.0, median(waits))) if waits else 0.0,
         specs=specs,
@@ -319,11 +346,13 @@ def world(past: Past, *, more: int = 0) -> PastWorld:
         places=places,
         table=past.table,
         share=_share(past),
-    )  # fmt: skip
+    )
 
 
 def _alone(one: Served) -> float | None:
-    """Measured seconds without the degradation that was expected; None of one that was cold, or did not run to its end."""
+    """
+    Measured seconds without the degradation that was expected; None of one that was cold, or did not run to its end.
+    """
     return one.run_s / (1.0 + one.slowdown) if one.state is State.SUCCEEDED and one.run_s and not one.cold else None
 
 
@@ -356,7 +385,7 @@ def _ratio(one: Served, seconds: Mapping[str, Mapping[int, float]]) -> float:
     return ratio if RATIOS[0] <= ratio <= RATIOS[1] else math.nan
 
 
-# ---- what came out -----------------------------------------------------------------------------------------------------------------------
+# ---- what came out ---------------------------------------------------------------------------------------------------
 
 #: Rows of the table: name of the figure → words. Fractions, but for seconds.
 ROWS: Final = {
@@ -400,7 +429,9 @@ def would_have(result: Result) -> dict[str, float]:
     sent = result.attempts > 0
     done = result.status == SUCCEEDED
     took = (result.end_s - result.arrival_s)[done]
-    alive, slow, function, solo = (result.gpus[:, GPU_COLUMNS.index(name)] for name in ("alive_s", "slow_s", "function_s", "training_u"))
+    alive, slow, function, solo = (
+        result.gpus[:, GPU_COLUMNS.index(name)] for name in ("alive_s", "slow_s", "function_s", "training_u")
+    )
     losses = (slow / alive - 1.0)[(solo > 0) & (alive > 0)]
     return {
         "dsr": float((done & (result.end_s <= result.deadline_s)).sum()) / n,
@@ -411,6 +442,8 @@ def would_have(result: Result) -> dict[str, float]:
         "cold": float(result.cold.sum()) / int(sent.sum()) if sent.any() else math.nan,
         "p50_s": float(np.quantile(took, 0.5)) if len(took) else math.nan,
         "p99_s": float(np.quantile(took, 0.99)) if len(took) else math.nan,
-        "function_utilisation": float((function[alive > 0] / alive[alive > 0]).mean()) if (alive > 0).any() else math.nan,
+        "function_utilisation": float((function[alive > 0] / alive[alive > 0]).mean())
+        if (alive > 0).any()
+        else math.nan,
         "sfd": float(losses.mean()) if len(losses) else math.nan,
     }

@@ -1,14 +1,15 @@
 """
-The life of one function's instances under a prewarming rule, replayed from its arrivals, and what is scored from it (A44).
+The life of one function's instances under a prewarming rule, replayed from its arrivals, and what is scored from it
+(A44).
 
-Work is laid out in levels: level n is at work while n instances or more are. Instances are alike and the last one used is used again
-first, so that a level's pause between two pieces of work is an instance's own. In each pause the rule says when the level is held; an
-arrival that finds it loaded is warm, one that finds it loading waits (late), any other causes a load (cold). A cold request is served by
-the load that it caused, nothing queues behind work. The rules' own compiled code decides (``scheduler.policy.prewarm``); what a rule says
-once a minute (forecasts) comes as columns.
+Work is laid out in levels: level n is at work while n instances or more are. Instances are alike and the last one used
+is used again first, so that a level's pause between two pieces of work is an instance's own. In each pause the rule
+says when the level is held; an arrival that finds it loaded is warm, one that finds it loading waits (late), any other
+causes a load (cold). A cold request is served by the load that it caused, nothing queues behind work. The rules' own
+compiled code decides (``scheduler.policy.prewarm``); what a rule says once a minute (forecasts) comes as columns.
 
-Everything that is scored is read off rows (kind, level, from, until, asked): an instance of that level was in that state, for the request
-that came at ``asked`` (NaN: none). Times are seconds from the beginning of the trace.
+Everything that is scored is read off rows (kind, level, from, until, asked): an instance of that level was in that
+state, for the request that came at ``asked`` (NaN: none). Times are seconds from the beginning of the trace.
 """
 
 from dataclasses import dataclass, field
@@ -30,9 +31,10 @@ class Setup:
     """
     A rule as a replay needs it. Arrays are by function [F]; ``base``, ``close``, ``told`` [F, T] by minute, None: zero.
 
-    ``base``: instances held from the beginning of the minute; ``close``: requests after which they are let go (0: never), ``guard`` by A42;
-    ``told``: there is a forecast for it. ``keep_s``: of :data:`~scheduler.policy.prewarm.kernel.KEEP`. ``knobs``: of the histogram rule as
-    ``kernel.blended`` takes them, then range and spans in minutes; of the priced rule ``prior`` and ``tail``. ``price_s`` [F].
+    ``base``: instances held from the beginning of the minute; ``close``: requests after which they are let go (0:
+    never), ``guard`` by A42; ``told``: there is a forecast for it. ``keep_s``: of
+    :data:`~scheduler.policy.prewarm.kernel.KEEP`. ``knobs``: of the histogram rule as ``kernel.blended`` takes them,
+    then range and spans in minutes; of the priced rule ``prior`` and ``tail``. ``price_s`` [F].
     """
 
     name: str
@@ -49,12 +51,16 @@ class Setup:
     others: tuple["Setup", ...] = field(default=())
 
 
-#: The arrivals of a trace, by (seed, row): rules are compared on the same ones, and drawing them takes as long as a replay.
+#: The arrivals of a trace, by (seed, row): rules are compared on the same ones, and drawing them takes as long as a
+#: replay.
 Drawn = dict[tuple[int, int], Floats]
 
 
 def arrivals(counts: Ints, seed: int, row: int) -> Floats:
-    """``counts`` [T] a minute, uniform within their minute, in order. The same (seed, row) gives the same times under every rule."""
+    """
+    ``counts`` [T] a minute, uniform within their minute, in order. The same (seed, row) gives the same times under
+    every rule.
+    """
     random = np.random.default_rng([seed, row])
     minutes = np.repeat(np.arange(len(counts)), counts)
     return np.sort(60.0 * (minutes + random.random(len(minutes))), kind="stable")
@@ -63,7 +69,8 @@ def arrivals(counts: Ints, seed: int, row: int) -> Floats:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Workload:
     """
-    ``counts`` [F, T] a minute; ``run_s``, ``memory_gb`` [F]; ``names`` [F]; ``load_s`` of a cold start. ``name`` says where it is from.
+    ``counts`` [F, T] a minute; ``run_s``, ``memory_gb`` [F]; ``names`` [F]; ``load_s`` of a cold start. ``name`` says
+    where it is from.
     """
 
     name: str
@@ -84,13 +91,22 @@ class Workload:
     def cut(self, minutes: int) -> "Workload":
         """Its first ``minutes``."""
         return Workload(
-            name=self.name, names=self.names, counts=self.counts[:, :minutes], run_s=self.run_s, memory_gb=self.memory_gb,
+            name=self.name,
+            names=self.names,
+            counts=self.counts[:, :minutes],
+            run_s=self.run_s,
+            memory_gb=self.memory_gb,
             load_s=self.load_s,
-        )  # fmt: skip
+        )
 
 
-def score(work: Workload, setup: Setup, seed: int, from_minute: int, *, only: NDArray[np.bool_] | None = None) -> Floats:
-    """[F, FIELDS] of all functions (``only``: of those) from that minute to the end; what lies before is lived through, not scored."""
+def score(
+    work: Workload, setup: Setup, seed: int, from_minute: int, *, only: NDArray[np.bool_] | None = None
+) -> Floats:
+    """
+    [F, FIELDS] of all functions (``only``: of those) from that minute to the end; what lies before is lived through,
+    not scored.
+    """
     found = np.zeros((len(work.names), FIELDS))
     rows = np.zeros((BUFFER, COLUMNS))
     for function in range(len(work.names)):
@@ -135,7 +151,14 @@ def _run(work: Workload, setup: Setup, function: int, seed: int, from_minute: in
             setup.keep_s,
             price,
             np.array(setup.knobs, float),
-            hist, log, place, gaps, totals, plans, rows, tally,
+            hist,
+            log,
+            place,
+            gaps,
+            totals,
+            plans,
+            rows,
+            tally,
             60.0 * from_minute,
         )
-    )  # fmt: skip
+    )

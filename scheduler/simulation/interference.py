@@ -1,28 +1,30 @@
 """
 What co-location really costs in the simulator: the ground truth, which no policy sees.
 
-Its formula is not the predictor's (digest 12.3), else every experiment would be circular. With u the demand for multiprocessors and b that
-for memory bandwidth of each active workload, both 0..1, and n active workloads on a GPU instance::
+Its formula is not the predictor's (digest 12.3), else every experiment would be circular. With u the demand for
+multiprocessors and b that for memory bandwidth of each active workload, both 0..1, and n active workloads on a GPU
+instance::
 
     slow_i = (1 + memory b_i (sum of b over the others)) max(1, U_i)^exponent (1 + crowd (n - 1))
     U_i    = u_i + by_training u_training + by_function (sum of u over the other functions)
     slow_i of a function beside a training: + short min(1, short_s / exec_i) u_training   (time sharing only)
 
-``by_training`` and ``by_function`` are 1 in digest 12.3; they, and parameters of each role's own, are what measured rows need besides
-(functions at a lower priority lose more than they cost). Each run of a function takes its time alone times ``slow`` times a lognormal
-noise. A load occupies bandwidth and counts in ``b`` alone.
+``by_training`` and ``by_function`` are 1 in digest 12.3; they, and parameters of each role's own, are what measured
+rows need besides (functions at a lower priority lose more than they cost). Each run of a function takes its time alone
+times ``slow`` times a lognormal noise. A load occupies bandwidth and counts in ``b`` alone.
 
-A truth of turns (``turns``) is another law, for devices that give themselves to one workload at a time: u is then the part of its time that
-a workload alone holds the device, and who wants it while others hold it waits for as many turns. With q_j the part of its time in which a
-slowed workload holds the device or waits for it::
+A truth of turns (``turns``) is another law, for devices that give themselves to one workload at a time: u is then the
+part of its time that a workload alone holds the device, and who wants it while others hold it waits for as many turns.
+With q_j the part of its time in which a slowed workload holds the device or waits for it::
 
     slow_i = 1 + u_i (sum of q over the others)
     q_j    = 1 - (1 - u_j) / slow_j
 
-For two trainings alike it gives 1.85 at u = 0.9 and 1.71 at 0.8, Gavel's medians over pairs being 1.87 on a K80 and 1.70 on a P100.
+For two trainings alike it gives 1.85 at u = 0.9 and 1.71 at 0.8, Gavel's medians over pairs being 1.87 on a K80 and
+1.70 on a P100.
 
-The default demands are the digest's guesses, chosen in view of the paper's observations II and III: that those come out is a calibration,
-not evidence.
+The default demands are the digest's guesses, chosen in view of the paper's observations II and III: that those come out
+is a calibration, not evidence.
 """
 
 import json
@@ -42,22 +44,48 @@ ROLES: Final = ("training", "function")
 
 #: Digest 12.3: (u, b) at the reference batch.
 TRAINING_DEMANDS: Final = {
-    "vgg16": (0.55, 0.45), "mobilenet": (0.25, 0.20), "deepvit": (0.75, 0.40), "resnet50": (0.78, 0.50),
-    "bert": (0.80, 0.45), "roberta": (0.82, 0.45), "deepfm": (0.22, 0.30), "segnet": (0.60, 0.45),
-}  # fmt: skip
+    "vgg16": (0.55, 0.45),
+    "mobilenet": (0.25, 0.20),
+    "deepvit": (0.75, 0.40),
+    "resnet50": (0.78, 0.50),
+    "bert": (0.80, 0.45),
+    "roberta": (0.82, 0.45),
+    "deepfm": (0.22, 0.30),
+    "segnet": (0.60, 0.45),
+}
 FUNCTION_DEMANDS: Final = {
-    "vgg16": (0.35, 0.30), "mobilenet": (0.10, 0.08), "deepvit": (0.15, 0.10), "resnet50": (0.30, 0.20),
-    "bert": (0.70, 0.35), "roberta": (0.12, 0.10), "deepfm": (0.08, 0.10), "segnet": (0.38, 0.30),
-}  # fmt: skip
+    "vgg16": (0.35, 0.30),
+    "mobilenet": (0.10, 0.08),
+    "deepvit": (0.15, 0.10),
+    "resnet50": (0.30, 0.20),
+    "bert": (0.70, 0.35),
+    "roberta": (0.12, 0.10),
+    "deepfm": (0.08, 0.10),
+    "segnet": (0.38, 0.30),
+}
 #: Table I: seconds of a warm run and of a cold start.
 WARM_S: Final = {
-    "vgg16": 0.003, "mobilenet": 0.009, "deepvit": 0.011, "resnet50": 0.013, "bert": 0.037, "roberta": 0.010, "deepfm": 0.008,
+    "vgg16": 0.003,
+    "mobilenet": 0.009,
+    "deepvit": 0.011,
+    "resnet50": 0.013,
+    "bert": 0.037,
+    "roberta": 0.010,
+    "deepfm": 0.008,
     "segnet": 0.050,
-}  # fmt: skip
+}
 COLD_S: Final = {
-    "vgg16": 1.2, "mobilenet": 1.0, "deepvit": 2.4, "resnet50": 1.5, "bert": 2.6, "roberta": 5.2, "deepfm": 0.6, "segnet": 1.6,
-}  # fmt: skip
-#: The batch at which the demands and times above hold: the middle one of A54 for trainings, one row for functions (digest 2.11).
+    "vgg16": 1.2,
+    "mobilenet": 1.0,
+    "deepvit": 2.4,
+    "resnet50": 1.5,
+    "bert": 2.6,
+    "roberta": 5.2,
+    "deepfm": 0.6,
+    "segnet": 1.6,
+}
+#: The batch at which the demands and times above hold: the middle one of A54 for trainings, one row for functions
+#: (digest 2.11).
 REFERENCE_BATCH: Final = {"training": 64, "function": 1}
 #: The four batches of each side (A6, A54): what a predictor is trained on.
 BATCHES: Final = {"training": (16, 32, 64, 128), "function": (1, 8, 16, 32)}
@@ -66,7 +94,8 @@ ITERATION: Final = 3.0
 #: MiB that a process holds besides its model: device context and framework (digest 2.14, ``fit.ctx_overhead_mb``).
 CONTEXT_MIB: Final = 450.0
 
-#: Digest 11.5: slowdown of a training on a slice of g/7 of an A100 against the whole of it. The log has no 1g of BERT: out of memory.
+#: Digest 11.5: slowdown of a training on a slice of g/7 of an A100 against the whole of it. The log has no 1g of BERT:
+#: out of memory.
 SLICE_CURVES: Final[Mapping[str, Mapping[int, float]]] = {
     "MobileNet 64": {4: 1.02, 3: 1.03, 2: 1.11, 1: 1.23},
     "ResNet 64": {4: 1.05, 3: 1.00, 2: 1.12, 1: 1.72},
@@ -77,9 +106,15 @@ SLICE_CURVES: Final[Mapping[str, Mapping[int, float]]] = {
 }
 #: Which curve stands for which of our models: its own, or the nearest in kind and demand.
 SLICE_CURVE_OF: Final = {
-    "vgg16": "ResNet 512", "mobilenet": "MobileNet 64", "deepvit": "Transformer 32", "resnet50": "ResNet 64", "bert": "BERT 4",
-    "roberta": "Transformer 32", "deepfm": "Embedding 64", "segnet": "ResNet 512",
-}  # fmt: skip
+    "vgg16": "ResNet 512",
+    "mobilenet": "MobileNet 64",
+    "deepvit": "Transformer 32",
+    "resnet50": "ResNet 64",
+    "bert": "BERT 4",
+    "roberta": "Transformer 32",
+    "deepfm": "Embedding 64",
+    "segnet": "ResNet 512",
+}
 #: The 99th percentile of a normal deviate.
 Z99: Final = 2.3263478740408408
 #: Sevenths of a device that a MIG slice may have; 7 is the whole of it.
@@ -122,8 +157,8 @@ class Use:
     """
     A workload as it uses a whole device: demands ``u`` and ``b`` (0..1), and seconds of one run or iteration alone.
 
-    ``seconds`` is the mean without noise. ``memory_mib`` of its process (0) and ``features``, table III in its order (empty), where they
-    were measured.
+    ``seconds`` is the mean without noise. ``memory_mib`` of its process (0) and ``features``, table III in its order
+    (empty), where they were measured.
     """
 
     u: float
@@ -138,11 +173,12 @@ class Truth:
     """
     Parameters of the ground truth.
 
-    ``demands``: role → model → (u, b) at the role's reference batch; with the batch, u grows as batch^``growth`` up to 1, and times so that
-    work (u x time) is proportional to rows. ``measured`` (``<model>/<preset>/<role>/<batch>`` → Use) goes before them where it knows a
-    workload. ``noise``: deviation of the logarithm of a run time. ``cold_s``: seconds of a load, model → seconds; ``load_b``: what it
-    demands of bandwidth. ``interference`` False: everything runs as if alone. ``time_sharing`` False: without the term of short functions.
-    ``turns``: the law of turns in place of the other.
+    ``demands``: role → model → (u, b) at the role's reference batch; with the batch, u grows as batch^``growth`` up to
+    1, and times so that work (u x time) is proportional to rows. ``measured`` (``<model>/<preset>/<role>/<batch>`` →
+    Use) goes before them where it knows a workload. ``noise``: deviation of the logarithm of a run time. ``cold_s``:
+    seconds of a load, model → seconds; ``load_b``: what it demands of bandwidth. ``interference`` False: everything
+    runs as if alone. ``time_sharing`` False: without the term of short functions. ``turns``: the law of turns in place
+    of the other.
     """
 
     name: str = "digest"
@@ -183,7 +219,9 @@ class Truth:
             return self._between(model, role, sizes, batch)
         demand, warm = self.demands[role].get(model), self.warm_s.get(model)
         if demand is None or warm is None:
-            raise _bad("model", f"{model!r} is not known as a {role}; known are {', '.join(sorted(self.demands[role]))}")
+            raise _bad(
+                "model", f"{model!r} is not known as a {role}; known are {', '.join(sorted(self.demands[role]))}"
+            )
         base, b = demand
         reference = REFERENCE_BATCH[role]
         u = min(1.0, base * (batch / reference) ** self.growth)
@@ -198,7 +236,10 @@ class Truth:
         return sorted(int(name.removeprefix(prefix)) for name in self.measured if name.startswith(prefix))
 
     def _between(self, model: str, role: str, sizes: Sequence[int], batch: int) -> Use:
-        """As the next measured batch with room for it; the time by a straight line between two, beyond the largest in proportion."""
+        """
+        As the next measured batch with room for it; the time by a straight line between two, beyond the largest in
+        proportion.
+        """
         uses = [self.measured[f"{model}/{self.preset}/{role}/{size}"] for size in sizes]
         above = next((position for position, size in enumerate(sizes) if size > batch), None)
         if above is None:
@@ -206,7 +247,9 @@ class Truth:
         if above == 0:
             return uses[0]
         part = (batch - sizes[above - 1]) / (sizes[above] - sizes[above - 1])
-        return replace(uses[above], seconds=uses[above - 1].seconds + part * (uses[above].seconds - uses[above - 1].seconds))
+        return replace(
+            uses[above], seconds=uses[above - 1].seconds + part * (uses[above].seconds - uses[above - 1].seconds)
+        )
 
     def batches(self, model: str, role: str) -> tuple[int, ...]:
         """The four batches of a model: the measured ones where there are any."""
@@ -226,8 +269,9 @@ class Truth:
         """
         Every demand and exponent times a factor, for runs at +-30 %.
 
-        Names: ``exponent``, ``memory``, ``crowd``, ``short``, ``growth``, ``load_b``, ``noise``, ``cold_s``, ``u`` and ``b`` (all of them),
-        ``u.<role>.<model>`` and ``b.<role>.<model>``. Demands stay within 0..1. Raises BadTruth for another name.
+        Names: ``exponent``, ``memory``, ``crowd``, ``short``, ``growth``, ``load_b``, ``noise``, ``cold_s``, ``u`` and
+        ``b`` (all of them), ``u.<role>.<model>`` and ``b.<role>.<model>``. Demands stay within 0..1. Raises BadTruth
+        for another name.
         """
         known = set(self.knobs()) | {"u", "b", "cold_s"}
         for name, factor in factors.items():
@@ -240,7 +284,9 @@ class Truth:
             return math.prod(factors.get(name, 1.0) for name in names)
 
         def law(old: Law) -> Law:
-            return replace(old, **{name: getattr(old, name) * by(name) for name in ("exponent", "memory", "crowd", "short")})
+            return replace(
+                old, **{name: getattr(old, name) * by(name) for name in ("exponent", "memory", "crowd", "short")}
+            )
 
         def demand(kind: str, role: str, model: str, value: float) -> float:
             return min(1.0, value * by(kind, f"{kind}.{role}.{model}"))
@@ -250,7 +296,10 @@ class Truth:
             training=law(self.training),
             function=law(self.function),
             demands={
-                role: {model: (demand("u", role, model, u), demand("b", role, model, b)) for model, (u, b) in demands.items()}
+                role: {
+                    model: (demand("u", role, model, u), demand("b", role, model, b))
+                    for model, (u, b) in demands.items()
+                }
                 for role, demands in self.demands.items()
             },
             measured={
@@ -269,7 +318,9 @@ class Truth:
 
     def knobs(self) -> list[str]:
         """Names of every single parameter that :meth:`scaled` takes, in an order that never changes."""
-        models = [f"{kind}.{role}.{model}" for kind in ("u", "b") for role in ROLES for model in sorted(self.demands[role])]
+        models = [
+            f"{kind}.{role}.{model}" for kind in ("u", "b") for role in ROLES for model in sorted(self.demands[role])
+        ]
         return ["exponent", "memory", "crowd", "short", "growth", "load_b", "noise", *models]
 
     def on(self, slice_: int, training: tuple[str, int] | None) -> "Contention":
@@ -301,8 +352,9 @@ class Contention:
     """
     The truth of one GPU instance, made quick: what is active is one integer, and each such state is computed once.
 
-    A *kind* is a model with its rows, numbered as they are met; the state is the sum of :meth:`code` over active batches, plus the number
-    of loads. :meth:`state` gives (slowdown of the training, min(1, U), the functions' part of that, slowdown by kind).
+    A *kind* is a model with its rows, numbered as they are met; the state is the sum of :meth:`code` over active
+    batches, plus the number of loads. :meth:`state` gives (slowdown of the training, min(1, U), the functions' part of
+    that, slowdown by kind).
     """
 
     #: Up to 4,095 loads and 63 batches of one kind at a time.
@@ -365,7 +417,9 @@ class Contention:
         training, slow = self.slowdowns(active, loads)
         turns = self._truth.turns and self._truth.interference
         # Under turns each uses what it does of its work in a second.
-        functions_u = sum(self._uses[kind].u / (lost if turns else 1.0) for kind, lost in zip(active, slow, strict=True))
+        functions_u = sum(
+            self._uses[kind].u / (lost if turns else 1.0) for kind, lost in zip(active, slow, strict=True)
+        )
         total = functions_u + (self.training.u / (training if turns else 1.0) if self.training is not None else 0.0)
         share = functions_u / total if total else 0.0
         busy = min(1.0, total)
@@ -419,11 +473,14 @@ def _turns(u: Sequence[float]) -> list[float]:
     return slow
 
 
-# ---- data --------------------------------------------------------------------------------------------------------------------------------
+# ---- data ------------------------------------------------------------------------------------------------------------
 
 
 def load(name: str) -> Truth:
-    """The truth of a name: ``digest``, ``turns``, or one of the fits in ``data/`` (``cpu-partition``). Raises BadTruth for another."""
+    """
+    The truth of a name: ``digest``, ``turns``, or one of the fits in ``data/`` (``cpu-partition``). Raises BadTruth for
+    another.
+    """
     if name in ("digest", "turns"):
         return Truth(name=name, turns=name == "turns")
     path = DATA / f"{name}.json"
@@ -439,14 +496,30 @@ def encode(truth: Truth) -> dict[str, Any]:
     def plain(law: Law) -> dict[str, float]:
         return {name: getattr(law, name) for name in law.__slots__}
 
-    simple = ("name", "device", "sharing_mode", "preset", "growth", "noise", "load_b", "interference", "time_sharing", "turns")
+    simple = (
+        "name",
+        "device",
+        "sharing_mode",
+        "preset",
+        "growth",
+        "noise",
+        "load_b",
+        "interference",
+        "time_sharing",
+        "turns",
+    )
     return {name: getattr(truth, name) for name in simple} | {
         "training": plain(truth.training),
         "function": plain(truth.function),
-        "demands": {role: {model: list(pair) for model, pair in demands.items()} for role, demands in truth.demands.items()},
+        "demands": {
+            role: {model: list(pair) for model, pair in demands.items()} for role, demands in truth.demands.items()
+        },
         "warm_s": dict(truth.warm_s),
         "cold_s": dict(truth.cold_s),
-        "measured": {name: [use.u, use.b, use.seconds, use.memory_mib, list(use.features)] for name, use in sorted(truth.measured.items())},
+        "measured": {
+            name: [use.u, use.b, use.seconds, use.memory_mib, list(use.features)]
+            for name, use in sorted(truth.measured.items())
+        },
     }
 
 
@@ -454,7 +527,9 @@ def decode(raw: Mapping[str, Any]) -> Truth:
     """Raises BadTruth for parameters that cannot be, KeyError or TypeError for what is no truth at all."""
     values = dict(raw)
     values["training"], values["function"] = Law(**values["training"]), Law(**values["function"])
-    values["demands"] = {role: {model: (u, b) for model, (u, b) in demands.items()} for role, demands in values["demands"].items()}
+    values["demands"] = {
+        role: {model: (u, b) for model, (u, b) in demands.items()} for role, demands in values["demands"].items()
+    }
     values["measured"] = {
         name: Use(u=u, b=b, seconds=seconds, memory_mib=memory, features=tuple(features))
         for name, (u, b, seconds, memory, features) in values["measured"].items()

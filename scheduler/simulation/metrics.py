@@ -27,12 +27,13 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
     """
     Of one run, against the run of the same trainings without functions (``exclusive``).
 
-    ``dsr`` deadline met over submitted, ``dsr_admitted`` over dispatched, ``dsr_accepted`` over what the gate let in, ``refused`` by the
-    gate over submitted, ``admission`` dispatched over submitted, also ``admission.<function>``; ``gui`` mean utilisation less the exclusive
-    one, ``gui_relative`` as a share of that; ``sfd`` mean over trainings of the time average of their slowdown, less one (digest 12.3),
-    ``train_loss`` the part of their iterations that did not happen; ``sld`` mean over dispatched of run time over the mean alone, less one,
-    ``sld_p99`` over the P99 alone; ``cold`` (R_cs) cold starts over dispatched; ``waste`` (R_rw) instance time loaded and not executing
-    over loaded; ``expired``, ``rejected``, ``failed`` over submitted; ``harvest`` solo seconds of deadline-met invocations per
+    ``dsr`` deadline met over submitted, ``dsr_admitted`` over dispatched, ``dsr_accepted`` over what the gate let in,
+    ``refused`` by the gate over submitted, ``admission`` dispatched over submitted, also ``admission.<function>``;
+    ``gui`` mean utilisation less the exclusive one, ``gui_relative`` as a share of that; ``sfd`` mean over trainings of
+    the time average of their slowdown, less one (digest 12.3), ``train_loss`` the part of their iterations that did not
+    happen; ``sld`` mean over dispatched of run time over the mean alone, less one, ``sld_p99`` over the P99 alone;
+    ``cold`` (R_cs) cold starts over dispatched; ``waste`` (R_rw) instance time loaded and not executing over loaded;
+    ``expired``, ``rejected``, ``failed`` over submitted; ``harvest`` solo seconds of deadline-met invocations per
     second and GPU instance; ``loaded`` instances on a GPU instance, mean over time, and ``loaded_at_start``: counts, no
     fractions. NaN where there is nothing to divide by.
     """
@@ -56,8 +57,16 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
     found["gui"] = found["utilisation"] - alone
     found["gui_relative"] = found["gui"] / alone if alone > 0 else math.nan
     training = (result.gpus[:, _SOLO] > 0) & (result.gpus[:, _ALIVE] > 0)
-    found["sfd"] = float((result.gpus[training, _SLOW] / result.gpus[training, _ALIVE] - 1.0).mean()) if training.any() else math.nan
-    found["train_loss"] = float((1.0 - result.gpus[training, _WORK] / result.gpus[training, _ALIVE]).mean()) if training.any() else math.nan
+    found["sfd"] = (
+        float((result.gpus[training, _SLOW] / result.gpus[training, _ALIVE] - 1.0).mean())
+        if training.any()
+        else math.nan
+    )
+    found["train_loss"] = (
+        float((1.0 - result.gpus[training, _WORK] / result.gpus[training, _ALIVE]).mean())
+        if training.any()
+        else math.nan
+    )
     slow = result.run_s[done] / result.alone_s[done]
     found["sld"] = float((slow / mean_over_alone(result.p99) - 1.0).mean()) if done.any() else math.nan
     found["sld_p99"] = float((slow / result.p99 - 1.0).mean()) if done.any() else math.nan
@@ -81,7 +90,7 @@ def _mean(gpus: Floats, column: int) -> float:
     return float((gpus[alive, column] / gpus[alive, _ALIVE]).mean()) if alive.any() else 0.0
 
 
-# ---- over seeds --------------------------------------------------------------------------------------------------------------------------
+# ---- over seeds ------------------------------------------------------------------------------------------------------
 
 #: Student's 97.5 % quantile for 1 to 30 degrees of freedom.
 _T975: Final = (

@@ -1,5 +1,6 @@
 """
-What the policy of a run believes: the pair-wise predictor trained on a sample of the truth, and the weights of Eq. 3 and 4.
+What the policy of a run believes: the pair-wise predictor trained on a sample of the truth, and the weights of Eq. 3
+and 4.
 
 As on the platform: a share of all pairs of a training and a function is measured (A6; in windows of a minute, with
 noise), besides the square of functions at their smallest batch and a tenth of its other batches (A7);
@@ -34,7 +35,8 @@ Kind = Literal["sampled", "exact", "none"]
 
 #: Seconds of one measurement (digest 2.3).
 WINDOW_S: Final = 60.0
-#: Deviation of a P99 over that of a mean, for as many normal samples: sqrt(0.99 x 0.01) over the density at the quantile.
+#: Deviation of a P99 over that of a mean, for as many normal samples: sqrt(0.99 x 0.01) over the density at the
+#: quantile.
 _TAIL: Final = 3.73
 #: The bound of a measured cell, in deviations: 90 %.
 _Z90: Final = 1.2816
@@ -74,7 +76,9 @@ class Belief:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tables:
-    """A :class:`scheduler.policy.degradation.Table`. ``rmsle``: of the predicted cells against the truth, by direction."""
+    """
+    A :class:`scheduler.policy.degradation.Table`. ``rmsle``: of the predicted cells against the truth, by direction.
+    """
 
     version: int
     places: Mapping[tuple[str, str], Degradation]
@@ -102,7 +106,9 @@ def table(world: World, belief: Belief, seed: int) -> Table | None:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Workloads of one role on a place. ``name`` without role and batch is the model's; ``uses`` as the place has them."""
+    """
+    Workloads of one role on a place. ``name`` without role and batch is the model's; ``uses`` as the place has them.
+    """
 
     role: str
     names: list[tuple[str, int]]
@@ -125,9 +131,14 @@ def _side(truth: Truth, role: str, names: Sequence[tuple[str, int]], uses: list[
         # Where a device is shared by time, what a training leaves is a wait; on a GPU it is room beside it.
         wait = use.seconds * (1.0 - use.u) if role == "training" and use.features else 0.0
         known = {
-            "utilisation": use.u, "memory_utilisation": use.b, "busy_s": use.seconds - wait, "wait_s": wait,
-            "mean_s": use.seconds * truth.mean, "p50_s": use.seconds, "p99_s": use.seconds * truth.p99,
-        }  # fmt: skip
+            "utilisation": use.u,
+            "memory_utilisation": use.b,
+            "busy_s": use.seconds - wait,
+            "wait_s": wait,
+            "mean_s": use.seconds * truth.mean,
+            "p50_s": use.seconds,
+            "p99_s": use.seconds * truth.p99,
+        }
         for name, value in known.items():
             row[SOLO.index(name)] = value
     return _Side(role, list(names), uses, features, solo)
@@ -144,7 +155,10 @@ def _features(truth: Truth, model: str, role: str, batch: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """The truth of every pair: degradations without noise; of a training and of a function [J, F], of functions among themselves [F, F]."""
+    """
+    The truth of every pair: degradations without noise; of a training and of a function [J, F], of functions among
+    themselves [F, F].
+    """
 
     training: Floats
     function: Floats
@@ -185,7 +199,10 @@ def _sides(truth: Truth, sevenths: int, extra: tuple[tuple[str, int], ...]) -> t
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Measured and predicted pairs of a place: direction → (expected, upper); ``gain`` [F]; ``rmsle`` of what was predicted."""
+    """
+    Measured and predicted pairs of a place: direction → (expected, upper); ``gain`` [F]; ``rmsle`` of what was
+    predicted.
+    """
 
     trainings: _Side
     functions: _Side
@@ -196,12 +213,22 @@ class _Known:
 
 @lru_cache(maxsize=4)
 def _known(
-    document: str, sevenths: int, extra: tuple[tuple[str, int], ...], kind: Kind, fraction: float, recipe: str, seed: int
-) -> _Known:  # fmt: skip
+    document: str,
+    sevenths: int,
+    extra: tuple[tuple[str, int], ...],
+    kind: Kind,
+    fraction: float,
+    recipe: str,
+    seed: int,
+) -> _Known:
     """Of a truth (as JSON), on a slice: the same for all configurations of a preset, so it is made once for them."""
     truth = decode(json.loads(document))
     trainings, functions, true = _sides(truth, sevenths, extra)
-    matrices: dict[Direction, Floats] = {"training": true.training, "function": true.function, "functions": true.functions}
+    matrices: dict[Direction, Floats] = {
+        "training": true.training,
+        "function": true.function,
+        "functions": true.functions,
+    }
     if kind == "exact":
         cells = {direction: (matrix, matrix) for direction, matrix in matrices.items()}
         return _Known(trainings, functions, cells, _gain(trainings, functions, np.ones(true.training.shape, bool)), {})
@@ -227,12 +254,16 @@ def _place(world: World, sevenths: int, belief: Belief, seed: int) -> tuple[Degr
     document = json.dumps(encode(truth), sort_keys=True)
     known = _known(document, sevenths, extra, belief.kind, belief.fraction, belief.recipe, seed)
     trainings, functions, cells = known.trainings, known.functions, known.cells
-    gamma, alpha, beta = _weights(world, sevenths, trainings, functions, cells, belief.updates, np.random.default_rng([seed, 5]))
+    gamma, alpha, beta = _weights(
+        world, sevenths, trainings, functions, cells, belief.updates, np.random.default_rng([seed, 5])
+    )
     batches: dict[str, list[tuple[int, int]]] = {}
     for index, (model, batch) in enumerate(functions.names):
         batches.setdefault(f"{model}/{truth.preset}", []).append((batch, index))
     return Degradation(
-        trainings={f"{model}/{truth.preset}/training/{batch}": index for index, (model, batch) in enumerate(trainings.names)},
+        trainings={
+            f"{model}/{truth.preset}/training/{batch}": index for index, (model, batch) in enumerate(trainings.names)
+        },
         batches={name: sorted(found) for name, found in batches.items()},
         training_model=trainings.model,
         function_model=functions.model,
@@ -250,13 +281,17 @@ def _place(world: World, sevenths: int, belief: Belief, seed: int) -> tuple[Degr
     ), known.rmsle
 
 
-def _sampled(trainings: _Side, functions: _Side, fraction: float, random: np.random.Generator) -> Mapping[str, NDArray[np.bool_]]:
+def _sampled(
+    trainings: _Side, functions: _Side, fraction: float, random: np.random.Generator
+) -> Mapping[str, NDArray[np.bool_]]:
     """Which cells are measured: a random share of training x function; functions by A7."""
     shape = len(trainings), len(functions)
     total = shape[0] * shape[1]
     pairs = np.zeros(total, bool)
     pairs[random.choice(total, max(2, round(fraction * total)), replace=False)] = True
-    smallest = np.array([batch == min(size for name, size in functions.names if name == model) for model, batch in functions.names])
+    smallest = np.array(
+        [batch == min(size for name, size in functions.names if name == model) for model, batch in functions.names]
+    )
     among = smallest[:, None] & smallest[None, :]
     rest = np.flatnonzero(~among.ravel())
     tenth = np.zeros(among.size, bool)
@@ -274,7 +309,9 @@ def _noise(truth: Truth, trainings: _Side, functions: _Side, direction: Directio
     return np.asarray(np.broadcast_to(deviation[:, None], (len(side), len(functions))))
 
 
-def _pairs(trainings: _Side, functions: _Side, direction: Direction, row: Ints, column: Ints, target: Floats) -> Samples:
+def _pairs(
+    trainings: _Side, functions: _Side, direction: Direction, row: Ints, column: Ints, target: Floats
+) -> Samples:
     rows = functions if direction == "functions" else trainings
     (victims, victim), (aggressors, aggressor) = (rows, row), (functions, column)
     if direction == "function":
@@ -295,8 +332,14 @@ def _pairs(trainings: _Side, functions: _Side, direction: Direction, row: Ints, 
 
 
 def _predicted(
-    trainings: _Side, functions: _Side, direction: Direction, measured: Floats, mask: NDArray[np.bool_], recipe: str, seed: int,
-) -> tuple[Floats, Floats]:  # fmt: skip
+    trainings: _Side,
+    functions: _Side,
+    direction: Direction,
+    measured: Floats,
+    mask: NDArray[np.bool_],
+    recipe: str,
+    seed: int,
+) -> tuple[Floats, Floats]:
     row, column = np.nonzero(mask)
     fitted = pairwise.fit(_pairs(trainings, functions, direction, row, column, measured[mask]), seed, recipe=recipe)
     row, column = (index.ravel() for index in np.indices(measured.shape))
@@ -309,7 +352,10 @@ def _rmsle(predicted: Floats, true: Floats) -> float:
 
 
 def _gain(trainings: _Side, functions: _Side, measured: NDArray[np.bool_]) -> Floats:
-    """A16 [F]: measured, utilisation together less the training's; elsewhere the function's share of what the training leaves."""
+    """
+    A16 [F]: measured, utilisation together less the training's; elsewhere the function's share of what the training
+    leaves.
+    """
     of_training, of_function = (np.array([use.u for use in side.uses]) for side in (trainings, functions))
     together = np.minimum(1.0, of_training[:, None] + of_function[None, :]) - np.minimum(1.0, of_training)[:, None]
     left = of_function[None, :] * (1.0 - of_training[:, None])
@@ -317,13 +363,20 @@ def _gain(trainings: _Side, functions: _Side, measured: NDArray[np.bool_]) -> Fl
 
 
 def _weights(
-    world: World, sevenths: int, trainings: _Side, functions: _Side, cells: Mapping[Direction, tuple[Floats, Floats]], updates: int,
+    world: World,
+    sevenths: int,
+    trainings: _Side,
+    functions: _Side,
+    cells: Mapping[Direction, tuple[Floats, Floats]],
+    updates: int,
     random: np.random.Generator,
-) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+) -> tuple[Floats, Floats, Floats]:
     """
-    gamma, alpha and beta [K_MAX + 1, M, M] after ``updates`` observed sets of two to K_MAX of the world's functions beside its trainings.
+    gamma, alpha and beta [K_MAX + 1, M, M] after ``updates`` observed sets of two to K_MAX of the world's functions
+    beside its trainings.
 
-    The rule is A10's: eta e x / (eps + sum of x^2), within [0, 10]; k = 1 stays one (A11); what was never met at k is that of k - 1 (A12).
+    The rule is A10's: eta e x / (eps + sum of x^2), within [0, 10]; k = 1 stays one (A11); what was never met at k is
+    that of k - 1 (A12).
     """
     models = len(MODELS)
     gamma, alpha, beta = (np.ones((K_MAX + 1, models, models)) for _ in range(3))
@@ -351,7 +404,9 @@ def _weights(
             # One of the functions is looked at; all alike it would be the same set several times.
             j = int(random.integers(k))
             others = members[:j] + members[j + 1 :]
-            x = np.append(np.bincount(model[np.arange(k) != j], among[members[j], others], models), of_function[i, members[j]])
+            x = np.append(
+                np.bincount(model[np.arange(k) != j], among[members[j], others], models), of_function[i, members[j]]
+            )
             weights = np.append(beta[k, model[j]], alpha[k, model[j], victim])
             met[2][k, model[j]] |= x[:-1] > 0
             met[1][k, model[j], victim] = True

@@ -1,14 +1,17 @@
 """
-A run: arrivals of a trace, batches under processor sharing on GPU instances, and a policy that hears and decides, on one simulated clock.
+A run: arrivals of a trace, batches under processor sharing on GPU instances, and a policy that hears and decides, on
+one simulated clock.
 
-Events stand in one heap; arrivals, which are sorted, are merged into it. The progress of a GPU instance's batches changes only when what is
-active there changes: then the time since the last change is charged at the old speeds, the new state is looked up (``truth.Contention``)
-and the next completion computed anew; an entry of the heap that this makes stale is known by its number. Events of one instant reach the
-policy in one call. Between two calls there may be nothing to tell: while something waits the policy is woken every ``round_s``.
+Events stand in one heap; arrivals, which are sorted, are merged into it. The progress of a GPU instance's batches
+changes only when what is active there changes: then the time since the last change is charged at the old speeds, the
+new state is looked up (``truth.Contention``) and the next completion computed anew; an entry of the heap that this
+makes stale is known by its number. Events of one instant reach the policy in one call. Between two calls there may be
+nothing to tell: while something waits the policy is woken every ``round_s``.
 
-What the policy is told is what a leader would know: reports every ``monitor_s`` and after changes of the warm set, ends of invocations,
-losses after ``lost_s``. What it decides is checked against the truth: a dispatch that memory or slots do not allow is refused by the GPU
-instance and comes back; one that contradicts what the policy was told raises :class:`Inconsistent`.
+What the policy is told is what a leader would know: reports every ``monitor_s`` and after changes of the warm set, ends
+of invocations, losses after ``lost_s``. What it decides is checked against the truth: a dispatch that memory or slots
+do not allow is refused by the GPU instance and comes back; one that contradicts what the policy was told raises
+:class:`Inconsistent`.
 
 The same world, trace, seed and policy give the same :class:`Result`, byte for byte.
 """
@@ -30,7 +33,15 @@ from scheduler.policy.budget import JobLoss, between
 from scheduler.policy.decisions import Decision, Dispatch, End, Offload, Prewarm, Throttle
 from scheduler.policy.degradation import Table
 from scheduler.policy.engine import Admitting, Feasible, Policy
-from scheduler.policy.events import Event, FunctionKnown, GpuLost, GpuReported, InvocationArrived, InvocationSettled, TableUpdated
+from scheduler.policy.events import (
+    Event,
+    FunctionKnown,
+    GpuLost,
+    GpuReported,
+    InvocationArrived,
+    InvocationSettled,
+    TableUpdated,
+)
 from scheduler.simulation.archive import archive
 from scheduler.simulation.interference import Contention
 from scheduler.simulation.traces import Trace
@@ -61,12 +72,17 @@ _WORKED_S: Final = 60.0
 
 
 class Inconsistent(Exception):
-    """A policy decided what contradicts what it was told, or left an invocation without an end: a defect, not an outcome."""
+    """
+    A policy decided what contradicts what it was told, or left an invocation without an end: a defect, not an outcome.
+    """
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """``left``: solo seconds of work; ``cold``: it waits, or waited, for a load, ``ahead`` for one that began before it arrived (A44)."""
+    """
+    ``left``: solo seconds of work; ``cold``: it waits, or waited, for a load, ``ahead`` for one that began before it
+    arrived (A44).
+    """
 
     function: int
     members: list[int]
@@ -93,15 +109,48 @@ class _Gpu:
     """A GPU instance as it is. ``*_s`` are integrals over time: see :class:`Result`."""
 
     __slots__ = (
-        "alive", "alive_s", "at", "boot", "busy_s", "closed", "code", "contention", "count", "duty", "executing_s", "free_mib",
-        "function_s", "idle", "index", "instances", "lanes", "lasted", "loaded_s", "loading", "loads", "report_due", "running", "shut",
-        "slow_s", "spec", "state", "told", "used", "version", "window", "windows", "work_s", "worked",
-    )  # fmt: skip
+        "alive",
+        "alive_s",
+        "at",
+        "boot",
+        "busy_s",
+        "closed",
+        "code",
+        "contention",
+        "count",
+        "duty",
+        "executing_s",
+        "free_mib",
+        "function_s",
+        "idle",
+        "index",
+        "instances",
+        "lanes",
+        "lasted",
+        "loaded_s",
+        "loading",
+        "loads",
+        "report_due",
+        "running",
+        "shut",
+        "slow_s",
+        "spec",
+        "state",
+        "told",
+        "used",
+        "version",
+        "window",
+        "windows",
+        "work_s",
+        "worked",
+    )
 
     def __init__(self, index: int, spec: Gpu, contention: Contention, functions: int, free_mib: float) -> None:
         self.index, self.spec, self.contention = index, spec, contention
         self.alive, self.boot = True, 0
-        self.at = self.alive_s = self.slow_s = self.work_s = self.busy_s = self.function_s = self.loaded_s = self.executing_s = 0.0
+        self.at = self.alive_s = self.slow_s = self.work_s = self.busy_s = self.function_s = self.loaded_s = (
+            self.executing_s
+        ) = 0.0
         self.code, self.version, self.used, self.instances = 0, 0, 0, 0
         self.state = contention.state(0)
         self.running: list[_Batch] = []
@@ -115,13 +164,14 @@ class _Gpu:
         self.free_mib = free_mib
         #: (time, slow_s, alive_s, busy_s, function_s) at past reports.
         self.window: deque[tuple[float, float, float, float, float]] = deque([(0.0, 0.0, 0.0, 0.0, 0.0)])
-        #: (time, work_s) at past reports; windows whose after side is to come, as (shut, opened); those that reports tell.
+        #: (time, work_s) at past reports; windows whose after side is to come, as (shut, opened); those that reports
+        #: tell.
         self.worked: deque[tuple[float, float]] = deque()
         self.windows: deque[tuple[float, float]] = deque()
         self.told: deque[Window] = deque(maxlen=8)
         self.report_due = False
-        #: Part of the time in which batches may start, whether they may not because a window is closed, and those that wait for a gate that
-        #: is shut for good.
+        #: Part of the time in which batches may start, whether they may not because a window is closed, and those that
+        #: wait for a gate that is shut for good.
         self.duty = 1.0
         self.closed = False
         self.shut: list[_Batch] = []
@@ -160,14 +210,16 @@ class Result:
     """
     Raw rows of a run, from which ``metrics.py`` computes everything.
 
-    Per invocation [n], in order of arrival: ``function`` (index), ``rows``, ``arrival_s``, ``deadline_s``, ``status`` (:data:`STATUS`),
-    ``attempts``, ``gpu`` (index of the last, -1 never dispatched), ``dispatch_s``, ``start_s``, ``end_s`` (NaN where it never was),
-    ``cold``, ``alone_s`` (time alone on a whole device, without noise) and ``run_s`` (NaN: did not run to its end).
+    Per invocation [n], in order of arrival: ``function`` (index), ``rows``, ``arrival_s``, ``deadline_s``, ``status``
+    (:data:`STATUS`), ``attempts``, ``gpu`` (index of the last, -1 never dispatched), ``dispatch_s``, ``start_s``,
+    ``end_s`` (NaN where it never was), ``cold``, ``alone_s`` (time alone on a whole device, without noise) and
+    ``run_s`` (NaN: did not run to its end).
 
-    ``gpus`` [N, len(GPU_COLUMNS)], over the span of the trace: seconds alive; integrals of the training's slowdown, of its progress (1 /
-    slowdown), of utilisation min(1, U) and of the functions' part of it; instance-seconds loaded (loading ones included) and executing; the
-    training's utilisation alone. ``meta``: world, trace, seed, policy, refusals, ``warm_at_start`` [N][F] instances.
-    ``policy_s`` is processor time spent in ``decide``, and no part of what :meth:`write` writes.
+    ``gpus`` [N, len(GPU_COLUMNS)], over the span of the trace: seconds alive; integrals of the training's slowdown, of
+    its progress (1 / slowdown), of utilisation min(1, U) and of the functions' part of it; instance-seconds loaded
+    (loading ones included) and executing; the training's utilisation alone. ``meta``: world, trace, seed, policy,
+    refusals, ``warm_at_start`` [N][F] instances. ``policy_s`` is processor time spent in ``decide``, and no part of
+    what :meth:`write` writes.
     """
 
     functions: tuple[str, ...]
@@ -197,10 +249,22 @@ class Result:
         arrays: dict[str, NDArray[Any]] = {
             name: getattr(self, name)
             for name in (
-                "function", "rows", "arrival_s", "deadline_s", "status", "attempts", "gpu", "dispatch_s", "start_s", "end_s", "cold",
-                "alone_s", "run_s", "gpus",
+                "function",
+                "rows",
+                "arrival_s",
+                "deadline_s",
+                "status",
+                "attempts",
+                "gpu",
+                "dispatch_s",
+                "start_s",
+                "end_s",
+                "cold",
+                "alone_s",
+                "run_s",
+                "gpus",
             )
-        }  # fmt: skip
+        }
         meta = dict(self.meta) | {"functions": list(self.functions), "p99": self.p99}
         arrays["meta"] = np.frombuffer(json.dumps(meta, sort_keys=True).encode(), np.uint8)
         return archive(arrays)
@@ -215,13 +279,19 @@ class Result:
 
 
 def simulate(
-    world: World, trace: Trace, make: Callable[[int], Policy], *, seed: int, table: Table | None = None, name: str = "",
-) -> Result:  # fmt: skip
+    world: World,
+    trace: Trace,
+    make: Callable[[int], Policy],
+    *,
+    seed: int,
+    table: Table | None = None,
+    name: str = "",
+) -> Result:
     """
     Run a policy, made by ``make(seed)``, over a trace.
 
-    ``table``: the degradations it is told (None: nothing is known). Raises BadTrace for a trace that names functions the world has not, and
-    :class:`Inconsistent`.
+    ``table``: the degradations it is told (None: nothing is known). Raises BadTrace for a trace that names functions
+    the world has not, and :class:`Inconsistent`.
     """
     return _Simulation(world, trace, make(seed), seed, table, name).run()
 
@@ -236,7 +306,10 @@ class _Simulation:
         self._function: list[int] = index[trace.function].tolist()
         self._rows: list[int] = trace.rows_in(world).tolist()
         self._arrival: list[float] = trace.arrival_s.tolist()
-        sizes = {key: world.use(world.functions[key[0]], key[1]).seconds for key in set(zip(self._function, self._rows, strict=True))}
+        sizes = {
+            key: world.use(world.functions[key[0]], key[1]).seconds
+            for key in set(zip(self._function, self._rows, strict=True))
+        }
         self._alone = [sizes[key] for key in zip(self._function, self._rows, strict=True)]
         self._deadline: list[float] = trace.deadlines_in(world).tolist()
         self._duration = trace.duration_s
@@ -280,7 +353,7 @@ class _Simulation:
         self._windows = np.random.default_rng([seed, 3])
         self._pool = self._sized()
 
-    # ---- the loop -----------------------------------------------------------------------------------------------------------------------
+    # ---- the loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> Result:
         world, heap, events = self._world, self._heap, self._events
@@ -318,7 +391,9 @@ class _Simulation:
                 now = tick
             if now > latest and self._waiting:
                 who = self._name or "the policy"
-                raise Inconsistent(f"{who} left {self._waiting} invocations without an end {DRAIN_S:g} s after every deadline")
+                raise Inconsistent(
+                    f"{who} left {self._waiting} invocations without an end {DRAIN_S:g} s after every deadline"
+                )
             while next_arrival <= now:
                 self._arrive(position)
                 position += 1
@@ -384,7 +459,7 @@ class _Simulation:
         for decision in decisions:
             self._carry_out(decision, now)
 
-    # ---- what the policy decided --------------------------------------------------------------------------------------------------------
+    # ---- what the policy decided -------------------------------------------------------------------------------------
 
     def _carry_out(self, decision: Decision, now: float) -> None:
         if isinstance(decision, Dispatch):
@@ -393,7 +468,8 @@ class _Simulation:
                 number = int(id_)
                 if self._status[number] != WAITING or self._attempt[number] != attempt:
                     raise Inconsistent(
-                        f"{id_} was dispatched as attempt {attempt}: it is {STATUS[self._status[number]]} as {self._attempt[number]}"
+                        f"{id_} was dispatched as attempt {attempt}: it is {STATUS[self._status[number]]} as"
+                        f" {self._attempt[number]}"
                     )
                 self._status[number] = HELD
                 self._queued[self._function[number]] -= 1
@@ -442,7 +518,9 @@ class _Simulation:
         return _Batch(function, members, rows, kind, code, seconds * self._noise[first])
 
     def _accept(self, gpu: _Gpu, batch: _Batch, now: float) -> None:
-        """A dispatch reaches its GPU instance: it runs, waits for a load, or is refused for want of a slot or memory."""
+        """
+        A dispatch reaches its GPU instance: it runs, waits for a load, or is refused for want of a slot or memory.
+        """
         for number in batch.members:
             self._where[number] = gpu.index
         if not gpu.alive:
@@ -515,7 +593,7 @@ class _Simulation:
                 self._queued[function] += 1
                 self._events.append(self._arrived(number))
 
-    # ---- GPU instances ------------------------------------------------------------------------------------------------------------------
+    # ---- GPU instances -----------------------------------------------------------------------------------------------
 
     def _resume(self, gpu: _Gpu, now: float) -> None:
         """After a change: the state that holds from now on, and when the next batch will be done in it."""
@@ -525,7 +603,9 @@ class _Simulation:
             slows = state[3]
             soonest = min([batch.left * slows[batch.kind] for batch in gpu.running])
             self._number += 1
-            heappush(self._heap, (now + soonest if soonest > 0.0 else now, self._number, _COMPLETE, gpu.index, gpu.version))
+            heappush(
+                self._heap, (now + soonest if soonest > 0.0 else now, self._number, _COMPLETE, gpu.index, gpu.version)
+            )
 
     def _complete(self, gpu: _Gpu, now: float) -> None:
         gpu.advance(now)
@@ -550,7 +630,9 @@ class _Simulation:
                 self._cold[number] = batch.cold and not batch.ahead
                 self._end(number, SUCCEEDED, now)
                 self._events.append(
-                    InvocationSettled(id=self._ids[number], attempt=self._attempt[number], run_s=told, batch_rows=batch.rows)
+                    InvocationSettled(
+                        id=self._ids[number], attempt=self._attempt[number], run_s=told, batch_rows=batch.rows
+                    )
                 )
         gpu.running = kept
         self._resume(gpu, now)
@@ -605,9 +687,9 @@ class _Simulation:
         Instances of each function that are to be warm on each GPU instance [N][F], as the world's ``keep_warm``,
         ``warm_share`` and ``burst`` say.
 
-        Every function has one somewhere, the largest first, where most memory is left; unless there is no room for one of each.
-        Then each GPU instance has as many of each as are wanted, those with the most work for their memory first. What does not
-        fit is passed over.
+        Every function has one somewhere, the largest first, where most memory is left; unless there is no room for one
+        of each. Then each GPU instance has as many of each as are wanted, those with the most work for their memory
+        first. What does not fit is passed over.
         """
         world, n, functions = self._world, len(self._gpus), len(self._need)
         busy_s = np.bincount(self._function, self._alone, functions) if self._function else np.zeros(functions)
@@ -668,7 +750,7 @@ class _Simulation:
         for batch in lost:
             self._give_back(batch, now)
 
-    # ---- reports ------------------------------------------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------------
 
     def _wake(self, gpu: _Gpu, now: float) -> None:
         """The warm set has changed: report soon."""
@@ -721,7 +803,10 @@ class _Simulation:
         return self._noises.pop()
 
     def _report(self, gpu: _Gpu, now: float) -> GpuReported:
-        """What its monitor saw: utilisation over the time since the last report of a whole interval, the job over ``job_window_s``."""
+        """
+        What its monitor saw: utilisation over the time since the last report of a whole interval, the job over
+        ``job_window_s``.
+        """
         world, spec, window = self._world, gpu.spec, gpu.window
         if now - window[-1][0] >= 0.8 * world.monitor_s:
             window.append((now, gpu.slow_s, gpu.alive_s, gpu.busy_s, gpu.function_s))
@@ -761,14 +846,18 @@ class _Simulation:
             sharing_mode=world.sharing_mode(spec),
             workloads=[world.workload(spec.training)] if spec.training is not None else [],
             closed=gpu.closed,
-            stretches=[(names[index], REVISION, max(lasted)) for index, lasted in enumerate(gpu.lasted) if lasted and world.closed_loop],
+            stretches=[
+                (names[index], REVISION, max(lasted))
+                for index, lasted in enumerate(gpu.lasted)
+                if lasted and world.closed_loop
+            ],
             losses=self._losses(gpu, whole, last[1] - window[0][1]),
         )
 
     def _losses(self, gpu: _Gpu, seconds: float, slow_s: float) -> list[JobLoss]:
         """
-        The training's budget, and in the closed loop its iterations over the job's window beside as many with the gate shut (drawn);
-        and what the closed windows showed, where there are any.
+        The training's budget, and in the closed loop its iterations over the job's window beside as many with the gate
+        shut (drawn); and what the closed windows showed, where there are any.
         """
         training, budget = gpu.contention.training, gpu.spec.budget
         if training is None or (budget is None and not self._world.closed_loop):
@@ -786,7 +875,7 @@ class _Simulation:
         recent, closed = sample(training.seconds * slow_s / seconds), sample(training.seconds)
         return [replace(job, recent=recent, closed=closed, windows=tuple(gpu.told))]
 
-    # ---- windows and the gate -----------------------------------------------------------------------------------------------------------
+    # ---- windows and the gate ----------------------------------------------------------------------------------------
 
     def _gap_s(self, gpu: _Gpu) -> float:
         """Open time until the next window: exponential, so that no period is met."""
@@ -826,15 +915,24 @@ class _Simulation:
             if shut - 2 * length < gpu.worked[0][0]:
                 continue
             sides = [(shut - 2 * length, shut - length), (opened + length, opened + 2 * length)]
-            before, after = (length / max(1e-9, between(gpu.worked, end) - between(gpu.worked, begin)) for begin, end in sides)
+            before, after = (
+                length / max(1e-9, between(gpu.worked, end) - between(gpu.worked, begin)) for begin, end in sides
+            )
             spread = self._world.truth.noise / math.sqrt(count)
             means = [training.seconds * slow * math.exp(spread * self._noisy()) for slow in (before, 1.0, after)]
             gpu.told.append(
                 Window(
-                    start=shut, end=opened, before_s=means[0], before_n=count, closed_s=means[1], closed_n=count,
-                    closed_sd=self._world.truth.noise * training.seconds, after_s=means[2], after_n=count,
+                    start=shut,
+                    end=opened,
+                    before_s=means[0],
+                    before_n=count,
+                    closed_s=means[1],
+                    closed_n=count,
+                    closed_sd=self._world.truth.noise * training.seconds,
+                    after_s=means[2],
+                    after_n=count,
                 )
-            )  # fmt: skip
+            )
 
     def _tell(self, now: float) -> None:
         """The gate is told of every function when a new invocation could end."""
@@ -852,7 +950,7 @@ class _Simulation:
         backlog_s = told.backlog_s + told.each_s * max(0, self._queued[function] - told.counted)
         return self._arrival[number] + max(told.floor_s, backlog_s) > self._deadline[number]
 
-    # ---- invocations --------------------------------------------------------------------------------------------------------------------
+    # ---- invocations -------------------------------------------------------------------------------------------------
 
     def _arrived(self, number: int) -> InvocationArrived:
         return InvocationArrived(
@@ -900,11 +998,19 @@ class _Simulation:
             alone_s=np.array(self._alone, float),
             run_s=np.array(self._run, float),
             p99=world.truth.p99,
-            gpus=np.column_stack([np.array(self._measured, float).reshape(len(self._gpus), len(GPU_COLUMNS) - 1), solo]),
+            gpus=np.column_stack(
+                [np.array(self._measured, float).reshape(len(self._gpus), len(GPU_COLUMNS) - 1), solo]
+            ),
             meta={
-                "world": world.name, "truth": world.truth.name, "trace": trace.name, "duration_s": self._duration, "seed": self._seed,
-                "policy": self._name, "refused_dispatches": self._refused, "trainings": [str(gpu.training) for gpu in world.gpus],
+                "world": world.name,
+                "truth": world.truth.name,
+                "trace": trace.name,
+                "duration_s": self._duration,
+                "seed": self._seed,
+                "policy": self._name,
+                "refused_dispatches": self._refused,
+                "trainings": [str(gpu.training) for gpu in world.gpus],
                 "warm_at_start": self._pool,
             },
             policy_s=self._policy_s,
-        )  # fmt: skip
+        )

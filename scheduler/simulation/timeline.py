@@ -1,4 +1,7 @@
-"""What raw rows say over time: requests by second, utilisation, and each GPU instance for itself. Plain arrays for pictures."""
+"""
+What raw rows say over time: requests by second, utilisation, and each GPU instance for itself. Plain arrays for
+pictures.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +28,10 @@ def requests(result: Result, step_s: float = 1.0) -> tuple[Ints, Ints]:
 
 
 def admission(results: Sequence[Result], step_s: float) -> tuple[Floats, Floats]:
-    """(shares [functions, bins], over the whole run [functions]) that were admitted, runs pooled; NaN where nothing was submitted."""
+    """
+    (shares [functions, bins], over the whole run [functions]) that were admitted, runs pooled; NaN where nothing was
+    submitted.
+    """
     edges = _edges(results[0], step_s)
     functions = len(results[0].functions)
     counts = np.zeros((2, functions, len(edges) - 1))
@@ -81,8 +87,8 @@ def utilisation(world: World, result: Result, step_s: float) -> tuple[Floats, Fl
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFigures:
     """
-    Of one GPU instance, as fractions: utilisation exclusive and with functions, degradation of the training and of the functions there
-    (NaN: none), and the share of all submitted invocations that ran there.
+    Of one GPU instance, as fractions: utilisation exclusive and with functions, degradation of the training and of the
+    functions there (NaN: none), and the share of all submitted invocations that ran there.
     """
 
     exclusive: float

@@ -3,9 +3,10 @@ Traces: when which function is asked for, kept on disk and replayed, never drawn
 
 A trace file is an ``.npz`` of plain arrays; the same source, options and seed give the same bytes. Sources:
 
-* **Azure Functions 2019** in the publisher's CSV (gzip or not): invocations per minute, any columns of minutes, and durations beside
-  it. Minute m becomes second s, each class's share of the minute times the target rate, Poisson within the second (A49); the trace's
-  functions by mean duration in as many classes of equal count as there are functions, the slowest class to the slowest function (A50).
+* **Azure Functions 2019** in the publisher's CSV (gzip or not): invocations per minute, any columns of minutes, and
+  durations beside it. Minute m becomes second s, each class's share of the minute times the target rate, Poisson within
+  the second (A49); the trace's functions by mean duration in as many classes of equal count as there are functions, the
+  slowest class to the slowest function (A50).
 * **Azure LLM** CSV: its time stamps, compressed to a target rate.
 * generators: Poisson, Gamma (by the coefficient of variation of the gaps), periodic, bursty.
 * the platform's **history** as CSV or JSON lines.
@@ -46,9 +47,10 @@ class Trace:
     """
     ``n`` invocations in order of arrival.
 
-    ``arrival_s`` [n] from the beginning, ``function`` [n] an index into ``functions``, ``rows`` [n] (0: the function's own batch). The
-    deadline is ``factor`` [n] times the function's P99 alone (A30), or, where that is NaN, ``deadline_s`` [n] after the arrival.
-    ``duration_s``: the span over which rates and utilisation are meant. ``name`` says where it is from, compression included.
+    ``arrival_s`` [n] from the beginning, ``function`` [n] an index into ``functions``, ``rows`` [n] (0: the function's
+    own batch). The deadline is ``factor`` [n] times the function's P99 alone (A30), or, where that is NaN,
+    ``deadline_s`` [n] after the arrival. ``duration_s``: the span over which rates and utilisation are meant. ``name``
+    says where it is from, compression included.
     """
 
     name: str
@@ -65,7 +67,9 @@ class Trace:
         for name in ("function", "rows", "factor", "deadline_s"):
             if len(getattr(self, name)) != n:
                 raise BadTrace(f"{name}: {n} values are expected", field=name)
-        if n and ((np.diff(self.arrival_s) < 0).any() or self.arrival_s[0] < 0 or not np.isfinite(self.arrival_s).all()):
+        if n and (
+            (np.diff(self.arrival_s) < 0).any() or self.arrival_s[0] < 0 or not np.isfinite(self.arrival_s).all()
+        ):
             raise BadTrace("arrival_s: times from 0 on in ascending order are expected", field="arrival_s")
         if n and (self.function.min() < 0 or self.function.max() >= len(self.functions)):
             raise BadTrace("function: an index beyond the functions", field="function")
@@ -89,13 +93,17 @@ class Trace:
         column = {name: index for index, name in enumerate(names)}
         missing = next((name for name in self.functions if name not in column), None)
         if missing is not None:
-            raise BadTrace(f"function: {missing!r} is none of the world's functions ({', '.join(names)})", field="function")
+            raise BadTrace(
+                f"function: {missing!r} is none of the world's functions ({', '.join(names)})", field="function"
+            )
         return np.array([column[name] for name in self.functions], np.int64)
 
     def rows_in(self, world: World) -> Ints:
         """[n], with the function's own batch where none was given."""
         own = np.array([function.batch for function in world.functions])
-        return np.where(self.rows > 0, self.rows, own[self.index_in([function.name for function in world.functions])[self.function]])
+        return np.where(
+            self.rows > 0, self.rows, own[self.index_in([function.name for function in world.functions])[self.function]]
+        )
 
     def deadlines_in(self, world: World) -> Floats:
         """[n], on the trace's clock."""
@@ -103,16 +111,24 @@ class Trace:
         keys = np.stack([index, self.rows_in(world)], axis=1)
         sizes, which = np.unique(keys, axis=0, return_inverse=True)
         p99 = np.array([world.p99_s(world.functions[function], rows) for function, rows in sizes.tolist()])
-        relative = np.where(np.isnan(self.factor), self.deadline_s, self.factor * p99[which.reshape(-1)] if len(self) else self.factor)
+        relative = np.where(
+            np.isnan(self.factor), self.deadline_s, self.factor * p99[which.reshape(-1)] if len(self) else self.factor
+        )
         return np.asarray(self.arrival_s + relative)
 
     def none(self) -> "Trace":
         """The same span without a single arrival: what an exclusive run is."""
         empty, whole = np.zeros(0), np.zeros(0, np.int64)
         return Trace(
-            name=f"{self.name} without functions", functions=self.functions, duration_s=self.duration_s, arrival_s=empty, function=whole,
-            rows=whole, factor=empty, deadline_s=empty,
-        )  # fmt: skip
+            name=f"{self.name} without functions",
+            functions=self.functions,
+            duration_s=self.duration_s,
+            arrival_s=empty,
+            function=whole,
+            rows=whole,
+            factor=empty,
+            deadline_s=empty,
+        )
 
     def write(self, path: Path) -> None:
         path.write_bytes(self.encode())
@@ -140,22 +156,32 @@ def read(path: Path) -> Trace:
         if meta["version"] != VERSION:
             raise refuse(path, 0, "version", f"{VERSION} is expected, not {meta['version']!r}")
         return Trace(
-            name=meta["name"], functions=tuple(meta["functions"]), duration_s=float(meta["duration_s"]),
-            arrival_s=arrays["arrival_s"].astype(float), function=arrays["function"].astype(np.int64),
-            rows=arrays["rows"].astype(np.int64), factor=arrays["factor"].astype(float), deadline_s=arrays["deadline_s"].astype(float),
-        )  # fmt: skip
+            name=meta["name"],
+            functions=tuple(meta["functions"]),
+            duration_s=float(meta["duration_s"]),
+            arrival_s=arrays["arrival_s"].astype(float),
+            function=arrays["function"].astype(np.int64),
+            rows=arrays["rows"].astype(np.int64),
+            factor=arrays["factor"].astype(float),
+            deadline_s=arrays["deadline_s"].astype(float),
+        )
     except BadTrace as error:
-        raise BadTrace(f"{path.name}: {error}" if path.name not in str(error) else str(error), **error.details) from error
+        raise BadTrace(
+            f"{path.name}: {error}" if path.name not in str(error) else str(error), **error.details
+        ) from error
     except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise refuse(path, 0, "file", f"not a trace: {error}") from error
 
 
-# ---- CSV ---------------------------------------------------------------------------------------------------------------------------------
+# ---- CSV -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Azure:
-    """The publisher's functions: ``counts`` [n, minutes], ``duration_s`` [n] mean run time, ``minutes`` the numbers of the columns."""
+    """
+    The publisher's functions: ``counts`` [n, minutes], ``duration_s`` [n] mean run time, ``minutes`` the numbers of the
+    columns.
+    """
 
     counts: Floats
     duration_s: Floats
@@ -164,8 +190,8 @@ class Azure:
 
 def azure(invocations: Path, durations: Path) -> Azure:
     """
-    The Azure Functions trace of 2019: ``invocations`` with a column per minute, ``durations`` with ``Average`` in ms, joined on
-    ``HashFunction``. Functions without a duration are left out.
+    The Azure Functions trace of 2019: ``invocations`` with a column per minute, ``durations`` with ``Average`` in ms,
+    joined on ``HashFunction``. Functions without a duration are left out.
     """
     known = by_function(durations, "Average")
     found = invocations_of(invocations)
@@ -185,7 +211,9 @@ def classes(duration_s: Floats, amount: int) -> Ints:
     return found
 
 
-def scaled(source: Azure, world: World, *, rate_per_s: float, seconds: int, seed: int, first: int | None = None) -> Trace:
+def scaled(
+    source: Azure, world: World, *, rate_per_s: float, seconds: int, seed: int, first: int | None = None
+) -> Trace:
     """
     A49 and A50: ``seconds`` consecutive minutes from column ``first`` on (None: drawn), one a second.
 
@@ -211,13 +239,24 @@ def scaled(source: Azure, world: World, *, rate_per_s: float, seconds: int, seed
             amount_now = int(drawn[number, second])
             arrivals.append(second + random.random(amount_now))
             functions.append(np.full(amount_now, speed[number]))
-    name = f"azure2019 minutes {source.minutes[begin]}..{source.minutes[begin + seconds - 1]} x{COMPRESSION} at {rate_per_s * 60:g}/min"
-    return _made(name, world, float(seconds), np.concatenate(arrivals), np.concatenate(functions).astype(np.int64), random, seed)
+    name = (
+        f"azure2019 minutes {source.minutes[begin]}..{source.minutes[begin + seconds - 1]} x{COMPRESSION} at"
+        f" {rate_per_s * 60:g}/min"
+    )
+    return _made(
+        name, world, float(seconds), np.concatenate(arrivals), np.concatenate(functions).astype(np.int64), random, seed
+    )
 
 
 def _made(
-    name: str, world: World, duration_s: float, arrival_s: Floats, function: Ints, random: np.random.Generator, seed: int
-) -> Trace:  # fmt: skip
+    name: str,
+    world: World,
+    duration_s: float,
+    arrival_s: Floats,
+    function: Ints,
+    random: np.random.Generator,
+    seed: int,
+) -> Trace:
     """In order of arrival, every deadline factor drawn from the world's bounds."""
     order = np.argsort(arrival_s, kind="stable")
     n = len(arrival_s)
@@ -235,8 +274,8 @@ def _made(
 
 def llm(path: Path, world: World, *, rate_per_s: float, seconds: float, seed: int) -> Trace:
     """
-    The Azure LLM trace: the first arrivals that, compressed to ``rate_per_s``, fill ``seconds``; functions by the tokens that were
-    generated, the longest answers to the slowest function.
+    The Azure LLM trace: the first arrivals that, compressed to ``rate_per_s``, fill ``seconds``; functions by the
+    tokens that were generated, the longest answers to the slowest function.
     """
     stamps, tokens = [], []
     for line, row in read_rows(path, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
@@ -264,13 +303,14 @@ def llm(path: Path, world: World, *, rate_per_s: float, seconds: float, seed: in
     return _made(name, world, float(seconds), at[kept], function.astype(np.int64), random, seed)
 
 
-# ---- generators --------------------------------------------------------------------------------------------------------------------------
+# ---- generators ------------------------------------------------------------------------------------------------------
 
 
 def generated(kind: str, world: World, *, rate_per_s: float, seconds: float, seed: int, **options: float) -> Trace:
     """
-    ``poisson``; ``gamma`` (``cv``: of the gaps); ``periodic`` (evenly spaced by function, ``jitter`` as a share of the gap); ``bursty``
-    (bursts of ``burst`` times the rate for ``burst_s`` of every ``period_s``, the rest shared out so that the mean holds).
+    ``poisson``; ``gamma`` (``cv``: of the gaps); ``periodic`` (evenly spaced by function, ``jitter`` as a share of the
+    gap); ``bursty`` (bursts of ``burst`` times the rate for ``burst_s`` of every ``period_s``, the rest shared out so
+    that the mean holds).
 
     Functions are drawn alike. Raises BadTrace for another kind or an option out of its range.
     """
@@ -296,7 +336,9 @@ def _option(options: dict[str, float], name: str, default: float, low: float, hi
     return value
 
 
-def _poisson(random: np.random.Generator, rate: float, seconds: float, _count: int, _options: dict[str, float]) -> Floats:
+def _poisson(
+    random: np.random.Generator, rate: float, seconds: float, _count: int, _options: dict[str, float]
+) -> Floats:
     return np.sort(random.uniform(0.0, seconds, random.poisson(rate * seconds)))
 
 
@@ -313,7 +355,9 @@ def _gamma(random: np.random.Generator, rate: float, seconds: float, _count: int
     return np.asarray(every[every < seconds])
 
 
-def _periodic(random: np.random.Generator, rate: float, seconds: float, count: int, options: dict[str, float]) -> Floats:
+def _periodic(
+    random: np.random.Generator, rate: float, seconds: float, count: int, options: dict[str, float]
+) -> Floats:
     jitter = _option(options, "jitter", 0.0, 0.0, 1.0)
     n = int(rate * seconds)
     at = (np.arange(n) + 0.5) / rate
@@ -336,18 +380,22 @@ def _bursty(random: np.random.Generator, rate: float, seconds: float, _count: in
 
 
 _GENERATORS: Final[Mapping[str, Callable[[np.random.Generator, float, float, int, dict[str, float]], Floats]]] = {
-    "poisson": _poisson, "gamma": _gamma, "periodic": _periodic, "bursty": _bursty,
-}  # fmt: skip
+    "poisson": _poisson,
+    "gamma": _gamma,
+    "periodic": _periodic,
+    "bursty": _bursty,
+}
 
 
-# ---- the platform's own history ----------------------------------------------------------------------------------------------------------
+# ---- the platform's own history --------------------------------------------------------------------------------------
 
 HISTORY: Final = ("function", "revision", "arrival_at", "deadline_at", "rows")
 
 
 def history(path: Path, models: Sequence[str] | None = None) -> Trace:
     """
-    What the platform served: CSV or JSON lines of :data:`HISTORY`, times in epoch seconds, in any order. A function's revisions are one.
+    What the platform served: CSV or JSON lines of :data:`HISTORY`, times in epoch seconds, in any order. A function's
+    revisions are one.
 
     ``models``: the functions that may be named; None: any.
     """
@@ -400,7 +448,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield line, row
 
 
-# ---- documents ---------------------------------------------------------------------------------------------------------------------------
+# ---- documents -------------------------------------------------------------------------------------------------------
 
 #: Where the outside data are by default, beside the checkout.
 OUTSIDE: Final = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -408,8 +456,8 @@ OUTSIDE: Final = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 def of(document: Mapping[str, Any], world: World, seed: int, *, data: Path | None = None) -> Trace:
     """
-    The trace that a preset describes. ``kind``: azure, llm, history, file, or a generator; ``rate_per_min``, ``seconds`` and the kind's
-    own options.
+    The trace that a preset describes. ``kind``: azure, llm, history, file, or a generator; ``rate_per_min``,
+    ``seconds`` and the kind's own options.
 
     Raises BadWorld or BadTrace, which name the field; a missing file is a BadTrace too.
     """
@@ -435,7 +483,11 @@ def of(document: Mapping[str, Any], world: World, seed: int, *, data: Path | Non
             path = folder / reader.word("file", "inference/azure_llm_2023_code.csv.gz")
             reader.end()
             return llm(path, world, rate_per_s=rate, seconds=seconds, seed=seed)
-        options = {name: reader.number(name, 0, 0, 1e6) for name in ("cv", "jitter", "burst", "burst_s", "period_s") if reader.has(name)}
+        options = {
+            name: reader.number(name, 0, 0, 1e6)
+            for name in ("cv", "jitter", "burst", "burst_s", "period_s")
+            if reader.has(name)
+        }
         reader.end()
         return generated(kind, world, rate_per_s=rate, seconds=seconds, seed=seed, **options)
     except OSError as error:

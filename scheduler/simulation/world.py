@@ -1,9 +1,9 @@
 """
-What a run is about: GPU instances with their trainings, functions, the monitor, failures; read from a document that is checked field by
-field.
+What a run is about: GPU instances with their trainings, functions, the monitor, failures; read from a document that is
+checked field by field.
 
-A world is data. Presets of worlds stand in ``presets/``; :func:`load` reads one, :func:`parse` any mapping of that form. Whatever cannot
-be is refused with :class:`BadWorld`, whose message and ``field`` name the place.
+A world is data. Presets of worlds stand in ``presets/``; :func:`load` reads one, :func:`parse` any mapping of that
+form. Whatever cannot be is refused with :class:`BadWorld`, whose message and ``field`` name the place.
 """
 
 import json
@@ -56,8 +56,8 @@ class Training:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """
-    A GPU instance. Memory in MiB; ``slots``: batches at a time (digest A58); ``sevenths`` of a device, 7 without MIG; ``budget`` of its
-    training's degradation, a fraction (None: the policy's default).
+    A GPU instance. Memory in MiB; ``slots``: batches at a time (digest A58); ``sevenths`` of a device, 7 without MIG;
+    ``budget`` of its training's degradation, a fraction (None: the policy's default).
     """
 
     name: str
@@ -73,8 +73,8 @@ class Function:
     """
     A function: one invocation is one batch of ``batch`` rows of a model (digest A32).
 
-    ``max_batch`` invocations may share a run, ``max_warm`` instances stand on one GPU instance. ``keep_alive_s`` -1: an idle instance is
-    never offloaded for its age. ``max_attempts`` 2: retried once (A61).
+    ``max_batch`` invocations may share a run, ``max_warm`` instances stand on one GPU instance. ``keep_alive_s`` -1: an
+    idle instance is never offloaded for its age. ``max_attempts`` 2: retried once (A61).
     """
 
     name: str
@@ -100,17 +100,18 @@ class World:
     """
     Seconds throughout.
 
-    ``monitor_s``: interval of reports; a change of the warm set is reported after ``coalesce_s``; a report reaches the policy
-    ``monitor_delay_s`` late. ``monitor_noise``: relative deviation of a reported utilisation. ``job_window_s``: span over which a
-    training's degradation is measured. ``round_s``: how long the policy sleeps at most while something waits (digest A21). ``dispatch_s``:
-    from a decision to the start. ``gate_s``: how often the policy says when a new invocation could end; what comes is refused where that is
-    too late (0: nothing is). ``probe_share``: part of the time in which a GPU instance is closed, at random moments and for as long as its
-    training's loss takes to measure (smore/domain/loss.py). ``closed_loop``: reports hold the iterations by which a policy keeps budgets.
-    ``lost_s``: silence after
-    which a GPU instance counts as lost. ``keep_warm`` instances of every function stand on every GPU instance as long as they take no more
-    than ``warm_share`` of the memory that the training leaves (A35); with ``burst`` > 0 as many as the mean rates of the trace
-    ask for times ``burst``, where that is more (A39). This stands for a prewarmer that knows the mean rates beforehand, and is
-    the same for every policy. ``deadline``: bounds of the factor on a function's P99 alone, drawn with the trace (A30).
+    ``monitor_s``: interval of reports; a change of the warm set is reported after ``coalesce_s``; a report reaches the
+    policy ``monitor_delay_s`` late. ``monitor_noise``: relative deviation of a reported utilisation. ``job_window_s``:
+    span over which a training's degradation is measured. ``round_s``: how long the policy sleeps at most while
+    something waits (digest A21). ``dispatch_s``: from a decision to the start. ``gate_s``: how often the policy says
+    when a new invocation could end; what comes is refused where that is too late (0: nothing is). ``probe_share``: part
+    of the time in which a GPU instance is closed, at random moments and for as long as its training's loss takes to
+    measure (smore/domain/loss.py). ``closed_loop``: reports hold the iterations by which a policy keeps budgets.
+    ``lost_s``: silence after which a GPU instance counts as lost. ``keep_warm`` instances of every function stand on
+    every GPU instance as long as they take no more than ``warm_share`` of the memory that the training leaves (A35);
+    with ``burst`` > 0 as many as the mean rates of the trace ask for times ``burst``, where that is more (A39). This
+    stands for a prewarmer that knows the mean rates beforehand, and is the same for every policy. ``deadline``: bounds
+    of the factor on a function's P99 alone, drawn with the trace (A30).
     """
 
     name: str
@@ -141,8 +142,13 @@ class World:
             raise bad("gpus", "at least one GPU instance is expected")
         if not self.functions:
             raise bad("functions", "at least one function is expected")
-        for kind, names in (("gpus", [gpu.name for gpu in self.gpus]), ("functions", [function.name for function in self.functions])):
-            twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+        for kind, names in (
+            ("gpus", [gpu.name for gpu in self.gpus]),
+            ("functions", [function.name for function in self.functions]),
+        ):
+            twice = (
+                next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+            )
             if twice is not None:
                 raise bad(kind, f"{twice!r} is there twice")
         for position, gpu in enumerate(self.gpus):
@@ -150,12 +156,15 @@ class World:
             if not 1 <= gpu.slots <= 62:
                 raise bad(f"{path}.slots", f"1..62 slots are expected, not {gpu.slots}")
             if gpu.sevenths not in truths.SLICES:
-                raise bad(f"{path}.sevenths", f"one of {', '.join(map(str, truths.SLICES))} is expected, not {gpu.sevenths}")
+                raise bad(
+                    f"{path}.sevenths", f"one of {', '.join(map(str, truths.SLICES))} is expected, not {gpu.sevenths}"
+                )
             self.check_training(gpu, path)
             free = gpu.memory_mib - self.training_mib(gpu)
             if free < 0:
                 raise bad(
-                    f"{path}.memory_mib", f"the training {gpu.training} needs {self.training_mib(gpu):.0f} MiB of {gpu.memory_mib:.0f}"
+                    f"{path}.memory_mib",
+                    f"the training {gpu.training} needs {self.training_mib(gpu):.0f} MiB of {gpu.memory_mib:.0f}",
                 )
         largest = max(gpu.memory_mib - self.training_mib(gpu) for gpu in self.gpus)
         for position, function in enumerate(self.functions):
@@ -163,7 +172,8 @@ class World:
             if self.memory_mib(function) > largest:
                 need = self.memory_mib(function)
                 raise bad(
-                    f"functions[{position}]", f"{function.name} needs {need:.0f} MiB, no GPU instance has more than {largest:.0f} free"
+                    f"functions[{position}]",
+                    f"{function.name} needs {need:.0f} MiB, no GPU instance has more than {largest:.0f} free",
                 )
         there = {gpu.name for gpu in self.gpus}
         for position, failure in enumerate(self.failures):
@@ -171,7 +181,9 @@ class World:
                 raise bad(f"failures[{position}].gpu", f"{failure.gpu!r} is none of the GPU instances")
 
     def check_training(self, gpu: Gpu, path: str) -> None:
-        """Raises BadWorld or BadTruth for a training that the truth does not know, or that does not run on such a slice."""
+        """
+        Raises BadWorld or BadTruth for a training that the truth does not know, or that does not run on such a slice.
+        """
         if gpu.training is not None:
             known(self.truth, gpu.training.model, "training", f"{path}.training")
             if gpu.sevenths != 7:
@@ -180,7 +192,7 @@ class World:
     def check_function(self, function: Function, path: str) -> None:
         known(self.truth, function.model, "function", f"{path}.model")
 
-    # ---- what follows from the truth ----------------------------------------------------------------------------------------------------
+    # ---- what follows from the truth ---------------------------------------------------------------------------------
 
     def contention(self, gpu: Gpu) -> Contention:
         return self.truth.on(gpu.sevenths, gpu.training.pair if gpu.training is not None else None)
@@ -208,7 +220,11 @@ class World:
         return memory_mib(self.truth, function.model, "function", function.batch * function.max_batch)
 
     def training_mib(self, gpu: Gpu) -> float:
-        return memory_mib(self.truth, gpu.training.model, "training", gpu.training.batch) if gpu.training is not None else 0.0
+        return (
+            memory_mib(self.truth, gpu.training.model, "training", gpu.training.batch)
+            if gpu.training is not None
+            else 0.0
+        )
 
     def device(self, gpu: Gpu) -> str:
         """What a report says of it: every size of slice is a place of its own (A55)."""
@@ -221,7 +237,9 @@ class World:
         return f"{training.model}/{self.truth.preset}/training/{training.batch}"
 
     def spec(self, function: Function) -> FunctionSpec:
-        """What a developer would have registered: P99 alone for each size of a batch (digest A28), the rest as declared."""
+        """
+        What a developer would have registered: P99 alone for each size of a batch (digest A28), the rest as declared.
+        """
         sizes = sorted({min(1 << power, function.max_batch) for power in range(function.max_batch.bit_length() + 1)})
         memory, batch = self.memory_mib(function), function.batch
         return FunctionSpec(
@@ -256,7 +274,8 @@ def workloads() -> Mapping[str, Any]:
     return found
 
 
-#: An inference keeps so much of all that its layers put out at a time: each output is freed when the next layer has read it.
+#: An inference keeps so much of all that its layers put out at a time: each output is freed when the next layer has
+#: read it.
 INFERENCE_SHARE: Final = 0.1
 
 
@@ -269,7 +288,7 @@ def memory_mib(truth: Truth, model: str, role: str, batch: int) -> float:
     return CONTEXT_MIB + float(at_none + each * batch * (INFERENCE_SHARE if role == "function" else 1.0)) / 2**20
 
 
-# ---- documents ---------------------------------------------------------------------------------------------------------------------------
+# ---- documents -------------------------------------------------------------------------------------------------------
 
 
 class Reader:
@@ -347,7 +366,16 @@ def _gpus(reader: Reader) -> list[Gpu]:
         trainings = [training(one, f"{path}.trainings[{position}]") for position, one in enumerate(given)] or [None]
         for number in range(count):
             one = trainings[number % len(trainings)]
-            found.append(Gpu(name=f"{name}{len(found)}", memory_mib=memory, slots=slots, training=one, sevenths=sevenths, budget=budget))
+            found.append(
+                Gpu(
+                    name=f"{name}{len(found)}",
+                    memory_mib=memory,
+                    slots=slots,
+                    training=one,
+                    sevenths=sevenths,
+                    budget=budget,
+                )
+            )
     return found
 
 
@@ -375,7 +403,10 @@ def _functions(reader: Reader) -> list[Function]:
 
 
 def parse(raw: object, path: str = "", *, base: Truth | None = None) -> World:
-    """A world from its document. Raises BadWorld or :class:`scheduler.simulation.interference.BadTruth`, which name the field."""
+    """
+    A world from its document. Raises BadWorld or :class:`scheduler.simulation.interference.BadTruth`, which name the
+    field.
+    """
     reader = Reader(raw, path)
     name = reader.word("name", "world")
     ground = truths.load(reader.word("truth", "digest")) if base is None else base
@@ -391,7 +422,11 @@ def parse(raw: object, path: str = "", *, base: Truth | None = None) -> World:
     if not reader.take("interference", True):
         ground = replace(ground, interference=False)
     deadline = reader.take("deadline", [1.0, 4.0])
-    numbers = isinstance(deadline, list | tuple) and len(deadline) == 2 and all(isinstance(one, int | float) for one in deadline)
+    numbers = (
+        isinstance(deadline, list | tuple)
+        and len(deadline) == 2
+        and all(isinstance(one, int | float) for one in deadline)
+    )
     if not numbers or not 0 < deadline[0] <= deadline[1]:
         raise bad(reader.path("deadline"), f"two factors 0 < low <= high are expected, not {deadline!r}")
     gpus, functions = _gpus(reader), _functions(reader)
@@ -399,7 +434,11 @@ def parse(raw: object, path: str = "", *, base: Truth | None = None) -> World:
     for where, one in reader.items("failures"):
         entry = Reader(one, where)
         failures.append(
-            Failure(gpu=entry.word("gpu", ""), at_s=entry.number("at_s", 0, 0, 1e9), seconds=entry.number("seconds", 1, 0.001, 1e9))
+            Failure(
+                gpu=entry.word("gpu", ""),
+                at_s=entry.number("at_s", 0, 0, 1e9),
+                seconds=entry.number("seconds", 1, 0.001, 1e9),
+            )
         )
         entry.end()
     world = World(
@@ -434,8 +473,8 @@ class Preset:
     """
     A file of ``presets/``: worlds that are run alike and reported together, and what they are run with.
 
-    ``worlds``: by configuration. ``trace``: the document of the trace (``traces.py``). ``predictor``: table, sampled or none
-    (``predictor.py``). ``policies``: those compared by default.
+    ``worlds``: by configuration. ``trace``: the document of the trace (``traces.py``). ``predictor``: table, sampled or
+    none (``predictor.py``). ``policies``: those compared by default.
     """
 
     name: str
@@ -450,10 +489,12 @@ def names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
-def load(name: str, *, factors: Mapping[str, float] | None = None, interference: bool = True, truth: str = "") -> Preset:
+def load(
+    name: str, *, factors: Mapping[str, float] | None = None, interference: bool = True, truth: str = ""
+) -> Preset:
     """
-    A preset by name, or a file of that form by its path. Its truth, or another one by its name, with every parameter times its factor,
-    or without interference.
+    A preset by name, or a file of that form by its path. Its truth, or another one by its name, with every parameter
+    times its factor, or without interference.
 
     Raises BadWorld for a name that does not exist.
     """
@@ -483,8 +524,14 @@ def load(name: str, *, factors: Mapping[str, float] | None = None, interference:
             document["interference"] = False
         worlds[str(key)] = parse(document, f"configurations.{key}" if key else "world")
     trace, predictor, policies = reader.take("trace", {}), reader.take("predictor", {}), reader.take("policies", [])
-    for key, value, kind in (("trace", trace, Mapping), ("predictor", predictor, Mapping), ("policies", policies, list)):
+    for key, value, kind in (
+        ("trace", trace, Mapping),
+        ("predictor", predictor, Mapping),
+        ("policies", policies, list),
+    ):
         if not isinstance(value, kind):
             raise bad(key, f"a {'list' if kind is list else 'mapping'} is expected")
     reader.end()
-    return Preset(name=path.stem, about=about, worlds=worlds, trace=trace, predictor=predictor, policies=tuple(map(str, policies)))
+    return Preset(
+        name=path.stem, about=about, worlds=worlds, trace=trace, predictor=predictor, policies=tuple(map(str, policies))
+    )

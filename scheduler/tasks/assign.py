@@ -1,8 +1,9 @@
 """
 ``scheduler.assign``, the deciding task.
 
-It is fired every second and has no end: the first firing in a process stands by, leads whenever it finds the lease free, and waits while
-Redis does not serve; every other firing returns at once. So beat is a safety net, not a tick that requests wait for.
+It is fired every second and has no end: the first firing in a process stands by, leads whenever it finds the lease
+free, and waits while Redis does not serve; every other firing returns at once. So beat is a safety net, not a tick that
+requests wait for.
 """
 
 import contextlib
@@ -57,8 +58,8 @@ def register_assign(app: Celery, config: Settings) -> None:
 
 def wait_for_turn(client: "redis.Redis", key: str, stop: threading.Event) -> None:
     """
-    One process loads at a time: two schedulers that start together would each take twice as long, and nobody leads meanwhile. Where Redis
-    does not serve there is no turn to wait for.
+    One process loads at a time: two schedulers that start together would each take twice as long, and nobody leads
+    meanwhile. Where Redis does not serve there is no turn to wait for.
     """
     with contextlib.suppress(redis.RedisError):
         while not client.set(key, 1, nx=True, px=round(LOADING_S * 1e3)) and not stop.wait(LOOK_S):

@@ -2,8 +2,8 @@
 ``python -m scheduler.tasks.forecasting``: the child of the ``learn`` worker that fits forecasters and forecasts with
 them (``ml/forecast/foresight.py``).
 
-Here the art of forecasting meets the rule that forecasts serve: which forecaster a function gets is judged by what the platform's own rule
-would have cost behind it.
+Here the art of forecasting meets the rule that forecasts serve: which forecaster a function gets is judged by what the
+platform's own rule would have cost behind it.
 """
 
 import argparse
@@ -39,14 +39,15 @@ UNKNOWN: Final = FunctionSpec(entrypoint="none:None")
 
 class Rehearsal:
     """
-    Functions of a platform under the priced rule, with their own run times, memories and cold starts (``ml.forecast.choice.Judge``).
+    Functions of a platform under the priced rule, with their own run times, memories and cold starts
+    (``ml.forecast.choice.Judge``).
 
     ``counts`` [F, T], NaN where nobody counted: such a minute is replayed as one without requests.
     """
 
     def __init__(
         self, names: Sequence[str], counts: Floats, begin: int, specs: Mapping[str, FunctionSpec], price_gb_s: float
-    ) -> None:  # fmt: skip
+    ) -> None:
         # A forecast needs no compiled replay, and is made each minute by a process of its own.
         from scheduler.simulation.backtest import Backtest
         from scheduler.simulation.instances import Workload
@@ -59,10 +60,13 @@ class Rehearsal:
         for load_s in np.unique(loads):
             rows = np.flatnonzero(loads == load_s)
             work = Workload(
-                name="counted", names=tuple(names[row] for row in rows.tolist()), counts=requests[rows], load_s=float(load_s),
+                name="counted",
+                names=tuple(names[row] for row in rows.tolist()),
+                counts=requests[rows],
+                load_s=float(load_s),
                 run_s=np.array([profiles[row].run_time_s(1) for row in rows]),
                 memory_gb=np.array([profiles[row].memory_mib / 1024 for row in rows]),
-            )  # fmt: skip
+            )
             self._groups.append((rows, Backtest(work, begin, price_gb_s)))
 
     def __call__(self, ahead: "Ahead | None", only: NDArray[np.bool_]) -> Floats:
@@ -102,7 +106,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="scheduler.tasks.forecasting", description="Forecasts of arrivals.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("forecast", help="forecast from this minute on, and publish")
-    commands.add_parser("fit", help="fit on what was counted").add_argument("--if-due", action="store_true", help="only where it is time")
+    commands.add_parser("fit", help="fit on what was counted").add_argument(
+        "--if-due", action="store_true", help="only where it is time"
+    )
     options = parser.parse_args(arguments)
     config = settings()
     observability.configure(config, "foresight")

@@ -1,9 +1,9 @@
 """
-``scheduler.retrain``, ``scheduler.rollback`` and ``scheduler.republish``: the commands of ``ml/learn/learning.py`` as tasks; those of
-``scheduler/tasks/forecasting.py`` as ``scheduler.forecast`` and ``scheduler.refit``.
+``scheduler.retrain``, ``scheduler.rollback`` and ``scheduler.republish``: the commands of ``ml/learn/learning.py`` as
+tasks; those of ``scheduler/tasks/forecasting.py`` as ``scheduler.forecast`` and ``scheduler.refit``.
 
-Each runs in a child process. A fit takes hundreds of MiB, and only the end of a process gives all of them back; this one imports
-nothing for it and stays as small as Celery is.
+Each runs in a child process. A fit takes hundreds of MiB, and only the end of a process gives all of them back; this
+one imports nothing for it and stays as small as Celery is.
 """
 
 import os
@@ -81,7 +81,10 @@ def register_learn(app: Celery, config: Settings) -> None:
     seen = threading.Event()
 
     def published() -> bool:
-        """Whether Redis has a table. A process that has never seen one does not look for one in Postgres: mostly there is none."""
+        """
+        Whether Redis has a table. A process that has never seen one does not look for one in Postgres: mostly there is
+        none.
+        """
         if tables.version():
             seen.set()
             return True

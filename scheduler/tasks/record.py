@@ -52,7 +52,8 @@ def register_record(app: Celery, config: Settings) -> None:
     recorder = Recorder(engine, client, config.redis.prefix)
     store, fleet = Store(engine, Catalog(client, config.redis.prefix)), Fleet(client, config.redis.prefix)
     recording = threading.Lock()
-    # What was imported stays: a collection need not look at it again (measured: a third of the Python time of recording).
+    # What was imported stays: a collection need not look at it again (measured: a third of the Python time of
+    # recording).
     gc.collect()
     gc.freeze()
 

@@ -1,8 +1,9 @@
 """
 An uploaded folder: packed where it comes from, checked and unpacked where it goes.
 
-The code travels as one zip, because a zip lists what is in it before anything is unpacked; weights and wheels travel beside it as they
-are, so that a change of the code does not move them again. Equal folders make equal archives: names are sorted, times and modes left out.
+The code travels as one zip, because a zip lists what is in it before anything is unpacked; weights and wheels travel
+beside it as they are, so that a change of the code does not move them again. Equal folders make equal archives: names
+are sorted, times and modes left out.
 """
 
 import hashlib
@@ -34,7 +35,16 @@ _RATIO_FREE_BYTES: Final = 4 << 20
 _CHUNK: Final = 1 << 20
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 #: What zipfile raises over bytes that are no zip, among them offsets that no file has.
-_BROKEN: Final = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError, OverflowError, OSError)
+_BROKEN: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    OverflowError,
+    OSError,
+)
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -56,8 +66,8 @@ def pack(folder: Path, into: Path) -> Packed | None:
     """
     Pack a folder; its archive is written into the folder ``into``. None where it holds nothing but its function.yaml.
 
-    Hidden files and folders, ``__pycache__`` and ``*.pyc`` stay at home; links are followed where they end inside the folder. Raises
-    ValueError that names the file that cannot be sent, OSError.
+    Hidden files and folders, ``__pycache__`` and ``*.pyc`` stay at home; links are followed where they end inside the
+    folder. Raises ValueError that names the file that cannot be sent, OSError.
     """
     small: list[tuple[str, Path]] = []
     large: dict[str, Path] = {}
@@ -117,11 +127,12 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def check(file: BinaryIO) -> list[zipfile.ZipInfo]:
     """
-    The entries of a code archive, once all of them are found harmless; nothing has been unpacked then. Raises InvalidArtifact.
+    The entries of a code archive, once all of them are found harmless; nothing has been unpacked then. Raises
+    InvalidArtifact.
 
-    Refused: other methods than store and deflate, encryption, links, devices and whatever else is no file or folder, paths that
-    :func:`~smore.domain.artifact.check_path` refuses, a name twice (in any case of letters) or both as a file and as a folder, too many
-    entries, too many bytes, too high a ratio.
+    Refused: other methods than store and deflate, encryption, links, devices and whatever else is no file or folder,
+    paths that :func:`~smore.domain.artifact.check_path` refuses, a name twice (in any case of letters) or both as a
+    file and as a folder, too many entries, too many bytes, too high a ratio.
     """
     size = file.seek(0, os.SEEK_END)
     if size > MAX_ARCHIVE_BYTES:
@@ -154,9 +165,13 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
     mode = entry.external_attr >> 16
     kind = stat.S_IFMT(mode)
     if kind not in (0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG):
-        raise InvalidArtifact(f"The code's archive: {entry.filename} is a link, a device or something else that is no file.")
+        raise InvalidArtifact(
+            f"The code's archive: {entry.filename} is a link, a device or something else that is no file."
+        )
     if entry.flag_bits & 0x1 or entry.compress_type not in _METHODS:
-        raise InvalidArtifact(f"The code's archive: {entry.filename} is encrypted or packed in a way that is not taken.")
+        raise InvalidArtifact(
+            f"The code's archive: {entry.filename} is encrypted or packed in a way that is not taken."
+        )
 
 
 def _check_names(entries: list[zipfile.ZipInfo]) -> None:
@@ -176,8 +191,8 @@ def _check_names(entries: list[zipfile.ZipInfo]) -> None:
 
 def unpack(archive: Path, target: Path) -> None:
     """
-    Unpack a code archive into an existing empty folder. Raises InvalidArtifact before anything is written where :func:`check` does, and
-    later where the content is not what the list said; OSError where it cannot be written.
+    Unpack a code archive into an existing empty folder. Raises InvalidArtifact before anything is written where
+    :func:`check` does, and later where the content is not what the list said; OSError where it cannot be written.
     """
     with archive.open("rb") as file:
         entries = check(file)

@@ -1,12 +1,12 @@
 """
 Blobs: bytes that are known by their SHA-256, in a folder or in whatever else fsspec knows (``s3://…``).
 
-They lie at ``<url>/<project>/<digest>``. Projects share none, even of the same content: otherwise the digest alone would open another
-project's weights. What is being uploaded lies in a folder until it is whole and its digest has been checked, so no reader ever
-sees a part. Everything goes through in pieces of a mebibyte.
+They lie at ``<url>/<project>/<digest>``. Projects share none, even of the same content: otherwise the digest alone
+would open another project's weights. What is being uploaded lies in a folder until it is whole and its digest has been
+checked, so no reader ever sees a part. Everything goes through in pieces of a mebibyte.
 
-A worker of another host reads them from a gateway (:class:`GatewayBlobs`). It proves that it belongs to the platform by a ticket that it
-has left in Redis: whoever may write there is trusted with more than this.
+A worker of another host reads them from a gateway (:class:`GatewayBlobs`). It proves that it belongs to the platform by
+a ticket that it has left in Redis: whoever may write there is trusted with more than this.
 """
 
 import contextlib
@@ -60,7 +60,8 @@ class Source(Protocol):
 
     def read(self, project: str, digest: str, offset: int = 0) -> Iterator[bytes]:
         """
-        The bytes from ``offset`` on, in pieces. Nobody has compared them with their digest: that is for the reader to do.
+        The bytes from ``offset`` on, in pieces. Nobody has compared them with their digest: that is for the reader to
+        do.
 
         Raises BlobNotFound before the first piece, OSError where it breaks off (SourceAway: a later try may do).
         """
@@ -68,7 +69,10 @@ class Source(Protocol):
 
 
 class Blobs:
-    """``url``: a folder or an fsspec URL; ``staging``: a folder for uploads to what is no folder (a folder keeps them itself)."""
+    """
+    ``url``: a folder or an fsspec URL; ``staging``: a folder for uploads to what is no folder (a folder keeps them
+    itself).
+    """
 
     def __init__(self, url: str, staging: Path) -> None:
         # Imported by the first who needs it: a gateway that serves no uploads goes without.
@@ -84,7 +88,7 @@ class Blobs:
         assert DIGEST.fullmatch(digest), digest
         return f"{self._root}/{project}/{digest}"
 
-    # ---- reading ------------------------------------------------------------------------------------------------------------------------
+    # ---- reading -----------------------------------------------------------------------------------------------------
 
     def size(self, project: str, digest: str) -> int | None:
         """Bytes; None where it is not there (whole)."""
@@ -116,7 +120,9 @@ class Blobs:
         for path, info in self._fs.find(self._root, detail=True).items():
             project, _, digest = str(path).removeprefix(f"{self._root}/").partition("/")
             if DIGEST.fullmatch(digest):
-                yield Blob(project=project, digest=digest, size=int(info["size"]), at=self._fs.modified(path).timestamp())
+                yield Blob(
+                    project=project, digest=digest, size=int(info["size"]), at=self._fs.modified(path).timestamp()
+                )
 
     def used(self, project: str) -> int:
         """Bytes of all blobs of a project."""
@@ -125,7 +131,7 @@ class Blobs:
         except FileNotFoundError:
             return 0
 
-    # ---- changing -----------------------------------------------------------------------------------------------------------------------
+    # ---- changing ----------------------------------------------------------------------------------------------------
 
     def keep(self, project: str, digest: str) -> None:
         """Somebody wants it: its age begins anew. Object stores cannot say so; there it counts from the upload."""
@@ -152,8 +158,9 @@ class Blobs:
         """
         Go on with an upload of ``size`` bytes in all at ``offset``; it is this caller's alone until it is closed.
 
-        Raises Conflict (``offset``: where it really stands) elsewhere or while another writes, PayloadTooLarge above ``most`` bytes,
-        StorageFull where the project would have more than ``project_most`` bytes or the disk too little room.
+        Raises Conflict (``offset``: where it really stands) elsewhere or while another writes, PayloadTooLarge above
+        ``most`` bytes, StorageFull where the project would have more than ``project_most`` bytes or the disk too little
+        room.
         """
         if size > most:
             raise PayloadTooLarge(f"A blob may have {most} bytes.", limit=most)
@@ -217,9 +224,14 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 class Upload:
-    """One stretch of an upload, from :meth:`Blobs.upload`; close it, or use it in a ``with``. What was written stays for the next one."""
+    """
+    One stretch of an upload, from :meth:`Blobs.upload`; close it, or use it in a ``with``. What was written stays for
+    the next one.
+    """
 
-    def __init__(self, blobs: Blobs, project: str, digest: str, part: Path, descriptor: int, offset: int, size: int) -> None:
+    def __init__(
+        self, blobs: Blobs, project: str, digest: str, part: Path, descriptor: int, offset: int, size: int
+    ) -> None:
         self._blobs = blobs
         self._project = project
         self._digest = digest
@@ -265,11 +277,13 @@ class Upload:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
-# ---- from another host ------------------------------------------------------------------------------------------------------------------
+# ---- from another host -----------------------------------------------------------------------------------------------
 
 
 def _ticket(prefix: str, ticket: str) -> str:

@@ -1,4 +1,6 @@
-"""The commands of administrators: limits, drains, boosts, pins, purges, targets, the trail of changes, and the doctor."""
+"""
+The commands of administrators: limits, drains, boosts, pins, purges, targets, the trail of changes, and the doctor.
+"""
 
 import sys
 import time
@@ -7,12 +9,31 @@ from typing import Annotated, Any
 
 import typer
 
-from smore.cli.terminal import EXIT_FAILED, Column, Id, Output, OutputOption, connected, fail, moment, percent, show, show_value, span_s
+from smore.cli.terminal import (
+    EXIT_FAILED,
+    Column,
+    Id,
+    Output,
+    OutputOption,
+    connected,
+    fail,
+    moment,
+    percent,
+    show,
+    show_value,
+    span_s,
+)
 
-slo = typer.Typer(help="Targets: deadlines of functions and budgets of jobs; alone: list them.", invoke_without_command=True)
-projects = typer.Typer(help="Projects, what they may use and what they use; alone: list them.", invoke_without_command=True)
+slo = typer.Typer(
+    help="Targets: deadlines of functions and budgets of jobs; alone: list them.", invoke_without_command=True
+)
+projects = typer.Typer(
+    help="Projects, what they may use and what they use; alone: list them.", invoke_without_command=True
+)
 
-ForOption = Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h, 1d; without it until --end.")]
+ForOption = Annotated[
+    str | None, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h, 1d; without it until --end.")
+]
 EndOption = Annotated[bool, typer.Option("--end", help="Take it back.")]
 ProjectOption = Annotated[str | None, typer.Option(help="Of this project; without it that of your key.")]
 #: For so long a GPU worker's word about an attached process is waited for.
@@ -20,12 +41,16 @@ SEEN_S = 5.0
 Function = Annotated[str, typer.Argument(metavar="FUNCTION")]
 
 
-# --- what is done to queues and GPU instances -------------------------------------------------------------------------------------------
+# ---- what is done to queues and GPU instances ------------------------------------------------------------------------
 
 
 def drain(
-    function: Annotated[str | None, typer.Argument(metavar="FUNCTION", help="Take nothing new for it; what waits is served.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="Place nothing more on this GPU instance, and unload what idles there.")] = None,
+    function: Annotated[
+        str | None, typer.Argument(metavar="FUNCTION", help="Take nothing new for it; what waits is served.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="Place nothing more on this GPU instance, and unload what idles there.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Take nothing new at all.")] = False,
     end: EndOption = False,
     project: ProjectOption = None,
@@ -106,7 +131,7 @@ def gpus_protect(gpu: str, pid: int) -> None:
         client.carry(admin.allow(gpu, pid, False))
 
 
-# --- targets ----------------------------------------------------------------------------------------------------------------------------
+# ---- targets ---------------------------------------------------------------------------------------------------------
 
 
 @slo.callback()
@@ -114,7 +139,9 @@ def slo_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
     if context.invoked_subcommand is not None:
         return
     with connected() as client:
-        found: list[dict[str, Any]] = [{"kind": "function", "name": f.name, "deadline_ms": f.deadline_ms} for f in client.functions()]
+        found: list[dict[str, Any]] = [
+            {"kind": "function", "name": f.name, "deadline_ms": f.deadline_ms} for f in client.functions()
+        ]
         found += [
             {"kind": "job", "name": j.name, "id": j.id, "budget": j.budget, "loss": j.loss}
             for j in client.jobs()
@@ -133,7 +160,9 @@ def slo_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
 @slo.command("function")
 def slo_function(
     name: Function,
-    deadline: Annotated[str | None, typer.Argument(help="250ms, 5s, or milliseconds; without it the revision's own again.")] = None,
+    deadline: Annotated[
+        str | None, typer.Argument(help="250ms, 5s, or milliseconds; without it the revision's own again.")
+    ] = None,
 ) -> None:
     """Set the deadline of a function, over the one of its revision."""
     if deadline is not None and deadline.lstrip("-").replace(".", "", 1).isdecimal():
@@ -145,7 +174,9 @@ def slo_function(
 
 
 @slo.command("job")
-def slo_job(id_: Id, budget: Annotated[float, typer.Argument(help="What it may lose to functions at most, 0.01 to 1.")]) -> None:
+def slo_job(
+    id_: Id, budget: Annotated[float, typer.Argument(help="What it may lose to functions at most, 0.01 to 1.")]
+) -> None:
     """Set the degradation budget of a training job."""
     from smore.client import admin
 
@@ -153,7 +184,7 @@ def slo_job(id_: Id, budget: Annotated[float, typer.Argument(help="What it may l
         client.carry(admin.set_budget(id_, budget))
 
 
-# --- projects ---------------------------------------------------------------------------------------------------------------------------
+# ---- projects --------------------------------------------------------------------------------------------------------
 
 
 def _list_projects(output: Output) -> None:
@@ -170,7 +201,10 @@ def _list_projects(output: Output) -> None:
 
     columns: list[Column[Any]] = [
         ("name", lambda p: p.name),
-        *(of(name) for name in ("rate_per_s", "burst", "depth", "concurrency", "warm_memory_mib", "jobs", "job_memory_mib")),
+        *(
+            of(name)
+            for name in ("rate_per_s", "burst", "depth", "concurrency", "warm_memory_mib", "jobs", "job_memory_mib")
+        ),
         ("created", lambda p: moment(p.created_at)),
     ]
     show(found, columns, output)
@@ -224,7 +258,7 @@ def projects_limit(
         show_value(client.carry(admin.set_limits(name, limits)), output)
 
 
-# --- the trail --------------------------------------------------------------------------------------------------------------------------
+# ---- the trail -------------------------------------------------------------------------------------------------------
 
 
 def audit(
@@ -263,17 +297,22 @@ def _short(value: dict[str, Any] | None) -> str | None:
     if value is None:
         return None
     shown = {
-        name: moment(datetime.fromtimestamp(one, UTC)) if name.endswith("_until") and isinstance(one, int | float) else one
+        name: moment(datetime.fromtimestamp(one, UTC))
+        if name.endswith("_until") and isinstance(one, int | float)
+        else one
         for name, one in value.items()
     }
     return ", ".join(f"{name}={one}" for name, one in shown.items())
 
 
-# --- the doctor -------------------------------------------------------------------------------------------------------------------------
+# ---- the doctor ------------------------------------------------------------------------------------------------------
 
 
 def doctor(output: OutputOption = Output.TABLE) -> None:
-    """Look at the running installation for what is known to go wrong, with a remedy for each. Exit code 1 where something is broken."""
+    """
+    Look at the running installation for what is known to go wrong, with a remedy for each. Exit code 1 where something
+    is broken.
+    """
     from smore.local import doctor as ward
 
     found = ward.examine(ward.site())
@@ -294,19 +333,22 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
         fail(f"broken: {', '.join(broken)}", EXIT_FAILED)
 
 
-# --- training that runs already ---------------------------------------------------------------------------------------------------------
+# ---- training that runs already --------------------------------------------------------------------------------------
 
 
 def jobs_attach(
     pid: Annotated[int, typer.Option(min=1, help="Its process number on the machine of the GPU instance.")],
     gpu: Annotated[str | None, typer.Option(help="Where it trains; needed where the platform cannot find out.")] = None,
     name: Annotated[str | None, typer.Option(help="Of the job; without it pid-<number>.")] = None,
-    workload: Annotated[str | None, typer.Option(help="Which profiled training it is: model/size/training/batch.")] = None,
+    workload: Annotated[
+        str | None, typer.Option(help="Which profiled training it is: model/size/training/batch.")
+    ] = None,
 ) -> None:
     """
     Watch a training that runs already, without a change to its code.
 
-    Its GPU instance is then known to train; what it loses to functions stays unmeasured. `smore jobs stop` lets it go: it trains on.
+    Its GPU instance is then known to train; what it loses to functions stays unmeasured. `smore jobs stop` lets it go:
+    it trains on.
     """
     from smore.client import admin
 
@@ -317,7 +359,10 @@ def jobs_attach(
         until = time.monotonic() + SEEN_S
         while (job := client.job(made.id)).state == "starting":
             if time.monotonic() > until:
-                print(f"its GPU worker has not said yet whether process {pid} is there: smore jobs will tell", file=sys.stderr)
+                print(
+                    f"its GPU worker has not said yet whether process {pid} is there: smore jobs will tell",
+                    file=sys.stderr,
+                )
                 return
             time.sleep(0.1)
     if job.state in ("ended", "lost"):

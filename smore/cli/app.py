@@ -1,7 +1,8 @@
 """
 ``smore …``: the platform from a shell.
 
-What a command needs beyond typer is imported inside it: ``smore --help`` reads neither the HTTP client nor the settings.
+What a command needs beyond typer is imported inside it: ``smore --help`` reads neither the HTTP client nor the
+settings.
 """
 
 import json
@@ -55,7 +56,12 @@ The platform of this machine is spoken to, or the one at SMORE_URL with the key 
 Exit codes: 0 done; 1 the request was refused or failed; 2 wrong usage; 3 the platform cannot be reached.
 """
 
-app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(
+    help=HELP,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 functions = typer.Typer(help="Functions and their revisions; alone: list them.", invoke_without_command=True)
 gpus = typer.Typer(help="GPU instances; alone: list them.", invoke_without_command=True)
 jobs = typer.Typer(help="Serverful jobs; alone: list them.", invoke_without_command=True)
@@ -63,7 +69,9 @@ queues = typer.Typer(help="What waits, by function; alone: list it.", invoke_wit
 keys = typer.Typer(help="API keys; alone: list them.", invoke_without_command=True)
 profiles = typer.Typer(help="Measured co-locations.", no_args_is_help=True)
 predictor = typer.Typer(help="The degradation predictor; alone: the version in force.", invoke_without_command=True)
-prewarm = typer.Typer(help="How functions are kept ready; alone: as it is now, and what it came to.", invoke_without_command=True)
+prewarm = typer.Typer(
+    help="How functions are kept ready; alone: as it is now, and what it came to.", invoke_without_command=True
+)
 app.add_typer(prewarm, name="prewarm")
 app.add_typer(traces.traces, name="traces")
 app.add_typer(profiles, name="profiles")
@@ -89,11 +97,13 @@ def read_input(text: str) -> Any:
         raise typer.BadParameter(f"{text[:60]!r} is not JSON: {error}", param_hint="--input") from error
 
 
-# --- functions ------------------------------------------------------------------------------------------------------------------------
+# ---- functions -------------------------------------------------------------------------------------------------------
 
 
 @app.command()
-def deploy(files: Annotated[list[Path], typer.Argument(help="function.yaml files, or folders that hold one and its code.")]) -> None:
+def deploy(
+    files: Annotated[list[Path], typer.Argument(help="function.yaml files, or folders that hold one and its code.")],
+) -> None:
     """
     Register functions, or new revisions of them; returns when their first run has succeeded.
 
@@ -116,7 +126,10 @@ def _list_functions(output: Output) -> None:
         ("revision", lambda f: f.revision or None),
         ("entrypoint", lambda f: f.entrypoint),
         ("deadline", lambda f: None if f.deadline_ms is None else f"{f.deadline_ms:g} ms"),
-        ("inputs", lambda f: "json" if f.inputs is None else [f"{t.name}:{t.datatype}{list(t.shape)}" for t in f.inputs]),
+        (
+            "inputs",
+            lambda f: "json" if f.inputs is None else [f"{t.name}:{t.datatype}{list(t.shape)}" for t in f.inputs],
+        ),
     ]
     show(found, columns, output)
 
@@ -166,7 +179,9 @@ def functions_rollback(name: str, revision: int) -> None:
 @functions.command("scale")
 def functions_scale(
     name: str,
-    min_warm: Annotated[int | None, typer.Option(help="Instances that stand ready at any time, on all GPU instances together.")] = None,
+    min_warm: Annotated[
+        int | None, typer.Option(help="Instances that stand ready at any time, on all GPU instances together.")
+    ] = None,
     max_warm: Annotated[int | None, typer.Option(help="Instances on each GPU instance, at most.")] = None,
     keep_alive: Annotated[
         str | None, typer.Option(help="How long an idle one stays where no rule decides: 10m, 0, or -1 = for ever.")
@@ -213,20 +228,24 @@ def functions_delete(name: str) -> None:
 
 
 @functions.command("warm")
-def functions_warm(name: str, gpu: Annotated[str | None, typer.Option(help="On this GPU instance only.")] = None) -> None:
+def functions_warm(
+    name: str, gpu: Annotated[str | None, typer.Option(help="On this GPU instance only.")] = None
+) -> None:
     """Load a function before it is asked for."""
     with connected() as client:
         print(" ".join(client.warm(name, gpu)))
 
 
 @functions.command("offload")
-def functions_offload(name: str, gpu: Annotated[str | None, typer.Option(help="On this GPU instance only.")] = None) -> None:
+def functions_offload(
+    name: str, gpu: Annotated[str | None, typer.Option(help="On this GPU instance only.")] = None
+) -> None:
     """Unload a function where it is idle."""
     with connected() as client:
         print(" ".join(client.offload(name, gpu)))
 
 
-# --- invocations ----------------------------------------------------------------------------------------------------------------------
+# ---- invocations -----------------------------------------------------------------------------------------------------
 
 
 @app.command()
@@ -236,8 +255,12 @@ def invoke(
     deadline_ms: Annotated[float | None, typer.Option(min=0, help="From now; instead of the function's own.")] = None,
     asynchronous: Annotated[bool, typer.Option("--async", help="Print the invocation's id and do not wait.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask what would become of it, and place nothing.")] = False,
-    rows: Annotated[int | None, typer.Option(min=1, help="With --dry-run: how many rows it would have, in place of an input.")] = None,
-    output: Annotated[Output, typer.Option("-o", "--output", help="table: its output alone, as JSON; else all of it.")] = Output.TABLE,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="With --dry-run: how many rows it would have, in place of an input.")
+    ] = None,
+    output: Annotated[
+        Output, typer.Option("-o", "--output", help="table: its output alone, as JSON; else all of it.")
+    ] = Output.TABLE,
 ) -> None:
     """Run a function."""
     value = read_input(given)
@@ -324,7 +347,10 @@ def _show_attempt(attempt: "Attempt") -> None:
     start = "cold start" if attempt.cold else "warm" if attempt.cold is not None else "has not ended"
     batch = f", batch of {attempt.batch}" if attempt.batch else ""
     beside = f", beside {' '.join([*attempt.co_runners, *attempt.jobs])}" if attempt.co_runners or attempt.jobs else ""
-    print(f"\nAttempt {attempt.attempt} on {attempt.gpu}: {attempt.state} ({attempt.cause or '-'}), {start}{batch}{beside}")
+    print(
+        f"\nAttempt {attempt.attempt} on {attempt.gpu}: {attempt.state} ({attempt.cause or '-'}),"
+        f" {start}{batch}{beside}"
+    )
     phases = attempt.phases_ms
     named = (
         ("queue", phases.queue),
@@ -392,7 +418,10 @@ def _show_dry_run(found: "DryRun", output: Output) -> None:
         return
     print(f"{found.outcome}: {found.detail}")
     if found.start_at is not None and found.finish_at is not None:
-        print(f"It would start at {moment(found.start_at)} and take {ms((found.finish_at - found.start_at).total_seconds())}.")
+        print(
+            f"It would start at {moment(found.start_at)} and take"
+            f" {ms((found.finish_at - found.start_at).total_seconds())}."
+        )
     if found.predicted is not None:
         own, training = found.predicted, found.predicted.training
         print(
@@ -427,7 +456,7 @@ def ps(
     show(found, columns, output)
 
 
-# --- queues ---------------------------------------------------------------------------------------------------------------------------
+# ---- queues ----------------------------------------------------------------------------------------------------------
 
 
 def _list_queues(output: Output) -> None:
@@ -472,7 +501,7 @@ def queues_resume(function: str) -> None:
         client.resume(function)
 
 
-# --- GPU instances --------------------------------------------------------------------------------------------------------------------
+# ---- GPU instances ---------------------------------------------------------------------------------------------------
 
 
 def _list_gpus(output: Output) -> None:
@@ -522,11 +551,12 @@ def gpus_resume(gpu: str) -> None:
         client.resume_gpu(gpu)
 
 
-# --- what was measured, and what is predicted ------------------------------------------------------------------------------------------
+# ---- what was measured, and what is predicted ------------------------------------------------------------------------
 
 Files = Annotated[list[Path], typer.Argument(help="Files of rows, as `python -m ml.profile` writes them.")]
 Data = Annotated[
-    list[Path] | None, typer.Option("--data", help="A file of rows, once for each; without it the rows that come with the platform.")
+    list[Path] | None,
+    typer.Option("--data", help="A file of rows, once for each; without it the rows that come with the platform."),
 ]
 Out = Annotated[Path, typer.Option("--out", help="Folder for the pictures and report.md.")]
 
@@ -574,7 +604,8 @@ def _show_predictor(output: Output) -> None:
         show_value(found, output)
         return
     print(
-        f"version {found.version}" + (f" of {found.created_at:%Y-%m-%d %H:%M:%S %Z}: {found.reason}" if found.created_at else ": none yet")
+        f"version {found.version}"
+        + (f" of {found.created_at:%Y-%m-%d %H:%M:%S %Z}: {found.reason}" if found.created_at else ": none yet")
     )
     columns: list[Column[Any]] = [
         ("device", lambda p: p.device),
@@ -613,8 +644,14 @@ def predictor_ask(
         ("device", lambda p: p.device),
         ("sharing", lambda p: p.sharing_mode),
         ("function", lambda p: p.function),
-        ("training loses", lambda p: f"{percent(p.training_degradation)} (90 %: {percent(p.training_degradation_upper)})"),
-        ("function loses", lambda p: f"{percent(p.function_degradation)} (90 %: {percent(p.function_degradation_upper)})"),
+        (
+            "training loses",
+            lambda p: f"{percent(p.training_degradation)} (90 %: {percent(p.training_degradation_upper)})",
+        ),
+        (
+            "function loses",
+            lambda p: f"{percent(p.function_degradation)} (90 %: {percent(p.function_degradation_upper)})",
+        ),
         ("from", lambda p: "a measurement" if p.measured else "the predictor" if p.known else "the conservative rule"),
     ]
     show(found, columns, output)
@@ -651,21 +688,33 @@ def _show_prewarm(since: str, output: Output) -> None:
     print(
         (f"rule {found.rule}" if found.on else "switched off")
         + (f", forecasts {found.forecasts or 'none'}" if found.leading else ", no leader")
-        + f"; in {since}: {counts.cold} of {counts.invocations} cold, {counts.saved} saved, {counts.idle_gb_s:.1f} GB s idle"
-        + (f", {counts.host_loads} loads out of host memory" if counts.host_loads else "")
+        + f"; in {since}: {counts.cold} of {counts.invocations} cold, {counts.saved} saved, {counts.idle_gb_s:.1f} GB s"
+        " idle" + (f", {counts.host_loads} loads out of host memory" if counts.host_loads else "")
     )
     columns: list[Column[Any]] = [
         ("function", lambda f: f.function),
         ("mode", lambda f: f.mode),
         ("follows", lambda f: f.source + (f" ({f.silence})" if f.silence else "")),
-        ("ready", lambda f: f"{f.loaded} of {f.wanted}" + (" (no room)" if f.unmet else "") + (f", {f.parked} parked" if f.parked else "")),
+        (
+            "ready",
+            lambda f: (
+                f"{f.loaded} of {f.wanted}"
+                + (" (no room)" if f.unmet else "")
+                + (f", {f.parked} parked" if f.parked else "")
+            ),
+        ),
         ("hit", lambda f: f.counts.hits),
         ("late", lambda f: f.counts.late),
         ("wasted", lambda f: f.counts.wasted),
         ("failed", lambda f: f.counts.failed),
         ("saved", lambda f: f.counts.saved),
         ("cold", lambda f: f"{f.counts.cold} of {f.counts.invocations}"),
-        ("because", lambda f: ", ".join(f"{reason} {count}" for reason, count in sorted(f.counts.unforeseen.items(), key=lambda i: -i[1]))),
+        (
+            "because",
+            lambda f: ", ".join(
+                f"{reason} {count}" for reason, count in sorted(f.counts.unforeseen.items(), key=lambda i: -i[1])
+            ),
+        ),
         ("GB s idle", lambda f: f"{f.counts.idle_gb_s:.1f}"),
     ]
     show(found.functions, columns, output)
@@ -677,13 +726,18 @@ def prewarm_(context: typer.Context, since: Since = "24h", output: OutputOption 
         _show_prewarm(since, output)
 
 
-@prewarm.command("report", context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
+@prewarm.command(
+    "report", context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+)
 def prewarm_report(context: typer.Context) -> None:
-    """A page: what keeping ready came to, and what other rules would have made of it: smore prewarm report --since 24h --out page."""
+    """
+    A page: what keeping ready came to, and what other rules would have made of it: smore prewarm report --since 24h
+    --out page.
+    """
     learn("prewarm", *context.args)
 
 
-# --- what would be ----------------------------------------------------------------------------------------------------------------------
+# ---- what would be ---------------------------------------------------------------------------------------------------
 
 #: The program behind says itself what it takes.
 PASSED_ON: Final = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
@@ -703,11 +757,13 @@ def compare(context: typer.Context) -> None:
 
 @app.command(context_settings=PASSED_ON)
 def replay(context: typer.Context) -> None:
-    """What another policy would have done with what really came: smore replay --since 24h --policy edf-util --gpus +1."""
+    """
+    What another policy would have done with what really came: smore replay --since 24h --policy edf-util --gpus +1.
+    """
     learn("replay", *context.args)
 
 
-# --- jobs -----------------------------------------------------------------------------------------------------------------------------
+# ---- jobs ------------------------------------------------------------------------------------------------------------
 
 
 def _became(job: Any) -> str:
@@ -765,9 +821,15 @@ def jobs_ls(output: OutputOption = Output.TABLE) -> None:
 def jobs_start(
     name: str,
     argv: Annotated[list[str], typer.Argument(help="After --: an allowed module and its arguments.")],
-    gpu: Annotated[list[str] | None, typer.Option(help="GPU instance, once for each; without it the least loaded one.")] = None,
-    workload: Annotated[str | None, typer.Option(help="Which profiled training it is: model/size/training/batch.")] = None,
-    budget: Annotated[float | None, typer.Option(help="What it may lose to functions at most, 0.01 to 1; without it 0.1.")] = None,
+    gpu: Annotated[
+        list[str] | None, typer.Option(help="GPU instance, once for each; without it the least loaded one.")
+    ] = None,
+    workload: Annotated[
+        str | None, typer.Option(help="Which profiled training it is: model/size/training/batch.")
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="What it may lose to functions at most, 0.01 to 1; without it 0.1.")
+    ] = None,
     memory: Annotated[
         str | None, typer.Option(help="Kept for it on each GPU instance, such as 12GiB; else what it was seen to hold.")
     ] = None,
@@ -792,7 +854,9 @@ def jobs_statement(id_: Id, output: OutputOption = Output.TABLE) -> None:
     if output is Output.TABLE:
         print(found.summary)
         for step in found.steps[:10]:
-            print(f"{moment(step.at)}  {step.gpu}  {step.step}  (duty {step.duty:.0%}, predictions x {step.factor:.2f})")
+            print(
+                f"{moment(step.at)}  {step.gpu}  {step.step}  (duty {step.duty:.0%}, predictions x {step.factor:.2f})"
+            )
     else:
         show_value(found, output)
 
@@ -808,7 +872,7 @@ def jobs_stop(id_: Id) -> None:
         print(f"{stopped.name} is let go; it runs elsewhere and trains on")
 
 
-# --- keys -----------------------------------------------------------------------------------------------------------------------------
+# ---- keys ------------------------------------------------------------------------------------------------------------
 
 
 def _list_keys(output: Output) -> None:
@@ -839,7 +903,9 @@ def keys_ls(output: OutputOption = Output.TABLE) -> None:
 @keys.command("create")
 def keys_create(
     name: str,
-    scope: Annotated[list[str] | None, typer.Option(help="invoke, read, deploy, jobs or admin, once for each; else invoke, read.")] = None,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="invoke, read, deploy, jobs or admin, once for each; else invoke, read.")
+    ] = None,
     project: Annotated[str | None, typer.Option(help="Of this project; default: that of your key.")] = None,
 ) -> None:
     """Create an API key and print it. It is shown this once."""
@@ -855,7 +921,7 @@ def keys_revoke(id_: Id) -> None:
         client.revoke_key(id_)
 
 
-# --- secrets --------------------------------------------------------------------------------------------------------------------------
+# ---- secrets ---------------------------------------------------------------------------------------------------------
 
 
 def _list_secrets(output: Output) -> None:
@@ -879,9 +945,13 @@ def secrets_list(output: OutputOption = Output.TABLE) -> None:
 
 @secrets.command("set")
 def secrets_set(
-    name: str, file: Annotated[typer.FileText | None, typer.Option("--file", "-f", help="Read the value from here.")] = None
+    name: str,
+    file: Annotated[typer.FileText | None, typer.Option("--file", "-f", help="Read the value from here.")] = None,
 ) -> None:
-    """Set a secret, or replace it. The value is read from a file, a pipe or the terminal: a command line is there for all to see."""
+    """
+    Set a secret, or replace it. The value is read from a file, a pipe or the terminal: a command line is there for all
+    to see.
+    """
     if file is None and sys.stdin.isatty():
         value = typer.prompt(f"value of {name}", hide_input=True)
     else:
@@ -897,7 +967,7 @@ def secrets_rm(name: str) -> None:
         client.delete_secret(name)
 
 
-# --- this machine's platform ----------------------------------------------------------------------------------------------------------
+# ---- this machine's platform -----------------------------------------------------------------------------------------
 
 
 def _home() -> Path:
@@ -907,7 +977,11 @@ def _home() -> Path:
 
 
 @app.command()
-def up(foreground: Annotated[bool, typer.Option("--foreground", "-F", help="Stay, and stop everything on Ctrl-C.")] = False) -> None:
+def up(
+    foreground: Annotated[
+        bool, typer.Option("--foreground", "-F", help="Stay, and stop everything on Ctrl-C.")
+    ] = False,
+) -> None:
     """Start the whole platform on this machine; where it runs already, say where."""
     from smore import local
 
@@ -930,7 +1004,12 @@ def greeting(reached: "Endpoints", home: Path) -> str:
         key = "(not there yet)"
     call = f'curl -sS -H "Authorization: Bearer $(cat {file})" -H "Content-Type: application/json"'
     functions_url = f"{reached.gateway_url}/v1/functions/echo"
-    document = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": "echo"}, "spec": {"entrypoint": "zoo.echo:Function"}}
+    document = {
+        "apiVersion": "smore/v1",
+        "kind": "Function",
+        "metadata": {"name": "echo"},
+        "spec": {"entrypoint": "zoo.echo:Function"},
+    }
     return f"""\
 SMore is up: {reached.gateway_url}   (API document: {reached.gateway_url}/docs)
 API key:     {key}   (in {file})
@@ -1026,7 +1105,8 @@ class Tail:
     def __init__(self, path: Path, prefix: str, lines: int) -> None:
         self._path = path
         self._prefix = prefix
-        # Held open: the rest of a file that is rotated away is still read, and its inode number cannot come back for the new one.
+        # Held open: the rest of a file that is rotated away is still read, and its inode number cannot come back for
+        # the new one.
         self._file = path.open("rb")
         data = self._file.read()
         # Whole lines only: what is still being written comes with the next look.

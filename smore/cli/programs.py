@@ -1,5 +1,6 @@
 """
-Programs of the checkout that lie on a floor above what starts them. Here they are names; tests/unit/test_house.py imports each.
+Programs of the checkout that lie on a floor above what starts them. Here they are names; tests/unit/test_house.py
+imports each.
 """
 
 import runpy
@@ -15,7 +16,8 @@ STARTED: Final = {
     "report": "research.predictor.report",
 }
 
-#: Names after ``python -m`` that people and machines know, and the module that each runs; a module of the old name does so by :func:`run`.
+#: Names after ``python -m`` that people and machines know, and the module that each runs; a module of the old name does
+#: so by :func:`run`.
 KNOWN_AS: Final = {
     "ml.evaluate": "research.predictor.evaluate",
     "ml.prewarm_eval": "research.prewarm.evaluate",

@@ -55,12 +55,19 @@ def connected() -> Iterator["Client"]:
         hint = f"SMORE_URL is {named}." if named else "Is the platform up? `smore up` starts it on this machine."
         fail(f"{error}\n{hint}", EXIT_UNREACHABLE)
     except ApiError as error:
-        known = {name: value for name, value in error.body.items() if name not in ("type", "title", "status", "detail", "code")}
+        known = {
+            name: value
+            for name, value in error.body.items()
+            if name not in ("type", "title", "status", "detail", "code")
+        }
         fail(f"{error}{f' {json.dumps(known)}' if known else ''}")
 
 
 def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output) -> None:
-    """Rows of a list, as a table for people or whole for programs; where the screen is too narrow for a table, as paragraphs."""
+    """
+    Rows of a list, as a table for people or whole for programs; where the screen is too narrow for a table, as
+    paragraphs.
+    """
     if output is not Output.TABLE:
         show_value(list(rows), output)
         return
@@ -82,7 +89,10 @@ def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output) -> Non
 
 
 def _blocks(headers: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """A paragraph for each row: its first cell, and below what else is known, as many "header value" to a line as fit into ``width``."""
+    """
+    A paragraph for each row: its first cell, and below what else is known, as many "header value" to a line as fit into
+    ``width``.
+    """
     for first, *rest in cells:
         lines = [first]
         room = 0

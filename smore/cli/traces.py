@@ -8,7 +8,9 @@ import typer
 
 from smore.cli.terminal import Column, Output, OutputOption, connected, moment, show, show_value
 
-traces = typer.Typer(help="Arrivals that were recorded elsewhere, for forecasters; alone: list them.", invoke_without_command=True)
+traces = typer.Typer(
+    help="Arrivals that were recorded elsewhere, for forecasters; alone: list them.", invoke_without_command=True
+)
 
 
 def _instant(text: str) -> datetime:
@@ -23,26 +25,43 @@ def _instant(text: str) -> datetime:
 @traces.command("import")
 def import_(
     file: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="CSV, gzip or not: per minute as Azure's trace, or per arrival.")
+        Path,
+        typer.Argument(
+            exists=True, dir_okay=False, help="CSV, gzip or not: per minute as Azure's trace, or per arrival."
+        ),
     ],
     give: Annotated[
-        list[str] | None, typer.Option("--map", metavar="NAME=FUNCTION", help="What the file calls NAME came for FUNCTION.")
+        list[str] | None,
+        typer.Option("--map", metavar="NAME=FUNCTION", help="What the file calls NAME came for FUNCTION."),
     ] = None,
-    deal: Annotated[list[str] | None, typer.Option(metavar="FUNCTION", help="Gets what is busiest of the rest, in this order.")] = None,
+    deal: Annotated[
+        list[str] | None, typer.Option(metavar="FUNCTION", help="Gets what is busiest of the rest, in this order.")
+    ] = None,
     end: Annotated[
-        datetime | None, typer.Option(parser=_instant, metavar="TIME", help="Where its last minute ends; else dates as they are, or now.")
+        datetime | None,
+        typer.Option(
+            parser=_instant, metavar="TIME", help="Where its last minute ends; else dates as they are, or now."
+        ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Let forecasters learn from a recorded trace until functions have been counted here: smore traces import day.csv.gz --deal echo."""
+    """
+    Let forecasters learn from a recorded trace until functions have been counted here: smore traces import day.csv.gz
+    --deal echo.
+    """
     from smore.client import admin
 
     with connected() as client:
-        made = client.carry(admin.import_trace(file.read_bytes(), name=_name(file), give=give or [], deal=deal or [], end=end))
+        made = client.carry(
+            admin.import_trace(file.read_bytes(), name=_name(file), give=give or [], deal=deal or [], end=end)
+        )
     if output is not Output.TABLE:
         show_value(made, output)
         return
-    print(f"trace {made.id}: {moment(made.since)} to {moment(made.until)}; forecasters learn from it when the next minute begins")
+    print(
+        f"trace {made.id}: {moment(made.since)} to {moment(made.until)}; forecasters learn from it when the next minute"
+        " begins"
+    )
     columns: list[Column[Any]] = [
         ("function", lambda f: f.function),
         ("arrivals", lambda f: f.arrivals),
@@ -53,7 +72,9 @@ def import_(
 
 def _name(file: Path) -> str:
     """As the platform takes it."""
-    kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_" for letter in file.name)
+    kept = "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_" for letter in file.name
+    )
     return kept.lstrip(".-")[:128] or "trace.csv"
 
 

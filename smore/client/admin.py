@@ -51,7 +51,7 @@ def _send(method: str, body: object, *parts: str, **query: str | None) -> Flow[A
     return (yield from exchange(replace(call, query=asked)))
 
 
-# --- traces -----------------------------------------------------------------------------------------------------------------------------
+# ---- traces ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +82,27 @@ class _Traces:
 
 
 def import_trace(
-    content: bytes, *, name: str = "trace.csv", give: Sequence[str] = (), deal: Sequence[str] = (), end: datetime | None = None
-) -> Flow[Trace]:  # fmt: skip
+    content: bytes,
+    *,
+    name: str = "trace.csv",
+    give: Sequence[str] = (),
+    deal: Sequence[str] = (),
+    end: datetime | None = None,
+) -> Flow[Trace]:
     """
-    Lay arrivals that were recorded elsewhere into the past of functions: a CSV file per minute or per arrival, gzip or not.
+    Lay arrivals that were recorded elsewhere into the past of functions: a CSV file per minute or per arrival, gzip or
+    not.
 
-    ``give``: ``NAME=FUNCTION`` of names in the file; ``deal``: functions that get what is busiest; ``end``: where its last minute ends.
+    ``give``: ``NAME=FUNCTION`` of names in the file; ``deal``: functions that get what is busiest; ``end``: where its
+    last minute ends.
     """
     query = [("name", name), *(("map", each) for each in give), *(("deal", each) for each in deal)]
     if end is not None:
         query.append(("end", end.isoformat()))
     headers = {"Content-Type": "application/gzip" if content[:2] == b"\x1f\x8b" else "text/csv"}
-    call = Call(method="POST", path=path_of("traces"), query=tuple(query), headers=headers, content=content, timeout_s=IMPORT_S)
+    call = Call(
+        method="POST", path=path_of("traces"), query=tuple(query), headers=headers, content=content, timeout_s=IMPORT_S
+    )
     return read_answer((yield from exchange(call)), Trace)
 
 
@@ -107,7 +116,7 @@ def remove_trace(id_: int) -> Flow[None]:
     yield from _send("DELETE", None, "traces", str(id_))
 
 
-# --- queues -----------------------------------------------------------------------------------------------------------------------------
+# ---- queues ----------------------------------------------------------------------------------------------------------
 
 
 def drain(function: str | None, *, project: str | None = None) -> Flow[None]:
@@ -145,7 +154,7 @@ def pin(function: str, gpus: Sequence[str], *, for_s: float | None = None, proje
         yield from _send("DELETE", None, "queues", function, "pin", project=project)
 
 
-# --- GPU instances ----------------------------------------------------------------------------------------------------------------------
+# ---- GPU instances ---------------------------------------------------------------------------------------------------
 
 
 def drain_gpu(gpu: str) -> Flow[None]:
@@ -158,7 +167,7 @@ def allow(gpu: str, pid: int, allowed: bool) -> Flow[None]:
     yield from _send("POST", {"pid": pid}, "gpus", gpu, "allow" if allowed else "protect")
 
 
-# --- jobs, projects, trail --------------------------------------------------------------------------------------------------------------
+# ---- jobs, projects, trail -------------------------------------------------------------------------------------------
 
 
 def set_budget(job: str, budget: float) -> Flow[Job]:

@@ -1,12 +1,13 @@
 """
 The client of the HTTP API, synchronous (:class:`Client`) and asynchronous (:class:`AsyncClient`).
 
-What is sent, what an answer means and when to try again stands once, in :class:`Dialogue`: its methods are generators that yield a
-:class:`Call` (or a :class:`Pause`), are sent what became of it, and return the parsed answer. They do no I/O. The two clients only carry
-the calls out.
+What is sent, what an answer means and when to try again stands once, in :class:`Dialogue`: its methods are generators
+that yield a :class:`Call` (or a :class:`Pause`), are sent what became of it, and return the parsed answer. They do no
+I/O. The two clients only carry the calls out.
 
-**Retries**: a broken connection, or a 503 with Retry-After, is tried again for at most :data:`RETRY_S` in all, where that is safe: a GET,
-or a request with an Idempotency-Key. ``invoke``, ``submit`` and ``map`` always send one, so a retry never runs anything twice.
+**Retries**: a broken connection, or a 503 with Retry-After, is tried again for at most :data:`RETRY_S` in all, where
+that is safe: a GET, or a request with an Idempotency-Key. ``invoke``, ``submit`` and ``map`` always send one, so a
+retry never runs anything twice.
 """
 
 import asyncio
@@ -46,7 +47,9 @@ from smore.client.types import (
 
 def _answer(response: httpx.Response, began: float) -> Answer:
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(status=response.status_code, headers=headers, body=response.content, elapsed_s=time.monotonic() - began)
+    return Answer(
+        status=response.status_code, headers=headers, body=response.content, elapsed_s=time.monotonic() - began
+    )
 
 
 def _broken(error: httpx.TransportError, url: str, began: float) -> Broken:
@@ -61,7 +64,9 @@ class Client:
     Every method raises :class:`ApiError` when the platform refuses and :class:`Unreachable` when it does not answer.
     """
 
-    def __init__(self, url: str | None = None, key: str | None = None, *, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self, url: str | None = None, key: str | None = None, *, transport: httpx.BaseTransport | None = None
+    ) -> None:
         self.url, self.key = locate(url, key)
         self._http = httpx.Client(base_url=self.url, headers=headers_of(self.key), transport=transport)
         self._dialogue = Dialogue()
@@ -72,7 +77,9 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def carry(self, flow: Flow[T]) -> T:
@@ -95,7 +102,12 @@ class Client:
                     began = time.monotonic()
                     try:
                         response = self._http.request(
-                            step.method, step.path, params=step.query, headers=step.headers, content=step.content, timeout=step.timeout_s
+                            step.method,
+                            step.path,
+                            params=step.query,
+                            headers=step.headers,
+                            content=step.content,
+                            timeout=step.timeout_s,
                         )
                         got = _answer(response, began)
                     except httpx.TransportError as error:
@@ -103,9 +115,11 @@ class Client:
 
     def deploy(self, source: str | Path | Mapping[str, Any]) -> Deployed:
         """
-        Register a function or a new revision of it: a function.yaml, its content, or a folder. Returns when the canary has passed.
+        Register a function or a new revision of it: a function.yaml, its content, or a folder. Returns when the canary
+        has passed.
 
-        A folder with more in it than its function.yaml is uploaded: code, weights and wheels, what the platform has already left out.
+        A folder with more in it than its function.yaml is uploaded: code, weights and wheels, what the platform has
+        already left out.
         """
         return self._carry(self._dialogue.deploy(source))
 
@@ -156,18 +170,30 @@ class Client:
         """
         Run a function and return its answer.
 
-        ``value`` is a JSON value, or ``{name: numpy array}`` for a tensor function (then the output is arrays too). ``deadline_ms`` from
-        now overrides the function's. Waits for the end however long it takes; with ``wait_s`` at most that long, and what is returned
-        may not be ``done``. Raises ApiError when it is refused, fails, expires or is cancelled.
+        ``value`` is a JSON value, or ``{name: numpy array}`` for a tensor function (then the output is arrays too).
+        ``deadline_ms`` from now overrides the function's. Waits for the end however long it takes; with ``wait_s`` at
+        most that long, and what is returned may not be ``done``. Raises ApiError when it is refused, fails, expires or
+        is cancelled.
         """
-        return self._carry(self._dialogue.invoke(function, value, deadline_ms=deadline_ms, wait_s=wait_s, idempotency_key=idempotency_key))
+        return self._carry(
+            self._dialogue.invoke(
+                function, value, deadline_ms=deadline_ms, wait_s=wait_s, idempotency_key=idempotency_key
+            )
+        )
 
-    def submit(self, function: str, value: object, *, deadline_ms: float | None = None, idempotency_key: str | None = None) -> str:
+    def submit(
+        self, function: str, value: object, *, deadline_ms: float | None = None, idempotency_key: str | None = None
+    ) -> str:
         """Enqueue and return the invocation's id at once."""
-        return self._carry(self._dialogue.submit(function, value, deadline_ms=deadline_ms, idempotency_key=idempotency_key))
+        return self._carry(
+            self._dialogue.submit(function, value, deadline_ms=deadline_ms, idempotency_key=idempotency_key)
+        )
 
     def map(self, function: str, inputs: Iterable[object], *, deadline_ms: float | None = None) -> list[Invocation]:
-        """One invocation for each JSON input, in order, when all have ended. One that failed is in the list with its state and cause."""
+        """
+        One invocation for each JSON input, in order, when all have ended. One that failed is in the list with its state
+        and cause.
+        """
         return self._carry(self._dialogue.map(function, inputs, deadline_ms=deadline_ms))
 
     def invocation(self, id_: str, *, wait_s: float | None = None) -> Invocation:
@@ -182,7 +208,12 @@ class Client:
         return self._carry(self._dialogue.cancel(id_))
 
     def invocations(
-        self, *, function: str | None = None, state: str | None = None, limit: int | None = None, cursor: str | None = None
+        self,
+        *,
+        function: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
     ) -> InvocationPage:
         return self._carry(self._dialogue.invocations(function=function, state=state, limit=limit, cursor=cursor))
 
@@ -216,11 +247,13 @@ class Client:
         memory: str | None = None,
     ) -> Job:
         """
-        Start a training command (``argv``: a module and its arguments) on GPU instances, by default on the least loaded one.
+        Start a training command (``argv``: a module and its arguments) on GPU instances, by default on the least loaded
+        one.
 
-        ``workload`` says which profiled training it is, such as ``resnet50/cpu/training/8``; ``budget`` what it may lose to functions at
-        most, 0.01 to 1; ``memory`` (``"12GiB"``) what is kept for it on each GPU instance, without it what it was seen to hold. A budget
-        that could not be told from noise is refused, and the answer says which is the smallest.
+        ``workload`` says which profiled training it is, such as ``resnet50/cpu/training/8``; ``budget`` what it may
+        lose to functions at most, 0.01 to 1; ``memory`` (``"12GiB"``) what is kept for it on each GPU instance, without
+        it what it was seen to hold. A budget that could not be told from noise is refused, and the answer says which is
+        the smallest.
         """
         return self._carry(self._dialogue.start_job(name, argv, gpus, env, workload, budget, memory))
 
@@ -243,12 +276,18 @@ class Client:
         return self._carry(self._dialogue.executions(id_))
 
     def explain(self, id_: str) -> Explanation:
-        """Why an invocation went as it did: what each decision considered, predicted against measured, and where the time went."""
+        """
+        Why an invocation went as it did: what each decision considered, predicted against measured, and where the time
+        went.
+        """
         return self._carry(self._dialogue.explain(id_))
 
-    def dry_run(self, function: str, value: object = None, *, rows: int | None = None, deadline_ms: float | None = None) -> DryRun:
+    def dry_run(
+        self, function: str, value: object = None, *, rows: int | None = None, deadline_ms: float | None = None
+    ) -> DryRun:
         """
-        What would become of an invocation of ``value``, or of one with so many ``rows``, by its deadline; nothing is placed.
+        What would become of an invocation of ``value``, or of one with so many ``rows``, by its deadline; nothing is
+        placed.
 
         Raises ApiError (429) where too many ask, (503) while no scheduler leads.
         """
@@ -262,7 +301,8 @@ class Client:
         """
         What ``k`` invocations of a function at a time and a training would cost each other.
 
-        ``job`` is a job's id or a workload (``resnet50/cpu/training/8``), ``function`` a function's name or a model (``bert/cpu``).
+        ``job`` is a job's id or a workload (``resnet50/cpu/training/8``), ``function`` a function's name or a model
+        (``bert/cpu``).
         """
         return self._carry(self._dialogue.predictions(job, function, k))
 
@@ -313,7 +353,9 @@ class Client:
 class AsyncClient:
     """The asynchronous client: the methods of :class:`Client`, awaited."""
 
-    def __init__(self, url: str | None = None, key: str | None = None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self, url: str | None = None, key: str | None = None, *, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
         self.url, self.key = locate(url, key)
         self._http = httpx.AsyncClient(base_url=self.url, headers=headers_of(self.key), transport=transport)
         self._dialogue = Dialogue()
@@ -324,7 +366,9 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     async def carry(self, flow: Flow[T]) -> T:
@@ -347,7 +391,12 @@ class AsyncClient:
                     began = time.monotonic()
                     try:
                         response = await self._http.request(
-                            step.method, step.path, params=step.query, headers=step.headers, content=step.content, timeout=step.timeout_s
+                            step.method,
+                            step.path,
+                            params=step.query,
+                            headers=step.headers,
+                            content=step.content,
+                            timeout=step.timeout_s,
                         )
                         got = _answer(response, began)
                     except httpx.TransportError as error:
@@ -396,13 +445,21 @@ class AsyncClient:
         idempotency_key: str | None = None,
     ) -> Invocation:
         return await self._carry(
-            self._dialogue.invoke(function, value, deadline_ms=deadline_ms, wait_s=wait_s, idempotency_key=idempotency_key)
+            self._dialogue.invoke(
+                function, value, deadline_ms=deadline_ms, wait_s=wait_s, idempotency_key=idempotency_key
+            )
         )
 
-    async def submit(self, function: str, value: object, *, deadline_ms: float | None = None, idempotency_key: str | None = None) -> str:
-        return await self._carry(self._dialogue.submit(function, value, deadline_ms=deadline_ms, idempotency_key=idempotency_key))
+    async def submit(
+        self, function: str, value: object, *, deadline_ms: float | None = None, idempotency_key: str | None = None
+    ) -> str:
+        return await self._carry(
+            self._dialogue.submit(function, value, deadline_ms=deadline_ms, idempotency_key=idempotency_key)
+        )
 
-    async def map(self, function: str, inputs: Iterable[object], *, deadline_ms: float | None = None) -> list[Invocation]:
+    async def map(
+        self, function: str, inputs: Iterable[object], *, deadline_ms: float | None = None
+    ) -> list[Invocation]:
         return await self._carry(self._dialogue.map(function, inputs, deadline_ms=deadline_ms))
 
     async def invocation(self, id_: str, *, wait_s: float | None = None) -> Invocation:
@@ -415,7 +472,12 @@ class AsyncClient:
         return await self._carry(self._dialogue.cancel(id_))
 
     async def invocations(
-        self, *, function: str | None = None, state: str | None = None, limit: int | None = None, cursor: str | None = None
+        self,
+        *,
+        function: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
     ) -> InvocationPage:
         return await self._carry(self._dialogue.invocations(function=function, state=state, limit=limit, cursor=cursor))
 
@@ -467,7 +529,9 @@ class AsyncClient:
     async def explain(self, id_: str) -> Explanation:
         return await self._carry(self._dialogue.explain(id_))
 
-    async def dry_run(self, function: str, value: object = None, *, rows: int | None = None, deadline_ms: float | None = None) -> DryRun:
+    async def dry_run(
+        self, function: str, value: object = None, *, rows: int | None = None, deadline_ms: float | None = None
+    ) -> DryRun:
         return await self._carry(self._dialogue.dry_run(function, value, rows=rows, deadline_ms=deadline_ms))
 
     async def predictor(self) -> Predictor:

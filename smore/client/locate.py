@@ -7,7 +7,7 @@ import httpx
 import msgspec
 
 
-# --- the clients ----------------------------------------------------------------------------------------------------------------------
+# ---- the clients -----------------------------------------------------------------------------------------------------
 def locate(url: str | None, key: str | None) -> tuple[str, str | None]:
     """
     Where the platform is and the API key: as given, else SMORE_URL and SMORE_API_KEY, else this machine's platform.
@@ -33,7 +33,9 @@ def locate(url: str | None, key: str | None) -> tuple[str, str | None]:
 
 
 def _running_here(home: Path) -> str | None:
-    """The gateway of the platform that ``smore up`` has started in this home (smore/local/machine.py writes it down)."""
+    """
+    The gateway of the platform that ``smore up`` has started in this home (smore/local/machine.py writes it down).
+    """
     try:
         found: str = msgspec.json.decode((home / "run" / "endpoints.json").read_bytes())["gateway_url"]
         return found

@@ -1,4 +1,7 @@
-"""Every request of the client, once: generators that yield calls, are sent what became of them, and return the parsed answer."""
+"""
+Every request of the client, once: generators that yield calls, are sent what became of them, and return the parsed
+answer.
+"""
 
 import math
 import uuid
@@ -147,7 +150,10 @@ class Dialogue:
     def _deploy(self, document: dict[str, Any], canary_s: float) -> Flow[Deployed]:
         name = _function_name(document)
         self._declared.pop(name, None)
-        return read_answer((yield from exchange(request_json("PUT", path_of("functions", name), document, timeout_s=canary_s))), Deployed)
+        return read_answer(
+            (yield from exchange(request_json("PUT", path_of("functions", name), document, timeout_s=canary_s))),
+            Deployed,
+        )
 
     def functions(self) -> Flow[list[Function]]:
         return (yield from list_of("functions", Function))
@@ -164,14 +170,21 @@ class Dialogue:
 
     def set_slo(self, name: str, deadline_ms: float | None) -> Flow[Function]:
         return read_answer(
-            (yield from exchange(request_json("PUT", path_of("functions", name, "slo"), {"deadline_ms": deadline_ms}))), Function
+            (yield from exchange(request_json("PUT", path_of("functions", name, "slo"), {"deadline_ms": deadline_ms}))),
+            Function,
         )
 
     def set_scaling(self, name: str, changes: Mapping[str, object]) -> Flow[Function]:
-        return read_answer((yield from exchange(request_json("PATCH", path_of("functions", name), {"scaling": dict(changes)}))), Function)
+        return read_answer(
+            (yield from exchange(request_json("PATCH", path_of("functions", name), {"scaling": dict(changes)}))),
+            Function,
+        )
 
     def prewarm(self, since_s: float) -> Flow[Prewarm]:
-        return read_answer((yield from exchange(Call(method="GET", path=path_of("prewarm"), query=(("since_s", str(since_s)),)))), Prewarm)
+        return read_answer(
+            (yield from exchange(Call(method="GET", path=path_of("prewarm"), query=(("since_s", str(since_s)),)))),
+            Prewarm,
+        )
 
     def delete(self, name: str) -> Flow[None]:
         self._declared.pop(name, None)
@@ -186,19 +199,34 @@ class Dialogue:
     # invocations
 
     def invoke(
-        self, function: str, value: object, *, deadline_ms: float | None, wait_s: float | None, idempotency_key: str | None
+        self,
+        function: str,
+        value: object,
+        *,
+        deadline_ms: float | None,
+        wait_s: float | None,
+        idempotency_key: str | None,
     ) -> Flow[Invocation]:
         prefer = None if wait_s is None else f"wait={math.ceil(wait_s)}"
         timeout_s = (DEFAULT_WAIT_S if wait_s is None else wait_s) + MARGIN_S
-        answer = yield from self._send(function, value, deadline_ms, prefer, idempotency_key or uuid.uuid4().hex, timeout_s)
+        answer = yield from self._send(
+            function, value, deadline_ms, prefer, idempotency_key or uuid.uuid4().hex, timeout_s
+        )
         found = _invocation(answer)
         if found.done or wait_s is not None:
             return found
         return (yield from self._follow(found.id, raw=is_arrays(value)))
 
-    def submit(self, function: str, value: object, *, deadline_ms: float | None, idempotency_key: str | None) -> Flow[str]:
+    def submit(
+        self, function: str, value: object, *, deadline_ms: float | None, idempotency_key: str | None
+    ) -> Flow[str]:
         answer = yield from self._send(
-            function, value, deadline_ms, "respond-async", idempotency_key or uuid.uuid4().hex, DEFAULT_WAIT_S + MARGIN_S
+            function,
+            value,
+            deadline_ms,
+            "respond-async",
+            idempotency_key or uuid.uuid4().hex,
+            DEFAULT_WAIT_S + MARGIN_S,
         )
         return _invocation(answer).id
 
@@ -210,7 +238,12 @@ class Dialogue:
             body: dict[str, object] = {"inputs": batch}
             if deadline_ms is not None:
                 body["deadline_ms"] = deadline_ms
-            call = request_json("POST", path_of("functions", function, "invocations"), body, headers={"Idempotency-Key": uuid.uuid4().hex})
+            call = request_json(
+                "POST",
+                path_of("functions", function, "invocations"),
+                body,
+                headers={"Idempotency-Key": uuid.uuid4().hex},
+            )
             answered = items_of((yield from exchange(call)), "invocations", Invocation)
             for one in answered:
                 found.append(one if one.done else (yield from self._settled(one.id)))
@@ -238,9 +271,14 @@ class Dialogue:
                     raise ValueError(f"{function} takes JSON, not arrays")
                 content, shapes = encode_raw(value, declared)
                 raw = headers | {"Content-Type": RAW, "Accept": f"{RAW}, application/json", "Smore-Shape": shapes}
-                return (yield from exchange(Call(method="POST", path=path, query=query, headers=raw, content=content, timeout_s=timeout_s)))
+                return (
+                    yield from exchange(
+                        Call(method="POST", path=path, query=query, headers=raw, content=content, timeout_s=timeout_s)
+                    )
+                )
             except (ApiError, ValueError) as error:
-                # A newer revision may take other inputs than those remembered. Nothing was queued, so the key is still unused.
+                # A newer revision may take other inputs than those remembered. Nothing was queued, so the key is still
+                # unused.
                 stale = known and (isinstance(error, ValueError) or error.code == "invalid_input")
                 if not stale:
                     raise
@@ -276,17 +314,23 @@ class Dialogue:
 
     def result(self, id_: str, *, raw: bool = False) -> Flow[Invocation]:
         headers = {"Accept": f"{RAW}, application/json"} if raw else {}
-        found = _invocation((yield from exchange(Call(method="GET", path=path_of("invocations", id_, "result"), headers=headers))))
+        found = _invocation(
+            (yield from exchange(Call(method="GET", path=path_of("invocations", id_, "result"), headers=headers)))
+        )
         return found if found.id else replace(found, id=id_)
 
     def cancel(self, id_: str) -> Flow[Invocation]:
         return _invocation((yield from post_of({}, "invocations", id_, "cancel")))
 
-    def invocations(self, *, function: str | None, state: str | None, limit: int | None, cursor: str | None) -> Flow[InvocationPage]:
+    def invocations(
+        self, *, function: str | None, state: str | None, limit: int | None, cursor: str | None
+    ) -> Flow[InvocationPage]:
         asked = {"function": function, "state": state, "limit": None if limit is None else str(limit), "cursor": cursor}
         query = tuple((name, value) for name, value in asked.items() if value is not None)
         answer = yield from exchange(Call(method="GET", path=path_of("invocations"), query=query))
-        return InvocationPage(items=items_of(answer, "invocations", Invocation), cursor=read_answer(answer, _Cursor).next_cursor)
+        return InvocationPage(
+            items=items_of(answer, "invocations", Invocation), cursor=read_answer(answer, _Cursor).next_cursor
+        )
 
     # queues, GPU instances, jobs
 
@@ -347,7 +391,9 @@ class Dialogue:
         return (yield from list_of("executions", Execution, path=path_of("invocations", id_, "executions")))
 
     def explain(self, id_: str) -> Flow[Explanation]:
-        return read_answer((yield from exchange(Call(method="GET", path=path_of("invocations", id_, "explain")))), Explanation)
+        return read_answer(
+            (yield from exchange(Call(method="GET", path=path_of("invocations", id_, "explain")))), Explanation
+        )
 
     def predictor(self) -> Flow[Predictor]:
         return read_answer((yield from exchange(Call(method="GET", path=path_of("predictor")))), Predictor)
@@ -375,7 +421,9 @@ class Dialogue:
         return (yield from list_of("secrets", Secret))
 
     def set_secret(self, name: str, value: str) -> Flow[Secret]:
-        return read_answer((yield from exchange(request_json("PUT", path_of("secrets", name), {"value": value}))), Secret)
+        return read_answer(
+            (yield from exchange(request_json("PUT", path_of("secrets", name), {"value": value}))), Secret
+        )
 
     def delete_secret(self, name: str) -> Flow[None]:
         yield from exchange(Call(method="DELETE", path=path_of("secrets", name)))
@@ -384,7 +432,9 @@ class Dialogue:
         return (yield from list_of("revisions", Quarantined, path=path_of("quarantine")))
 
     def lift(self, function: str) -> Flow[list[int]]:
-        return read_answer((yield from exchange(Call(method="DELETE", path=path_of("quarantine", function)))), Lifted).revisions
+        return read_answer(
+            (yield from exchange(Call(method="DELETE", path=path_of("quarantine", function)))), Lifted
+        ).revisions
 
     def projects(self) -> Flow[list[Project]]:
         return (yield from list_of("projects", Project))
@@ -399,7 +449,9 @@ class Dialogue:
         return True
 
     def ready(self) -> Flow[dict[str, Any]]:
-        return read_answer((yield from exchange(Call(method="GET", path="/readyz", timeout_s=MARGIN_S))), dict[str, Any])
+        return read_answer(
+            (yield from exchange(Call(method="GET", path="/readyz", timeout_s=MARGIN_S))), dict[str, Any]
+        )
 
 
 class _Cursor(msgspec.Struct):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy
 
 
-# --- bodies ---------------------------------------------------------------------------------------------------------------------------
+# ---- bodies ----------------------------------------------------------------------------------------------------------
 def encode_json(value: object) -> bytes:
     """JSON; numpy arrays and numbers become nested lists and numbers. TypeError for what JSON cannot say."""
 
@@ -27,9 +27,17 @@ def encode_json(value: object) -> bytes:
 
 
 def is_arrays(value: object) -> bool:
-    """Whether ``value`` is a mapping of names to numpy arrays and nothing else. Does not import numpy: without it there is no array."""
+    """
+    Whether ``value`` is a mapping of names to numpy arrays and nothing else. Does not import numpy: without it there is
+    no array.
+    """
     loaded = sys.modules.get("numpy")
-    return loaded is not None and isinstance(value, Mapping) and bool(value) and all(isinstance(v, loaded.ndarray) for v in value.values())
+    return (
+        loaded is not None
+        and isinstance(value, Mapping)
+        and bool(value)
+        and all(isinstance(v, loaded.ndarray) for v in value.values())
+    )
 
 
 def numpy_type(datatype: str) -> str:
@@ -44,9 +52,11 @@ def numpy_type(datatype: str) -> str:
 
 def encode_raw(arrays: Mapping[str, "numpy.ndarray[Any, Any]"], declared: Sequence[TensorSpec]) -> tuple[bytes, str]:
     """
-    The raw body and its ``Smore-Shape``: the arrays in declared order and datatype, C order, little-endian, one after the other.
+    The raw body and its ``Smore-Shape``: the arrays in declared order and datatype, C order, little-endian, one after
+    the other.
 
-    Raises ValueError when the names are not the declared ones or a value would be lost by the datatype's kind (a float for an integer).
+    Raises ValueError when the names are not the declared ones or a value would be lost by the datatype's kind (a float
+    for an integer).
     """
     import numpy as np
 
@@ -62,7 +72,9 @@ def encode_raw(arrays: Mapping[str, "numpy.ndarray[Any, Any]"], declared: Sequen
             raise ValueError(f"{tensor.name}: {tensor.datatype} is expected, not {array.dtype}")
         if texts:
             flat = array.reshape(-1).tolist()
-            parts.append(tensors.join(element.encode() if isinstance(element, str) else bytes(element) for element in flat))
+            parts.append(
+                tensors.join(element.encode() if isinstance(element, str) else bytes(element) for element in flat)
+            )
         else:
             parts.append(np.ascontiguousarray(array, dtype=wanted).tobytes())
         shapes.append(f"{tensor.name}={','.join(map(str, array.shape))}")
@@ -70,7 +82,10 @@ def encode_raw(arrays: Mapping[str, "numpy.ndarray[Any, Any]"], declared: Sequen
 
 
 def decode_raw(body: bytes, shapes: str) -> dict[str, "numpy.ndarray[Any, Any]"]:
-    """The arrays of a raw answer; ``shapes`` is its ``Smore-Outputs``, ``name:datatype:d0,d1;…``. They are read-only views of ``body``."""
+    """
+    The arrays of a raw answer; ``shapes`` is its ``Smore-Outputs``, ``name:datatype:d0,d1;…``. They are read-only views
+    of ``body``.
+    """
     import numpy as np
 
     arrays = {}
@@ -79,6 +94,8 @@ def decode_raw(body: bytes, shapes: str) -> dict[str, "numpy.ndarray[Any, Any]"]
         if section.datatype == tensors.BYTES:
             flat = np.fromiter(tensors.elements(own), dtype=object)
         else:
-            flat = np.frombuffer(own, numpy_type(section.datatype)) if own else np.empty(0, numpy_type(section.datatype))
+            flat = (
+                np.frombuffer(own, numpy_type(section.datatype)) if own else np.empty(0, numpy_type(section.datatype))
+            )
         arrays[section.name] = flat.reshape(section.shape)
     return arrays

@@ -29,11 +29,13 @@ class ApiError(ClientError):
     """
     The platform refused a request, or the invocation failed.
 
-    ``code`` is stable (``slo_infeasible``, ``function_not_found``…); ``body`` is the whole problem document with what else is known
-    (``id``, ``field``, ``earliest_deadline_ms``…); ``retry_after_s`` when a later try may succeed.
+    ``code`` is stable (``slo_infeasible``, ``function_not_found``…); ``body`` is the whole problem document with what
+    else is known (``id``, ``field``, ``earliest_deadline_ms``…); ``retry_after_s`` when a later try may succeed.
     """
 
-    def __init__(self, status: int, code: str, detail: str, body: Mapping[str, Any], retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, status: int, code: str, detail: str, body: Mapping[str, Any], retry_after_s: float | None = None
+    ) -> None:
         super().__init__(f"{detail} ({code}, {status})")
         self.status = status
         self.code = code
@@ -46,7 +48,7 @@ class Unreachable(ClientError):
     """No answer came from the platform."""
 
 
-# --- what is sent, and what becomes of it ---------------------------------------------------------------------------------------------
+# ---- what is sent, and what becomes of it ----------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One request. ``timeout_s``: without an answer for this long it counts as broken."""
@@ -94,7 +96,10 @@ Flow: TypeAlias = Generator[Call | Pause, Answer | Broken | None, T]
 
 
 def parse_timings(header: str) -> dict[str, float]:
-    """``queue;dur=1.5, run;dur=20`` to ``{"queue": 1.5, "run": 20.0}``, milliseconds. An entry without a readable ``dur`` is left out."""
+    """
+    ``queue;dur=1.5, run;dur=20`` to ``{"queue": 1.5, "run": 20.0}``, milliseconds. An entry without a readable ``dur``
+    is left out.
+    """
     timings = {}
     for entry in header.split(","):
         name, *parameters = (part.strip() for part in entry.split(";"))
@@ -129,7 +134,9 @@ def read_answer(answer: Answer, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except msgspec.MsgspecError as error:
-        raise ApiError(answer.status, "unreadable_answer", f"The answer is not what this client knows: {error}", {}) from error
+        raise ApiError(
+            answer.status, "unreadable_answer", f"The answer is not what this client knows: {error}", {}
+        ) from error
 
 
 def exchange(call: Call) -> Flow[Answer]:
@@ -163,7 +170,12 @@ def path_of(*parts: str) -> str:
 
 
 def request_json(
-    method: str, path: str, body: object, *, headers: Mapping[str, str] | None = None, timeout_s: float = DEFAULT_WAIT_S + MARGIN_S
+    method: str,
+    path: str,
+    body: object,
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = DEFAULT_WAIT_S + MARGIN_S,
 ) -> Call:
     all_headers = {"Content-Type": "application/json", **(headers or {})}
     return Call(method=method, path=path, headers=all_headers, content=encode_json(body), timeout_s=timeout_s)

@@ -9,10 +9,13 @@ from smore.domain.invocation import TERMINAL, State
 from smore.domain.limits import NO_LIMITS, Limits
 
 
-# --- what is answered -----------------------------------------------------------------------------------------------------------------
+# ---- what is answered ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """``min_warm`` instances stand ready in all, at most ``max_warm`` on each GPU instance; ``keep_alive_s`` -1 = for ever."""
+    """
+    ``min_warm`` instances stand ready in all, at most ``max_warm`` on each GPU instance; ``keep_alive_s`` -1 = for
+    ever.
+    """
 
     min_warm: int
     max_warm: int
@@ -59,9 +62,9 @@ class Invocation:
     """
     An invocation as far as it is known.
 
-    ``output`` is there once it has succeeded: a JSON value, or ``{name: numpy array}`` where arrays were sent. An input of ``map`` that was
-    refused at the gate has no ``id``. ``timings_ms`` are the phases of ``Server-Timing`` (queue, schedule, dispatch, load, run); ``load``
-    above zero = cold start.
+    ``output`` is there once it has succeeded: a JSON value, or ``{name: numpy array}`` where arrays were sent. An input
+    of ``map`` that was refused at the gate has no ``id``. ``timings_ms`` are the phases of ``Server-Timing`` (queue,
+    schedule, dispatch, load, run); ``load`` above zero = cold start.
     """
 
     state: State
@@ -122,7 +125,10 @@ class Warm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stranger:
-    """A process that computes on a GPU instance and that nobody registered; nothing is placed beside it until it is ``allowed``."""
+    """
+    A process that computes on a GPU instance and that nobody registered; nothing is placed beside it until it is
+    ``allowed``.
+    """
 
     pid: int
     name: str = ""
@@ -133,8 +139,9 @@ class Stranger:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """
-    A GPU instance as of its last report; utilisations are 0..1 over the last heartbeat, by the counter named; ``counters`` are all of the
-    device's. ``strangers`` None = it cannot tell who computes on it. ``health``: why nothing can run on the device, '' = it works.
+    A GPU instance as of its last report; utilisations are 0..1 over the last heartbeat, by the counter named;
+    ``counters`` are all of the device's. ``strangers`` None = it cannot tell who computes on it. ``health``: why
+    nothing can run on the device, '' = it works.
     """
 
     id: str
@@ -161,10 +168,11 @@ class Gpu:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """
-    A serverful job. Mean iteration times, seconds: ``solo_s`` while no function ran beside it, ``shared_s`` while one did.
+    A serverful job. Mean iteration times, seconds: ``solo_s`` while no function ran beside it, ``shared_s`` while one
+    did.
 
-    ``degradation`` = shared / solo - 1; None = not known yet. ``loss`` with its 95 % interval is what functions cost it by its last closed
-    windows, a fraction like its ``budget``; None = not enough data.
+    ``degradation`` = shared / solo - 1; None = not known yet. ``loss`` with its 95 % interval is what functions cost it
+    by its last closed windows, a fraction like its ``budget``; None = not enough data.
     """
 
     id: str
@@ -188,12 +196,13 @@ class Job:
     exit_code: int | None = None
     #: A signal (SIGSTOP) has stopped it: it lives and makes no steps.
     suspended: bool = False
-    #: succeeded, failed, killed (by ``signal``), stopped (its owner asked for it), refused or detached (for a ``reason``), unknown;
-    #: None = it goes on.
+    #: succeeded, failed, killed (by ``signal``), stopped (its owner asked for it), refused or detached (for a
+    #: ``reason``), unknown; None = it goes on.
     outcome: str | None = None
     signal: str | None = None
     reason: str | None = None
-    #: started, tracked (it runs elsewhere and tells its steps) or attached (it is only watched: nothing it loses is measured).
+    #: started, tracked (it runs elsewhere and tells its steps) or attached (it is only watched: nothing it loses is
+    #: measured).
     source: str = "started"
     measured: bool = True
     workload: str | None = None
@@ -201,7 +210,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStep:
-    """A step of the closed loop of a job's budget: functions may work for ``duty`` of the time on ``gpu`` from ``at`` on."""
+    """
+    A step of the closed loop of a job's budget: functions may work for ``duty`` of the time on ``gpu`` from ``at`` on.
+    """
 
     at: datetime
     gpu: str = ""
@@ -213,10 +224,12 @@ class BudgetStep:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """
-    What a job gave and lost. ``harvested_s``: seconds that functions ran beside it, by the clock, for ``invocations`` of them.
+    What a job gave and lost. ``harvested_s``: seconds that functions ran beside it, by the clock, for ``invocations``
+    of them.
 
-    ``loss`` with its 95 % interval rests on ``windows`` closed windows; None = not enough data: ``missing_windows`` more are needed, which
-    takes about ``missing_s`` seconds. ``kept``: the bound ``loss_high`` is within the ``budget``. ``steps``: the newest first.
+    ``loss`` with its 95 % interval rests on ``windows`` closed windows; None = not enough data: ``missing_windows``
+    more are needed, which takes about ``missing_s`` seconds. ``kept``: the bound ``loss_high`` is within the
+    ``budget``. ``steps``: the newest first.
     """
 
     id: str
@@ -357,7 +370,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateKnew:
-    """The gate held ``needed_ms`` against ``allowed_ms``, both from arrival; ``now_ms`` is what it would need now. None = not known."""
+    """
+    The gate held ``needed_ms`` against ``allowed_ms``, both from arrival; ``now_ms`` is what it would need now. None =
+    not known.
+    """
 
     allowed_ms: float = 0.0
     needed_ms: float | None = None
@@ -398,8 +414,9 @@ class Explanation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
     """
-    What would become of an invocation: ``placed`` at once, ``waits`` for what ``detail`` names, ``late`` (taken, and would expire) or
-    ``refused``; ``reason``: the code of that. ``earliest_deadline_ms``: the earliest deadline that would be accepted, None = not known.
+    What would become of an invocation: ``placed`` at once, ``waits`` for what ``detail`` names, ``late`` (taken, and
+    would expire) or ``refused``; ``reason``: the code of that. ``earliest_deadline_ms``: the earliest deadline that
+    would be accepted, None = not known.
     """
 
     outcome: str
@@ -453,8 +470,8 @@ class PrewarmHold:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrewarmCounts:
     """
-    Loads ahead by outcome, cold starts with their reasons (``unforeseen``), runs that were saved one, and GB-seconds of memory: held in
-    all, without work, and by instances that were loaded ahead and never used.
+    Loads ahead by outcome, cold starts with their reasons (``unforeseen``), runs that were saved one, and GB-seconds of
+    memory: held in all, without work, and by instances that were loaded ahead and never used.
     """
 
     invocations: int = 0
@@ -475,7 +492,9 @@ class PrewarmCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrewarmFunction:
-    """How a function is kept ready: ``silence`` says why its rule has no say and its keep-alive holds, '' = it has one."""
+    """
+    How a function is kept ready: ``silence`` says why its rule has no say and its keep-alive holds, '' = it has one.
+    """
 
     function: str
     mode: str
@@ -493,7 +512,10 @@ class PrewarmFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prewarm:
-    """``leading`` False: no leader has said lately how it keeps functions. ``counts`` over all of the project since ``since``."""
+    """
+    ``leading`` False: no leader has said lately how it keeps functions. ``counts`` over all of the project since
+    ``since``.
+    """
 
     since: datetime
     leading: bool
@@ -539,7 +561,8 @@ class Key:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
     """
-    What a project uses now: invocations that wait, that wait or run, memory of its warm instances, trainings and what is kept for them.
+    What a project uses now: invocations that wait, that wait or run, memory of its warm instances, trainings and what
+    is kept for them.
     """
 
     depth: int = 0

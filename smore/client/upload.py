@@ -1,4 +1,7 @@
-"""Sending the blobs of a packed folder: as calls of the client's dialogue, a stretch each, going on where a connection broke."""
+"""
+Sending the blobs of a packed folder: as calls of the client's dialogue, a stretch each, going on where a connection
+broke.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,11 +61,16 @@ def _send_blob(digest: str, path: Path) -> Flow[None]:
 def _stretch(digest: str, offset: int, size: int, content: bytes) -> Call:
     query = (("offset", str(offset)), ("size", str(size)))
     headers = {"Content-Type": "application/octet-stream"}
-    return Call(method="PATCH", path=f"/v1/blobs/{digest}", query=query, headers=headers, content=content, timeout_s=ANSWER_S)
+    return Call(
+        method="PATCH", path=f"/v1/blobs/{digest}", query=query, headers=headers, content=content, timeout_s=ANSWER_S
+    )
 
 
 def read_requirements(folder: Path, given: object) -> object:
-    """``requirements`` of a function.yaml as the platform takes it: of the name of a file in the folder, its lines. Raises OSError."""
+    """
+    ``requirements`` of a function.yaml as the platform takes it: of the name of a file in the folder, its lines. Raises
+    OSError.
+    """
     if not isinstance(given, str):
         return given
     return list(_lines((folder / given).read_text()))

@@ -1,5 +1,6 @@
 """
-YAML as function.yaml needs it, whoever wrote it: plain values, read with bounds. Imports PyYAML, so import it where YAML is read.
+YAML as function.yaml needs it, whoever wrote it: plain values, read with bounds. Imports PyYAML, so import it where
+YAML is read.
 
 Anchors and aliases are refused: a few hundred bytes of them stand for millions of values.
 """

@@ -1,4 +1,7 @@
-"""What a function may require: what pip would read as anything but a name and versions is refused before it comes to any worker."""
+"""
+What a function may require: what pip would read as anything but a name and versions is refused before it comes to any
+worker.
+"""
 
 from collections.abc import Iterable
 
@@ -10,7 +13,8 @@ from smore.domain.quote import quoted
 
 def check_requirements(requirements: Iterable[str], where: str = "spec.requirements") -> None:
     """
-    Of what :func:`smore.domain.artifact.parse_requirements` has let through, whether pip would read it as names with versions alone.
+    Of what :func:`smore.domain.artifact.parse_requirements` has let through, whether pip would read it as names with
+    versions alone.
 
     Raises InvalidSpec that names the first that is a path, a URL, or has an option or a comment behind it.
     """

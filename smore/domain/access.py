@@ -13,8 +13,8 @@ class Scope(StrEnum):
     """
     What an API key may do in its project; ``admin`` may manage keys and projects as well.
 
-    ``deploy`` and ``jobs`` run their holder's code on the GPU workers: each equals a shell there. A key gets them by name alone; the one
-    exception is the key that a platform makes for its own operator when it is first started.
+    ``deploy`` and ``jobs`` run their holder's code on the GPU workers: each equals a shell there. A key gets them by
+    name alone; the one exception is the key that a platform makes for its own operator when it is first started.
     """
 
     INVOKE = "invoke"

@@ -1,5 +1,6 @@
 """
-What a function was uploaded as: the code's archive and files of their own, each a blob known by its SHA-256, and what it requires.
+What a function was uploaded as: the code's archive and files of their own, each a blob known by its SHA-256, and what
+it requires.
 
 Nothing here holds a path of any machine: an artifact is the same wherever its blobs are.
 """
@@ -25,7 +26,10 @@ MAX_PART_BYTES = 255
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """``code`` is the digest of the code's archive (smore/blobs/archive.py); ``files`` maps paths inside the folder to digests."""
+    """
+    ``code`` is the digest of the code's archive (smore/blobs/archive.py); ``files`` maps paths inside the folder to
+    digests.
+    """
 
     code: str
     files: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +49,8 @@ def check_path(path: str) -> str:
     """
     The path, if it names something inside the folder it is relative to and can be written on every file system.
 
-    Raises ValueError that says what is wrong: absolute, upwards, empty parts, a backslash, a colon, control characters, too long.
+    Raises ValueError that says what is wrong: absolute, upwards, empty parts, a backslash, a colon, control characters,
+    too long.
     """
     if not path or path.startswith("/"):
         raise ValueError(f"{quoted(path)} is not a relative path")
@@ -68,15 +73,21 @@ def parse_artifact(raw: object, where: str) -> Artifact | None:
     if raw is None:
         return None
     if not isinstance(raw, Mapping) or not raw.keys() <= {"code", "files"}:
-        raise InvalidSpec(f"{where}: a mapping with code and files is expected; `smore deploy FOLDER` makes it", field=where)
+        raise InvalidSpec(
+            f"{where}: a mapping with code and files is expected; `smore deploy FOLDER` makes it", field=where
+        )
     code, files = raw.get("code"), raw.get("files") or {}
     if not isinstance(code, str) or DIGEST.fullmatch(code) is None:
         raise InvalidSpec(f"{where}.code: a SHA-256 in lower-case hex is expected", field=f"{where}.code")
     if not isinstance(files, Mapping) or len(files) > MAX_FILES:
-        raise InvalidSpec(f"{where}.files: a mapping of at most {MAX_FILES} paths to SHA-256 is expected", field=f"{where}.files")
+        raise InvalidSpec(
+            f"{where}.files: a mapping of at most {MAX_FILES} paths to SHA-256 is expected", field=f"{where}.files"
+        )
     for path, digest in files.items():
         if not isinstance(path, str) or not isinstance(digest, str) or DIGEST.fullmatch(digest) is None:
-            raise InvalidSpec(f"{where}.files: {quoted(path)}: a path and its SHA-256 are expected", field=f"{where}.files")
+            raise InvalidSpec(
+                f"{where}.files: {quoted(path)}: a path and its SHA-256 are expected", field=f"{where}.files"
+            )
         try:
             check_path(path)
         except ValueError as error:

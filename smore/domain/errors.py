@@ -1,8 +1,9 @@
 """
 One tree of errors, two roots by fault.
 
-A :class:`CallerError` is shown to the caller as it is; of a :class:`PlatformError` the caller sees the code alone. ``code`` is stable (part
-of the API); the docstring of a class is its default message. The table from code to HTTP status stands in ``api/errors.py``.
+A :class:`CallerError` is shown to the caller as it is; of a :class:`PlatformError` the caller sees the code alone.
+``code`` is stable (part of the API); the docstring of a class is its default message. The table from code to HTTP
+status stands in ``api/errors.py``.
 """
 
 from typing import ClassVar

@@ -1,8 +1,8 @@
 """
 A function: what a developer registers, and its immutable revisions.
 
-:func:`parse_spec` reads the ``spec`` of a ``function.yaml`` (conventions: names near OpenFaaS, Modal, BentoML) and names the field that is
-wrong.
+:func:`parse_spec` reads the ``spec`` of a ``function.yaml`` (conventions: names near OpenFaaS, Modal, BentoML) and
+names the field that is wrong.
 """
 
 import re
@@ -18,7 +18,8 @@ from smore.domain.tensors import DATATYPES, ITEM_BYTES
 from smore.domain.workload import CONSERVATIVE, parse_model
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-#: A result names its tensors in ``name:datatype:d0,d1;…`` (smore/messages/stream.py), so a name has none of those marks.
+#: A result names its tensors in ``name:datatype:d0,d1;…`` (smore/messages/stream.py), so a name has none of those
+#: marks.
 TENSOR_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 ENTRYPOINT = re.compile(r"[A-Za-z_][\w]*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -49,10 +50,11 @@ class Profile:
     """
     What is known of a function's demand: declared at first, then measured online.
 
-    ``run_s`` maps rows in a batch to the warm run time in seconds; ``usage_gain`` and ``degradation`` are the averages of digest A16 and
-    A17 (fractions), whose quotient is the priority of Eq. 5; ``utilisation`` is the share of a GPU instance that it uses alone, 0 = not
-    said: then its usage gain is taken. ``model`` names the profiled model that it is (smore/domain/workload.py),
-    '' = nobody has profiled it: then ``degradation`` is taken for what it costs and suffers, by default as much as half the device.
+    ``run_s`` maps rows in a batch to the warm run time in seconds; ``usage_gain`` and ``degradation`` are the averages
+    of digest A16 and A17 (fractions), whose quotient is the priority of Eq. 5; ``utilisation`` is the share of a GPU
+    instance that it uses alone, 0 = not said: then its usage gain is taken. ``model`` names the profiled model that it
+    is (smore/domain/workload.py), '' = nobody has profiled it: then ``degradation`` is taken for what it costs and
+    suffers, by default as much as half the device.
     """
 
     run_s: Mapping[int, float] = field(default_factory=lambda: {1: 0.05})
@@ -64,7 +66,10 @@ class Profile:
     model: str = ""
 
     def run_time_s(self, rows: int) -> float:
-        """Seconds for a batch: that of the smallest profiled batch with room for ``rows``; beyond the largest, in proportion."""
+        """
+        Seconds for a batch: that of the smallest profiled batch with room for ``rows``; beyond the largest, in
+        proportion.
+        """
         fitting = [size for size in self.run_s if size >= rows]
         if fitting:
             return self.run_s[min(fitting)]
@@ -74,8 +79,8 @@ class Profile:
 
 class Prewarming(StrEnum):
     """
-    Who decides when idle instances stand ready: the platform's rule, nobody (idle instances go by their keep-alive alone), or LS-LSTM as
-    the paper has it.
+    Who decides when idle instances stand ready: the platform's rule, nobody (idle instances go by their keep-alive
+    alone), or LS-LSTM as the paper has it.
     """
 
     AUTO = "auto"
@@ -97,9 +102,9 @@ class FunctionSpec:
     One revision's description. ``inputs`` None = JSON values (see smore/handler.py). Units are in the names.
 
     ``min_warm`` instances stand ready somewhere at any time; there are at most ``max_warm`` on each GPU instance.
-    ``memory_mib`` 0 = it uses no memory of the GPU, and gets none.
-    ``artifact`` None = the entrypoint is one of the platform's own modules; else it is imported from that uploaded folder, in an
-    environment with ``requirements`` where there are any.
+    ``memory_mib`` 0 = it uses no memory of the GPU, and gets none. ``artifact`` None = the entrypoint is one of the
+    platform's own modules; else it is imported from that uploaded folder, in an environment with ``requirements`` where
+    there are any.
     """
 
     entrypoint: str
@@ -125,7 +130,9 @@ class FunctionSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able values; :func:`spec_from_dict` reads them back."""
-        return asdict(self) | {"profile": asdict(self.profile) | {"run_s": {str(k): v for k, v in self.profile.run_s.items()}}}
+        return asdict(self) | {
+            "profile": asdict(self.profile) | {"run_s": {str(k): v for k, v in self.profile.run_s.items()}}
+        }
 
 
 def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
@@ -133,7 +140,9 @@ def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
     fields = {key: value for key, value in raw.items() if key in FunctionSpec.__dataclass_fields__}
     for key in ("inputs", "outputs"):
         if fields.get(key) is not None:
-            fields[key] = tuple(TensorSpec(name=t["name"], datatype=t["datatype"], shape=tuple(t["shape"])) for t in fields[key])
+            fields[key] = tuple(
+                TensorSpec(name=t["name"], datatype=t["datatype"], shape=tuple(t["shape"])) for t in fields[key]
+            )
     if (artifact := fields.get("artifact")) is not None:
         fields["artifact"] = Artifact(code=artifact["code"], files=artifact["files"])
     fields["requirements"] = tuple(fields.get("requirements") or ())
@@ -199,19 +208,26 @@ class _Reader:
     def number(self, key: str, default: float, low: float, high: float) -> float:
         value = self._raw.pop(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise InvalidSpec(f"{self.path(key)}: a number in {low:g}..{high:g} is expected, not {quoted(value)}", field=self.path(key))
+            raise InvalidSpec(
+                f"{self.path(key)}: a number in {low:g}..{high:g} is expected, not {quoted(value)}",
+                field=self.path(key),
+            )
         return value
 
     def whole(self, key: str, default: int, low: int, high: int) -> int:
         value = self.number(key, default, low, high)
         if value != int(value):
-            raise InvalidSpec(f"{self.path(key)}: a whole number is expected, not {quoted(value)}", field=self.path(key))
+            raise InvalidSpec(
+                f"{self.path(key)}: a whole number is expected, not {quoted(value)}", field=self.path(key)
+            )
         return int(value)
 
     def seconds(self, key: str, default: float, low: float, high: float) -> float:
         value = duration_s(self._raw.pop(key, default), self.path(key))
         if not low <= value <= high:
-            raise InvalidSpec(f"{self.path(key)}: must be within {low:g}..{high:g} s, not {value:g}", field=self.path(key))
+            raise InvalidSpec(
+                f"{self.path(key)}: must be within {low:g}..{high:g} s, not {value:g}", field=self.path(key)
+            )
         return value
 
     def end(self) -> None:
@@ -239,12 +255,17 @@ def _tensors(raw: object, path: str) -> tuple[TensorSpec, ...] | None:
         name, datatype, shape = reader.take("name"), reader.take("datatype"), reader.take("shape")
         reader.end()
         if not isinstance(name, str) or TENSOR_NAME.fullmatch(name) is None:
-            raise InvalidSpec(f"{where}.name: a name (letters, digits, inner '_', '.', '/', '-') is expected", field=f"{where}.name")
+            raise InvalidSpec(
+                f"{where}.name: a name (letters, digits, inner '_', '.', '/', '-') is expected", field=f"{where}.name"
+            )
         if not isinstance(datatype, str) or datatype not in DATATYPES:
             raise InvalidSpec(
-                f"{where}.datatype: one of {', '.join(DATATYPES)} is expected, not {quoted(datatype)}", field=f"{where}.datatype"
+                f"{where}.datatype: one of {', '.join(DATATYPES)} is expected, not {quoted(datatype)}",
+                field=f"{where}.datatype",
             )
-        sizes = isinstance(shape, list) and all(type(size) is int and (size == -1 or 0 < size < 2**31) for size in shape)
+        sizes = isinstance(shape, list) and all(
+            type(size) is int and (size == -1 or 0 < size < 2**31) for size in shape
+        )
         if not sizes or not 1 <= len(shape) <= MOST_AXES or shape[0] != -1:
             said = f"a list of at most {MOST_AXES} sizes that starts with -1 (the rows) is expected"
             raise InvalidSpec(f"{where}.shape: {said}", field=f"{where}.shape")
@@ -258,7 +279,8 @@ def _profile(reader: _Reader, memory_mib: float) -> Profile:
     run_ms, model = reader.take("run_ms", {1: 50.0}), reader.take("model")
     if not isinstance(run_ms, Mapping) or not 1 <= len(run_ms) <= MOST_TIMES:
         raise InvalidSpec(
-            f"{reader.path('run_ms')}: a mapping from rows to milliseconds, of 1 to {MOST_TIMES}, is expected", field=reader.path("run_ms")
+            f"{reader.path('run_ms')}: a mapping from rows to milliseconds, of 1 to {MOST_TIMES}, is expected",
+            field=reader.path("run_ms"),
         )
     run_s: dict[int, float] = {}
     for rows, value in run_ms.items():
@@ -266,7 +288,8 @@ def _profile(reader: _Reader, memory_mib: float) -> Profile:
         valid = counts and isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 3.6e6
         if not valid:
             raise InvalidSpec(
-                f"{reader.path('run_ms')}: {quoted(rows)}: {quoted(value)} is not rows: milliseconds", field=reader.path("run_ms")
+                f"{reader.path('run_ms')}: {quoted(rows)}: {quoted(value)} is not rows: milliseconds",
+                field=reader.path("run_ms"),
             )
         run_s[int(rows)] = value / 1000
     profile = Profile(
@@ -297,7 +320,10 @@ def _scaling(reader: _Reader, spec: FunctionSpec) -> FunctionSpec:
     # YAML reads a bare off as false.
     prewarm = Prewarming.OFF if prewarm is False else prewarm
     if prewarm not in tuple(Prewarming):
-        raise InvalidSpec(f"{reader.path('prewarm')}: auto, off or paper is expected, not {quoted(prewarm)}", field=reader.path("prewarm"))
+        raise InvalidSpec(
+            f"{reader.path('prewarm')}: auto, off or paper is expected, not {quoted(prewarm)}",
+            field=reader.path("prewarm"),
+        )
     min_warm = reader.whole("min_warm", spec.min_warm, 0, MOST_WARM)
     max_warm = reader.whole("max_warm", spec.max_warm, 1, MOST_WARM)
     reader.end()
@@ -305,14 +331,19 @@ def _scaling(reader: _Reader, spec: FunctionSpec) -> FunctionSpec:
 
 
 def with_scaling(spec: FunctionSpec, raw: object) -> FunctionSpec:
-    """``spec`` with other ``min_warm``, ``max_warm``, ``keep_alive`` or ``prewarm``. Raises :class:`InvalidSpec` that names the field."""
+    """
+    ``spec`` with other ``min_warm``, ``max_warm``, ``keep_alive`` or ``prewarm``. Raises :class:`InvalidSpec` that
+    names the field.
+    """
     return _scaling(_Reader(raw, "scaling"), spec)
 
 
 def parse_name(name: object, field_name: str = "name") -> str:
     """A function's, project's or job's name: lower-case letters, digits and inner hyphens, at most 63 characters."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
-        raise InvalidSpec(f"{field_name}: {quoted(name)} is not a name (a-z, 0-9, inner '-', at most 63 characters)", field=field_name)
+        raise InvalidSpec(
+            f"{field_name}: {quoted(name)} is not a name (a-z, 0-9, inner '-', at most 63 characters)", field=field_name
+        )
     return name
 
 
@@ -340,12 +371,16 @@ def parse_spec(raw: object) -> FunctionSpec:
     reader = _Reader(raw, "spec")
     entrypoint = reader.take("entrypoint")
     if not isinstance(entrypoint, str) or ENTRYPOINT.fullmatch(entrypoint) is None:
-        raise InvalidSpec(f"spec.entrypoint: {quoted(entrypoint)} is not of the form module:Class", field="spec.entrypoint")
+        raise InvalidSpec(
+            f"spec.entrypoint: {quoted(entrypoint)} is not of the form module:Class", field="spec.entrypoint"
+        )
     slo, resources, batching = reader.section("slo"), reader.section("resources"), reader.section("batching")
     scaling, retries, limits = reader.section("scaling"), reader.section("retries"), reader.section("limits")
     memory_mib = size_bytes(resources.take("gpu_memory", "256MiB"), "spec.resources.gpu_memory") / 2**20
     if memory_mib and not 1 <= memory_mib <= 2**20:
-        raise InvalidSpec("spec.resources.gpu_memory: must be 0 or within 1 MiB..1 TiB", field="spec.resources.gpu_memory")
+        raise InvalidSpec(
+            "spec.resources.gpu_memory: must be 0 or within 1 MiB..1 TiB", field="spec.resources.gpu_memory"
+        )
     payload_bytes = size_bytes(limits.take("payload", 8 << 20), "spec.limits.payload")
     if not 0 < payload_bytes <= 1 << 30:
         raise InvalidSpec("spec.limits.payload: must be within 1 B..1 GiB", field="spec.limits.payload")

@@ -24,8 +24,8 @@ class State(StrEnum):
 
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.REJECTED, State.EXPIRED, State.CANCELLED})
 
-#: action → state before → state after. ``claim`` is the leader's, ``start`` … ``finish`` the worker's; ``requeue`` the worker's and the
-#: reaper's.
+#: action → state before → state after. ``claim`` is the leader's, ``start`` … ``finish`` the worker's; ``requeue`` the
+#: worker's and the reaper's.
 TRANSITIONS: Mapping[str, Mapping[State, State]] = MappingProxyType(
     {
         "claim": {State.QUEUED: State.DISPATCHED},

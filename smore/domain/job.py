@@ -12,7 +12,10 @@ REFUSED: Final = 126
 
 
 class JobState(StrEnum):
-    """``running``, ``ended`` and ``lost`` are what a GPU worker reports (smore/redis/fleet.py); the others are what was asked for."""
+    """
+    ``running``, ``ended`` and ``lost`` are what a GPU worker reports (smore/redis/fleet.py); the others are what was
+    asked for.
+    """
 
     STARTING = "starting"
     RUNNING = "running"
@@ -26,8 +29,8 @@ OVER = frozenset({JobState.ENDED, JobState.LOST})
 
 class Outcome(StrEnum):
     """
-    How a job ended: with exit code 0; with another one; by a signal; because its owner asked for it; it was never started or watched;
-    it was watched no longer; nobody knows.
+    How a job ended: with exit code 0; with another one; by a signal; because its owner asked for it; it was never
+    started or watched; it was watched no longer; nobody knows.
     """
 
     SUCCEEDED = "succeeded"
@@ -40,7 +43,10 @@ class Outcome(StrEnum):
 
 
 def state_of(stored: JobState, ranks: Set[str]) -> JobState:
-    """A job's state, from what is known of it and what its ranks report: lost if one is, running while one is, ended when all are."""
+    """
+    A job's state, from what is known of it and what its ranks report: lost if one is, running while one is, ended when
+    all are.
+    """
     if stored in OVER:
         return stored
     if JobState.LOST in ranks:
@@ -51,14 +57,18 @@ def state_of(stored: JobState, ranks: Set[str]) -> JobState:
 
 
 def exit_of(ranks: Collection[int | None]) -> int | None:
-    """A job's exit code from those of its ranks: the first that is not 0, and 0 only where every rank is known to have ended so."""
+    """
+    A job's exit code from those of its ranks: the first that is not 0, and 0 only where every rank is known to have
+    ended so.
+    """
     bad = next((code for code in ranks if code), None)
     return bad if bad is not None or None in ranks or not ranks else 0
 
 
 def outcome_of(state: JobState, exit_code: int | None, *, asked: bool, reason: str) -> Outcome | None:
     """
-    None = it goes on. ``asked``: its owner stopped it, or let it go; ``reason``: why the platform refused it or let it go by itself.
+    None = it goes on. ``asked``: its owner stopped it, or let it go; ``reason``: why the platform refused it or let it
+    go by itself.
     """
     if state not in OVER:
         return None

@@ -13,10 +13,10 @@ class Limits:
     """
     None = no limit.
 
-    ``rate_per_s``: invocations accepted a second, over time; ``burst``: how many of them at once (None = 1); ``depth``: invocations that
-    wait; ``concurrency``: invocations that wait or run; ``warm_memory_mib``: memory of all warm instances together, MiB;
-    ``jobs``: trainings at once (None = as the platform's settings say); ``job_memory_mib``: what is kept for them on all GPU instances
-    together, MiB.
+    ``rate_per_s``: invocations accepted a second, over time; ``burst``: how many of them at once (None = 1); ``depth``:
+    invocations that wait; ``concurrency``: invocations that wait or run; ``warm_memory_mib``: memory of all warm
+    instances together, MiB; ``jobs``: trainings at once (None = as the platform's settings say); ``job_memory_mib``:
+    what is kept for them on all GPU instances together, MiB.
     """
 
     rate_per_s: float | None = None
@@ -34,7 +34,15 @@ class Limits:
 
 NO_LIMITS: Final = Limits()
 
-_LEAST: Final = {"rate_per_s": 0.001, "burst": 1, "depth": 0, "concurrency": 0, "warm_memory_mib": 0.0, "jobs": 0, "job_memory_mib": 0.0}
+_LEAST: Final = {
+    "rate_per_s": 0.001,
+    "burst": 1,
+    "depth": 0,
+    "concurrency": 0,
+    "warm_memory_mib": 0.0,
+    "jobs": 0,
+    "job_memory_mib": 0.0,
+}
 _MOST: Final = 1e9
 
 

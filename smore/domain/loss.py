@@ -1,20 +1,22 @@
 """
 What a serverful job loses to the functions beside it: estimated causally, against times at which none may run.
 
-A *closed window* is a short time, drawn at random, in which the gate of a GPU instance lets no function run. The iterations in it are the
-counterfactual of the ones around it. Drift that is not ours (another input size, a warmer GPU, a slower disk) moves both alike and cancels,
-which a solo time taken once cannot promise. Standard library alone, no clock and no randomness: the worker, the policy and the gateway
-compute the same numbers from the same windows.
+A *closed window* is a short time, drawn at random, in which the gate of a GPU instance lets no function run. The
+iterations in it are the counterfactual of the ones around it. Drift that is not ours (another input size, a warmer GPU,
+a slower disk) moves both alike and cancels, which a solo time taken once cannot promise. Standard library alone, no
+clock and no randomness: the worker, the policy and the gateway compute the same numbers from the same windows.
 
-The loss of ``K`` windows. Of window ``i``, ``c_i`` is the mean time of the closed iterations and ``o_i = (b_i + a_i) / 2`` the mean of the
-means before and after, which lie equally far from it, so that a linear trend drops out of ``o_i - c_i``::
+The loss of ``K`` windows. Of window ``i``, ``c_i`` is the mean time of the closed iterations and ``o_i = (b_i + a_i) /
+2`` the mean of the means before and after, which lie equally far from it, so that a linear trend drops out of ``o_i -
+c_i``::
 
     1 + L = sum(o_i) / sum(c_i)                       e_i = o_i - (1 + L) c_i
     s = sqrt(sum(e_i^2) / (K (K - 1))) / mean(o)      interval: (1 + L) exp(-+ t(0.975, K - 1) s) - 1
 
-It is the ratio of the paired times and not the mean of their log differences: both agree where the loss is the same in every window, but
-where functions come in bursts the mean of logs is the geometric mean of the losses and falls short of the time that was really lost
-(at 0 % and 20 % by turns 9.5 % instead of 10 %). ``s`` is the standard error of the log of the ratio to first order.
+It is the ratio of the paired times and not the mean of their log differences: both agree where the loss is the same in
+every window, but where functions come in bursts the mean of logs is the geometric mean of the losses and falls short of
+the time that was really lost (at 0 % and 20 % by turns 9.5 % instead of 10 %). ``s`` is the standard error of the log
+of the ratio to first order.
 """
 
 import math
@@ -53,8 +55,8 @@ class Window:
     """
     One closed window and what lay beside it. ``start``, ``end``: closed from, to, epoch seconds.
 
-    ``*_s`` are mean iteration times in seconds, ``*_n`` the iterations that they rest on; ``closed_sd`` is the standard deviation of the
-    closed ones. Raises ValueError where a time or a count is not one.
+    ``*_s`` are mean iteration times in seconds, ``*_n`` the iterations that they rest on; ``closed_sd`` is the standard
+    deviation of the closed ones. Raises ValueError where a time or a count is not one.
     """
 
     start: float
@@ -86,8 +88,8 @@ class Window:
 @dataclass(frozen=True, slots=True)
 class Sums:
     """
-    What an estimate needs of ``windows`` closed windows: the sums of their ``open_s`` and ``closed_s``, and of the squares of
-    ``open_s - ratio closed_s``, where ``ratio`` is the first sum over the second.
+    What an estimate needs of ``windows`` closed windows: the sums of their ``open_s`` and ``closed_s``, and of the
+    squares of ``open_s - ratio closed_s``, where ``ratio`` is the first sum over the second.
     """
 
     windows: int
@@ -100,14 +102,25 @@ class Sums:
         """Raises ValueError without a window."""
         if not windows:
             raise ValueError("sums of no window")
-        open_s, closed_s = math.fsum(window.open_s for window in windows), math.fsum(window.closed_s for window in windows)
+        open_s, closed_s = (
+            math.fsum(window.open_s for window in windows),
+            math.fsum(window.closed_s for window in windows),
+        )
         ratio = open_s / closed_s
-        return cls(len(windows), open_s, closed_s, math.fsum((window.open_s - ratio * window.closed_s) ** 2 for window in windows))
+        return cls(
+            len(windows),
+            open_s,
+            closed_s,
+            math.fsum((window.open_s - ratio * window.closed_s) ** 2 for window in windows),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What the job loses, as a fraction of its iteration time alone: 0.1 = 10 % slower. ``low`` to ``high`` holds the truth with 95 %."""
+    """
+    What the job loses, as a fraction of its iteration time alone: 0.1 = 10 % slower. ``low`` to ``high`` holds the
+    truth with 95 %.
+    """
 
     mean: float
     low: float
@@ -134,7 +147,9 @@ class Sample:
 
 
 def estimate(windows: Sequence[Window]) -> Loss | None:
-    """The loss over all these windows; None = not enough data, fewer than :data:`LEAST_WINDOWS`. Formulas: see the module."""
+    """
+    The loss over all these windows; None = not enough data, fewer than :data:`LEAST_WINDOWS`. Formulas: see the module.
+    """
     return estimate_of(Sums.of(windows)) if windows else None
 
 
@@ -155,13 +170,18 @@ def missing(windows: int) -> int:
 
 
 def reference(windows: Iterable[Window]) -> Sample | None:
-    """The closed iterations of some windows as one sample, scatter between the windows included; None without a window."""
+    """
+    The closed iterations of some windows as one sample, scatter between the windows included; None without a window.
+    """
     found = list(windows)
     if not found:
         return None
     count = sum(window.closed_n for window in found)
     mean = math.fsum(window.closed_n * window.closed_s for window in found) / count
-    squares = math.fsum((window.closed_n - 1) * window.closed_sd**2 + window.closed_n * (window.closed_s - mean) ** 2 for window in found)
+    squares = math.fsum(
+        (window.closed_n - 1) * window.closed_sd**2 + window.closed_n * (window.closed_s - mean) ** 2
+        for window in found
+    )
     return Sample(mean=mean, sd=math.sqrt(squares / max(1, count - 1)), n=count)
 
 
@@ -173,8 +193,8 @@ def surely(recent: Sample, closed: Sample) -> float | None:
 
         s = sqrt(cv_r^2 / n_r + cv_c^2 / n_c)        lower = r / c exp(-t(0.95, n_r + n_c - 2) s) - 1
 
-    ``cv``: standard deviation over mean. It compares with the last closed windows and so is blind to a drift since then: it reacts, the
-    estimate proves. Raises ValueError where a mean is no time.
+    ``cv``: standard deviation over mean. It compares with the last closed windows and so is blind to a drift since
+    then: it reacts, the estimate proves. Raises ValueError where a mean is no time.
     """
     if recent.n < LEAST_RECENT or closed.n < LEAST_ITERATIONS:
         return None
@@ -191,20 +211,28 @@ def over_budget(recent: Sample, closed: Sample, budget: float) -> bool:
 
 
 def window_s(iteration_s: float) -> float:
-    """How long a window must be: :data:`WINDOW_ITERATIONS` whole iterations and what is cut at both ends, at least the stated minimum."""
+    """
+    How long a window must be: :data:`WINDOW_ITERATIONS` whole iterations and what is cut at both ends, at least the
+    stated minimum.
+    """
     return max(LEAST_WINDOW_S, (WINDOW_ITERATIONS + 1) * iteration_s)
 
 
 def resolvable(
-    *, noise: float, iteration_s: float, share: float = PROBE_SHARE, longest_s: float = PROBE_MAX_S, horizon_s: float = HORIZON_S
+    *,
+    noise: float,
+    iteration_s: float,
+    share: float = PROBE_SHARE,
+    longest_s: float = PROBE_MAX_S,
+    horizon_s: float = HORIZON_S,
 ) -> float:
     """
-    The smallest budget that can be told from noise: functions that in truth cost nothing are shown to keep it (upper bound of the
-    interval within the budget) after ``horizon_s``, in :data:`POWER` of all cases. inf: there will not be enough windows, or one would
-    be longer than ``longest_s``.
+    The smallest budget that can be told from noise: functions that in truth cost nothing are shown to keep it (upper
+    bound of the interval within the budget) after ``horizon_s``, in :data:`POWER` of all cases. inf: there will not be
+    enough windows, or one would be longer than ``longest_s``.
 
-    ``noise``: standard deviation of an iteration over its mean, see :func:`noise_of`. With ``n`` iterations in a window and ``2 n`` around
-    it, ``K`` windows::
+    ``noise``: standard deviation of an iteration over its mean, see :func:`noise_of`. With ``n`` iterations in a window
+    and ``2 n`` around it, ``K`` windows::
 
         B = exp((t(0.975, K - 1) + t(0.9, K - 1)) noise sqrt(3 / (2 n K))) - 1
 
@@ -227,9 +255,11 @@ def resolvable(
 
 def noise_of(p50_s: float, p95_s: float) -> float:
     """
-    Relative standard deviation of iterations from two of their percentiles, as profiles hold them: ln(p95 / p50) / 1.645.
+    Relative standard deviation of iterations from two of their percentiles, as profiles hold them: ln(p95 / p50) /
+    1.645.
 
-    Exact for log-normal times; outliers beyond the 95th percentile do not show in it. Raises ValueError where they are no percentiles.
+    Exact for log-normal times; outliers beyond the 95th percentile do not show in it. Raises ValueError where they are
+    no percentiles.
     """
     _positive(p50_s, "p50_s")
     if not (math.isfinite(p95_s) and p95_s >= p50_s):
@@ -237,13 +267,14 @@ def noise_of(p50_s: float, p95_s: float) -> float:
     return math.log(p95_s / p50_s) / 1.645
 
 
-# ---- Student's t -------------------------------------------------------------------------------------------------------------------------
+# ---- Student's t -----------------------------------------------------------------------------------------------------
 
 
 @cache
 def student(probability: float, freedom: int) -> float:
     """
-    Quantile of Student's t with ``freedom`` >= 1 degrees: the x with P(T <= x) = ``probability``. Relative error below 1e-9.
+    Quantile of Student's t with ``freedom`` >= 1 degrees: the x with P(T <= x) = ``probability``. Relative error below
+    1e-9.
 
     By bisection of the distribution function, whose tail is half the regularised incomplete beta function
     I(f / (f + x^2); f / 2, 1 / 2) (Abramowitz and Stegun, 26.7.1). Raises ValueError outside 0 < probability < 1.
@@ -270,7 +301,10 @@ def _tail(x: float, freedom: int) -> float:
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """I(x; a, b) by its continued fraction (Abramowitz and Stegun, 26.5.8), which converges fast for x < (a + 1) / (a + b + 2)."""
+    """
+    I(x; a, b) by its continued fraction (Abramowitz and Stegun, 26.5.8), which converges fast for x < (a + 1) / (a + b
+    + 2).
+    """
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):

@@ -1,9 +1,10 @@
 """
 Tensors as bytes: how they lie in a raw payload or result, read and written with the standard library alone.
 
-One format from the gateway through Redis to the runner and back: a text ``name:datatype:d0,d1;…`` and, in its order, one section of bytes
-for each tensor, row-major and little-endian, nothing between them. Datatypes are the Open Inference Protocol's. An element of ``BYTES`` is
-its length (u32) and so many bytes; every other datatype has a fixed size (:data:`ITEM_BYTES`).
+One format from the gateway through Redis to the runner and back: a text ``name:datatype:d0,d1;…`` and, in its order,
+one section of bytes for each tensor, row-major and little-endian, nothing between them. Datatypes are the Open
+Inference Protocol's. An element of ``BYTES`` is its length (u32) and so many bytes; every other datatype has a fixed
+size (:data:`ITEM_BYTES`).
 """
 
 import math
@@ -19,9 +20,19 @@ Buffer = bytes | bytearray | memoryview
 
 #: struct's code of every datatype of fixed size.
 CODES: Final[Mapping[str, str]] = {
-    "BOOL": "?", "UINT8": "B", "INT8": "b", "UINT16": "H", "INT16": "h", "FP16": "e", "UINT32": "I", "INT32": "i", "FP32": "f",
-    "UINT64": "Q", "INT64": "q", "FP64": "d",
-}  # fmt: skip
+    "BOOL": "?",
+    "UINT8": "B",
+    "INT8": "b",
+    "UINT16": "H",
+    "INT16": "h",
+    "FP16": "e",
+    "UINT32": "I",
+    "INT32": "i",
+    "FP32": "f",
+    "UINT64": "Q",
+    "INT64": "q",
+    "FP64": "d",
+}
 #: Bytes of one element of each of them.
 ITEM_BYTES: Final[Mapping[str, int]] = {datatype: struct.calcsize(f"<{code}") for datatype, code in CODES.items()}
 BYTES: Final = "BYTES"
@@ -47,7 +58,9 @@ def describe(name: str, datatype: str, shape: Sequence[int]) -> str:
 
 
 def sections(text: str, body: Buffer) -> list[Section]:
-    """Where the tensors of ``text`` lie in ``body``. Raises ValueError where the text cannot be read or does not fit it."""
+    """
+    Where the tensors of ``text`` lie in ``body``. Raises ValueError where the text cannot be read or does not fit it.
+    """
     found, at = [], 0
     for part in text.split(";"):
         name, datatype, sizes = part.rsplit(":", 2)

@@ -1,4 +1,7 @@
-"""Names of what is profiled: a model, `resnet50/cpu` (architecture, size); a workload, `resnet50/cpu/training/8` (role and batch too)."""
+"""
+Names of what is profiled: a model, `resnet50/cpu` (architecture, size); a workload, `resnet50/cpu/training/8` (role and
+batch too).
+"""
 
 import re
 
@@ -16,7 +19,9 @@ _WORKLOAD = re.compile(rf"{_WORD}/{_WORD}/(training|function)/[1-9][0-9]{{0,6}}"
 def parse_model(value: object, field: str) -> str:
     """Raises InvalidSpec that names the field."""
     if not isinstance(value, str) or _MODEL.fullmatch(value) is None:
-        raise InvalidSpec(f"{field}: {quoted(value)} is not of the form architecture/size, such as resnet50/cpu", field=field)
+        raise InvalidSpec(
+            f"{field}: {quoted(value)} is not of the form architecture/size, such as resnet50/cpu", field=field
+        )
     return value
 
 
@@ -24,6 +29,7 @@ def parse_training(value: object, field: str) -> str:
     """The name of a training workload. Raises InvalidSpec that names the field."""
     if not isinstance(value, str) or _WORKLOAD.fullmatch(value) is None or value.split("/")[2] != "training":
         raise InvalidSpec(
-            f"{field}: {quoted(value)} is not of the form model/size/training/batch, such as resnet50/cpu/training/8", field=field
+            f"{field}: {quoted(value)} is not of the form model/size/training/batch, such as resnet50/cpu/training/8",
+            field=field,
         )
     return value

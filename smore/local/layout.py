@@ -68,10 +68,11 @@ class Process:
 
 def plan_partitions(cores: Sequence[int], count: int | None = None) -> tuple[Partition, ...]:
     """
-    CPU partitions on these cores, none of them on the first one, which belongs to the platform, unless it is the only one.
+    CPU partitions on these cores, none of them on the first one, which belongs to the platform, unless it is the only
+    one.
 
-    ``count`` = how many, None = one per core but two at least: with a single GPU instance there would be no placement to choose.
-    More partitions than cores share them in equal parts; of more cores than partitions the last stay free.
+    ``count`` = how many, None = one per core but two at least: with a single GPU instance there would be no placement
+    to choose. More partitions than cores share them in equal parts; of more cores than partitions the last stay free.
 
     Raises ValueError when there is no core or ``count`` is below one.
     """
@@ -83,14 +84,15 @@ def plan_partitions(cores: Sequence[int], count: int | None = None) -> tuple[Par
         raise ValueError("there must be at least one partition")
     tenants = [len(range(place, number, len(free))) for place in range(len(free))]
     return tuple(
-        Partition(gpu=f"cpu{i}", kind="cpu", device=str(free[i % len(free)]), share=1 / tenants[i % len(free)]) for i in range(number)
+        Partition(gpu=f"cpu{i}", kind="cpu", device=str(free[i % len(free)]), share=1 / tenants[i % len(free)])
+        for i in range(number)
     )
 
 
 def gpu_partitions() -> tuple[Partition, ...]:
     """
-    Every NVIDIA GPU of this machine that works and that this process was given (:func:`_given`), or its MIG instances where MIG is on.
-    Empty without a GPU or a driver; one that the driver has lost is left out, with a warning.
+    Every NVIDIA GPU of this machine that works and that this process was given (:func:`_given`), or its MIG instances
+    where MIG is on. Empty without a GPU or a driver; one that the driver has lost is left out, with a warning.
     """
     try:
         pynvml.nvmlInit()
@@ -129,13 +131,18 @@ def _given(environment: Mapping[str, str], count: int) -> list[str] | None:
     """
     Numbers and UUIDs of the GPUs that this process may use, of the ``count`` that NVML shows; None = all of them.
 
-    ``CUDA_VISIBLE_DEVICES`` is what CUDA would obey ("" = none), its numbers in the order of the PCI bus. ``NVIDIA_VISIBLE_DEVICES`` is
-    what a container's runtime obeyed: its numbers are the host's, so where no more are shown than it names these are they.
+    ``CUDA_VISIBLE_DEVICES`` is what CUDA would obey ("" = none), its numbers in the order of the PCI bus.
+    ``NVIDIA_VISIBLE_DEVICES`` is what a container's runtime obeyed: its numbers are the host's, so where no more are
+    shown than it names these are they.
     """
     if (cuda := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [name.strip() for name in cuda.split(",") if name.strip()]
     names = [name.strip() for name in environment.get("NVIDIA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    if not names or count <= len(names) or not all(name.isdigit() or name.startswith(("GPU-", "MIG-")) for name in names):
+    if (
+        not names
+        or count <= len(names)
+        or not all(name.isdigit() or name.startswith(("GPU-", "MIG-")) for name in names)
+    ):
         return None
     return names
 
@@ -149,8 +156,8 @@ def _is(name: str, index: int, uuid: str, device: str) -> bool:
 
 def node_partitions(own: NodeSettings, cores: Sequence[int]) -> tuple[Partition, ...]:
     """
-    The GPU instances of this machine under names that no other machine has: the UUID of a GPU, the machine's name before that of a CPU
-    partition.
+    The GPU instances of this machine under names that no other machine has: the UUID of a GPU, the machine's name
+    before that of a CPU partition.
 
     Raises ValueError where GPUs are wanted and NVML shows none.
     """
@@ -160,8 +167,8 @@ def node_partitions(own: NodeSettings, cores: Sequence[int]) -> tuple[Partition,
     found = gpu_partitions()
     if not found:
         raise ValueError(
-            "NVML shows no GPU here: is the driver loaded, and has the container been given its GPUs? SMORE_NODE__KIND=cpu makes CPU "
-            "partitions in their place"
+            "NVML shows no GPU here: is the driver loaded, and has the container been given its GPUs?"
+            " SMORE_NODE__KIND=cpu makes CPU partitions in their place"
         )
     return tuple(replace(part, gpu=part.device) for part in found)
 
@@ -189,14 +196,17 @@ def module(*words: str) -> tuple[str, ...]:
 
 def worker_processes(partitions: Sequence[Partition], metrics_port: int, nursery: Path) -> tuple[Process, ...]:
     """
-    The nursery, with its socket at this path, and one GPU worker for each GPU instance; their metrics are served from that port on.
+    The nursery, with its socket at this path, and one GPU worker for each GPU instance; their metrics are served from
+    that port on.
     """
     # A CPU partition's tensor operations have one thread; some libraries begin theirs when they are imported.
     one_thread = all(part.kind == "cpu" for part in partitions)
     return (
         # Importing torch takes longest, so it goes first.
         Process(
-            name="nursery", command=module("worker.runner.nursery", str(nursery)), env=(("OMP_NUM_THREADS", "1"),) if one_thread else ()
+            name="nursery",
+            command=module("worker.runner.nursery", str(nursery)),
+            env=(("OMP_NUM_THREADS", "1"),) if one_thread else (),
         ),
         *(
             Process(
@@ -245,7 +255,12 @@ def processes(layout: Layout) -> tuple[Process, ...]:
         Process(name="gateway", command=module("api.app"), listens=(layout.gateway_host, layout.gateway_port)),
         Process(name="scheduler-0", command=module("scheduler.worker", "scheduler", "scheduler-0"), env=metrics(1)),
         # Two of them: one leads, the other waits for the lease.
-        Process(name="scheduler-1", command=module("scheduler.worker", "scheduler", "scheduler-1"), env=metrics(2), later=True),
+        Process(
+            name="scheduler-1",
+            command=module("scheduler.worker", "scheduler", "scheduler-1"),
+            env=metrics(2),
+            later=True,
+        ),
         Process(name="beat", command=module("scheduler.beat"), stop_wait_s=5, later=True),
         Process(name="control", command=module("scheduler.worker", "control", "control"), env=metrics(3), later=True),
         Process(name="learn", command=module("scheduler.worker", "learn", "learn"), env=metrics(4), later=True),

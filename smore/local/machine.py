@@ -39,7 +39,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def migration_command(home: Path) -> tuple[str, ...]:
-    """Makes the database, the first API key (``<home>/key``) and Redis' mirror ready; run before the platform's processes."""
+    """
+    Makes the database, the first API key (``<home>/key``) and Redis' mirror ready; run before the platform's processes.
+    """
     return (sys.executable, "-m", "migrations", "--bootstrap-key", str(home / "key"))
 
 
@@ -73,12 +75,13 @@ def up(
     """
     Start everything and return when it accepts requests; where it runs already, return the same again.
 
-    ``partitions`` = the GPU instances themselves, or a number of CPU partitions; None = the GPUs, or without any CPU partitions (see
-    plan_partitions). ``processes`` and ``migration`` (empty = none, None = migration_command) can be replaced for tests.
+    ``partitions`` = the GPU instances themselves, or a number of CPU partitions; None = the GPUs, or without any CPU
+    partitions (see plan_partitions). ``processes`` and ``migration`` (empty = none, None = migration_command) can be
+    replaced for tests.
 
-    Raises ServerMissing when a server is not installed and StartFailed, with the last lines of the log, when something does not
-    come up, or where the settings name a sharing mode that no worker starts in; nothing is left running then. ValueError for a home whose
-    path the supervisor's configuration cannot hold.
+    Raises ServerMissing when a server is not installed and StartFailed, with the last lines of the log, when something
+    does not come up, or where the settings name a sharing mode that no worker starts in; nothing is left running then.
+    ValueError for a home whose path the supervisor's configuration cannot hold.
     """
     home, config = home.resolve(), config or Settings()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -113,7 +116,8 @@ def endpoints(home: Path) -> Endpoints | None:
 
 def abandoned(home: Path) -> tuple[int, Endpoints | None] | None:
     """
-    The process number of a supervisor that was killed, and where what it left is to be reached as long as it lives; None = none was.
+    The process number of a supervisor that was killed, and where what it left is to be reached as long as it lives;
+    None = none was.
     """
     run = _existing_run_folder(home)
     pid = supervision.killed(run) if run is not None else None
@@ -167,13 +171,15 @@ def _supervisor(home: Path, name: str) -> Supervisor:
     return supervisor
 
 
-def run_foreground(home: Path, *, start: Callable[[Path], Endpoints] = up, started: Callable[[Endpoints], None] | None = None) -> None:
+def run_foreground(
+    home: Path, *, start: Callable[[Path], Endpoints] = up, started: Callable[[Endpoints], None] | None = None
+) -> None:
     """
     ``up``, wait for Ctrl-C or SIGTERM or for somebody's ``down``, then ``down``.
 
-    ``start`` is ``up`` with whatever arguments (functools.partial); ``started`` is called once requests are accepted. A signal
-    during the start stops what has been started so far; one during the stop is ignored.
-    Where the platform runs already this waits with it and stops it just the same. Call it from the main thread.
+    ``start`` is ``up`` with whatever arguments (functools.partial); ``started`` is called once requests are accepted. A
+    signal during the start stops what has been started so far; one during the stop is ignored. Where the platform runs
+    already this waits with it and stops it just the same. Call it from the main thread.
     """
     before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -197,8 +203,8 @@ def servers(home: Path, *, config: Settings | None = None, durable: bool = False
     """
     Redis and Postgres alone, without a supervisor, for the length of a ``with``: for tests.
 
-    A server that the settings name is used as it is. The others are killed at the end, and what they wrote stays in ``home``;
-    ``durable=True`` lets Postgres sync as it does under ``up``.
+    A server that the settings name is used as it is. The others are killed at the end, and what they wrote stays in
+    ``home``; ``durable=True`` lets Postgres sync as it does under ``up``.
     """
     home, config = home.resolve(), config or Settings()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -209,7 +215,8 @@ def servers(home: Path, *, config: Settings | None = None, durable: bool = False
         children: dict[str, subprocess.Popen[bytes]] = {}
         for one in own:
             log = stack.enter_context(open(logs / f"{one.name}.log", "ab"))
-            # A group of its own, so that a Ctrl-C for the tests lets their fixtures finish with the servers still there.
+            # A group of its own, so that a Ctrl-C for the tests lets their fixtures finish with the servers still
+            # there.
             child = subprocess.Popen(
                 one.command,
                 stdin=subprocess.DEVNULL,
@@ -222,7 +229,9 @@ def servers(home: Path, *, config: Settings | None = None, durable: bool = False
             children[one.name] = child
             # To Postgres SIGQUIT means "immediate": its sessions end as well, and nothing is written.
             stack.callback(_end_child, child, signal.SIGQUIT if one.name == "postgres" else signal.SIGKILL)
-        _await_servers(redis_url, postgres_url, lambda name: name not in children or children[name].poll() is None, logs)
+        _await_servers(
+            redis_url, postgres_url, lambda name: name not in children or children[name].poll() is None, logs
+        )
         yield ServerUrls(redis_url=redis_url, postgres_url=postgres_url)
 
 
@@ -261,7 +270,10 @@ def _start(
             password=supervision.make_password(run),
             groups={
                 supervision.SERVERS: [
-                    Process(name=one.name, command=one.command, stop_signal=one.stop_signal, stop_wait_s=30, user=one.user) for one in own
+                    Process(
+                        name=one.name, command=one.command, stop_signal=one.stop_signal, stop_wait_s=30, user=one.user
+                    )
+                    for one in own
                 ],
                 supervision.PLATFORM: table,
             },
@@ -328,7 +340,9 @@ def _servers(home: Path, run: Path, config: Settings, *, durable: bool) -> tuple
     return redis_url, postgres_url, tuple(own)
 
 
-def _layout(home: Path, config: Settings, partitions: int | Sequence[Partition] | None, redis_url: str, postgres_url: str) -> Layout:
+def _layout(
+    home: Path, config: Settings, partitions: int | Sequence[Partition] | None, redis_url: str, postgres_url: str
+) -> Layout:
     cores = sorted(os.sched_getaffinity(0))
     named = () if partitions is None or isinstance(partitions, int) else tuple(partitions)
     count = partitions if isinstance(partitions, int) else None
@@ -397,7 +411,9 @@ def _postgres_answers(url: str) -> bool:
 
 
 def _migrate(layout: Layout, migration: Sequence[str]) -> None:
-    """Schema, first API key, Redis' mirror of the catalog: quick where nothing is to be done, so it is never skipped."""
+    """
+    Schema, first API key, Redis' mirror of the catalog: quick where nothing is to be done, so it is never skipped.
+    """
     if not migration:
         return
     done = subprocess.run(
@@ -420,7 +436,9 @@ def _await_listening(table: Sequence[Process], supervisor: Supervisor, logs: Pat
         while process.listens is not None and not _accepts(process.listens):
             if time.monotonic() > deadline:
                 state = next(one.state for one in supervisor.status() if one.name == process.name)
-                raise embedded.StartFailed(f"{process.name} ({state}) does not listen:\n{_tail(logs / f'{process.name}.log')}")
+                raise embedded.StartFailed(
+                    f"{process.name} ({state}) does not listen:\n{_tail(logs / f'{process.name}.log')}"
+                )
             time.sleep(_POLL_S)
 
 

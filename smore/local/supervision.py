@@ -43,7 +43,10 @@ class ProcessStatus:
 
 
 def make_password(run: Path) -> str:
-    """A new one, for the supervisor that is about to start: its socket alone does not tell a function of the same user from an operator."""
+    """
+    A new one, for the supervisor that is about to start: its socket alone does not tell a function of the same user
+    from an operator.
+    """
     password = secrets.token_urlsafe(24)
     embedded.write_private(run / _PASSWORD, password)
     return password
@@ -56,10 +59,12 @@ def _read_password(run: Path) -> str | None:
         return None
 
 
-def configuration(*, run: Path, logs: Path | None, root: Path, groups: Mapping[str, Iterable[Process]], password: str | None = None) -> str:
+def configuration(
+    *, run: Path, logs: Path | None, root: Path, groups: Mapping[str, Iterable[Process]], password: str | None = None
+) -> str:
     """
-    The text of supervisord.conf. ``logs``: the folder of everybody's logs, None = the supervisor's own standard output. ``password``: what
-    its socket asks :class:`Supervisor` for, None = it has no socket and listens to signals alone.
+    The text of supervisord.conf. ``logs``: the folder of everybody's logs, None = the supervisor's own standard output.
+    ``password``: what its socket asks :class:`Supervisor` for, None = it has no socket and listens to signals alone.
 
     Raises ValueError for a path that the file's syntax cannot hold.
     """
@@ -78,14 +83,18 @@ def configuration(*, run: Path, logs: Path | None, root: Path, groups: Mapping[s
     if password is not None:
         factory = "supervisor.rpcinterface:make_main_rpcinterface"
         sections += [
-            _section("unix_http_server", file=str(run / "supervisor.sock"), chmod="0700", username=_USER, password=password),
+            _section(
+                "unix_http_server", file=str(run / "supervisor.sock"), chmod="0700", username=_USER, password=password
+            ),
             _section("rpcinterface:supervisor", **{"supervisor.rpcinterface_factory": factory}),
         ]
     for priority, (group, programs) in enumerate(groups.items(), 1):
         members = list(programs)
         if not members:
             continue
-        sections.append(_section(f"group:{group}", programs=",".join(member.name for member in members), priority=str(priority)))
+        sections.append(
+            _section(f"group:{group}", programs=",".join(member.name for member in members), priority=str(priority))
+        )
         for member in members:
             sections.append(
                 _section(
@@ -93,7 +102,8 @@ def configuration(*, run: Path, logs: Path | None, root: Path, groups: Mapping[s
                     command=shlex.join(member.command),
                     # A server with a user of its own may be unable to enter the checkout.
                     directory=str(root) if member.user is None else "/",
-                    # The platform waits until the servers answer and the schema is there: smore.local.machine starts it.
+                    # The platform waits until the servers answer and the schema is there: smore.local.machine starts
+                    # it.
                     autostart="true" if group == SERVERS else "false",
                     autorestart="true",
                     startsecs="1",
@@ -101,13 +111,16 @@ def configuration(*, run: Path, logs: Path | None, root: Path, groups: Mapping[s
                     startretries="1000000000",
                     stopsignal=member.stop_signal,
                     stopwaitsecs=str(member.stop_wait_s),
-                    # A serverful job has a session of its own and outlives its worker; runners are their worker's business.
+                    # A serverful job has a session of its own and outlives its worker; runners are their worker's
+                    # business.
                     stopasgroup="false",
                     killasgroup="false",
                     redirect_stderr="true",
                     **_log("stdout_logfile", logs, member.name),
                     **({"user": member.user} if member.user else {}),
-                    **({"environment": ",".join(f'{key}="{value}"' for key, value in member.env)} if member.env else {}),
+                    **(
+                        {"environment": ",".join(f'{key}="{value}"' for key, value in member.env)} if member.env else {}
+                    ),
                 )
             )
     return "\n".join(sections)
@@ -221,7 +234,8 @@ def running(run: Path) -> Supervisor | None:
 
 def killed(run: Path) -> int | None:
     """
-    The process number of a supervisor that has ended without stopping what it had started; None where there is none such.
+    The process number of a supervisor that has ended without stopping what it had started; None where there is none
+    such.
 
     One that ends in order takes its record away.
     """
@@ -253,9 +267,9 @@ def wait_ended(pid: int, timeout_s: float | None) -> bool:
 
 def end_leftovers(home: Path, run: Path, patience_s: float = 30.0) -> None:
     """
-    End what a supervisor that was killed has left, or is about to leave: without it nobody would restart those, and a second
-    Redis must not open the same files. They are the processes of its session that work for this home, so neither serverful jobs
-    nor runners, which have sessions of their own.
+    End what a supervisor that was killed has left, or is about to leave: without it nobody would restart those, and a
+    second Redis must not open the same files. They are the processes of its session that work for this home, so neither
+    serverful jobs nor runners, which have sessions of their own.
     """
     record = run / "supervisor.pid"
     if not record.exists():
@@ -279,7 +293,8 @@ def _belongs(process: psutil.Process, session: int, home: Path) -> bool:
     try:
         if os.getsid(process.pid) != session:
             return False
-        # Redis writes its title over its environment; it works inside the home instead. The nursery has shed the platform's settings.
+        # Redis writes its title over its environment; it works inside the home instead. The nursery has shed the
+        # platform's settings.
         return (
             process.environ().get("SMORE_HOME") == str(home)
             or Path(process.cwd()).is_relative_to(home)

@@ -1,9 +1,9 @@
 """
 Why an invocation went where it went, in numbers and in words.
 
-The leader writes the reasons of every decision down as JSON (:class:`Reasons`) and answers what would become of an invocation that nobody
-has sent yet (:class:`Answer`). Both are read here, by the gateway and by people's tools; a field that is missing or not finite is None, so
-that an old decision is still shown.
+The leader writes the reasons of every decision down as JSON (:class:`Reasons`) and answers what would become of an
+invocation that nobody has sent yet (:class:`Answer`). Both are read here, by the gateway and by people's tools; a field
+that is missing or not finite is None, so that an old decision is still shown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,9 @@ from smore.domain.invocation import Cause, State
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """One GPU instance as it was weighed (scheduler/policy/decisions.py). ``run_s``: alone; ``refusal`` None = acceptable."""
+    """
+    One GPU instance as it was weighed (scheduler/policy/decisions.py). ``run_s``: alone; ``refusal`` None = acceptable.
+    """
 
     gpu: str
     warm: bool = False
@@ -56,9 +58,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """
     The leader's answer to a question (smore/messages/stream.py: Asked). Nothing was placed.
 
-    ``known`` false: it does not know the revision. ``gpu`` None = nowhere at this moment; ``start_at`` and ``finish_at`` (epoch seconds)
-    hold there. ``earliest_deadline_at``: the earliest deadline with which it would be placed now, None = time is not what stands against
-    it. ``finish_s``: seconds in which one that waits its turn could be done.
+    ``known`` false: it does not know the revision. ``gpu`` None = nowhere at this moment; ``start_at`` and
+    ``finish_at`` (epoch seconds) hold there. ``earliest_deadline_at``: the earliest deadline with which it would be
+    placed now, None = time is not what stands against it. ``finish_s``: seconds in which one that waits its turn could
+    be done.
     """
 
     version: int = 1
@@ -90,7 +93,10 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "others_deadline": ("would make others miss their deadlines", "would make others miss their deadlines"),
     "deadline": ("would finish it too late", "would finish it too late"),
     "protected": ("is used by a process that nobody registered", "are used by processes that nobody registered"),
-    "pinned": ("is not one of those that the function is pinned to", "are not among those that the function is pinned to"),
+    "pinned": (
+        "is not one of those that the function is pinned to",
+        "are not among those that the function is pinned to",
+    ),
 }
 
 #: What time or the end of something else does not change: refused for these alone, it is not worth waiting.
@@ -134,7 +140,10 @@ def reasons(document: Mapping[str, Any] | None) -> Reasons | None:
 
 
 def refused_in_words(refused: Mapping[str, int]) -> str:
-    """``{"busy": 2, "memory": 1}`` to ``2 GPU instances are busy with the function, 1 has too little memory``; '' for none."""
+    """
+    ``{"busy": 2, "memory": 1}`` to ``2 GPU instances are busy with the function, 1 has too little memory``; '' for
+    none.
+    """
     parts: list[str] = []
     for code, count in sorted(refused.items(), key=lambda item: (-item[1], item[0])):
         one, several = REFUSED.get(code, (f"was refused ({code})", f"were refused ({code})"))
@@ -155,8 +164,8 @@ def why_not_now(found: Reasons, paused: str = "") -> str:
 
 def obstacle(found: Reasons) -> str:
     """
-    The one code of :data:`REFUSED` that stands for why nothing is placed: the most frequent one of the GPU instances where the function may
-    go at all, ``pinned`` where it may go to none of them.
+    The one code of :data:`REFUSED` that stands for why nothing is placed: the most frequent one of the GPU instances
+    where the function may go at all, ``pinned`` where it may go to none of them.
     """
     if any(candidate.refusal is None for candidate in found.candidates):
         return "busy"
@@ -174,8 +183,13 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms" if abs(seconds) < 1 else f"{seconds:.1f} s"
 
 
-def in_words(state: str, cause: str, *, gpu: str = "", attempt: int = 0, slack_s: float | None = None, message: str = "") -> str:
-    """How an invocation stands, in a sentence. ``slack_s``: seconds from its end to its deadline; ``message``: what its end said."""
+def in_words(
+    state: str, cause: str, *, gpu: str = "", attempt: int = 0, slack_s: float | None = None, message: str = ""
+) -> str:
+    """
+    How an invocation stands, in a sentence. ``slack_s``: seconds from its end to its deadline; ``message``: what its
+    end said.
+    """
     where = f" on {gpu}" if gpu else ""
     times = "" if attempt <= 1 else f" at attempt {attempt}"
     left = "" if slack_s is None else f", {duration(abs(slack_s))} {'before' if slack_s >= 0 else 'after'} its deadline"
@@ -190,7 +204,11 @@ def in_words(state: str, cause: str, *, gpu: str = "", attempt: int = 0, slack_s
         case State.RUNNING:
             return f"It runs{where}{times}."
         case _:
-            return f"It was {state}: {because}." if state in (State.REJECTED, State.CANCELLED) else f"It {state}{where}{times}: {because}."
+            return (
+                f"It was {state}: {because}."
+                if state in (State.REJECTED, State.CANCELLED)
+                else f"It {state}{where}{times}: {because}."
+            )
 
 
 def phases_ms(
@@ -204,10 +222,11 @@ def phases_ms(
     run_s: float | None = None,
 ) -> dict[str, float | None]:
     """
-    Milliseconds of an attempt by phase, as ``Server-Timing`` has them; None = it has not come to its end, or is not known.
+    Milliseconds of an attempt by phase, as ``Server-Timing`` has them; None = it has not come to its end, or is not
+    known.
 
-    ``since``: when it began to wait, epoch seconds as the other moments; deciding is taken out of the wait. A load that was under way
-    already counts with the part that was waited for.
+    ``since``: when it began to wait, epoch seconds as the other moments; deciding is taken out of the wait. A load that
+    was under way already counts with the part that was waited for.
     """
     schedule_s = schedule_us / 1e6
     load = None
@@ -225,11 +244,16 @@ def phases_ms(
 
 def beside(windows: Sequence[tuple[float, int, float, int]], least: int = 20) -> float | None:
     """
-    What trainings lost to all functions beside them, measured: the worst of (solo_s, solo_count, shared_s, shared_count), None = not known.
+    What trainings lost to all functions beside them, measured: the worst of (solo_s, solo_count, shared_s,
+    shared_count), None = not known.
 
     ``least`` iterations of either kind are asked for, as by the scheduler.
     """
     return max(
-        (shared_s / solo_s - 1 for solo_s, solo_n, shared_s, shared_n in windows if solo_n >= least and shared_n >= least and solo_s > 0),
+        (
+            shared_s / solo_s - 1
+            for solo_s, solo_n, shared_s, shared_n in windows
+            if solo_n >= least and shared_n >= least and solo_s > 0
+        ),
         default=None,
     )

@@ -1,8 +1,9 @@
 """
 The event stream: what the Lua scripts tell the leader and the history, typed.
 
-Every entry is one msgpack array ``[tag, version, …]`` written by Lua (``emit`` in lua/common.lua) and read here. A reader accepts its own
-version and the one before (there is only version 1 so far). Times are integer microseconds of Redis' clock; ids are text.
+Every entry is one msgpack array ``[tag, version, …]`` written by Lua (``emit`` in lua/common.lua) and read here. A
+reader accepts its own version and the one before (there is only version 1 so far). Times are integer microseconds of
+Redis' clock; ids are text.
 """
 
 import msgspec
@@ -86,7 +87,9 @@ class CatalogChanged(Entry, frozen=True, tag="c"):
 
 
 class Stepped(Entry, frozen=True, tag="b"):
-    """A step of the closed loop of a training's budget (scheduler/policy/budget.py). ``job`` '' = the training has gone."""
+    """
+    A step of the closed loop of a training's budget (scheduler/policy/budget.py). ``job`` '' = the training has gone.
+    """
 
     gpu: str
     job: str
@@ -147,8 +150,9 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     """
     A worker's record of one batch, JSON in :attr:`Settled.meta`. Unknown keys are passed over.
 
-    ``load_ms``: milliseconds by phase of a cold start, empty when warm. ``batch`` invocations with ``rows`` rows ran together for
-    ``run_ms`` (None: not to the end) beside the functions ``co`` and the serverful jobs ``jobs``, in the runner ``pid``.
+    ``load_ms``: milliseconds by phase of a cold start, empty when warm. ``batch`` invocations with ``rows`` rows ran
+    together for ``run_ms`` (None: not to the end) beside the functions ``co`` and the serverful jobs ``jobs``, in the
+    runner ``pid``.
     """
 
     version: int = 1
@@ -176,8 +180,8 @@ class Result(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
     The record of how an invocation ended, opaque to Lua.
 
-    ``form`` is ``json`` or ``raw`` (then ``body`` is the output) or ``error`` (then ``message`` says what happened). Durations in
-    microseconds.
+    ``form`` is ``json`` or ``raw`` (then ``body`` is the output) or ``error`` (then ``message`` says what happened).
+    Durations in microseconds.
     """
 
     form: str

@@ -1,9 +1,9 @@
 """
 Keeping instances ready, in Postgres: what it rests on, and what it came to.
 
-Arrivals per minute (:class:`Past`), the lives of instances and the cold starts (:class:`FunctionAccount`), fitted forecasters. A minute
-that nobody counted is no minute without arrivals. What was recorded elsewhere (:class:`Imported`) lies in tables of its own: forecasters
-learn from it, and nothing that is counted or accounted for contains it.
+Arrivals per minute (:class:`Past`), the lives of instances and the cold starts (:class:`FunctionAccount`), fitted
+forecasters. A minute that nobody counted is no minute without arrivals. What was recorded elsewhere (:class:`Imported`)
+lies in tables of its own: forecasters learn from it, and nothing that is counted or accounted for contains it.
 """
 
 from collections import Counter
@@ -30,7 +30,8 @@ MINUTE_S: Final = 60.0
 HOUR_S: Final = 3600.0
 #: The kind of a run's start that is no cold one (RunStartsRow).
 WARM: Final = "warm"
-#: Minutes of the past that a fit and a forecast see: the long model's day, twice, so that each minute of a day was seen before.
+#: Minutes of the past that a fit and a forecast see: the long model's day, twice, so that each minute of a day was seen
+#: before.
 SPAN_MIN: Final = 2 * 1440
 #: A minute counts where the platform was up in so many of its seconds.
 LEAST_SECONDS: Final = 50
@@ -41,8 +42,8 @@ KEPT: Final = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """
-    Arrivals per minute from ``from_at`` (epoch seconds) on: ``known`` [T]: somebody counted that minute; ``counts``: function
-    (``<project>/<name>``) → minute → arrivals, where there were any.
+    Arrivals per minute from ``from_at`` (epoch seconds) on: ``known`` [T]: somebody counted that minute; ``counts``:
+    function (``<project>/<name>``) → minute → arrivals, where there were any.
 
     ``imported``: function → minute → arrivals, 0 too, as a trace has them, in minutes that nobody counted here.
     """
@@ -56,7 +57,8 @@ class Past:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
     """
-    Arrivals that were recorded elsewhere, as they were laid into the past of this platform: [from_at, until_at), epoch seconds.
+    Arrivals that were recorded elsewhere, as they were laid into the past of this platform: [from_at, until_at), epoch
+    seconds.
 
     ``functions``: function (its name in the project) → (name in the file, arrivals). ``digest``: SHA-256 of the file.
     """
@@ -75,11 +77,12 @@ class FunctionAccount:
     """
     One function over a span. Instances are those that were asked for in it; seconds in GB-seconds of their memory.
 
-    ``hits``, ``late``, ``wasted``, ``failed``, ``open``: loads ahead by outcome; ``cold_loads``: those that a request asked for;
-    ``host_loads``: of all these the ones out of pinned host memory, which are no cold starts in full. ``saved``: runs that found an
-    instance only because it was loaded ahead or held for longer than its keep-alive. ``held_gb_s``: all the time from being asked for to
-    the end; ``idle_gb_s``: the part of it without work, loads included (T_waste, digest A44); ``wasted_gb_s``: the part of that by
-    instances that were loaded ahead and never used. ``unforeseen``: cold starts by reason.
+    ``hits``, ``late``, ``wasted``, ``failed``, ``open``: loads ahead by outcome; ``cold_loads``: those that a request
+    asked for; ``host_loads``: of all these the ones out of pinned host memory, which are no cold starts in full.
+    ``saved``: runs that found an instance only because it was loaded ahead or held for longer than its keep-alive.
+    ``held_gb_s``: all the time from being asked for to the end; ``idle_gb_s``: the part of it without work, loads
+    included (T_waste, digest A44); ``wasted_gb_s``: the part of that by instances that were loaded ahead and never
+    used. ``unforeseen``: cold starts by reason.
     """
 
     function: str
@@ -110,12 +113,14 @@ class Fitted:
 
 
 class Prewarming:
-    """The synchronous door to what was counted and what became of it. Postgres away is SQLAlchemy's OperationalError."""
+    """
+    The synchronous door to what was counted and what became of it. Postgres away is SQLAlchemy's OperationalError.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    # ---- counts -------------------------------------------------------------------------------------------------------------------------
+    # ---- counts ------------------------------------------------------------------------------------------------------
 
     def past(self, since: float, until: float) -> Past:
         """The whole minutes in [since, until), all functions of all projects."""
@@ -137,16 +142,23 @@ class Prewarming:
             imported = self._imported(connection, begin, known)
         return Past(from_at=begin, known=known, counts=counts, imported=imported)
 
-    # ---- what was imported -------------------------------------------------------------------------------------------------------------
+    # ---- what was imported -------------------------------------------------------------------------------------------
 
     def import_trace(
         self, project: str, *, name: str, digest: str, from_at: float, counts: Mapping[str, tuple[str, Sequence[int]]]
-    ) -> Imported:  # fmt: skip
-        """Keep arrivals: ``counts``: function → (name in the file, arrivals in each minute from ``from_at`` on), all equally long."""
+    ) -> Imported:
+        """
+        Keep arrivals: ``counts``: function → (name in the file, arrivals in each minute from ``from_at`` on), all
+        equally long.
+        """
         minutes = max(len(each) for _, each in counts.values())
         with Session(self._engine) as session:
             row = TraceRow(
-                project=project, name=name, digest=digest, from_at=_moment(from_at), until_at=_moment(from_at + minutes * MINUTE_S)
+                project=project,
+                name=name,
+                digest=digest,
+                from_at=_moment(from_at),
+                until_at=_moment(from_at + minutes * MINUTE_S),
             )
             session.add(row)
             session.flush()
@@ -159,9 +171,15 @@ class Prewarming:
 
     def traces(self, project: str) -> list[Imported]:
         """The newest first."""
-        total = select(func.coalesce(func.sum(text("n")), 0)).select_from(func.unnest(TraceCountRow.counts).alias("n")).scalar_subquery()
+        total = (
+            select(func.coalesce(func.sum(text("n")), 0))
+            .select_from(func.unnest(TraceCountRow.counts).alias("n"))
+            .scalar_subquery()
+        )
         with Session(self._engine) as session:
-            rows = session.scalars(select(TraceRow).where(TraceRow.project == project).order_by(TraceRow.id.desc())).all()
+            rows = session.scalars(
+                select(TraceRow).where(TraceRow.project == project).order_by(TraceRow.id.desc())
+            ).all()
             found: dict[int, dict[str, tuple[str, int]]] = {row.id: {} for row in rows}
             columns = (TraceCountRow.trace, TraceCountRow.function, TraceCountRow.source, total)
             for trace, function, source, n in session.execute(select(*columns).where(TraceCountRow.trace.in_(found))):
@@ -171,7 +189,9 @@ class Prewarming:
     def remove_trace(self, project: str, id_: int) -> bool:
         """Forget what was imported. False where there is no such trace."""
         with Session(self._engine) as session:
-            gone = session.execute(delete(TraceRow).where(TraceRow.project == project, TraceRow.id == id_).returning(TraceRow.id)).all()
+            gone = session.execute(
+                delete(TraceRow).where(TraceRow.project == project, TraceRow.id == id_).returning(TraceRow.id)
+            ).all()
             session.commit()
             return bool(gone)
 
@@ -195,7 +215,7 @@ class Prewarming:
                     minutes[minute] = counts[minute - first]
         return found
 
-    # ---- what it came to --------------------------------------------------------------------------------------------------------------
+    # ---- what it came to ---------------------------------------------------------------------------------------------
 
     def account(self, since: float, until: float, project: str | None = None) -> list[FunctionAccount]:
         """By function, over [since, until); ``project`` None = all."""
@@ -209,7 +229,12 @@ class Prewarming:
         never = (row.prewarmed.is_(True)) & (row.uses == 0)
         outcomes = ("hit", "late", "wasted", "failed", "open", "cold")
         sums: list[Any] = [func.count().filter(row.outcome == outcome) for outcome in outcomes]
-        sums += [func.sum(row.saved), func.sum(gb * held_s), func.sum(gb * idle_s), func.sum(case((never, gb * idle_s), else_=0.0))]
+        sums += [
+            func.sum(row.saved),
+            func.sum(gb * held_s),
+            func.sum(gb * idle_s),
+            func.sum(case((never, gb * idle_s), else_=0.0)),
+        ]
         sums.append(func.count().filter(row.host.is_(True)))
         lives: dict[str, Sequence[Any]] = {}
         with self._engine.connect() as connection:
@@ -220,23 +245,43 @@ class Prewarming:
             runs = self._runs(connection, since, until, project)
         found = []
         for function in sorted({*lives, *runs}):
-            hits, late, wasted, failed, open_, cold_loads, saved, held, idle, lost, host = lives.get(function, (0,) * 11)
+            hits, late, wasted, failed, open_, cold_loads, saved, held, idle, lost, host = lives.get(
+                function, (0,) * 11
+            )
             why = runs.get(function, Counter())
             invocations, warm = why.total(), why.pop(WARM, 0)
             found.append(
                 FunctionAccount(
-                    function=function, invocations=invocations, cold=invocations - warm, hits=hits, late=late, wasted=wasted, failed=failed,
-                    open=open_, cold_loads=cold_loads, saved=int(saved or 0), held_gb_s=float(held or 0.0), idle_gb_s=float(idle or 0.0),
-                    wasted_gb_s=float(lost or 0.0), unforeseen=dict(why), host_loads=host,
+                    function=function,
+                    invocations=invocations,
+                    cold=invocations - warm,
+                    hits=hits,
+                    late=late,
+                    wasted=wasted,
+                    failed=failed,
+                    open=open_,
+                    cold_loads=cold_loads,
+                    saved=int(saved or 0),
+                    held_gb_s=float(held or 0.0),
+                    idle_gb_s=float(idle or 0.0),
+                    wasted_gb_s=float(lost or 0.0),
+                    unforeseen=dict(why),
+                    host_loads=host,
                 )
-            )  # fmt: skip
+            )
         return found
 
     @staticmethod
     def _runs(connection: Any, since: float, until: float, project: str | None) -> dict[str, Counter[str]]:
-        """How the runs began that ended in the whole minutes around [since, until), by function: ``warm``, or why they were cold."""
+        """
+        How the runs began that ended in the whole minutes around [since, until), by function: ``warm``, or why they
+        were cold.
+        """
         row = RunStartsRow
-        parts = [(row.span == span) & (row.at >= _moment(low)) & (row.at < _moment(high)) for span, low, high in spans(since, until)]
+        parts = [
+            (row.span == span) & (row.at >= _moment(low)) & (row.at < _moment(high))
+            for span, low, high in spans(since, until)
+        ]
         query = select(row.project, row.function, row.kind, func.sum(row.n)).where(or_(false(), *parts))
         if project is not None:
             query = query.where(row.project == project)
@@ -245,7 +290,7 @@ class Prewarming:
             found.setdefault(f"{owner}/{name}", Counter())[kind] = int(n)
         return found
 
-    # ---- forecasters ------------------------------------------------------------------------------------------------------------------
+    # ---- forecasters -------------------------------------------------------------------------------------------------
 
     def store(self, manifest: Mapping[str, Any], model: bytes) -> int:
         """Keep a fitted forecaster, and the last few before it. Returns its version."""
@@ -263,13 +308,15 @@ class Prewarming:
             row = session.scalars(select(ForecasterRow).order_by(ForecasterRow.version.desc()).limit(1)).first()
             if row is None:
                 return None
-            return Fitted(version=row.version, created_at=row.created_at.timestamp(), manifest=row.manifest, model=row.model)
+            return Fitted(
+                version=row.version, created_at=row.created_at.timestamp(), manifest=row.manifest, model=row.model
+            )
 
 
 def spans(since: float, until: float) -> Iterator[tuple[int, float, float]]:
     """
-    The whole minutes around [since, until) as (seconds of a row's span, from, to), epoch seconds: whole hours, and minutes before and
-    after them.
+    The whole minutes around [since, until) as (seconds of a row's span, from, to), epoch seconds: whole hours, and
+    minutes before and after them.
     """
     begin, end = floor(since / MINUTE_S) * MINUTE_S, ceil(until / MINUTE_S) * MINUTE_S
     first = min(ceil(begin / HOUR_S) * HOUR_S, end)
@@ -281,9 +328,14 @@ def spans(since: float, until: float) -> Iterator[tuple[int, float, float]]:
 
 def _trace(row: TraceRow, functions: Mapping[str, tuple[str, int]]) -> Imported:
     return Imported(
-        id=row.id, name=row.name, digest=row.digest, created_at=row.created_at.timestamp(), from_at=row.from_at.timestamp(),
-        until_at=row.until_at.timestamp(), functions=functions,
-    )  # fmt: skip
+        id=row.id,
+        name=row.name,
+        digest=row.digest,
+        created_at=row.created_at.timestamp(),
+        from_at=row.from_at.timestamp(),
+        until_at=row.until_at.timestamp(),
+        functions=functions,
+    )
 
 
 def _moment(at: float) -> datetime:

@@ -1,8 +1,8 @@
 """
 Who changed what: the append-only table ``audit``.
 
-A change is made between asking whether Postgres is there and writing the row, so nothing is changed that could not be recorded; only a
-Postgres that goes away in between leaves a change without its row, and then the row is in the log.
+A change is made between asking whether Postgres is there and writing the row, so nothing is changed that could not be
+recorded; only a Postgres that goes away in between leaves a change without its row, and then the row is in the log.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,7 +48,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to look for; None = any. ``route``: a part of it, ``since`` and ``until`` in epoch seconds, the latter not included."""
+    """
+    What to look for; None = any. ``route``: a part of it, ``since`` and ``until`` in epoch seconds, the latter not
+    included.
+    """
 
     project: str | None = None
     key_id: str | None = None
@@ -80,17 +83,25 @@ class Audit:
         with Session(self._engine) as session:
             session.add(
                 AuditRow(
-                    project=change.project, key_id=change.key_id, route=change.route, target=change.target,
+                    project=change.project,
+                    key_id=change.key_id,
+                    route=change.route,
+                    target=change.target,
                     before=dict(change.before) if change.before is not None else None,
-                    after=dict(change.after) if change.after is not None else None, request_id=change.request_id,
+                    after=dict(change.after) if change.after is not None else None,
+                    request_id=change.request_id,
                 )
-            )  # fmt: skip
+            )
             session.commit()
 
     def read(self, wanted: Wanted, *, limit: int = 100, cursor: int | None = None) -> tuple[list[Entry], int | None]:
         """The newest first, and the cursor of the next page, None after the last."""
         query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit + 1)
-        for column, value in ((AuditRow.project, wanted.project), (AuditRow.key_id, wanted.key_id), (AuditRow.target, wanted.target)):
+        for column, value in (
+            (AuditRow.project, wanted.project),
+            (AuditRow.key_id, wanted.key_id),
+            (AuditRow.target, wanted.target),
+        ):
             if value is not None:
                 query = query.where(column == value)
         if wanted.route is not None:
@@ -108,6 +119,13 @@ class Audit:
 
 def _entry(row: AuditRow) -> Entry:
     return Entry(
-        id=row.id, at=row.at.timestamp(), project=row.project, key_id=row.key_id, route=row.route, target=row.target, before=row.before,
-        after=row.after, request_id=row.request_id,
-    )  # fmt: skip
+        id=row.id,
+        at=row.at.timestamp(),
+        project=row.project,
+        key_id=row.key_id,
+        route=row.route,
+        target=row.target,
+        before=row.before,
+        after=row.after,
+        request_id=row.request_id,
+    )

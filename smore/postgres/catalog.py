@@ -1,5 +1,6 @@
 """
-The catalog: projects, API keys, functions with their revisions, serverful jobs. Postgres is the truth and this its only writer.
+The catalog: projects, API keys, functions with their revisions, serverful jobs. Postgres is the truth and this its only
+writer.
 
 Every change is committed in Postgres first and then mirrored to Redis (``smore/postgres/mirror.py``), where all hot
 paths read. When Redis is away the change stands and redis-py's error reaches the caller; the next change of the same
@@ -59,7 +60,10 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """``revision`` takes the traffic, 0 = none yet; ``spec`` is that revision's (None: none yet); ``deadline_s`` overrides the spec's."""
+    """
+    ``revision`` takes the traffic, 0 = none yet; ``spec`` is that revision's (None: none yet); ``deadline_s`` overrides
+    the spec's.
+    """
 
     project: str
     name: str
@@ -113,7 +117,7 @@ class Store:
         self._engine = engine
         self._catalog = catalog
 
-    # ---- projects and keys ----------------------------------------------------------------------------------------------------------
+    # ---- projects and keys -------------------------------------------------------------------------------------------
 
     def create_project(self, name: str) -> Project:
         """Raises InvalidSpec for a bad name, Conflict for one that is taken."""
@@ -142,10 +146,15 @@ class Store:
             _require_project(session, name).limits = limits.to_dict()
             session.commit()
         with self._engine.connect() as connection:
-            mirror.refresh_project(cast(mirror.Connection, connection.connection.driver_connection), self._catalog, name)
+            mirror.refresh_project(
+                cast(mirror.Connection, connection.connection.driver_connection), self._catalog, name
+            )
 
     def create_key(self, project: str, name: str, scopes: Collection[Scope]) -> tuple[KeyEntry, str]:
-        """The new key and its token, which is kept nowhere. Raises NotFound without the project, InvalidSpec without a scope."""
+        """
+        The new key and its token, which is kept nowhere. Raises NotFound without the project, InvalidSpec without a
+        scope.
+        """
         if not scopes:
             raise InvalidSpec("scopes: at least one is expected", field="scopes")
         token = new_token()
@@ -162,7 +171,9 @@ class Store:
         """Revoked ones too, the newest first."""
         with Session(self._engine) as session:
             rows = session.scalars(
-                select(ApiKeyRow).where(ApiKeyRow.project == project).order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id)
+                select(ApiKeyRow)
+                .where(ApiKeyRow.project == project)
+                .order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id)
             )
             return [_api_key(row) for row in rows]
 
@@ -177,14 +188,14 @@ class Store:
             session.commit()
         self._mirror_key(id_)
 
-    # ---- functions ------------------------------------------------------------------------------------------------------------------
+    # ---- functions ---------------------------------------------------------------------------------------------------
 
     def register(self, project: str, name: str, spec: FunctionSpec) -> tuple[int, bool]:
         """
         A new revision, pending until its canary has passed: (number, True).
 
-        The spec with which the current revision was registered brings that one back: (number, False). Raises NotFound without the
-        project, InvalidSpec for a bad name.
+        The spec with which the current revision was registered brings that one back: (number, False). Raises NotFound
+        without the project, InvalidSpec for a bad name.
         """
         parse_name(name)
         with Session(self._engine) as session:
@@ -199,10 +210,19 @@ class Store:
                 if spec_from_dict(current.declared) == spec:
                     return current.number, False
             of_function = (RevisionRow.project == project, RevisionRow.function == name)
-            number = 1 + session.scalars(select(func.coalesce(func.max(RevisionRow.number), 0)).where(*of_function)).one()
+            number = (
+                1 + session.scalars(select(func.coalesce(func.max(RevisionRow.number), 0)).where(*of_function)).one()
+            )
             declared = spec.to_dict()
             session.add(
-                RevisionRow(project=project, function=name, number=number, state=RevisionState.PENDING, declared=declared, spec=declared)
+                RevisionRow(
+                    project=project,
+                    function=name,
+                    number=number,
+                    state=RevisionState.PENDING,
+                    declared=declared,
+                    spec=declared,
+                )
             )
             session.commit()
         self._mirror_function(project, name, number)
@@ -212,8 +232,9 @@ class Store:
         """
         The canary has passed: the revision takes the traffic, unless a later one does already.
 
-        ``measured`` is the canary's answer (smore/domain/invocation.py: ``Encoding.CANARY``). Inputs and outputs that the spec left out
-        come from it, and so do the profile's times; the other batch sizes of the profile keep their proportion.
+        ``measured`` is the canary's answer (smore/domain/invocation.py: ``Encoding.CANARY``). Inputs and outputs that
+        the spec left out come from it, and so do the profile's times; the other batch sizes of the profile keep their
+        proportion.
 
         Raises FunctionNotFound, NotFound.
         """
@@ -222,14 +243,22 @@ class Store:
             row = _revision_row(session, project, name, revision)
             if row.state is not RevisionState.ACTIVE:
                 row.spec = _with_measured(spec_from_dict(row.declared), measured).to_dict()
-                row.state, row.measured, row.log, row.settled_at = RevisionState.ACTIVE, dict(measured), "", datetime.now(UTC)
+                row.state, row.measured, row.log, row.settled_at = (
+                    RevisionState.ACTIVE,
+                    dict(measured),
+                    "",
+                    datetime.now(UTC),
+                )
                 # Canaries of two registrations may end in either order.
                 function.revision = max(function.revision, revision)
             session.commit()
         self._mirror_function(project, name, revision)
 
     def fail_revision(self, project: str, name: str, revision: int, log: str) -> None:
-        """The canary has failed; the function stays as it was. Raises FunctionNotFound, NotFound, Conflict where it is active."""
+        """
+        The canary has failed; the function stays as it was. Raises FunctionNotFound, NotFound, Conflict where it is
+        active.
+        """
         with Session(self._engine) as session:
             _function_row(session, project, name)
             row = _revision_row(session, project, name, revision)
@@ -253,13 +282,20 @@ class Store:
         with Session(self._engine) as session:
             _function_row(session, project, name)
             of_function = (RevisionRow.project == project, RevisionRow.function == name)
-            return [_revision(row) for row in session.scalars(select(RevisionRow).where(*of_function).order_by(RevisionRow.number.desc()))]
+            return [
+                _revision(row)
+                for row in session.scalars(select(RevisionRow).where(*of_function).order_by(RevisionRow.number.desc()))
+            ]
 
     def named_blobs(self) -> set[tuple[str, str]]:
-        """(project, digest) of every blob that a revision needs which has the traffic, may get it, or may get it back."""
+        """
+        (project, digest) of every blob that a revision needs which has the traffic, may get it, or may get it back.
+        """
         query = (
             select(RevisionRow.project, RevisionRow.declared["artifact"])
-            .join(FunctionRow, (FunctionRow.project == RevisionRow.project) & (FunctionRow.name == RevisionRow.function))
+            .join(
+                FunctionRow, (FunctionRow.project == RevisionRow.project) & (FunctionRow.name == RevisionRow.function)
+            )
             .where(FunctionRow.deleted_at.is_(None), RevisionRow.state != RevisionState.FAILED)
         )
         with Session(self._engine) as session:
@@ -271,7 +307,10 @@ class Store:
             }
 
     def rollback(self, project: str, name: str, revision: int) -> None:
-        """Give the traffic to a revision that was active before. Raises FunctionNotFound, NotFound, Conflict for one that never was."""
+        """
+        Give the traffic to a revision that was active before. Raises FunctionNotFound, NotFound, Conflict for one that
+        never was.
+        """
         with Session(self._engine) as session:
             function = _function_row(session, project, name)
             if _revision_row(session, project, name, revision).state is not RevisionState.ACTIVE:
@@ -281,7 +320,9 @@ class Store:
         self._mirror_function(project, name, revision)
 
     def set_deadline(self, project: str, name: str, deadline_s: float | None) -> None:
-        """Override the revisions' deadline (seconds from arrival), None = no more. Raises FunctionNotFound, InvalidSpec."""
+        """
+        Override the revisions' deadline (seconds from arrival), None = no more. Raises FunctionNotFound, InvalidSpec.
+        """
         if deadline_s is not None and not 0.001 <= deadline_s <= 86_400:
             raise InvalidSpec(f"deadline_s: must be within 0.001..86400 s, not {deadline_s:g}", field="deadline_s")
         with Session(self._engine) as session:
@@ -291,10 +332,11 @@ class Store:
 
     def set_scaling(self, project: str, name: str, changes: Mapping[str, Any]) -> FunctionSpec:
         """
-        Change ``min_warm``, ``max_warm``, ``keep_alive`` or ``prewarm`` of the revision that takes the traffic, until another does.
+        Change ``min_warm``, ``max_warm``, ``keep_alive`` or ``prewarm`` of the revision that takes the traffic, until
+        another does.
 
-        What it was registered with stays: the same spec deployed again changes nothing. Raises FunctionNotFound, Conflict without such a
-        revision, InvalidSpec.
+        What it was registered with stays: the same spec deployed again changes nothing. Raises FunctionNotFound,
+        Conflict without such a revision, InvalidSpec.
         """
         with Session(self._engine) as session:
             function = _function_row(session, project, name)
@@ -322,49 +364,75 @@ class Store:
             & (RevisionRow.number == FunctionRow.revision)
         )
         query = (
-            select(FunctionRow, RevisionRow.spec).outerjoin(RevisionRow, current).where(FunctionRow.deleted_at.is_(None), *which)
+            select(FunctionRow, RevisionRow.spec)
+            .outerjoin(RevisionRow, current)
+            .where(FunctionRow.deleted_at.is_(None), *which)
         ).order_by(FunctionRow.name)
         with Session(self._engine) as session:
             return [
                 Function(
-                    project=row.project, name=row.name, revision=row.revision, deadline_s=row.deadline_s,
-                    spec=spec_from_dict(spec) if spec is not None else None, created_at=row.created_at.timestamp(),
+                    project=row.project,
+                    name=row.name,
+                    revision=row.revision,
+                    deadline_s=row.deadline_s,
+                    spec=spec_from_dict(spec) if spec is not None else None,
+                    created_at=row.created_at.timestamp(),
                     updated_at=row.updated_at.timestamp(),
                 )
                 for row, spec in session.execute(query)
-            ]  # fmt: skip
+            ]
 
-    # ---- serverful jobs -------------------------------------------------------------------------------------------------------------
+    # ---- serverful jobs ----------------------------------------------------------------------------------------------
 
     def create_job(
-        self, project: str, name: str, argv: Sequence[str], gpus: Sequence[str], tags: Mapping[str, Any] | None = None,
-        *, admit: Admit | None = None,
-    ) -> Job:  # fmt: skip
+        self,
+        project: str,
+        name: str,
+        argv: Sequence[str],
+        gpus: Sequence[str],
+        tags: Mapping[str, Any] | None = None,
+        *,
+        admit: Admit | None = None,
+    ) -> Job:
         """
-        A job that is about to be started (``starting``). Raises NotFound without the project, InvalidSpec for a bad name, and what
-        ``admit`` raises.
+        A job that is about to be started (``starting``). Raises NotFound without the project, InvalidSpec for a bad
+        name, and what ``admit`` raises.
         """
         parse_name(name)
         with Session(self._engine) as session:
             _require_project(session, project)
             _admit_job(session, project, admit)
             row = JobRow(
-                id=new_id(), project=project, name=name, argv=list(argv), gpus=list(gpus), state=JobState.STARTING, tags=dict(tags or {})
+                id=new_id(),
+                project=project,
+                name=name,
+                argv=list(argv),
+                gpus=list(gpus),
+                state=JobState.STARTING,
+                tags=dict(tags or {}),
             )
             session.add(row)
             session.commit()
             return _job(row)
 
     def attach_job(
-        self, project: str, name: str, gpu: str, tags: Mapping[str, Any], *, group: str, rank: str, former: str | None = None,
+        self,
+        project: str,
+        name: str,
+        gpu: str,
+        tags: Mapping[str, Any],
+        *,
+        group: str,
+        rank: str,
+        former: str | None = None,
         admit: Admit | None = None,
-    ) -> Job:  # fmt: skip
+    ) -> Job:
         """
         A training that runs elsewhere (``starting``, until its worker reports it).
 
-        Of the ranks with one ``group`` the first makes the job, the others add their GPU instance to it. ``former`` is given up as lost.
-        Raises NotFound without the project, InvalidSpec for a bad name, Conflict where another rank tells of the same GPU instance, and
-        what ``admit`` raises of a job that is new.
+        Of the ranks with one ``group`` the first makes the job, the others add their GPU instance to it. ``former`` is
+        given up as lost. Raises NotFound without the project, InvalidSpec for a bad name, Conflict where another rank
+        tells of the same GPU instance, and what ``admit`` raises of a job that is new.
         """
         parse_name(name)
         with Session(self._engine) as session:
@@ -373,7 +441,9 @@ class Store:
             session.execute(select(func.pg_advisory_xact_lock(Lock.RANKS.value, func.hashtext(f"{project}/{group}"))))
             going_on = JobRow.state.not_in(OVER | {JobState.STOPPING})
             known = (JobRow.project == project, going_on, JobRow.tags["group"].astext == group)
-            row = session.scalars(select(JobRow).where(*known).order_by(JobRow.id.desc()).limit(1).with_for_update()).first()
+            row = session.scalars(
+                select(JobRow).where(*known).order_by(JobRow.id.desc()).limit(1).with_for_update()
+            ).first()
             if row is not None and row.id == former:
                 row.state, row.ended_at = JobState.LOST, datetime.now(UTC)
                 row = None
@@ -389,10 +459,12 @@ class Store:
             session.commit()
             return _job(row)
 
-    def update_job(self, project: str, id_: str, state: JobState, exit_code: int | None = None, reason: str = "") -> Job:
+    def update_job(
+        self, project: str, id_: str, state: JobState, exit_code: int | None = None, reason: str = ""
+    ) -> Job:
         """
-        What became of it, and why the platform refused it or let it go; the times of its start and end are those of the first call that
-        says so. That it was to stop is remembered. Raises NotFound.
+        What became of it, and why the platform refused it or let it go; the times of its start and end are those of the
+        first call that says so. That it was to stop is remembered. Raises NotFound.
         """
         with Session(self._engine) as session:
             row = _job_row(session, project, id_)
@@ -440,7 +512,7 @@ class Store:
             found = [_job(row) for row in session.scalars(query)]
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
-    # ---- secrets --------------------------------------------------------------------------------------------------------------------
+    # ---- secrets -----------------------------------------------------------------------------------------------------
 
     def put_secret(self, project: str, name: str, sealed: bytes) -> Secret:
         """Set or replace it. Raises NotFound without the project."""
@@ -448,7 +520,9 @@ class Store:
             _require_project(session, project)
             insert = upsert(SecretRow).values(project=project, name=name, sealed=sealed)
             session.execute(
-                insert.on_conflict_do_update(index_elements=["project", "name"], set_={"sealed": sealed, "updated_at": func.now()})
+                insert.on_conflict_do_update(
+                    index_elements=["project", "name"], set_={"sealed": sealed, "updated_at": func.now()}
+                )
             )
             session.commit()
             found = _secret(session.get_one(SecretRow, (project, name)))
@@ -471,7 +545,7 @@ class Store:
             session.commit()
         self._mirror_secret(project, name)
 
-    # ---- the mirror -----------------------------------------------------------------------------------------------------------------
+    # ---- the mirror --------------------------------------------------------------------------------------------------
 
     def sync_mirror(self) -> int:
         """Make Redis' mirror equal to Postgres. Returns how many entries differed."""
@@ -485,7 +559,9 @@ class Store:
 
     def _mirror_secret(self, project: str, name: str) -> None:
         with self._engine.connect() as connection:
-            mirror.refresh_secret(cast(mirror.Connection, connection.connection.driver_connection), self._catalog, project, name)
+            mirror.refresh_secret(
+                cast(mirror.Connection, connection.connection.driver_connection), self._catalog, project, name
+            )
 
     def _mirror_key(self, id_: str) -> None:
         with self._engine.connect() as connection:
@@ -522,7 +598,10 @@ def _job_row(session: Session, project: str, id_: str) -> JobRow:
 
 
 def _admit_job(session: Session, project: str, admit: Admit | None) -> None:
-    """Ask whether there is room for one more: of the jobs that begin at the same moment, of one project, one after the other."""
+    """
+    Ask whether there is room for one more: of the jobs that begin at the same moment, of one project, one after the
+    other.
+    """
     if admit is None:
         return
     # Not FOR UPDATE, for which every row that names the project would have to wait.
@@ -532,7 +611,9 @@ def _admit_job(session: Session, project: str, admit: Admit | None) -> None:
 
 
 def _with_measured(spec: FunctionSpec, measured: Mapping[str, Any]) -> FunctionSpec:
-    """The spec with what its canary found. A canary runs one example; ``rows`` says how many rows that has, where not one."""
+    """
+    The spec with what its canary found. A canary runs one example; ``rows`` says how many rows that has, where not one.
+    """
     profile = spec.profile
     if load_ms := measured.get("load_ms"):
         profile = replace(profile, load_s=load_ms / 1000)
@@ -550,7 +631,9 @@ def _with_measured(spec: FunctionSpec, measured: Mapping[str, Any]) -> FunctionS
 def _tensors(raw: Sequence[Mapping[str, Any]] | None) -> tuple[TensorSpec, ...] | None:
     if raw is None:
         return None
-    return tuple(TensorSpec(name=tensor["name"], datatype=tensor["datatype"], shape=tuple(tensor["shape"])) for tensor in raw)
+    return tuple(
+        TensorSpec(name=tensor["name"], datatype=tensor["datatype"], shape=tuple(tensor["shape"])) for tensor in raw
+    )
 
 
 def _text(log: str) -> str:
@@ -579,16 +662,30 @@ def _secret(row: SecretRow) -> Secret:
 
 def _revision(row: RevisionRow) -> Revision:
     return Revision(
-        number=row.number, state=row.state, spec=spec_from_dict(row.spec), measured=row.measured, log=row.log,
-        created_at=row.created_at.timestamp(), settled_at=_at(row.settled_at),
-    )  # fmt: skip
+        number=row.number,
+        state=row.state,
+        spec=spec_from_dict(row.spec),
+        measured=row.measured,
+        log=row.log,
+        created_at=row.created_at.timestamp(),
+        settled_at=_at(row.settled_at),
+    )
 
 
 def _job(row: JobRow) -> Job:
     return Job(
-        id=row.id, project=row.project, name=row.name, argv=row.argv, gpus=row.gpus, state=row.state, tags=row.tags,
-        created_at=row.created_at.timestamp(), started_at=_at(row.started_at), ended_at=_at(row.ended_at), exit_code=row.exit_code,
-    )  # fmt: skip
+        id=row.id,
+        project=row.project,
+        name=row.name,
+        argv=row.argv,
+        gpus=row.gpus,
+        state=row.state,
+        tags=row.tags,
+        created_at=row.created_at.timestamp(),
+        started_at=_at(row.started_at),
+        ended_at=_at(row.ended_at),
+        exit_code=row.exit_code,
+    )
 
 
 def _at(value: datetime | None) -> float | None:

@@ -1,10 +1,11 @@
 """
 The past, in Postgres: the event stream written down in bulk, read back by row.
 
-:class:`Recorder` is the only writer. A batch of stream entries is folded in memory (an invocation that arrived and ended in it is one row),
-copied into temporary tables and merged from there; the cursor moves in the same transaction. Merging never replaces a later state by an
-earlier one, and an arrival counts when its row first appears, so that reading entries again (a wiped Redis, a restored database) is
-harmless. Only then is the stream cut, and never ahead of the leader. Postgres away: the stream waits.
+:class:`Recorder` is the only writer. A batch of stream entries is folded in memory (an invocation that arrived and
+ended in it is one row), copied into temporary tables and merged from there; the cursor moves in the same transaction.
+Merging never replaces a later state by an earlier one, and an arrival counts when its row first appears, so that
+reading entries again (a wiped Redis, a restored database) is harmless. Only then is the stream cut, and never ahead of
+the leader. Postgres away: the stream waits.
 """
 
 # ruff: noqa: S608 - every SQL text is put together from names and expressions of this module
@@ -59,7 +60,8 @@ CURSOR = "ev"
 #: A serverful job has one row for this many seconds: its last report in them.
 JOB_WINDOW_S = 10
 
-#: Entries of one read. Of longer answers the nested lists set the garbage collector off: six times the time an entry (measured).
+#: Entries of one read. Of longer answers the nested lists set the garbage collector off: six times the time an entry
+#: (measured).
 _PAGE = 1000
 
 #: Rows that one transaction of :meth:`Recorder.retain` deletes.
@@ -75,9 +77,10 @@ DAY_S = 86_400.0
 Connection: TypeAlias = "psycopg.Connection[TupleRow]"
 
 
-# ---- rows on their way -------------------------------------------------------------------------------------------------------------------
+# ---- rows on their way -----------------------------------------------------------------------------------------------
 #
-# 0 and '' stand for what is not known; times are microseconds. The garbage collector is not told of them: they would keep it busy.
+# 0 and '' stand for what is not known; times are microseconds. The garbage collector is not told of them: they would
+# keep it busy.
 
 
 class _Invocation(msgspec.Struct, gc=False):
@@ -230,7 +233,18 @@ class _BudgetStep(msgspec.Struct, gc=False):
     factor: float
 
 
-_Row: TypeAlias = _Invocation | _Execution | _Decision | _GpuSample | _JobWindow | _LossWindow | _BudgetStep | _Minute | _Instance | _Boot
+_Row: TypeAlias = (
+    _Invocation
+    | _Execution
+    | _Decision
+    | _GpuSample
+    | _JobWindow
+    | _LossWindow
+    | _BudgetStep
+    | _Minute
+    | _Instance
+    | _Boot
+)
 
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\0": ""}
 _ESCAPED = re.compile(r"[\\\t\n\r\0]")
@@ -238,7 +252,10 @@ _TYPES = {str: "text", int: "bigint", float: "float8"}
 
 
 class _Stage:
-    """A temporary table, emptied by every commit, with a column for each field of ``row``; ``merges`` carry it into the history."""
+    """
+    A temporary table, emptied by every commit, with a column for each field of ``row``; ``merges`` carry it into the
+    history.
+    """
 
     def __init__(self, row: type[_Row], *merges: str) -> None:
         self.name = f"stage{row.__name__.lower()}"
@@ -266,7 +283,10 @@ def _at(column: str) -> str:
 
 
 def _progress(table: str) -> str:
-    """Grows with every step of an invocation that has not ended: dispatched, running, and queued again, attempt by attempt."""
+    """
+    Grows with every step of an invocation that has not ended: dispatched, running, and queued again, attempt by
+    attempt.
+    """
     return f"{table}.attempt * 4 + CASE {table}.state WHEN 'dispatched' THEN 1 WHEN 'running' THEN 2 ELSE 3 END"
 
 
@@ -456,29 +476,54 @@ _LOST = """
 _BOOTS = _Stage(
     _Boot,
     # A worker that has started anew has none of what its former self had.
-    f"{_LOST} FROM STAGE AS s WHERE i.ended_at IS NULL AND i.gpu = s.gpu AND i.boot <> s.boot AND i.told_at < {_at('s.at')}",
+    f"{_LOST} FROM STAGE AS s WHERE i.ended_at IS NULL AND i.gpu = s.gpu AND i.boot <> s.boot AND i.told_at <"
+    f" {_at('s.at')}",
 )
 
 _STAGES = (
-    _INVOCATIONS, _EXECUTIONS, _DECISIONS, _GPU_SAMPLES, _JOB_WINDOWS, _LOSS_WINDOWS, _BUDGET_STEPS, _MINUTES, _INSTANCES, _BOOTS,
-)  # fmt: skip
+    _INVOCATIONS,
+    _EXECUTIONS,
+    _DECISIONS,
+    _GPU_SAMPLES,
+    _JOB_WINDOWS,
+    _LOSS_WINDOWS,
+    _BUDGET_STEPS,
+    _MINUTES,
+    _INSTANCES,
+    _BOOTS,
+)
 _CREATE = "; ".join(stage.create for stage in _STAGES)
 _EMPTY = f"TRUNCATE {', '.join(stage.name for stage in _STAGES)}"
 
 
-# ---- what a batch of entries comes to ----------------------------------------------------------------------------------------------------
+# ---- what a batch of entries comes to --------------------------------------------------------------------------------
 
 
 #: Of a candidate of a decision (smore/messages/reasons.py): in this order the values are kept, without their names,
 #: which were most of the bytes.
 _CANDIDATE = (
-    "gpu", "warm", "delay_s", "run_s", "finish_at", "impact", "function_degradation", "function_degradation_upper",
-    "training_degradation", "training_degradation_upper", "known", "refusal",
-)  # fmt: skip
+    "gpu",
+    "warm",
+    "delay_s",
+    "run_s",
+    "finish_at",
+    "impact",
+    "function_degradation",
+    "function_degradation_upper",
+    "training_degradation",
+    "training_degradation_upper",
+    "known",
+    "refusal",
+)
 #: What is kept with the execution of what a decision expected of its GPU instance, where it is not 0.
 _EXPECTED = (
-    "run_s", "function_degradation", "function_degradation_upper", "training_degradation", "training_degradation_upper", "known",
-)  # fmt: skip
+    "run_s",
+    "function_degradation",
+    "function_degradation_upper",
+    "training_degradation",
+    "training_degradation_upper",
+    "known",
+)
 
 _NO_RUN = stream.Execution()
 
@@ -525,7 +570,9 @@ class _Fold:
                 self._reported(event)
             case stream.Stepped() as event:
                 number = stream_number(entry)
-                self.budget_steps.append(_BudgetStep(number, event.job, event.gpu, event.at_us, event.step, event.duty, event.factor))
+                self.budget_steps.append(
+                    _BudgetStep(number, event.job, event.gpu, event.at_us, event.step, event.duty, event.factor)
+                )
             case stream.Warmed() as event:
                 self._warmed(event)
             case stream.CatalogChanged() | stream.Asked():
@@ -571,9 +618,25 @@ class _Fold:
     def _arrived(self, event: stream.Arrived) -> None:
         project, _, name = event.function.partition("/")
         self.invocations[event.id] = _Invocation(
-            event.id, project, name, event.revision, "queued", "", 0, 0, event.arrival_us, event.deadline_us, 0, 0, 0, "", event.rows,
-            event.key_id, event.trace, event.gate_us,
-        )  # fmt: skip
+            event.id,
+            project,
+            name,
+            event.revision,
+            "queued",
+            "",
+            0,
+            0,
+            event.arrival_us,
+            event.deadline_us,
+            0,
+            0,
+            0,
+            "",
+            event.rows,
+            event.key_id,
+            event.trace,
+            event.gate_us,
+        )
 
     def _dispatched(self, entry: str, event: stream.Dispatched) -> None:
         project, _, name = event.function.partition("/")
@@ -584,11 +647,34 @@ class _Fold:
         (predicted, unforeseen), batch = _predicted(reasons or {}, event.gpu), len(event.attempts)
         for id_, attempt in event.attempts:
             row = self._invocation(event.function, id_)
-            row.state, row.cause, row.attempt, row.gpu, row.claimed, row.started = "dispatched", "", attempt, event.gpu, event.at_us, 0
+            row.state, row.cause, row.attempt, row.gpu, row.claimed, row.started = (
+                "dispatched",
+                "",
+                attempt,
+                event.gpu,
+                event.at_us,
+                0,
+            )
             self.executions[id_, attempt] = _Execution(
-                id_, attempt, project, name, event.gpu, number, "dispatched", "", "", "", 0.0, batch, 0, "", "", predicted, event.at_us,
+                id_,
+                attempt,
+                project,
+                name,
+                event.gpu,
+                number,
+                "dispatched",
+                "",
+                "",
+                "",
+                0.0,
+                batch,
+                0,
+                "",
+                "",
+                predicted,
+                event.at_us,
                 unforeseen=unforeseen,
-            )  # fmt: skip
+            )
 
     def _warmed(self, event: stream.Warmed) -> None:
         project, _, name = event.function.partition("/")
@@ -596,10 +682,28 @@ class _Fold:
         if known is not None and known.told > event.at_us:
             return
         self.instances[event.id] = _Instance(
-            event.id, event.gpu, event.boot, project, name, event.revision, str(bool(event.prewarmed)), event.outcome, event.why,
-            event.asked_us, event.ready_us, event.used_us, event.ended_us, event.at_us, event.load_us / 1e6, event.busy_us / 1e6,
-            event.idle_us / 1e6, event.uses, event.saved, event.memory_kib / 1024, str(bool(event.host)),
-        )  # fmt: skip
+            event.id,
+            event.gpu,
+            event.boot,
+            project,
+            name,
+            event.revision,
+            str(bool(event.prewarmed)),
+            event.outcome,
+            event.why,
+            event.asked_us,
+            event.ready_us,
+            event.used_us,
+            event.ended_us,
+            event.at_us,
+            event.load_us / 1e6,
+            event.busy_us / 1e6,
+            event.idle_us / 1e6,
+            event.uses,
+            event.saved,
+            event.memory_kib / 1024,
+            str(bool(event.host)),
+        )
 
     def _returned(self, event: stream.Returned) -> None:
         row = self._invocation(event.function, event.id)
@@ -614,47 +718,106 @@ class _Fold:
         started = event.started_us if event.started_us >= event.claimed_us else 0
         known = self.invocations.get(event.id)
         self.invocations[event.id] = ended = _Invocation(
-            event.id, project, name, event.revision, event.state, event.cause, event.attempt, event.starts, event.arrival_us,
-            event.deadline_us, event.claimed_us, started, event.finished_us, event.gpu, event.rows, event.key_id, event.trace,
+            event.id,
+            project,
+            name,
+            event.revision,
+            event.state,
+            event.cause,
+            event.attempt,
+            event.starts,
+            event.arrival_us,
+            event.deadline_us,
+            event.claimed_us,
+            started,
+            event.finished_us,
+            event.gpu,
+            event.rows,
+            event.key_id,
+            event.trace,
             known.gate if known is not None else 0,
-        )  # fmt: skip
+        )
         if not event.gpu:
             return  # it ended while it waited
         row = self._execution(event.function, event.id, event.attempt, event.gpu)
         row.state, row.cause, row.claimed, row.started, row.finished = (
-            event.state, event.cause, event.claimed_us, started, event.finished_us,
-        )  # fmt: skip
+            event.state,
+            event.cause,
+            event.claimed_us,
+            started,
+            event.finished_us,
+        )
         if event.meta:
             run = _run(event.meta)
             row.cold, row.run_s, row.rows = str(run.cold), (run.run_ms or 0.0) / 1000, run.rows
-            row.unforeseen = (row.unforeseen or LATE) if run.cold and row.decision_id else row.unforeseen if run.cold else ""
+            row.unforeseen = (
+                (row.unforeseen or LATE) if run.cold and row.decision_id else row.unforeseen if run.cold else ""
+            )
             row.batch = run.batch or row.batch
-            row.load_s = _json({phase: milliseconds / 1000 for phase, milliseconds in run.load_ms.items()}) if run.load_ms else ""
+            row.load_s = (
+                _json({phase: milliseconds / 1000 for phase, milliseconds in run.load_ms.items()})
+                if run.load_ms
+                else ""
+            )
             row.co_runners, row.jobs = _json(run.co), _json(run.jobs)
             row.device, row.sharing_mode = run.device, run.sharing_mode
-            ended.cold, ended.run_s, ended.batch, ended.batch_rows, ended.jobs = row.cold, row.run_s, row.batch, run.rows, row.jobs
+            ended.cold, ended.run_s, ended.batch, ended.batch_rows, ended.jobs = (
+                row.cold,
+                row.run_s,
+                row.batch,
+                run.rows,
+                row.jobs,
+            )
             ended.load = sum(run.load_ms.values()) / 1000
 
     def _reported(self, event: stream.Reported) -> None:
         report = fleet.decode_report(event.report)
         second = event.at_us // 1_000_000 * 1_000_000
         self.gpu_samples[report.gpu, second] = _GpuSample(
-            report.gpu, second, report.utilisation, report.function_utilisation, report.memory_used_mib, report.memory_total_mib,
-            report.running, report.utilisation_counter, report.device, report.sharing_mode,
-        )  # fmt: skip
+            report.gpu,
+            second,
+            report.utilisation,
+            report.function_utilisation,
+            report.memory_used_mib,
+            report.memory_total_mib,
+            report.running,
+            report.utilisation_counter,
+            report.device,
+            report.sharing_mode,
+        )
         window = event.at_us // (JOB_WINDOW_S * 1_000_000) * (JOB_WINDOW_S * 1_000_000)
         self.boots[report.gpu] = _Boot(report.gpu, report.boot, event.at_us)
         for job in report.jobs:
             self.job_windows[job.id, report.gpu, window] = _JobWindow(
-                job.id, window, job.project, report.gpu, job.iterations, job.window_s, job.solo_s, job.solo_count, job.shared_s,
-                job.shared_count, report.device, report.sharing_mode,
-            )  # fmt: skip
+                job.id,
+                window,
+                job.project,
+                report.gpu,
+                job.iterations,
+                job.window_s,
+                job.solo_s,
+                job.solo_count,
+                job.shared_s,
+                job.shared_count,
+                report.device,
+                report.sharing_mode,
+            )
             for found in job.windows:
                 start = int(found.start * 1e6)
                 self.loss_windows[job.id, report.gpu, start] = _LossWindow(
-                    job.id, report.gpu, start, int(found.end * 1e6), job.project, found.before_s, found.before_n, found.closed_s,
-                    found.closed_n, found.closed_sd, found.after_s, found.after_n,
-                )  # fmt: skip
+                    job.id,
+                    report.gpu,
+                    start,
+                    int(found.end * 1e6),
+                    job.project,
+                    found.before_s,
+                    found.before_n,
+                    found.closed_s,
+                    found.closed_n,
+                    found.closed_sd,
+                    found.after_s,
+                    found.after_n,
+                )
 
 
 def _reasons(decision: str) -> dict[str, Any] | None:
@@ -680,7 +843,11 @@ def _packed(reasons: dict[str, Any]) -> dict[str, Any]:
 def unpacked(kept: dict[str, Any]) -> dict[str, Any]:
     """A decision as it was told, without what was null; rows from before candidates were packed are that already."""
     candidates = [
-        {name: value for name, value in zip(_CANDIDATE, one, strict=False) if value is not None} if isinstance(one, list) else one
+        (
+            {name: value for name, value in zip(_CANDIDATE, one, strict=False) if value is not None}
+            if isinstance(one, list)
+            else one
+        )
         for one in kept.get("candidates", [])
     ]
     return kept | {"candidates": candidates}
@@ -701,14 +868,15 @@ def _run(meta: str) -> stream.Execution:
         return _NO_RUN
 
 
-# ---- writing -----------------------------------------------------------------------------------------------------------------------------
+# ---- writing ---------------------------------------------------------------------------------------------------------
 
 
 class Recorder:
     """
     Writes the event stream into Postgres. Any number may run: the cursor's row is locked while one of them works.
 
-    Redis away is redis-py's error, Postgres away SQLAlchemy's OperationalError; either way nothing is lost and the call may be repeated.
+    Redis away is redis-py's error, Postgres away SQLAlchemy's OperationalError; either way nothing is lost and the call
+    may be repeated.
     """
 
     def __init__(self, engine: Engine, client: "redis.Redis", prefix: str) -> None:
@@ -723,7 +891,8 @@ class Recorder:
         """
         Write at most ``limit`` entries and cut the stream behind them.
 
-        Returns how many there were. Fewer than ``limit``: the stream is at its end for now, or another recorder is at work.
+        Returns how many there were. Fewer than ``limit``: the stream is at its end for now, or another recorder is at
+        work.
         """
         with _driver(self._engine) as connection:
             count = self._drain(connection, limit)
@@ -742,8 +911,8 @@ class Recorder:
 
     def retain(self, days: float, *, most_bytes: float = inf, minutes_days: float = 400.0) -> int:
         """
-        Delete rows that are older than ``days``, then the oldest of those that take more than ``most_bytes``; minutes when they are older
-        than ``minutes_days``. A chunk a transaction, so that nobody waits for long.
+        Delete rows that are older than ``days``, then the oldest of those that take more than ``most_bytes``; minutes
+        when they are older than ``minutes_days``. A chunk a transaction, so that nobody waits for long.
 
         Returns how many rows (executions, which go with their invocations, not counted).
         """
@@ -769,9 +938,12 @@ class Recorder:
     def _drain(self, connection: Connection, limit: int) -> int:
         with connection.transaction():
             connection.execute(
-                "INSERT INTO stream_cursor (name, last_id, version) VALUES (%s, '0-0', %s) ON CONFLICT DO NOTHING", (CURSOR, stream.VERSION)
+                "INSERT INTO stream_cursor (name, last_id, version) VALUES (%s, '0-0', %s) ON CONFLICT DO NOTHING",
+                (CURSOR, stream.VERSION),
             )
-            row = connection.execute("SELECT last_id FROM stream_cursor WHERE name = %s FOR UPDATE SKIP LOCKED", (CURSOR,)).fetchone()
+            row = connection.execute(
+                "SELECT last_id FROM stream_cursor WHERE name = %s FOR UPDATE SKIP LOCKED", (CURSOR,)
+            ).fetchone()
             if row is None:
                 return 0
             cursor = row[0]
@@ -811,7 +983,10 @@ class Recorder:
         return cast("dict[str, bytes]", self._redis.xinfo_stream(self._stream))["last-generated-id"].decode()
 
     def _write(self, connection: Connection, entries: Sequence[tuple[str, bytes]]) -> None:
-        """Entries that Postgres refuses (a value that it cannot hold) are narrowed down and passed over: none may block the others."""
+        """
+        Entries that Postgres refuses (a value that it cannot hold) are narrowed down and passed over: none may block
+        the others.
+        """
         fold = _Fold()
         for entry, raw in entries:
             try:
@@ -857,7 +1032,16 @@ def _skipped(entry: str, error: Exception) -> None:
 _Retirement: TypeAlias = tuple[str, str, datetime | int]
 
 #: The tables with a row for every invocation, sample or report: what retention by size measures.
-_ROWS = ("invocations", "executions", "decisions", "gpu_samples", "job_windows", "loss_windows", "budget_steps", "instances")
+_ROWS = (
+    "invocations",
+    "executions",
+    "decisions",
+    "gpu_samples",
+    "job_windows",
+    "loss_windows",
+    "budget_steps",
+    "instances",
+)
 
 
 def _retire(connection: Connection, retirements: Iterable[_Retirement], why: str) -> int:
@@ -883,8 +1067,10 @@ def rows_before(before: datetime) -> Iterator[_Retirement]:
     rows = "SELECT id FROM invocations WHERE arrival_at < %(before)s ORDER BY arrival_at LIMIT %(chunk)s"
     yield (
         "invocations",
-        f"WITH old AS (DELETE FROM invocations WHERE id = ANY(ARRAY({rows})) RETURNING id),"
-        " runs AS (DELETE FROM executions USING old WHERE executions.invocation = old.id) SELECT count(*) FROM old",
+        (
+            f"WITH old AS (DELETE FROM invocations WHERE id = ANY(ARRAY({rows})) RETURNING id),"
+            " runs AS (DELETE FROM executions USING old WHERE executions.invocation = old.id) SELECT count(*) FROM old"
+        ),
         before,
     )
     yield _retirement("decisions", "id", int(before.timestamp() * 1000) << 20)
@@ -912,14 +1098,18 @@ def _minutes_before(before: datetime) -> Iterator[_Retirement]:
 
 
 def _retirement(table: str, column: str, bound: datetime | int) -> _Retirement:
-    return table, _deletion(table, f"SELECT ctid FROM {table} WHERE {column} < %(before)s ORDER BY {column} LIMIT %(chunk)s"), bound
+    return (
+        table,
+        _deletion(table, f"SELECT ctid FROM {table} WHERE {column} < %(before)s ORDER BY {column} LIMIT %(chunk)s"),
+        bound,
+    )
 
 
 def _deletion(table: str, rows: str) -> str:
     return f"WITH old AS (DELETE FROM {table} WHERE ctid = ANY(ARRAY({rows})) RETURNING 1) SELECT count(*) FROM old"
 
 
-# ---- measuring ---------------------------------------------------------------------------------------------------------------------------
+# ---- measuring -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -927,9 +1117,9 @@ class Size:
     """
     What the rows of the history take, indices included, as of Postgres' last statistics of them.
 
-    ``bytes`` hold rows; ``file_bytes`` are the files: what retention frees in them is written again, not given back. ``bytes_per_day``:
-    how fast it grows, by the invocations that ended in the last day (or since the first of them); None = too few to tell. ``oldest_at``
-    in epoch seconds, None = there is no row.
+    ``bytes`` hold rows; ``file_bytes`` are the files: what retention frees in them is written again, not given back.
+    ``bytes_per_day``: how fast it grows, by the invocations that ended in the last day (or since the first of them);
+    None = too few to tell. ``oldest_at`` in epoch seconds, None = there is no row.
     """
 
     bytes: float
@@ -962,16 +1152,19 @@ def measure(connection: Connection) -> Size:
                 invocations = max(0, int(rows))
         oldest = connection.execute("SELECT min(arrival_at) FROM invocations").fetchone()
         counted = connection.execute(
-            "SELECT coalesce(sum(succeeded + failed), 0), extract(epoch FROM now() - min(minute))::float8 FROM function_minutes"
-            " WHERE minute > now() - interval '1 day'"
+            "SELECT coalesce(sum(succeeded + failed), 0), extract(epoch FROM now() - min(minute))::float8 FROM"
+            " function_minutes WHERE minute > now() - interval '1 day'"
         ).fetchone()
     daily = None
     if counted is not None and counted[1] is not None and counted[1] >= 60 * _LEAST_MINUTES and invocations:
         daily = used / invocations * float(counted[0]) / counted[1] * DAY_S
     return Size(
-        bytes=used, file_bytes=files, invocations=invocations, bytes_per_day=daily,
+        bytes=used,
+        file_bytes=files,
+        invocations=invocations,
+        bytes_per_day=daily,
         oldest_at=oldest[0].timestamp() if oldest is not None and oldest[0] is not None else None,
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -984,12 +1177,15 @@ def _driver(engine: Engine) -> Iterator[Connection]:
             raise OperationalError(None, None, error) from error
 
 
-# ---- reading -----------------------------------------------------------------------------------------------------------------------------
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastInvocation:
-    """An invocation as the stream told it, finished or not. ``gate_s``: what the gate held against its deadline, from arrival."""
+    """
+    An invocation as the stream told it, finished or not. ``gate_s``: what the gate held against its deadline, from
+    arrival.
+    """
 
     id: str
     function: str
@@ -1035,7 +1231,8 @@ class Execution:
     @property
     def degradation(self) -> float | None:
         """
-        Measured: its run time over what the decision expected of it alone, minus one. None where it was cold, or not run to the end.
+        Measured: its run time over what the decision expected of it alone, minus one. None where it was cold, or not
+        run to the end.
         """
         alone_s = (self.predicted or {}).get("run_s")
         return self.run_s / alone_s - 1 if self.run_s is not None and alone_s and not self.cold else None
@@ -1069,7 +1266,10 @@ class JobWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """The closed windows of a job on a GPU instance; ``first_at``, ``last_at``: when the first and the last began, epoch seconds."""
+    """
+    The closed windows of a job on a GPU instance; ``first_at``, ``last_at``: when the first and the last began, epoch
+    seconds.
+    """
 
     first_at: float
     last_at: float
@@ -1089,7 +1289,10 @@ class BudgetStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harvest:
-    """What functions have got beside a job: seconds of device time (a batch counts once) and the invocations that they served."""
+    """
+    What functions have got beside a job: seconds of device time (a batch counts once) and the invocations that they
+    served.
+    """
 
     seconds: float
     invocations: int
@@ -1110,11 +1313,12 @@ class GpuSample:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """
-    An invocation that has ended, with its last attempt: what a replay needs. ``function`` is ``<project>/<name>``; epoch seconds.
+    An invocation that has ended, with its last attempt: what a replay needs. ``function`` is ``<project>/<name>``;
+    epoch seconds.
 
-    ``attempt`` 0 = never dispatched. ``run_s`` is that of the whole batch of ``batch`` invocations with ``batch_rows`` rows (None: not run
-    to the end), ``slowdown`` the degradation that the decision expected of it; ``load_s`` a cold start, all phases. ``wait_s``: from the
-    dispatch to the start.
+    ``attempt`` 0 = never dispatched. ``run_s`` is that of the whole batch of ``batch`` invocations with ``batch_rows``
+    rows (None: not run to the end), ``slowdown`` the degradation that the decision expected of it; ``load_s`` a cold
+    start, all phases. ``wait_s``: from the dispatch to the start.
     """
 
     id: str
@@ -1155,7 +1359,10 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobUse:
-    """A serverful job on a GPU instance over a span: mean seconds of an iteration alone, and of any (None: there was none)."""
+    """
+    A serverful job on a GPU instance over a span: mean seconds of an iteration alone, and of any (None: there was
+    none).
+    """
 
     job: str
     gpu: str
@@ -1181,8 +1388,9 @@ class Totals:
     """
     What became of a revision's invocations, all that ever ended; seconds are sums over them.
 
-    ``total_s``: arrival to end of those that succeeded, of which ``wait_s`` until they were started and ``run_s`` in their batch's run;
-    ``failed_s``: arrival to end of the others. ``rows``: of those that succeeded. ``last_at``: the newest end, epoch seconds.
+    ``total_s``: arrival to end of those that succeeded, of which ``wait_s`` until they were started and ``run_s`` in
+    their batch's run; ``failed_s``: arrival to end of the others. ``rows``: of those that succeeded. ``last_at``: the
+    newest end, epoch seconds.
     """
 
     function: str
@@ -1202,7 +1410,8 @@ class Reader:
     """
     Reads the history, for the API and for people. Postgres away is SQLAlchemy's OperationalError.
 
-    Each method takes a connection of its own, which costs three round trips more: who calls several uses :meth:`together`.
+    Each method takes a connection of its own, which costs three round trips more: who calls several uses
+    :meth:`together`.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -1218,15 +1427,26 @@ class Reader:
 
     def invocation(self, project: str, id_: str) -> PastInvocation:
         """Raises InvocationNotFound."""
-        found = self._all(PastInvocation, InvocationRow, lambda q: q.where(InvocationRow.id == id_, InvocationRow.project == project))
+        found = self._all(
+            PastInvocation, InvocationRow, lambda q: q.where(InvocationRow.id == id_, InvocationRow.project == project)
+        )
         if not found:
             raise InvocationNotFound
         return found[0]
 
     def invocations(
-        self, project: str, *, function: str | None = None, state: State | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        project: str,
+        *,
+        function: str | None = None,
+        state: State | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
     ) -> tuple[list[PastInvocation], str | None]:
-        """The newest first, and the cursor of the next page, None after the last. ``function`` is the name without the project."""
+        """
+        The newest first, and the cursor of the next page, None after the last. ``function`` is the name without the
+        project.
+        """
 
         def narrow(query: Select[Any]) -> Select[Any]:
             query = query.where(InvocationRow.project == project)
@@ -1253,12 +1473,17 @@ class Reader:
         query = query.where(ExecutionRow.invocation == id_, ExecutionRow.project == project)
         with self._connect() as connection:
             return {
-                attempt: PastDecision(id=number, function=function, gpu=gpu, at=at.timestamp(), decision=unpacked(decision))
+                attempt: PastDecision(
+                    id=number, function=function, gpu=gpu, at=at.timestamp(), decision=unpacked(decision)
+                )
                 for attempt, number, function, gpu, at, decision in connection.execute(query)
             }
 
     def windows_around(self, job: str, gpu: str, start: float, end: float) -> list[JobWindow]:
-        """What a job's iterations on a GPU instance took as last reported while something ran there, epoch seconds; at most one window."""
+        """
+        What a job's iterations on a GPU instance took as last reported while something ran there, epoch seconds; at
+        most one window.
+        """
         row = JobWindowRow
         which = (row.job == job, row.gpu == gpu, row.at > _moment(start - JOB_WINDOW_S), row.at <= _moment(end))
         return self._all(JobWindow, row, lambda q: q.where(*which).order_by(row.at.desc()).limit(1))
@@ -1271,7 +1496,12 @@ class Reader:
         row = LossWindowRow
         open_s = (row.before_s + row.after_s) / 2
         ratio = func.sum(open_s).over(partition_by=row.gpu) / func.sum(row.closed_s).over(partition_by=row.gpu)
-        one = select(row.gpu, row.start_at, row.closed_s, open_s.label("open_s"), ratio.label("ratio")).where(row.job == job).subquery().c
+        one = (
+            select(row.gpu, row.start_at, row.closed_s, open_s.label("open_s"), ratio.label("ratio"))
+            .where(row.job == job)
+            .subquery()
+            .c
+        )
         rest = one.open_s - one.ratio * one.closed_s
         sums = (func.sum(one.open_s), func.sum(one.closed_s), func.sum(rest * rest))
         query = select(one.gpu, func.count(), func.min(one.start_at), func.max(one.start_at), *sums).group_by(one.gpu)
@@ -1284,7 +1514,9 @@ class Reader:
     def budget_steps(self, job: str, limit: int) -> list[BudgetStep]:
         """The last ``limit`` steps of the closed loop that were taken for a job, the newest first."""
         return self._all(
-            BudgetStep, BudgetStepRow, lambda q: q.where(BudgetStepRow.job == job).order_by(BudgetStepRow.id.desc()).limit(limit)
+            BudgetStep,
+            BudgetStepRow,
+            lambda q: q.where(BudgetStepRow.job == job).order_by(BudgetStepRow.id.desc()).limit(limit),
         )
 
     def harvest(self, job: str, gpus: Sequence[str]) -> Harvest:
@@ -1308,11 +1540,15 @@ class Reader:
         return [_totals(name, revision, rows) for (name, revision), rows in found.items()]
 
     def solo_timings(self, workload: str, place: tuple[str, str]) -> list[dict[str, float]]:
-        """Iteration times (n, mean, p50, p95, p99) of a profiled workload alone at a (device, sharing mode), newest first."""
+        """
+        Iteration times (n, mean, p50, p95, p99) of a profiled workload alone at a (device, sharing mode), newest first.
+        """
         names = ("model", "preset", "role", "batch")
         document = ProfileRow.document
         which = (ProfileRow.kind == "solo", ProfileRow.device == place[0], ProfileRow.sharing_mode == place[1])
-        same = [document["workload"][name].astext == part for name, part in zip(names, workload.split("/"), strict=True)]
+        same = [
+            document["workload"][name].astext == part for name, part in zip(names, workload.split("/"), strict=True)
+        ]
         query = select(document["timing"]).where(*which, *same).order_by(ProfileRow.at.desc())
         with self._connect() as connection:
             return list(connection.scalars(query))
@@ -1322,24 +1558,45 @@ class Reader:
         which = (GpuSampleRow.gpu == gpu, GpuSampleRow.at >= datetime.fromtimestamp(since, UTC))
         return self._all(GpuSample, GpuSampleRow, lambda q: q.where(*which).order_by(GpuSampleRow.at))
 
-    # -- what a replay reads: all projects ---------------------------------------------------------------------------------------------
+    # -- what a replay reads: all projects
+    # ---------------------------------------------------------------------------------------------
 
     def served(self, since: float, until: float, most: int) -> tuple[list[Served], int]:
         """
-        Invocations that arrived in [since, until) and have ended, in order of arrival, and how many there were; the newest ``most``.
+        Invocations that arrived in [since, until) and have ended, in order of arrival, and how many there were; the
+        newest ``most``.
 
         Cancelled ones are left out, and counted with neither.
         """
         row, run = InvocationRow, ExecutionRow
         ended = (State.SUCCEEDED, State.FAILED, State.REJECTED, State.EXPIRED)
         which = (
-            row.arrival_at >= _moment(since), row.arrival_at < _moment(until), row.state.in_(ended), row.finished_at.is_not(None)
-        )  # fmt: skip
+            row.arrival_at >= _moment(since),
+            row.arrival_at < _moment(until),
+            row.state.in_(ended),
+            row.finished_at.is_not(None),
+        )
         columns = (
-            row.id, row.project, row.function, row.revision, row.state, row.attempt, row.arrival_at, row.deadline_at, row.finished_at,
-            row.rows, row.gpu, run.run_s, run.batch, run.rows.label("batch_rows"), run.cold, run.load_s, run.predicted, run.claimed_at,
+            row.id,
+            row.project,
+            row.function,
+            row.revision,
+            row.state,
+            row.attempt,
+            row.arrival_at,
+            row.deadline_at,
+            row.finished_at,
+            row.rows,
+            row.gpu,
+            run.run_s,
+            run.batch,
+            run.rows.label("batch_rows"),
+            run.cold,
+            run.load_s,
+            run.predicted,
+            run.claimed_at,
             run.started_at,
-        )  # fmt: skip
+        )
         query = select(*columns).outerjoin(run, (run.invocation == row.id) & (run.attempt == row.attempt))
         query = query.where(*which).order_by(row.arrival_at.desc(), row.id.desc()).limit(most)
         with self._connect() as connection:
@@ -1361,11 +1618,16 @@ class Reader:
             last = {one.gpu: one for one in connection.execute(select(*columns).where(newest))}
         return [
             GpuUse(
-                gpu=gpu, device=last[gpu].device, sharing_mode=last[gpu].sharing_mode, memory_total_mib=last[gpu].memory_total_mib,
-                utilisation=float(busy), function_utilisation=float(part), samples=samples,
+                gpu=gpu,
+                device=last[gpu].device,
+                sharing_mode=last[gpu].sharing_mode,
+                memory_total_mib=last[gpu].memory_total_mib,
+                utilisation=float(busy),
+                function_utilisation=float(part),
+                samples=samples,
             )
             for gpu, busy, part, samples, _ in found
-        ]  # fmt: skip
+        ]
 
     def job_use(self, since: float, until: float) -> list[JobUse]:
         """Of every job on every GPU instance in [since, until), those of most windows first."""
@@ -1374,7 +1636,11 @@ class Reader:
         # Numbers of iterations weigh: a window without any has 0 seconds.
         alone, beside = func.sum(row.solo_count), func.sum(row.shared_count)
         spent = func.sum(row.solo_s * row.solo_count), func.sum(row.shared_s * row.shared_count)
-        columns = (func.count(), spent[0] / func.nullif(alone, 0), (spent[0] + spent[1]) / func.nullif(alone + beside, 0))
+        columns = (
+            func.count(),
+            spent[0] / func.nullif(alone, 0),
+            (spent[0] + spent[1]) / func.nullif(alone + beside, 0),
+        )
         query = select(row.job, row.gpu, *columns).where(row.at >= _moment(since), row.at < _moment(until))
         query = query.group_by(row.job, row.gpu).order_by(func.count().desc(), row.job, row.gpu)
         with self._connect() as connection:
@@ -1384,9 +1650,15 @@ class Reader:
             ]
 
     def policies(self, since: float, until: float) -> dict[str, int]:
-        """How many dispatches each policy decided in [since, until), the busiest first; '' where a decision does not say."""
+        """
+        How many dispatches each policy decided in [since, until), the busiest first; '' where a decision does not say.
+        """
         name = func.coalesce(DecisionRow.decision["policy"].astext, "")
-        query = select(name, func.count()).where(DecisionRow.at >= _moment(since), DecisionRow.at < _moment(until)).group_by(name)
+        query = (
+            select(name, func.count())
+            .where(DecisionRow.at >= _moment(since), DecisionRow.at < _moment(until))
+            .group_by(name)
+        )
         with self._connect() as connection:
             return {str(policy): int(n) for policy, n in connection.execute(query.order_by(func.count().desc(), name))}
 
@@ -1398,13 +1670,17 @@ class Reader:
         query = query.where(tuple_(row.project, row.function, row.number).in_(wanted))
         with self._connect() as connection:
             return {
-                (f"{project}/{function}", number): spec_from_dict(spec) for project, function, number, spec in connection.execute(query)
+                (f"{project}/{function}", number): spec_from_dict(spec)
+                for project, function, number, spec in connection.execute(query)
             }
 
     def job_tags(self, jobs: Collection[str]) -> dict[str, dict[str, Any]]:
         """What was said of jobs when they were started (``workload``, ``budget``), by id."""
         with self._connect() as connection:
-            return {str(job): dict(tags) for job, tags in connection.execute(select(JobRow.id, JobRow.tags).where(JobRow.id.in_(jobs)))}
+            return {
+                str(job): dict(tags)
+                for job, tags in connection.execute(select(JobRow.id, JobRow.tags).where(JobRow.id.in_(jobs)))
+            }
 
     def _all(self, value: type[_Value], row: type[Base], narrow: Callable[[Select[Any]], Select[Any]]) -> list[_Value]:
         """Values whose fields are the columns of the same name, times as epoch seconds."""
@@ -1416,13 +1692,22 @@ class Reader:
 
 def _totals(function: str, revision: int, rows: Sequence[FunctionTotalRow]) -> Totals:
     return Totals(
-        function=function, revision=revision, succeeded=sum(row.succeeded for row in rows), failed=sum(row.failed for row in rows),
-        rows=sum(row.rows for row in rows), total_s=sum(row.total_s for row in rows), failed_s=sum(row.failed_s for row in rows),
-        wait_s=sum(row.wait_s for row in rows), run_s=sum(row.run_s for row in rows), last_at=max(row.last_at for row in rows).timestamp(),
+        function=function,
+        revision=revision,
+        succeeded=sum(row.succeeded for row in rows),
+        failed=sum(row.failed for row in rows),
+        rows=sum(row.rows for row in rows),
+        total_s=sum(row.total_s for row in rows),
+        failed_s=sum(row.failed_s for row in rows),
+        wait_s=sum(row.wait_s for row in rows),
+        run_s=sum(row.run_s for row in rows),
+        last_at=max(row.last_at for row in rows).timestamp(),
         batches=tuple(
-            BatchTotal(rows=row.batch_rows, batches=round(row.batches), run_s=row.batch_s) for row in rows if row.batch_rows
+            BatchTotal(rows=row.batch_rows, batches=round(row.batches), run_s=row.batch_s)
+            for row in rows
+            if row.batch_rows
         ),
-    )  # fmt: skip
+    )
 
 
 def _served(row: RowMapping) -> Served:

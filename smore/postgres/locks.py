@@ -5,7 +5,9 @@ from enum import IntEnum, unique
 
 @unique
 class Lock(IntEnum):
-    """``RANKS`` is the first half of two-part locks, which are a space of their own; all others are locks of one part."""
+    """
+    ``RANKS`` is the first half of two-part locks, which are a space of their own; all others are locks of one part.
+    """
 
     #: While versions of the schema are applied: every process of a new release may start at once.
     MIGRATIONS = 5_303_001

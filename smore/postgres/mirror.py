@@ -2,8 +2,9 @@
 The catalog's way from Postgres to Redis: what the mirror (``smore/redis/catalog.py``) is to say is read anew, never
 carried over by a writer.
 
-Every refresh holds one lock of Postgres from reading to writing, so that of two writers the later one cannot be overtaken in Redis by
-the earlier. Plain psycopg: ``python -m migrations`` runs at every start, and SQLAlchemy alone would double its time.
+Every refresh holds one lock of Postgres from reading to writing, so that of two writers the later one cannot be
+overtaken in Redis by the earlier. Plain psycopg: ``python -m migrations`` runs at every start, and SQLAlchemy alone
+would double its time.
 """
 
 from typing import TypeAlias
@@ -25,20 +26,27 @@ _KEYS = "SELECT id, project, digest, scopes FROM api_keys WHERE revoked_at IS NU
 
 
 def refresh(connection: Connection, catalog: Catalog) -> int:
-    """Make the whole mirror equal to Postgres: at a start, and after Redis has lost it. Returns how many entries differed."""
+    """
+    Make the whole mirror equal to Postgres: at a start, and after Redis has lost it. Returns how many entries differed.
+    """
     with connection.transaction():
         connection.execute(_LOCK, (Lock.MIRROR.value,))
         revisions = connection.execute(
-            "SELECT r.project || '/' || r.function, r.number, r.spec FROM revisions r"
-            " JOIN functions f ON f.project = r.project AND f.name = r.function WHERE f.deleted_at IS NULL AND r.state <> 'failed'"
+            "SELECT r.project || '/' || r.function, r.number, r.spec FROM revisions r JOIN functions f ON f.project ="
+            " r.project AND f.name = r.function WHERE f.deleted_at IS NULL AND r.state <> 'failed'"
         ).fetchall()
         with connection.cursor(row_factory=class_row(FunctionEntry)) as cursor:
             functions = cursor.execute(_FUNCTIONS).fetchall()
         with connection.cursor(row_factory=class_row(KeyEntry)) as cursor:
             keys = cursor.execute(_KEYS).fetchall()
-        projects = [ProjectEntry(name=name, limits=Limits(**limits)) for name, limits in connection.execute(_PROJECTS).fetchall()]
+        projects = [
+            ProjectEntry(name=name, limits=Limits(**limits))
+            for name, limits in connection.execute(_PROJECTS).fetchall()
+        ]
         secrets = connection.execute("SELECT project || '/' || name, sealed FROM secrets").fetchall()
-        changed = catalog.replace(functions, {(key, number): spec_from_dict(spec) for key, number, spec in revisions}, keys, projects)
+        changed = catalog.replace(
+            functions, {(key, number): spec_from_dict(spec) for key, number, spec in revisions}, keys, projects
+        )
         return changed + catalog.replace_secrets({key: bytes(sealed) for key, sealed in secrets})
 
 
@@ -81,5 +89,7 @@ def refresh_project(connection: Connection, catalog: Catalog, name: str) -> None
 def refresh_secret(connection: Connection, catalog: Catalog, project: str, name: str) -> None:
     with connection.transaction():
         connection.execute(_LOCK, (Lock.MIRROR.value,))
-        row = connection.execute("SELECT sealed FROM secrets WHERE project = %s AND name = %s", (project, name)).fetchone()
+        row = connection.execute(
+            "SELECT sealed FROM secrets WHERE project = %s AND name = %s", (project, name)
+        ).fetchone()
         catalog.put_secret(f"{project}/{name}", bytes(row[0]) if row is not None else None)

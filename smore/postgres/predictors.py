@@ -67,13 +67,16 @@ class Profiles:
         """
         For the length of a ``with`` nobody else makes or publishes predictors.
 
-        False where somebody else is at it and ``wait`` is not set. The lock ends with the connection, however this process ends.
+        False where somebody else is at it and ``wait`` is not set. The lock ends with the connection, however this
+        process ends.
         """
         with self._engine.connect() as connection:
             if wait:
                 connection.execute(text("SET statement_timeout = 0"))
                 connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": Lock.PREDICTORS.value})
-            mine = wait or bool(connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": Lock.PREDICTORS.value}).scalar())
+            mine = wait or bool(
+                connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": Lock.PREDICTORS.value}).scalar()
+            )
             # No transaction stays open meanwhile: it would keep Postgres from cleaning up.
             connection.commit()
             try:
@@ -85,7 +88,7 @@ class Profiles:
                 # Not given back to the pool: it has settings of its own.
                 connection.invalidate()
 
-    # ---- rows -----------------------------------------------------------------------------------------------------------------------
+    # ---- rows --------------------------------------------------------------------------------------------------------
 
     def add(self, documents: Sequence[Mapping[str, Any]], source: Source) -> int:
         """
@@ -97,7 +100,12 @@ class Profiles:
         added = 0
         with Session(self._engine) as session:
             for start in range(0, len(rows), _CHUNK):
-                statement = upsert(ProfileRow).values(rows[start : start + _CHUNK]).on_conflict_do_nothing().returning(ProfileRow.id)
+                statement = (
+                    upsert(ProfileRow)
+                    .values(rows[start : start + _CHUNK])
+                    .on_conflict_do_nothing()
+                    .returning(ProfileRow.id)
+                )
                 added += len(session.scalars(statement).all())
             session.commit()
         return added
@@ -106,7 +114,14 @@ class Profiles:
         by = (ProfileRow.device, ProfileRow.sharing_mode, ProfileRow.kind, ProfileRow.source)
         with self._engine.connect() as connection:
             return [
-                RowCount(device=device, sharing_mode=mode, kind=kind, source=source, count=count, newest_at=newest.timestamp())
+                RowCount(
+                    device=device,
+                    sharing_mode=mode,
+                    kind=kind,
+                    source=source,
+                    count=count,
+                    newest_at=newest.timestamp(),
+                )
                 for device, mode, kind, source, count, newest in connection.execute(
                     select(*by, func.count(), func.max(ProfileRow.at)).group_by(*by).order_by(*by)
                 )
@@ -115,7 +130,9 @@ class Profiles:
     def documents(self) -> list[tuple[str, dict[str, Any]]]:
         """(id, document) of every row, in the order in which they were measured."""
         with self._engine.connect() as connection:
-            found = connection.execute(select(ProfileRow.id, ProfileRow.document).order_by(ProfileRow.at, ProfileRow.id))
+            found = connection.execute(
+                select(ProfileRow.id, ProfileRow.document).order_by(ProfileRow.at, ProfileRow.id)
+            )
             return [(id_, document) for id_, document in found]
 
     def added_since(self, moment: float) -> int:
@@ -129,7 +146,7 @@ class Profiles:
         with self._engine.begin() as connection:
             connection.execute(delete(ProfileRow).where(ProfileRow.id.in_(ids)))
 
-    # ---- predictors -----------------------------------------------------------------------------------------------------------------
+    # ---- predictors --------------------------------------------------------------------------------------------------
 
     def begin(self, manifest: Mapping[str, Any]) -> int:
         """A new challenger: its version. Whatever was left a challenger before was interrupted."""
@@ -155,16 +172,32 @@ class Profiles:
         former: PredictorState = PredictorState.RETIRED,
         former_reason: str | None = None,
     ) -> None:
-        """The challenger becomes the champion, and the champion what ``former`` says. Raises NotFound, Conflict where it is none."""
+        """
+        The challenger becomes the champion, and the champion what ``former`` says. Raises NotFound, Conflict where it
+        is none.
+        """
         with Session(self._engine) as session:
             row = _predictor_row(session, version)
             if row.state is not PredictorState.CHALLENGER:
                 raise Conflict(f"Predictor {version} is {row.state.value}.")
-            leaving: dict[str, Any] = {"state": former} | ({"reason": former_reason} if former_reason is not None else {})
+            leaving: dict[str, Any] = {"state": former} | (
+                {"reason": former_reason} if former_reason is not None else {}
+            )
             session.execute(update(PredictorRow).where(PredictorRow.state == PredictorState.CHAMPION).values(leaving))
-            row.state, row.reason, row.manifest, row.table, row.artifact = PredictorState.CHAMPION, reason, dict(manifest), table, artifact
+            row.state, row.reason, row.manifest, row.table, row.artifact = (
+                PredictorState.CHAMPION,
+                reason,
+                dict(manifest),
+                table,
+                artifact,
+            )
             session.flush()
-            kept = select(PredictorRow.version).where(PredictorRow.table.is_not(None)).order_by(PredictorRow.version.desc()).limit(KEPT)
+            kept = (
+                select(PredictorRow.version)
+                .where(PredictorRow.table.is_not(None))
+                .order_by(PredictorRow.version.desc())
+                .limit(KEPT)
+            )
             old = PredictorRow.table.is_not(None) & PredictorRow.version.not_in(kept)
             session.execute(update(PredictorRow).where(old).values(table=None, artifact=None))
             session.commit()
@@ -188,7 +221,12 @@ class Profiles:
     def before(self, version: int) -> Predictor | None:
         """The newest champion of the time before ``version`` that was not rolled back and can be published again."""
         retired = (PredictorRow.state == PredictorState.RETIRED) & PredictorRow.table.is_not(None)
-        return self._first(select(*_COLUMNS).where(retired, PredictorRow.version < version).order_by(PredictorRow.version.desc()).limit(1))
+        return self._first(
+            select(*_COLUMNS)
+            .where(retired, PredictorRow.version < version)
+            .order_by(PredictorRow.version.desc())
+            .limit(1)
+        )
 
     def predictors(self, limit: int = 20) -> list[Predictor]:
         """The newest first."""
@@ -199,7 +237,9 @@ class Profiles:
     def blobs(self, version: int) -> tuple[bytes, bytes]:
         """(table, artifact). Raises NotFound where there is no such version, or it never was published."""
         with self._engine.connect() as connection:
-            found = connection.execute(select(PredictorRow.table, PredictorRow.artifact).where(PredictorRow.version == version)).first()
+            found = connection.execute(
+                select(PredictorRow.table, PredictorRow.artifact).where(PredictorRow.version == version)
+            ).first()
         if found is None or found[0] is None or found[1] is None:
             raise NotFound(f"There is no predictor {version} that was published.")
         return bytes(found[0]), bytes(found[1])
@@ -210,10 +250,18 @@ class Profiles:
         return _predictor(*found) if found is not None else None
 
 
-_COLUMNS = (PredictorRow.version, PredictorRow.created_at, PredictorRow.state, PredictorRow.reason, PredictorRow.manifest)
+_COLUMNS = (
+    PredictorRow.version,
+    PredictorRow.created_at,
+    PredictorRow.state,
+    PredictorRow.reason,
+    PredictorRow.manifest,
+)
 
 
-def _predictor(version: int, created_at: datetime, state: PredictorState, reason: str, manifest: dict[str, Any]) -> Predictor:
+def _predictor(
+    version: int, created_at: datetime, state: PredictorState, reason: str, manifest: dict[str, Any]
+) -> Predictor:
     return Predictor(version=version, created_at=created_at.timestamp(), state=state, reason=reason, manifest=manifest)
 
 
@@ -247,12 +295,18 @@ def _row(document: Mapping[str, Any], source: Source, where: str) -> dict[str, A
         at = datetime.fromisoformat(str(document.get("at")))
     except ValueError:
         raise InvalidInput(
-            f"{where}.at: {quoted(document.get('at'))} is not a time such as 2026-01-31T12:00:00+00:00", field=f"{where}.at"
+            f"{where}.at: {quoted(document.get('at'))} is not a time such as 2026-01-31T12:00:00+00:00",
+            field=f"{where}.at",
         ) from None
     return {
-        "id": row_id(document), "device": place["device"], "sharing_mode": place["sharing_mode"], "kind": kind,
-        "at": at if at.tzinfo is not None else at.replace(tzinfo=UTC), "source": source, "document": dict(document),
-    }  # fmt: skip
+        "id": row_id(document),
+        "device": place["device"],
+        "sharing_mode": place["sharing_mode"],
+        "kind": kind,
+        "at": at if at.tzinfo is not None else at.replace(tzinfo=UTC),
+        "source": source,
+        "document": dict(document),
+    }
 
 
 def _finite(value: object, where: str) -> None:

@@ -55,9 +55,10 @@ def make_engine(url: str, process: str, *, statement_timeout_s: float = 30.0) ->
     """
     The way to Postgres of one process, which Postgres then knows as ``smore-<process>``.
 
-    A connection is tried for 3 s and tested before each use, so that a restarted server costs nobody an error; a dead host is noticed
-    after 10 s, and a server that is there and says nothing (stopped, its disk stuck) 2 s after ``statement_timeout_s``, in which it would
-    have ended the statement itself. All of it raises SQLAlchemy's OperationalError; having waited 5 s for a connection, its TimeoutError.
+    A connection is tried for 3 s and tested before each use, so that a restarted server costs nobody an error; a dead
+    host is noticed after 10 s, and a server that is there and says nothing (stopped, its disk stuck) 2 s after
+    ``statement_timeout_s``, in which it would have ended the statement itself. All of it raises SQLAlchemy's
+    OperationalError; having waited 5 s for a connection, its TimeoutError.
     """
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
@@ -114,8 +115,14 @@ class Base(DeclarativeBase):
         dict[str, Any]: JSONB(none_as_null=True),
         list[Any]: JSONB(none_as_null=True),
         list[str]: ARRAY(Text()),
-        # The value, as Redis and the API spell it, not the member's name; text, because a native enum cannot lose a member.
-        enum.Enum: Enum(enum.Enum, native_enum=False, length=16, values_callable=lambda members: [member.value for member in members]),
+        # The value, as Redis and the API spell it, not the member's name; text, because a native enum cannot lose a
+        # member.
+        enum.Enum: Enum(
+            enum.Enum,
+            native_enum=False,
+            length=16,
+            values_callable=lambda members: [member.value for member in members],
+        ),
     }
 
 
@@ -146,7 +153,10 @@ class ApiKeyRow(Base):
 
 
 class FunctionRow(Base):
-    """``revision`` takes the traffic, 0 = none yet. A deleted one keeps its row: revisions go on counting when its name comes back."""
+    """
+    ``revision`` takes the traffic, 0 = none yet. A deleted one keeps its row: revisions go on counting when its name
+    comes back.
+    """
 
     __tablename__ = "functions"
 
@@ -160,7 +170,10 @@ class FunctionRow(Base):
 
 
 class RevisionRow(Base):
-    """``declared`` is the spec as it was registered, ``spec`` the same with what the canary found; ``log`` says why it failed."""
+    """
+    ``declared`` is the spec as it was registered, ``spec`` the same with what the canary found; ``log`` says why it
+    failed.
+    """
 
     __tablename__ = "revisions"
     __table_args__ = (ForeignKeyConstraint(["project", "function"], ["functions.project", "functions.name"]),)
@@ -199,7 +212,8 @@ class AuditRow(Base):
     One change that somebody made: written once, by ``smore/postgres/audit.py``. The database refuses to update or
     delete it (migration 0006).
 
-    ``project``: of what was changed, not of the key. ``before`` and ``after``: the part that changed, null = it was not there.
+    ``project``: of what was changed, not of the key. ``before`` and ``after``: the part that changed, null = it was not
+    there.
     """
 
     __tablename__ = "audit"
@@ -234,7 +248,8 @@ class SecretRow(Base):
 
 class ProfileRow(Base):
     """
-    A measured row (ml/measure/rows.py, ml/learn/live.py). ``id``: SHA-256 of its canonical JSON, so that the same row is there once.
+    A measured row (ml/measure/rows.py, ml/learn/live.py). ``id``: SHA-256 of its canonical JSON, so that the same row
+    is there once.
 
     ``kind`` is the document's ``row``; ``at`` when it was measured, ``recorded_at`` when it came here.
     """
@@ -256,12 +271,15 @@ class PredictorRow(Base):
     """
     A set of fitted predictors and the table made from them: one row for every attempt.
 
-    ``reason`` says in words why it is in its state; ``manifest``: counts, errors and calibration (ml/learn/learning.py). ``table`` is the
-    published blob (smore/redis/degradation.py), ``artifact`` a zip of the saved predictors; both are missing where it came to nothing.
+    ``reason`` says in words why it is in its state; ``manifest``: counts, errors and calibration
+    (ml/learn/learning.py). ``table`` is the published blob (smore/redis/degradation.py), ``artifact`` a zip of the
+    saved predictors; both are missing where it came to nothing.
     """
 
     __tablename__ = "predictors"
-    __table_args__ = (Index("ix_predictors_champion", "state", unique=True, postgresql_where=text("state = 'champion'")),)
+    __table_args__ = (
+        Index("ix_predictors_champion", "state", unique=True, postgresql_where=text("state = 'champion'")),
+    )
 
     version: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -274,9 +292,11 @@ class PredictorRow(Base):
 
 class TraceRow(Base):
     """
-    Arrivals that were recorded elsewhere and imported, for forecasters alone (``smore/postgres/arrivals.py`` is the only writer).
+    Arrivals that were recorded elsewhere and imported, for forecasters alone (``smore/postgres/arrivals.py`` is the
+    only writer).
 
-    ``name``: of the file, for people; ``digest``: SHA-256 of its bytes. They count as having come in [from_at, until_at).
+    ``name``: of the file, for people; ``digest``: SHA-256 of its bytes. They count as having come in [from_at,
+    until_at).
     """
 
     __tablename__ = "traces"
@@ -291,7 +311,10 @@ class TraceRow(Base):
 
 
 class TraceCountRow(Base):
-    """``counts``: arrivals in each minute from the trace's ``from_at`` on, given to ``function``; ``source``: their name in the file."""
+    """
+    ``counts``: arrivals in each minute from the trace's ``from_at`` on, given to ``function``; ``source``: their name
+    in the file.
+    """
 
     __tablename__ = "trace_counts"
 
@@ -309,8 +332,9 @@ VACUUM: Final = {"autovacuum_vacuum_scale_factor": 0.02, "autovacuum_vacuum_inse
 
 class InvocationRow(Base):
     """
-    An id begins with the time of its making: the newest are last in every index. ``cause`` is open: a newer writer may know more.
-    ``gate_s``: what the gate held against the deadline when it arrived, seconds from then; null = nothing was known.
+    An id begins with the time of its making: the newest are last in every index. ``cause`` is open: a newer writer may
+    know more. ``gate_s``: what the gate held against the deadline when it arrived, seconds from then; null = nothing
+    was known.
     """
 
     __tablename__ = "invocations"
@@ -319,7 +343,14 @@ class InvocationRow(Base):
         Index(None, "project", "function", "id"),
         # Lists of one state. Nearly all succeed, and of those any part of a list is full.
         Index("ix_invocations_unsuccessful", "project", "state", "id", postgresql_where=text("state <> 'succeeded'")),
-        Index("ix_invocations_unsuccessful_function", "project", "function", "state", "id", postgresql_where=text("state <> 'succeeded'")),
+        Index(
+            "ix_invocations_unsuccessful_function",
+            "project",
+            "function",
+            "state",
+            "id",
+            postgresql_where=text("state <> 'succeeded'"),
+        ),
         # No BRIN: once retention has made room, new rows lie between old ones.
         Index(None, "arrival_at"),
         {"postgresql_with": VACUUM},
@@ -347,11 +378,13 @@ class InvocationRow(Base):
 
 class ExecutionRow(Base):
     """
-    One attempt on a GPU instance. ``state``: dispatched, running, how it ended, or queued = it was given back (``cause`` says why).
+    One attempt on a GPU instance. ``state``: dispatched, running, how it ended, or queued = it was given back
+    (``cause`` says why).
 
-    ``load_s``: seconds by phase of a cold start; ``batch``: invocations that ran together; ``co_runners``: functions, ``jobs``: serverful
-    jobs on the GPU instance meanwhile; ``predicted``: what the decision expected of this GPU instance, without what is 0. ``unforeseen``:
-    of a cold start, why no instance stood ready (scheduler/policy/prewarm/prewarmer.py: Unforeseen).
+    ``load_s``: seconds by phase of a cold start; ``batch``: invocations that ran together; ``co_runners``: functions,
+    ``jobs``: serverful jobs on the GPU instance meanwhile; ``predicted``: what the decision expected of this GPU
+    instance, without what is 0. ``unforeseen``: of a cold start, why no instance stood ready
+    (scheduler/policy/prewarm/prewarmer.py: Unforeseen).
     """
 
     __tablename__ = "executions"
@@ -402,7 +435,10 @@ class DecisionRow(Base):
 
 
 class JobWindowRow(Base):
-    """A serverful job's iterations as last reported in the ten seconds from ``at``: means over the last ``window_s``, and their counts."""
+    """
+    A serverful job's iterations as last reported in the ten seconds from ``at``: means over the last ``window_s``, and
+    their counts.
+    """
 
     __tablename__ = "job_windows"
     __table_args__ = (Index(None, "at", postgresql_using="brin"),)
@@ -424,7 +460,8 @@ class JobWindowRow(Base):
 
 class LossWindowRow(Base):
     """
-    A closed window of a serverful job and what lay beside it (smore/domain/loss.py): the counterfactual of what functions cost it.
+    A closed window of a serverful job and what lay beside it (smore/domain/loss.py): the counterfactual of what
+    functions cost it.
 
     Times in seconds. It is kept for as long as the job runs, whatever the retention.
     """
@@ -447,7 +484,10 @@ class LossWindowRow(Base):
 
 
 class BudgetStepRow(Base):
-    """A step of the closed loop of a training's budget (scheduler/policy/budget.py); ``id``: its entry of the stream as a number."""
+    """
+    A step of the closed loop of a training's budget (scheduler/policy/budget.py); ``id``: its entry of the stream as a
+    number.
+    """
 
     __tablename__ = "budget_steps"
     __table_args__ = (Index(None, "job", "id"),)
@@ -494,10 +534,10 @@ class FunctionMinuteRow(Base):
     """
     What ended in the minute from ``minute``, of a revision on a GPU instance ('' = it was never dispatched).
 
-    ``met``: of those that succeeded, within their deadlines; ``ran``: those whose run is known, ``cold`` of them with a cold start of
-    ``load_s`` seconds in all. ``rows`` of those that succeeded. Sums in seconds: ``total_s`` from arrival to end of those that succeeded,
-    ``wait_s`` of it until the start, ``failed_s`` of the others, ``run_s`` of the runs, a batch counted once; ``worst_s``: the longest
-    from arrival to end of those that succeeded.
+    ``met``: of those that succeeded, within their deadlines; ``ran``: those whose run is known, ``cold`` of them with a
+    cold start of ``load_s`` seconds in all. ``rows`` of those that succeeded. Sums in seconds: ``total_s`` from arrival
+    to end of those that succeeded, ``wait_s`` of it until the start, ``failed_s`` of the others, ``run_s`` of the runs,
+    a batch counted once; ``worst_s``: the longest from arrival to end of those that succeeded.
     """
 
     __tablename__ = "function_minutes"
@@ -523,7 +563,8 @@ class FunctionMinuteRow(Base):
 
 class RunStartsRow(Base):
     """
-    How the runs began that ended in the ``span`` seconds (a minute, and again in its whole hour) from ``at``: ``n`` of a kind.
+    How the runs began that ended in the ``span`` seconds (a minute, and again in its whole hour) from ``at``: ``n`` of
+    a kind.
 
     ``kind``: ``warm``, or why a cold start was not foreseen (ExecutionRow.unforeseen; ``unknown`` where nobody said).
     """
@@ -565,7 +606,10 @@ class FunctionTotalRow(Base):
 
 
 class JobHarvestRow(Base):
-    """What functions have got beside a serverful job on a GPU instance: seconds of runs (a batch counts once), invocations."""
+    """
+    What functions have got beside a serverful job on a GPU instance: seconds of runs (a batch counts once),
+    invocations.
+    """
 
     __tablename__ = "job_harvest"
 
@@ -579,7 +623,8 @@ class CountedMinuteRow(Base):
     """
     A minute in which the platform was up: bit s of ``seconds`` = something was on the stream in its second s.
 
-    A function without a row in ``arrivals_minute`` had no arrivals in a minute that stands here; of one that does not nobody knows.
+    A function without a row in ``arrivals_minute`` had no arrivals in a minute that stands here; of one that does not
+    nobody knows.
     """
 
     __tablename__ = "counted_minutes"
@@ -590,11 +635,12 @@ class CountedMinuteRow(Base):
 
 class InstanceRow(Base):
     """
-    The life of a resident model (smore/messages/stream.py: Warmed). ``id``: its worker's boot and a number; times in seconds.
+    The life of a resident model (smore/messages/stream.py: Warmed). ``id``: its worker's boot and a number; times in
+    seconds.
 
-    ``prewarmed``: loaded before a request asked for it; ``outcome``: open, hit, late, wasted or failed, and ``cold`` where a request
-    waited for it from the beginning; ``why``: what ended it, '' = it lives. ``saved``: runs that found it only because it was held;
-    ``host``: it was loaded out of pinned host memory.
+    ``prewarmed``: loaded before a request asked for it; ``outcome``: open, hit, late, wasted or failed, and ``cold``
+    where a request waited for it from the beginning; ``why``: what ended it, '' = it lives. ``saved``: runs that found
+    it only because it was held; ``host``: it was loaded out of pinned host memory.
     """
 
     __tablename__ = "instances"

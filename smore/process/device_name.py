@@ -1,8 +1,8 @@
 """
 The two words under which measurements are kept apart: what the device is, and how its users share it.
 
-A worker reports them and a profiling run writes them on every row; a degradation table holds for one such pair. So both take them from
-here. Standard library only.
+A worker reports them and a profiling run writes them on every row; a degradation table holds for one such pair. So both
+take them from here. Standard library only.
 """
 
 import os
@@ -42,11 +42,14 @@ def refused(mode: str) -> str:
     """Why no worker starts in this sharing mode, '' = it does."""
     if mode == "mps":
         return (
-            "SMORE_WORKER__SHARING_MODE=mps is not supported: confined functions cannot reach the MPS server, and a fault of one client"
-            " ends every client of the GPU, training included. Use time-slice"
+            "SMORE_WORKER__SHARING_MODE=mps is not supported: confined functions cannot reach the MPS server, and a"
+            " fault of one client ends every client of the GPU, training included. Use time-slice"
         )
     if mode == "streams":
-        return "SMORE_WORKER__SHARING_MODE=streams is not supported: functions run in processes of their own. Use time-slice"
+        return (
+            "SMORE_WORKER__SHARING_MODE=streams is not supported: functions run in processes of their own. Use"
+            " time-slice"
+        )
     return ""
 
 

@@ -1,8 +1,9 @@
 """
-What a GPU's SMs did meanwhile, by NVML's GPM (GPU Performance Monitoring): Hopper and later, whole GPUs and MIG instances.
+What a GPU's SMs did meanwhile, by NVML's GPM (GPU Performance Monitoring): Hopper and later, whole GPUs and MIG
+instances.
 
-NVML's ``utilization.gpu`` is the part of the time in which any kernel ran: a training alone reads nearly 1, however few SMs it keeps busy.
-GPM counts SMs.
+NVML's ``utilization.gpu`` is the part of the time in which any kernel ran: a training alone reads nearly 1, however few
+SMs it keeps busy. GPM counts SMs.
 """
 
 import math

@@ -16,7 +16,9 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 # Gateway
 INVOCATIONS = Counter("smore_invocations", "Invocations that ended, as their gateway heard it", ["function", "outcome"])
 REFUSALS = Counter("smore_refusals", "Requests refused before anything was queued", ["function", "code"])
-E2E_SECONDS = Histogram("smore_e2e_seconds", "Arrival to answer of synchronous invocations", ["function"], buckets=BUCKETS)
+E2E_SECONDS = Histogram(
+    "smore_e2e_seconds", "Arrival to answer of synchronous invocations", ["function"], buckets=BUCKETS
+)
 
 # Scheduler
 LEADER = Gauge("smore_leader", "1 where this process holds the leader's lease")
@@ -37,25 +39,40 @@ AUDIT_DIFFERENCES = Counter("smore_state_audit_differences", "Rows of the leader
 COLD_STARTS = Counter("smore_cold_starts", "Loads that an invocation waited for", ["function", "gpu_instance"])
 LOAD_SECONDS = Histogram("smore_load_seconds", "Load of a model, by phase", ["function", "phase"], buckets=BUCKETS)
 RUN_SECONDS = Histogram("smore_run_seconds", "Run of a batch", ["function", "gpu_instance"], buckets=BUCKETS)
-PREWARMS = Counter("smore_prewarms", "Loads ahead of any request that have ended: hit, late, wasted, failed", ["function", "outcome"])
-UNFORESEEN = Counter("smore_unforeseen_cold_starts", "Cold starts by why no instance stood ready", ["function", "reason"])
+PREWARMS = Counter(
+    "smore_prewarms", "Loads ahead of any request that have ended: hit, late, wasted, failed", ["function", "outcome"]
+)
+UNFORESEEN = Counter(
+    "smore_unforeseen_cold_starts", "Cold starts by why no instance stood ready", ["function", "reason"]
+)
 PREWARM_SILENT = Gauge(
-    "smore_prewarm_silent_functions", "Functions that go by their keep-alive because their rule knows nothing", ["reason"]
+    "smore_prewarm_silent_functions",
+    "Functions that go by their keep-alive because their rule knows nothing",
+    ["reason"],
 )
 PARKED = Gauge("smore_parked_instances", "Instances whose weights lie in pinned host memory, of the revisions in force")
 RESIDENT_BYTES = Gauge("smore_resident_model_bytes", "Memory of warm instances", ["gpu_instance"])
-RUNNER_DEATHS = Counter("smore_runner_deaths", "Runners that ended without being told to", ["function", "gpu_instance", "cause"])
+RUNNER_DEATHS = Counter(
+    "smore_runner_deaths", "Runners that ended without being told to", ["function", "gpu_instance", "cause"]
+)
 
 # History
 RECORDED = Counter("smore_recorded_events", "Stream entries written to Postgres")
-RECORD_SKIPPED = Counter("smore_record_skipped_events", "Stream entries that could not be read or written, and were passed over")
+RECORD_SKIPPED = Counter(
+    "smore_record_skipped_events", "Stream entries that could not be read or written, and were passed over"
+)
 RETIRED = Counter("smore_history_deleted_rows", "Rows of the history that were too old or too many", ["table"])
-HISTORY_BYTES = Gauge("smore_history_bytes", "What the rows of the history take in Postgres, indices included, as of the last retention")
+HISTORY_BYTES = Gauge(
+    "smore_history_bytes", "What the rows of the history take in Postgres, indices included, as of the last retention"
+)
 RECORD_LAG = Gauge("smore_record_lag_seconds", "Age of the oldest stream entry not yet in Postgres")
 
 
 class _Lines:
-    """Standard error. Its reader may have ended (a supervisor that was killed): what a line tells of must not fail because of that."""
+    """
+    Standard error. Its reader may have ended (a supervisor that was killed): what a line tells of must not fail because
+    of that.
+    """
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError):
@@ -77,7 +94,9 @@ def configure(config: Settings, process: str) -> None:
         structlog.processors.format_exc_info,
     ]
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if config.log_format == "json" else structlog.dev.ConsoleRenderer(colors=False)
+        structlog.processors.JSONRenderer()
+        if config.log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=False)
     )
     structlog.configure(
         processors=[*shared, renderer],

@@ -1,8 +1,9 @@
 """
 Every knob of the platform in one place, read from the environment.
 
-``SMORE_REDIS__URL=…`` sets ``Settings().redis.url``: prefix ``SMORE_``, ``__`` between levels. A setting whose name ends in
-``_FILE`` is not supported here: secrets arrive as environment variables or in files that the embedded platform owns.
+``SMORE_REDIS__URL=…`` sets ``Settings().redis.url``: prefix ``SMORE_``, ``__`` between levels. A setting whose name
+ends in ``_FILE`` is not supported here: secrets arrive as environment variables or in files that the embedded platform
+owns.
 """
 
 from functools import cache
@@ -30,8 +31,8 @@ class PostgresSettings(BaseModel):
     """Where the catalog and the history live. None = start an embedded server."""
 
     url: str | None = None
-    #: How long rows of the history are kept, and how many GiB of them: the oldest go first. What functions come to in a minute stays
-    #: for ``minutes_days``.
+    #: How long rows of the history are kept, and how many GiB of them: the oldest go first. What functions come to in a
+    #: minute stays for ``minutes_days``.
     retention_days: float = Field(default=14.0, gt=0)
     retention_gib: float = Field(default=32.0, gt=0)
     minutes_days: float = Field(default=400.0, gt=0)
@@ -46,24 +47,28 @@ class ApiSettings(BaseModel):
     port: int = 8400
     #: Bodies above this are refused with 413 before they are read whole.
     max_body_bytes: int = 8 << 20
-    #: Who reads ``/metrics``: ``key`` = keys of the project ``default`` with the scope ``read``; ``open`` = everybody who reaches the port.
+    #: Who reads ``/metrics``: ``key`` = keys of the project ``default`` with the scope ``read``; ``open`` = everybody
+    #: who reaches the port.
     metrics: Literal["key", "open"] = "key"
     #: Inputs accepted in one call.
     max_inputs_per_call: int = 64
     #: How long a synchronous call waits when the client names no ``Prefer: wait``; then it becomes a 202.
     sync_wait_s: float = 30.0
-    #: Connections at a time. Beyond them those that have waited longest for a request are closed; where all are at work, the newest (503).
+    #: Connections at a time. Beyond them those that have waited longest for a request are closed; where all are at
+    #: work, the newest (503).
     max_connections: int = Field(default=8192, ge=16)
     #: The same of one sender: an IPv4 address or an IPv6 network of 64 bits. Not of ``proxies``, which stand for many.
     max_connections_per_sender: int = Field(default=1024, ge=4)
     #: Addresses and networks of proxies in front of the gateway, as a JSON list: ``["10.0.0.7", "fd00::/64"]``.
     proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
-    #: How long a connection may wait for its next request, seconds: longer than clients keep theirs, so that they close first.
+    #: How long a connection may wait for its next request, seconds: longer than clients keep theirs, so that they close
+    #: first.
     keep_alive_s: float = Field(default=75.0, gt=0)
     #: How long a request's line and headers may take to come, seconds, and how many bytes they may have.
     head_s: float = Field(default=10.0, gt=0)
     max_head_bytes: int = Field(default=32 << 10, ge=1024)
-    #: How long a body may take, seconds, and one more for each so many bytes of it; and how long a client may leave an answer unread.
+    #: How long a body may take, seconds, and one more for each so many bytes of it; and how long a client may leave an
+    #: answer unread.
     stall_s: float = Field(default=20.0, gt=0)
     min_bytes_per_s: int = Field(default=1024, ge=1)
 
@@ -71,7 +76,8 @@ class ApiSettings(BaseModel):
 class BlobSettings(BaseModel):
     """Uploaded code and weights (smore/blobs/store.py)."""
 
-    #: A folder or an fsspec URL; "" = ``<home>/blobs``. A GPU worker on a host without it names a gateway: ``http://gateway:8400``.
+    #: A folder or an fsspec URL; "" = ``<home>/blobs``. A GPU worker on a host without it names a gateway:
+    #: ``http://gateway:8400``.
     url: str = ""
     #: Of one blob.
     max_bytes: int = Field(default=16 << 30, ge=1)
@@ -86,23 +92,28 @@ class QueueSettings(BaseModel):
 
     max_pending: int = 20_000
     payload_bytes: int = 512 << 20
-    #: A folder in memory that the gateways and GPU workers of one machine share: payloads of 64 KiB and more whose callers wait lie there
-    #: (smore/redis/payloads.py). None = all go through Redis, as they must where a GPU worker is on another machine.
+    #: A folder in memory that the gateways and GPU workers of one machine share: payloads of 64 KiB and more whose
+    #: callers wait lie there (smore/redis/payloads.py). None = all go through Redis, as they must where a GPU worker is
+    #: on another machine.
     payloads: Path | None = None
     result_bytes: int = 256 << 20
-    #: Of one result, ``result_too_large`` beyond it. All results of a batch together have ``result_bytes``. Redis ends a connection that
-    #: 32 MiB wait for (client-output-buffer-limit pubsub): a gateway would be cut off with all its callers.
+    #: Of one result, ``result_too_large`` beyond it. All results of a batch together have ``result_bytes``. Redis ends
+    #: a connection that 32 MiB wait for (client-output-buffer-limit pubsub): a gateway would be cut off with all its
+    #: callers.
     max_result_bytes: int = Field(default=24 << 20, ge=1)
     events: int = 1_000_000
     #: How long a finished invocation's record and result stay in Redis.
     result_ttl_s: float = 600.0
-    #: The same for a result that a synchronous caller has been sent: long enough for a gateway to reconnect and read it again.
+    #: The same for a result that a synchronous caller has been sent: long enough for a gateway to reconnect and read it
+    #: again.
     sync_result_ttl_s: float = 30.0
     #: How long an Idempotency-Key is remembered. Its invocation's result is kept for ``result_ttl_s``.
     idempotency_ttl_s: float = 3600.0
-    #: Keys of all kinds in Redis (records, results, idempotency keys): what has no byte budget of its own is bounded by their number.
+    #: Keys of all kinds in Redis (records, results, idempotency keys): what has no byte budget of its own is bounded by
+    #: their number.
     keys: int = 1_500_000
-    #: Questions to the leader (dry runs, explanations of what waits) that are let through in a second, over all gateways.
+    #: Questions to the leader (dry runs, explanations of what waits) that are let through in a second, over all
+    #: gateways.
     asks_per_s: int = 20
     #: Dispatches that may be lost (worker died before user code began) before an invocation fails.
     max_lost: int = 5
@@ -124,10 +135,11 @@ class PrewarmSettings(BaseModel):
 
     #: False = nobody but ``min_warm`` holds an instance, whatever functions ask for.
     on: bool = True
-    #: The rule of functions with ``prewarm: auto`` (scheduler/policy/prewarm); ``paper`` is LS-LSTM as the paper has it.
+    #: The rule of functions with ``prewarm: auto`` (scheduler/policy/prewarm); ``paper`` is LS-LSTM as the paper has
+    #: it.
     rule: str = "priced"
-    #: What a cold start is worth to that rule, GB-seconds of memory that stands idle. With the default there are no more cold starts than
-    #: with the default keep-alive, on the traces of docs/prewarming.md ("The price").
+    #: What a cold start is worth to that rule, GB-seconds of memory that stands idle. With the default there are no
+    #: more cold starts than with the default keep-alive, on the traces of docs/prewarming.md ("The price").
     price_gb_s: float = Field(default=1000.0, ge=0)
     #: Other knobs of it, as a JSON object.
     knobs: dict[str, Any] = {}
@@ -150,8 +162,8 @@ class SchedulerSettings(BaseModel):
     lease_s: float = 2.0
     #: How long the deciding loop sleeps when nothing happens.
     tick_s: float = 0.1
-    #: How often the gate is told what trainings' budgets leave, while functions want it. With many of them less often: telling takes at
-    #: most a twentieth of the leader's time.
+    #: How often the gate is told what trainings' budgets leave, while functions want it. With many of them less often:
+    #: telling takes at most a twentieth of the leader's time.
     gate_s: float = Field(default=0.02, gt=0)
     #: A dispatched invocation that no worker started within this returns to the queue.
     dispatch_lease_s: float = 2.0
@@ -175,10 +187,12 @@ class WorkerSettings(BaseModel):
     memory_mib: int = 2048
     #: ``time-slice``; the others are refused with the reason (smore/process/device_name.py).
     sharing_mode: Literal["time-slice", "mps", "streams"] = "time-slice"
-    #: How much lower than training's the priority of functions on the machine's cores is (``nice``). On a CPU partition that is part of the
-    #: sharing mode, so measurements made under another value say nothing about this one; a GPU knows no such priority.
+    #: How much lower than training's the priority of functions on the machine's cores is (``nice``). On a CPU partition
+    #: that is part of the sharing mode, so measurements made under another value say nothing about this one; a GPU
+    #: knows no such priority.
     function_nice: int = Field(default=5, ge=0, le=19)
-    #: GPU: threads with which a function computes on the machine's cores, which feed training too. 0 = as many as torch likes.
+    #: GPU: threads with which a function computes on the machine's cores, which feed training too. 0 = as many as torch
+    #: likes.
     threads: int = Field(default=4, ge=0)
     #: GPU: what a function may hold of the machine's memory, MiB, beside twice what it declares of the GPU's.
     host_memory_mib: float = Field(default=8192.0, ge=0)
@@ -191,49 +205,54 @@ class WorkerSettings(BaseModel):
     nursery: Path | None = None
     #: Keep one started runner without a model, so that a cold start pays neither imports nor the device context.
     standby: bool = True
-    #: Part of the time in which no function may run beside a job, in windows drawn at random: what its loss is measured against
-    #: (docs/budgets.md). For each job; 0 = its loss is not measured, and no budget can be proven. More than a tenth would leave no room
-    #: for chance between windows.
+    #: Part of the time in which no function may run beside a job, in windows drawn at random: what its loss is measured
+    #: against (docs/budgets.md). For each job; 0 = its loss is not measured, and no budget can be proven. More than a
+    #: tenth would leave no room for chance between windows.
     probe_share: float = Field(default=PROBE_SHARE, ge=0, le=0.1)
-    #: The longest such window, the wait for what runs included, seconds: how long an invocation may have to wait for it. A job whose
-    #: iterations need a longer one (seven of them) is not measured.
+    #: The longest such window, the wait for what runs included, seconds: how long an invocation may have to wait for
+    #: it. A job whose iterations need a longer one (seven of them) is not measured.
     probe_max_s: float = Field(default=PROBE_MAX_S, gt=0, le=60)
-    #: Pinned host memory for weights of models that are let go of, MiB; 0 = none, their processes end. Not for CPU partitions, which have
-    #: no other memory to give back.
+    #: Pinned host memory for weights of models that are let go of, MiB; 0 = none, their processes end. Not for CPU
+    #: partitions, which have no other memory to give back.
     host_mib: float = Field(default=0.0, ge=0)
     #: How long such a model waits there for its next load, seconds.
     keep_host_s: float = Field(default=600.0, gt=0)
-    #: Unpacked uploads and built environments that a node keeps, MiB for each of the two kinds; what has not been used for longest goes
-    #: first. What is loaded stays, whatever it takes.
+    #: Unpacked uploads and built environments that a node keeps, MiB for each of the two kinds; what has not been used
+    #: for longest goes first. What is loaded stays, whatever it takes.
     cache_mib: int = Field(default=20 << 10, ge=1)
     #: How long building the environment of an uploaded function may take, seconds.
     build_s: float = Field(default=480.0, gt=0)
-    #: Users of this machine, by name or number, whose processes a project's key may have watched as its training (docs/security.md); "*" =
-    #: anybody. The worker's own user is one of them unless it is root. An operator's key may name any process.
+    #: Users of this machine, by name or number, whose processes a project's key may have watched as its training
+    #: (docs/security.md); "*" = anybody. The worker's own user is one of them unless it is root. An operator's key may
+    #: name any process.
     attach_users: tuple[str, ...] = ()
-    #: Trainings are started by ``python -m worker.keeper`` of the same home, in a container of its own, so that they do not end with the
-    #: worker's container. Both need one PID namespace.
+    #: Trainings are started by ``python -m worker.keeper`` of the same home, in a container of its own, so that they do
+    #: not end with the worker's container. Both need one PID namespace.
     keeper: bool = False
-    #: Whether such an environment may have packages that come as source alone: their build runs what they bring, in a cell
-    #: (docs/security.md). Off, wheels alone are installed.
+    #: Whether such an environment may have packages that come as source alone: their build runs what they bring, in a
+    #: cell (docs/security.md). Off, wheels alone are installed.
     sdists: bool = False
     #: Shut runners in (docs/security.md). Off, every function is the worker's equal.
     confine: bool = True
-    #: What a function may read beside the installation and write beside its scratch folder: weights that lie elsewhere, a cache.
+    #: What a function may read beside the installation and write beside its scratch folder: weights that lie elsewhere,
+    #: a cache.
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
-    #: TCP ports to which a function may connect; null = any. Not 80: there the clouds hand out their machines' credentials.
+    #: TCP ports to which a function may connect; null = any. Not 80: there the clouds hand out their machines'
+    #: credentials.
     tcp_ports: tuple[int, ...] | None = (53, 443)
     #: Processes and threads of one runner.
     processes: int = Field(default=256, ge=16)
-    #: Size of a runner's scratch folder and of any file that it writes, MiB. The folder is in memory and counts as the function's.
+    #: Size of a runner's scratch folder and of any file that it writes, MiB. The folder is in memory and counts as the
+    #: function's.
     scratch_mib: int = Field(default=256, ge=1)
 
 
 class NodeSettings(BaseModel):
     """The GPU workers of one machine (``python -m worker.node``)."""
 
-    #: ``gpu``: every GPU and MIG instance that NVML shows, and an error where there is none; ``cpu``: CPU partitions in their place.
+    #: ``gpu``: every GPU and MIG instance that NVML shows, and an error where there is none; ``cpu``: CPU partitions in
+    #: their place.
     kind: Literal["gpu", "cpu"] = "gpu"
     #: CPU partitions, None = one for each core but the first, two at least.
     partitions: int | None = Field(default=None, ge=1, le=64)
@@ -252,12 +271,14 @@ class Settings(BaseSettings):
     platform_cores: str = ""
     log_level: str = "INFO"
     log_format: Literal["json", "console"] = "json"
-    #: Port where this process serves its Prometheus metrics, without a key (the gateway serves its own at /metrics). 0 = off.
+    #: Port where this process serves its Prometheus metrics, without a key (the gateway serves its own at /metrics). 0
+    #: = off.
     metrics_port: int = 0
     #: Its address. Whoever reaches it may read: another than 127.0.0.1 belongs to a network of the operators' own.
     metrics_host: str = "127.0.0.1"
 
-    #: What a serverful job may run: modules, started as ``python -m module …``. The gateway refuses others, the workers too.
+    #: What a serverful job may run: modules, started as ``python -m module …``. The gateway refuses others, the workers
+    #: too.
     job_entrypoints: tuple[str, ...] = ("zoo.train",)
     #: Trainings that a project may have at once where its limits say nothing (docs/admin.md).
     jobs_per_project: int = Field(default=64, ge=0)

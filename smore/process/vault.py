@@ -1,8 +1,9 @@
 """
 Secrets of functions, sealed: AES-256 in Galois/Counter mode, the project and the name bound to the value.
 
-The key is a file of mode 0600 that the gateway and the workers read; Postgres, Redis and their backups hold sealed values alone. A worker
-on another host needs a copy of the file. Whoever has both the file and the database has the secrets.
+The key is a file of mode 0600 that the gateway and the workers read; Postgres, Redis and their backups hold sealed
+values alone. A worker on another host needs a copy of the file. Whoever has both the file and the database has the
+secrets.
 """
 
 import os

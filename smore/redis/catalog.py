@@ -32,7 +32,9 @@ class FunctionEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key: only the SHA-256 of its secret is kept (the secret has 256 random bits, so no slow hash is needed)."""
+    """
+    An API key: only the SHA-256 of its secret is kept (the secret has 256 random bits, so no slow hash is needed).
+    """
 
     id: str
     project: str
@@ -135,7 +137,10 @@ class Catalog:
 
     def replace_secrets(self, wanted: Mapping[str, bytes]) -> int:
         """Make the mirror's secrets equal to this; how many differed."""
-        present = {field.decode(): value for field, value in cast("dict[bytes, bytes]", self._redis.hgetall(self._secrets)).items()}
+        present = {
+            field.decode(): value
+            for field, value in cast("dict[bytes, bytes]", self._redis.hgetall(self._secrets)).items()
+        }
         differing = [key for key in wanted.keys() | present.keys() if wanted.get(key) != present.get(key)]
         for key in differing:
             self.put_secret(key, wanted.get(key))
@@ -155,7 +160,9 @@ class Catalog:
     ) -> int:
         """Make the mirror equal to this, and announce what differed. Returns how many entries did."""
         wanted = {
-            self._revisions: {f"{function}@{revision}": _encode(spec.to_dict()) for (function, revision), spec in revisions.items()},
+            self._revisions: {
+                f"{function}@{revision}": _encode(spec.to_dict()) for (function, revision), spec in revisions.items()
+            },
             self._functions: {entry.key: _encode(entry) for entry in functions},
             self._keys: {entry.id: _encode(entry) for entry in keys},
             self._projects: {entry.name: _encode(entry) for entry in projects},
@@ -163,7 +170,9 @@ class Catalog:
         self._known.clear()
         changed = 0
         for name, entries in wanted.items():
-            present = {field.decode(): value for field, value in cast("dict[bytes, bytes]", self._redis.hgetall(name)).items()}
+            present = {
+                field.decode(): value for field, value in cast("dict[bytes, bytes]", self._redis.hgetall(name)).items()
+            }
             put = {field: value for field, value in entries.items() if present.get(field) != value}
             gone = present.keys() - entries.keys()
             if put:
@@ -205,7 +214,9 @@ class AsyncCatalog:
         self._specs: dict[tuple[str, int], FunctionSpec] = {}
 
     async def load(self) -> None:
-        """Read all functions, keys and limits; called at start, after a reconnect and when the channel names a change."""
+        """
+        Read all functions, keys and limits; called at start, after a reconnect and when the channel names a change.
+        """
         pipe = self._redis.pipeline(transaction=False)
         pipe.hgetall(self._functions)
         pipe.hgetall(self._keys)
@@ -218,7 +229,10 @@ class AsyncCatalog:
         self.paused = frozenset(member.decode() for member in paused)
 
     async def changed(self, message: str) -> None:
-        """Apply one announcement: ``f:<function>``, ``k:<key id>``, ``p:<project>`` (its limits) or ``s:`` (what is paused)."""
+        """
+        Apply one announcement: ``f:<function>``, ``k:<key id>``, ``p:<project>`` (its limits) or ``s:`` (what is
+        paused).
+        """
         kind, _, name = message.partition(":")
         if kind == "f":
             # A revision that becomes active gets the inputs and times that its canary found.
@@ -236,7 +250,9 @@ class AsyncCatalog:
             else:
                 self.limits[name] = _decode_project(raw).limits
         elif kind == "s":
-            self.paused = frozenset(member.decode() for member in cast("set[bytes]", await self._redis.smembers(self._paused)))
+            self.paused = frozenset(
+                member.decode() for member in cast("set[bytes]", await self._redis.smembers(self._paused))
+            )
         else:
             raw = cast("bytes | None", await self._redis.hget(self._keys, name))
             if raw is None:

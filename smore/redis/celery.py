@@ -1,7 +1,8 @@
 """
 The Celery app: queue and task names, delivery settings, and the message that ``claim.lua`` pushes.
 
-Celery is the lane, not the queue: a GPU queue ``gpu.<id>`` holds only what may start now, and a message carries ids, never payloads.
+Celery is the lane, not the queue: a GPU queue ``gpu.<id>`` holds only what may start now, and a message carries ids,
+never payloads.
 """
 
 import base64
@@ -85,7 +86,8 @@ def make_app(name: str, config: Settings, queues: Sequence[str]) -> Celery:
         task_create_missing_queues=False,
         broker_transport_options=transport,
         result_backend_transport_options=transport,
-        # Messages are fenced by attempt and leases, so an early acknowledgement loses nothing and nothing waits six hours for redelivery.
+        # Messages are fenced by attempt and leases, so an early acknowledgement loses nothing and nothing waits six
+        # hours for redelivery.
         task_acks_late=False,
         worker_prefetch_multiplier=1,
         worker_disable_prefetch=True,
@@ -103,7 +105,8 @@ def make_app(name: str, config: Settings, queues: Sequence[str]) -> Celery:
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_connection_retry=True,
-        # A Redis that refuses writes is waited for as one that is away: a worker that left instead would be seconds in coming back.
+        # A Redis that refuses writes is waited for as one that is away: a worker that left instead would be seconds in
+        # coming back.
         broker_channel_error_retry=True,
         worker_soft_shutdown_timeout=5,
         timezone="UTC",
@@ -126,13 +129,34 @@ def message(task: str, args: Sequence[Any], queue: str) -> bytes:
             "content-encoding": "utf-8",
             "content-type": "application/json",
             "headers": {
-                "lang": "py", "task": task, "id": id_, "shadow": None, "eta": None, "expires": None, "group": None, "group_index": None,
-                "retries": 0, "timelimit": [None, None], "root_id": id_, "parent_id": None, "argsrepr": "", "kwargsrepr": "{}",
-                "origin": "scheduler", "ignore_result": True, "replaced_task_nesting": 0, "stamped_headers": None, "stamps": {},
+                "lang": "py",
+                "task": task,
+                "id": id_,
+                "shadow": None,
+                "eta": None,
+                "expires": None,
+                "group": None,
+                "group_index": None,
+                "retries": 0,
+                "timelimit": [None, None],
+                "root_id": id_,
+                "parent_id": None,
+                "argsrepr": "",
+                "kwargsrepr": "{}",
+                "origin": "scheduler",
+                "ignore_result": True,
+                "replaced_task_nesting": 0,
+                "stamped_headers": None,
+                "stamps": {},
             },
             "properties": {
-                "correlation_id": id_, "reply_to": "", "delivery_mode": 2, "delivery_info": {"exchange": "", "routing_key": queue},
-                "priority": 0, "body_encoding": "base64", "delivery_tag": id_,
+                "correlation_id": id_,
+                "reply_to": "",
+                "delivery_mode": 2,
+                "delivery_info": {"exchange": "", "routing_key": queue},
+                "priority": 0,
+                "body_encoding": "base64",
+                "delivery_tag": id_,
             },
         }
-    )  # fmt: skip
+    )

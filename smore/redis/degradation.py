@@ -5,7 +5,8 @@ The ``learn`` worker makes it (``ml/predict/table.py``) and puts it here whole, 
 one and never a mixture. The matrices are float64, little-endian, row by row, so that a reader without numpy takes a
 cell from the bytes and one with numpy makes an array of them without copying.
 
-Degradations are fractions (Eq. 1). Workloads are named as in ``ml/measure/rows.py``: ``<model>/<preset>/<role>/<batch>``.
+Degradations are fractions (Eq. 1). Workloads are named as in ``ml/measure/rows.py``:
+``<model>/<preset>/<role>/<batch>``.
 """
 
 import math
@@ -27,7 +28,8 @@ class BadTable(ValueError):
 
 class Weight(msgspec.Struct, frozen=True, array_like=True):
     """
-    One learned weight of Eq. 3 (``kind`` training: gamma) or Eq. 4 (function: alpha, functions: beta) among ``k`` functions.
+    One learned weight of Eq. 3 (``kind`` training: gamma) or Eq. 4 (function: alpha, functions: beta) among ``k``
+    functions.
 
     ``victim`` and ``other`` are names of models. Weights that are not listed are one (digest A10-A12).
     """
@@ -44,9 +46,10 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
     Degradations on one device with one sharing mode: J trainings, F functions.
 
     ``training`` [J, F]: of the training by the function; ``function`` [J, F]: of the function by the training;
-    ``function_on_function`` [F, F]: of the row by the column. ``*_upper``: the bound that holds for 90 % (conformal). ``measured``
-    [J, F], one byte each: 1 where a measured row stands instead of a prediction. ``solo_s`` [F]: P99 of the function alone, seconds.
-    ``usage_gain`` and ``degradation`` [F]: the averages over partners of digest A16 and A17.
+    ``function_on_function`` [F, F]: of the row by the column. ``*_upper``: the bound that holds for 90 % (conformal).
+    ``measured`` [J, F], one byte each: 1 where a measured row stands instead of a prediction. ``solo_s`` [F]: P99 of
+    the function alone, seconds. ``usage_gain`` and ``degradation`` [F]: the averages over partners of digest A16 and
+    A17.
     """
 
     device: str
@@ -79,8 +82,13 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
         return sorted(found)
 
     def weight(self, kind: Kind, k: int, victim: str, other: str) -> float:
-        """A weight of Eq. 3 or 4 between two models; one that was never learned at ``k`` is that of ``k - 1`` (digest A12)."""
-        learned = {w.k: w.value for w in self.weights if (w.kind, w.victim, w.other) == (kind, victim, other) and 2 <= w.k <= k}
+        """
+        A weight of Eq. 3 or 4 between two models; one that was never learned at ``k`` is that of ``k - 1`` (digest
+        A12).
+        """
+        learned = {
+            w.k: w.value for w in self.weights if (w.kind, w.victim, w.other) == (kind, victim, other) and 2 <= w.k <= k
+        }
         return learned[max(learned)] if learned else 1.0
 
     def predict(self, training: int, function: int, k: int) -> "Prediction":
@@ -96,13 +104,16 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
             training=k * gamma * of(self.training, training),
             training_upper=k * gamma * of(self.training_upper, training),
             function=alpha * of(self.function, training) + (k - 1) * beta * of(self.function_on_function, function),
-            function_upper=alpha * of(self.function_upper, training) + (k - 1) * beta * of(self.function_on_function_upper, function),
+            function_upper=alpha * of(self.function_upper, training)
+            + (k - 1) * beta * of(self.function_on_function_upper, function),
             measured=k == 1 and self.measured[training * len(self.functions) + function] == 1,
         )
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """Degradations as fractions: of the training and of each function, expected and with the bound that holds for 90 %."""
+    """
+    Degradations as fractions: of the training and of each function, expected and with the bound that holds for 90 %.
+    """
 
     training: float
     training_upper: float
@@ -113,7 +124,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """``version`` grows with every one published, roll backs included; ``source`` names the predictor it was made from."""
+    """
+    ``version`` grows with every one published, roll backs included; ``source`` names the predictor it was made from.
+    """
 
     format: int = FORMAT
     version: int
@@ -123,7 +136,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     def place(self, device: str, sharing_mode: str) -> PlaceTable | None:
         """The table of a place; None where nothing was measured there: tables of other places say nothing about it."""
-        return next((place for place in self.places if (place.device, place.sharing_mode) == (device, sharing_mode)), None)
+        return next(
+            (place for place in self.places if (place.device, place.sharing_mode) == (device, sharing_mode)), None
+        )
 
 
 class _Header(msgspec.Struct):
@@ -140,8 +155,8 @@ encode = msgspec.msgpack.Encoder().encode
 
 def decode(raw: bytes) -> Table:
     """
-    Raises BadTable for a blob that is cut, of another format, whose matrices have other sizes than its names say or hold what is no
-    degradation, or whose names are not those of workloads.
+    Raises BadTable for a blob that is cut, of another format, whose matrices have other sizes than its names say or
+    hold what is no degradation, or whose names are not those of workloads.
     """
     if sys.byteorder != "little":
         raise BadTable("the table's matrices are little-endian, this machine is not")
@@ -168,9 +183,16 @@ def _check(place: PlaceTable) -> None:
                 raise BadTable(f"{name!r} in {field} is not of the form model/size/{role}/batch")
     j, f = len(place.trainings), len(place.functions)
     sizes: Sequence[tuple[str, int]] = (
-        ("training", j * f), ("training_upper", j * f), ("function", j * f), ("function_upper", j * f),
-        ("function_on_function", f * f), ("function_on_function_upper", f * f), ("solo_s", f), ("usage_gain", f), ("degradation", f),
-    )  # fmt: skip
+        ("training", j * f),
+        ("training_upper", j * f),
+        ("function", j * f),
+        ("function_upper", j * f),
+        ("function_on_function", f * f),
+        ("function_on_function_upper", f * f),
+        ("solo_s", f),
+        ("usage_gain", f),
+        ("degradation", f),
+    )
     for name, count in sizes:
         raw: bytes = getattr(place, name)
         if len(raw) != 8 * count:

@@ -1,9 +1,8 @@
 """
 GPU instances as they are now: reports with a time to live, commands to a GPU worker, pauses. All in Redis.
 
-A report is JSON (read by people and other languages too); a command is one msgpack array on the GPU instance's own stream, idempotent by
-its
-content, and read from the cursor that the worker last reported.
+A report is JSON (read by people and other languages too); a command is one msgpack array on the GPU instance's own
+stream, idempotent by its content, and read from the cursor that the worker last reported.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,14 +39,16 @@ class WarmInstance(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     #: Seconds since it last ran.
     idle_s: float = 0.0
-    #: The longest of the revision's last runs here, seconds: for so long the gate cannot stop it. 0 = it has not run yet.
+    #: The longest of the revision's last runs here, seconds: for so long the gate cannot stop it. 0 = it has not run
+    #: yet.
     longest_s: float = 0.0
 
 
 class ParkedInstance(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A runner whose weights lie in pinned host memory: the next load of its revision comes out of it. ``memory_mib``: what its process still
-    holds of the device, which it gives back before any idle instance; ``host_mib``: of host memory; ``left_s``: seconds until it goes.
+    A runner whose weights lie in pinned host memory: the next load of its revision comes out of it. ``memory_mib``:
+    what its process still holds of the device, which it gives back before any idle instance; ``host_mib``: of host
+    memory; ``left_s``: seconds until it goes.
     """
 
     function: str
@@ -61,13 +62,13 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     """
     A serverful job on this GPU instance.
 
-    Iteration times in seconds: ``solo_s`` over iterations during which no function ran here, ``shared_s`` over the others, both over the
-    last ``window_s``; counts say how much they rest on. ``state``: running, ended, lost.
+    Iteration times in seconds: ``solo_s`` over iterations during which no function ran here, ``shared_s`` over the
+    others, both over the last ``window_s``; counts say how much they rest on. ``state``: running, ended, lost.
 
-    What functions cost it (smore/domain/loss.py): ``windows`` are the closed windows finished a short while ago, each told several times
-    and known by its ``start``; ``loss`` with its 95 % interval is that of the last ``loss_windows`` windows, None = not enough data.
-    ``recent_*`` (mean, count, standard deviation, seconds) are the last iterations with the gate open, ``closed_*`` those of the last
-    closed windows: what the fast test compares. A count of 0 = none.
+    What functions cost it (smore/domain/loss.py): ``windows`` are the closed windows finished a short while ago, each
+    told several times and known by its ``start``; ``loss`` with its 95 % interval is that of the last ``loss_windows``
+    windows, None = not enough data. ``recent_*`` (mean, count, standard deviation, seconds) are the last iterations
+    with the gate open, ``closed_*`` those of the last closed windows: what the fast test compares. A count of 0 = none.
     """
 
     id: str
@@ -108,7 +109,10 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepChunk(msgspec.Struct, frozen=True, array_like=True):
-    """Steps of an attached training: the number of the first, (end in epoch seconds, seconds) of each, and whether they were the last."""
+    """
+    Steps of an attached training: the number of the first, (end in epoch seconds, seconds) of each, and whether they
+    were the last.
+    """
 
     first: int
     steps: list[tuple[float, float]]
@@ -121,7 +125,10 @@ def steps_key(prefix: str, job: str, gpu: str) -> str:
 
 
 class Stranger(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that computes on a GPU instance and belongs to no function and no job. ``start``: clock ticks since boot, 0 = not seen."""
+    """
+    A process that computes on a GPU instance and belongs to no function and no job. ``start``: clock ticks since boot,
+    0 = not seen.
+    """
 
     pid: int
     start: int
@@ -131,8 +138,8 @@ class Stranger(msgspec.Struct, frozen=True, kw_only=True):
 
 class Steer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What people want of a function for a time: its priority times ``boost``, only the GPU instances ``gpus`` (empty = all). Until: epoch
-    seconds, None = until it is changed.
+    What people want of a function for a time: its priority times ``boost``, only the GPU instances ``gpus`` (empty =
+    all). Until: epoch seconds, None = until it is changed.
     """
 
     function: str
@@ -146,9 +153,12 @@ class Steer(msgspec.Struct, frozen=True, kw_only=True):
         boosted = self.boost_until is None or at < self.boost_until
         pinned = self.pin_until is None or at < self.pin_until
         return Steer(
-            function=self.function, boost=self.boost if boosted else 1.0, boost_until=self.boost_until if boosted else None,
-            gpus=self.gpus if pinned else (), pin_until=self.pin_until if pinned else None,
-        )  # fmt: skip
+            function=self.function,
+            boost=self.boost if boosted else 1.0,
+            boost_until=self.boost_until if boosted else None,
+            gpus=self.gpus if pinned else (),
+            pin_until=self.pin_until if pinned else None,
+        )
 
 
 encode_steer = msgspec.json.Encoder().encode
@@ -187,7 +197,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: Sequence[str] = ()
     #: The part of the time in which functions may work beside a job, 0..1 (see :class:`Throttle`).
     duty: float = 1.0
-    #: A closed window is at hand: nothing starts here before ``closed_until`` at the latest (epoch seconds, 0 = none is at hand).
+    #: A closed window is at hand: nothing starts here before ``closed_until`` at the latest (epoch seconds, 0 = none is
+    #: at hand).
     closed: bool = False
     closed_until: float = 0.0
     #: None = this device cannot list who computes on it (CPU partitions).
@@ -210,7 +221,8 @@ class Cancel(Command, frozen=True, tag="cancel"):
 
 class Offload(Command, frozen=True, tag="offload"):
     """
-    Unload idle instances until ``keep`` are left, and hold no more of them than that. ``gone``: nothing of it stays in host memory either.
+    Unload idle instances until ``keep`` are left, and hold no more of them than that. ``gone``: nothing of it stays in
+    host memory either.
     """
 
     function: str
@@ -221,8 +233,8 @@ class Offload(Command, frozen=True, tag="offload"):
 
 class Prewarm(Command, frozen=True, tag="prewarm"):
     """
-    Load what is missing of ``instances`` now, and let so many stand idle for longer than their keep-alive, before ``until`` (epoch
-    seconds; what was said before is replaced. 0 = it stays). One whose time has passed is passed over.
+    Load what is missing of ``instances`` now, and let so many stand idle for longer than their keep-alive, before
+    ``until`` (epoch seconds; what was said before is replaced. 0 = it stays). One whose time has passed is passed over.
     """
 
     function: str
@@ -261,8 +273,9 @@ class AttachJob(Command, frozen=True, tag="attach_job"):
     """
     A training that runs already and is not the worker's to start or to end.
 
-    ``pid``, ``start`` (clock ticks) and ``boot`` name its process, where the worker can see it; ``tracked``: its steps come through the
-    gateway, else nothing is known of it but that it lives. ``any_user``: an operator asks, who may have anybody's process watched.
+    ``pid``, ``start`` (clock ticks) and ``boot`` name its process, where the worker can see it; ``tracked``: its steps
+    come through the gateway, else nothing is known of it but that it lives. ``any_user``: an operator asks, who may
+    have anybody's process watched.
     """
 
     id: str
@@ -290,7 +303,8 @@ class SetBudget(Command, frozen=True, tag="set_budget"):
 
 class Throttle(Command, frozen=True, tag="throttle"):
     """
-    From now on functions may work for ``duty`` (0..1) of the time beside the jobs of the GPU instance; 1 = as they like, 0 = not at all.
+    From now on functions may work for ``duty`` (0..1) of the time beside the jobs of the GPU instance; 1 = as they
+    like, 0 = not at all.
 
     It holds until the next one, or until the worker starts anew with 1; what runs goes on.
     """
@@ -323,9 +337,14 @@ class Fleet:
         self._redis.xadd(f"{self._prefix}cmd:{gpu}", {"c": _encode(command)}, maxlen=1000, approximate=True)
 
     def step(self, gpu: str, job: str, at: float, step: str, duty: float, factor: float) -> None:
-        """Tell a GPU worker the duty of a step of the closed loop of a budget, and note the step on the stream. ``at`` in epoch seconds."""
+        """
+        Tell a GPU worker the duty of a step of the closed loop of a budget, and note the step on the stream. ``at`` in
+        epoch seconds.
+        """
         pipe = self._redis.pipeline(transaction=False)
-        pipe.xadd(f"{self._prefix}cmd:{gpu}", {"c": _encode(Throttle(version=1, duty=duty))}, maxlen=1000, approximate=True)
+        pipe.xadd(
+            f"{self._prefix}cmd:{gpu}", {"c": _encode(Throttle(version=1, duty=duty))}, maxlen=1000, approximate=True
+        )
         pipe.xadd(f"{self._prefix}ev", {"e": _encode(["b", 1, gpu, job, int(at * 1e6), step, duty, factor])})
         pipe.execute()
 
@@ -342,7 +361,10 @@ class Fleet:
         return raw.decode() if raw else "0-0"
 
     def commands(self, gpu: str, after: str, wait_s: float) -> list[tuple[str, AnyCommand | None]]:
-        """Commands after the cursor, waiting for one at most ``wait_s``. Each with its id, the next cursor; None = not readable."""
+        """
+        Commands after the cursor, waiting for one at most ``wait_s``. Each with its id, the next cursor; None = not
+        readable.
+        """
         answer = self._redis.xread({f"{self._prefix}cmd:{gpu}": after}, count=100, block=max(1, int(wait_s * 1000)))
         return [(entry, _readable(fields[b"c"])) for entry, fields in stream_entries(answer)]
 
@@ -350,8 +372,8 @@ class Fleet:
         """
         ``*`` (all), ``f:<project>/<function>`` or ``g:<gpu>``: dispatch stops, enqueueing goes on, deadlines run.
 
-        With a ``-`` before it a target is drained. The gates of ``-*`` and ``-f:…`` are closed, what waits there is served; ``-g:…`` takes
-        no more dispatches and unloads what idles.
+        With a ``-`` before it a target is drained. The gates of ``-*`` and ``-f:…`` are closed, what waits there is
+        served; ``-g:…`` takes no more dispatches and unloads what idles.
         """
         self._redis.sadd(f"{self._prefix}paused", target)
         self._announce_pause()
@@ -361,7 +383,9 @@ class Fleet:
         self._announce_pause()
 
     def paused(self) -> frozenset[str]:
-        return frozenset(member.decode() for member in cast("set[bytes]", self._redis.smembers(f"{self._prefix}paused")))
+        return frozenset(
+            member.decode() for member in cast("set[bytes]", self._redis.smembers(f"{self._prefix}paused"))
+        )
 
     def steer(self, steer: Steer) -> None:
         """Boost or pin a function; one that has neither is let go."""
@@ -389,7 +413,9 @@ class Fleet:
 
     def allowed(self) -> frozenset[str]:
         """``<gpu>|<pid>|<start>`` of each."""
-        return frozenset(member.decode() for member in cast("set[bytes]", self._redis.smembers(f"{self._prefix}allowed")))
+        return frozenset(
+            member.decode() for member in cast("set[bytes]", self._redis.smembers(f"{self._prefix}allowed"))
+        )
 
     def attach(self, gpu: str, command: AttachJob) -> None:
         """Let a worker know of a training, and take its steps from now on."""
@@ -397,7 +423,10 @@ class Fleet:
         self.send(gpu, command)
 
     def let_go(self, job: str) -> None:
-        """An attached training is not wanted any more: what it still tells is refused for a day, so that it does not come back."""
+        """
+        An attached training is not wanted any more: what it still tells is refused for a day, so that it does not come
+        back.
+        """
         self._redis.set(f"{self._prefix}gone:{job}", b"", ex=_GONE_S)
 
     def feed(self, project: str, job: str, gpu: str, chunk: StepChunk) -> Literal["taken", "unknown", "gone"]:
@@ -441,7 +470,9 @@ def stream_entries(answer: Any) -> Iterable[tuple[str, dict[bytes, bytes]]]:
     streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer]
     for entries in streams:
         flat = (
-            entries[0] if entries and isinstance(entries[0], list) and entries[0] and isinstance(entries[0][0], tuple | list) else entries
+            entries[0]
+            if entries and isinstance(entries[0], list) and entries[0] and isinstance(entries[0][0], tuple | list)
+            else entries
         )
         for entry, fields in flat:
             yield entry.decode(), fields

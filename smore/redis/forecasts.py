@@ -1,5 +1,6 @@
 """
-Prewarming in Redis: arrivals that are expected, one immutable blob with a version, made anew each minute; and how the leader acts on them.
+Prewarming in Redis: arrivals that are expected, one immutable blob with a version, made anew each minute; and how the
+leader acts on them.
 
 The ``learn`` worker makes it (``ml/forecast/foresight.py``) and puts it here whole. Beside it lies what was counted
 lately, for rules that begin anew with a leader, and which forecaster is in use. Numbers are float32, little-endian, row
@@ -14,7 +15,8 @@ import msgspec
 import redis
 
 FORMAT: Final = 1
-#: The source of a forecast without numbers: the rule goes by the function's own gaps (scheduler/policy/prewarm/window.py).
+#: The source of a forecast without numbers: the rule goes by the function's own gaps
+#: (scheduler/policy/prewarm/window.py).
 OWN: Final = "gaps"
 #: A blob that nobody replaces is gone after this: it would have been stale long before.
 TTL_S: Final = 3600
@@ -26,9 +28,9 @@ class BadForecast(ValueError):
 
 class Forecasts(msgspec.Struct, frozen=True, kw_only=True):
     """
-    ``mean``, ``any`` [F, H]: expected arrivals of ``functions`` (``<project>/<name>``) in the minutes from ``from_at`` + 60 h, and the
-    chance of at least one; ``sources`` [F]: the forecaster that was best in each one's backtest. ``model``: version of the fit;
-    ``lesson``: state of what was imported that it rests on (:meth:`Board.lesson`).
+    ``mean``, ``any`` [F, H]: expected arrivals of ``functions`` (``<project>/<name>``) in the minutes from ``from_at``
+    + 60 h, and the chance of at least one; ``sources`` [F]: the forecaster that was best in each one's backtest.
+    ``model``: version of the fit; ``lesson``: state of what was imported that it rests on (:meth:`Board.lesson`).
     """
 
     format: int = FORMAT
@@ -46,9 +48,9 @@ class Forecasts(msgspec.Struct, frozen=True, kw_only=True):
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Arrivals per minute as they were counted: ``counts``: function → [minute, arrivals, minute, arrivals, ...], minutes since
-    ``from_at``, those without arrivals left out; ``known``: minutes since ``from_at`` that somebody counted. Arrivals that were imported
-    stand among them, ``lesson`` as in the forecasts.
+    Arrivals per minute as they were counted: ``counts``: function → [minute, arrivals, minute, arrivals, ...], minutes
+    since ``from_at``, those without arrivals left out; ``known``: minutes since ``from_at`` that somebody counted.
+    Arrivals that were imported stand among them, ``lesson`` as in the forecasts.
     """
 
     format: int = FORMAT
@@ -60,9 +62,10 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 class Keeping(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How the leader keeps one function. ``silence``: why its rule has no say and its keep-alive holds, '' = it has; ``source``: whose word
-    is followed. ``holds``: (from, until, instances) in epoch seconds, until None = for ever. ``loaded``: those on their way included;
-    ``unmet``: there is no room for what is wanted. ``parked`` instances lie in host memory, from where a load takes ``host_s``.
+    How the leader keeps one function. ``silence``: why its rule has no say and its keep-alive holds, '' = it has;
+    ``source``: whose word is followed. ``holds``: (from, until, instances) in epoch seconds, until None = for ever.
+    ``loaded``: those on their way included; ``unmet``: there is no room for what is wanted. ``parked`` instances lie in
+    host memory, from where a load takes ``host_s``.
     """
 
     function: str
@@ -80,7 +83,10 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """``forecasts``: version of the forecasts in use, 0 = none; ``jumps``: how often the clock was set since this leader began."""
+    """
+    ``forecasts``: version of the forecasts in use, 0 = none; ``jumps``: how often the clock was set since this leader
+    began.
+    """
 
     version: int = 1
     at: float
@@ -107,14 +113,21 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def decode(raw: bytes) -> Forecasts:
-    """Raises BadForecast for a blob that is cut, of another format, or whose numbers are more or fewer than its names say."""
+    """
+    Raises BadForecast for a blob that is cut, of another format, or whose numbers are more or fewer than its names say.
+    """
     _check_format(raw)
     try:
         found = _forecasts(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadForecast(f"not a forecast: {error}") from error
     size = 4 * len(found.functions) * found.horizon
-    if found.horizon < 1 or len(found.sources) != len(found.functions) or len(found.mean) != size or len(found.any) != size:
+    if (
+        found.horizon < 1
+        or len(found.sources) != len(found.functions)
+        or len(found.mean) != size
+        or len(found.any) != size
+    ):
         raise BadForecast(f"{len(found.functions)} functions and {found.horizon} minutes do not fit its numbers")
     return found
 
@@ -140,12 +153,18 @@ def _check_format(raw: bytes) -> None:
 
 
 class Board:
-    """Where forecasts hang out in Redis: the blob, its version, the counts, and the version of the forecaster in use."""
+    """
+    Where forecasts hang out in Redis: the blob, its version, the counts, and the version of the forecaster in use.
+    """
 
     def __init__(self, client: "redis.Redis", prefix: str) -> None:
         self._redis = client
         self._blob, self._version = f"{prefix}prewarm:forecasts", f"{prefix}prewarm:version"
-        self._counts, self._model, self._state = f"{prefix}prewarm:counts", f"{prefix}prewarm:model", f"{prefix}prewarm:state"
+        self._counts, self._model, self._state = (
+            f"{prefix}prewarm:counts",
+            f"{prefix}prewarm:model",
+            f"{prefix}prewarm:state",
+        )
         self._lesson, self._learned = f"{prefix}prewarm:lesson", f"{prefix}prewarm:learned"
 
     def publish(self, forecasts: Forecasts) -> None:

@@ -5,10 +5,10 @@ from typing import Final
 
 import redis
 
-#: The codes of a server that refuses: its append-only file or snapshot cannot be written (disk full), its memory is full, it is a replica,
-#: it lacks replicas, or a script holds it. (One that still reads its files is a ConnectionError in redis-py.) Redis 6 puts the code of a
-#: command that a script called inside the script's own error (``… @user_script:14: -OOM command not allowed …``); redis-py puts the
-#: pipeline's command before it.
+#: The codes of a server that refuses: its append-only file or snapshot cannot be written (disk full), its memory is
+#: full, it is a replica, it lacks replicas, or a script holds it. (One that still reads its files is a ConnectionError
+#: in redis-py.) Redis 6 puts the code of a command that a script called inside the script's own error (``…
+#: @user_script:14: -OOM command not allowed …``); redis-py puts the pipeline's command before it.
 _REFUSAL: Final = re.compile(r"(?:^|\s-|: )(?:MISCONF|OOM|READONLY|NOREPLICAS|BUSY|MASTERDOWN)\s")
 
 

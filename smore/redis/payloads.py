@@ -1,12 +1,14 @@
 """
 Large payloads in the memory of one machine: files of a private folder in a tmpfs, one for each invocation.
 
-Where gateway and GPU workers are processes of one machine, a payload need not go through Redis: through its socket, its scripts and its
-heap it is copied about ten times. Redis holds everything else of such an invocation, and of its payload the size. Only what a waiting
-caller can send again comes here (docs/decisions/0017): the gateway that took it writes the file and removes it with the caller's answer,
-and sweeps up what callers who did not wait to the end, or a gateway that was killed, have left.
+Where gateway and GPU workers are processes of one machine, a payload need not go through Redis: through its socket, its
+scripts and its heap it is copied about ten times. Redis holds everything else of such an invocation, and of its payload
+the size. Only what a waiting caller can send again comes here (docs/decisions/0017): the gateway that took it writes
+the file and removes it with the caller's answer, and sweeps up what callers who did not wait to the end, or a gateway
+that was killed, have left.
 
-Fresh pages cost four times what copying into them does (250 µs against 60 for 600 kB), so a few files are kept and written over.
+Fresh pages cost four times what copying into them does (250 µs against 60 for 600 kB), so a few files are kept and
+written over.
 """
 
 import os
@@ -65,8 +67,13 @@ class Payloads:
         try:
             with open(path, "rb", buffering=0) as file:
                 payload = file.read(size)
-                # Its invocation may have ended meanwhile, and the file may be written over by then: but not under this name.
-                whole = payload is not None and len(payload) == size and os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+                # Its invocation may have ended meanwhile, and the file may be written over by then: but not under this
+                # name.
+                whole = (
+                    payload is not None
+                    and len(payload) == size
+                    and os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+                )
         except OSError:
             return None
         return payload if whole else None
@@ -82,7 +89,9 @@ class Payloads:
                 os.unlink(path)
 
     def older(self, seconds: float) -> Iterator[tuple[str, str]]:
-        """(project, id) of what has lain there so long. Spare files that were not written to for as long are removed."""
+        """
+        (project, id) of what has lain there so long. Spare files that were not written to for as long are removed.
+        """
         before = time.time() - seconds
         for path in self._folder.iterdir():
             project, _, id_ = path.name.rpartition(".")

@@ -1,8 +1,10 @@
 """
-Faults of devices that a function has caused, counted over all GPU workers, and the revisions that are shut out everywhere for them.
+Faults of devices that a function has caused, counted over all GPU workers, and the revisions that are shut out
+everywhere for them.
 
-In Redis, beside the catalog's mirror. Three faults of different invocations within ten minutes shut a revision out until somebody lifts it;
-a new revision begins anew. Which faults count is the worker's to say: running out of memory, a crash, an error of the device.
+In Redis, beside the catalog's mirror. Three faults of different invocations within ten minutes shut a revision out
+until somebody lifts it; a new revision begins anew. Which faults count is the worker's to say: running out of memory, a
+crash, an error of the device.
 """
 
 import time

@@ -1,12 +1,13 @@
 """
-The priority queue in Redis: functions by priority, inside a function earliest deadline first, every move one fenced Lua script.
+The priority queue in Redis: functions by priority, inside a function earliest deadline first, every move one fenced Lua
+script.
 
-The scripts (``lua/*.lua``; ``common.lua`` documents every key) are the only writers. :class:`Queue` is the synchronous door (leader,
-workers), :class:`AsyncQueue` the gateway's; both speak through the same pure pairs of arguments and answers. Times in Redis are integer
-microseconds of its own clock.
+The scripts (``lua/*.lua``; ``common.lua`` documents every key) are the only writers. :class:`Queue` is the synchronous
+door (leader, workers), :class:`AsyncQueue` the gateway's; both speak through the same pure pairs of arguments and
+answers. Times in Redis are integer microseconds of its own clock.
 
-Delivery: execution is at least once (a worker may die after user code ran), results are exactly once (``finish`` compares state and
-attempt).
+Delivery: execution is at least once (a worker may die after user code ran), results are exactly once (``finish``
+compares state and attempt).
 """
 
 import asyncio
@@ -33,8 +34,8 @@ from smore.redis.payloads import Payloads
 
 Arg = bytes | str | int | float
 
-#: How long an answer of the leader's lies in Redis for the gateway that asked, and how long the leader takes a question for one that
-#: somebody still waits for.
+#: How long an answer of the leader's lies in Redis for the gateway that asked, and how long the leader takes a question
+#: for one that somebody still waits for.
 ANSWER_TTL_S = 5.0
 
 _LOST = error_result("Its input was lost on the way; send it again.")
@@ -42,7 +43,8 @@ _LOST = error_result("Its input was lost on the way; send it again.")
 #: Invocations that are cancelled in one round trip.
 _PURGED_AT_ONCE = 200
 
-#: The shortest wait that is asked for: before version 7 Redis cuts off what is below a millisecond, and 0 is a wait without end.
+#: The shortest wait that is asked for: before version 7 Redis cuts off what is below a millisecond, and 0 is a wait
+#: without end.
 _WAIT_S = 0.002
 
 #: Read at once from a connection: payloads come in fewer pieces than by the 64 KiB that are usual.
@@ -53,21 +55,38 @@ _SEND = 1 << 20
 _LARGE = 32 << 10
 
 SCRIPTS = (
-    "enqueue", "ask", "claim", "start", "finish", "requeue", "reap", "release", "settle", "cancel", "keep", "sweep", "report", "lead",
+    "enqueue",
+    "ask",
+    "claim",
+    "start",
+    "finish",
+    "requeue",
+    "reap",
+    "release",
+    "settle",
+    "cancel",
+    "keep",
+    "sweep",
+    "report",
+    "lead",
     "snapshot",
-)  # fmt: skip
+)
 
 
 def connect(config: Settings, *, silence_s: float = 10.0) -> "redis.Redis":
     """
-    A client whose broken connections are noticed: a command, or a blocked read, may take ``silence_s``, by default more than any tick.
-    Raises ValueError without a URL.
+    A client whose broken connections are noticed: a command, or a blocked read, may take ``silence_s``, by default more
+    than any tick. Raises ValueError without a URL.
     """
     if config.redis.url is None:
         raise ValueError("SMORE_REDIS__URL is not set")
     return redis.from_url(
-        config.redis.url, socket_timeout=silence_s, socket_connect_timeout=2, health_check_interval=5, socket_read_size=_READ
-    )  # fmt: skip
+        config.redis.url,
+        socket_timeout=silence_s,
+        socket_connect_timeout=2,
+        health_check_interval=5,
+        socket_read_size=_READ,
+    )
 
 
 def new_id() -> str:
@@ -80,8 +99,8 @@ class Request:
     """
     What the gateway asks for. ``deadline_us`` absolute, or ``slo_us`` from arrival; exactly one is not zero.
 
-    ``volatile``: the payload is not written to disk. Where Redis is killed before it is started, it fails with ``payload_lost``: for a
-    caller who waits and can send it again. It may lie beside Redis (smore/redis/payloads.py).
+    ``volatile``: the payload is not written to disk. Where Redis is killed before it is started, it fails with
+    ``payload_lost``: for a caller who waits and can send it again. It may lie beside Redis (smore/redis/payloads.py).
     """
 
     id: str
@@ -111,10 +130,10 @@ class Admission:
     """
     The gate's answer.
 
-    ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``), ``replay`` or ``mismatch`` (``known_id`` came with the same
-    Idempotency-Key), ``full`` (``limit`` names the bound), ``limited`` (``limit`` names the one of its project, ``bound`` is its value,
-    ``after_us`` says when to try again), ``infeasible`` (``earliest_us``, the earliest deadline that would be accepted, and ``now_us``),
-    ``late``.
+    ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``), ``replay`` or ``mismatch`` (``known_id`` came with
+    the same Idempotency-Key), ``full`` (``limit`` names the bound), ``limited`` (``limit`` names the one of its
+    project, ``bound`` is its value, ``after_us`` says when to try again), ``infeasible`` (``earliest_us``, the earliest
+    deadline that would be accepted, and ``now_us``), ``late``.
     """
 
     status: Literal["ok", "replay", "mismatch", "full", "limited", "infeasible", "late"]
@@ -133,7 +152,8 @@ class Question:
     """
     What would become of an invocation? ``deadline_us`` absolute, or ``slo_us`` from now; exactly one is not zero.
 
-    ``id`` is the question's own, '' = only the gate is asked, not the leader. ``size``: bytes of its payload; ``limits`` of its project.
+    ``id`` is the question's own, '' = only the gate is asked, not the leader. ``size``: bytes of its payload;
+    ``limits`` of its project.
     """
 
     id: str
@@ -152,10 +172,10 @@ class Gate:
     """
     What the gate says to a :class:`Question`. Times in microseconds.
 
-    ``needed_us``: the earliest feasible finish from now, 0 = not known; ``full``: the bound that one more would break, '' = none;
-    ``limited``: the limit of its project that one more would break, '' = none, ``bound`` its value, ``after_us`` when to try again;
-    ``paused``: '', ``function`` or ``platform``. ``leader``: ``asked`` (its answer comes), ``many`` (too many questions within a second),
-    ``alone`` (nobody leads), ``gate`` (it was not to be asked).
+    ``needed_us``: the earliest feasible finish from now, 0 = not known; ``full``: the bound that one more would break,
+    '' = none; ``limited``: the limit of its project that one more would break, '' = none, ``bound`` its value,
+    ``after_us`` when to try again; ``paused``: '', ``function`` or ``platform``. ``leader``: ``asked`` (its answer
+    comes), ``many`` (too many questions within a second), ``alone`` (nobody leads), ``gate`` (it was not to be asked).
     """
 
     now_us: int
@@ -176,7 +196,10 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One dispatch to be carried out: ``attempts`` are (id, the attempt known so far); ``message`` names attempt + 1 of each."""
+    """
+    One dispatch to be carried out: ``attempts`` are (id, the attempt known so far); ``message`` names attempt + 1 of
+    each.
+    """
 
     function: str
     gpu: str
@@ -273,7 +296,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """An invocation as Redis holds it now. ``gate_us``: what the gate held against the deadline, from arrival; 0 = nothing was known."""
+    """
+    An invocation as Redis holds it now. ``gate_us``: what the gate held against the deadline, from arrival; 0 = nothing
+    was known.
+    """
 
     id: str
     function: str
@@ -305,10 +331,19 @@ def parse_replies(data: bytes) -> list[Reply]:
         id_, state, cause, attempt, arrival, claimed, started, finished, gpu, schedule = head.decode().split("|")
         replies.append(
             Reply(
-                id=id_, state=state, cause=cause, attempt=int(attempt), arrival_us=int(arrival), claimed_us=int(claimed),
-                started_us=int(started), finished_us=int(finished), gpu=gpu, schedule_us=int(schedule), result=blob,
+                id=id_,
+                state=state,
+                cause=cause,
+                attempt=int(attempt),
+                arrival_us=int(arrival),
+                claimed_us=int(claimed),
+                started_us=int(started),
+                finished_us=int(finished),
+                gpu=gpu,
+                schedule_us=int(schedule),
+                result=blob,
             )
-        )  # fmt: skip
+        )
         position = end
     return replies
 
@@ -319,7 +354,9 @@ def _lua_text(value: bytes) -> str:
 
 def script_sources(bounds: QueueSettings) -> dict[str, str]:
     """Each script's whole text: the transition table and the constants, the prelude, the script."""
-    table = ", ".join(f"{action} = {{ {', '.join(f'{state} = true' for state in moves)} }}" for action, moves in TRANSITIONS.items())
+    table = ", ".join(
+        f"{action} = {{ {', '.join(f'{state} = true' for state in moves)} }}" for action, moves in TRANSITIONS.items()
+    )
     constants = (
         f"local FROM = {{ {table} }}\n"
         f"local TTL_RESULT, TTL_SYNC = {int(bounds.result_ttl_s * 1e6)}, {int(bounds.sync_result_ttl_s * 1e6)}\n"
@@ -337,15 +374,23 @@ class _Scripts:
 
     def __init__(self, bounds: QueueSettings) -> None:
         self.source = script_sources(bounds)
-        self.sha = {name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() for name, text in self.source.items()}
+        self.sha = {
+            name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() for name, text in self.source.items()
+        }
 
 
 def _limit_args(limits: Limits) -> list[Arg]:
-    return ["" if value is None else value for value in (limits.rate_per_s, limits.burst or 1, limits.depth, limits.concurrency)]
+    return [
+        "" if value is None else value
+        for value in (limits.rate_per_s, limits.burst or 1, limits.depth, limits.concurrency)
+    ]
 
 
 def _packed(command: Sequence[Arg]) -> list[bytes]:
-    """A command in Redis' protocol, in pieces: packing it in C is quick for small arguments and copies a large one time and again."""
+    """
+    A command in Redis' protocol, in pieces: packing it in C is quick for small arguments and copies a large one time
+    and again.
+    """
     if all(not isinstance(arg, bytes) or len(arg) < _LARGE for arg in command):
         return [hiredis.pack_command(tuple(command))]  # type: ignore[arg-type]  # its stub means one-tuples
     pieces: list[bytes] = []
@@ -365,29 +410,69 @@ def _packed(command: Sequence[Arg]) -> list[bytes]:
 def _enqueue_args(request: Request, bounds: QueueSettings, *, beside: bool = False) -> list[Arg]:
     """``beside``: its payload lies beside Redis."""
     return [
-        request.id, request.function, request.revision, request.slo_us, request.deadline_us, request.channel, request.encoding.value,
-        request.accept.value, request.rows, request.shape, int(request.sync), request.trace, request.key_id, request.idempotency_key,
-        request.request_hash, request.max_pending, bounds.max_pending, bounds.payload_bytes, bounds.result_bytes, bounds.events,
-        int(bounds.idempotency_ttl_s), request.max_attempts, bounds.keys, b"" if beside else request.payload, *_limit_args(request.limits),
-        int(request.volatile and not beside), len(request.payload) if beside else "",
-    ]  # fmt: skip
+        request.id,
+        request.function,
+        request.revision,
+        request.slo_us,
+        request.deadline_us,
+        request.channel,
+        request.encoding.value,
+        request.accept.value,
+        request.rows,
+        request.shape,
+        int(request.sync),
+        request.trace,
+        request.key_id,
+        request.idempotency_key,
+        request.request_hash,
+        request.max_pending,
+        bounds.max_pending,
+        bounds.payload_bytes,
+        bounds.result_bytes,
+        bounds.events,
+        int(bounds.idempotency_ttl_s),
+        request.max_attempts,
+        bounds.keys,
+        b"" if beside else request.payload,
+        *_limit_args(request.limits),
+        int(request.volatile and not beside),
+        len(request.payload) if beside else "",
+    ]
 
 
 def _ask_args(question: Question, bounds: QueueSettings) -> list[Arg]:
     return [
-        question.id, question.function, question.revision, question.rows, question.slo_us, question.deadline_us, question.size,
-        question.max_pending, bounds.max_pending, bounds.payload_bytes, bounds.result_bytes, bounds.events, bounds.keys, bounds.asks_per_s,
+        question.id,
+        question.function,
+        question.revision,
+        question.rows,
+        question.slo_us,
+        question.deadline_us,
+        question.size,
+        question.max_pending,
+        bounds.max_pending,
+        bounds.payload_bytes,
+        bounds.result_bytes,
+        bounds.events,
+        bounds.keys,
+        bounds.asks_per_s,
         *_limit_args(question.limits),
-    ]  # fmt: skip
+    ]
 
 
 def _gate(raw: Sequence[bytes]) -> Gate:
     full, paused, leader, limited = (value.decode() for value in raw[3:7])
     return Gate(
-        now_us=int(raw[0]), deadline_us=int(raw[1]), needed_us=int(raw[2]), full=full,
-        paused=cast("Literal['', 'function', 'platform']", paused), leader=cast("Literal['asked', 'many', 'alone', 'gate']", leader),
-        limited=limited, bound=float(raw[7]), after_us=int(raw[8]),
-    )  # fmt: skip
+        now_us=int(raw[0]),
+        deadline_us=int(raw[1]),
+        needed_us=int(raw[2]),
+        full=full,
+        paused=cast("Literal['', 'function', 'platform']", paused),
+        leader=cast("Literal['asked', 'many', 'alone', 'gate']", leader),
+        limited=limited,
+        bound=float(raw[7]),
+        after_us=int(raw[8]),
+    )
 
 
 def _admission(raw: Sequence[bytes]) -> Admission:
@@ -408,7 +493,25 @@ def _admission(raw: Sequence[bytes]) -> Admission:
             return Admission(status="late", now_us=int(raw[1]))
 
 
-_RECORD_FIELDS = ("f", "rev", "st", "cause", "at", "starts", "gpu", "ar", "dl", "cl", "su", "fi", "rows", "acc", "tr", "sc", "nd")
+_RECORD_FIELDS = (
+    "f",
+    "rev",
+    "st",
+    "cause",
+    "at",
+    "starts",
+    "gpu",
+    "ar",
+    "dl",
+    "cl",
+    "su",
+    "fi",
+    "rows",
+    "acc",
+    "tr",
+    "sc",
+    "nd",
+)
 
 
 def _record(id_: str, raw: Sequence[bytes | None]) -> Record | None:
@@ -417,25 +520,55 @@ def _record(id_: str, raw: Sequence[bytes | None]) -> Record | None:
     text = [value.decode() if value is not None else "" for value in raw]
     number = [int(value) if value.isdigit() else 0 for value in text]
     return Record(
-        id=id_, function=text[0], revision=number[1], state=text[2], cause=text[3], attempt=number[4], starts=number[5], gpu=text[6],
-        arrival_us=number[7], deadline_us=number[8], claimed_us=number[9], started_us=number[10], finished_us=number[11], rows=number[12],
-        accept=Encoding(text[13]), trace=text[14], schedule_us=number[15], gate_us=number[16],
-    )  # fmt: skip
+        id=id_,
+        function=text[0],
+        revision=number[1],
+        state=text[2],
+        cause=text[3],
+        attempt=number[4],
+        starts=number[5],
+        gpu=text[6],
+        arrival_us=number[7],
+        deadline_us=number[8],
+        claimed_us=number[9],
+        started_us=number[10],
+        finished_us=number[11],
+        rows=number[12],
+        accept=Encoding(text[13]),
+        trace=text[14],
+        schedule_us=number[15],
+        gate_us=number[16],
+    )
 
 
 def _waiting(raw: Sequence[bytes]) -> Waiting:
     text = [value.decode() for value in raw]
     return Waiting(
-        function=text[0], revision=int(text[1]), id=text[2], attempt=int(text[3]), arrival_us=int(text[4]), deadline_us=int(text[5]),
-        rows=int(text[6]), shape=text[7], alone=text[8] == "1",
-    )  # fmt: skip
+        function=text[0],
+        revision=int(text[1]),
+        id=text[2],
+        attempt=int(text[3]),
+        arrival_us=int(text[4]),
+        deadline_us=int(text[5]),
+        rows=int(text[6]),
+        shape=text[7],
+        alone=text[8] == "1",
+    )
 
 
 def _claim_args(token: str, lease_s: float, claim: Claim, cursor: str) -> list[Arg]:
     return [
-        token, claim.function, claim.gpu, int(lease_s * 1e6), claim.celery_list, claim.message, claim.decision, claim.schedule_us, cursor,
+        token,
+        claim.function,
+        claim.gpu,
+        int(lease_s * 1e6),
+        claim.celery_list,
+        claim.message,
+        claim.decision,
+        claim.schedule_us,
+        cursor,
         *(value for pair in claim.attempts for value in pair),
-    ]  # fmt: skip
+    ]
 
 
 def _claimed(answer: Sequence[bytes]) -> frozenset[str] | None:
@@ -451,7 +584,9 @@ def _project(function: str) -> str:
 
 
 class Queue:
-    """The synchronous door: for the leader and for workers. Errors of the connection are redis-py's and reach the caller."""
+    """
+    The synchronous door: for the leader and for workers. Errors of the connection are redis-py's and reach the caller.
+    """
 
     def __init__(self, client: "redis.Redis", prefix: str, bounds: QueueSettings) -> None:
         self.redis = client
@@ -466,10 +601,12 @@ class Queue:
 
     def _calls(self, calls: Sequence[tuple[str, Sequence[Arg]]], commands: Sequence[tuple[Arg, ...]] = ()) -> list[Any]:
         """
-        All scripts, and plain commands behind them, in one round trip. A server that has lost its scripts (restart) gets them again, and
-        only what failed so is repeated.
+        All scripts, and plain commands behind them, in one round trip. A server that has lost its scripts (restart)
+        gets them again, and only what failed so is repeated.
         """
-        answers = self._exchange([*(("EVALSHA", self._scripts.sha[name], 0, self.prefix, *args) for name, args in calls), *commands])
+        answers = self._exchange(
+            [*(("EVALSHA", self._scripts.sha[name], 0, self.prefix, *args) for name, args in calls), *commands]
+        )
         missing = [position for position, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if missing:
             for name in {calls[position][0] for position in missing}:
@@ -485,7 +622,8 @@ class Queue:
         """
         Commands and their answers, errors of a command among the answers.
 
-        Half the CPU of redis-py's pipeline: packed in C, no callbacks. Nothing is repeated here: only the caller knows what may be.
+        Half the CPU of redis-py's pipeline: packed in C, no callbacks. Nothing is repeated here: only the caller knows
+        what may be.
         """
         pool = self.redis.connection_pool
         connection = pool.get_connection()
@@ -516,7 +654,8 @@ class Queue:
         """
         commands: list[tuple[Arg, ...]] = [("XREAD", "COUNT", at_most, "STREAMS", f"{self.prefix}ev", after)]
         if wait_s > 0:
-            # Redis carries out what is sent behind a command that waits when the wait has ended: one write, and one wake-up.
+            # Redis carries out what is sent behind a command that waits when the wait has ended: one write, and one
+            # wake-up.
             commands.insert(0, ("BLPOP", f"{self.prefix}bell", max(_WAIT_S, wait_s)))
         answers = self._exchange(commands)
         for found in answers:
@@ -548,14 +687,17 @@ class Queue:
 
     def claim(self, token: str, lease_s: float, claims: Sequence[Claim]) -> list[frozenset[str] | None]:
         """Carry out dispatches. For each the ids that were claimed, or None: this leader is fenced off."""
-        return [_claimed(answer) for answer in self._calls([("claim", _claim_args(token, lease_s, claim, "")) for claim in claims])]
+        return [
+            _claimed(answer)
+            for answer in self._calls([("claim", _claim_args(token, lease_s, claim, "")) for claim in claims])
+        ]
 
     def claim_one(self, token: str, lease_s: float, claim: Claim, cursor: str) -> tuple[frozenset[str] | None, str]:
         """
         The same for one, by a leader that has read the stream up to ``cursor``.
 
-        Also returns the cursor to go on from: behind the entry of this very decision where nothing stands between, so that the leader is
-        not woken by what it did itself.
+        Also returns the cursor to go on from: behind the entry of this very decision where nothing stands between, so
+        that the leader is not woken by what it did itself.
         """
         answer = self._call("claim", *_claim_args(token, lease_s, claim, cursor))
         return _claimed(answer), answer[1].decode() or cursor if len(answer) > 1 else cursor
@@ -577,7 +719,10 @@ class Queue:
         pipe.execute()
 
     def start(self, function: str, gpu: str, lease_s: float, attempts: Iterable[tuple[str, int]]) -> list[Begun | None]:
-        """Begin a batch; None where an invocation is not this worker's (any more), its deadline has passed or its payload is lost."""
+        """
+        Begin a batch; None where an invocation is not this worker's (any more), its deadline has passed or its payload
+        is lost.
+        """
         known = list(attempts)
         answer = self._call("start", function, gpu, int(lease_s * 1e6), *(value for pair in known for value in pair))
         begun: list[Begun | None] = []
@@ -591,10 +736,15 @@ class Queue:
                 continue
             begun.append(
                 Begun(
-                    payload=payload, encoding=Encoding(item[1].decode()), accept=Encoding(item[2].decode()), rows=int(item[3]),
-                    deadline_us=int(item[4]), trace=item[5].decode(), alone=item[6] == b"1",
+                    payload=payload,
+                    encoding=Encoding(item[1].decode()),
+                    accept=Encoding(item[2].decode()),
+                    rows=int(item[3]),
+                    deadline_us=int(item[4]),
+                    trace=item[5].decode(),
+                    alone=item[6] == b"1",
                 )
-            )  # fmt: skip
+            )
         if lost:
             self.finish(function, "", lost)
         return begun
@@ -613,9 +763,19 @@ class Queue:
         return [value == 1 for value in self._call("finish", *args)]
 
     def requeue(
-        self, function: str, cause: Cause, attempts: Sequence[tuple[str, int]], *, refund: bool, alone: bool, message: str
+        self,
+        function: str,
+        cause: Cause,
+        attempts: Sequence[tuple[str, int]],
+        *,
+        refund: bool,
+        alone: bool,
+        message: str,
     ) -> list[int]:
-        """Give back: 1 queued again, 0 failed by a limit (with ``message``), -1 not ours. ``refund``: the start does not count."""
+        """
+        Give back: 1 queued again, 0 failed by a limit (with ``message``), -1 not ours. ``refund``: the start does not
+        count.
+        """
         pairs = [value for pair in attempts for value in pair]
         answer = self._call("requeue", function, cause.value, int(refund), int(alone), error_result(message), *pairs)
         return [int(value) for value in answer]
@@ -642,7 +802,14 @@ class Queue:
         return int(self._call("sweep", at_most))
 
     def report(
-        self, gpu: str, report: bytes, *, ttl_s: float, lease_s: float, cursor: str, running: Iterable[tuple[str, str, int]]
+        self,
+        gpu: str,
+        report: bytes,
+        *,
+        ttl_s: float,
+        lease_s: float,
+        cursor: str,
+        running: Iterable[tuple[str, str, int]],
     ) -> frozenset[str]:
         """Heartbeat. ``running`` are (function, id, attempt); returns the ids that are not this worker's any more."""
         triples = [value for triple in running for value in triple]
@@ -654,7 +821,10 @@ class Queue:
         return Snapshot(
             last_event=last.decode(),
             waiting=[_waiting(raw) for raw in waiting],
-            held=[Held(waiting=_waiting(raw), state=raw[9].decode(), gpu=raw[10].decode(), started_us=int(raw[11])) for raw in held],
+            held=[
+                Held(waiting=_waiting(raw), state=raw[9].decode(), gpu=raw[10].decode(), started_us=int(raw[11]))
+                for raw in held
+            ],
             reports=reports,
             paused=frozenset(member.decode() for member in paused),
         )
@@ -665,8 +835,8 @@ class Queue:
 
     def publish_feasible(self, feasible: Mapping[str, str], priority: Mapping[str, float]) -> None:
         """
-        ``feasible``: function → ``stamp:backlog:floor:each:counted`` (µs and a number, lua/common.lua); ``priority``: function → P, where
-        it changed.
+        ``feasible``: function → ``stamp:backlog:floor:each:counted`` (µs and a number, lua/common.lua); ``priority``:
+        function → P, where it changed.
         """
         self._calls([], self._publishing(feasible, priority))
 
@@ -683,7 +853,8 @@ class Queue:
         self, token: str, cursor: str, feasible: Mapping[str, str], priority: Mapping[str, float], at_most: int = 500
     ) -> tuple[int, float]:
         """
-        What the leader does every tick, in one round trip: :meth:`reap`, :meth:`sweep`, :meth:`publish_feasible`, and how far it has read.
+        What the leader does every tick, in one round trip: :meth:`reap`, :meth:`sweep`, :meth:`publish_feasible`, and
+        how far it has read.
 
         Returns how many invocations came back (-1: fenced off) and Redis' clock, epoch seconds.
         """
@@ -699,12 +870,17 @@ class AsyncQueue:
     """
     The gateway's door. Enqueues that arrive in the same turn of the event loop share one round trip.
 
-    A broken connection is tried again until ``patience_s`` has passed (``enqueue`` is idempotent by id); then redis-py's error reaches the
-    caller.
+    A broken connection is tried again until ``patience_s`` has passed (``enqueue`` is idempotent by id); then
+    redis-py's error reaches the caller.
     """
 
     def __init__(
-        self, client: "redis.asyncio.Redis", prefix: str, bounds: QueueSettings, patience_s: float = 3.0, timeout_s: float = 5.0
+        self,
+        client: "redis.asyncio.Redis",
+        prefix: str,
+        bounds: QueueSettings,
+        patience_s: float = 3.0,
+        timeout_s: float = 5.0,
     ) -> None:
         self.redis = client
         self.prefix = prefix
@@ -721,7 +897,10 @@ class AsyncQueue:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def _calls(self, calls: Sequence[tuple[str, Sequence[Arg]]]) -> list[Any]:
-        """All of them in one round trip, errors among the answers. They share a connection and take turns, also while it is broken."""
+        """
+        All of them in one round trip, errors among the answers. They share a connection and take turns, also while it
+        is broken.
+        """
         until = time.monotonic() + self.patience_s
         while True:
             try:
@@ -733,10 +912,17 @@ class AsyncQueue:
                 await asyncio.sleep(0.05)
 
     async def _calls_once(self, calls: Sequence[tuple[str, Sequence[Arg]]]) -> list[Any]:
-        answers = await self._exchange([("EVALSHA", self._scripts.sha[name], 0, self.prefix, *args) for name, args in calls])
+        answers = await self._exchange(
+            [("EVALSHA", self._scripts.sha[name], 0, self.prefix, *args) for name, args in calls]
+        )
         missing = [position for position, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if missing:
-            await self._exchange([("SCRIPT", "LOAD", self._scripts.source[name]) for name in {calls[position][0] for position in missing}])
+            await self._exchange(
+                [
+                    ("SCRIPT", "LOAD", self._scripts.source[name])
+                    for name in {calls[position][0] for position in missing}
+                ]
+            )
             repeated = await self._calls_once([calls[position] for position in missing])
             for position, answer in zip(missing, repeated, strict=True):
                 answers[position] = answer
@@ -758,7 +944,8 @@ class AsyncQueue:
             async with asyncio.timeout(self.timeout_s):
                 if not connection.is_connected:
                     await connection.connect()  # type: ignore[no-untyped-call]
-                    # A payload goes out in one turn instead of one for each 200 KiB; redis-py has no public way to its socket.
+                    # A payload goes out in one turn instead of one for each 200 KiB; redis-py has no public way to its
+                    # socket.
                     writer = connection._writer
                     if writer is not None:
                         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND)
@@ -785,7 +972,9 @@ class AsyncQueue:
     async def enqueue(self, request: Request) -> Admission:
         future: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
         beside = (
-            request.volatile and self._payloads is not None and self._payloads.put(_project(request.function), request.id, request.payload)
+            request.volatile
+            and self._payloads is not None
+            and self._payloads.put(_project(request.function), request.id, request.payload)
         )
         self._pending.append((request, beside, future))
         if not self._flushing:
@@ -801,12 +990,16 @@ class AsyncQueue:
                 batch, self._pending = self._pending, []
                 try:
                     answers = await self._calls(
-                        [("enqueue", _enqueue_args(request, self.bounds, beside=beside)) for request, beside, _ in batch]
+                        [
+                            ("enqueue", _enqueue_args(request, self.bounds, beside=beside))
+                            for request, beside, _ in batch
+                        ]
                     )
                 except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers who wait
                     for request, beside, future in batch:
                         if beside:
-                            # Where Redis took it nevertheless it fails with payload_lost: its caller is told that it was not taken.
+                            # Where Redis took it nevertheless it fails with payload_lost: its caller is told that it
+                            # was not taken.
                             self.forget_payload(request.function, request.id)
                         if not future.done():
                             future.set_exception(error)
@@ -882,7 +1075,8 @@ class AsyncQueue:
     async def replies(self, invocations: Sequence[tuple[str, str]]) -> list[Reply | None]:
         """The same of many (project, id) in one round trip."""
         pipe = self.redis.pipeline(transaction=False)
-        # In this order: another client's call may come between the two, and where a result is, the record has ended already.
+        # In this order: another client's call may come between the two, and where a result is, the record has ended
+        # already.
         for project, id_ in invocations:
             pipe.get(f"{self.prefix}r:{project}:{id_}")
             pipe.hmget(f"{self.prefix}i:{project}:{id_}", _RECORD_FIELDS)
@@ -895,9 +1089,17 @@ class AsyncQueue:
                 continue
             found.append(
                 Reply(
-                    id=id_, state=record.state, cause=record.cause, attempt=record.attempt, arrival_us=record.arrival_us,
-                    claimed_us=record.claimed_us, started_us=record.started_us, finished_us=record.finished_us, gpu=record.gpu,
-                    schedule_us=record.schedule_us, result=blob,
+                    id=id_,
+                    state=record.state,
+                    cause=record.cause,
+                    attempt=record.attempt,
+                    arrival_us=record.arrival_us,
+                    claimed_us=record.claimed_us,
+                    started_us=record.started_us,
+                    finished_us=record.finished_us,
+                    gpu=record.gpu,
+                    schedule_us=record.schedule_us,
+                    result=blob,
                 )
-            )  # fmt: skip
+            )
         return found

@@ -1,9 +1,11 @@
 """
-Arrivals that somebody recorded elsewhere, in a CSV file, gzip or not: what forecasters learn from until a platform has counted for itself.
+Arrivals that somebody recorded elsewhere, in a CSV file, gzip or not: what forecasters learn from until a platform has
+counted for itself.
 
-Two formats, told apart by their header. **Per minute**, as the Azure Functions trace of 2019 has it: a row for each function, named by
-``HashFunction``, and a column for each minute of the day, named by its number. **Arrivals**: a row for each, ``function`` and
-``timestamp`` (epoch seconds or RFC 3339). Rows of one name are added up; what cannot be used raises :class:`BadTrace`.
+Two formats, told apart by their header. **Per minute**, as the Azure Functions trace of 2019 has it: a row for each
+function, named by ``HashFunction``, and a column for each minute of the day, named by its number. **Arrivals**: a row
+for each, ``function`` and ``timestamp`` (epoch seconds or RFC 3339). Rows of one name are added up; what cannot be used
+raises :class:`BadTrace`.
 """
 
 import csv
@@ -51,7 +53,11 @@ def opened(path: Path) -> Iterator[IO[str]]:
     """A text file, gzip or not. BadTrace for one that is cut or not text."""
     with path.open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
-    with gzip.open(path, "rt", encoding="utf-8-sig", newline="") if packed else path.open(encoding="utf-8-sig", newline="") as file:
+    with (
+        gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+        if packed
+        else path.open(encoding="utf-8-sig", newline="") as file
+    ):
         try:
             yield file
         except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
@@ -109,14 +115,14 @@ def read_number(path: Path, line: int, field: str, text: object, low: float = 0.
     return value
 
 
-# ---- what is imported --------------------------------------------------------------------------------------------------------------------
+# ---- what is imported ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """
-    A file, before anything of it is chosen. ``totals``: arrivals by name. ``minutes`` from ``from_at`` on, in epoch seconds where it is
-    ``dated``, else since midnight.
+    A file, before anything of it is chosen. ``totals``: arrivals by name. ``minutes`` from ``from_at`` on, in epoch
+    seconds where it is ``dated``, else since midnight.
     """
 
     path: Path
@@ -149,16 +155,27 @@ def read_trace(path: Path) -> Trace:
         totals[name] += count
         first, last = min(first, minute), max(last, minute)
         if last - first >= MOST_MINUTES:
-            raise refuse(path, 0, "timestamp", f"there are more than {MOST_MINUTES} minutes between the first and the last")
+            raise refuse(
+                path, 0, "timestamp", f"there are more than {MOST_MINUTES} minutes between the first and the last"
+            )
     if not totals:
         raise refuse(path, 0, "file", "there is no row in it")
     with closing(read_lists(path)) as lists:
         _, header, _ = next(lists)
-    return Trace(path=path, dated=PER_MINUTE not in header, from_at=int(first) * MINUTE_S, minutes=int(last - first) + 1, totals=totals)
+    return Trace(
+        path=path,
+        dated=PER_MINUTE not in header,
+        from_at=int(first) * MINUTE_S,
+        minutes=int(last - first) + 1,
+        totals=totals,
+    )
 
 
 def _read(path: Path) -> Iterator[tuple[str, int, int]]:
-    """(name, number of the minute, arrivals), in the order of the file; of a file per minute its first and last minute in any case."""
+    """
+    (name, number of the minute, arrivals), in the order of the file; of a file per minute its first and last minute in
+    any case.
+    """
     lists = read_lists(path, MOST_CHARACTERS)
     _, header, _ = next(lists)
     if PER_MINUTE in header:
@@ -171,18 +188,25 @@ def _read(path: Path) -> Iterator[tuple[str, int, int]]:
 
 def _per_minute(
     path: Path, header: Sequence[str], lists: Iterator[tuple[int, Sequence[str], list[str]]]
-) -> Iterator[tuple[str, int, int]]:  # fmt: skip
+) -> Iterator[tuple[str, int, int]]:
     key = header.index(PER_MINUTE)
     places = sorted((int(name), place) for place, name in enumerate(header) if name.isdecimal() and len(name) < 6)
     numbers = [number for number, _ in places]
     if not places:
         raise refuse(path, 1, "minutes", "no column of a minute")
     if numbers != list(range(numbers[0], numbers[0] + len(numbers))) or len(numbers) > MOST_MINUTES:
-        raise refuse(path, 1, "minutes", f"{len(numbers)} columns from {numbers[0]} to {numbers[-1]}, one for each minute is expected")
+        raise refuse(
+            path,
+            1,
+            "minutes",
+            f"{len(numbers)} columns from {numbers[0]} to {numbers[-1]}, one for each minute is expected",
+        )
     for line, _, values in lists:
         name = _name(path, line, PER_MINUTE, values[key])
         # Mostly nothing.
-        counted = [(number, _count(path, line, number, values[place])) for number, place in places if values[place] != "0"]
+        counted = [
+            (number, _count(path, line, number, values[place])) for number, place in places if values[place] != "0"
+        ]
         for number in {numbers[0], numbers[-1]} - {number for number, _ in counted}:
             yield name, number, 0
         for number, count in counted:
@@ -191,7 +215,7 @@ def _per_minute(
 
 def _arrivals(
     path: Path, header: Sequence[str], lists: Iterator[tuple[int, Sequence[str], list[str]]]
-) -> Iterator[tuple[str, int, int]]:  # fmt: skip
+) -> Iterator[tuple[str, int, int]]:
     key, stamp = (header.index(name) for name in ARRIVALS)
     for line, _, values in lists:
         yield _name(path, line, "function", values[key]), _minute(path, line, values[stamp]), 1
@@ -205,7 +229,9 @@ def _name(path: Path, line: int, field: str, text: str) -> str:
 
 def _count(path: Path, line: int, number: int, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 16 and int(text) <= MOST_ARRIVALS):
-        raise refuse(path, line, str(number), f"a number of arrivals from 0 to {MOST_ARRIVALS} is expected, not {quoted(text)}")
+        raise refuse(
+            path, line, str(number), f"a number of arrivals from 0 to {MOST_ARRIVALS} is expected, not {quoted(text)}"
+        )
     return int(text)
 
 

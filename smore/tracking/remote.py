@@ -1,10 +1,11 @@
 """
-Steps of a training that the platform did not start, told over HTTP: what ``smore.track()`` does where SMORE_URL and SMORE_API_KEY are set.
+Steps of a training that the platform did not start, told over HTTP: what ``smore.track()`` does where SMORE_URL and
+SMORE_API_KEY are set.
 
-The loop only puts two numbers into a bounded buffer; a thread of its own speaks to the gateway, once a second. Whatever goes wrong there
-(no gateway, a wrong key, a full buffer) costs the training nothing and ends in one warning: the oldest steps are given up first, and the
-thread goes on trying, so that a platform that comes back is told again. Standard library alone, so that the environment of the training
-needs nothing but this package.
+The loop only puts two numbers into a bounded buffer; a thread of its own speaks to the gateway, once a second. Whatever
+goes wrong there (no gateway, a wrong key, a full buffer) costs the training nothing and ends in one warning: the oldest
+steps are given up first, and the thread goes on trying, so that a platform that comes back is told again. Standard
+library alone, so that the environment of the training needs nothing but this package.
 """
 
 import atexit
@@ -44,10 +45,17 @@ class Unknown(Exception):
 
 
 def identity() -> dict[str, object]:
-    """Who we are to a worker on this machine: number, start in clock ticks and boot. A worker that cannot see us goes by our reports."""
+    """
+    Who we are to a worker on this machine: number, start in clock ticks and boot. A worker that cannot see us goes by
+    our reports.
+    """
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        return {"pid": os.getpid(), "start": int(fields[19]), "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
+        return {
+            "pid": os.getpid(),
+            "start": int(fields[19]),
+            "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        }
     except (OSError, ValueError, IndexError):
         return {"pid": os.getpid()}
 
@@ -56,7 +64,8 @@ def group(environ: "os._Environ[str] | dict[str, str]") -> str | None:
     """
     What the ranks of one training have in common, None for a training of one rank.
 
-    SMORE_JOB_GROUP, else torchrun's rendezvous; of ranks on several GPU instances one job is made, as fast as its slowest.
+    SMORE_JOB_GROUP, else torchrun's rendezvous; of ranks on several GPU instances one job is made, as fast as its
+    slowest.
     """
     given = environ.get("SMORE_JOB_GROUP")
     if given:
@@ -112,7 +121,7 @@ class RemoteTracker(Tracker):
         atexit.unregister(self.close)
         self._thread.join(CLOSE_S)
 
-    # ---- the thread ---------------------------------------------------------------------------------------------------------------------
+    # ---- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         pause_s, told_at = FIRST_PAUSE_S, -ALIVE_S
@@ -169,7 +178,11 @@ class RemoteTracker(Tracker):
         request = urllib.request.Request(  # noqa: S310 - the URL is the user's own setting
             self._url + path,
             data=json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self._key}", "Content-Type": "application/json", "User-Agent": "smore-track"},
+            headers={
+                "Authorization": f"Bearer {self._key}",
+                "Content-Type": "application/json",
+                "User-Agent": "smore-track",
+            },
             method="POST",
         )
         try:
@@ -186,12 +199,12 @@ class RemoteTracker(Tracker):
         return found
 
 
-def registration(
-    *, name: str | None, gpu: str | None, workload: str | None, budget: float | None
-) -> dict[str, object]:  # fmt: skip
+def registration(*, name: str | None, gpu: str | None, workload: str | None, budget: float | None) -> dict[str, object]:
     """What is told of this process, from what was given and the environment (SMORE_JOB, SMORE_GPU)."""
     body: dict[str, object] = {
-        "name": name or os.environ.get("SMORE_JOB") or f"{socket.gethostname().partition('.')[0].lower()}-{os.getpid()}",
+        "name": name
+        or os.environ.get("SMORE_JOB")
+        or f"{socket.gethostname().partition('.')[0].lower()}-{os.getpid()}",
         "gpu": gpu or os.environ.get("SMORE_GPU"),
         "group": group(os.environ),
         "workload": workload,

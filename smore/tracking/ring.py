@@ -1,8 +1,9 @@
 """
-A training's steps on their way to its worker: a ring in a file, written by :class:`Tracker` and read by :class:`TrackReader`.
+A training's steps on their way to its worker: a ring in a file, written by :class:`Tracker` and read by
+:class:`TrackReader`.
 
-The steps go to a file-backed ring that the worker reads from another process, so a step costs no system call and no lock, and the
-last steps of a killed job can still be read. Layout (little-endian):
+The steps go to a file-backed ring that the worker reads from another process, so a step costs no system call and no
+lock, and the last steps of a killed job can still be read. Layout (little-endian):
 
 ====== ==== =======================================================
 offset type meaning
@@ -16,8 +17,8 @@ offset type meaning
 64     slot x capacity: f64 end (epoch seconds), f64 duration (seconds)
 ====== ==== =======================================================
 
-Step ``n`` lies in slot ``n % capacity`` and is published by ``count = n + 1``. A writer that finds a valid file goes on counting,
-so a position in the stream stays meaningful when the job restarts.
+Step ``n`` lies in slot ``n % capacity`` and is published by ``count = n + 1``. A writer that finds a valid file goes on
+counting, so a position in the stream stays meaningful when the job restarts.
 """
 
 import fcntl
@@ -55,8 +56,8 @@ class Tracker:
     """
     Writes one job's steps. Made by :func:`track`; for one thread of one process.
 
-    It must never harm the training it observes: whatever goes wrong with the file turns it into one that does nothing, with one
-    warning in the log.
+    It must never harm the training it observes: whatever goes wrong with the file turns it into one that does nothing,
+    with one warning in the log.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -76,14 +77,15 @@ class Tracker:
     def _open(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            # Two writers would mix their steps (the ranks of a distributed job inherit one environment). The first one keeps the
-            # file; the kernel lets go of the lock when the process ends, however it ends.
+            # Two writers would mix their steps (the ranks of a distributed job inherit one environment). The first one
+            # keeps the file; the kernel lets go of the lock when the process ends, however it ends.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             header = os.pread(descriptor, _HEADER.size, 0)
             valid = os.fstat(descriptor).st_size == FILE_BYTES and _valid(header)
             if not valid:
                 os.ftruncate(descriptor, 0)
-            # Without reserved blocks a full disk would kill the training by SIGBUS at the first store, instead of raising here.
+            # Without reserved blocks a full disk would kill the training by SIGBUS at the first store, instead of
+            # raising here.
             os.posix_fallocate(descriptor, 0, FILE_BYTES)
             # The map holds a duplicate of the descriptor, and with it the lock.
             self._map = mmap.mmap(descriptor, FILE_BYTES)
@@ -109,7 +111,10 @@ class Tracker:
         return self._map is not None
 
     def step(self) -> None:
-        """Report the end of an iteration; its duration is the time since the last call (at first: since the tracker began)."""
+        """
+        Report the end of an iteration; its duration is the time since the last call (at first: since the tracker
+        began).
+        """
         if self._map is None:
             return
         now = time.perf_counter()
@@ -136,7 +141,9 @@ class Tracker:
         self._last = time.perf_counter()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -148,8 +155,8 @@ class TrackReader:
     """
     Reads what a :class:`Tracker` in another process writes; never raises over the file's state.
 
-    ``since`` is the ``count`` a former reader had got to. The file may be missing at first, replaced, cut or left by a killed
-    writer. It is read and not mapped: a file that somebody cuts would kill a process that maps it.
+    ``since`` is the ``count`` a former reader had got to. The file may be missing at first, replaced, cut or left by a
+    killed writer. It is read and not mapped: a file that somebody cuts would kill a process that maps it.
     """
 
     def __init__(self, path: str, *, since: int = 0) -> None:
@@ -227,8 +234,8 @@ class TrackReader:
     def _read(self, descriptor: int) -> list[tuple[float, float]]:
         first = max(self._position, self.count - CAPACITY)
         steps = [step for start, stop in self._runs(first, self.count) for step in self._slots(descriptor, start, stop)]
-        # The writer went on meanwhile: what it may have overwritten under the read does not count. The slot it is just about to
-        # publish is the oldest one's; a changed end betrays it, because the end is stored first.
+        # The writer went on meanwhile: what it may have overwritten under the read does not count. The slot it is just
+        # about to publish is the oldest one's; a changed end betrays it, because the end is stored first.
         oldest = self._steady_count(descriptor) - CAPACITY
         kept = max(first, oldest)
         threatened = kept == oldest and kept < self.count

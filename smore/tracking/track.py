@@ -21,7 +21,8 @@ def track(
     instance it trains on (SMORE_GPU), needed where the platform cannot find out; ``workload`` and ``budget`` as in
     ``POST /v1/jobs``.
 
-    Without any of them it does nothing, so that a script runs unchanged outside the platform; one of the two alone is said in the log.
+    Without any of them it does nothing, so that a script runs unchanged outside the platform; one of the two alone is
+    said in the log.
     """
     file = path or os.environ.get("SMORE_TRACK")
     url, key = os.environ.get("SMORE_URL"), os.environ.get("SMORE_API_KEY")

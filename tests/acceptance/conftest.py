@@ -1,6 +1,7 @@
 """
-A whole platform in processes, once for a module: what `make up` starts, in a home of its own, on one CPU partition; with
-``SMORE_TEST_DEVICE=cuda`` on the first GPU (with ``-n0``: two platforms on one GPU are strangers to each other, and both stand still).
+A whole platform in processes, once for a module: what `make up` starts, in a home of its own, on one CPU partition;
+with ``SMORE_TEST_DEVICE=cuda`` on the first GPU (with ``-n0``: two platforms on one GPU are strangers to each other,
+and both stand still).
 """
 
 import os
@@ -50,10 +51,20 @@ class Platform:
         return Fleet(self.redis, "smore:").reports()
 
     def runner_pids(self, function: str) -> list[int]:
-        return [warm.pid for report in self.reports() for warm in report.warm if warm.pid and warm.function == f"default/{function}"]
+        return [
+            warm.pid
+            for report in self.reports()
+            for warm in report.warm
+            if warm.pid and warm.function == f"default/{function}"
+        ]
 
     def deploy(self, name: str, entrypoint: str, **spec: object) -> None:
-        body = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": name}, "spec": {"entrypoint": entrypoint, **spec}}
+        body = {
+            "apiVersion": "smore/v1",
+            "kind": "Function",
+            "metadata": {"name": name},
+            "spec": {"entrypoint": entrypoint, **spec},
+        }
         self.client.deploy(body)
 
 
@@ -91,5 +102,7 @@ def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         os.environ.update(before)
         local.down(home)
     # A clean end leaves nothing of the platform behind.
-    left = [process for process in psutil.process_iter(["cmdline"]) if str(home) in " ".join(process.info["cmdline"] or ())]
+    left = [
+        process for process in psutil.process_iter(["cmdline"]) if str(home) in " ".join(process.info["cmdline"] or ())
+    ]
     assert left == []

@@ -16,11 +16,20 @@ class Mirror(Handler):
     example: ClassVar = {
         name.upper(): np.ones((1, 2), dtype)
         for name, dtype in (
-            ("bool", np.bool_), ("uint8", np.uint8), ("int8", np.int8), ("uint16", np.uint16), ("int16", np.int16), ("fp16", np.float16),
-            ("uint32", np.uint32), ("int32", np.int32), ("fp32", np.float32), ("uint64", np.uint64), ("int64", np.int64),
+            ("bool", np.bool_),
+            ("uint8", np.uint8),
+            ("int8", np.int8),
+            ("uint16", np.uint16),
+            ("int16", np.int16),
+            ("fp16", np.float16),
+            ("uint32", np.uint32),
+            ("int32", np.int32),
+            ("fp32", np.float32),
+            ("uint64", np.uint64),
+            ("int64", np.int64),
             ("fp64", np.float64),
         )
-    } | {"BYTES": np.array([[b"a", b""]], object)}  # fmt: skip
+    } | {"BYTES": np.array([[b"a", b""]], object)}
 
     def predict(self, inputs: Arrays) -> Arrays:
         return inputs | {"sum": inputs["FP32"].sum(axis=1, keepdims=True)}

@@ -13,9 +13,19 @@ import numpy as np
 from kserve import InferenceRESTClient, InferInput, InferOutput, InferRequest, RESTConfig
 
 TYPES = {
-    "BOOL": np.bool_, "UINT8": np.uint8, "INT8": np.int8, "UINT16": np.uint16, "INT16": np.int16, "FP16": np.float16, "UINT32": np.uint32,
-    "INT32": np.int32, "FP32": np.float32, "UINT64": np.uint64, "INT64": np.int64, "FP64": np.float64,
-}  # fmt: skip
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "INT8": np.int8,
+    "UINT16": np.uint16,
+    "INT16": np.int16,
+    "FP16": np.float16,
+    "UINT32": np.uint32,
+    "INT32": np.int32,
+    "FP32": np.float32,
+    "UINT64": np.uint64,
+    "INT64": np.int64,
+    "FP64": np.float64,
+}
 
 
 def inputs(binary: bool) -> list[InferInput]:

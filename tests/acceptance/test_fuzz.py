@@ -1,5 +1,6 @@
 """
-Strangers at the gateway's socket: inputs of all kinds to every operation, and connections that mean no good. Others are served meanwhile.
+Strangers at the gateway's socket: inputs of all kinds to every operation, and connections that mean no good. Others are
+served meanwhile.
 """
 
 import asyncio
@@ -29,10 +30,14 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 EXAMPLES = 3
 #: Bounds that a test can wait for.
 BOUNDS = {
-    "SMORE_API__HEAD_S": "2", "SMORE_API__STALL_S": "2", "SMORE_API__MAX_CONNECTIONS": "300",
-    "SMORE_API__MAX_CONNECTIONS_PER_SENDER": "100", "SMORE_BLOBS__PROJECT_BYTES": str(64 << 20),
-}  # fmt: skip
-#: What the gateway may grow by under an attack, MiB: several times less than one of the large bodies, or all small ones together.
+    "SMORE_API__HEAD_S": "2",
+    "SMORE_API__STALL_S": "2",
+    "SMORE_API__MAX_CONNECTIONS": "300",
+    "SMORE_API__MAX_CONNECTIONS_PER_SENDER": "100",
+    "SMORE_BLOBS__PROJECT_BYTES": str(64 << 20),
+}
+#: What the gateway may grow by under an attack, MiB: several times less than one of the large bodies, or all small ones
+#: together.
 GROWTH_MIB = 96
 INVOKE = f"/v1/functions/{fuzz.ECHO}/invocations"
 BODY = b'{"input": 1, "deadline_ms": 20000}'
@@ -94,7 +99,13 @@ def test_every_operation_bears_any_input(fuzzer: fuzz.Fuzzer) -> None:
 
     assert [f"{one.operation}: {one.what}\n{one.request}" for one in found.faults.values()] == []
     # It came further than to the refusal of everything.
-    assert found.operations > 70 and found.answers[200] and found.answers[201] and found.answers[204] and found.answers[422]
+    assert (
+        found.operations > 70
+        and found.answers[200]
+        and found.answers[201]
+        and found.answers[204]
+        and found.answers[422]
+    )
     assert fuzzer.well()
 
 
@@ -104,7 +115,9 @@ def drawn(fuzzer: fuzz.Fuzzer) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("server", fuzz.SERVERS)
-def test_every_operation_while_a_server_is_away(platform: Platform, fuzzer: fuzz.Fuzzer, drawn: list[tuple[str, Any]], server: str) -> None:
+def test_every_operation_while_a_server_is_away(
+    platform: Platform, fuzzer: fuzz.Fuzzer, drawn: list[tuple[str, Any]], server: str
+) -> None:
     found = fuzz.outage(fuzzer, platform.home, server, "killed", drawn)
 
     assert [f"{one.operation}: {one.what}\n{one.request}" for one in found.faults] == []
@@ -199,13 +212,16 @@ def test_one_sender_does_not_take_all_connections(attacked: Attacked) -> None:
     attacked.by(attack)
 
 
-@pytest.mark.parametrize("path", [INVOKE, f"{INVOKE}:dryRun", f"/v2/models/{fuzz.TENSORS}/infer", "/v1/keys", "/v1/functions/echo"])
+@pytest.mark.parametrize(
+    "path", [INVOKE, f"{INVOKE}:dryRun", f"/v2/models/{fuzz.TENSORS}/infer", "/v1/keys", "/v1/functions/echo"]
+)
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_of_a_gib(attacked: Attacked, path: str, chunked: bool) -> None:
     async def attack(gate: Gate) -> None:
         sent, answer = await gate.pour(path, GIB, chunked=chunked, method="PUT" if path.endswith("echo") else "POST")
         assert status(answer) == 413 and b'"code":"payload_too_large"' in answer
-        # After the answer what comes is thrown away for a moment, so how much was sent depends on how fast its sender is.
+        # After the answer what comes is thrown away for a moment, so how much was sent depends on how fast its sender
+        # is.
         assert sent < GIB
 
     attacked.by(attack)
@@ -227,12 +243,15 @@ def test_a_body_of_a_gib(attacked: Attacked, path: str, chunked: bool) -> None:
         (b"POST /v1/keys HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", {400}),
         (b"POST /v1/keys HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", {400}),
         (b"POST /v1/keys HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n", {400, 413}),
-        (b"POST /v1/keys HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", {400}),
+        (
+            b"POST /v1/keys HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            {400},
+        ),
         (b"POST /v1/keys HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n", {400}),
         (b"POST /v1/keys HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", {400}),
     ],
     ids=range(16),
-)  # fmt: skip
+)
 def test_absurd_heads(attacked: Attacked, head: bytes, wanted: set[int]) -> None:
     async def attack(gate: Gate) -> None:
         answer = await gate.say(head.replace(b"KEY", gate.key.encode()))
@@ -262,10 +281,14 @@ DEEP = 50_000
 def test_json_that_is_none(attacked: Attacked, body: bytes) -> None:
     async def attack(gate: Gate) -> None:
         for method, path in (
-            ("POST", INVOKE), ("POST", f"{INVOKE}:dryRun"), ("POST", f"/v2/models/{fuzz.TENSORS}/infer"), ("POST", "/v1/keys"),
-            ("PUT", f"/v1/functions/{fuzz.SPARE}"), ("PATCH", f"/v1/functions/{fuzz.SPARE}"),
+            ("POST", INVOKE),
+            ("POST", f"{INVOKE}:dryRun"),
+            ("POST", f"/v2/models/{fuzz.TENSORS}/infer"),
+            ("POST", "/v1/keys"),
+            ("PUT", f"/v1/functions/{fuzz.SPARE}"),
+            ("PATCH", f"/v1/functions/{fuzz.SPARE}"),
             ("POST", "/v1/jobs"),
-        ):  # fmt: skip
+        ):
             lines = ("Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close")
             answer = await gate.say(gate.head(path, *lines, method=method) + body)
             assert 400 <= status(answer) < 500, (path, answer[:500])
@@ -273,14 +296,19 @@ def test_json_that_is_none(attacked: Attacked, body: bytes) -> None:
     attacked.by(attack)
 
 
-# --- values that break what is careless ---------------------------------------------------------------------------------------------------
+# ---- values that break what is careless ------------------------------------------------------------------------------
 
 VALUES = "values"
 FLOATS = {"FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
 #: Infinities, no number, the smallest denormal, the largest number, and a zero that has a sign.
 ODD = {
     name: np.array(
-        [[dtype("inf"), -dtype("inf")], [dtype("nan"), np.finfo(dtype).smallest_subnormal], [np.finfo(dtype).max, dtype("-0.0")]], dtype
+        [
+            [dtype("inf"), -dtype("inf")],
+            [dtype("nan"), np.finfo(dtype).smallest_subnormal],
+            [np.finfo(dtype).max, dtype("-0.0")],
+        ],
+        dtype,
     )
     for name, dtype in FLOATS.items()
 }
@@ -295,7 +323,9 @@ def values(platform: Platform, attacked: Attacked) -> Iterator[httpx.Client]:
 
 
 def tensors(rows: int = 3) -> dict[str, Any]:
-    found: dict[str, Any] = {name: np.zeros((rows, 2), example.dtype) for name, example in Mirror.example.items() if name != "BYTES"}
+    found: dict[str, Any] = {
+        name: np.zeros((rows, 2), example.dtype) for name, example in Mirror.example.items() if name != "BYTES"
+    }
     return found | {"BYTES": TEXTS[:rows]}
 
 
@@ -310,7 +340,8 @@ def inferred(client: httpx.Client, sent: dict[str, Any], *, rows: int = 3, binar
     """Every input as bytes; all outputs as bytes, or as JSON."""
     parts = {name: raw(name, value) for name, value in sent.items()}
     inputs = [
-        {"name": name, "datatype": name, "shape": [rows, 2], "parameters": {"binary_data_size": len(part)}} for name, part in parts.items()
+        {"name": name, "datatype": name, "shape": [rows, 2], "parameters": {"binary_data_size": len(part)}}
+        for name, part in parts.items()
     ]
     head = orjson.dumps({"inputs": inputs, "parameters": {"binary_data_output": binary}})
     headers = {"Inference-Header-Content-Length": str(len(head))}
@@ -338,9 +369,14 @@ def test_tensors_as_bytes_come_back_bit_by_bit(values: httpx.Client) -> None:
     assert {name: got[name] for name in sent} == {name: raw(name, value) for name, value in sent.items()}
 
     natively = values.post(
-        f"/v1/functions/{VALUES}/invocations", content=b"".join(raw(name, value) for name, value in sent.items()),
-        headers={"Content-Type": "application/octet-stream", "Accept": "application/octet-stream", "Smore-Shape": shapes(3)},
-    )  # fmt: skip
+        f"/v1/functions/{VALUES}/invocations",
+        content=b"".join(raw(name, value) for name, value in sent.items()),
+        headers={
+            "Content-Type": "application/octet-stream",
+            "Accept": "application/octet-stream",
+            "Smore-Shape": shapes(3),
+        },
+    )
     assert natively.status_code == 200, natively.text
     assert natively.content.startswith(b"".join(raw(name, value) for name, value in sent.items()))
 
@@ -378,9 +414,10 @@ def test_text_that_is_none_is_not_guessed_at(values: httpx.Client) -> None:
     refused = inferred(values, sent, binary=False)
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input"), refused.text
     natively = values.post(
-        f"/v1/functions/{VALUES}/invocations", content=b"".join(raw(name, value) for name, value in sent.items()),
+        f"/v1/functions/{VALUES}/invocations",
+        content=b"".join(raw(name, value) for name, value in sent.items()),
         headers={"Content-Type": "application/octet-stream", "Smore-Shape": shapes(3)},
-    )  # fmt: skip
+    )
     assert 400 <= natively.status_code < 500, natively.text
 
 
@@ -402,16 +439,24 @@ def test_tensors_without_rows(values: httpx.Client) -> None:
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "null", '"1"', "true"])
 def test_numbers_that_are_none_are_refused(values: httpx.Client, datatype: str, number: str) -> None:
     text = orjson.dumps(
-        {name: value.tolist() if name != "BYTES" else [["", ""]] for name, value in tensors(1).items() if name != datatype}
+        {
+            name: value.tolist() if name != "BYTES" else [["", ""]]
+            for name, value in tensors(1).items()
+            if name != datatype
+        }
     ).decode()
     headers = {"Content-Type": "application/json"}
     native = text[:-1] + f', "{datatype}": [[{number}, 0]]}}'
     answers = [values.post(f"/v1/functions/{VALUES}/invocations", content=f'{{"input": {native}}}', headers=headers)]
-    inputs = [{"name": name, "datatype": name, "shape": [1, 2], "data": data} for name, data in orjson.loads(text).items()]
+    inputs = [
+        {"name": name, "datatype": name, "shape": [1, 2], "data": data} for name, data in orjson.loads(text).items()
+    ]
     mine = f'{{"name": "{datatype}", "datatype": "{datatype}", "shape": [1, 2], "data": [{number}, 0]}}'
     standard = f'{{"inputs": {orjson.dumps(inputs).decode()[:-1]}, {mine}]}}'
     answers.append(values.post(f"/v2/models/{VALUES}/infer", content=standard, headers=headers))
-    answers.append(values.post(f"/v1/functions/{fuzz.ECHO}/invocations", content=f'{{"input": {number}}}', headers=headers))
+    answers.append(
+        values.post(f"/v1/functions/{fuzz.ECHO}/invocations", content=f'{{"input": {number}}}', headers=headers)
+    )
     told = [answer.status_code for answer in answers[:2]]
     assert all(400 <= status < 500 for status in told), [answer.text for answer in answers]
     # A function of JSON values takes what is JSON.

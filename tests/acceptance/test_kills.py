@@ -43,7 +43,9 @@ class Traffic:
                 asynchronous = {"Prefer": "respond-async"} if n % 4 == 0 else {}
                 sent = time.monotonic()
                 try:
-                    answer = http.post("/v1/functions/nap/invocations", json={"input": {"s": 0.02, "v": value}}, headers=asynchronous)
+                    answer = http.post(
+                        "/v1/functions/nap/invocations", json={"input": {"s": 0.02, "v": value}}, headers=asynchronous
+                    )
                 except httpx.HTTPError:
                     self._stop.wait(0.02)
                     continue
@@ -77,7 +79,9 @@ class Traffic:
 
 def zygote(platform: Platform) -> int:
     record = platform.home / "run" / f"{platform.worker}.json"
-    return int(json.loads(eventually(lambda: record.read_text() if record.exists() else None, what="a zygote"))["session"])
+    return int(
+        json.loads(eventually(lambda: record.read_text() if record.exists() else None, what="a zygote"))["session"]
+    )
 
 
 KILLS: dict[str, Callable[[Platform], list[int]]] = {
@@ -94,11 +98,32 @@ KILLS: dict[str, Callable[[Platform], list[int]]] = {
 @pytest.fixture(scope="module")
 def nap(platform: Platform) -> Platform:
     assert platform.redis.config_get("appendfsync") == {"appendfsync": "always"}
-    platform.deploy("nap", "zoo.misbehave:Sleep", slo={"deadline": "20s"}, batching={"max_size": 8}, retries={"max_attempts": 6},
-        limits={"max_pending": 10000}, profile={"run_ms": {1: 20, 8: 20}, "load_ms": 100})  # fmt: skip
-    argv = ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--batch", "16", "--input-wait", "0.5", "--seconds", "3600"]
+    platform.deploy(
+        "nap",
+        "zoo.misbehave:Sleep",
+        slo={"deadline": "20s"},
+        batching={"max_size": 8},
+        retries={"max_attempts": 6},
+        limits={"max_pending": 10000},
+        profile={"run_ms": {1: 20, 8: 20}, "load_ms": 100},
+    )
+    argv = [
+        "zoo.train",
+        "--model",
+        "deepfm",
+        "--preset",
+        "cpu",
+        "--batch",
+        "16",
+        "--input-wait",
+        "0.5",
+        "--seconds",
+        "3600",
+    ]
     platform.client.start_job("bystander", argv)
-    eventually(lambda: any(job.iterations > 3 for report in platform.reports() for job in report.jobs), 40, "iterations")
+    eventually(
+        lambda: any(job.iterations > 3 for report in platform.reports() for job in report.jobs), 40, "iterations"
+    )
     return platform
 
 
@@ -111,7 +136,9 @@ def job_iterations(platform: Platform) -> int:
 @pytest.mark.parametrize("victim", list(KILLS))
 @pytest.mark.timeout(900)
 def test_a_kill_loses_nothing(nap: Platform, victim: str) -> None:
-    """kill -9 of each process in the middle of traffic: everything accepted ends, every answer is right, training goes on."""
+    """
+    kill -9 of each process in the middle of traffic: everything accepted ends, every answer is right, training goes on.
+    """
     traffic = Traffic(nap)
     with traffic.running():
         before = job_iterations(nap)
@@ -139,7 +166,12 @@ def test_a_redis_that_refuses_writes_is_waited_for(nap: Platform, setting: str) 
     names = [one.name for one in local.status(nap.home)]
     before = {name: nap.pid(name) for name in names}
     job = {"name": "refused", "argv": ["zoo.train", "--seconds", "1"]}
-    function = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": "late"}, "spec": {"entrypoint": "zoo.misbehave:Sleep"}}
+    function = {
+        "apiVersion": "smore/v1",
+        "kind": "Function",
+        "metadata": {"name": "late"},
+        "spec": {"entrypoint": "zoo.misbehave:Sleep"},
+    }
     writes: list[tuple[str, str, object]] = [
         ("POST", "/v1/functions/nap/invocations", {"input": {"s": 0}}),
         ("POST", "/v1/jobs", job),
@@ -147,18 +179,28 @@ def test_a_redis_that_refuses_writes_is_waited_for(nap: Platform, setting: str) 
     ]
     traffic = Traffic(nap)
     usual = nap.redis.config_get(setting)[setting]
-    with traffic.running(), httpx.Client(base_url=nap.url, headers={"Authorization": f"Bearer {nap.key}"}, timeout=60) as http:
+    with (
+        traffic.running(),
+        httpx.Client(base_url=nap.url, headers={"Authorization": f"Bearer {nap.key}"}, timeout=60) as http,
+    ):
         nap.redis.config_set(setting, REFUSALS[setting])
         try:
-            readiness = eventually(lambda: found if (found := http.get("/readyz")).status_code == 503 else None, what="no readiness")
+            readiness = eventually(
+                lambda: found if (found := http.get("/readyz")).status_code == 503 else None, what="no readiness"
+            )
             assert readiness.headers["retry-after"] == "1"
-            assert readiness.json()["checks"]["redis"]["ok"] is False and "refuses writes" in readiness.json()["checks"]["redis"]["detail"]
+            assert (
+                readiness.json()["checks"]["redis"]["ok"] is False
+                and "refuses writes" in readiness.json()["checks"]["redis"]["detail"]
+            )
             for method, path, body in writes:
                 answer = http.request(method, path, json=body)
                 assert answer.status_code == 503, (path, answer.text)
                 assert answer.headers["retry-after"] == "1", path
                 # A platform whose reports have run out meanwhile knows no GPU instance to start a job on.
-                assert answer.json()["code"] == "writes_refused" or (path == "/v1/jobs" and answer.json()["code"] == "unavailable"), path
+                assert answer.json()["code"] == "writes_refused" or (
+                    path == "/v1/jobs" and answer.json()["code"] == "unavailable"
+                ), path
         finally:
             moment = time.monotonic()
             nap.redis.config_set(setting, usual)

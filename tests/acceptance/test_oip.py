@@ -1,4 +1,7 @@
-"""Strangers at the door of the Open Inference Protocol: tritonclient and KServe's client, unmodified, against the whole platform."""
+"""
+Strangers at the door of the Open Inference Protocol: tritonclient and KServe's client, unmodified, against the whole
+platform.
+"""
 
 import gzip
 import json
@@ -15,7 +18,13 @@ import httpx
 import numpy as np
 import orjson
 import pytest
-from tritonclient.http import InferenceServerClient, InferenceServerException, InferInput, InferRequestedOutput, InferResult
+from tritonclient.http import (
+    InferenceServerClient,
+    InferenceServerException,
+    InferInput,
+    InferRequestedOutput,
+    InferResult,
+)
 
 from smore.client.transport import ApiError
 from smore.local.embedded import memory_folder
@@ -91,15 +100,23 @@ def refused(error: pytest.ExceptionInfo[InferenceServerException], status: str) 
 def test_a_server_and_its_models(triton: InferenceServerClient, headers: dict[str, str]) -> None:
     assert triton.is_server_live() and triton.is_server_ready()
     server = triton.get_server_metadata()
-    assert server["name"] == "smore" and {"binary_tensor_data", "model_repository", "statistics"} <= set(server["extensions"])
+    assert server["name"] == "smore" and {"binary_tensor_data", "model_repository", "statistics"} <= set(
+        server["extensions"]
+    )
 
     assert triton.is_model_ready("mirror", headers=headers) and triton.is_model_ready("mirror", "1", headers=headers)
     assert not triton.is_model_ready("nobody", headers=headers)
     assert not triton.is_model_ready("mirror", "2", headers=headers)
     assert not triton.is_model_ready("mirror")
     metadata = triton.get_model_metadata("mirror", headers=headers)
-    assert {one["name"]: (one["datatype"], one["shape"]) for one in metadata["inputs"]} == {name: (name, [-1, 2]) for name in NAMES}
-    assert metadata["versions"] == ["1"] and metadata["outputs"][-1] == {"name": "sum", "datatype": "FP32", "shape": [-1, 1]}
+    assert {one["name"]: (one["datatype"], one["shape"]) for one in metadata["inputs"]} == {
+        name: (name, [-1, 2]) for name in NAMES
+    }
+    assert metadata["versions"] == ["1"] and metadata["outputs"][-1] == {
+        "name": "sum",
+        "datatype": "FP32",
+        "shape": [-1, 1],
+    }
     assert metadata == triton.get_model_metadata("mirror", "1", headers=headers)
     config = triton.get_model_config("mirror", headers=headers)
     assert config["max_batch_size"] == 8 and {"name": "FP32", "data_type": "TYPE_FP32", "dims": [2]} in config["input"]
@@ -113,7 +130,11 @@ def test_a_revision_that_failed_its_first_run_is_not_ready(
 ) -> None:
     assert not triton.is_model_ready("broken", headers=headers)
     with pytest.raises(InferenceServerException) as unready:
-        triton.infer("broken", [InferInput("x", [1, 1], "FP32").set_data_from_numpy(np.zeros((1, 1), np.float32))], headers=dict(headers))
+        triton.infer(
+            "broken",
+            [InferInput("x", [1, 1], "FP32").set_data_from_numpy(np.zeros((1, 1), np.float32))],
+            headers=dict(headers),
+        )
     assert "first run" in refused(unready, "409")
     index = {one["name"]: one["state"] for one in triton.get_model_repository_index(headers=headers)}
     assert (index["broken"], index["mirror"]) == ("UNAVAILABLE", "READY")
@@ -143,13 +164,18 @@ def test_json_and_bytes_mixed_and_a_subset_of_outputs(triton: InferenceServerCli
         InferRequestedOutput("INT64"),
         InferRequestedOutput("FP32", binary_data=False),
     ]
-    result = triton.infer("mirror", inputs(sent, frozenset({"INT64", "BYTES", "BOOL"})), outputs=wanted, headers=dict(headers))
+    result = triton.infer(
+        "mirror", inputs(sent, frozenset({"INT64", "BYTES", "BOOL"})), outputs=wanted, headers=dict(headers)
+    )
 
     same(result, sent, ("BYTES", "INT64", "FP32"))
     assert [one["name"] for one in result.get_response()["outputs"]] == ["BYTES", "INT64", "FP32"]
     everything = frozenset(NAMES)
     plain = triton.infer(
-        "mirror", inputs(sent, everything), outputs=[InferRequestedOutput("sum", binary_data=False)], headers=dict(headers)
+        "mirror",
+        inputs(sent, everything),
+        outputs=[InferRequestedOutput("sum", binary_data=False)],
+        headers=dict(headers),
     )
     assert len(plain.get_output("sum")["data"]) == 2
 
@@ -158,7 +184,11 @@ def test_json_and_bytes_mixed_and_a_subset_of_outputs(triton: InferenceServerCli
 def test_compressed_both_ways(triton: InferenceServerClient, headers: dict[str, str], coding: str) -> None:
     sent = arrays()
     result = triton.infer(
-        "mirror", inputs(sent), headers=dict(headers), request_compression_algorithm=coding, response_compression_algorithm=coding
+        "mirror",
+        inputs(sent),
+        headers=dict(headers),
+        request_compression_algorithm=coding,
+        response_compression_algorithm=coding,
     )
 
     same(result, sent)
@@ -175,14 +205,18 @@ def test_named_version_and_asynchronous_call(platform: Platform, headers: dict[s
 def test_function_of_json_values(triton: InferenceServerClient, headers: dict[str, str]) -> None:
     one = InferInput("input", [1], "BYTES")
     one.set_data_from_numpy(np.array([orjson.dumps({"x": [1, 2]})], object))
-    assert triton.get_model_metadata("echo", headers=headers)["inputs"] == [{"name": "input", "datatype": "BYTES", "shape": [1]}]
+    assert triton.get_model_metadata("echo", headers=headers)["inputs"] == [
+        {"name": "input", "datatype": "BYTES", "shape": [1]}
+    ]
 
     answer = triton.infer("echo", [one], headers=dict(headers)).as_numpy("output")
 
     assert orjson.loads(answer[0]) == {"x": [1, 2]}
 
 
-def test_errors_are_read_by_the_client(platform: Platform, triton: InferenceServerClient, headers: dict[str, str]) -> None:
+def test_errors_are_read_by_the_client(
+    platform: Platform, triton: InferenceServerClient, headers: dict[str, str]
+) -> None:
     sent = arrays()
     with pytest.raises(InferenceServerException) as keyless:
         triton.infer("mirror", inputs(sent))
@@ -201,11 +235,14 @@ def test_errors_are_read_by_the_client(platform: Platform, triton: InferenceServ
         triton.infer("mirror", inputs(sent), sequence_id=7, sequence_start=True, headers=dict(headers))
     assert "sequence" in refused(sequence, "400")
     for call in (
-        triton.get_system_shared_memory_status, triton.get_cuda_shared_memory_status, triton.get_trace_settings, triton.get_log_settings,
+        triton.get_system_shared_memory_status,
+        triton.get_cuda_shared_memory_status,
+        triton.get_trace_settings,
+        triton.get_log_settings,
         lambda **more: triton.register_system_shared_memory("r", "/r", 64, **more),
         lambda **more: triton.get_trace_settings("mirror", **more),
         lambda **more: triton.update_log_settings({"log_info": True}, **more),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InferenceServerException) as unserved:
             call(headers=dict(headers))
         assert "not served" in refused(unserved, "400")
@@ -221,9 +258,11 @@ def test_the_end_of_a_deadline_names_the_invocation(platform: Platform, headers:
     """What runs longer than its function's limit, or is cancelled, ends as an error with its id: never as a 202."""
     body, size = InferenceServerClient.generate_request_body(seconds(8))
     told = httpx.post(
-        f"{platform.url}/v2/models/slow/infer", content=body, timeout=30,
+        f"{platform.url}/v2/models/slow/infer",
+        content=body,
+        timeout=30,
         headers=headers | {"Inference-Header-Content-Length": str(size), "Smore-Deadline-Ms": "800"},
-    )  # fmt: skip
+    )
 
     assert told.status_code == 504, told.text
     assert told.headers["content-type"] == "application/json"
@@ -259,7 +298,9 @@ def test_malformed_requests_reach_no_queue(platform: Platform, headers: dict[str
     assert (gone.status_code, gone.json()["code"]) == (404, "not_found") and gone.json()["error"]
 
 
-def test_load_and_unload_are_the_platforms_own(platform: Platform, triton: InferenceServerClient, headers: dict[str, str]) -> None:
+def test_load_and_unload_are_the_platforms_own(
+    platform: Platform, triton: InferenceServerClient, headers: dict[str, str]
+) -> None:
     eventually(lambda: platform.runner_pids("mirror"), 20, "a warm instance")
     triton.unload_model("mirror", headers=headers)
     eventually(lambda: not platform.runner_pids("mirror"), 20, "no warm instance")
@@ -278,17 +319,28 @@ def test_statistics_count_what_ran(triton: InferenceServerClient, headers: dict[
         found: dict[str, Any] = one
         return found
 
-    before = stats()["inference_stats"]["success"]["count"] if eventually(
-        lambda: triton.get_inference_statistics("mirror", headers=headers)["model_stats"], 15, "a first run in the history"
-    ) else 0  # fmt: skip
+    before = (
+        stats()["inference_stats"]["success"]["count"]
+        if eventually(
+            lambda: triton.get_inference_statistics("mirror", headers=headers)["model_stats"],
+            15,
+            "a first run in the history",
+        )
+        else 0
+    )
     for _ in range(3):
         triton.infer("mirror", inputs(arrays(2)), headers=dict(headers))
     eventually(lambda: stats()["inference_stats"]["success"]["count"] >= before + 3, 15, "the runs in the history")
     one = stats()
     spent = one["inference_stats"]
     assert one["version"] == "1" and one["inference_count"] >= 6 and one["last_inference"] > 1_600_000_000_000
-    assert 0 < spent["compute_infer"]["ns"] <= spent["success"]["ns"] and spent["queue"]["count"] == spent["success"]["count"]
-    assert 0 < one["execution_count"] <= spent["success"]["count"] and any(batch["batch_size"] == 2 for batch in one["batch_stats"])
+    assert (
+        0 < spent["compute_infer"]["ns"] <= spent["success"]["ns"]
+        and spent["queue"]["count"] == spent["success"]["count"]
+    )
+    assert 0 < one["execution_count"] <= spent["success"]["count"] and any(
+        batch["batch_size"] == 2 for batch in one["batch_stats"]
+    )
     everything = triton.get_inference_statistics(headers=headers)["model_stats"]
     assert {"mirror"} <= {model["name"] for model in everything}
 
@@ -300,7 +352,13 @@ def test_kserves_client(platform: Platform, headers: dict[str, str]) -> None:
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout.splitlines()[-1])
 
-    assert (found["live"], found["ready"], found["model"], found["absent"], found["broken"]) == (True, True, True, False, False)
+    assert (found["live"], found["ready"], found["model"], found["absent"], found["broken"]) == (
+        True,
+        True,
+        True,
+        False,
+        False,
+    )
     assert found["id"] == "mine"
     for form in ("binary True", "binary False"):
         assert found[form]["BYTES"] == ["one", "zwö"]
@@ -311,18 +369,35 @@ def test_kserves_client(platform: Platform, headers: dict[str, str]) -> None:
     assert found["key"].startswith("A valid API key") and "401" in found["key"]
 
 
-def test_redis_dies_while_a_large_tensor_waits(platform: Platform, triton: InferenceServerClient, headers: dict[str, str]) -> None:
-    """The tensor was on no disk, and what lay in memory is gone too. The gateway has it still, and its caller only waits longer."""
+def test_redis_dies_while_a_large_tensor_waits(
+    platform: Platform, triton: InferenceServerClient, headers: dict[str, str]
+) -> None:
+    """
+    The tensor was on no disk, and what lay in memory is gone too. The gateway has it still, and its caller only waits
+    longer.
+    """
     sent = arrays(4000)
     platform.client.pause("mirror")
-    with ThreadPoolExecutor() as pool, InferenceServerClient(platform.url.removeprefix("http://"), network_timeout=90) as client:
-        # An hour: a new leader knows one row's canary alone, and four thousand rows in proportion to that take minutes on a busy machine.
-        waiting = pool.submit(lambda: client.infer("mirror", inputs(sent), timeout=3_600_000_000, headers=dict(headers)))
+    with (
+        ThreadPoolExecutor() as pool,
+        InferenceServerClient(platform.url.removeprefix("http://"), network_timeout=90) as client,
+    ):
+        # An hour: a new leader knows one row's canary alone, and four thousand rows in proportion to that take minutes
+        # on a busy machine.
+        waiting = pool.submit(
+            lambda: client.infer("mirror", inputs(sent), timeout=3_600_000_000, headers=dict(headers))
+        )
         eventually(
-            lambda: any(queue.function == "mirror" and queue.depth for queue in platform.client.queues()), 20, "the tensor in the queue"
+            lambda: any(queue.function == "mirror" and queue.depth for queue in platform.client.queues()),
+            20,
+            "the tensor in the queue",
         )
         eventually(lambda: platform.redis.info("persistence")["aof_buffer_length"] == 0, 20, "its record on the disk")
-        (lying,) = [path for path in (memory_folder(platform.home) or platform.home).iterdir() if path.name.startswith("default.")]
+        (lying,) = [
+            path
+            for path in (memory_folder(platform.home) or platform.home).iterdir()
+            if path.name.startswith("default.")
+        ]
         lying.unlink()
         os.kill(platform.pid("redis"), signal.SIGKILL)
 

@@ -125,7 +125,11 @@ def test_pause_holds_back_and_resume_lets_go(platform: Platform, http: httpx.Cli
     platform.client.pause("echo")
     id_ = platform.client.submit("echo", 1, deadline_ms=60_000)
     assert platform.client.invocation(id_).state == "queued"
-    eventually(lambda: any(queue.function == "echo" and queue.depth == 1 and queue.paused for queue in platform.client.queues()))
+    eventually(
+        lambda: any(
+            queue.function == "echo" and queue.depth == 1 and queue.paused for queue in platform.client.queues()
+        )
+    )
     platform.client.resume("echo")
 
     assert platform.client.invocation(id_, wait_s=10).state == "succeeded"
@@ -145,8 +149,14 @@ def test_asked_before_and_explained_after(platform: Platform, http: httpx.Client
     """What the platform says would become of an invocation, and what it says became of it, are of one piece."""
     platform.client.invoke("echo", 0)
     eventually(lambda: platform.redis.hexists("smore:feasible", "default/echo"), what="what the gate is told")
-    asked = eventually(lambda: (found := platform.client.dry_run("echo", 1, deadline_ms=5000)).outcome == "placed" and found, 10, "room")
-    assert asked.feasible and asked.start_at is not None and asked.finish_at is not None and asked.deadline_at is not None
+    asked = eventually(
+        lambda: (found := platform.client.dry_run("echo", 1, deadline_ms=5000)).outcome == "placed" and found,
+        10,
+        "room",
+    )
+    assert (
+        asked.feasible and asked.start_at is not None and asked.finish_at is not None and asked.deadline_at is not None
+    )
     assert asked.finish_at <= asked.deadline_at
     # Echo itself may take a microsecond.
     platform.client.deploy(ROOT / "zoo/functions/mobilenet.yaml")
@@ -178,9 +188,23 @@ def test_asked_before_and_explained_after(platform: Platform, http: httpx.Client
 
 
 def test_a_job_trains_and_is_measured(platform: Platform, http: httpx.Client) -> None:
-    argv = ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--batch", "16", "--input-wait", "0.4", "--seconds", "600"]
+    argv = [
+        "zoo.train",
+        "--model",
+        "deepfm",
+        "--preset",
+        "cpu",
+        "--batch",
+        "16",
+        "--input-wait",
+        "0.4",
+        "--seconds",
+        "600",
+    ]
     job = platform.client.start_job("train", argv)
-    eventually(lambda: any(one.iterations > 5 for report in platform.reports() for one in report.jobs), 40, "iterations")
+    eventually(
+        lambda: any(one.iterations > 5 for report in platform.reports() for one in report.jobs), 40, "iterations"
+    )
     for n in range(20):
         platform.client.invoke("echo", n)
     assert platform.client.job(job.id).state == "running"
@@ -194,7 +218,9 @@ def test_a_job_trains_and_is_measured(platform: Platform, http: httpx.Client) ->
 def test_an_instance_is_kept_ready_and_accounted_for(platform: Platform, http: httpx.Client) -> None:
     """Its idle instances go at once and nobody foresees anything, until one is to stand ready."""
     name = "kept"
-    platform.deploy(name, "zoo.echo:Function", scaling={"keep_alive": 0, "prewarm": "off"}, resources={"gpu_memory": "64MiB"})
+    platform.deploy(
+        name, "zoo.echo:Function", scaling={"keep_alive": 0, "prewarm": "off"}, resources={"gpu_memory": "64MiB"}
+    )
 
     def said(holds: Callable[[PrewarmFunction], bool], what: str) -> PrewarmFunction:
         def look() -> PrewarmFunction | None:

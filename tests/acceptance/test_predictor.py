@@ -1,4 +1,7 @@
-"""The predictor in the running platform: published by the learn worker, read by the leader, held against what was measured."""
+"""
+The predictor in the running platform: published by the learn worker, read by the leader, held against what was
+measured.
+"""
 
 import pytest
 
@@ -34,7 +37,9 @@ def test_an_execution_has_the_predicted_and_the_measured_degradation(platform: P
     platform.client.deploy(ROOT / "zoo/functions/bert.yaml")
     argv = ["zoo.train", "--model", "resnet50", "--preset", "cpu", "--batch", "8", "--seconds", "600"]
     job = platform.client.start_job("train", argv, workload=WORKLOAD)
-    eventually(lambda: any(one.iterations > 15 for report in platform.reports() for one in report.jobs), 60, "iterations")
+    eventually(
+        lambda: any(one.iterations > 15 for report in platform.reports() for one in report.jobs), 60, "iterations"
+    )
     (report,) = platform.reports()
     here = (report.device, report.sharing_mode)
     known = here in {(place.device, place.sharing_mode) for place in platform.client.predictor().places}

@@ -1,4 +1,6 @@
-"""Uploaded functions on a whole platform: a folder with a requirement, broken ones beside it, and a worker that is killed."""
+"""
+Uploaded functions on a whole platform: a folder with a requirement, broken ones beside it, and a worker that is killed.
+"""
 
 import os
 import signal
@@ -49,7 +51,14 @@ def wheel(folder: Path, name: str, source: str) -> str:
     return f"./{name}-1.0-py3-none-any.whl"
 
 
-def folder(place: Path, *, name: str = "greeter", imports: str = "", says: str = "'hello'", requirements: list[str] | None = None) -> Path:
+def folder(
+    place: Path,
+    *,
+    name: str = "greeter",
+    imports: str = "",
+    says: str = "'hello'",
+    requirements: list[str] | None = None,
+) -> Path:
     place.mkdir(exist_ok=True)
     (place / "function.yaml").write_text(
         f"apiVersion: smore/v1\nkind: Function\nmetadata: {{name: {name}}}\n"
@@ -146,7 +155,9 @@ def test_after_kill_9_of_its_worker_it_is_back(platform: Platform, greeter: Path
     os.kill(platform.pid(platform.worker), signal.SIGKILL)
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in runners), 20, "its runners have ended with it")
     eventually(lambda: say(platform) == "hello you", 60, "the function")
-    assert {path: path.stat().st_ino for path in environments.glob("*.json")} == built, "the environment was not built again"
+    assert {path: path.stat().st_ino for path in environments.glob("*.json")} == built, (
+        "the environment was not built again"
+    )
 
 
 def test_a_name_that_leads_out_or_a_blob_that_is_not_there_is_refused_at_once(platform: Platform) -> None:
@@ -161,7 +172,10 @@ def test_a_name_that_leads_out_or_a_blob_that_is_not_there_is_refused_at_once(pl
         for requirement in (".", "six @ file:///etc/passwd", "six --global-option=x"):
             artifact = {"code": "a" * 64}
             told = http.put(
-                "/v1/functions/evil", json=body | {"spec": {"entrypoint": "h:H", "artifact": artifact, "requirements": [requirement]}}
+                "/v1/functions/evil",
+                json=body | {"spec": {"entrypoint": "h:H", "artifact": artifact, "requirements": [requirement]}},
             )
-            assert (told.status_code, told.json()["code"]) == (422, "invalid_spec") and repr(requirement) in told.json()["detail"]
+            assert (told.status_code, told.json()["code"]) == (422, "invalid_spec") and repr(
+                requirement
+            ) in told.json()["detail"]
         assert http.get("/v1/functions/evil").status_code == 404

@@ -1,4 +1,6 @@
-"""The message that ``claim.lua`` pushes, held against the one that Celery itself sends, and carried out by a stock worker."""
+"""
+The message that ``claim.lua`` pushes, held against the one that Celery itself sends, and carried out by a stock worker.
+"""
 
 import base64
 import json
@@ -83,7 +85,16 @@ def assert_alike(ours: object, celerys: object, path: str = "") -> None:
         assert ours.keys() == celerys.keys(), path
         for key in ours:
             assert_alike(ours[key], celerys[key], f"{path}.{key}")
-    elif path.rpartition(".")[2] not in {"id", "root_id", "correlation_id", "delivery_tag", "argsrepr", "origin", "reply_to", "body"}:
+    elif path.rpartition(".")[2] not in {
+        "id",
+        "root_id",
+        "correlation_id",
+        "delivery_tag",
+        "argsrepr",
+        "origin",
+        "reply_to",
+        "body",
+    }:
         assert ours == celerys, path
 
 
@@ -91,15 +102,28 @@ def test_our_message_is_celerys_field_by_field(server: RedisServer, client: "red
     send(app_at(server.url))
     celerys, ours = json.loads(on_list(client)), json.loads(message(RUN, ARGS, gpu_queue("cpu0")))
     assert_alike(ours, celerys)
-    assert json.loads(base64.b64decode(ours["body"])) == json.loads(base64.b64decode(celerys["body"])) == [ARGS, {}, {
-        "callbacks": None, "errbacks": None, "chain": None, "chord": None,
-    }]  # fmt: skip
+    assert (
+        json.loads(base64.b64decode(ours["body"]))
+        == json.loads(base64.b64decode(celerys["body"]))
+        == [
+            ARGS,
+            {},
+            {
+                "callbacks": None,
+                "errbacks": None,
+                "chain": None,
+                "chord": None,
+            },
+        ]
+    )
     for envelope in (ours, celerys):
         id_ = envelope["headers"]["id"]
         assert id_ == envelope["headers"]["root_id"] == envelope["properties"]["correlation_id"]
 
 
-def test_a_stock_worker_carries_out_what_claim_pushes(server: RedisServer, client: "redis.Redis", tmp_path: Path) -> None:
+def test_a_stock_worker_carries_out_what_claim_pushes(
+    server: RedisServer, client: "redis.Redis", tmp_path: Path
+) -> None:
     (tmp_path / "stock_app.py").write_text(WORKER)
     queue = Queue(client, P, QueueSettings())
     ids = [new_id(), new_id()]
@@ -107,14 +131,32 @@ def test_a_stock_worker_carries_out_what_claim_pushes(server: RedisServer, clien
         queue.enqueue(Request(id=id_, function="default/echo", revision=1, payload=b"hello", slo_us=60_000_000))
     token = queue.lead("", 60)
     claim = Claim(
-        function="default/echo", gpu="cpu0", celery_list=f"{P}{gpu_queue('cpu0')}", decision="{}", schedule_us=1,
-        message=message(RUN, ["default/echo", 1, [[id_, 1] for id_ in ids]], gpu_queue("cpu0")), attempts=[(id_, 0) for id_ in ids],
-    )  # fmt: skip
+        function="default/echo",
+        gpu="cpu0",
+        celery_list=f"{P}{gpu_queue('cpu0')}",
+        decision="{}",
+        schedule_us=1,
+        message=message(RUN, ["default/echo", 1, [[id_, 1] for id_ in ids]], gpu_queue("cpu0")),
+        attempts=[(id_, 0) for id_ in ids],
+    )
     assert queue.claim(token, 60, [claim]) == [frozenset(ids)]
     log = tmp_path / "worker.log"
     with log.open("wb") as output:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "stock_app", "worker", "--pool", "threads", "--concurrency", "2", "--loglevel", "INFO"],
+            [
+                sys.executable,
+                "-m",
+                "celery",
+                "-A",
+                "stock_app",
+                "worker",
+                "--pool",
+                "threads",
+                "--concurrency",
+                "2",
+                "--loglevel",
+                "INFO",
+            ],
             cwd=tmp_path,
             env=os.environ | {"TEST_REDIS_URL": server.url, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"},
             stdout=output,
@@ -124,7 +166,9 @@ def test_a_stock_worker_carries_out_what_claim_pushes(server: RedisServer, clien
 
             def succeeded() -> bool:
                 assert worker.poll() is None, log.read_text()
-                return all((record := queue.record("default", id_)) is not None and record.state == "succeeded" for id_ in ids)
+                return all(
+                    (record := queue.record("default", id_)) is not None and record.state == "succeeded" for id_ in ids
+                )
 
             eventually(succeeded, within_s=40, what="the worker's results")
         finally:

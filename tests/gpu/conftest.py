@@ -46,7 +46,13 @@ def runner(zygote: Zygote) -> Iterator[Callable[..., Runner]]:
         one = zygote.fork()
         made.append(one)
         one.prepare("cuda", 60)
-        load = Load(entrypoint=f"tests.gpu.handlers:{entrypoint}", device="cuda", memory_mib=memory_mib, label=entrypoint, results=RESULTS)
+        load = Load(
+            entrypoint=f"tests.gpu.handlers:{entrypoint}",
+            device="cuda",
+            memory_mib=memory_mib,
+            label=entrypoint,
+            results=RESULTS,
+        )
         one.load(load, 60)
         return one
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from ml.measure.profile import CudaGpu
-from tests.support.eventually import eventually
 from tests.gpu.conftest import ask
+from tests.support.eventually import eventually
 from worker.device.device import Device
 from worker.runner.processes import Runner
 
@@ -27,7 +27,9 @@ def test_the_device_is_well_and_what_torch_says_it_is(device: Device) -> None:
 def test_a_process_that_nobody_registered_is_seen_and_its_end_too(device: Device) -> None:
     if device.computing() is None:
         pytest.skip("process numbers here are not the machine's")
-    with subprocess.Popen([sys.executable, "-c", BARE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as bare:
+    with subprocess.Popen(
+        [sys.executable, "-c", BARE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as bare:
         assert bare.stdout is not None
         assert bare.stdout.readline() == "there\n"
         held = eventually(lambda: (device.computing() or {}).get(bare.pid), 30, "the process")

@@ -1,4 +1,7 @@
-"""The compose files without a Docker engine: what they say, and every service's command with its environment until it is healthy."""
+"""
+The compose files without a Docker engine: what they say, and every service's command with its environment until it is
+healthy.
+"""
 
 import os
 import re
@@ -47,7 +50,9 @@ def interpolated(value: Any) -> Any:
 
 
 def composed(*overlays: str) -> dict[str, Any]:
-    """The services, overlays laid on as Compose does: maps are joined, everything else is replaced, null is taken away."""
+    """
+    The services, overlays laid on as Compose does: maps are joined, everything else is replaced, null is taken away.
+    """
     services: dict[str, Any] = interpolated(yaml.load((ROOT / "docker-compose.yml").read_text(), Loader))["services"]
     for overlay in overlays:
         for name, changed in interpolated(yaml.load((ROOT / overlay).read_text(), Loader))["services"].items():
@@ -77,20 +82,27 @@ def test_every_service_is_hardened_bounded_and_checked() -> None:
         # What functions and trainings may take is the operator's to say.
         assert (service["mem_limit"] == "0") == (name in ("node", "trainings")), name
     assert whole["networks"]["inside"] == {"internal": True}
-    assert [name for name, service in services.items() if "ports" in service or "outside" in service["networks"]] == ["gateway"]
+    assert [name for name, service in services.items() if "ports" in service or "outside" in service["networks"]] == [
+        "gateway"
+    ]
     (devices,) = services["node"]["deploy"]["resources"]["reservations"]["devices"]
     assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
     for name in (one for one in OURS[1:] if one != "trainings"):
         assert services[name]["env_file"] == [{"path": ".env", "required": False}], name
         # As under `make up`: what the first answer needs waits for the servers and the schema by itself.
         first = name in ("gateway", "scheduler-0", "node")
-        assert services[name]["depends_on"].get("migrate") == (None if first else {"condition": "service_completed_successfully"}), name
+        assert services[name]["depends_on"].get("migrate") == (
+            None if first else {"condition": "service_completed_successfully"}
+        ), name
         if name != "gateway":
             assert services[name]["environment"]["SMORE_METRICS_HOST"] == "0.0.0.0", name
 
 
 def test_one_service_builds_the_image() -> None:
-    """Services that build one tag side by side fail where images lie in containerd, and nobody may pull a stranger's image of that name."""
+    """
+    Services that build one tag side by side fail where images lie in containerd, and nobody may pull a stranger's image
+    of that name.
+    """
     services = composed()
     assert [name for name, service in services.items() if "build" in service] == ["migrate"]
     assert services["migrate"]["pull_policy"] == "build"
@@ -154,7 +166,9 @@ def test_a_further_host_runs_the_same_node() -> None:
     assert alone["node"]["build"] == "."
     assert alone["trainings"]["environment"] == here["trainings"]["environment"]
     assert alone["trainings"]["networks"] == ["inside"]
-    assert set(alone["node"]["environment"]) == set(here["node"]["environment"]) - {"SMORE_POSTGRES_PASSWORD"} | {"SMORE_BLOBS__URL"}
+    assert set(alone["node"]["environment"]) == set(here["node"]["environment"]) - {"SMORE_POSTGRES_PASSWORD"} | {
+        "SMORE_BLOBS__URL"
+    }
 
 
 def test_without_gpus_the_node_asks_for_none() -> None:
@@ -166,7 +180,9 @@ def test_without_gpus_the_node_asks_for_none() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_every_command_becomes_healthy(config: Settings, engine: Engine, redis_client: "redis.Redis", tmp_path: Path) -> None:
+def test_every_command_becomes_healthy(
+    config: Settings, engine: Engine, redis_client: "redis.Redis", tmp_path: Path
+) -> None:
     assert config.redis.url is not None
     assert config.postgres.url is not None
     services = composed("docker-compose.cpu.yml")
@@ -174,18 +190,28 @@ def test_every_command_becomes_healthy(config: Settings, engine: Engine, redis_c
         port = free.getsockname()[1]
     local = {
         # Where the names inside the network would lead.
-        "SMORE_REDIS__URL": config.redis.url, "SMORE_POSTGRES__URL": config.postgres.url, "SMORE_HOME": str(tmp_path),
-        "SMORE_API__PORT": str(port), "SMORE_NODE__PARTITIONS": "1", "SMORE_NODE__METRICS_PORT": "0", "SMORE_METRICS_PORT": "0",
+        "SMORE_REDIS__URL": config.redis.url,
+        "SMORE_POSTGRES__URL": config.postgres.url,
+        "SMORE_HOME": str(tmp_path),
+        "SMORE_API__PORT": str(port),
+        "SMORE_NODE__PARTITIONS": "1",
+        "SMORE_NODE__METRICS_PORT": "0",
+        "SMORE_METRICS_PORT": "0",
         "PYTHONPATH": str(ROOT),
-    }  # fmt: skip
+    }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SMORE_")}
 
     def run(name: str, words: list[str]) -> "subprocess.Popen[bytes]":
         command = [sys.executable if word == "python" else word.replace("/data", str(tmp_path)) for word in words]
         with open(tmp_path / f"{name}.log", "ab") as log:
             return subprocess.Popen(
-                command, env=inherited | services[name]["environment"] | local, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )  # fmt: skip
+                command,
+                env=inherited | services[name]["environment"] | local,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
 
     def healthy(name: str) -> bool:
         """What the healthcheck would say, without a new process at every look."""
@@ -220,7 +246,9 @@ def test_every_command_becomes_healthy(config: Settings, engine: Engine, redis_c
                 process.kill()
                 process.wait()
                 pytest.fail(f"{name} did not end:\n{(tmp_path / f'{name}.log').read_text()}")
-    assert not [one for one in redis_client.client_list() if one["name"].startswith("smore-worker")], "the node took its workers with it"
+    assert not [one for one in redis_client.client_list() if one["name"].startswith("smore-worker")], (
+        "the node took its workers with it"
+    )
 
 
 def test_who_is_not_there_is_not_alive(config: Settings, redis_client: "redis.Redis", tmp_path: Path) -> None:
@@ -252,12 +280,16 @@ def test_the_check_knows_the_settings_defaults() -> None:
     text = Path(alive.__file__).read_text()
     for default in ('"127.0.0.1"', '"8400"', '".smore"', '"smore:"'):
         assert default in text
-    found = subprocess.run([sys.executable, "-c", "import sys, smore.alive; print(*sys.modules)"], cwd=ROOT, capture_output=True, text=True)
+    found = subprocess.run(
+        [sys.executable, "-c", "import sys, smore.alive; print(*sys.modules)"], cwd=ROOT, capture_output=True, text=True
+    )
     assert {"redis", "pydantic", "urllib.request"}.isdisjoint(found.stdout.split())
 
 
 def test_names_of_gpu_instances_are_one_for_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [part.gpu for part in layout.node_partitions(NodeSettings(kind="cpu", partitions=2, name="h1"), [0, 1, 2])] == [
+    assert [
+        part.gpu for part in layout.node_partitions(NodeSettings(kind="cpu", partitions=2, name="h1"), [0, 1, 2])
+    ] == [
         "h1-cpu0",
         "h1-cpu1",
     ]

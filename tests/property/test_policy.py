@@ -1,4 +1,7 @@
-"""Whatever happens in whatever order: the arrays equal a fresh count, nothing is over its bounds, nothing is lost, replays agree."""
+"""
+Whatever happens in whatever order: the arrays equal a fresh count, nothing is over its bounds, nothing is lost, replays
+agree.
+"""
 
 from collections import Counter
 
@@ -30,33 +33,48 @@ MEMORY = 1000.0
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["arrive", "arrive", "arrive", "settle", "return", "refuse", "report", "lose", "wait", "steer", "limit"]),
+        st.sampled_from(
+            ["arrive", "arrive", "arrive", "settle", "return", "refuse", "report", "lose", "wait", "steer", "limit"]
+        ),
         st.integers(0, 1000),
         st.floats(0.001, 3.0),
     ),
     max_size=60,
-)  # fmt: skip
+)
 
 
 def specs() -> list[Event]:
     return [
         FunctionKnown(
-            function=name, revision=1,
+            function=name,
+            revision=1,
             spec=FunctionSpec(
-                entrypoint="m:C", max_batch=batch, max_warm=2,
-                profile=Profile(run_s={1: 0.05, 4: 0.1}, load_s=0.3, memory_mib=300.0, usage_gain=0.1 * batch, degradation=0.1),
+                entrypoint="m:C",
+                max_batch=batch,
+                max_warm=2,
+                profile=Profile(
+                    run_s={1: 0.05, 4: 0.1}, load_s=0.3, memory_mib=300.0, usage_gain=0.1 * batch, degradation=0.1
+                ),
             ),
         )
         for name, batch in zip(FUNCTIONS, (1, 4, 8), strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def report(name: str, now: float, warm: dict[str, int]) -> GpuReported:
     return GpuReported(
-        gpu=name, boot="b", at=now, slots=SLOTS, memory_total=MEMORY, memory_used=300.0 * sum(warm.values()), memory_idle=0.0,
+        gpu=name,
+        boot="b",
+        at=now,
+        slots=SLOTS,
+        memory_total=MEMORY,
+        memory_used=300.0 * sum(warm.values()),
+        memory_idle=0.0,
         utilisation=0.5,
-        function_utilisation=0.1, jobs=1, warm=[(function, 1, count) for function, count in warm.items()],
-    )  # fmt: skip
+        function_utilisation=0.1,
+        jobs=1,
+        warm=[(function, 1, count) for function, count in warm.items()],
+    )
 
 
 class World:
@@ -123,7 +141,10 @@ class World:
         elif action == "steer":
             self.pins = {
                 FUNCTIONS[number % 3]: Steer(
-                    function=FUNCTIONS[number % 3], boost=1.0 + number, gpus=frozenset({GPUS[number % 2]}), pin_until=self.now + span
+                    function=FUNCTIONS[number % 3],
+                    boost=1.0 + number,
+                    gpus=frozenset({GPUS[number % 2]}),
+                    pin_until=self.now + span,
                 )
             }
             self.feed([SteeringChanged(steers=list(self.pins.values()))])
@@ -181,12 +202,16 @@ def test_same_events_same_decisions(plan: list[tuple[str, int, float]]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    ageing=st.floats(0.1, 5.0), usage=st.floats(0.0, 1.0), service_s=st.floats(0.01, 0.5), burst=st.integers(1, 4), rival=st.floats(0.0,
-    1.0)
-)  # fmt: skip
+    ageing=st.floats(0.1, 5.0),
+    usage=st.floats(0.0, 1.0),
+    service_s=st.floats(0.01, 0.5),
+    burst=st.integers(1, 4),
+    rival=st.floats(0.0, 1.0),
+)
 def test_starvation_bound(ageing: float, usage: float, service_s: float, burst: int, rival: float) -> None:
     """
-    One slot, a stream of rivals: whoever is dispatched while another waits, the other's head has not waited 1/ageing s longer than its own.
+    One slot, a stream of rivals: whoever is dispatched while another waits, the other's head has not waited 1/ageing s
+    longer than its own.
 
     So a function whose head has is next, whatever the priorities are (docs/architecture.md).
     """
@@ -194,26 +219,42 @@ def test_starvation_bound(ageing: float, usage: float, service_s: float, burst: 
     gains = {"p/low": usage, "p/high": rival}
     known: list[Event] = [
         FunctionKnown(
-            function=name, revision=1,
-            spec=FunctionSpec(entrypoint="m:C", profile=Profile(run_s={1: service_s}, usage_gain=gain, degradation=0.01, load_s=0.1)),
+            function=name,
+            revision=1,
+            spec=FunctionSpec(
+                entrypoint="m:C", profile=Profile(run_s={1: service_s}, usage_gain=gain, degradation=0.01, load_s=0.1)
+            ),
         )
         for name, gain in gains.items()
-    ]  # fmt: skip
+    ]
     now, served, waiting = 1000.0, 0, {"p/low": [(1000.0, "low")], "p/high": []}
     report = GpuReported(
-        gpu="g", boot="b", at=now, slots=1, memory_total=MEMORY, memory_used=0.0, memory_idle=0.0, utilisation=0.0,
+        gpu="g",
+        boot="b",
+        at=now,
+        slots=1,
+        memory_total=MEMORY,
+        memory_used=0.0,
+        memory_idle=0.0,
+        utilisation=0.0,
         function_utilisation=0.0,
-        jobs=0, warm=[(name, 1, 1) for name in gains],
-    )  # fmt: skip
+        jobs=0,
+        warm=[(name, 1, 1) for name in gains],
+    )
     events: list[Event] = [
-        *known, report,
+        *known,
+        report,
         InvocationArrived(function="p/low", revision=1, id="low", attempt=0, arrival_at=now, deadline_at=now + 1e6),
-    ]  # fmt: skip
+    ]
     while served < 200 and waiting["p/low"]:
         for n in range(burst):
             id_ = f"high-{served}-{n}"
             waiting["p/high"].append((now, id_))
-            events.append(InvocationArrived(function="p/high", revision=1, id=id_, attempt=0, arrival_at=now, deadline_at=now + 1e6))
+            events.append(
+                InvocationArrived(
+                    function="p/high", revision=1, id=id_, attempt=0, arrival_at=now, deadline_at=now + 1e6
+                )
+            )
         (dispatch,) = (decision for decision in policy.decide(now, events) if isinstance(decision, Dispatch))
         other = "p/low" if dispatch.function == "p/high" else "p/high"
         (arrival, id_), *waiting[dispatch.function] = waiting[dispatch.function]
@@ -234,8 +275,8 @@ def test_starvation_bound(ageing: float, usage: float, service_s: float, burst: 
 )
 def test_shares_bound_starvation(usage: float, low_s: float, high_s: float, burst: int) -> None:
     """
-    One slot, two functions that always have something waiting: what each has had of the run time, over its weight, never differs by more
-    than one batch of each (start-time fair queueing).
+    One slot, two functions that always have something waiting: what each has had of the run time, over its weight,
+    never differs by more than one batch of each (start-time fair queueing).
     """
     policy = Engine(preset("smore-product"))
     runs, gains = {"p/low": low_s, "p/high": high_s}, {"p/low": usage, "p/high": 1.0}
@@ -243,24 +284,38 @@ def test_shares_bound_starvation(usage: float, low_s: float, high_s: float, burs
     now, number = 1000.0, 0
     events: list[Event] = [
         FunctionKnown(
-            function=name, revision=1,
-            spec=FunctionSpec(entrypoint="m:C", profile=Profile(run_s={1: runs[name]}, usage_gain=gain, degradation=1.0, load_s=0.1)),
+            function=name,
+            revision=1,
+            spec=FunctionSpec(
+                entrypoint="m:C", profile=Profile(run_s={1: runs[name]}, usage_gain=gain, degradation=1.0, load_s=0.1)
+            ),
         )
         for name, gain in gains.items()
-    ]  # fmt: skip
+    ]
     events.append(
         GpuReported(
-            gpu="g", boot="b", at=now, slots=1, memory_total=MEMORY, memory_used=0.0, memory_idle=0.0, utilisation=0.0,
-            function_utilisation=0.0, jobs=0, warm=[(name, 1, 1) for name in gains],
+            gpu="g",
+            boot="b",
+            at=now,
+            slots=1,
+            memory_total=MEMORY,
+            memory_used=0.0,
+            memory_idle=0.0,
+            utilisation=0.0,
+            function_utilisation=0.0,
+            jobs=0,
+            warm=[(name, 1, 1) for name in gains],
         )
-    )  # fmt: skip
+    )
     had = dict.fromkeys(gains, 0.0)
     for _ in range(200):
         for name in gains:
             for _ in range(burst):
                 number += 1
                 events.append(
-                    InvocationArrived(function=name, revision=1, id=str(number), attempt=0, arrival_at=now, deadline_at=now + 1e6)
+                    InvocationArrived(
+                        function=name, revision=1, id=str(number), attempt=0, arrival_at=now, deadline_at=now + 1e6
+                    )
                 )
         (dispatch,) = (decision for decision in policy.decide(now, events) if isinstance(decision, Dispatch))
         name = dispatch.function

@@ -1,4 +1,7 @@
-"""Whatever the table says and whatever comes: no budget is passed by its own prediction, and the order of GPU instances means nothing."""
+"""
+Whatever the table says and whatever comes: no budget is passed by its own prediction, and the order of GPU instances
+means nothing.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,12 +30,24 @@ tables = st.tuples(
 plans = st.lists(st.tuples(st.none() | st.integers(0, FUNCTIONS - 1), st.floats(0.0, 0.5)), max_size=40)
 
 
-def gpus(order: tuple[int, ...] = tuple(range(TRAININGS)), budgets: tuple[float, ...] = (0.1,) * TRAININGS) -> list[Event]:
+def gpus(
+    order: tuple[int, ...] = tuple(range(TRAININGS)), budgets: tuple[float, ...] = (0.1,) * TRAININGS
+) -> list[Event]:
     """One for each training; none has as much free memory as another, so that nothing is alike."""
-    return [gpu(f"g{number}", number, functions=FUNCTIONS, memory_used=100.0 * number, losses=own(budgets[number])) for number in order]
+    return [
+        gpu(f"g{number}", number, functions=FUNCTIONS, memory_used=100.0 * number, losses=own(budgets[number]))
+        for number in order
+    ]
 
 
-def run(engine: Engine, table: TableUpdated, plan: list[tuple[int | None, float]], reports: list[Event], *, alone: bool = False) -> Placed:
+def run(
+    engine: Engine,
+    table: TableUpdated,
+    plan: list[tuple[int | None, float]],
+    reports: list[Event],
+    *,
+    alone: bool = False,
+) -> Placed:
     """Yields what was placed after each step; ``alone``: each ends before the next comes."""
     engine.decide(NOW, [table, *[function(number) for number in range(FUNCTIONS)], *reports])
     now, running = NOW, []
@@ -64,17 +79,26 @@ def test_no_training_is_predicted_to_lose_more_than_its_budget(
 
 
 @settings(max_examples=100, deadline=None)
-@given(tables, plans, st.permutations(range(TRAININGS)), st.sampled_from(["smore", "smore-product", "elasticflow", "edf-util", "fifo"]))
+@given(
+    tables,
+    plans,
+    st.permutations(range(TRAININGS)),
+    st.sampled_from(["smore", "smore-product", "elasticflow", "edf-util", "fifo"]),
+)
 def test_the_order_of_gpu_instances_means_nothing(
     table: TableUpdated, plan: list[tuple[int | None, float]], order: list[int], name: str
 ) -> None:
-    one, other = (list(run(Engine(preset(name)), table, plan, gpus(rows))) for rows in (tuple(range(TRAININGS)), tuple(order)))
+    one, other = (
+        list(run(Engine(preset(name)), table, plan, gpus(rows))) for rows in (tuple(range(TRAININGS)), tuple(order))
+    )
     assert one == other
 
 
 @settings(max_examples=100, deadline=None)
 @given(tables, plans)
-def test_elasticflow_is_smore_where_nothing_ever_waits_beside_another(table: TableUpdated, plan: list[tuple[int | None, float]]) -> None:
+def test_elasticflow_is_smore_where_nothing_ever_waits_beside_another(
+    table: TableUpdated, plan: list[tuple[int | None, float]]
+) -> None:
     """They differ in order and in the fast mode only (digest 3.3)."""
     one, other = (list(run(Engine(preset(name)), table, plan, gpus(), alone=True)) for name in ("smore", "elasticflow"))
     assert one == other
@@ -98,8 +122,13 @@ def test_a_hundred_dispatches_at_once_never_take_more_memory_than_there_is(
         for one, size in zip(told, sizes, strict=True)
     ]
     clear = known([[0.0] * FUNCTIONS] * TRAININGS)
-    reports = [gpu(f"g{number}", number, warm=0, slots=62, memory_used=used[number], utilisation=0.0) for number in range(TRAININGS)]
-    decisions = engine.decide(NOW, [clear, *told, *reports, *[arrived(one, f"{number:03d}") for number, one in enumerate(which)]])
+    reports = [
+        gpu(f"g{number}", number, warm=0, slots=62, memory_used=used[number], utilisation=0.0)
+        for number in range(TRAININGS)
+    ]
+    decisions = engine.decide(
+        NOW, [clear, *told, *reports, *[arrived(one, f"{number:03d}") for number, one in enumerate(which)]]
+    )
     taken = dict.fromkeys((report.gpu for report in reports), 0.0)
     for decision in decisions:
         if isinstance(decision, Dispatch):

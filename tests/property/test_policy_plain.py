@@ -1,6 +1,7 @@
 """
-The compiled loops against the same rules in plain Python: what begins and ends on random clusters leaves the same facts, effects and
-choices. The plain side counts everything afresh from a list of runs, so that nothing is kept up to date twice in the same way.
+The compiled loops against the same rules in plain Python: what begins and ends on random clusters leaves the same
+facts, effects and choices. The plain side counts everything afresh from a list of runs, so that nothing is kept up to
+date twice in the same way.
 """
 
 from dataclasses import dataclass, field
@@ -87,7 +88,7 @@ class Plain:
     declared: list[float]
     gpus: list[Gpu]
 
-    # ---- Eq. 3 and 4 ------------------------------------------------------------------------------------------------------------------
+    # ---- Eq. 3 and 4 -------------------------------------------------------------------------------------------------
 
     def _weight(self, kind: Kind, k: int, victim: str, other: str) -> float:
         return self.table.weight(kind, k, victim, other)
@@ -100,14 +101,18 @@ class Plain:
         if gpu.training is None or column >= TABLED:
             return self.declared[column] if gpu.jobs else 0.0
         matrix = self.table.function_upper if upper else self.table.function
-        return self._weight("function", k, f"f{column}", f"t{gpu.training}") * self.table.cell(matrix, gpu.training, column)
+        return self._weight("function", k, f"f{column}", f"t{gpu.training}") * self.table.cell(
+            matrix, gpu.training, column
+        )
 
     def _of_training(self, k: int, training: int, column: int, *, upper: bool = False) -> float:
         matrix = self.table.training_upper if upper else self.table.training
         return self._weight("training", k, f"t{training}", f"f{column}") * self.table.cell(matrix, training, column)
 
     def _slowed(self, k: int, gpu: Gpu, column: int, others: list[int], *, upper: bool = False) -> float:
-        """Of a batch beside the training and others; whom the table does not know costs it what was declared of itself."""
+        """
+        Of a batch beside the training and others; whom the table does not know costs it what was declared of itself.
+        """
         lost = self._by_training(k, gpu, column, upper=upper)
         for other in others:
             lost += self._among(k, column, other, upper=upper) if max(column, other) < TABLED else self.declared[column]
@@ -117,7 +122,10 @@ class Plain:
         return min(max(len(gpu.runs) + more - (0 if gpu.jobs else 1), 1), kernel.K_MAX)
 
     def go_on(self, gpu: Gpu, now: float) -> None:
-        """Everything there progresses at its old speed up to ``now``, and goes on at the speed of those that are there now."""
+        """
+        Everything there progresses at its old speed up to ``now``, and goes on at the speed of those that are there
+        now.
+        """
         for run in gpu.runs:
             if now > run.since:
                 run.remaining, run.since = max(0.0, run.remaining - (now - run.since) / (1.0 + run.lost)), now
@@ -133,7 +141,9 @@ class Plain:
             if gpu.training is not None:
                 tabled = [one for one in there if one < TABLED]
                 adds[which] = self._of_training(k, gpu.training, column, upper=bool(which)) if column < TABLED else said
-                training[which] = adds[which] + sum(self._of_training(k, gpu.training, one, upper=bool(which)) for one in tabled)
+                training[which] = adds[which] + sum(
+                    self._of_training(k, gpu.training, one, upper=bool(which)) for one in tabled
+                )
                 training[which] += sum(self.declared[one] for one in there if one >= TABLED)
             elif gpu.jobs:
                 adds[which] = said
@@ -151,9 +161,13 @@ class Plain:
                 holds = False
         train, batch, others = self.knobs.impact
         return Added(
-            own=own, own_upper=own_upper, training=training[0], training_upper=training[1], holds=holds,
+            own=own,
+            own_upper=own_upper,
+            training=training[0],
+            training_upper=training[1],
+            holds=holds,
             impact=train * adds[0] + batch * own + others * suffered,
-        )  # fmt: skip
+        )
 
     def lost_now(self, gpu: Gpu) -> float:
         """Of the training, by what runs there."""
@@ -161,10 +175,11 @@ class Plain:
             return sum(self.declared[run.column] for run in gpu.runs) if gpu.jobs else 0.0
         k, training = self._k(gpu, 0), gpu.training
         return sum(
-            self._of_training(k, training, run.column) if run.column < TABLED else self.declared[run.column] for run in gpu.runs
-        )  # fmt: skip
+            self._of_training(k, training, run.column) if run.column < TABLED else self.declared[run.column]
+            for run in gpu.runs
+        )
 
-    # ---- what is where ----------------------------------------------------------------------------------------------------------------
+    # ---- what is where -----------------------------------------------------------------------------------------------
 
     def outstanding(self, gpu: Gpu, column: int) -> int:
         return sum(run.column == column for run in gpu.runs)
@@ -193,17 +208,20 @@ class Plain:
     def begin(self, gpu: Gpu, batch: Batch, now: float) -> None:
         gpu.runs.append(
             Run(
-                column=batch.column, remaining=batch.run_s, since=max(now, batch.start_at), deadline=batch.deadline_at,
+                column=batch.column,
+                remaining=batch.run_s,
+                since=max(now, batch.start_at),
+                deadline=batch.deadline_at,
                 ends=batch.expected_end_at,
             )
-        )  # fmt: skip
+        )
         self.go_on(gpu, now)
 
     def end(self, gpu: Gpu, position: int, now: float) -> None:
         del gpu.runs[position]
         self.go_on(gpu, now)
 
-    # ---- Algorithm 1 ------------------------------------------------------------------------------------------------------------------
+    # ---- Algorithm 1 -------------------------------------------------------------------------------------------------
 
     def why(self, gpu: Gpu, column: int, run_s: float, deadline: float, now: float) -> tuple[int, float]:
         """(the kernel's code, when it would end)."""
@@ -227,7 +245,11 @@ class Plain:
             return kernel.BESIDE_TRAINING, ends
         if gpu.jobs and knobs.budget_rule is BudgetRule.INSTANT and added.training > told.losses[0].budget:
             return kernel.OVER_BUDGET, ends
-        if gpu.jobs and knobs.budget_rule is BudgetRule.ACCOUNT and self.held(gpu, now) < self.asked(gpu, column, run_s):
+        if (
+            gpu.jobs
+            and knobs.budget_rule is BudgetRule.ACCOUNT
+            and self.held(gpu, now) < self.asked(gpu, column, run_s)
+        ):
             return kernel.OVER_BUDGET, ends
         if knobs.protect_inflight and not added.holds:
             return kernel.BREAKS_OTHERS, ends
@@ -238,14 +260,23 @@ class Plain:
         return min(gpu.balance + earns * max(0.0, now - gpu.at), earns * self.knobs.account_s)
 
     def asked(self, gpu: Gpu, column: int, run_s: float) -> float:
-        """What the account must hold: the usual cost, or of the longest run what is more than a whole account; but no more than that."""
+        """
+        What the account must hold: the usual cost, or of the longest run what is more than a whole account; but no more
+        than that.
+        """
         added, most = self.added(gpu, column), gpu.earns(self.knobs.aim) * self.knobs.account_s
         more, expected_s = max(0.0, added.training - self.lost_now(gpu)), run_s * (1.0 + added.own)
-        usual, longest = (seconds * more / (1.0 + more) for seconds in (expected_s, max(expected_s, self.demands[column].stretch_s)))
+        usual, longest = (
+            seconds * more / (1.0 + more) for seconds in (expected_s, max(expected_s, self.demands[column].stretch_s))
+        )
         return min(max(0.0, usual, longest - most), most)
 
-    def saved(self, column: int, run_s: float, codes: dict[int, int], now: float, may_load: bool) -> dict[int, tuple[float, float, float]]:
-        """Row → until the account can pay, until it then ends, what it must hold; where nothing else stands in the way."""
+    def saved(
+        self, column: int, run_s: float, codes: dict[int, int], now: float, may_load: bool
+    ) -> dict[int, tuple[float, float, float]]:
+        """
+        Row → until the account can pay, until it then ends, what it must hold; where nothing else stands in the way.
+        """
         found = {}
         for row, code in codes.items():
             gpu, state = self.gpus[row], self.state(self.gpus[row], column)
@@ -260,8 +291,14 @@ class Plain:
         return found
 
     def best(self, column: int, codes: dict[int, int], cold: bool) -> set[int]:
-        """Rows that may be taken, of those that were looked at: one, but where sums in another order are as good as equal."""
-        open_ = [row for row, code in codes.items() if code == kernel.OPEN and (self.state(self.gpus[row], column) != kernel.OPEN) == cold]
+        """
+        Rows that may be taken, of those that were looked at: one, but where sums in another order are as good as equal.
+        """
+        open_ = [
+            row
+            for row, code in codes.items()
+            if code == kernel.OPEN and (self.state(self.gpus[row], column) != kernel.OPEN) == cold
+        ]
         parked = [row for row in open_ if self.state(self.gpus[row], column) == kernel.HOST]
         open_ = parked or open_
         keys = {row: self._key(row, column) for row in open_}
@@ -299,7 +336,9 @@ class Pair:
         self.engine, self.draws = Engine(knobs), Random(knobs.seed)
         self.under_way: list[list[str]] = [[] for _ in range(n)]
         table = self._table()
-        events: list[Event] = [TableUpdated(table=ArrayTable(Table(version=1, source="test", created_at=0.0, places=[table])))]
+        events: list[Event] = [
+            TableUpdated(table=ArrayTable(Table(version=1, source="test", created_at=0.0, places=[table])))
+        ]
         events += [self._function(number) for number in range(FUNCTIONS)]
         self.engine.decide(self.now, events)
         for demand in self.engine.cluster.demands[::2]:
@@ -319,18 +358,27 @@ class Pair:
         weights = [
             Weight(kind, k, victim, other, self.random.uniform(0.5, 1.5))
             for kind, victims, others in (
-                ("training", trainings, functions), ("function", functions, trainings), ("functions", functions, functions),
+                ("training", trainings, functions),
+                ("function", functions, trainings),
+                ("functions", functions, functions),
             )
-            for k in (2, 3, 4) for victim in victims for other in others if self.random.random() < 0.7
-        ]  # fmt: skip
+            for k in (2, 3, 4)
+            for victim in victims
+            for other in others
+            if self.random.random() < 0.7
+        ]
         return place(matrix(TRAININGS), matrix(TRAININGS), matrix(TABLED), weights=weights, upper=0.05)
 
     def _function(self, number: int) -> FunctionKnown:
         profile = Profile(
-            run_s={1: self.random.uniform(0.01, 1.0)}, load_s=self.random.uniform(0.1, 2.0), memory_mib=self.random.uniform(50.0, 400.0),
-            utilisation=self.random.uniform(0.0, 0.2), usage_gain=0.1, degradation=self.random.uniform(0.0, 0.2),
+            run_s={1: self.random.uniform(0.01, 1.0)},
+            load_s=self.random.uniform(0.1, 2.0),
+            memory_mib=self.random.uniform(50.0, 400.0),
+            utilisation=self.random.uniform(0.0, 0.2),
+            usage_gain=0.1,
+            degradation=self.random.uniform(0.0, 0.2),
             model=f"f{number}/s" if number < TABLED else "",
-        )  # fmt: skip
+        )
         spec = FunctionSpec(entrypoint="m:C", max_warm=1 + number % 3, profile=profile)
         return FunctionKnown(function=f"p/f{number}", revision=1, spec=spec)
 
@@ -339,15 +387,26 @@ class Pair:
         random, plain = self.random, self.plain
         training = random.choice([None, *range(TRAININGS + 1)])
         told = GpuReported(
-            gpu=f"g{row}", boot="b", at=self.now, slots=6, memory_total=2_000.0, memory_used=random.uniform(0.0, 1_500.0),
-            memory_idle=random.uniform(0.0, 100.0), utilisation=random.uniform(0.0, 0.8), function_utilisation=random.uniform(0.0, 0.2),
-            jobs=int(training is not None), device=DEVICE, sharing_mode=MODE,
+            gpu=f"g{row}",
+            boot="b",
+            at=self.now,
+            slots=6,
+            memory_total=2_000.0,
+            memory_used=random.uniform(0.0, 1_500.0),
+            memory_idle=random.uniform(0.0, 100.0),
+            utilisation=random.uniform(0.0, 0.8),
+            function_utilisation=random.uniform(0.0, 0.2),
+            jobs=int(training is not None),
+            device=DEVICE,
+            sharing_mode=MODE,
             warm=[(f"p/f{number}", 1, random.randrange(1, 4)) for number in range(FUNCTIONS) if random.random() < 0.6],
             workloads=[f"t{training}/s/training/8"] if training is not None else [],
             losses=[JobLoss(id="j", budget=random.uniform(0.05, 0.6))] if training is not None else [],
-            stretches=[(f"p/f{number}", 1, random.uniform(0.0, 0.1)) for number in range(FUNCTIONS) if random.random() < 0.2],
+            stretches=[
+                (f"p/f{number}", 1, random.uniform(0.0, 0.1)) for number in range(FUNCTIONS) if random.random() < 0.2
+            ],
             parked=[(f"p/f{random.randrange(FUNCTIONS)}", 1, self.now + 600.0) for _ in range(random.randrange(4))],
-        )  # fmt: skip
+        )
         tabled = training if training is not None and training < TRAININGS else None
         self.engine.cluster.report(told, self.engine.columns)
         if row == len(plain.gpus):
@@ -364,9 +423,15 @@ class Pair:
         self.count += 1
         id_ = str(self.count)
         batch = Batch(
-            row=row, column=column, kind=self.kinds[column], run_s=run_s, start_at=self.now + random.choice([0.0, 0.3]),
-            deadline_at=self.now + random.uniform(0.0, 2.5) * run_s, expected_end_at=self.now + random.random(), members={id_: 1},
-        )  # fmt: skip
+            row=row,
+            column=column,
+            kind=self.kinds[column],
+            run_s=run_s,
+            start_at=self.now + random.choice([0.0, 0.3]),
+            deadline_at=self.now + random.uniform(0.0, 2.5) * run_s,
+            expected_end_at=self.now + random.random(),
+            members={id_: 1},
+        )
         cluster.begin(batch, self.now)
         self.under_way[row].append(id_)
         self.plain.begin(self.plain.gpus[row], batch, self.now)
@@ -382,7 +447,10 @@ class Pair:
         if gpu.jobs:
             self.engine.cluster.spend(row, seconds, self.now)
             most = gpu.earns(self.knobs.aim) * self.knobs.account_s
-            gpu.balance, gpu.at = min(gpu.balance + gpu.earns(self.knobs.aim) * max(0.0, self.now - gpu.at), most) - seconds, self.now
+            gpu.balance, gpu.at = (
+                min(gpu.balance + gpu.earns(self.knobs.aim) * max(0.0, self.now - gpu.at), most) - seconds,
+                self.now,
+            )
 
     def place(self, fast: bool) -> None:
         """Weigh on both sides, and begin what both would take."""
@@ -405,15 +473,29 @@ class Pair:
                 break
         impacts = {row: self.plain.added(self.plain.gpus[row], column).impact for row in late}
         assert (found.seen, found.sampled, found.earliest) == (steps, fast, pytest.approx(earliest, rel=1e-12))
-        assert found.late in {row for row in late if impacts[row] <= min(impacts.values()) + 1e-12} or (found.late == -1 and not late)
+        assert found.late in {row for row in late if impacts[row] <= min(impacts.values()) + 1e-12} or (
+            found.late == -1 and not late
+        )
         for row, cold in ((found.warm, False), (found.cold, True)):
             assert row in self.plain.best(column, codes, cold)
         if self.knobs.budget_rule is BudgetRule.ACCOUNT and not fast:
             may_load = self.random.random() < 0.5
             row, *told = kernel.saved(
-                cluster.rows, cluster.cells, cluster.effects, cluster.code, self.engine._asks, len(cluster), column, self.kinds[column],
-                self.now, run_s, demand.load_s, demand.host_s, demand.stretch_s, may_load,
-            )  # fmt: skip
+                cluster.rows,
+                cluster.cells,
+                cluster.effects,
+                cluster.code,
+                self.engine._asks,
+                len(cluster),
+                column,
+                self.kinds[column],
+                self.now,
+                run_s,
+                demand.load_s,
+                demand.host_s,
+                demand.stretch_s,
+                may_load,
+            )
             saved = self.plain.saved(column, run_s, codes, self.now, may_load)
             assert (row >= 0) == bool(saved)
             if saved:
@@ -426,17 +508,27 @@ class Pair:
         """Every fact and effect on a row."""
         cluster, plain, gpu = self.engine.cluster, self.plain, self.plain.gpus[row]
         facts = {
-            kernel.USED: len(gpu.runs), kernel.RESERVED: plain.reserved(gpu), kernel.SM: plain.sm(gpu),
+            kernel.USED: len(gpu.runs),
+            kernel.RESERVED: plain.reserved(gpu),
+            kernel.SM: plain.sm(gpu),
             kernel.NOW_TRAINING: plain.lost_now(gpu),
             kernel.GATE: kernel.NO_SLOT if len(gpu.runs) >= gpu.told.slots else kernel.OPEN,
-        }  # fmt: skip
+        }
         for name, value in facts.items():
             assert cluster.fact(name)[row] == pytest.approx(value, abs=1e-9), name
         held = cluster.running[row, : len(gpu.runs)].tolist()
         held.sort(key=lambda run: run[kernel.ENDS])
         for there, run in zip(held, sorted(gpu.runs, key=lambda run: run.ends), strict=True):
-            kept = (there[kernel.KIND], there[kernel.REMAINING], there[kernel.SINCE], there[kernel.LOST], there[kernel.DEADLINE])
-            assert kept == pytest.approx((self.kinds[run.column], run.remaining, run.since, run.lost, run.deadline), rel=1e-12, abs=1e-9)
+            kept = (
+                there[kernel.KIND],
+                there[kernel.REMAINING],
+                there[kernel.SINCE],
+                there[kernel.LOST],
+                there[kernel.DEADLINE],
+            )
+            assert kept == pytest.approx(
+                (self.kinds[run.column], run.remaining, run.since, run.lost, run.deadline), rel=1e-12, abs=1e-9
+            )
         for column, kind in enumerate(self.kinds):
             cell = cluster.cells[column, :, row]
             assert cell[kernel.OUTSTANDING] == plain.outstanding(gpu, column)
@@ -444,9 +536,13 @@ class Pair:
             assert cell[kernel.STATE] == plain.state(gpu, column)
             added = plain.added(gpu, column)
             for effect, value in (
-                (kernel.OWN, added.own), (kernel.OWN_UPPER, added.own_upper), (kernel.TRAINING, added.training),
-                (kernel.TRAINING_UPPER, added.training_upper), (kernel.IMPACT, added.impact), (kernel.HOLDS, added.holds),
-            ):  # fmt: skip
+                (kernel.OWN, added.own),
+                (kernel.OWN_UPPER, added.own_upper),
+                (kernel.TRAINING, added.training),
+                (kernel.TRAINING_UPPER, added.training_upper),
+                (kernel.IMPACT, added.impact),
+                (kernel.HOLDS, added.holds),
+            ):
                 assert cluster.effect(kind, effect)[row] == pytest.approx(float(value), abs=1e-9), (effect, column)
 
 

@@ -1,4 +1,7 @@
-"""Whatever is loaded ahead, parked and let go of in whatever order: what is busy stays, memory is not over its bounds, budgets hold."""
+"""
+Whatever is loaded ahead, parked and let go of in whatever order: what is busy stays, memory is not over its bounds,
+budgets hold.
+"""
 
 import math
 from contextlib import suppress
@@ -23,7 +26,9 @@ SPEC = FunctionSpec(entrypoint="m:C", memory_mib=100.0, max_warm=2, keep_alive_s
 
 handling = st.lists(
     st.tuples(
-        st.sampled_from(["run", "run", "release", "release", "prewarm", "prewarm", "offload", "forget", "rounds", "wait"]),
+        st.sampled_from(
+            ["run", "run", "release", "release", "prewarm", "prewarm", "offload", "forget", "rounds", "wait"]
+        ),
         st.integers(0, 3),
         st.integers(0, 2),
     ),
@@ -68,12 +73,22 @@ def test_what_is_busy_is_never_let_go_of(steps: list[tuple[str, int, int]], host
 @settings(max_examples=25, deadline=None)
 @given(
     st.floats(0.01, 0.5),
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.floats(0.01, 0.5), st.booleans()), min_size=10, max_size=40),
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 4), st.floats(0.01, 0.5), st.booleans()), min_size=10, max_size=40
+    ),
 )
-def test_loads_ahead_never_cost_a_training_more_than_its_account(degradation: float, steps: list[tuple[int, int, float, bool]]) -> None:
+def test_loads_ahead_never_cost_a_training_more_than_its_account(
+    degradation: float, steps: list[tuple[int, int, float, bool]]
+) -> None:
     stage = Stage(share=1.0)
     now, warm = T, dict.fromkeys(range(3), 0)
-    stage.at(now, known([[degradation] * 3]), *(function(n) for n in warm), *(served(n) for n in warm), report("a", now, training=0))
+    stage.at(
+        now,
+        known([[degradation] * 3]),
+        *(function(n) for n in warm),
+        *(served(n) for n in warm),
+        report("a", now, training=0),
+    )
     cluster = stage.engine.cluster
     begun, earns = float(cluster.fact(kernel.BALANCE)[0]), float(cluster.fact(kernel.EARNS)[0])
     # A load takes 1 s, and the training is slowed by so much of it.
@@ -88,7 +103,9 @@ def test_loads_ahead_never_cost_a_training_more_than_its_account(degradation: fl
 
     for number, wanted, passed, unloaded in steps:
         now += passed
-        decisions = stage.hold(now, *([Hold(from_at=now, until_at=math.inf, instances=wanted)] if wanted else []), number=number)
+        decisions = stage.hold(
+            now, *([Hold(from_at=now, until_at=math.inf, instances=wanted)] if wanted else []), number=number
+        )
         for one in decisions:
             which = int(one.function[-1]) if isinstance(one, Prewarm | Offload) else -1
             if isinstance(one, Prewarm):

@@ -1,7 +1,9 @@
 """
-The queue against a plain model: a state machine with stale fences, stale attempts, repeated calls, lost leases and new leaders.
+The queue against a plain model: a state machine with stale fences, stale attempts, repeated calls, lost leases and new
+leaders.
 
-The real scripts run on a real Redis. Nothing waits: a lease, a deadline or a record runs out because the test writes its end into the past.
+The real scripts run on a real Redis. Nothing waits: a lease, a deadline or a record runs out because the test writes
+its end into the past.
 """
 
 from collections import Counter
@@ -14,7 +16,14 @@ import pytest
 import redis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, Encoding
 from smore.messages import stream
@@ -36,7 +45,11 @@ LATE = stream.error_result("The deadline passed before a GPU instance could star
 #: Which invocations a call names (positions among the candidates) and by how much the attempt it states is wrong.
 MENTIONS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from((0, 0, 0, 0, 0, 0, 1, -1))), min_size=1, max_size=4)
 ENDINGS = st.sampled_from(
-    (("reject", "rejected", Cause.INFEASIBLE), ("expire", "expired", Cause.DEADLINE_EXPIRED), ("fail", "failed", Cause.QUARANTINED))
+    (
+        ("reject", "rejected", Cause.INFEASIBLE),
+        ("expire", "expired", Cause.DEADLINE_EXPIRED),
+        ("fail", "failed", Cause.QUARANTINED),
+    )
 )
 QUEUED, DISPATCHED, RUNNING = frozenset({"queued"}), frozenset({"dispatched"}), frozenset({"running"})
 HELD = DISPATCHED | RUNNING
@@ -98,7 +111,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     # The model's side.
 
-    def mentioned(self, mentions: list[tuple[int, int]], states: frozenset[str]) -> tuple[str, list[tuple[Invocation, int]]]:
+    def mentioned(
+        self, mentions: list[tuple[int, int]], states: frozenset[str]
+    ) -> tuple[str, list[tuple[Invocation, int]]]:
         """Invocations of one function, each with the attempt that the call states."""
         known = sorted((one for one in self.all.values() if not one.swept), key=lambda one: one.id)
         fitting = [one for one in known if one.state in states] or known
@@ -106,7 +121,9 @@ class QueueMachine(RuleBasedStateMachine):
             return FUNCTIONS[0], []
         function = fitting[mentions[0][0] % len(fitting)].function
         pool = [one for one in fitting if one.function == function]
-        return function, [(pool[position % len(pool)], pool[position % len(pool)].attempt + wrong) for position, wrong in mentions]
+        return function, [
+            (pool[position % len(pool)], pool[position % len(pool)].attempt + wrong) for position, wrong in mentions
+        ]
 
     def any_in(self, states: frozenset[str]) -> bool:
         return any(one.state in states and not one.swept for one in self.all.values())
@@ -132,18 +149,30 @@ class QueueMachine(RuleBasedStateMachine):
 
     @initialize(
         crowd=st.lists(
-            st.tuples(st.sampled_from(FUNCTIONS), st.sampled_from(GPUS), st.integers(0, 2), st.integers(1, 3)), min_size=2, max_size=8
+            st.tuples(st.sampled_from(FUNCTIONS), st.sampled_from(GPUS), st.integers(0, 2), st.integers(1, 3)),
+            min_size=2,
+            max_size=8,
         )
     )
     def first_leader(self, crowd: list[tuple[str, str, int, int]]) -> None:
-        """A life is long and a test's is short: it begins among invocations that wait (0), are dispatched (1) or run (2)."""
+        """
+        A life is long and a test's is short: it begins among invocations that wait (0), are dispatched (1) or run (2).
+        """
         self.token = self.queue.lead("", 3600)
         for salt, (function, gpu, steps, max_attempts) in enumerate(crowd):
             known = len(self.all)
             self.enqueue(
-                function=function, salt=salt * 31 % 256, deadline_us=DEADLINES_US[salt % 3], payload=b"x" * (salt % 3), sync=bool(salt % 2),
-                channel=("", "gw1", "gw2")[salt % 3], max_attempts=max_attempts, idempotency_key="", request_hash="", repeat=False,
-            )  # fmt: skip
+                function=function,
+                salt=salt * 31 % 256,
+                deadline_us=DEADLINES_US[salt % 3],
+                payload=b"x" * (salt % 3),
+                sync=bool(salt % 2),
+                channel=("", "gw1", "gw2")[salt % 3],
+                max_attempts=max_attempts,
+                idempotency_key="",
+                request_hash="",
+                repeat=False,
+            )
             if len(self.all) > known:
                 one = list(self.all.values())[-1]
                 if steps > 0:
@@ -156,7 +185,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.lead("", 3600) == "", "two leaders"
         assert self.queue.lead(self.token, 3600) == self.token
         self.redis.delete(f"{P}leader")
-        assert self.queue.lead(self.token, 3600) == str(int(self.token) + 1), "the lease ran out: a new token, even for the same leader"
+        assert self.queue.lead(self.token, 3600) == str(int(self.token) + 1), (
+            "the lease ran out: a new token, even for the same leader"
+        )
         self.former, self.token = self.token, str(int(self.token) + 1)
 
     @rule(
@@ -172,29 +203,58 @@ class QueueMachine(RuleBasedStateMachine):
         repeat=st.booleans(),
     )
     def enqueue(
-        self, function: str, salt: int, deadline_us: int, payload: bytes, sync: bool, channel: str, max_attempts: int, idempotency_key: str,
-        request_hash: str, repeat: bool,
-    ) -> None:  # fmt: skip
+        self,
+        function: str,
+        salt: int,
+        deadline_us: int,
+        payload: bytes,
+        sync: bool,
+        channel: str,
+        max_attempts: int,
+        idempotency_key: str,
+        request_hash: str,
+        repeat: bool,
+    ) -> None:
         one = Invocation(
-            id=f"{salt:02x}{len(self.all):030x}", function=function, deadline_us=deadline_us, payload=payload, sync=sync, channel=channel,
+            id=f"{salt:02x}{len(self.all):030x}",
+            function=function,
+            deadline_us=deadline_us,
+            payload=payload,
+            sync=sync,
+            channel=channel,
             max_attempts=max_attempts,
-        )  # fmt: skip
+        )
         request = Request(
-            id=one.id, function=function, revision=1, payload=payload, deadline_us=deadline_us, channel=channel, sync=sync,
-            idempotency_key=idempotency_key, request_hash=request_hash, max_pending=4, max_attempts=max_attempts,
+            id=one.id,
+            function=function,
+            revision=1,
+            payload=payload,
+            deadline_us=deadline_us,
+            channel=channel,
+            sync=sync,
+            idempotency_key=idempotency_key,
+            request_hash=request_hash,
+            max_pending=4,
+            max_attempts=max_attempts,
             encoding=Encoding.JSON if payload else Encoding.CANARY,
-        )  # fmt: skip
+        )
         waiting = [known for known in self.all.values() if known.state == "queued"]
         key = (one.project, idempotency_key)
         admission = self.queue.enqueue(request)
         if idempotency_key and key in self.idempotent:
             known_id, known_hash = self.idempotent[key]
-            assert (admission.status, admission.known_id) == ("replay" if known_hash == request_hash else "mismatch", known_id)
+            assert (admission.status, admission.known_id) == (
+                "replay" if known_hash == request_hash else "mismatch",
+                known_id,
+            )
         elif sum(known.function == function for known in waiting) >= 4:
             assert (admission.status, admission.limit) == ("full", "function")
         elif len(waiting) >= BOUNDS.max_pending:
             assert (admission.status, admission.limit) == ("full", "pending")
-        elif sum(len(known.payload) for known in self.all.values() if known.state not in OVER) + len(payload) > BOUNDS.payload_bytes:
+        elif (
+            sum(len(known.payload) for known in self.all.values() if known.state not in OVER) + len(payload)
+            > BOUNDS.payload_bytes
+        ):
             assert (admission.status, admission.limit) == ("full", "payload_bytes")
         elif sum(len(known.result) for known in self.all.values() if not known.swept) > BOUNDS.result_bytes:
             assert (admission.status, admission.limit) == ("full", "result_bytes")
@@ -217,9 +277,14 @@ class QueueMachine(RuleBasedStateMachine):
 
     def to_claim(self, named: list[tuple[Invocation, int]], function: str, gpu: str) -> Claim:
         return Claim(
-            function=function, gpu=gpu, celery_list=f"{P}gpu.{gpu}", message=b"m", decision="{}", schedule_us=7,
+            function=function,
+            gpu=gpu,
+            celery_list=f"{P}gpu.{gpu}",
+            message=b"m",
+            decision="{}",
+            schedule_us=7,
             attempts=[*((one.id, attempt) for one, attempt in named), ("f" * 32, 0)],
-        )  # fmt: skip
+        )
 
     def dispatch(self, named: list[tuple[Invocation, int]], function: str, gpu: str, once: bool) -> None:
         claim = self.to_claim(named, function, gpu)
@@ -234,7 +299,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.messages[gpu] += sent
         assert self.queue.claim(self.token, 3600, [claim]) == [frozenset(expected)]
         if not once and all(one.attempt == attempt + 1 for one, attempt in named):
-            assert self.queue.claim(self.token, 3600, [claim]) == [frozenset(expected)], "a repeat answers the same and sends nothing"
+            assert self.queue.claim(self.token, 3600, [claim]) == [frozenset(expected)], (
+                "a repeat answers the same and sends nothing"
+            )
 
     @precondition(lambda self: self.any_in(DISPATCHED))
     @rule(mentions=MENTIONS, states=meant_for(DISPATCHED), there=USUALLY)
@@ -258,17 +325,25 @@ class QueueMachine(RuleBasedStateMachine):
                 one.state, one.starts = "running", one.starts + 1
 
     @precondition(lambda self: self.any_in(HELD))
-    @rule(mentions=MENTIONS, states=meant_for(RUNNING), result=st.sampled_from((b"", b"r", b"\n\x00|r")), ok=st.booleans())
+    @rule(
+        mentions=MENTIONS, states=meant_for(RUNNING), result=st.sampled_from((b"", b"r", b"\n\x00|r")), ok=st.booleans()
+    )
     def finish(self, mentions: list[tuple[int, int]], states: frozenset[str], result: bytes, ok: bool) -> None:
         function, named = self.mentioned(mentions, states)
         cause = Cause.OK if ok else Cause.HANDLER_ERROR
         accepted = self.queue.finish(
             function,
             "{}",
-            [Outcome(id=one.id, attempt=attempt, action="succeed" if ok else "fail", cause=cause, result=result) for one, attempt in named],
+            [
+                Outcome(id=one.id, attempt=attempt, action="succeed" if ok else "fail", cause=cause, result=result)
+                for one, attempt in named
+            ],
         )
         for (one, attempt), accept in zip(named, accepted, strict=True):
-            assert accept == (one.attempt == attempt and (one.state == "running" or (not ok and one.state in {"queued", "dispatched"})))
+            assert accept == (
+                one.attempt == attempt
+                and (one.state == "running" or (not ok and one.state in {"queued", "dispatched"}))
+            )
             if accept:
                 self.end(one, "succeeded" if ok else "failed", cause, result)
 
@@ -277,7 +352,12 @@ class QueueMachine(RuleBasedStateMachine):
     def requeue(self, mentions: list[tuple[int, int]], states: frozenset[str], refund: bool, alone: bool) -> None:
         function, named = self.mentioned(mentions, states)
         answers = self.queue.requeue(
-            function, Cause.CRASHED, [(one.id, attempt) for one, attempt in named], refund=refund, alone=alone, message="boom"
+            function,
+            Cause.CRASHED,
+            [(one.id, attempt) for one, attempt in named],
+            refund=refund,
+            alone=alone,
+            message="boom",
         )
         blob = stream.error_result("boom")
         for (one, attempt), answer in zip(named, answers, strict=True):
@@ -319,7 +399,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.all)
     @rule(mentions=MENTIONS, states=st.sampled_from((QUEUED, QUEUED, HELD, ANY)), leads=USUALLY, ending=ENDINGS)
-    def settle(self, mentions: list[tuple[int, int]], states: frozenset[str], leads: bool, ending: tuple[str, str, Cause]) -> None:
+    def settle(
+        self, mentions: list[tuple[int, int]], states: frozenset[str], leads: bool, ending: tuple[str, str, Cause]
+    ) -> None:
         action, state, cause = ending
         function, named = self.mentioned(mentions, states)
         endings = [
@@ -369,14 +451,22 @@ class QueueMachine(RuleBasedStateMachine):
     def heartbeat(self, mentions: list[tuple[int, int]], states: frozenset[str], gpu: str) -> None:
         function, named = self.mentioned(mentions, states)
         lost = self.queue.report(
-            gpu, b"{}", ttl_s=60, lease_s=3600, cursor="", running=[(function, one.id, attempt) for one, attempt in named]
+            gpu,
+            b"{}",
+            ttl_s=60,
+            lease_s=3600,
+            cursor="",
+            running=[(function, one.id, attempt) for one, attempt in named],
         )
         assert lost == {one.id for one, attempt in named if one.state != "running" or one.attempt != attempt}
 
     # What must hold after every call.
 
     def published(self) -> list[tuple[str, bytes]]:
-        """Everything published so far: a mark is sent after it, for an answer may reach us before what was published with it."""
+        """
+        Everything published so far: a mark is sent after it, for an answer may reach us before what was published with
+        it.
+        """
         self.redis.publish("gw1", "mark")
         messages: list[tuple[str, bytes]] = []
         while True:
@@ -388,7 +478,9 @@ class QueueMachine(RuleBasedStateMachine):
             messages.append((message["channel"].decode(), message["data"]))
 
     def _follow(self) -> None:
-        for entry, fields in cast("list[tuple[bytes, dict[bytes, bytes]]]", self.redis.xrange(f"{P}ev", self.last_event)):
+        for entry, fields in cast(
+            "list[tuple[bytes, dict[bytes, bytes]]]", self.redis.xrange(f"{P}ev", self.last_event)
+        ):
             self.last_event = "(" + entry.decode()
             match stream.decode(fields[b"e"]):
                 case stream.Arrived(id=id_):
@@ -404,8 +496,13 @@ class QueueMachine(RuleBasedStateMachine):
                 self.told[reply.id] += 1
                 one = self.all[reply.id]
                 assert (channel, reply.state, reply.cause, reply.attempt, reply.gpu, reply.result) == (
-                    one.channel, one.state, one.cause, one.attempt, one.gpu, one.result,
-                )  # fmt: skip
+                    one.channel,
+                    one.state,
+                    one.cause,
+                    one.attempt,
+                    one.gpu,
+                    one.result,
+                )
 
     @invariant()
     def nothing_is_in_two_places_and_every_sum_is_right(self) -> None:
@@ -430,7 +527,9 @@ class QueueMachine(RuleBasedStateMachine):
         answers = iter(pipe.execute())
 
         for function in FUNCTIONS:
-            waiting = sorted((one.deadline_us, one.id) for one in known if one.function == function and one.state == "queued")
+            waiting = sorted(
+                (one.deadline_us, one.id) for one in known if one.function == function and one.state == "queued"
+            )
             assert next(answers) == [id_.encode() for _, id_ in waiting], "order inside a function"
         for gpu in GPUS:
             assert next(answers) == {one.member for one in known if one.state in HELD and one.gpu == gpu}
@@ -440,7 +539,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert set(next(answers)) == {one.member for one in known if one.state in OVER and not one.swept}
         held_bytes = {field: int(value) for field, value in next(answers).items()}
         assert held_bytes.get(b"payload", 0) == sum(len(one.payload) for one in known if one.state not in OVER)
-        assert held_bytes.get(b"result", 0) == sum(len(one.result) for one in known if one.state in OVER and not one.swept)
+        assert held_bytes.get(b"result", 0) == sum(
+            len(one.result) for one in known if one.state in OVER and not one.swept
+        )
         assert int(next(answers).get(b"waiting", 0)) == sum(one.state == "queued" for one in known)
         counted = {field.decode(): int(value) for field, value in next(answers).items() if int(value)}
         wanted = Counter(f"{one.project}:open" for one in known if one.state not in OVER)
@@ -451,7 +552,12 @@ class QueueMachine(RuleBasedStateMachine):
             if one.swept:
                 assert (state, payload, result) == (None, 0, None)
                 continue
-            assert (state.decode(), int(attempt), int(starts), gpu.decode()) == (one.state, one.attempt, one.starts, one.gpu)
+            assert (state.decode(), int(attempt), int(starts), gpu.decode()) == (
+                one.state,
+                one.attempt,
+                one.starts,
+                one.gpu,
+            )
             assert one.state not in {"queued", "dispatched"} or started == b"0", "the start of an earlier attempt"
             assert payload == (one.state not in OVER)
             assert result == (one.result if one.state in OVER else None)
@@ -499,5 +605,7 @@ def test_queue_behaves_as_its_model(client: "redis.Redis") -> None:
         subscriber.subscribe("gw1", "gw2")
         run_state_machine_as_test(
             lambda: QueueMachine(client, subscriber),  # type: ignore[arg-type]  # any factory will do
-            settings=settings(max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)),
+            settings=settings(
+                max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+            ),
         )

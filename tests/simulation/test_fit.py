@@ -33,10 +33,19 @@ def workload(model: str, role: str) -> Workload:
 def solo(one: Workload) -> Solo:
     use = KNOWN.use(one.model, one.role, one.batch)
     return Solo(
-        place=PLACE, workload=one, features=dict.fromkeys(FEATURES, 2.0**20) | {"memory_bytes": 400.0 * 2**20},
-        timing=timing(use.seconds), utilisation=use.u, memory_utilisation=None, device_memory_bytes=None, input_wait_s=0.0,
-        cold_s={"import": 0.5, "weights": 0.25}, kernels={}, seconds=4.0, at="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
+        place=PLACE,
+        workload=one,
+        features=dict.fromkeys(FEATURES, 2.0**20) | {"memory_bytes": 400.0 * 2**20},
+        timing=timing(use.seconds),
+        utilisation=use.u,
+        memory_utilisation=None,
+        device_memory_bytes=None,
+        input_wait_s=0.0,
+        cold_s={"import": 0.5, "weights": 0.25},
+        kernels={},
+        seconds=4.0,
+        at="2026-01-01T00:00:00+00:00",
+    )
 
 
 def together(random: np.random.Generator, *members: Workload) -> Colocation:
@@ -50,7 +59,9 @@ def together(random: np.random.Generator, *members: Workload) -> Colocation:
         alone = KNOWN.use(one.model, one.role, one.batch).seconds
         measured = timing(alone * by * float(np.exp(0.02 * random.standard_normal())))
         found.append(Member(workload=one, timing=measured, control=timing(alone), solo=timing(alone)))
-    return Colocation(place=PLACE, members=tuple(found), utilisation=1.0, disturbance=0.0, seconds=8.0, at="2026-01-01T00:01:00+00:00")
+    return Colocation(
+        place=PLACE, members=tuple(found), utilisation=1.0, disturbance=0.0, seconds=8.0, at="2026-01-01T00:01:00+00:00"
+    )
 
 
 @pytest.fixture(scope="module")

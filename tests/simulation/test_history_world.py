@@ -1,4 +1,6 @@
-"""A world made of what a platform served: what is measured stays as it was, what cannot be known is as the table says."""
+"""
+A world made of what a platform served: what is measured stays as it was, what cannot be known is as the table says.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -45,11 +47,20 @@ SPEC = FunctionSpec(
     entrypoint="zoo.echo:Function",
     max_warm=4,
     keep_alive_s=-1,
-    profile=Profile(run_s={1: 0.05, 8: 0.2}, load_s=1.5, memory_mib=300.0, utilisation=0.5, degradation=0.4, model="bert/cpu"),
+    profile=Profile(
+        run_s={1: 0.05, 8: 0.2}, load_s=1.5, memory_mib=300.0, utilisation=0.5, degradation=0.4, model="bert/cpu"
+    ),
 )
 GPU = PastGpu(name="gpu0", device="X", sharing_mode="time-slice", memory_mib=4096.0, slots=8)
 BUSY = replace(
-    GPU, utilisation=0.6, function_utilisation=0.1, job="j1", workload="resnet50/cpu/training/8", iteration_s=0.1, mean_s=0.102, budget=0.05
+    GPU,
+    utilisation=0.6,
+    function_utilisation=0.1,
+    job="j1",
+    workload="resnet50/cpu/training/8",
+    iteration_s=0.1,
+    mean_s=0.102,
+    budget=0.05,
 )
 
 
@@ -67,7 +78,9 @@ class OneTable:
 
 
 def table(**weights: float) -> OneTable:
-    """One training (loses 10 %), one function (loses 20 % beside it, 30 % beside another); weights as given from k = 2 on."""
+    """
+    One training (loses 10 %), one function (loses 20 % beside it, 30 % beside another); weights as given from k = 2 on.
+    """
     gamma, alpha, beta = (np.ones((K_MAX + 1, 2, 2)) for _ in range(3))
     for name, array in (("gamma", gamma), ("alpha", alpha), ("beta", beta)):
         array[2:] = weights.get(name, 1.0)
@@ -77,12 +90,23 @@ def table(**weights: float) -> OneTable:
 
     return OneTable(
         Degradation(
-            trainings={"resnet50/cpu/training/8": 0}, batches={"bert/cpu": [(1, 0)]}, training_model=np.array([0]),
-            function_model=np.array([1]), training=matrix(0.1), training_upper=matrix(0.1), function=matrix(0.2),
-            function_upper=matrix(0.2), functions=matrix(0.3), functions_upper=matrix(0.3), gamma=gamma, alpha=alpha, beta=beta,
-            gain=np.array([0.2]), cost=np.array([0.3]),
+            trainings={"resnet50/cpu/training/8": 0},
+            batches={"bert/cpu": [(1, 0)]},
+            training_model=np.array([0]),
+            function_model=np.array([1]),
+            training=matrix(0.1),
+            training_upper=matrix(0.1),
+            function=matrix(0.2),
+            function_upper=matrix(0.2),
+            functions=matrix(0.3),
+            functions_upper=matrix(0.3),
+            gamma=gamma,
+            alpha=alpha,
+            beta=beta,
+            gain=np.array([0.2]),
+            cost=np.array([0.3]),
         )
-    )  # fmt: skip
+    )
 
 
 def test_run_times_and_cold_starts_are_those_measured() -> None:
@@ -99,7 +123,8 @@ def test_run_times_and_cold_starts_are_those_measured() -> None:
     assert world.load_s(world.functions[0]) == 0.7
     assert world.use(world.functions[0], 1).seconds == 0.04
     assert (result.status == SUCCEEDED).all()
-    # The first is a cold start, of which only the run counts; the cold one's own run time is no warm one, so another's is drawn.
+    # The first is a cold start, of which only the run counts; the cold one's own run time is no warm one, so another's
+    # is drawn.
     assert result.run_s[:3].tolist() == pytest.approx([0.04, 0.04, 0.05])
     assert result.run_s[3] in (pytest.approx(0.04), pytest.approx(0.05))
     assert result.cold.tolist() == [True, False, False, False]
@@ -112,7 +137,9 @@ def test_sizes_that_were_not_measured_are_as_declared_in_proportion() -> None:
 
     assert world.use(function, 1).seconds == 0.025
     assert world.use(function, 8).seconds == pytest.approx(0.2 * 0.025 / 0.05)
-    never = history_world.world(history(Invocation(state=State.EXPIRED, attempt=0, run_s=None, batch_rows=None, cold=None)))
+    never = history_world.world(
+        history(Invocation(state=State.EXPIRED, attempt=0, run_s=None, batch_rows=None, cold=None))
+    )
     assert never.use(never.functions[0], 8).seconds == 0.2
     assert never.load_s(never.functions[0]) == 1.5
 
@@ -160,7 +187,10 @@ def test_the_policy_hears_what_a_leader_would() -> None:
 
 
 def test_functions_use_what_was_seen_of_them() -> None:
-    """Four batches ran for 0.2 s altogether, two invocations in one of them, and kept the GPU instance busy for 0.1 s of 10."""
+    """
+    Four batches ran for 0.2 s altogether, two invocations in one of them, and kept the GPU instance busy for 0.1 s of
+    10.
+    """
     served = [Invocation(arrival_at=START + at, deadline_at=START + at + 1, run_s=0.05) for at in range(3)]
     served += [Invocation(arrival_at=START + 5, deadline_at=START + 6, run_s=0.05, batch=2, batch_rows=2)] * 2
     seen = history_world.world(history(*served, gpus=(replace(GPU, function_utilisation=0.01, seen_s=10.0),)))
@@ -172,13 +202,23 @@ def test_functions_use_what_was_seen_of_them() -> None:
 
 def test_the_same_seed_gives_the_same_replay() -> None:
     served = [
-        Invocation(arrival_at=START + 0.02 * number, deadline_at=START + 0.02 * number + 0.5, run_s=0.03 + 0.001 * (number % 7))
+        Invocation(
+            arrival_at=START + 0.02 * number, deadline_at=START + 0.02 * number + 0.5, run_s=0.03 + 0.001 * (number % 7)
+        )
         for number in range(40)
-    ] + [Invocation(revision=2, state=State.EXPIRED, attempt=0, run_s=None, arrival_at=START + 0.4, deadline_at=START + 0.9)]
+    ] + [
+        Invocation(
+            revision=2, state=State.EXPIRED, attempt=0, run_s=None, arrival_at=START + 0.4, deadline_at=START + 0.9
+        )
+    ]
     found = history(*served, gpus=(BUSY,), table=table())
     one, other, third = (
         simulate(
-            history_world.world(found), history_world.trace(found), policies.factory("smore-product"), seed=seed, table=found.table
+            history_world.world(found),
+            history_world.trace(found),
+            policies.factory("smore-product"),
+            seed=seed,
+            table=found.table,
         ).encode()
         for seed in (1, 1, 2)
     )
@@ -199,8 +239,13 @@ def test_what_happened_and_what_would_have_are_the_same_figures() -> None:
     real = history_world.happened(found)
 
     assert {name: real[name] for name in ("dsr", "admission", "expired", "rejected", "failed", "cold")} == {
-        "dsr": 0.25, "admission": 0.5, "expired": 0.25, "rejected": 0.25, "failed": 0.0, "cold": 0.5,
-    }  # fmt: skip
+        "dsr": 0.25,
+        "admission": 0.5,
+        "expired": 0.25,
+        "rejected": 0.25,
+        "failed": 0.0,
+        "cold": 0.5,
+    }
     assert real["p50_s"] == pytest.approx(0.3)
     assert real["sfd"] == pytest.approx(0.02)
     assert real["function_utilisation"] == pytest.approx(0.05)

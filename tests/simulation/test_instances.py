@@ -19,7 +19,7 @@ from scheduler.policy.prewarm.kernel import (
     PRICED,
     REQUESTS,
     wanted,
-)  # fmt: skip
+)
 from scheduler.policy.prewarm.rules import rule
 from scheduler.policy.prewarm.window import Forecast, Hold, WarmPolicy
 from scheduler.simulation.instances import Setup, Workload, score
@@ -29,19 +29,27 @@ LOAD_S = 1.5
 
 def work(counts: list[int], run_s: float = 0.5) -> Workload:
     return Workload(
-        name="made up", names=("one",), counts=np.array([counts]), run_s=np.array([run_s]), memory_gb=np.ones(1), load_s=LOAD_S,
-    )  # fmt: skip
+        name="made up",
+        names=("one",),
+        counts=np.array([counts]),
+        run_s=np.array([run_s]),
+        memory_gb=np.ones(1),
+        load_s=LOAD_S,
+    )
 
 
 def driven(tried: WarmPolicy, trace: Workload, forecast: dict[int, float] | None = None) -> np.ndarray:
     """
-    What a rule's answers amount to, instance by instance: an idle one goes when fewer are held than are loaded, one is loaded a cold start
-    before a hold that was said early enough. Instances are objects here; the replay knows levels only.
+    What a rule's answers amount to, instance by instance: an idle one goes when fewer are held than are loaded, one is
+    loaded a cold start before a hold that was said early enough. Instances are objects here; the replay knows levels
+    only.
     """
     minutes = trace.counts.shape[1]
     run_s, end = float(trace.run_s[0]), 60.0 * minutes
     events = (
-        [(60.0 * minute, 0, minute) for minute in range(minutes)] + [(float(at), 2, -1) for at in trace.arrivals(0, 0)] + [(end, 3, -1)]
+        [(60.0 * minute, 0, minute) for minute in range(minutes)]
+        + [(float(at), 2, -1) for at in trace.arrivals(0, 0)]
+        + [(end, 3, -1)]
     )
     heapq.heapify(events)
     holds: list[Hold] = []
@@ -60,7 +68,9 @@ def driven(tried: WarmPolicy, trace: Workload, forecast: dict[int, float] | None
     while events:
         at, kind, what = heapq.heappop(events)
         # Between events, holds begin and end.
-        edges = sorted({now, *(t for hold in holds for t in (hold.from_at - LOAD_S, hold.from_at, hold.until_at) if now < t < at)})
+        edges = sorted(
+            {now, *(t for hold in holds for t in (hold.from_at - LOAD_S, hold.from_at, hold.until_at) if now < t < at)}
+        )
         for edge in edges:
             loading = any(hold.from_at - LOAD_S == edge for hold in holds)
             while busy + len(idle) > target(edge, LOAD_S) and idle:
@@ -112,13 +122,23 @@ BURSTS = [0, 5, 0, 0, 9, 1, 0, 0, 0, 7, 0, 2, 2, 0, 0, 5, 0, 0, 9, 1, 0, 0, 0, 7
     [
         ("never", {}, Setup(name="never")),
         ("keep-alive", {"seconds": 45.0}, Setup(name="keep", keep_s=45.0)),
-        ("hhp", {"least": 3, "range_minutes": 20}, Setup(name="hhp", how=HISTOGRAM, knobs=(1.0, 5, 99, 0.1, 3, 2.0, 0.5, 0, 20, 1440, 60))),
-        ("lsth", {"least": 3, "range_minutes": 20, "short_minutes": 10},
-         Setup(name="lsth", how=HISTOGRAM, knobs=(0.5, 5, 99, 0.1, 3, 2.0, 0.5, 0, 20, 1440, 10))),
-        ("priced", {"price_gb_s": 40.0, "load_s": LOAD_S, "run_s": 0.5},
-         Setup(name="priced", how=PRICED, knobs=(1.0, 0.3), price_s=np.array([40.0]))),
+        (
+            "hhp",
+            {"least": 3, "range_minutes": 20},
+            Setup(name="hhp", how=HISTOGRAM, knobs=(1.0, 5, 99, 0.1, 3, 2.0, 0.5, 0, 20, 1440, 60)),
+        ),
+        (
+            "lsth",
+            {"least": 3, "range_minutes": 20, "short_minutes": 10},
+            Setup(name="lsth", how=HISTOGRAM, knobs=(0.5, 5, 99, 0.1, 3, 2.0, 0.5, 0, 20, 1440, 10)),
+        ),
+        (
+            "priced",
+            {"price_gb_s": 40.0, "load_s": LOAD_S, "run_s": 0.5},
+            Setup(name="priced", how=PRICED, knobs=(1.0, 0.3), price_s=np.array([40.0])),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_replay_is_what_the_rule_itself_would_have_done(name: str, knobs: dict[str, float], setup: Setup) -> None:
     trace = work(BURSTS * 4)
     by_hand, replayed = driven(rule(name, **knobs), trace), score(trace, setup, 0, 0)[0]
@@ -135,7 +155,9 @@ def test_a_replay_closes_on_count_as_the_rule_does() -> None:
     base = np.array([[0, 1, 1, 0, 1, 0]])
     close = np.array([[0, 4, 2, 0, 1, 0]])
     trace = work(counts, 0.1)
-    by_hand = driven(rule("ls-lstm", run_s=0.1, load_s=LOAD_S), trace, {minute: ahead.get(minute, 0.0) for minute in range(8)})
+    by_hand = driven(
+        rule("ls-lstm", run_s=0.1, load_s=LOAD_S), trace, {minute: ahead.get(minute, 0.0) for minute in range(8)}
+    )
     replayed = score(trace, Setup(name="ls-lstm", base=base, close=close), 0, 0)[0]
     assert replayed[[REQUESTS, COLDS, LATES]] == pytest.approx(by_hand[[REQUESTS, COLDS, LATES]])
     assert replayed[COLDS] >= 1
@@ -156,6 +178,8 @@ def test_only_what_lies_after_the_training_part_is_scored() -> None:
 
 
 def test_a_forecast_column_is_what_the_rule_would_hold() -> None:
-    instances, told = wanted(np.array([[1.0, 0.0, math.nan]]), np.array([[1.0, 0.0, 1.0]]), np.array([200.0]), LOAD_S, np.array([0.1]))
+    instances, told = wanted(
+        np.array([[1.0, 0.0, math.nan]]), np.array([[1.0, 0.0, 1.0]]), np.array([200.0]), LOAD_S, np.array([0.1])
+    )
     assert instances.tolist() == [[1, 0, 0]]
     assert told.tolist() == [[1, 1, 0]]

@@ -93,7 +93,10 @@ def test_states_are_what_slowdowns_are() -> None:
     training, busy, part, slow = place.state(2 * Contention.code(deepfm) + Contention.code(bert) + 1)
     expected, (of_bert, of_deepfm, _) = place.slowdowns([bert, deepfm, deepfm], loads=1)
 
-    assert (training, slow) == (pytest.approx(expected), {bert: pytest.approx(of_bert), deepfm: pytest.approx(of_deepfm)})
+    assert (training, slow) == (
+        pytest.approx(expected),
+        {bert: pytest.approx(of_bert), deepfm: pytest.approx(of_deepfm)},
+    )
     assert busy == 1.0
     assert part == pytest.approx(0.86 / 1.64)
 
@@ -113,7 +116,10 @@ def test_a_slice_is_a_smaller_device() -> None:
 
 @pytest.mark.parametrize(("u", "slow"), [(0.9, 1.85), (0.8, 1.71), (0.5, (1.5 + 1.25**0.5) / 2)])
 def test_two_that_take_turns(u: float, slow: float) -> None:
-    """The first two are what Gavel measured of pairs: medians 1.87 on a K80 and 1.70 on a P100. The last: s = 1 + u (1 - (1 - u) / s)."""
+    """
+    The first two are what Gavel measured of pairs: medians 1.87 on a K80 and 1.70 on a P100. The last: s = 1 + u (1 -
+    (1 - u) / s).
+    """
     truth = replace(Truth(turns=True), demands={role: {"bert": (u, 0.3)} for role in ("training", "function")})
     training, (function,) = beside(("bert", 64), ["bert"], truth=truth)
     assert training == pytest.approx(function, abs=1e-8)
@@ -130,7 +136,9 @@ def test_without_interference_nothing_slows() -> None:
 
 def test_the_weight_of_the_other_role() -> None:
     """A lower priority: functions suffer from all of the training, it from a third of them."""
-    truth = replace(CHECKED, training=Law(by_function=1 / 3, memory=0.0, crowd=0.0), function=Law(memory=0.0, crowd=0.0))
+    truth = replace(
+        CHECKED, training=Law(by_function=1 / 3, memory=0.0, crowd=0.0), function=Law(memory=0.0, crowd=0.0)
+    )
 
     training, (function,) = beside(("bert", 64), ["bert"], truth=truth)
 
@@ -149,7 +157,9 @@ def test_parameters_scale_by_name() -> None:
     assert all(Truth().scaled({name: 1.1}) != Truth() for name in Truth().knobs())
 
 
-@pytest.mark.parametrize(("factors", "field"), [({"speed": 1.0}, "speed"), ({"u": -1.0}, "u"), ({"u.training.gpt": 1.0}, "u.training.gpt")])
+@pytest.mark.parametrize(
+    ("factors", "field"), [({"speed": 1.0}, "speed"), ({"u": -1.0}, "u"), ({"u.training.gpt": 1.0}, "u.training.gpt")]
+)
 def test_bad_factors_name_the_field(factors: dict[str, float], field: str) -> None:
     with pytest.raises(BadTruth) as refused:
         Truth().scaled(factors)

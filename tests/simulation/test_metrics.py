@@ -12,7 +12,10 @@ NAN = math.nan
 
 
 def result(**changed: object) -> Result:
-    """Five invocations of two functions on two GPU instances for 10 s: met, late, expired unsent, rejected, failed after a dispatch."""
+    """
+    Five invocations of two functions on two GPU instances for 10 s: met, late, expired unsent, rejected, failed after a
+    dispatch.
+    """
     values: dict[str, object] = {
         "functions": ("a", "b"),
         "function": np.array([0, 0, 0, 1, 1], np.int32),
@@ -64,10 +67,20 @@ def test_figures_by_hand() -> None:
 def test_nothing_to_divide_by_is_no_number() -> None:
     none = np.zeros(0)
     empty = result(
-        function=none.astype(np.int32), rows=none.astype(np.int32), arrival_s=none, deadline_s=none, status=none.astype(np.int8),
-        attempts=none.astype(np.int16), gpu=none.astype(np.int32), dispatch_s=none, start_s=none, end_s=none, cold=none.astype(bool),
-        alone_s=none, run_s=none,
-    )  # fmt: skip
+        function=none.astype(np.int32),
+        rows=none.astype(np.int32),
+        arrival_s=none,
+        deadline_s=none,
+        status=none.astype(np.int8),
+        attempts=none.astype(np.int16),
+        gpu=none.astype(np.int32),
+        dispatch_s=none,
+        start_s=none,
+        end_s=none,
+        cold=none.astype(bool),
+        alone_s=none,
+        run_s=none,
+    )
 
     found = metrics.figures(empty, ALONE)
 

@@ -13,7 +13,8 @@ from scheduler.simulation.simulator import SUCCEEDED, simulate
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import Function, Gpu, Training, World, load
 
-#: Invocations by function of the Azure trace of fig14, seed 0, in the order of its functions: what is drawn from where the data are absent.
+#: Invocations by function of the Azure trace of fig14, seed 0, in the order of its functions: what is drawn from where
+#: the data are absent.
 SHARES = (573, 200, 87, 23, 1010, 12443, 1741, 11)
 
 
@@ -21,15 +22,20 @@ SHARES = (573, 200, 87, 23, 1010, 12443, 1741, 11)
 @pytest.mark.parametrize("policy", ["random-all", "smore:sm_rule=none"])
 def test_interference_sets_a_ceiling_of_deadlines(policy: str, degradation: float) -> None:
     """
-    Deadlines are U(1, 4) x P99: whoever is slowed by d beside every training there is meets (3 - d) / 3 of them at most.
+    Deadlines are U(1, 4) x P99: whoever is slowed by d beside every training there is meets (3 - d) / 3 of them at
+    most.
 
     A training and a function fill the device to the brim, where a check of SMs would refuse by the monitor's noise.
     """
     forced = Law(memory=0.0, exponent=1.0, crowd=0.0, by_training=(0.5 + degradation) / 0.5)
     demands = {"training": {"bert": (0.5, 0.0)}, "function": {"vgg16": (0.5, 0.0)}}
-    truth = Truth(function=forced, training=Law(memory=0.0, crowd=0.0), demands=demands, growth=0.0, noise=0.0, time_sharing=False)
+    truth = Truth(
+        function=forced, training=Law(memory=0.0, crowd=0.0), demands=demands, growth=0.0, noise=0.0, time_sharing=False
+    )
     gpus = tuple(Gpu(name=f"gpu{number}", slots=1, training=Training(model="bert", batch=16)) for number in range(4))
-    world = World(name="forced", gpus=gpus, functions=(Function(name="vgg16", model="vgg16"),), truth=truth, warm_share=1.0)
+    world = World(
+        name="forced", gpus=gpus, functions=(Function(name="vgg16", model="vgg16"),), truth=truth, warm_share=1.0
+    )
     trace = traces.of({"kind": "poisson", "rate_per_min": 1200, "seconds": 40}, world, 0)
 
     result = simulate(world, trace, policies.factory(policy), seed=0, table=table(world, Belief(kind="exact"), 0))
@@ -44,10 +50,15 @@ def drawn(world: World, rate_per_min: float, seconds: float) -> Trace:
     random = np.random.default_rng(7)
     n = int(rate_per_min / 60 * seconds)
     return Trace(
-        name="drawn", functions=tuple(function.name for function in world.functions), duration_s=seconds,
-        arrival_s=np.sort(random.uniform(0.0, seconds, n)), function=random.choice(len(SHARES), n, p=np.array(SHARES) / sum(SHARES)),
-        rows=np.zeros(n, np.int64), factor=random.uniform(*world.deadline, n), deadline_s=np.full(n, np.nan),
-    )  # fmt: skip
+        name="drawn",
+        functions=tuple(function.name for function in world.functions),
+        duration_s=seconds,
+        arrival_s=np.sort(random.uniform(0.0, seconds, n)),
+        function=random.choice(len(SHARES), n, p=np.array(SHARES) / sum(SHARES)),
+        rows=np.zeros(n, np.int64),
+        factor=random.uniform(*world.deadline, n),
+        deadline_s=np.full(n, np.nan),
+    )
 
 
 @cache
@@ -58,7 +69,9 @@ def compared(configuration: str, rate_per_min: float) -> Mapping[str, Mapping[st
     belief = table(world, Belief(kind="exact", updates=0), 0)
     exclusive = simulate(world, trace.none(), policies.factory("fifo"), seed=0)
     return {
-        name: metrics.figures(simulate(world, trace, policies.factory(name), seed=0, table=belief, name=name), exclusive)
+        name: metrics.figures(
+            simulate(world, trace, policies.factory(name), seed=0, table=belief, name=name), exclusive
+        )
         for name in ("smore", "elasticflow", "edf-util-all", "edf-util-spread-all", "random-all")
     }
 

@@ -49,7 +49,12 @@ def test_the_exact_table_is_the_truth_of_pairs(exact: Degradation) -> None:
     assert exact.functions[j, w] == pytest.approx(other - 1)
     assert (exact.gamma == 1).all() and (exact.alpha == 1).all() and (exact.beta == 1).all()
     assert exact.gain[j] == pytest.approx(
-        np.mean([min(1, Truth().use(*name_batch(name)).u + 0.7) - Truth().use(*name_batch(name)).u for name in exact.trainings])
+        np.mean(
+            [
+                min(1, Truth().use(*name_batch(name)).u + 0.7) - Truth().use(*name_batch(name)).u
+                for name in exact.trainings
+            ]
+        )
     )
 
 
@@ -68,7 +73,10 @@ def test_a_sampled_table_is_near_the_truth_where_nothing_was_measured(exact: Deg
 
 
 def test_the_paper_s_regressors_in_its_order() -> None:
-    """Table V on generated pairs: of 1,024 a fifth is known (digest 2.19, 6). Forest and bagging differ by less than what seeds do."""
+    """
+    Table V on generated pairs: of 1,024 a fifth is known (digest 2.19, 6). Forest and bagging differ by less than what
+    seeds do.
+    """
     trainings, functions, true = predictor._sides(Truth(), 7, ())
     mask = np.random.default_rng(0).random(true.training.shape) < 0.2
     assert true.training.shape == (32, 32)
@@ -139,7 +147,8 @@ def test_nothing_can_be_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "field"), [({"kind": "guess"}, "kind"), ({"fraction": 2}, "fraction"), ({"recipe": "x"}, "recipe"), ({"x": 1}, "x")]
+    ("document", "field"),
+    [({"kind": "guess"}, "kind"), ({"fraction": 2}, "fraction"), ({"recipe": "x"}, "recipe"), ({"x": 1}, "x")],
 )
 def test_bad_beliefs_name_the_field(document: dict[str, object], field: str) -> None:
     with pytest.raises(BadWorld) as refused:

@@ -14,7 +14,16 @@ from scheduler.policy.engine import Feasible
 from scheduler.policy.events import Event, GpuLost, InvocationArrived, InvocationSettled
 from scheduler.simulation import policies, traces
 from scheduler.simulation.interference import Truth
-from scheduler.simulation.simulator import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, SUCCEEDED, Inconsistent, Result, simulate
+from scheduler.simulation.simulator import (
+    EXPIRED,
+    FAILED,
+    GPU_COLUMNS,
+    REFUSED,
+    SUCCEEDED,
+    Inconsistent,
+    Result,
+    simulate,
+)
 from scheduler.simulation.traces import BadTrace, Trace
 from scheduler.simulation.world import Failure, Function, Gpu, Training, World, load
 from smore.domain.invocation import Cause
@@ -35,13 +44,20 @@ def world(*functions: str, training: Training | None = None, **changed: object) 
     return World(**(fields | changed))  # type: ignore[arg-type]
 
 
-def trace(*arrivals: tuple[float, str], functions: Sequence[str], deadline_s: float = 100.0, duration_s: float = 1.0) -> Trace:
+def trace(
+    *arrivals: tuple[float, str], functions: Sequence[str], deadline_s: float = 100.0, duration_s: float = 1.0
+) -> Trace:
     n = len(arrivals)
     return Trace(
-        name="hand", functions=tuple(functions), duration_s=duration_s, arrival_s=np.array([at for at, _ in arrivals]),
-        function=np.array([functions.index(name) for _, name in arrivals], np.int64), rows=np.zeros(n, np.int64),
-        factor=np.full(n, np.nan), deadline_s=np.full(n, deadline_s),
-    )  # fmt: skip
+        name="hand",
+        functions=tuple(functions),
+        duration_s=duration_s,
+        arrival_s=np.array([at for at, _ in arrivals]),
+        function=np.array([functions.index(name) for _, name in arrivals], np.int64),
+        rows=np.zeros(n, np.int64),
+        factor=np.full(n, np.nan),
+        deadline_s=np.full(n, deadline_s),
+    )
 
 
 def run(world_: World, trace_: Trace, policy: object | None = None) -> tuple[Result, AtOnce]:
@@ -49,7 +65,7 @@ def run(world_: World, trace_: Trace, policy: object | None = None) -> tuple[Res
     return simulate(world_, trace_, lambda _: chosen, seed=0), chosen  # type: ignore[return-value, arg-type]
 
 
-# ---- processor sharing -------------------------------------------------------------------------------------------------------------------
+# ---- processor sharing -----------------------------------------------------------------------------------------------
 
 
 def test_one_alone_takes_its_time_alone() -> None:
@@ -99,7 +115,7 @@ def test_the_training_is_charged_for_the_time_it_shared() -> None:
     assert (loaded, executing) == (pytest.approx(1.0), pytest.approx(shared))
 
 
-# ---- warm, cold, memory, slots -----------------------------------------------------------------------------------------------------------
+# ---- warm, cold, memory, slots ---------------------------------------------------------------------------------------
 
 
 def test_without_a_warm_instance_it_waits_for_a_load() -> None:
@@ -114,17 +130,23 @@ def test_without_a_warm_instance_it_waits_for_a_load() -> None:
 def test_a_load_is_reported_while_it_lasts_and_when_it_is_done() -> None:
     _, policy = run(world("bert", keep_warm=0), trace((0.1, "bert"), functions=["bert"]))
 
-    changes = [(round(now, 3), list(report.warm), list(report.loading)) for now, report in policy.reports() if report.warm]
+    changes = [
+        (round(now, 3), list(report.warm), list(report.loading)) for now, report in policy.reports() if report.warm
+    ]
     assert changes[0] == (0.13, [("bert", 1, 1)], [("bert", 1, 1)])
     assert (2.73, [("bert", 1, 1)], []) in changes
 
 
 def test_what_does_not_fit_the_warm_pool_is_passed_over() -> None:
-    """A function larger than the pool is left out and no other with it: the same instances stand on every GPU instance."""
+    """
+    A function larger than the pool is left out and no other with it: the same instances stand on every GPU instance.
+    """
     for name, configuration in load("fig14").worlds.items():
         policy = AtOnce()
         simulate(configuration, trace(functions=["bert"]), lambda _, policy=policy: policy, seed=0)  # type: ignore[misc]
-        first = {report.gpu: {function for function, _, _ in report.warm} for at, report in policy.reports() if at == 0.0}
+        first = {
+            report.gpu: {function for function, _, _ in report.warm} for at, report in policy.reports() if at == 0.0
+        }
         for gpu in configuration.gpus:
             left = configuration.warm_share * (gpu.memory_mib - configuration.training_mib(gpu))
             left -= sum(configuration.memory_mib(one) for one in configuration.functions if one.name in first[gpu.name])
@@ -133,7 +155,10 @@ def test_what_does_not_fit_the_warm_pool_is_passed_over() -> None:
 
 
 def test_the_warm_pool_is_sized_by_rate_and_run_time() -> None:
-    """Digest A39: 60 runs of 37 ms a second and a half more ask for 4 instances, 2 on each GPU instance; one without requests has one."""
+    """
+    Digest A39: 60 runs of 37 ms a second and a half more ask for 4 instances, 2 on each GPU instance; one without
+    requests has one.
+    """
     gpus = (Gpu(name="gpu0"), Gpu(name="gpu1"))
     many = trace(*[(i / 60, "bert") for i in range(60)], functions=["bert", "vgg16"])
     result, _ = run(world("bert", "vgg16", gpus=gpus, burst=1.5), many)
@@ -153,7 +178,9 @@ def test_idle_instances_make_room_least_recently_used_first() -> None:
     memory = sum(world(*functions).memory_mib(Function(name=name, model=name)) for name in functions[:2]) + 1
     small = world(*functions, gpus=(Gpu(name="gpu0", memory_mib=memory),), keep_warm=0)
 
-    _, policy = run(small, trace((0.0, "vgg16"), (3.0, "deepvit"), (6.0, "resnet50"), functions=functions, duration_s=9.0))
+    _, policy = run(
+        small, trace((0.0, "vgg16"), (3.0, "deepvit"), (6.0, "resnet50"), functions=functions, duration_s=9.0)
+    )
 
     last = policy.reports()[-1][1]
     assert sorted(name for name, _, _ in last.warm) == ["deepvit", "resnet50"]
@@ -203,7 +230,7 @@ def test_dispatches_and_reports_can_be_late() -> None:
     assert {round(now - report.at, 6) for now, report in policy.reports() if now} == {0.1}
 
 
-# ---- failures ----------------------------------------------------------------------------------------------------------------------------
+# ---- failures --------------------------------------------------------------------------------------------------------
 
 
 def test_what_ran_on_a_lost_gpu_instance_comes_back_and_runs_again() -> None:
@@ -222,11 +249,14 @@ def test_a_long_loss_is_told_and_dispatches_into_it_are_lost_too() -> None:
 
     result, policy = run(lossy, trace((0.1, "segnet"), (1.0, "segnet"), functions=["segnet"], duration_s=4.0))
 
-    assert next((now, event.gpu) for now, event in policy.heard if isinstance(event, GpuLost)) == (pytest.approx(2.12), "gpu0")
+    assert next((now, event.gpu) for now, event in policy.heard if isinstance(event, GpuLost)) == (
+        pytest.approx(2.12),
+        "gpu0",
+    )
     assert result.status.tolist() == [FAILED, FAILED]
 
 
-# ---- what a report says ------------------------------------------------------------------------------------------------------------------
+# ---- what a report says ----------------------------------------------------------------------------------------------
 
 
 def test_reports_say_what_the_monitor_saw() -> None:
@@ -242,7 +272,7 @@ def test_reports_say_what_the_monitor_saw() -> None:
     assert (third.jobs, third.workloads, third.device) == (1, ["vgg16/paper/training/64"], "simulated RTX 3090")
 
 
-# ---- what must hold of every run ---------------------------------------------------------------------------------------------------------
+# ---- what must hold of every run -------------------------------------------------------------------------------------
 
 
 def busy_world() -> World:
@@ -262,7 +292,10 @@ def busy_world() -> World:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_invocation_ends_whatever_a_policy_does(seed: int) -> None:
-    """Losses, refusals, evictions and a policy without sense: nothing is lost or counted twice, memory and slots hold (else it raises)."""
+    """
+    Losses, refusals, evictions and a policy without sense: nothing is lost or counted twice, memory and slots hold
+    (else it raises).
+    """
     place = busy_world()
     generated = traces.generated("bursty", place, rate_per_s=60, seconds=8, seed=seed)
 
@@ -283,7 +316,9 @@ def test_every_invocation_ends_whatever_a_policy_does(seed: int) -> None:
 
 def test_no_more_batches_run_than_slots_allow() -> None:
     place = busy_world()
-    result = simulate(place, traces.generated("poisson", place, rate_per_s=80, seconds=6, seed=1), lambda one: Reckless(one), seed=1)
+    result = simulate(
+        place, traces.generated("poisson", place, rate_per_s=80, seconds=6, seed=1), lambda one: Reckless(one), seed=1
+    )
 
     for index, gpu in enumerate(place.gpus):
         here = (result.gpu == index) & (result.status == SUCCEEDED)
@@ -336,10 +371,17 @@ class Silent:
 
 class Twice:
     def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
-        return [dispatch("bert", "gpu0", [(event.id, 0)]) for event in events if isinstance(event, InvocationArrived) for _ in range(2)]
+        return [
+            dispatch("bert", "gpu0", [(event.id, 0)])
+            for event in events
+            if isinstance(event, InvocationArrived)
+            for _ in range(2)
+        ]
 
 
-@pytest.mark.parametrize(("policy", "why"), [(Silent, "left 1 invocations"), (Twice, "was dispatched as attempt 0: it is held")])
+@pytest.mark.parametrize(
+    ("policy", "why"), [(Silent, "left 1 invocations"), (Twice, "was dispatched as attempt 0: it is held")]
+)
 def test_a_policy_that_contradicts_itself_is_found(policy: type[object], why: str) -> None:
     with pytest.raises(Inconsistent, match=why):
         run(world("bert"), trace((0.1, "bert"), functions=["bert"], deadline_s=1.0), policy())
@@ -358,7 +400,7 @@ def test_an_empty_trace_is_an_exclusive_run(seconds: float) -> None:
     assert (result.gpus[0, :5] / seconds).tolist() == pytest.approx([1.0, 1.0, 1.0, 0.55, 0.0])
 
 
-# ---- budgets in a closed loop ------------------------------------------------------------------------------------------------------------
+# ---- budgets in a closed loop ----------------------------------------------------------------------------------------
 
 
 class Throttles(AtOnce):
@@ -377,7 +419,9 @@ class Throttles(AtOnce):
 
 
 def test_a_throttled_gate_lets_start_in_the_first_part_of_a_second() -> None:
-    arrivals = trace((0.1, "deepfm"), (1.1, "deepfm"), (1.5, "deepfm"), (2.3, "deepfm"), functions=["deepfm"], duration_s=6.0)
+    arrivals = trace(
+        (0.1, "deepfm"), (1.1, "deepfm"), (1.5, "deepfm"), (2.3, "deepfm"), functions=["deepfm"], duration_s=6.0
+    )
 
     result, _ = run(world("deepfm"), arrivals, Throttles({0.5: 0.25, 2.0: 0.0, 4.5: 1.0}))
 
@@ -397,7 +441,10 @@ def test_offloaded_instances_are_gone() -> None:
 
 def test_reports_of_a_closed_loop_hold_what_budgets_are_kept_by() -> None:
     place = world(
-        "bert", closed_loop=True, job_window_s=4.0, gpus=(Gpu(name="gpu0", training=Training(model="vgg16", batch=64), budget=0.05),)
+        "bert",
+        closed_loop=True,
+        job_window_s=4.0,
+        gpus=(Gpu(name="gpu0", training=Training(model="vgg16", batch=64), budget=0.05),),
     )
     _, policy = run(place, trace((0.6, "bert"), functions=["bert"], duration_s=4.0))
 
@@ -409,7 +456,10 @@ def test_reports_of_a_closed_loop_hold_what_budgets_are_kept_by() -> None:
 
 
 def test_the_gate_refuses_what_would_end_too_late() -> None:
-    """Two wait already when the gate is told, a third has come since: 0.3 s and 0.1 s more, against a deadline 0.35 s away."""
+    """
+    Two wait already when the gate is told, a third has come since: 0.3 s and 0.1 s more, against a deadline 0.35 s
+    away.
+    """
 
     class Full(AtOnce):
         def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
@@ -442,13 +492,18 @@ def test_closed_windows_start_nothing_and_are_told() -> None:
 
 
 def test_closed_windows_show_what_runs_cost() -> None:
-    """A function that is at work most of the time beside a training: what windows show is what it really lost while they were open."""
+    """
+    A function that is at work most of the time beside a training: what windows show is what it really lost while they
+    were open.
+    """
     gpu = Gpu(name="gpu0", training=Training(model="vgg16", batch=64))
     place = world("bert", gpus=(gpu,), probe_share=0.1, closed_loop=True)
     arrivals = [(0.04 * number, "bert") for number in range(5000)]
     result, policy = run(place, trace(*arrivals, functions=["bert"], deadline_s=1e6, duration_s=200.0))
 
-    windows = {window.start: window for _, report in policy.reports() for job in report.losses for window in job.windows}
+    windows = {
+        window.start: window for _, report in policy.reports() for job in report.losses for window in job.windows
+    }
     assert len(windows) > 10
     lost = 1.0 - sum(window.closed_s for window in windows.values()) / sum(window.open_s for window in windows.values())
     alive_s, slow_s, work_s = (result.gpus[0, GPU_COLUMNS.index(name)] for name in ("alive_s", "slow_s", "work_s"))
@@ -458,7 +513,10 @@ def test_closed_windows_show_what_runs_cost() -> None:
 
 @pytest.mark.parametrize("bias", [0.25, 4.0])
 def test_a_predictor_that_errs_is_corrected(bias: float) -> None:
-    """Predicted losses are a quarter, or four times, of what they are: under overload budgets are kept all the same, and made use of."""
+    """
+    Predicted losses are a quarter, or four times, of what they are: under overload budgets are kept all the same, and
+    made use of.
+    """
     trace_ = {"rate_per_min": 6000, "seconds": 80}
     belief = {"kind": "exact", "updates": 0, "bias": bias}
     plan = Plan(preset="overload", policies=("smore-product",), seeds=(0,), predictor=belief, trace=trace_)

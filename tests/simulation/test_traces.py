@@ -11,9 +11,15 @@ from scheduler.simulation import traces
 from scheduler.simulation.traces import BadTrace, Trace
 from scheduler.simulation.world import BadWorld, Function, Gpu, World
 
-WORLD = World(name="w", gpus=(Gpu(name="gpu0"),), functions=tuple(Function(name=name, model=name) for name in ("segnet", "deepfm", "bert")))
+WORLD = World(
+    name="w",
+    gpus=(Gpu(name="gpu0"),),
+    functions=tuple(Function(name=name, model=name) for name in ("segnet", "deepfm", "bert")),
+)
 DATA = traces.OUTSIDE
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="outside data (../shared/data beside the checkout) are absent")
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason="outside data (../shared/data beside the checkout) are absent"
+)
 
 
 def azure(folder: Path, invocations: str, durations: str, *, packed: bool = False) -> tuple[Path, Path]:
@@ -60,13 +66,19 @@ def test_a_minute_becomes_a_second_with_its_shares(tmp_path: Path) -> None:
     assert deepfm == [pytest.approx(3000, abs=300), pytest.approx(1000, abs=200), 0]
     assert bert == [pytest.approx(1000, abs=200), 0, 0]
     assert trace.name == "azure2019 minutes 7..9 x60 at 240000/min seed 0"
-    assert (trace.factor.min() >= 1.0) and (trace.factor.max() <= 4.0) and trace.factor.mean() == pytest.approx(2.5, abs=0.05)
+    assert (
+        (trace.factor.min() >= 1.0)
+        and (trace.factor.max() <= 4.0)
+        and trace.factor.mean() == pytest.approx(2.5, abs=0.05)
+    )
 
 
 def test_the_window_is_drawn_or_given(tmp_path: Path) -> None:
     source = traces.azure(*azure(tmp_path, INVOCATIONS, DURATIONS))
 
-    drawn = {traces.scaled(source, WORLD, rate_per_s=10.0, seconds=1, seed=seed).name.split(" at ")[0] for seed in range(20)}
+    drawn = {
+        traces.scaled(source, WORLD, rate_per_s=10.0, seconds=1, seed=seed).name.split(" at ")[0] for seed in range(20)
+    }
     assert drawn == {f"azure2019 minutes {minute}..{minute} x60" for minute in (7, 8, 9)}
     assert "8..9" in traces.scaled(source, WORLD, rate_per_s=10.0, seconds=2, seed=0, first=1).name
     for seconds, first, field in ((4, None, "seconds"), (2, 2, "first")):
@@ -78,10 +90,18 @@ def test_the_window_is_drawn_or_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("invocations", "durations", "where"),
     [
-        (INVOCATIONS.replace("0,3,0", "0,-3,0"), DURATIONS, "invocations.csv:2: 8: a number of at least 0 is expected, not '-3'"),
+        (
+            INVOCATIONS.replace("0,3,0", "0,-3,0"),
+            DURATIONS,
+            "invocations.csv:2: 8: a number of at least 0 is expected, not '-3'",
+        ),
         (INVOCATIONS.replace("6,1,0", "6,x,0"), DURATIONS, "invocations.csv:3: 8: a number is expected, not 'x'"),
         (INVOCATIONS.replace("6,1,0", "6,1"), DURATIONS, "invocations.csv:3: row: 7 columns are expected, not 6"),
-        (INVOCATIONS, DURATIONS.replace("900", "nan"), "durations.csv:3: Average: a number of at least 0 is expected, not 'nan'"),
+        (
+            INVOCATIONS,
+            DURATIONS.replace("900", "nan"),
+            "durations.csv:3: Average: a number of at least 0 is expected, not 'nan'",
+        ),
         (INVOCATIONS, DURATIONS.replace("Average", "Mean"), "durations.csv:1: Average: no column of this name"),
         ("HashFunction,Trigger\nslow,http\n", DURATIONS, "invocations.csv:1: minutes: no column of a minute"),
         (INVOCATIONS, "HashFunction,Average\nnobody,1\n", "invocations.csv: HashFunction: no function has a duration"),
@@ -127,7 +147,7 @@ def test_bad_llm_rows_are_refused(tmp_path: Path) -> None:
         traces.llm(path, WORLD, rate_per_s=1.0, seconds=1.0, seed=0)
 
 
-# ---- generators --------------------------------------------------------------------------------------------------------------------------
+# ---- generators ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["poisson", "gamma", "periodic", "bursty"])
@@ -149,14 +169,21 @@ def test_gaps_vary_as_asked() -> None:
 
 
 def test_bursts_hold_their_share() -> None:
-    trace = traces.generated("bursty", WORLD, rate_per_s=500.0, seconds=100.0, seed=3, burst=5.0, burst_s=1.0, period_s=10.0)
+    trace = traces.generated(
+        "bursty", WORLD, rate_per_s=500.0, seconds=100.0, seed=3, burst=5.0, burst_s=1.0, period_s=10.0
+    )
 
     assert (trace.arrival_s % 10 < 1).mean() == pytest.approx(0.5, abs=0.02)
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "field"),
-    [("poisson", {"cv": 1.0}, "cv"), ("gamma", {"cv": -1.0}, "cv"), ("bursty", {"burst": 50.0}, "burst"), ("tidal", {}, "kind")],
+    [
+        ("poisson", {"cv": 1.0}, "cv"),
+        ("gamma", {"cv": -1.0}, "cv"),
+        ("bursty", {"burst": 50.0}, "burst"),
+        ("tidal", {}, "kind"),
+    ],
 )
 def test_bad_options_name_the_field(kind: str, options: dict[str, float], field: str) -> None:
     with pytest.raises(BadTrace) as refused:
@@ -165,7 +192,7 @@ def test_bad_options_name_the_field(kind: str, options: dict[str, float], field:
     assert refused.value.details["field"] == field
 
 
-# ---- files -------------------------------------------------------------------------------------------------------------------------------
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def test_same_seed_same_bytes(tmp_path: Path) -> None:
@@ -202,9 +229,15 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
 )
 def test_a_trace_that_cannot_be_names_the_field(changed: dict[str, object], field: str) -> None:
     values: dict[str, object] = {
-        "name": "t", "functions": ("bert",), "duration_s": 1.0, "arrival_s": np.array([0.0, 0.5]), "function": np.array([0, 0]),
-        "rows": np.array([0, 1]), "factor": np.array([2.0, np.nan]), "deadline_s": np.array([np.nan, 1.0]),
-    }  # fmt: skip
+        "name": "t",
+        "functions": ("bert",),
+        "duration_s": 1.0,
+        "arrival_s": np.array([0.0, 0.5]),
+        "function": np.array([0, 0]),
+        "rows": np.array([0, 1]),
+        "factor": np.array([2.0, np.nan]),
+        "deadline_s": np.array([np.nan, 1.0]),
+    }
     Trace(**values)  # type: ignore[arg-type]
 
     with pytest.raises(BadTrace) as refused:
@@ -213,7 +246,7 @@ def test_a_trace_that_cannot_be_names_the_field(changed: dict[str, object], fiel
     assert refused.value.details["field"] == field
 
 
-# ---- history -----------------------------------------------------------------------------------------------------------------------------
+# ---- history ---------------------------------------------------------------------------------------------------------
 
 ROW = {"function": "bert", "revision": 3, "arrival_at": 1000.5, "deadline_at": 1002.0, "rows": 4}
 
@@ -224,14 +257,19 @@ def history(folder: Path, *rows: dict[str, object], form: str = "jsonl") -> Path
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         path.write_text(
-            "\n".join([",".join(traces.HISTORY), *(",".join(str(row[name]) for name in traces.HISTORY) for row in rows)]) + "\n"
+            "\n".join(
+                [",".join(traces.HISTORY), *(",".join(str(row[name]) for name in traces.HISTORY) for row in rows)]
+            )
+            + "\n"
         )
     return path
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
 def test_history_is_a_trace(tmp_path: Path, form: str) -> None:
-    trace = traces.history(history(tmp_path, ROW, ROW | {"function": "deepfm", "arrival_at": 1000.0, "deadline_at": 1000.25}, form=form))
+    trace = traces.history(
+        history(tmp_path, ROW, ROW | {"function": "deepfm", "arrival_at": 1000.0, "deadline_at": 1000.25}, form=form)
+    )
 
     assert trace.arrival_s.tolist() == [0.0, 0.5]
     assert [trace.functions[index] for index in trace.function] == ["deepfm", "bert"]

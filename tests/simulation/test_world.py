@@ -15,7 +15,10 @@ SMALL = {"functions": [{"model": "bert"}], "gpus": [{"count": 2, "trainings": ["
 
 def test_trainings_are_dealt_out_in_turn() -> None:
     found = parse(
-        {"functions": [{"model": "bert"}], "gpus": [{"count": 3, "trainings": ["mobilenet/64", "none"]}, {"name": "mig", "sevenths": 3}]}
+        {
+            "functions": [{"model": "bert"}],
+            "gpus": [{"count": 3, "trainings": ["mobilenet/64", "none"]}, {"name": "mig", "sevenths": 3}],
+        }
     )
 
     assert [(gpu.name, gpu.training, gpu.sevenths) for gpu in found.gpus] == [
@@ -47,10 +50,20 @@ def test_every_preset_is_sound(name: str) -> None:
 
 
 def test_fig14_is_what_it_says() -> None:
-    """Digest 12.3 verbatim, the six configurations of A54, 16,000 requests a minute on 8 GPUs, a fifth of the pairs measured."""
+    """
+    Digest 12.3 verbatim, the six configurations of A54, 16,000 requests a minute on 8 GPUs, a fifth of the pairs
+    measured.
+    """
     preset = world.load("fig14")
 
-    assert list(preset.worlds) == ["mobilenet-same", "mobilenet-mix", "vgg16-same", "vgg16-mix", "roberta-same", "roberta-mix"]
+    assert list(preset.worlds) == [
+        "mobilenet-same",
+        "mobilenet-mix",
+        "vgg16-same",
+        "vgg16-mix",
+        "roberta-same",
+        "roberta-mix",
+    ]
     for name, one in preset.worlds.items():
         assert len(one.gpus) == 8
         assert one.truth == world.Truth()

@@ -8,10 +8,11 @@ from importlinter import Contract, ContractCheck, fields, output
 
 class AllowList(Contract):
     """
-    ``package`` may import itself, the standard library, and what stands in ``allowed``: packages of the project or outside libraries.
+    ``package`` may import itself, the standard library, and what stands in ``allowed``: packages of the project or
+    outside libraries.
 
-    ``apart``: packages inside ``package`` with lists of their own, which this one does not bind. An entry of ``allowed`` that nothing
-    uses is an error too, so a list never says more than is true.
+    ``apart``: packages inside ``package`` with lists of their own, which this one does not bind. An entry of
+    ``allowed`` that nothing uses is an error too, so a list never says more than is true.
     """
 
     type_name = "allow_list"
@@ -37,7 +38,13 @@ class AllowList(Contract):
                 unused -= by
                 if not by:
                     details = graph.get_import_details(importer=module, imported=imported)
-                    refused.append({"importer": module, "imported": imported, "lines": [detail["line_number"] for detail in details]})
+                    refused.append(
+                        {
+                            "importer": module,
+                            "imported": imported,
+                            "lines": [detail["line_number"] for detail in details],
+                        }
+                    )
         return ContractCheck(kept=not refused and not unused, metadata={"refused": refused, "unused": sorted(unused)})
 
     def render_broken_contract(self, check: ContractCheck) -> None:

@@ -11,7 +11,10 @@ PATIENCE = 4.0
 
 
 def eventually(condition: Callable[[], T | None], within_s: float = 10.0, what: str = "the condition") -> T:
-    """The first truthy value of ``condition``. Raises AssertionError when none came within the time, and says what came last."""
+    """
+    The first truthy value of ``condition``. Raises AssertionError when none came within the time, and says what came
+    last.
+    """
     deadline = time.monotonic() + PATIENCE * within_s
     while True:
         value = condition()

@@ -30,15 +30,23 @@ Handler = Callable[[Begun], Result | Failure]
 def echo(begun: Begun) -> Result:
     """JSON for JSON, raw for raw; a canary succeeds."""
     if begun.encoding is Encoding.CANARY:
-        return Result(form="json", body=orjson.dumps({"inputs": None, "outputs": None, "load_ms": 10.0, "run_ms": 1.0, "memory_mib": 50.0}))
+        return Result(
+            form="json",
+            body=orjson.dumps({"inputs": None, "outputs": None, "load_ms": 10.0, "run_ms": 1.0, "memory_mib": 50.0}),
+        )
     if begun.encoding is Encoding.RAW:
         length = int.from_bytes(begun.payload[:2], "big")
-        return Result(form="raw", shapes=begun.payload[2 : 2 + length].decode(), body=begun.payload[2 + length :], run_us=1500)
+        return Result(
+            form="raw", shapes=begun.payload[2 : 2 + length].decode(), body=begun.payload[2 + length :], run_us=1500
+        )
     return Result(form="json", body=begun.payload, run_us=1500)
 
 
 class FakePlatform:
-    """Serves every arrival in order. ``handlers`` by function key, else :func:`echo`; nothing of a function in ``held`` is claimed."""
+    """
+    Serves every arrival in order. ``handlers`` by function key, else :func:`echo`; nothing of a function in ``held`` is
+    claimed.
+    """
 
     def __init__(self, client: "redis.Redis", queue: Queue) -> None:
         self._redis = client
@@ -59,7 +67,9 @@ class FakePlatform:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop.set()
         self._thread.join()
         if self.error is not None:
@@ -102,27 +112,59 @@ class FakePlatform:
         if one.function in self.rejected:
             self._queue.settle(
                 token,
-                [Ending(function=one.function, id=one.id, action="reject", cause=Cause.INFEASIBLE, message="The deadline cannot be met.")],
+                [
+                    Ending(
+                        function=one.function,
+                        id=one.id,
+                        action="reject",
+                        cause=Cause.INFEASIBLE,
+                        message="The deadline cannot be met.",
+                    )
+                ],
             )
             return
         claim = Claim(
-            function=one.function, gpu=GPU, celery_list=f"{self._queue.prefix}test", message=b"m", decision=self.decision, schedule_us=7,
+            function=one.function,
+            gpu=GPU,
+            celery_list=f"{self._queue.prefix}test",
+            message=b"m",
+            decision=self.decision,
+            schedule_us=7,
             attempts=[(one.id, one.attempt)],
-        )  # fmt: skip
+        )
         self._queue.claim(token, 5.0, [claim])
         (begun,) = self._queue.start(one.function, GPU, 5.0, [(one.id, one.attempt + 1)])
         if begun is None:
             return
         result = self.handlers.get(one.function, echo)(begun)
         if isinstance(result, Failure):
-            outcome = Outcome(id=one.id, attempt=one.attempt + 1, action="fail", cause=result.cause, result=error_result(result.message))
+            outcome = Outcome(
+                id=one.id,
+                attempt=one.attempt + 1,
+                action="fail",
+                cause=result.cause,
+                result=error_result(result.message),
+            )
         else:
-            outcome = Outcome(id=one.id, attempt=one.attempt + 1, action="succeed", cause=Cause.OK, result=encode(result))
+            outcome = Outcome(
+                id=one.id, attempt=one.attempt + 1, action="succeed", cause=Cause.OK, result=encode(result)
+            )
         self._queue.finish(one.function, "{}", [outcome])
 
 
 def report() -> Report:
     return Report(
-        gpu=GPU, boot="b", at=time.time(), kind="cpu", device="0", sharing_mode="time-slice", slots=8, memory_total_mib=2048,
-        memory_used_mib=64, utilisation=0.5, utilisation_counter="cpu", function_utilisation=0.1, running=0,
-    )  # fmt: skip
+        gpu=GPU,
+        boot="b",
+        at=time.time(),
+        kind="cpu",
+        device="0",
+        sharing_mode="time-slice",
+        slots=8,
+        memory_total_mib=2048,
+        memory_used_mib=64,
+        utilisation=0.5,
+        utilisation_counter="cpu",
+        function_utilisation=0.1,
+        running=0,
+    )

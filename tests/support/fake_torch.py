@@ -1,5 +1,6 @@
 """
-As much of torch.cuda as a runner touches, without a GPU: ``python tests/support/fake_torch.py DESCRIPTOR`` is a runner that finds it as its torch.
+As much of torch.cuda as a runner touches, without a GPU: ``python tests/support/fake_torch.py DESCRIPTOR`` is a runner
+that finds it as its torch.
 
 Errors have torch's own words, and one that is fatal is told by every later call, as CUDA does.
 """
@@ -17,7 +18,10 @@ import numpy as np
 from smore.handler import Handler
 
 MIB = 2**20
-ASSERT = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported at some other API call"
+ASSERT = (
+    "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported at some other API"
+    " call"
+)
 
 
 class AcceleratorError(RuntimeError):
@@ -103,10 +107,13 @@ class Obedient(Handler):
                     np.empty(item["mib"] << 20, np.uint8)
         return [
             {
-                "device": self.device, "visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "opened": cuda.initialized,
-                "fraction": cuda.fraction, "data": resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY,
+                "device": self.device,
+                "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+                "opened": cuda.initialized,
+                "fraction": cuda.fraction,
+                "data": resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY,
             }
-        ] * len(inputs)  # fmt: skip
+        ] * len(inputs)
 
 
 class Batches(Handler):

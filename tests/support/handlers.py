@@ -15,7 +15,10 @@ Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
 
 class Sum(Handler):
-    """Tensors: ``{"a": FP32 [n, 3], "k": INT64 [n, 1]}`` to the row sums of ``a`` times ``k`` and the size of the batch it was in."""
+    """
+    Tensors: ``{"a": FP32 [n, 3], "k": INT64 [n, 1]}`` to the row sums of ``a`` times ``k`` and the size of the batch it
+    was in.
+    """
 
     example: ClassVar = {"a": np.ones((1, 3), np.float32), "k": np.ones((1, 1), np.int64)}
 
@@ -66,7 +69,10 @@ class Broken(Handler):
 
 
 class Fragile(Handler):
-    """JSON: what each item's ``do`` asks for: crash, raise, hang (having printed ``hangs <its process number>``), print, set (no JSON)."""
+    """
+    JSON: what each item's ``do`` asks for: crash, raise, hang (having printed ``hangs <its process number>``), print,
+    set (no JSON).
+    """
 
     example: ClassVar = {"do": ""}
 
@@ -96,13 +102,17 @@ class CrashesLoading(Handler):
 
 
 class Large(Handler):
-    """JSON: ``{"mb": n}`` to a text of n million characters (``escaped``: each takes six bytes), ``{"list": n}`` to a list of n zeros."""
+    """
+    JSON: ``{"mb": n}`` to a text of n million characters (``escaped``: each takes six bytes), ``{"list": n}`` to a list
+    of n zeros.
+    """
 
     example: ClassVar = {"mb": 0}
 
     def predict(self, inputs: list[Any]) -> list[Any]:
         return [
-            [0] * item["list"] if "list" in item else ("\1" if item.get("escaped") else "x") * (item["mb"] * 1_000_000) for item in inputs
+            [0] * item["list"] if "list" in item else ("\1" if item.get("escaped") else "x") * (item["mb"] * 1_000_000)
+            for item in inputs
         ]
 
 
@@ -115,6 +125,10 @@ class Forger(Handler):
         for item in inputs:
             if "say" in item:
                 numbers = [int(name) for name in os.listdir("/proc/self/fd")]
-                (number,) = [one for one in numbers if os.path.exists(f"/proc/self/fd/{one}") and stat.S_ISSOCK(os.fstat(one).st_mode)]
+                (number,) = [
+                    one
+                    for one in numbers
+                    if os.path.exists(f"/proc/self/fd/{one}") and stat.S_ISSOCK(os.fstat(one).st_mode)
+                ]
                 os.write(number, bytes.fromhex(item["say"]))
         return inputs

@@ -40,21 +40,32 @@ def solo(workload: Workload, at: float = T0, place: Place = PLACE, **features: f
     known = {name: size * (2 + number) for number, name in enumerate(FEATURES)} | {"batch": float(workload.batch)}
     known["flops"] = 1e9 * alone_s(workload)
     return Solo(
-        place=place, workload=workload, features=known | features, timing=timing(alone_s(workload)), utilisation=0.6,
-        memory_utilisation=None, device_memory_bytes=None, input_wait_s=0.3 * alone_s(workload) if workload.role == "training" else 0.0,
-        cold_s={}, kernels={}, seconds=4.0, at=moment(at),
-    )  # fmt: skip
+        place=place,
+        workload=workload,
+        features=known | features,
+        timing=timing(alone_s(workload)),
+        utilisation=0.6,
+        memory_utilisation=None,
+        device_memory_bytes=None,
+        input_wait_s=0.3 * alone_s(workload) if workload.role == "training" else 0.0,
+        cold_s={},
+        kernels={},
+        seconds=4.0,
+        at=moment(at),
+    )
 
 
 def together(first: Workload, second: Workload, at: float, factor: float = 1.0, place: Place = PLACE) -> Colocation:
     """Two workloads side by side; ``factor`` makes both of them slower than the truth."""
     members = tuple(
         Member(
-            workload=one, timing=timing(alone_s(one) * (1 + factor * slowdown(one, other))), control=timing(alone_s(one)),
+            workload=one,
+            timing=timing(alone_s(one) * (1 + factor * slowdown(one, other))),
+            control=timing(alone_s(one)),
             solo=timing(alone_s(one)),
         )
         for one, other in ((first, second), (second, first))
-    )  # fmt: skip
+    )
     return Colocation(place=place, members=members, utilisation=0.9, disturbance=0.0, seconds=8.0, at=moment(at))
 
 
@@ -66,12 +77,16 @@ def solos(place: Place = PLACE, batches: Sequence[int] = (2, 8)) -> list[Row]:
     ]
 
 
-def pairs(count: int, *, start: float = T0, skip: int = 0, factor: float = 1.0, place: Place = PLACE) -> Iterator[Colocation]:
+def pairs(
+    count: int, *, start: float = T0, skip: int = 0, factor: float = 1.0, place: Place = PLACE
+) -> Iterator[Colocation]:
     """``count`` of the 64 pairs of a training and a function after the first ``skip``, a minute apart."""
     space = [
-        (training(a, x), function(b, y)) for shift in range(4) for x, y in ((2, 2), (8, 8), (2, 8), (8, 2))
+        (training(a, x), function(b, y))
+        for shift in range(4)
+        for x, y in ((2, 2), (8, 8), (2, 8), (8, 2))
         for a, b in ((MODELS[i], MODELS[(i + shift) % 4]) for i in range(4))
-    ]  # fmt: skip
+    ]
     for number, (first, second) in enumerate(space[skip : skip + count]):
         yield together(first, second, start + 60.0 * number, factor, place)
 
@@ -83,7 +98,9 @@ def sets(first: int, last: int, factor: float) -> list[Observed]:
 
     From the ``first`` to before the ``last``; all 8 x 28 sets come before one recurs.
     """
-    trainings, functions = ([make(model, batch) for model in MODELS for batch in (2, 8)] for make in (training, function))
+    trainings, functions = (
+        [make(model, batch) for model in MODELS for batch in (2, 8)] for make in (training, function)
+    )
     couples = list(combinations(functions, 2))
     found = []
     for number in range(first, last):
@@ -91,10 +108,19 @@ def sets(first: int, last: int, factor: float) -> list[Observed]:
         slow = factor * sum(slowdown(victim, one) for one in beside)
         found.append(
             Observed(
-                place=PLACE.key, direction="training", victim=victim, aggressor=beside[0], others=beside[1:], n=200, seconds=1 + slow,
-                alone_s=1.0, alone_n=200, alone_from="live", at=T0 + 1e6 + 3600.0 * number,
+                place=PLACE.key,
+                direction="training",
+                victim=victim,
+                aggressor=beside[0],
+                others=beside[1:],
+                n=200,
+                seconds=1 + slow,
+                alone_s=1.0,
+                alone_n=200,
+                alone_from="live",
+                at=T0 + 1e6 + 3600.0 * number,
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -1,9 +1,10 @@
 """
-A machine with GPUs for tests: the functions of the installed ``pynvml``, answered from a table. Constants, structures and errors stay the
-real ones; a function that is not answered here raises ``NVMLError_NotSupported``.
+A machine with GPUs for tests: the functions of the installed ``pynvml``, answered from a table. Constants, structures
+and errors stay the real ones; a function that is not answered here raises ``NVMLError_NotSupported``.
 
-In a test: ``fake = nvml.install(monkeypatch, Machine(gpus=[Gpu(uuid="GPU-a")]))``, then change ``fake.machine`` at will.
-For another process: ``environment(folder, machine)`` is what it needs, and ``write`` changes its table while it runs.
+In a test: ``fake = nvml.install(monkeypatch, Machine(gpus=[Gpu(uuid="GPU-a")]))``, then change ``fake.machine`` at
+will. For another process: ``environment(folder, machine)`` is what it needs, and ``write`` changes its table while it
+runs.
 """
 
 import ctypes
@@ -29,7 +30,9 @@ MIB: Final = 2**20
 
 @dataclass
 class Process:
-    """``mib`` None = the driver does not say. ``mps``: a client of the MPS server. ``sm``: share of time slices, 0..1."""
+    """
+    ``mib`` None = the driver does not say. ``mps``: a client of the MPS server. ``sm``: share of time slices, 0..1.
+    """
 
     pid: int
     mib: float | None = 0.0
@@ -123,7 +126,11 @@ class Fake:
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """What takes the place of the real module's, by name."""
-        real = {name: value for name, value in vars(self._real).items() if name.startswith("nvml") and inspect.isfunction(value)}
+        real = {
+            name: value
+            for name, value in vars(self._real).items()
+            if name.startswith("nvml") and inspect.isfunction(value)
+        }
         return {name: self._of(name, getattr(self, name, None)) for name in real}
 
     def _of(self, name: str, own: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -164,7 +171,7 @@ class Fake:
             raise self._error("NOT_SUPPORTED")
         return found
 
-    # ---- the machine --------------------------------------------------------------------------------------------------------------------
+    # ---- the machine -------------------------------------------------------------------------------------------------
 
     def nvmlInit(self) -> None: ...
 
@@ -194,7 +201,7 @@ class Fake:
                 return handle
         raise self._error("NOT_FOUND")
 
-    # ---- a device -----------------------------------------------------------------------------------------------------------------------
+    # ---- a device ----------------------------------------------------------------------------------------------------
 
     def nvmlDeviceGetUUID(self, handle: Handle) -> str:
         return self._what(handle).uuid
@@ -209,9 +216,15 @@ class Fake:
         free = max(0.0, one.total_mib - one.reserved_mib - used)
         if version is None:
             # The first version counts what the driver keeps as used.
-            return self._real.c_nvmlMemory_t(total=_bytes(one.total_mib), free=_bytes(free), used=_bytes(used + one.reserved_mib))
+            return self._real.c_nvmlMemory_t(
+                total=_bytes(one.total_mib), free=_bytes(free), used=_bytes(used + one.reserved_mib)
+            )
         return self._real.c_nvmlMemory_v2_t(
-            version=version, total=_bytes(one.total_mib), reserved=_bytes(one.reserved_mib), free=_bytes(free), used=_bytes(used)
+            version=version,
+            total=_bytes(one.total_mib),
+            reserved=_bytes(one.reserved_mib),
+            free=_bytes(free),
+            used=_bytes(used),
         )
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Handle) -> list[Any]:
@@ -222,7 +235,9 @@ class Fake:
 
     def _process(self, one: Process) -> Any:
         held = None if one.mib is None else _bytes(one.mib)
-        return self._real.nvmlFriendlyObject({"pid": one.pid, "usedGpuMemory": held, "gpuInstanceId": 0, "computeInstanceId": 0})
+        return self._real.nvmlFriendlyObject(
+            {"pid": one.pid, "usedGpuMemory": held, "gpuInstanceId": 0, "computeInstanceId": 0}
+        )
 
     def nvmlDeviceGetUtilizationRates(self, handle: Handle) -> Any:
         return self._real.c_nvmlUtilization_t(gpu=round(100 * self._whole(handle).utilisation), memory=0)
@@ -232,7 +247,10 @@ class Fake:
         if not found:
             raise self._error("NOT_FOUND")
         return [
-            self._real.c_nvmlProcessUtilizationSample_t(pid=one.pid, timeStamp=timeStamp + 1, smUtil=round(100 * one.sm)) for one in found
+            self._real.c_nvmlProcessUtilizationSample_t(
+                pid=one.pid, timeStamp=timeStamp + 1, smUtil=round(100 * one.sm)
+            )
+            for one in found
         ]
 
     def nvmlDeviceGetComputeMode(self, handle: Handle) -> int:
@@ -257,7 +275,7 @@ class Fake:
         info.state, info.status = gpu.fabric, 0
         return int(self._real.NVML_SUCCESS)
 
-    # ---- MIG ----------------------------------------------------------------------------------------------------------------------------
+    # ---- MIG ---------------------------------------------------------------------------------------------------------
 
     def nvmlDeviceGetMigMode(self, device: Handle) -> list[int]:
         gpu = self._whole(device)
@@ -286,7 +304,7 @@ class Fake:
             raise self._error("NOT_SUPPORTED")
         return found.id
 
-    # ---- events -------------------------------------------------------------------------------------------------------------------------
+    # ---- events ------------------------------------------------------------------------------------------------------
 
     def nvmlEventSetCreate(self) -> int:
         self._sets.append({})
@@ -307,12 +325,14 @@ class Fake:
                 self._sets[eventSet][index] = read + 1
                 xid, instance = events[read]
                 return self._real.c_nvmlEventData_t(
-                    eventType=self._real.nvmlEventTypeXidCriticalError, eventData=xid,
-                    gpuInstanceId=none if instance is None else instance, computeInstanceId=none,
-                )  # fmt: skip
+                    eventType=self._real.nvmlEventTypeXidCriticalError,
+                    eventData=xid,
+                    gpuInstanceId=none if instance is None else instance,
+                    computeInstanceId=none,
+                )
         raise self._error("TIMEOUT")
 
-    # ---- GPM ----------------------------------------------------------------------------------------------------------------------------
+    # ---- GPM ---------------------------------------------------------------------------------------------------------
 
     def nvmlGpmQueryDeviceSupport(self, device: Handle) -> Any:
         gpu = self._whole(device)
@@ -391,7 +411,10 @@ def install(monkeypatch: "pytest.MonkeyPatch", machine: Machine) -> Fake:
 
 
 def environment(folder: Path, machine: Machine) -> dict[str, str]:
-    """What another process needs in its environment to see that machine; its own PYTHONPATH goes behind what is named here."""
+    """
+    What another process needs in its environment to see that machine; its own PYTHONPATH goes behind what is named
+    here.
+    """
     path = folder / "nvml.json"
     write(path, machine)
     behind = os.environ.get("PYTHONPATH", "")

@@ -20,14 +20,21 @@ class AtOnce:
 
     def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
         self.heard += [(now, event) for event in events]
-        return [dispatch(event.function, "gpu0", [(event.id, event.attempt)]) for event in events if isinstance(event, InvocationArrived)]
+        return [
+            dispatch(event.function, "gpu0", [(event.id, event.attempt)])
+            for event in events
+            if isinstance(event, InvocationArrived)
+        ]
 
     def reports(self) -> list[tuple[float, GpuReported]]:
         return [(now, event) for now, event in self.heard if isinstance(event, GpuReported)]
 
 
 class Reckless:
-    """Any GPU instance, any time, lost or not; ends some without reason, lets some wait until their deadline, loads at random."""
+    """
+    Any GPU instance, any time, lost or not; ends some without reason, lets some wait until their deadline, loads at
+    random.
+    """
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -51,7 +58,15 @@ class Reckless:
             gpu = self._random.choice(self._gpus)
             if now > waiting.deadline_at or draw < 0.05:
                 action = self._random.choice(["expire", "reject", "fail"])
-                decisions.append(End(function=waiting.function, id=waiting.id, action=action, cause=Cause.DEADLINE_EXPIRED, message=""))
+                decisions.append(
+                    End(
+                        function=waiting.function,
+                        id=waiting.id,
+                        action=action,
+                        cause=Cause.DEADLINE_EXPIRED,
+                        message="",
+                    )
+                )
             elif draw < 0.7:
                 decisions.append(dispatch(waiting.function, gpu, [(waiting.id, waiting.attempt)]))
             else:

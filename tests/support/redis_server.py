@@ -24,7 +24,9 @@ def binary() -> str:
 
 
 class RedisServer:
-    """Listens on a unix socket alone, wants a password and keeps an append-only file, as the embedded platform's does."""
+    """
+    Listens on a unix socket alone, wants a password and keeps an append-only file, as the embedded platform's does.
+    """
 
     def __init__(self) -> None:
         # A socket's path has about 100 bytes, pytest's own folders may be longer.
@@ -39,7 +41,9 @@ class RedisServer:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
         self._folder.cleanup()
 
@@ -50,11 +54,26 @@ class RedisServer:
         """Returns when it answers."""
         self._process = subprocess.Popen(
             [
-                binary(), "--port", "0", "--unixsocket", self.socket, "--requirepass", self.password, "--dir", self._folder.name,
-                "--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--databases", "4",
+                binary(),
+                "--port",
+                "0",
+                "--unixsocket",
+                self.socket,
+                "--requirepass",
+                self.password,
+                "--dir",
+                self._folder.name,
+                "--save",
+                "",
+                "--appendonly",
+                "yes",
+                "--appendfsync",
+                "everysec",
+                "--databases",
+                "4",
             ],
             stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         with redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0)) as client:
             eventually(lambda: self._answers(client), what="the Redis server")
 

@@ -25,9 +25,19 @@ def place(
         return (np.array(values, "<f8") + more).tobytes()
 
     return PlaceTable(
-        device=device, sharing_mode=MODE, trainings=[f"t{i}/s/training/8" for i in range(j)],
-        functions=[f"f{i}/s/function/1" for i in range(f)], training=raw(training), training_upper=raw(training, upper),
-        function=raw(function), function_upper=raw(function, upper), function_on_function=raw(functions),
-        function_on_function_upper=raw(functions, upper), measured=bytes(j * f), solo_s=raw([0.01] * f), usage_gain=raw([0.4] * f),
-        degradation=raw([0.2] * f), weights=list(weights),
-    )  # fmt: skip
+        device=device,
+        sharing_mode=MODE,
+        trainings=[f"t{i}/s/training/8" for i in range(j)],
+        functions=[f"f{i}/s/function/1" for i in range(f)],
+        training=raw(training),
+        training_upper=raw(training, upper),
+        function=raw(function),
+        function_upper=raw(function, upper),
+        function_on_function=raw(functions),
+        function_on_function_upper=raw(functions, upper),
+        measured=bytes(j * f),
+        solo_s=raw([0.01] * f),
+        usage_gain=raw([0.4] * f),
+        degradation=raw([0.2] * f),
+        weights=list(weights),
+    )

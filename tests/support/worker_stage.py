@@ -76,21 +76,32 @@ class Bench:
         self.token = self.queue.lead("", 3600.0)
         self.core = max(os.sched_getaffinity(0))
 
-    # ---- the worker -----------------------------------------------------------------------------------------------------------
+    # ---- the worker --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the worker and wait for its first report."""
         before = self.report()
         env = {name: value for name, value in os.environ.items() if not name.startswith("SMORE_")}
         env |= {
-            "PYTHONPATH": str(ROOT), "SMORE_LOG_FORMAT": "console", "SMORE_WORKER__LEASE_S": "1",
-            "SMORE_HOME": str(self.home), "SMORE_REDIS__URL": self.server.url, "SMORE_WORKER__GPU": GPU,
-            "SMORE_WORKER__DEVICE": str(self.core), "SMORE_WORKER__HEARTBEAT_S": "0.1", "SMORE_WORKER__NURSERY": str(nursery()),
-        } | self.settings  # fmt: skip
+            "PYTHONPATH": str(ROOT),
+            "SMORE_LOG_FORMAT": "console",
+            "SMORE_WORKER__LEASE_S": "1",
+            "SMORE_HOME": str(self.home),
+            "SMORE_REDIS__URL": self.server.url,
+            "SMORE_WORKER__GPU": GPU,
+            "SMORE_WORKER__DEVICE": str(self.core),
+            "SMORE_WORKER__HEARTBEAT_S": "0.1",
+            "SMORE_WORKER__NURSERY": str(nursery()),
+        } | self.settings
         with open(self.home / "worker.log", "ab") as log:
-            self.worker = subprocess.Popen([sys.executable, "-m", "worker.app"], env=env, cwd=ROOT, stdout=log, stderr=log)
+            self.worker = subprocess.Popen(
+                [sys.executable, "-m", "worker.app"], env=env, cwd=ROOT, stdout=log, stderr=log
+            )
         boot = before.boot if before is not None else ""
-        eventually(lambda: (found := self.report()) is not None and found.boot != boot, what=f"the worker reports:\n{self.log()}")
+        eventually(
+            lambda: (found := self.report()) is not None and found.boot != boot,
+            what=f"the worker reports:\n{self.log()}",
+        )
 
     def stop(self) -> int:
         """SIGTERM; the exit status."""
@@ -137,14 +148,20 @@ class Bench:
     def session(self) -> int:
         """The zygote's; a worker reports before it has one."""
         record = self.home / "run" / f"worker-{GPU}.json"
-        return int(json.loads(eventually(lambda: record.read_text() if record.exists() else "", what="a zygote"))["session"])
+        return int(
+            json.loads(eventually(lambda: record.read_text() if record.exists() else "", what="a zygote"))["session"]
+        )
 
-    # ---- invocations ----------------------------------------------------------------------------------------------------------
+    # ---- invocations -------------------------------------------------------------------------------------------------
 
     def function(self, entrypoint: str, name: str = "", **spec: object) -> str:
-        """Register a function, named after its class by default; its key. A worker keeps what it has read of a revision."""
+        """
+        Register a function, named after its class by default; its key. A worker keeps what it has read of a revision.
+        """
         key = f"p/{name or entrypoint.rpartition(':')[2].lower()}"
-        described = FunctionSpec(entrypoint=entrypoint, profile=Profile(), **{"memory_mib": 64.0, "timeout_s": 20.0} | spec)  # type: ignore[arg-type]
+        described = FunctionSpec(
+            entrypoint=entrypoint, profile=Profile(), **{"memory_mib": 64.0, "timeout_s": 20.0} | spec
+        )  # type: ignore[arg-type]
         self.catalog.put_revision(key, 1, described)
         return key
 
@@ -164,7 +181,13 @@ class Bench:
             attempts.append((id_, record.attempt))
         body = message(RUN, [function, 1, [[id_, attempt + 1] for id_, attempt in attempts]], gpu_queue(GPU))
         claim = Claim(
-            function=function, gpu=GPU, celery_list=PREFIX + gpu_queue(GPU), message=body, decision="{}", schedule_us=0, attempts=attempts
+            function=function,
+            gpu=GPU,
+            celery_list=PREFIX + gpu_queue(GPU),
+            message=body,
+            decision="{}",
+            schedule_us=0,
+            attempts=attempts,
         )
         (claimed,) = self.queue.claim(self.token, 10.0, [claim])
         assert claimed == frozenset(ids)
@@ -177,7 +200,9 @@ class Bench:
     def state(self, id_: str, *states: str) -> Record:
         """Wait until it is in one of these."""
         try:
-            return eventually(lambda: found if (found := self.record(id_)).state in states else None, what=f"{id_} {states}")
+            return eventually(
+                lambda: found if (found := self.record(id_)).state in states else None, what=f"{id_} {states}"
+            )
         except AssertionError:
             print(self.log())
             raise

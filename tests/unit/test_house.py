@@ -17,11 +17,17 @@ from smore.local import Layout, Partition, processes
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["api", "worker", "scheduler", "ml", "smore", "zoo", "migrations", "research", "demo", "bench"])
+@pytest.mark.parametrize(
+    "name", ["api", "worker", "scheduler", "ml", "smore", "zoo", "migrations", "research", "demo", "bench"]
+)
 def test_names_import_from_under_the_root(name: str) -> None:
     """Generic names are paid for with this: nobody else's ``api`` or ``worker`` may come first."""
     found = subprocess.run(
-        [sys.executable, "-c", f"import {name}; print({name}.__file__)"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", f"import {name}; print({name}.__file__)"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert Path(found.stdout.strip()).is_relative_to(ROOT)
@@ -58,7 +64,11 @@ def test_programs_of_other_floors_are_there(module: str) -> None:
 def test_a_program_answers_to_the_name_that_people_know(name: str) -> None:
     module = importlib.util.find_spec(name)
     assert module is not None
-    file = ROOT / name.replace(".", "/") / "__main__.py" if module.submodule_search_locations is not None else Path(str(module.origin))
+    file = (
+        ROOT / name.replace(".", "/") / "__main__.py"
+        if module.submodule_search_locations is not None
+        else Path(str(module.origin))
+    )
     assert f'run("{name}")' in file.read_text()
 
 
@@ -69,7 +79,9 @@ def test_every_package_has_a_list_of_what_it_may_import() -> None:
     assert folders == set(settings["root_packages"])
     assert folders <= listed
     parts = {
-        f"{root}.{path.parent.name}" for root in ("smore", "scheduler", "worker", "ml") for path in (ROOT / root).glob("*/__init__.py")
+        f"{root}.{path.parent.name}"
+        for root in ("smore", "scheduler", "worker", "ml")
+        for path in (ROOT / root).glob("*/__init__.py")
     }
     assert parts <= listed
 
@@ -77,12 +89,20 @@ def test_every_package_has_a_list_of_what_it_may_import() -> None:
 def test_compose_starts_the_same_processes_as_one_machine_does() -> None:
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     layout = Layout(
-        home=Path("/data"), root=ROOT, redis_url="r", postgres_url="p", gateway_host="0.0.0.0", gateway_port=8400, platform_cores="",
+        home=Path("/data"),
+        root=ROOT,
+        redis_url="r",
+        postgres_url="p",
+        gateway_host="0.0.0.0",
+        gateway_port=8400,
+        platform_cores="",
         partitions=(Partition(gpu="gpu0", kind="cuda", device="0"),),
-    )  # fmt: skip
+    )
     local = {process.name: list(process.command[1:]) for process in processes(layout)}
     composed = {
-        name: service["command"][1:] for name, service in compose["services"].items() if service.get("command", [""])[0] == "python"
+        name: service["command"][1:]
+        for name, service in compose["services"].items()
+        if service.get("command", [""])[0] == "python"
     }
 
     assert composed.pop("migrate") == ["-m", "migrations", "--bootstrap-key", "/data/key"]
@@ -99,14 +119,21 @@ def test_compose_starts_the_same_processes_as_one_machine_does() -> None:
 #: Paths that look like files of the repository and are none: an API version, and examples of names that users give.
 NO_FILES = {"smore/v1"}
 #: A path below one of the repository's folders, or a Markdown link.
-_PATHS = re.compile(r"(?<![\w/.~$<>{}*-])((?:api|bench|demo|docs|migrations|ml|research|scheduler|smore|tests|worker|zoo)/[\w./-]*\w)")
+_PATHS = re.compile(
+    r"(?<![\w/.~$<>{}*-])((?:api|bench|demo|docs|migrations|ml|research|scheduler|smore|tests|worker|zoo)/[\w./-]*\w)"
+)
 _LINKS = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 _TEXT = (".py", ".md", ".lua", ".yaml", ".yml", ".toml", ".ini", ".sh", "Makefile", "Dockerfile")
 
 
 def test_every_file_that_is_named_is_there() -> None:
-    """In documents, docstrings, comments, messages and settings; ``docs/decisions/0013`` stands for the file that begins so."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    """
+    In documents, docstrings, comments, messages and settings; ``docs/decisions/0013`` stands for the file that begins
+    so.
+    """
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
     files = [name for name in listed if name and (ROOT / name).is_file()]
     there = {str(parent) for name in files for parent in (Path(name), *Path(name).parents)}
     begun = {name[:end] for name in files for end in range(len(name)) if name[end] in "-."}

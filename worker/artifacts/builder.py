@@ -2,9 +2,9 @@
 ``python -m worker.artifacts.builder``: builds one environment with pip, which is shut into a cell like a runner's
 (worker/sandbox/warden.py).
 
-Its standard input is one line of JSON, a :class:`Build`. It ends with status 0, or with another one and the reason on its standard output;
-the end of its input ends the build. This process runs nothing of a package: it makes the venv, gives it to the cell's user,
-and takes it back when every process of the cell has ended.
+Its standard input is one line of JSON, a :class:`Build`. It ends with status 0, or with another one and the reason on
+its standard output; the end of its input ends the build. This process runs nothing of a package: it makes the venv,
+gives it to the cell's user, and takes it back when every process of the cell has ended.
 """
 
 import ast
@@ -42,7 +42,8 @@ from worker.sandbox.warden import Cell, Warden
 
 #: Of a failed build's log, the end is kept.
 LOG_CHARS: Final = 6000
-#: What a build may hold of the machine's memory: each of its processes, and all together where there are control groups.
+#: What a build may hold of the machine's memory: each of its processes, and all together where there are control
+#: groups.
 MEMORY_MIB: Final = 4096
 #: How often the size of what it has written is looked at.
 _LOOK_S: Final = 1.0
@@ -88,7 +89,10 @@ class Failed(Exception):
 
 
 def pip_settings(listing: str) -> dict[str, str]:
-    """What ``pip config list`` prints as PIP_* variables: [global], over it [install], over both what the environment says."""
+    """
+    What ``pip config list`` prints as PIP_* variables: [global], over it [install], over both what the environment
+    says.
+    """
     found = {}
     for section in ("global", "install", ":env:"):
         for line in listing.splitlines():
@@ -118,8 +122,8 @@ def check_wheel(name: str) -> None:
     """
     Whether this wheel in the working directory requires names with versions alone.
 
-    pip would fetch a URL that a wheel requires, and run the build of a source archive there, whatever ``--only-binary`` says. Raises
-    Failed, also where it cannot be told.
+    pip would fetch a URL that a wheel requires, and run the build of a source archive there, whatever ``--only-binary``
+    says. Raises Failed, also where it cannot be told.
     """
     try:
         metadata = _metadata(name)
@@ -134,11 +138,17 @@ def check_wheel(name: str) -> None:
         except (InvalidRequirement, RecursionError) as error:
             raise Failed(f"{name} requires {quoted(text)}, which is not a requirement such as einops==0.8.1") from error
         if url is not None:
-            raise Failed(f"{name} requires {quoted(text)}, a URL: only packages of the index and wheels of the folder are installed")
+            raise Failed(
+                f"{name} requires {quoted(text)}, a URL: only packages of the index and wheels of the folder are"
+                " installed"
+            )
 
 
 def _metadata(name: str) -> str:
-    """Its METADATA as pip finds it, by the same reading of the names in the archive. Raises Failed, and what zipfile raises."""
+    """
+    Its METADATA as pip finds it, by the same reading of the names in the archive. Raises Failed, and what zipfile
+    raises.
+    """
     with zipfile.ZipFile(name) as reader:
         entries = reader.namelist()
         folders = {place for place in (entry.split("/", 1)[0] for entry in entries) if place.endswith(".dist-info")}
@@ -146,7 +156,11 @@ def _metadata(name: str) -> str:
             raise Failed(f"{name} has {len(folders)} folders, not one .dist-info folder")
         (folder,) = folders
         # pip takes d//METADATA and d/./METADATA for d/METADATA.
-        files = [(str(PurePosixPath(entry).relative_to(folder)), entry) for entry in entries if entry.startswith(f"{folder}/")]
+        files = [
+            (str(PurePosixPath(entry).relative_to(folder)), entry)
+            for entry in entries
+            if entry.startswith(f"{folder}/")
+        ]
         found = [entry for file, entry in files if file == "METADATA"]
         if len(found) != 1:
             raise Failed(f"{name} has {len(found)} METADATA files, not one METADATA")
@@ -196,9 +210,14 @@ class _Builder:
         paths, ports = named(settings.values())
         given = self._build.confinement
         confinement = msgspec.structs.replace(
-            given, readable=[*_READ, *paths], writable=[], scratch_mib=self._build.disk_mib, unix_sockets=False, affinity=False,
+            given,
+            readable=[*_READ, *paths],
+            writable=[],
+            scratch_mib=self._build.disk_mib,
+            unix_sockets=False,
+            affinity=False,
             tcp_ports=None if given.tcp_ports is None else sorted({*given.tcp_ports, *ports}),
-        )  # fmt: skip
+        )
         warden = Warden(confinement, self._folder, ROOT, [Path(self._build.home)]) if confinement.on else None
         cell = warden.settle(self._folder) if warden is not None else None
         if cell is not None and cell.user is not None:
@@ -211,7 +230,11 @@ class _Builder:
             if cell is not None and cell.user is not None:
                 _own(self._folder, os.geteuid())
         if what:
-            hint = "" if self._build.sdists else " (wheels alone are installed; SMORE_WORKER__SDISTS=true builds other packages too)"
+            hint = (
+                ""
+                if self._build.sdists
+                else " (wheels alone are installed; SMORE_WORKER__SDISTS=true builds other packages too)"
+            )
             said = self._said.decode(errors="replace").strip()[-LOG_CHARS:]
             raise Failed(f"The environment was not built: pip {what}{hint}. Its log:\n{said}")
         shutil.rmtree(self._work)
@@ -233,12 +256,26 @@ class _Builder:
     def _run_pip(self, warden: Warden | None, cell: Cell | None, settings: Mapping[str, str]) -> str:
         """What went wrong, "" = nothing. Raises Failed where the worker has ended."""
         words = [
-            sys.executable, "-I", "-m", "pip", "--python", str(self._folder / "bin" / "python"), "install", "--no-input", "--no-cache-dir",
-            "--disable-pip-version-check", "--no-warn-script-location", "--root-user-action", "ignore",
-            "--constraint", str(self._work / "constraints.txt"), *([] if self._build.sdists else ["--only-binary", ":all:"]),
+            sys.executable,
+            "-I",
+            "-m",
+            "pip",
+            "--python",
+            str(self._folder / "bin" / "python"),
+            "install",
+            "--no-input",
+            "--no-cache-dir",
+            "--disable-pip-version-check",
+            "--no-warn-script-location",
+            "--root-user-action",
+            "ignore",
+            "--constraint",
+            str(self._work / "constraints.txt"),
+            *([] if self._build.sdists else ["--only-binary", ":all:"]),
             # What follows is no option, whatever it begins with.
-            "--", *self._build.requirements,
-        ]  # fmt: skip
+            "--",
+            *self._build.requirements,
+        ]
         tmp = str(self._work / "tmp")
         environment = for_runners({**settings, "PIP_CONFIG_FILE": os.devnull, "HOME": tmp, "TMPDIR": tmp})
         reading, writing = os.pipe()
@@ -308,7 +345,10 @@ class _Builder:
         return "took too long"
 
     def _end_all(self) -> None:
-        """Kill what is left of this session but this process, and wait until it is gone. Raises Failed where it does not end."""
+        """
+        Kill what is left of this session but this process, and wait until it is gone. Raises Failed where it does not
+        end.
+        """
         until = time.monotonic() + _END_S
         while members := [pid for pid, _ in proc.session_members(os.getsid(0)) if pid != os.getpid()]:
             for pid in members:

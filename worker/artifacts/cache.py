@@ -1,9 +1,10 @@
 """
-Content-addressed folders of one node: made once, read-only, shared by all its GPU workers, the least recently used gone first.
+Content-addressed folders of one node: made once, read-only, shared by all its GPU workers, the least recently used gone
+first.
 
-Of the folder ``<root>/<key>`` the record ``<key>.json`` says that it is whole: it is written last, so a folder without one is the rest of a
-maker that died. Whoever makes or removes holds ``<key>.lock`` alone, whoever uses shares it; the kernel lets go of both when a process
-ends, however it ends.
+Of the folder ``<root>/<key>`` the record ``<key>.json`` says that it is whole: it is written last, so a folder without
+one is the rest of a maker that died. Whoever makes or removes holds ``<key>.lock`` alone, whoever uses shares it; the
+kernel lets go of both when a process ends, however it ends.
 """
 
 import contextlib
@@ -40,7 +41,9 @@ class Held:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -53,10 +56,11 @@ class Shelf:
 
     def take(self, key: str, make: Callable[[Path, int], None]) -> Held:
         """
-        The folder of this key; ``make`` fills an empty one where it is not there yet, once, whoever else asks meanwhile.
+        The folder of this key; ``make`` fills an empty one where it is not there yet, once, whoever else asks
+        meanwhile.
 
-        ``make`` is given the lock's descriptor too: a process of its own that inherits it keeps others away even when this one is killed.
-        What it raises goes through, and nothing is left then.
+        ``make`` is given the lock's descriptor too: a process of its own that inherits it keeps others away even when
+        this one is killed. What it raises goes through, and nothing is left then.
         """
         self._root.mkdir(parents=True, exist_ok=True)
         # Functions are users of their own, whatever the umask says.
@@ -95,7 +99,8 @@ class Shelf:
             new.write_text(json.dumps({"bytes": size, "made_at": time.time()}))
             new.replace(record)
         finally:
-            # Said, not only closed: something that ``make`` has started and that lives on may have the descriptor still.
+            # Said, not only closed: something that ``make`` has started and that lives on may have the descriptor
+            # still.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
@@ -120,7 +125,8 @@ class Shelf:
 
     def sweep(self, wanted: Collection[str] | None = None) -> list[str]:
         """
-        Remove what is not ``wanted`` (None: everything is), then the least recently used until the rest is within the limit.
+        Remove what is not ``wanted`` (None: everything is), then the least recently used until the rest is within the
+        limit.
 
         What is held stays. Returns the keys of what was removed.
         """

@@ -47,7 +47,9 @@ class BuildEnded(Exception):
 
 
 def environment_key(requirements: Sequence[str], artifact: Artifact) -> str:
-    """The same for functions that may share an environment: same requirements, same wheels of their own, same platform."""
+    """
+    The same for functions that may share an environment: same requirements, same wheels of their own, same platform.
+    """
     wheels = sorted((name, artifact.files[name[2:]]) for name in requirements if name.startswith("./"))
     parts = [sorted(requirements), wheels, _fixed(), sys.version, platform.machine(), sysconfig.get_path("purelib")]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -60,12 +62,20 @@ def _fixed() -> list[str]:
 
 class Environments:
     """
-    ``build_s`` bounds a build, seconds; ``sdists``: whether packages may be built from their source. pip is shut in as ``confinement``
-    says, without a view of ``home``, in a control group whose name begins with ``group``.
+    ``build_s`` bounds a build, seconds; ``sdists``: whether packages may be built from their source. pip is shut in as
+    ``confinement`` says, without a view of ``home``, in a control group whose name begins with ``group``.
     """
 
     def __init__(
-        self, root: Path, limit_bytes: int, build_s: float, *, sdists: bool, confinement: Confinement, home: Path, group: str
+        self,
+        root: Path,
+        limit_bytes: int,
+        build_s: float,
+        *,
+        sdists: bool,
+        confinement: Confinement,
+        home: Path,
+        group: str,
     ) -> None:
         self.shelf = Shelf(root, limit_bytes)
         self._limit = limit_bytes
@@ -80,7 +90,8 @@ class Environments:
 
     def take(self, requirements: Sequence[str], artifact: Artifact, code: Path) -> Held:
         """
-        The environment, to be closed when nobody uses it any more. ``code`` is the unpacked folder: wheels of its own lie there.
+        The environment, to be closed when nobody uses it any more. ``code`` is the unpacked folder: wheels of its own
+        lie there.
 
         Built by the first who asks on this node; the others wait for it. Raises BuildFailed, BuildEnded, OSError.
         """
@@ -96,9 +107,17 @@ class Environments:
         self.shelf.sweep()
         room = min(self._limit, shutil.disk_usage(folder).free // 2)
         build = Build(
-            folder=str(folder), code=str(code), requirements=list(requirements), fixed=_fixed(), sdists=self._sdists,
-            timeout_s=self._build_s, disk_mib=max(1, room >> 20), home=str(self._home), confinement=self._confinement, group=self._group,
-        )  # fmt: skip
+            folder=str(folder),
+            code=str(code),
+            requirements=list(requirements),
+            fixed=_fixed(),
+            sdists=self._sdists,
+            timeout_s=self._build_s,
+            disk_mib=max(1, room >> 20),
+            home=str(self._home),
+            confinement=self._confinement,
+            group=self._group,
+        )
         with self._lock:
             if self._ended:
                 raise BuildEnded

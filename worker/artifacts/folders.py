@@ -21,8 +21,8 @@ _FETCHED_S: Final = 3600.0
 
 class Artifacts:
     """
-    ``root/folders`` holds the unpacked folders by the digest of their artifact, ``root/files`` their large files by their own: several
-    revisions with the same weights have hard links to one file.
+    ``root/folders`` holds the unpacked folders by the digest of their artifact, ``root/files`` their large files by
+    their own: several revisions with the same weights have hard links to one file.
     """
 
     def __init__(self, root: Path, source: Callable[[], Source], limit_bytes: int) -> None:

@@ -1,4 +1,7 @@
-"""What an uploaded function needs on this node before a runner can load it: its folder and, where it has requirements, its environment."""
+"""
+What an uploaded function needs on this node before a runner can load it: its folder and, where it has requirements, its
+environment.
+"""
 
 import threading
 import time
@@ -36,8 +39,8 @@ class SupplyAway(Exception):
 @dataclass(eq=False, slots=True)
 class Supply:
     """
-    Of one instance, until it is closed. ``environment`` None = the platform's packages will do; ``phases``: milliseconds of what had to
-    be waited for.
+    Of one instance, until it is closed. ``environment`` None = the platform's packages will do; ``phases``:
+    milliseconds of what had to be waited for.
     """
 
     folder: Path
@@ -112,7 +115,7 @@ class Supplier:
         self._failed[key] = (self._clock() + FAILURE_S, message)
         return SupplyFailed(message)
 
-    # ---- what is not needed any more ----------------------------------------------------------------------------------------------------
+    # ---- what is not needed any more ---------------------------------------------------------------------------------
 
     def _keep(self) -> None:
         while True:
@@ -130,7 +133,9 @@ class Supplier:
             return  # a Redis that has just lost its mirror names nothing either
         uploaded = [(spec.requirements, spec.artifact) for spec in specs if spec.artifact is not None]
         self._artifacts.sweep({artifact.digest for _, artifact in uploaded})
-        self._environments.shelf.sweep({environment_key(requirements, artifact) for requirements, artifact in uploaded if requirements})
+        self._environments.shelf.sweep(
+            {environment_key(requirements, artifact) for requirements, artifact in uploaded if requirements}
+        )
 
     def stopping(self) -> None:
         """Build nothing more: another worker, or the next one here, begins anew."""

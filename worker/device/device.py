@@ -1,4 +1,7 @@
-"""What a GPU worker is pinned to, behind one interface: a CUDA GPU, a MIG instance, or a CPU partition that stands in for one."""
+"""
+What a GPU worker is pinned to, behind one interface: a CUDA GPU, a MIG instance, or a CPU partition that stands in for
+one.
+"""
 
 import os
 import socket
@@ -24,7 +27,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilisation:
-    """Parts of the device's time, 0..1, since the sample before. ``counters``: what every counter of the device says, by its name."""
+    """
+    Parts of the device's time, 0..1, since the sample before. ``counters``: what every counter of the device says, by
+    its name.
+    """
 
     total: float
     functions: float
@@ -180,8 +186,8 @@ class CpuPartition:
         return Utilisation(total=min(1.0, functions + jobs), functions=min(1.0, functions))
 
 
-#: Xids after which a device needs a reset or another look before anything may run on it: uncorrectable memory errors (48, 63, 64, 92, 95,
-#: 140), NVLink (74), a GPU that has fallen off its bus (79), its firmware (119, 120).
+#: Xids after which a device needs a reset or another look before anything may run on it: uncorrectable memory errors
+#: (48, 63, 64, 92, 95, 140), NVLink (74), a GPU that has fallen off its bus (79), its firmware (119, 120).
 UNHEALTHY_XIDS: Final = frozenset({48, 63, 64, 74, 79, 92, 95, 119, 120, 140})
 #: What the driver last said counts for so long where it says nothing new, seconds: one error of it is no news.
 KEPT_S: Final = 5.0
@@ -212,11 +218,11 @@ class CudaDevice:
     """
     A whole GPU or a MIG instance, by NVML index or UUID. One worker at a time has it (within one network namespace).
 
-    NVML is asked by one thread, :data:`_SAMPLES` times a heartbeat; everything else reads what it found. So a driver that takes its time
-    (it holds its lock while a large allocation is freed) delays no batch and no report.
+    NVML is asked by one thread, :data:`_SAMPLES` times a heartbeat; everything else reads what it found. So a driver
+    that takes its time (it holds its lock while a large allocation is freed) delays no batch and no report.
 
-    Utilisation is the share of SMs at work where the driver has GPM (Hopper and later), else NVML's share of time in which any kernel ran;
-    of a MIG instance without GPM there is none: 0, by the counter ``none``.
+    Utilisation is the share of SMs at work where the driver has GPM (Hopper and later), else NVML's share of time in
+    which any kernel ran; of a MIG instance without GPM there is none: 0, by the counter ``none``.
     """
 
     handler_device = "cuda"
@@ -225,7 +231,9 @@ class CudaDevice:
     def __init__(self, config: WorkerSettings, clock: Callable[[], float] = time.monotonic) -> None:
         pynvml.nvmlInit()
         name = config.device or "0"
-        self._handle = pynvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(name)
+        self._handle = (
+            pynvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(name)
+        )
         uuid = _text(pynvml.nvmlDeviceGetUUID(self._handle))
         self._mine = _reserve(uuid)
         self._clock = clock
@@ -237,7 +245,11 @@ class CudaDevice:
         self.description = _text(pynvml.nvmlDeviceGetName(self._handle))
         self.sharing_mode = sharing(config.sharing_mode)
         self.environment: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        self._gpm = gpm.Gpm(self._parent, self._instance) if self._parent is not None and gpm.Gpm.supported(self._parent) else None
+        self._gpm = (
+            gpm.Gpm(self._parent, self._instance)
+            if self._parent is not None and gpm.Gpm.supported(self._parent)
+            else None
+        )
         self._events = self._listen()
         self._free_mib: _Last[float] = _Last(clock)
         self._held: _Last[Mapping[int, float]] = _Last(clock)
@@ -277,10 +289,12 @@ class CudaDevice:
                 # A device that nobody watches would never be found unhealthy.
                 log.exception("device not sampled")
 
-    # ---- in the thread that asks the driver ---------------------------------------------------------------------------------------------
+    # ---- in the thread that asks the driver --------------------------------------------------------------------------
 
     def sample(self) -> None:
-        """Ask the driver for everything, once. What one question fails with does not keep the others from being asked."""
+        """
+        Ask the driver for everything, once. What one question fails with does not keep the others from being asked.
+        """
         lost = ""
         for ask in (self._ask_memory, self._ask_processes, self._ask_utilisation, self._ask_events):
             try:
@@ -361,11 +375,15 @@ class CudaDevice:
             if self._instance is not None and instance not in (self._instance, _WHOLE):
                 continue
             log.error("device error", xid=xid)
-            # Others are errors of one process, which is known by its end or by the context that it has lost: nobody beside it is blamed.
+            # Others are errors of one process, which is known by its end or by the context that it has lost: nobody
+            # beside it is blamed.
             if xid in UNHEALTHY_XIDS:
-                self._failed = self._failed or f"it reported Xid {xid}: look at the kernel's log, reset the GPU, then restart this worker"
+                self._failed = (
+                    self._failed
+                    or f"it reported Xid {xid}: look at the kernel's log, reset the GPU, then restart this worker"
+                )
 
-    # ---- for all ------------------------------------------------------------------------------------------------------------------------
+    # ---- for all -----------------------------------------------------------------------------------------------------
 
     def health(self) -> str:
         if self._failed:
@@ -397,7 +415,8 @@ class CudaDevice:
         return self._held.get() if proc.sees_all() else None
 
     def process_memory_mib(self, pid: int) -> float | None:
-        # In a container NVML names the host's process numbers, or none at all; and 0 is what it says of memory that it does not know.
+        # In a container NVML names the host's process numbers, or none at all; and 0 is what it says of memory that it
+        # does not know.
         return (self._held.get() or {}).get(pid) or None
 
     quick_memory_mib = runner_memory_mib = process_memory_mib
@@ -425,33 +444,49 @@ class CudaDevice:
 
 
 #: What GPM's metrics are called among a device's counters.
-_METRICS: Final = {"sm": gpm.COUNTER.removeprefix("gpm-"), "occupancy": "sm-occupancy", "tensor": "tensor-util", "dram": "dram-util"}
+_METRICS: Final = {
+    "sm": gpm.COUNTER.removeprefix("gpm-"),
+    "occupancy": "sm-occupancy",
+    "tensor": "tensor-util",
+    "dram": "dram-util",
+}
 _LOST: Final = (
-    pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired, pynvml.NVMLError_DriverNotLoaded, pynvml.NVMLError_LibRmVersionMismatch,
-)  # fmt: skip
+    pynvml.NVMLError_GpuIsLost,
+    pynvml.NVMLError_ResetRequired,
+    pynvml.NVMLError_DriverNotLoaded,
+    pynvml.NVMLError_LibRmVersionMismatch,
+)
 _MPS_WRONG: Final = (
-    "this worker shares it by time slices, under MPS functions of different users would wait for one another and a fault of one would end"
-    " the training; end the daemon (`echo quit | nvidia-cuda-mps-control`) and restart what uses it"
+    "this worker shares it by time slices, under MPS functions of different users would wait for one another and a"
+    " fault of one would end the training; end the daemon (`echo quit | nvidia-cuda-mps-control`) and restart what"
+    " uses it"
 )
 
 
 def _mig(handle: Any) -> tuple[Any, int | None]:
     """The GPU of a MIG instance and the instance's number there; (None, None) where the driver does not tell."""
     try:
-        return pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle), int(pynvml.nvmlDeviceGetGpuInstanceId(handle))
+        return pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle), int(
+            pynvml.nvmlDeviceGetGpuInstanceId(handle)
+        )
     except pynvml.NVMLError as error:
         log.warning("the GPU of this MIG instance is not told", error=str(error))
         return None, None
 
 
 def _reserve(uuid: str) -> socket.socket:
-    """Held as long as it is open; the kernel lets go of it with the process. Raises ValueError where another worker has the device."""
+    """
+    Held as long as it is open; the kernel lets go of it with the process. Raises ValueError where another worker has
+    the device.
+    """
     held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         held.bind(f"\0smore-gpu-{uuid}")
     except OSError as error:
         held.close()
-        raise ValueError(f"another worker of this machine has {uuid}: two would each take the other's runners for strangers") from error
+        raise ValueError(
+            f"another worker of this machine has {uuid}: two would each take the other's runners for strangers"
+        ) from error
     return held
 
 
@@ -461,8 +496,8 @@ def _text(value: str | bytes) -> str:
 
 def open_device(config: WorkerSettings) -> Device:
     """
-    The device of the settings. Raises ValueError, also where they say another sharing mode than the device is in, or NVML's error where
-    there is no such GPU.
+    The device of the settings. Raises ValueError, also where they say another sharing mode than the device is in, or
+    NVML's error where there is no such GPU.
     """
     if reason := refused(config.sharing_mode):
         raise ValueError(reason)
@@ -478,7 +513,9 @@ _affinity = threading.Lock()
 
 @contextmanager
 def pinned(cores: Sequence[int]) -> Iterator[None]:
-    """What this thread starts within the ``with`` is born on these cores (none = as it is); the thread itself comes back."""
+    """
+    What this thread starts within the ``with`` is born on these cores (none = as it is); the thread itself comes back.
+    """
     if not cores:
         yield
         return

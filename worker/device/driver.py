@@ -1,4 +1,7 @@
-"""What a worker asks of the machine for its GPU before any runner is there: its driver's device files, and the cores beside it."""
+"""
+What a worker asks of the machine for its GPU before any runner is there: its driver's device files, and the cores
+beside it.
+"""
 
 import os
 import subprocess
@@ -10,7 +13,8 @@ from smore.process import observability
 
 log = observability.logger(__name__)
 
-#: Made by a set-uid program at the first use of CUDA since the machine's start; a runner may not gain the rights for that.
+#: Made by a set-uid program at the first use of CUDA since the machine's start; a runner may not gain the rights for
+#: that.
 UNIFIED_MEMORY: Final = Path("/dev/nvidia-uvm")
 _MODPROBE: Final = ("nvidia-modprobe", "-c0", "-u")
 _MODPROBE_S: Final = 30.0
@@ -18,7 +22,10 @@ _WORD_BITS: Final = 64
 
 
 def make_device_files(device: Path = UNIFIED_MEMORY, run: Callable[..., object] = subprocess.run) -> None:
-    """See to it that CUDA can be opened by who has no rights of its own. What fails is logged: the doctor looks for it too."""
+    """
+    See to it that CUDA can be opened by who has no rights of its own. What fails is logged: the doctor looks for it
+    too.
+    """
     if device.exists():
         return
     try:
@@ -29,12 +36,15 @@ def make_device_files(device: Path = UNIFIED_MEMORY, run: Callable[..., object] 
 
 def cores_of(mask: Iterable[int]) -> frozenset[int]:
     """The cores of NVML's mask: words of 64 bits, the lowest first."""
-    return frozenset(place * _WORD_BITS + bit for place, word in enumerate(mask) for bit in range(_WORD_BITS) if word >> bit & 1)
+    return frozenset(
+        place * _WORD_BITS + bit for place, word in enumerate(mask) for bit in range(_WORD_BITS) if word >> bit & 1
+    )
 
 
 def beside(uuid: str, allowed: Iterable[int], nvml: Any) -> Sequence[int]:
     """
-    Those of the allowed cores that are on the socket of a GPU or MIG instance; all of them where NVML does not say, or says others.
+    Those of the allowed cores that are on the socket of a GPU or MIG instance; all of them where NVML does not say, or
+    says others.
 
     ``nvml`` is the module pynvml.
     """

@@ -33,7 +33,8 @@ class Instance:
     failure: Exception | None = None
     #: Of an uploaded function: what it stands on.
     supply: Supply | None = None
-    #: What its runner holds in common with others, MiB: found when it is measured, and subtracted from quick looks until the next time.
+    #: What its runner holds in common with others, MiB: found when it is measured, and subtracted from quick looks
+    #: until the next time.
     shared_mib: float = 0.0
     #: Ended for its memory: OUT_OF_MEMORY = it took more than it may, WORKER_BUSY = training needed it.
     evicted: Cause | None = None

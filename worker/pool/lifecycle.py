@@ -1,4 +1,7 @@
-"""What became of each resident model: when it was asked for, ready, used and ended, and what of its time was for nothing (digest A44)."""
+"""
+What became of each resident model: when it was asked for, ready, used and ended, and what of its time was for nothing
+(digest A44).
+"""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -29,8 +32,8 @@ class Why(StrEnum):
 
 class Outcome(StrEnum):
     """
-    What loading ahead came to: not known yet; ready before its first use; a request waited for it; no request came; it failed. Or
-    ``cold``: it was a request that asked for it.
+    What loading ahead came to: not known yet; ready before its first use; a request waited for it; no request came; it
+    failed. Or ``cold``: it was a request that asked for it.
     """
 
     OPEN = "open"
@@ -174,10 +177,25 @@ class Lives:
         at = life.ended_at or now
         current_s = at - life.since if life.ready_at and not life.ended_at else 0.0
         return stream.Warmed(
-            version=stream.VERSION, function=life.function, revision=life.revision, gpu=gpu, boot=self._boot, id=life.id,
-            prewarmed=int(life.prewarmed), outcome=life.outcome.value, why=life.why.value if life.why is not None else "", at_us=us(at),
-            asked_us=us(life.asked_at), ready_us=us(life.ready_at), used_us=us(life.used_at), ended_us=us(life.ended_at),
-            load_us=int(((life.ready_at or at) - life.asked_at) * 1e6), busy_us=int((life.busy_s + current_s * life.busy) * 1e6),
-            idle_us=int((life.idle_s + current_s * (not life.busy)) * 1e6), uses=life.uses, saved=life.saved,
-            memory_kib=int(memory_mib * 1024), host=int(life.host),
-        )  # fmt: skip
+            version=stream.VERSION,
+            function=life.function,
+            revision=life.revision,
+            gpu=gpu,
+            boot=self._boot,
+            id=life.id,
+            prewarmed=int(life.prewarmed),
+            outcome=life.outcome.value,
+            why=life.why.value if life.why is not None else "",
+            at_us=us(at),
+            asked_us=us(life.asked_at),
+            ready_us=us(life.ready_at),
+            used_us=us(life.used_at),
+            ended_us=us(life.ended_at),
+            load_us=int(((life.ready_at or at) - life.asked_at) * 1e6),
+            busy_us=int((life.busy_s + current_s * life.busy) * 1e6),
+            idle_us=int((life.idle_s + current_s * (not life.busy)) * 1e6),
+            uses=life.uses,
+            saved=life.saved,
+            memory_kib=int(memory_mib * 1024),
+            host=int(life.host),
+        )

@@ -1,5 +1,6 @@
 """
-The third state of an instance, between warm and gone: its process lives, its weights lie in pinned host memory (digest A62).
+The third state of an instance, between warm and gone: its process lives, its weights lie in pinned host memory (digest
+A62).
 
 Whatever wants memory of the device goes before it; a load of its revision takes it before it begins anything new.
 """
@@ -25,8 +26,8 @@ class _Entry:
 
 class Parked:
     """
-    Parked instances, the one parked longest ago first; guarded by the pool. ``most_mib``: of host memory, 0 = nothing is parked;
-    ``keep_s``: how long one stays.
+    Parked instances, the one parked longest ago first; guarded by the pool. ``most_mib``: of host memory, 0 = nothing
+    is parked; ``keep_s``: how long one stays.
     """
 
     def __init__(self, most_mib: float = 0.0, keep_s: float = 600.0) -> None:
@@ -52,7 +53,10 @@ class Parked:
 
     def take(self, key: "Key") -> "Instance | None":
         """The one that was parked last; it is the caller's then."""
-        entry = next((entry for entry in reversed(self._entries) if entry.instance.key == key and not entry.instance.leaving), None)
+        entry = next(
+            (entry for entry in reversed(self._entries) if entry.instance.key == key and not entry.instance.leaving),
+            None,
+        )
         if entry is None:
             return None
         self._entries.remove(entry)
@@ -72,11 +76,15 @@ class Parked:
         """For a report."""
         return [
             ParkedInstance(
-                function=one.function, revision=one.revision, memory_mib=round(one.memory_mib, 1), host_mib=round(entry.host_mib, 1),
+                function=one.function,
+                revision=one.revision,
+                memory_mib=round(one.memory_mib, 1),
+                host_mib=round(entry.host_mib, 1),
                 left_s=round(max(0.0, entry.until - now), 3),
             )
-            for entry in self._entries if not (one := entry.instance).leaving
-        ]  # fmt: skip
+            for entry in self._entries
+            if not (one := entry.instance).leaving
+        ]
 
     def staying(self) -> list["Instance"]:
         return [one for one in self if not one.leaving]

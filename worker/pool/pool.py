@@ -1,12 +1,13 @@
 """
 The warm pool: the resident models of this GPU instance, within its memory.
 
-An instance is one runner process with one revision loaded. It is loading, idle or busy; idle ones are let go of when somebody needs their
-memory (least recently used first) or when their keep-alive is over. What the leader has asked to hold stays until the time that it
-named, and is let go of for others' batches only after all that nobody holds. One standby runner without a model waits for the next cold
-start. What becomes of each instance is told (:class:`~worker.pool.lifecycle.Life`). What is let go of may be parked in host memory
-(:class:`~worker.pool.parked.Parked`), where the next load of its revision finds it.
-All of it is guarded by one condition; what takes time (loads, unloads, kills) happens outside it, in the thread that needs it.
+An instance is one runner process with one revision loaded. It is loading, idle or busy; idle ones are let go of when
+somebody needs their memory (least recently used first) or when their keep-alive is over. What the leader has asked to
+hold stays until the time that it named, and is let go of for others' batches only after all that nobody holds. One
+standby runner without a model waits for the next cold start. What becomes of each instance is told
+(:class:`~worker.pool.lifecycle.Life`). What is let go of may be parked in host memory
+(:class:`~worker.pool.parked.Parked`), where the next load of its revision finds it. All of it is guarded by one
+condition; what takes time (loads, unloads, kills) happens outside it, in the thread that needs it.
 """
 
 import math
@@ -42,8 +43,8 @@ log = observability.logger(__name__)
 LOAD_S: Final = 120.0
 #: Moving weights to host memory takes no longer than this.
 PARK_S: Final = 30.0
-#: How often the memory of an instance that runs is measured anew: soon after its load at first, then after twice as long each time, up
-#: to this.
+#: How often the memory of an instance that runs is measured anew: soon after its load at first, then after twice as
+#: long each time, up to this.
 _MEASURE_S: Final = 10.0
 #: Runs of a revision whose longest is reported.
 _RUNS: Final = 50
@@ -56,16 +57,29 @@ _RETRY_MOST_S: Final = 60.0
 _CONTEXT_MIB: Final = 600.0
 #: By so much a context may grow with what a function does: libraries load their kernels when they are first used.
 _CONTEXT_GROWTH_MIB: Final = 512.0
-#: What a load fails with where CUDA cannot be begun at all, whoever begins it (torch/cuda/__init__.py and CUDA's runtime errors).
+#: What a load fails with where CUDA cannot be begun at all, whoever begins it (torch/cuda/__init__.py and CUDA's
+#: runtime errors).
 _NO_DEVICE: Final = re.compile(
-    r"No CUDA GPUs are available|Found no NVIDIA driver|NVIDIA driver on your system is too old|Unexpected error from cudaGetDeviceCount"
-    r"|CUDA unknown error|CUDA driver initialization failed|no CUDA-capable device is detected|CUDA driver version is insufficient"
-    r"|CUDA error: (initialization error|unknown error|system not yet initialized|OS call failed|system has unsupported)"
+    r"No CUDA GPUs are available|Found no NVIDIA driver|NVIDIA driver on your system is too old|Unexpected error from"
+    r" cudaGetDeviceCount"
+    r"|CUDA unknown error|CUDA driver initialization failed|no CUDA-capable device is detected|CUDA driver version is"
+    r" insufficient"
+    r"|CUDA error: (initialization error|unknown error|system not yet initialized|OS call failed|system has"
+    r" unsupported)"
     r"|Torch not compiled with CUDA enabled|CUDA-capable device\(s\) is/are busy or unavailable"
 )
 #: Ends that a function brings about itself, by its own instructions; anybody may send SIGKILL.
 _CRASHES: Final = frozenset(
-    -number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGSYS, signal.SIGTRAP)
+    -number
+    for number in (
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGILL,
+        signal.SIGFPE,
+        signal.SIGABRT,
+        signal.SIGSYS,
+        signal.SIGTRAP,
+    )
 )
 #: How often the pool looks after itself when nothing wakes it.
 _ROUND_S: Final = 1.0
@@ -86,8 +100,8 @@ class LoadFailed(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
     """
-    An instance that is the holder's until it gives it back. ``cold``: a load was waited for, ``load_us`` long. ``new``: its process has
-    served nobody else.
+    An instance that is the holder's until it gives it back. ``cold``: a load was waited for, ``load_us`` long. ``new``:
+    its process has served nobody else.
     """
 
     instance: Instance
@@ -103,15 +117,15 @@ class Seat:
 
 class Pool:
     """
-    ``others_mib`` is what serverful jobs hold of the device or have reserved, ``owed_mib`` the part of it that they do not hold yet;
-    ``growing`` says why all that is left belongs to a job for now, '' = it does not.
-    ``beyond_mib``: what a runner may take of a CPU partition above what its function declares. ``faulted`` is told (function, revision,
-    culprit, cause) of every fault of a device that a function may have caused. ``secrets_of`` gives a revision's secrets by name and may
-    raise LoadFailed and Unservable. ``results`` bounds what runners may answer. ``changed`` is called (briefly, under the lock) when the
-    warm set changes.
+    ``others_mib`` is what serverful jobs hold of the device or have reserved, ``owed_mib`` the part of it that they do
+    not hold yet; ``growing`` says why all that is left belongs to a job for now, '' = it does not. ``beyond_mib``: what
+    a runner may take of a CPU partition above what its function declares. ``faulted`` is told (function, revision,
+    culprit, cause) of every fault of a device that a function may have caused. ``secrets_of`` gives a revision's
+    secrets by name and may raise LoadFailed and Unservable. ``results`` bounds what runners may answer. ``changed`` is
+    called (briefly, under the lock) when the warm set changes.
 
-    ``parked``: where what is let go of may wait; by default nothing is parked. ``window_over`` waits until no closed window is at hand:
-    work for the device that can be put off is no part of one.
+    ``parked``: where what is let go of may wait; by default nothing is parked. ``window_over`` waits until no closed
+    window is at hand: work for the device that can be put off is no part of one.
 
     The zygote's ``exited`` must be :meth:`exited`. ``supply`` provides for uploaded functions
     (:meth:`worker.artifacts.needs.Supplier.take`).
@@ -188,13 +202,15 @@ class Pool:
         self._keeper = threading.Thread(target=self._keep, name="pool", daemon=True)
         self._keeper.start()
 
-    # ---- for batches --------------------------------------------------------------------------------------------------------------------
+    # ---- for batches -------------------------------------------------------------------------------------------------
 
     def prepare(self, function: str, revision: int, spec: FunctionSpec) -> Mapping[str, float]:
         """
-        Have on this node what an uploaded function needs for its next cold start; at once where it is warm. May take minutes.
+        Have on this node what an uploaded function needs for its next cold start; at once where it is warm. May take
+        minutes.
 
-        To be called before the gate is asked, so that what follows is short. Milliseconds by phase. Raises LoadFailed, Unservable.
+        To be called before the gate is asked, so that what follows is short. Milliseconds by phase. Raises LoadFailed,
+        Unservable.
         """
         if spec.artifact is None:
             return {}
@@ -216,10 +232,11 @@ class Pool:
         prepared: Mapping[str, float] = MappingProxyType({}),
     ) -> Seat:
         """
-        An instance for one batch: an idle one, a new one where ``max_warm`` and memory allow, or the first that becomes free.
+        An instance for one batch: an idle one, a new one where ``max_warm`` and memory allow, or the first that becomes
+        free.
 
-        ``prepared``: what :meth:`prepare` has taken, part of the load where there is one.
-        ``until`` (of the pool's clock) bounds the wait for somebody else's, not a load; neither begins once ``wanted`` is false. Raises
+        ``prepared``: what :meth:`prepare` has taken, part of the load where there is one. ``until`` (of the pool's
+        clock) bounds the wait for somebody else's, not a load; neither begins once ``wanted`` is false. Raises
         Unservable, Quarantined, LoadFailed.
         """
         began = self._clock()
@@ -268,7 +285,12 @@ class Pool:
             raise
         observability.COLD_STARTS.labels(function, self._gpu).inc()
         new, instance.used = not instance.used, True
-        return Seat(instance=instance, cold=True, load_us=int((self._clock() - began) * 1e6 + sum(prepared.values()) * 1e3), new=new)
+        return Seat(
+            instance=instance,
+            cold=True,
+            load_us=int((self._clock() - began) * 1e6 + sum(prepared.values()) * 1e3),
+            new=new,
+        )
 
     def release(self, seat: Seat, *, healthy: bool = True) -> None:
         """Give an instance back after a batch; one that is not healthy is ended, and its memory is back on return."""
@@ -297,8 +319,8 @@ class Pool:
 
     def crashed(self, seat: Seat, culprit: str, cause: Cause, *, broke: bool = False) -> None:
         """
-        Note that user code ended its runner, or ``broke`` the protocol, for which it was ended. Of a device that nothing can run on it is
-        nobody's doing.
+        Note that user code ended its runner, or ``broke`` the protocol, for which it was ended. Of a device that
+        nothing can run on it is nobody's doing.
         """
         instance = seat.instance
         observability.RUNNER_DEATHS.labels(instance.function, self._gpu, cause.value).inc()
@@ -310,8 +332,8 @@ class Pool:
 
     def device_full(self, instance: Instance) -> bool:
         """
-        Whether it may be true that others left a function less of the device than it declares, as its process says. To be asked while that
-        process still holds what it has.
+        Whether it may be true that others left a function less of the device than it declares, as its process says. To
+        be asked while that process still holds what it has.
         """
         self._device.refresh()
         free_mib = self._device.free_mib() if self._device.handler_device == "cuda" else math.inf
@@ -325,12 +347,14 @@ class Pool:
     def succeeded(self, seat: Seat) -> None:
         self.quarantine.succeeded(seat.instance.key)
 
-    # ---- for commands -------------------------------------------------------------------------------------------------------------------
+    # ---- for commands ------------------------------------------------------------------------------------------------
 
-    def prewarm(self, function: str, revision: int, spec: FunctionSpec, instances: int = 1, hold_s: float = 0.0) -> None:
+    def prewarm(
+        self, function: str, revision: int, spec: FunctionSpec, instances: int = 1, hold_s: float = 0.0
+    ) -> None:
         """
-        Load what is missing of ``instances``, at most ``max_warm``, and hold so many for ``hold_s`` (0 = as was said before); returns at
-        once.
+        Load what is missing of ``instances``, at most ``max_warm``, and hold so many for ``hold_s`` (0 = as was said
+        before); returns at once.
 
         Room is made of idle instances that nobody holds. Where there is none the rest is not loaded.
         """
@@ -366,9 +390,11 @@ class Pool:
 
     def offload(self, function: str, revision: int, keep: int = 0, *, gone: bool = False) -> None:
         """
-        Unload idle instances of a revision, least recently used first, until ``keep`` are left; returns when their memory is back.
+        Unload idle instances of a revision, least recently used first, until ``keep`` are left; returns when their
+        memory is back.
 
-        One that is being loaded for nobody goes as soon as it has come. ``gone``: what is parked of it goes too, and nothing is parked.
+        One that is being loaded for nobody goes as soon as it has come. ``gone``: what is parked of it goes too, and
+        nothing is parked.
         """
         key = (function, revision)
         with self._state:
@@ -380,7 +406,9 @@ class Pool:
             present = [one for one in self._instances.get(key, ()) if not one.leaving]
             surplus = max(0, len(present) - keep)
             unwanted = [one for one in present if one.state is WarmState.LOADING and one.life.unwanted]
-            going = sorted((one for one in present if one.state is WarmState.IDLE), key=lambda one: one.used_at)[:surplus]
+            going = sorted((one for one in present if one.state is WarmState.IDLE), key=lambda one: one.used_at)[
+                :surplus
+            ]
             forgotten = [one for one in self._parked.staying() if one.key == key] if gone else []
             for one in [*going, *unwanted[: surplus - len(going)], *forgotten]:
                 one.leaving = True
@@ -398,15 +426,17 @@ class Pool:
                 one.spec = spec
             self._rounds.notify()
 
-    # ---- for training -------------------------------------------------------------------------------------------------------------------
+    # ---- for training ------------------------------------------------------------------------------------------------
 
     def relieve(self) -> list[Instance]:
         """
-        Called with every heartbeat: see to it that training finds the memory that is reserved for it. Returns who had to go.
+        Called with every heartbeat: see to it that training finds the memory that is reserved for it. Returns who had
+        to go.
 
-        An instance that holds more than it may goes at once. Where less is free than jobs are owed, idle ones go, least recently used
-        first, then the standby runner, then running and loading ones, the one furthest above its declaration first. Without a job only
-        idle ones make room. What goes is killed: unloading takes time that training may not have.
+        An instance that holds more than it may goes at once. Where less is free than jobs are owed, idle ones go, least
+        recently used first, then the standby runner, then running and loading ones, the one furthest above its
+        declaration first. Without a job only idle ones make room. What goes is killed: unloading takes time that
+        training may not have.
         """
         with self._state:
             seen = [one for one in self._all() if one.runner is not None]
@@ -430,7 +460,11 @@ class Pool:
                     going.append(one)
             coming = sum(held[id(one)] for one in going) + sum(one.memory_mib for one in forgotten)
             going += self._make_free(seen, held, coming)
-            standby = self._standby if self._standby is not None and self._short_mib(seen, held, going) > 0 and self._owed_mib() else None
+            standby = (
+                self._standby
+                if self._standby is not None and self._short_mib(seen, held, going) > 0 and self._owed_mib()
+                else None
+            )
             if standby is not None:
                 self._standby, self._standby_mib = None, 0.0
                 self._standby_from = self._clock() + _STANDBY_PAUSE_S
@@ -465,7 +499,8 @@ class Pool:
         for one in seen:
             assert one.runner is not None
             held = self._device.runner_memory_mib(one.runner.pid)
-            # One that is loading will hold what it has been counted for, and one that has just been loaded was not seen whole.
+            # One that is loading will hold what it has been counted for, and one that has just been loaded was not seen
+            # whole.
             if held and one.state is not WarmState.LOADING and one.loaded_at < self._device.looked_at:
                 one.memory_mib = self._known_mib[one.key] = held
         for one in self._parked:
@@ -480,7 +515,8 @@ class Pool:
         """
         How much less is free than jobs are owed.
 
-        Free is what the device, or on a CPU partition the machine, has left for anybody, and what is left of the partition's own share.
+        Free is what the device, or on a CPU partition the machine, has left for anybody, and what is left of the
+        partition's own share.
         """
         owed = self._owed_mib()
         jobs_hold = self._others_mib() - owed
@@ -497,7 +533,10 @@ class Pool:
         short = self._short_mib(seen, held, ()) - coming_mib
         stays = [one for one in seen if not one.evicted]
         idle = [one for one in self._evictable() if any(one is each for each in stays)]
-        at_work = sorted((one for one in stays if one.state is not WarmState.IDLE), key=lambda one: one.spec.memory_mib - held[id(one)])
+        at_work = sorted(
+            (one for one in stays if one.state is not WarmState.IDLE),
+            key=lambda one: one.spec.memory_mib - held[id(one)],
+        )
         going = []
         for one in (*idle, *(at_work if self._owed_mib() else ())):
             if one.state is not WarmState.IDLE:
@@ -533,7 +572,7 @@ class Pool:
         finally:
             self.activity.end()
 
-    # ---- the device's health ------------------------------------------------------------------------------------------------------------
+    # ---- the device's health -----------------------------------------------------------------------------------------
 
     def health(self) -> str:
         """'' or why nothing can run on the device."""
@@ -571,20 +610,24 @@ class Pool:
                 self._changed()
                 self._state.notify_all()
 
-    # ---- for reports --------------------------------------------------------------------------------------------------------------------
+    # ---- for reports -------------------------------------------------------------------------------------------------
 
     def warm(self) -> list[WarmInstance]:
         now = self._clock()
         with self._state:
             return [
                 WarmInstance(
-                    function=one.function, revision=one.revision, state=one.state, memory_mib=round(one.memory_mib, 1),
+                    function=one.function,
+                    revision=one.revision,
+                    state=one.state,
+                    memory_mib=round(one.memory_mib, 1),
                     pid=one.runner.pid if one.runner is not None else 0,
                     idle_s=round(now - one.used_at, 3) if one.state is WarmState.IDLE else 0.0,
                     longest_s=round(max(self._runs_s.get(one.key, ()), default=0.0), 6),
                 )
-                for one in self._all() if not one.leaving
-            ]  # fmt: skip
+                for one in self._all()
+                if not one.leaving
+            ]
 
     def parked(self) -> list[ParkedInstance]:
         """Without those that a load which has begun will come out of."""
@@ -599,8 +642,8 @@ class Pool:
 
     def lives(self) -> list[stream.Warmed]:
         """
-        What is to be told of instances, again and again until :meth:`told` takes it: those that came, were first used or ended, and
-        each a while after it was last told of.
+        What is to be told of instances, again and again until :meth:`told` takes it: those that came, were first used
+        or ended, and each a while after it was last told of.
         """
         with self._state:
             return self._lives.due(self._gpu, self._clock(), ((one.life, one.memory_mib) for one in self._all()))
@@ -625,7 +668,7 @@ class Pool:
         with self._state:
             return [f"{function}@{revision}" for function, revision in self.quarantine.all(self._clock())]
 
-    # ---- inside, with the lock held -----------------------------------------------------------------------------------------------------
+    # ---- inside, with the lock held ----------------------------------------------------------------------------------
 
     def _all(self) -> Iterable[Instance]:
         return (one for several in self._instances.values() for one in several)
@@ -633,22 +676,34 @@ class Pool:
     def _refuse_quarantined(self, key: Key) -> None:
         left_s = self.quarantine.holds(key, self._clock())
         if left_s == math.inf:
-            raise Quarantined(f"{key[0]}@{key[1]} is shut out everywhere after faults of a device, until it is lifted or deployed anew.")
+            raise Quarantined(
+                f"{key[0]}@{key[1]} is shut out everywhere after faults of a device, until it is lifted or deployed"
+                " anew."
+            )
         if left_s:
-            raise Quarantined(f"{key[0]}@{key[1]} has crashed repeatedly and is shut out here for another {left_s:.0f} s.")
+            raise Quarantined(
+                f"{key[0]}@{key[1]} has crashed repeatedly and is shut out here for another {left_s:.0f} s."
+            )
 
     def _make_room(self, function: str, revision: int, spec: FunctionSpec) -> list[Instance] | None:
         """As _try_room. Raises LoadFailed where it could never fit."""
         need = self._need_mib(function, revision, spec)
         if need > self._device.memory_total_mib:
-            raise LoadFailed(f"It needs {need:.0f} MiB and this GPU instance has {self._device.memory_total_mib:.0f} MiB.")
+            raise LoadFailed(
+                f"It needs {need:.0f} MiB and this GPU instance has {self._device.memory_total_mib:.0f} MiB."
+            )
         return self._try_room(function, revision, spec)
 
     def _spare(self) -> list[Instance]:
-        """Idle instances that nobody holds, least recently used first. What is busy or loading counts towards what is held first."""
+        """
+        Idle instances that nobody holds, least recently used first. What is busy or loading counts towards what is held
+        first.
+        """
         found = []
         for key, several in self._instances.items():
-            idle = sorted((one for one in several if one.state is WarmState.IDLE and not one.leaving), key=lambda one: one.used_at)
+            idle = sorted(
+                (one for one in several if one.state is WarmState.IDLE and not one.leaving), key=lambda one: one.used_at
+            )
             others = sum(one.state is not WarmState.IDLE and not one.leaving for one in several)
             found += idle[: max(0, len(idle) + others - self._held(key))]
         return sorted(found, key=lambda one: one.used_at)
@@ -663,20 +718,27 @@ class Pool:
         held = [one for one in self._all() if one.state is WarmState.IDLE and not one.leaving and one not in spare]
         return spare + sorted(held, key=lambda one: one.used_at)
 
-    def _try_room(self, function: str, revision: int, spec: FunctionSpec, *, spare_only: bool = False) -> list[Instance] | None:
+    def _try_room(
+        self, function: str, revision: int, spec: FunctionSpec, *, spare_only: bool = False
+    ) -> list[Instance] | None:
         """
-        The idle instances that must go, those that nobody holds first (``spare_only``: no others), least recently used first; they leave
-        from now on. None where what stays fills the memory.
+        The idle instances that must go, those that nobody holds first (``spare_only``: no others), least recently used
+        first; they leave from now on. None where what stays fills the memory.
         """
         parked = [one for one in self._parked.staying() if one.key != (function, revision)]
         own = [one for one in self._parked.staying() if one.key == (function, revision)]
         coming = sum(one.runner is None for one in self._instances.get((function, revision), ()))
         restored = own[-1] if len(own) > coming else None
-        # What becomes this load's own is part of what it needs: the parked one that it comes out of, or the standby runner of a GPU.
-        # One load that has begun and has no process yet takes the latter.
+        # What becomes this load's own is part of what it needs: the parked one that it comes out of, or the standby
+        # runner of a GPU. One load that has begun and has no process yet takes the latter.
         taken = not self._on_device(spec) or any(one.runner is None for one in self._all())
         becoming = restored.memory_mib if restored is not None else 0.0 if taken else self._standby_mib
-        used = self._standby_mib + self._parked.memory_mib + self._others_mib() + sum(one.memory_mib for one in self._all())
+        used = (
+            self._standby_mib
+            + self._parked.memory_mib
+            + self._others_mib()
+            + sum(one.memory_mib for one in self._all())
+        )
         excess = used + self._need_mib(function, revision, spec) - self._device.memory_total_mib
         if self._on_device(spec):
             excess = max(excess, self._missing_mib(function, revision, spec))
@@ -696,8 +758,8 @@ class Pool:
 
     def _missing_mib(self, function: str, revision: int, spec: FunctionSpec) -> float:
         """
-        How much more a load needs than is really free of a GPU: less what training is owed and what has been promised to others. So what
-        nobody here knows of counts too: an allowed stranger, a process of another container.
+        How much more a load needs than is really free of a GPU: less what training is owed and what has been promised
+        to others. So what nobody here knows of counts too: an allowed stranger, a process of another container.
         """
         really = self._device.free_mib()
         if really is None:
@@ -720,17 +782,20 @@ class Pool:
 
     def _add(self, function: str, revision: int, spec: FunctionSpec, *, prewarmed: bool) -> Instance:
         life = self._lives.begin(function, revision, prewarmed=prewarmed, now=self._clock())
-        instance = Instance(function, revision, spec, self._need_mib(function, revision, spec), life, used_at=self._clock())
+        instance = Instance(
+            function, revision, spec, self._need_mib(function, revision, spec), life, used_at=self._clock()
+        )
         self._instances.setdefault(instance.key, []).append(instance)
         self._loading += 1
         self._changed()
         return instance
 
-    # ---- inside, without it -------------------------------------------------------------------------------------------------------------
+    # ---- inside, without it ------------------------------------------------------------------------------------------
 
     def _provide(self, instance: Instance, victims: list[Instance], prepared: Mapping[str, float]) -> None:
         """
-        Have ready what an uploaded function stands on. No run of a function, however long it takes: it keeps to the platform's cores.
+        Have ready what an uploaded function stands on. No run of a function, however long it takes: it keeps to the
+        platform's cores.
 
         Raises LoadFailed, Unservable; then the instance is gone, and so are the victims.
         """
@@ -763,7 +828,9 @@ class Pool:
             else:
                 # One that declares no memory of the device gets none of it: neither it nor a standby runner's context.
                 device = self._device.handler_device if instance.spec.memory_mib else "cpu"
-                runner = instance.runner = self._take_runner() if device == self._device.handler_device else self._zygote().fork()
+                runner = instance.runner = (
+                    self._take_runner() if device == self._device.handler_device else self._zygote().fork()
+                )
                 request = Load(
                     entrypoint=instance.spec.entrypoint,
                     device=device,
@@ -771,7 +838,9 @@ class Pool:
                     results=self._results,
                     label=instance.label,
                     folder=str(supply.folder) if supply is not None else "",
-                    environment=str(supply.environment) if supply is not None and supply.environment is not None else "",
+                    environment=(
+                        str(supply.environment) if supply is not None and supply.environment is not None else ""
+                    ),
                     secrets=dict(self._secrets_of(instance.function, instance.spec)),
                     max_batch=instance.spec.max_batch,
                 )
@@ -827,7 +896,10 @@ class Pool:
             self._drop(instance, Why.CRASHED if died else Why.OFFLOAD)
 
     def _blame(self, instance: Instance, runner: Runner, fault: Cause | None) -> None:
-        """Note a runner's end while it was loaded or moved. ``fault``: what that counts as over all workers, None = nothing."""
+        """
+        Note a runner's end while it was loaded or moved. ``fault``: what that counts as over all workers, None =
+        nothing.
+        """
         observability.RUNNER_DEATHS.labels(instance.function, self._gpu, Cause.LOAD_FAILED.value).inc()
         if self._device_failed():
             return
@@ -837,7 +909,10 @@ class Pool:
             self._faulted(instance.function, instance.revision, culprit, fault)
 
     def _restored(self, instance: Instance) -> tuple[Runner, Loaded] | None:
-        """Load out of host memory, where its revision is parked. None where it is not, or that failed: then it is loaded anew."""
+        """
+        Load out of host memory, where its revision is parked. None where it is not, or that failed: then it is loaded
+        anew.
+        """
         with self._state:
             parked = self._parked.take(instance.key)
         if parked is None:
@@ -867,7 +942,10 @@ class Pool:
                 self._unload([one], why)
 
     def _park(self, one: Instance) -> bool:
-        """Move its weights to host memory. False where that is not wanted or not possible: it is as it was, or its process has ended."""
+        """
+        Move its weights to host memory. False where that is not wanted or not possible: it is as it was, or its process
+        has ended.
+        """
         assert one.runner is not None
         if not self._parked.most_mib or one.key in self._unparkable:
             return False
@@ -962,16 +1040,29 @@ class Pool:
         with self._state:
             if self._standby is runner:
                 self._standby, self._standby_mib = None, 0.0
-            idle = next((one for one in self._all() if one.runner is runner and one.state is WarmState.IDLE and not one.leaving), None)
+            idle = next(
+                (
+                    one
+                    for one in self._all()
+                    if one.runner is runner and one.state is WarmState.IDLE and not one.leaving
+                ),
+                None,
+            )
             idle = idle or self._parked.of(runner)
             if idle is not None:
                 idle.leaving = True
         if idle is not None:
-            log.warning("idle runner ended", function=idle.function, revision=idle.revision, pid=runner.pid, status=runner.status)
+            log.warning(
+                "idle runner ended",
+                function=idle.function,
+                revision=idle.revision,
+                pid=runner.pid,
+                status=runner.status,
+            )
             observability.RUNNER_DEATHS.labels(idle.function, self._gpu, Cause.CRASHED.value).inc()
             self._drop(idle, Why.CRASHED)
 
-    # ---- the keeper ---------------------------------------------------------------------------------------------------------------------
+    # ---- the keeper --------------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
         while True:
@@ -1013,7 +1104,10 @@ class Pool:
         return going
 
     def _crowded(self) -> tuple[list[Instance], Runner | None]:
-        """What stands idle on a device whose rest belongs to a training for now, and the standby runner. They leave from now on."""
+        """
+        What stands idle on a device whose rest belongs to a training for now, and the standby runner. They leave from
+        now on.
+        """
         if not self._growing():
             return [], None
         idle = [one for one in self._evictable() if self._on_device(one.spec)]
@@ -1024,7 +1118,10 @@ class Pool:
         return idle, standby
 
     def _standby_due(self) -> bool:
-        """Whether it is time for a standby runner, or for another try of a device on which none could begin, and there is room for it."""
+        """
+        Whether it is time for a standby runner, or for another try of a device on which none could begin, and there is
+        room for it.
+        """
         wanted = self._wants_standby or bool(self._broken)
         if not wanted or self._clock() < self._standby_from or self._standby is not None or self._loading:
             return False
@@ -1038,7 +1135,11 @@ class Pool:
         if self._device.handler_device == "cuda":
             return []  # the driver says it with every look: see _take_measures
         now = self._clock()
-        return [one for one in self._all() if one.state is not WarmState.LOADING and not one.leaving and _measurable(one, now)]
+        return [
+            one
+            for one in self._all()
+            if one.state is not WarmState.LOADING and not one.leaving and _measurable(one, now)
+        ]
 
     def _measure(self, instance: Instance) -> None:
         assert instance.runner is not None

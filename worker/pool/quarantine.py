@@ -1,6 +1,6 @@
 """
-Which revisions this worker will not run: for a while those that crash again and again here, and until somebody lifts it those that are
-shut out everywhere (smore/redis/quarantine.py). Pure: the time is an argument.
+Which revisions this worker will not run: for a while those that crash again and again here, and until somebody lifts it
+those that are shut out everywhere (smore/redis/quarantine.py). Pure: the time is an argument.
 """
 
 import math
@@ -28,8 +28,8 @@ class Quarantine:
     """
     Crashes and quarantines by (function, revision).
 
-    An invocation counts once however often it is retried: one input that kills its runner each time is that input's fault, and its own
-    limit of attempts ends it. Three different ones are the revision's.
+    An invocation counts once however often it is retried: one input that kills its runner each time is that input's
+    fault, and its own limit of attempts ends it. Three different ones are the revision's.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,9 @@ class Secrets:
         self._lock = threading.Lock()
 
     def of(self, function: str, spec: FunctionSpec) -> Mapping[str, str]:
-        """By name. Raises LoadFailed where one does not exist or cannot be opened here, Unservable while Redis is away."""
+        """
+        By name. Raises LoadFailed where one does not exist or cannot be opened here, Unservable while Redis is away.
+        """
         if not spec.secrets:
             return {}
         project = function.partition("/")[0]

@@ -1,8 +1,10 @@
 """
-What a runner may answer, checked once for everybody behind it: what passes is pasted into the answer to the caller as it is.
+What a runner may answer, checked once for everybody behind it: what passes is pasted into the answer to the caller as
+it is.
 
-A runner is the function's own process. Which numbers it answers is the function's affair; that they are JSON, or tensors as described, and
-as many as were asked for, is not. Whatever breaks a rule raises :class:`worker.frames.BadFrame`.
+A runner is the function's own process. Which numbers it answers is the function's affair; that they are JSON, or
+tensors as described, and as many as were asked for, is not. Whatever breaks a rule raises
+:class:`worker.frames.BadFrame`.
 """
 
 import math

@@ -1,8 +1,9 @@
 """
-The CUDA device as a runner has it: the bound on what torch takes of it, when its work is done, and what an error of it means.
+The CUDA device as a runner has it: the bound on what torch takes of it, when its work is done, and what an error of it
+means.
 
-For the runner's process. The context is opened by the first use of the device, never here: it takes half a gigabyte of it, which a function
-that computes elsewhere must not cost.
+For the runner's process. The context is opened by the first use of the device, never here: it takes half a gigabyte of
+it, which a function that computes elsewhere must not cost.
 """
 
 import re
@@ -19,16 +20,29 @@ _UNITS_MIB: Final = {"bytes": 1 / MIB, "KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.
 #: torch rounds what it says to hundredths.
 _ROUNDED: Final = 0.005
 #: Refused without torch's allocator: the context itself, a library's handle, pinned memory.
-_REFUSED: Final = ("CUDA error: out of memory", "cudaErrorMemoryAllocation", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+_REFUSED: Final = (
+    "CUDA error: out of memory",
+    "cudaErrorMemoryAllocation",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 #: cuDNN found no room for any of its ways to compute something, or knows none.
 _NO_ENGINE: Final = ("unable to find an engine", "Unable to find a valid cuDNN algorithm")
 #: After these nothing on the device works any more in this process.
 _LOST: Final = ("CUDA error:", "CUBLAS_STATUS_EXECUTION_FAILED", "CUDNN_STATUS_EXECUTION_FAILED")
-#: Errors of a call that leave the context as it was (CUDA's runtime API, cudaError_t). What is not known to be one of them is fatal.
+#: Errors of a call that leave the context as it was (CUDA's runtime API, cudaError_t). What is not known to be one of
+#: them is fatal.
 _HARMLESS: Final = (
-    "invalid argument", "invalid configuration argument", "invalid device ordinal", "invalid device function", "invalid resource handle",
-    "no kernel image is available", "too many resources requested", "operation not supported", "operation not permitted",
-)  # fmt: skip
+    "invalid argument",
+    "invalid configuration argument",
+    "invalid device ordinal",
+    "invalid device function",
+    "invalid resource handle",
+    "no kernel image is available",
+    "too many resources requested",
+    "operation not supported",
+    "operation not permitted",
+)
 
 
 def _torch_cuda() -> Any:
@@ -42,7 +56,9 @@ def opened() -> bool:
 
 
 def limit(memory_mib: float, then: Callable[[], None]) -> None:
-    """Bound what torch takes of the device and call ``then``, both as soon as its context is there: at once where it is."""
+    """
+    Bound what torch takes of the device and call ``then``, both as soon as its context is there: at once where it is.
+    """
     import torch
 
     def apply() -> None:
@@ -68,8 +84,8 @@ def held_mib() -> float:
 
 def fault(error: BaseException, cap_mib: float) -> Cause | None:
     """
-    What an exception says of the device, None where nothing: CONTEXT_LOST (this process is of no use any more), OUT_OF_MEMORY (it asked
-    for more than ``cap_mib``), DEVICE_FULL (others left it less than that).
+    What an exception says of the device, None where nothing: CONTEXT_LOST (this process is of no use any more),
+    OUT_OF_MEMORY (it asked for more than ``cap_mib``), DEVICE_FULL (others left it less than that).
     """
     text = f"{type(error).__name__}: {error}"
     device = _torch_cuda()
@@ -81,7 +97,9 @@ def fault(error: BaseException, cap_mib: float) -> Cause | None:
             reserved_mib, free_mib = device.memory_reserved() / MIB, device.mem_get_info()[0] / MIB
         except RuntimeError:
             return Cause.CONTEXT_LOST
-    return whose(text, cap_mib=cap_mib, reserved_mib=reserved_mib, free_mib=free_mib) or (Cause.CONTEXT_LOST if lost(text) else None)
+    return whose(text, cap_mib=cap_mib, reserved_mib=reserved_mib, free_mib=free_mib) or (
+        Cause.CONTEXT_LOST if lost(text) else None
+    )
 
 
 def lost(text: str) -> bool:
@@ -91,10 +109,11 @@ def lost(text: str) -> bool:
 
 def whose(text: str, *, cap_mib: float, reserved_mib: float, free_mib: float | None) -> Cause | None:
     """
-    Who has taken the memory that an error says there was none of: OUT_OF_MEMORY = the function, DEVICE_FULL = others. None for another
-    error.
+    Who has taken the memory that an error says there was none of: OUT_OF_MEMORY = the function, DEVICE_FULL = others.
+    None for another error.
 
-    ``reserved_mib`` is what torch holds, ``free_mib`` what is left for anybody; None where the device could not even be opened.
+    ``reserved_mib`` is what torch holds, ``free_mib`` what is left for anybody; None where the device could not even be
+    opened.
     """
     if asked := _ASKED.search(text):
         most_mib = (float(asked[1]) + _ROUNDED) * _UNITS_MIB[asked[2]]

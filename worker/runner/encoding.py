@@ -23,7 +23,8 @@ _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _NUMBER: Final = 25
 _OTHER: Final = 41
 _CHARACTER: Final = 6
-#: What orjson (3.13) takes beforehand for each byte of a text; for each item of a list and of a dict, measured 146 and 292.
+#: What orjson (3.13) takes beforehand for each byte of a text; for each item of a list and of a dict, measured 146 and
+#: 292.
 _AHEAD: Final = 8
 _AHEAD_ITEM: Final = 160
 _AHEAD_ENTRY: Final = 320
@@ -38,7 +39,8 @@ _NUMBERS: Final = frozenset({int, float})
 _PLAIN: Final = frozenset({int, float, bool, type(None)})
 
 
-#: A bytes object that nobody has written to takes address space and no memory. By orjson's own allocator: what is free there counts.
+#: A bytes object that nobody has written to takes address space and no memory. By orjson's own allocator: what is free
+#: there counts.
 _unwritten = ctypes.pythonapi.PyBytes_FromStringAndSize
 _unwritten.argtypes, _unwritten.restype = (ctypes.c_char_p, ctypes.c_ssize_t), ctypes.py_object
 
@@ -70,7 +72,9 @@ def json(value: object, most: int) -> bytes:
                 if not seen.has_room():
                     raise MemoryError
             except MemoryError as error:
-                message = f"the result may take up to {largest} as JSON, and less than what that needs is left of the memory"
+                message = (
+                    f"the result may take up to {largest} as JSON, and less than what that needs is left of the memory"
+                )
                 raise ResultTooLarge(message) from error
     encoded = orjson.dumps(value, option=_OPTIONS)
     bound(len(encoded), most)
@@ -109,7 +113,10 @@ def _are_numbers(values: Iterable[Any]) -> bool:
 
 
 def _is_room(size: int) -> bool:
-    """Whether there is memory for a buffer of orjson's that holds ``size`` bytes, and for the one before it, out of which it is copied."""
+    """
+    Whether there is memory for a buffer of orjson's that holds ``size`` bytes, and for the one before it, out of which
+    it is copied.
+    """
     buffer = 1 << size.bit_length()
     try:
         _unwritten(None, buffer + buffer // 2)
@@ -119,7 +126,10 @@ def _is_room(size: int) -> bool:
 
 
 class _Seen:
-    """Of a value's JSON: bytes at least and at most, and what orjson takes beforehand for the largest of what it has still to encode."""
+    """
+    Of a value's JSON: bytes at least and at most, and what orjson takes beforehand for the largest of what it has still
+    to encode.
+    """
 
     def __init__(self, allowed: int, *, in_parts: bool = False) -> None:
         self.least = 0
@@ -185,7 +195,9 @@ class _Seen:
 
     def _list(self, value: list[Any] | tuple[Any, ...], depth: int) -> list[Any] | tuple[Any, ...] | orjson.Fragment:
         if self._in_parts and len(value) > _LONG_LIST:
-            return self._joined(b"[", (value[at : at + _LONG_LIST] for at in range(0, len(value), _LONG_LIST)), b"]", depth)
+            return self._joined(
+                b"[", (value[at : at + _LONG_LIST] for at in range(0, len(value), _LONG_LIST)), b"]", depth
+            )
         self.ahead = max(self.ahead, _AHEAD_ITEM * len(value))
         if value and type(value[0]) is list and set(map(type, value)) == {list} and _are_numbers(map(sum, value)):
             rows, count = len(value), sum(map(len, value))
@@ -211,7 +223,9 @@ class _Seen:
         return seen if changed else None
 
     def _joined(self, first: bytes, parts: Iterable[Any], last: bytes, depth: int) -> orjson.Fragment:
-        """A list or dict out of its parts, each encoded for itself. Raises MemoryError where there is no room for a part."""
+        """
+        A list or dict out of its parts, each encoded for itself. Raises MemoryError where there is no room for a part.
+        """
         least, most, ahead = self.least, self.most, self.ahead
         encoded = []
         for part in parts:

@@ -1,5 +1,6 @@
 """
-``python -m worker.runner.nursery SOCKET``: the process that the zygotes of all GPU workers of a machine are forked from.
+``python -m worker.runner.nursery SOCKET``: the process that the zygotes of all GPU workers of a machine are forked
+from.
 
 Importing torch takes seconds of a processor. It happens once here, so a worker that starts, or whose zygote has died,
 has a zygote in the time of a fork. This module makes the socket, sheds the platform's settings and becomes ``python -m
@@ -22,8 +23,9 @@ _BACKLOG: Final = 128
 
 def _leave_session() -> None:
     """
-    Into a session of its own: where the kernel shares processors among sessions (sched_autogroup), it would import torch in the share of
-    all that the supervisor has started, beside trainings with one each. The supervisor has made it a group's leader, which may not.
+    Into a session of its own: where the kernel shares processors among sessions (sched_autogroup), it would import
+    torch in the share of all that the supervisor has started, beside trainings with one each. The supervisor has made
+    it a group's leader, which may not.
     """
     with contextlib.suppress(OSError):
         if os.getpgrp() == os.getpid():

@@ -93,8 +93,8 @@ class Ran:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """
-    Of each runner's control group, and of what its function may hold of the machine's memory: ``host_mib`` and ``host_per_mib`` for each
-    MiB that it declares. ``beyond_mib``: what the group allows above that.
+    Of each runner's control group, and of what its function may hold of the machine's memory: ``host_mib`` and
+    ``host_per_mib`` for each MiB that it declares. ``beyond_mib``: what the group allows above that.
     """
 
     #: The first part of the groups' names.
@@ -111,12 +111,16 @@ class Bounds:
 
 class Runner:
     """
-    One runner process. Its requests are made by one thread at a time, whoever holds it; ``kill`` and ``ended`` are for all.
+    One runner process. Its requests are made by one thread at a time, whoever holds it; ``kill`` and ``ended`` are for
+    all.
 
-    Each request raises RunnerDied, RunnerTimeout, RunnerFailed, and BadFrame for an answer that is none: then the process is killed.
+    Each request raises RunnerDied, RunnerTimeout, RunnerFailed, and BadFrame for an answer that is none: then the
+    process is killed.
     """
 
-    def __init__(self, pid: int, sock: socket.socket, kill: Callable[[int, int], None], bounds: Bounds | None = None) -> None:
+    def __init__(
+        self, pid: int, sock: socket.socket, kill: Callable[[int, int], None], bounds: Bounds | None = None
+    ) -> None:
         self.pid = pid
         self.ended = threading.Event()
         #: As in :attr:`subprocess.Popen.returncode`, once it has ended.
@@ -174,7 +178,10 @@ class Runner:
     def park(self, timeout_s: float) -> frames.Parked:
         """Its weights to host memory. RunnerFailed where they cannot be moved."""
         return self._ask(
-            frames.Park(), frames.Parked, timeout_s, lambda parked, *_: frames.Parked(host_mib=answers.amount(parked.host_mib))
+            frames.Park(),
+            frames.Parked,
+            timeout_s,
+            lambda parked, *_: frames.Parked(host_mib=answers.amount(parked.host_mib)),
         )
 
     def restore(self, timeout_s: float) -> Loaded:
@@ -193,7 +200,9 @@ class Runner:
         return self._ask(request, Loaded, timeout_s, read)
 
     def enter_group(self) -> None:
-        """Into a control group of its own, where one may be made; takes milliseconds, so before anybody waits for a load."""
+        """
+        Into a control group of its own, where one may be made; takes milliseconds, so before anybody waits for a load.
+        """
         if self._bounds is None:
             return
         group = RunnerGroup.make(f"{self._bounds.group}{self.pid}", processes=self._bounds.processes)
@@ -257,8 +266,8 @@ class Runner:
         except TimeoutError as error:
             raise RunnerTimeout(f"There was no answer within {timeout_s:g} s.") from error
         except (EOFError, OSError) as error:
-            # How it ended is told by the zygote, which is about to reap it; no status means that the zygote is gone. One that lives on
-            # has closed its socket, and is made to end.
+            # How it ended is told by the zygote, which is about to reap it; no status means that the zygote is gone.
+            # One that lives on has closed its socket, and is made to end.
             if not self.ended.wait(_REAP_S):
                 self.kill()
                 self.ended.wait(_UNLOAD_S)
@@ -360,9 +369,14 @@ class Zygote:
         """The connection that becomes the zygote's. Raises OSError."""
         control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         setup = frames.Setup(
-            cores=list(self._cores or self._near) or sorted(os.sched_getaffinity(0)), threads=self._threads, nice=self._nice,
-            environment=for_runners(self._environment), scratch=str(self._scratch), home=str(self._home), confinement=self._confinement,
-        )  # fmt: skip
+            cores=list(self._cores or self._near) or sorted(os.sched_getaffinity(0)),
+            threads=self._threads,
+            nice=self._nice,
+            environment=for_runners(self._environment),
+            scratch=str(self._scratch),
+            home=str(self._home),
+            confinement=self._confinement,
+        )
         passed: list[int] = []
         try:
             passed.append(os.open(self._nursery.parent, os.O_RDONLY | os.O_DIRECTORY))
@@ -379,7 +393,9 @@ class Zygote:
         return control
 
     def fork(self) -> Runner:
-        """A new runner. Raises NoRunner, also where the machine has no memory, processes or descriptors left for one."""
+        """
+        A new runner. Raises NoRunner, also where the machine has no memory, processes or descriptors left for one.
+        """
         try:
             return self._fork()
         except OSError as error:
@@ -467,7 +483,12 @@ class Zygote:
                         pid = ready.pid
                         write_session(self._record, pid)
                         self._started(pid)
-                        log.info("zygote ready", pid=pid, waited_ms=round((time.monotonic() - asked_at) * 1e3), holds=ready.holds)
+                        log.info(
+                            "zygote ready",
+                            pid=pid,
+                            waited_ms=round((time.monotonic() - asked_at) * 1e3),
+                            holds=ready.holds,
+                        )
                         with self._state:
                             self._pid, self._control = pid, control
                             self._state.notify_all()
@@ -516,15 +537,15 @@ class Zygote:
             self._state.notify_all()
             asked, listener = self._asked, self._listener
             if asked is not None:
-                # The end of the socket is what a zygote ends by, its runners first; the listening thread then hears its end. From a
-                # nursery that has not taken the connection yet there is nothing to be heard.
+                # The end of the socket is what a zygote ends by, its runners first; the listening thread then hears its
+                # end. From a nursery that has not taken the connection yet there is nothing to be heard.
                 with contextlib.suppress(OSError):
                     asked.shutdown(socket.SHUT_WR if self._control is not None else socket.SHUT_RDWR)
         if listener is not None:
             listener.join(2 * _END_S)
 
 
-# ---- the session of a former self -------------------------------------------------------------------------------------------------------
+# ---- the session of a former self ------------------------------------------------------------------------------------
 
 
 def write_session(record: Path, pid: int) -> None:
@@ -538,7 +559,8 @@ def end_survivors(record: Path, wait_s: float = 10.0) -> int:
     """
     Kill what is left of the session written down there and wait until it is gone. Returns how many there were.
 
-    After ``kill -9`` of a worker its zygote ends by itself; this is for what could not (stopped, or started by user code).
+    After ``kill -9`` of a worker its zygote ends by itself; this is for what could not (stopped, or started by user
+    code).
     """
     try:
         written = json.loads(record.read_text())

@@ -1,8 +1,8 @@
 """
 A runner: the process in which one handler lives.
 
-Forked from the zygote, it answers frames on its socket until it is told to unload or the socket ends. It knows neither Redis nor
-Celery. Whatever user code prints goes line by line to the worker's log, with the function's name before it.
+Forked from the zygote, it answers frames on its socket until it is told to unload or the socket ends. It knows neither
+Redis nor Celery. Whatever user code prints goes line by line to the worker's log, with the function's name before it.
 """
 
 import contextlib
@@ -41,10 +41,20 @@ Arrays = dict[str, Array]
 
 #: Open Inference Protocol datatype → numpy's, little-endian. An element of BYTES is a bytes object.
 DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
-    "BOOL": np.dtype(np.bool_), "UINT8": np.dtype("u1"), "INT8": np.dtype("i1"), "UINT16": np.dtype("<u2"), "INT16": np.dtype("<i2"),
-    "FP16": np.dtype("<f2"), "UINT32": np.dtype("<u4"), "INT32": np.dtype("<i4"), "FP32": np.dtype("<f4"), "UINT64": np.dtype("<u8"),
-    "INT64": np.dtype("<i8"), "FP64": np.dtype("<f8"), tensors.BYTES: np.dtype(object),
-}  # fmt: skip
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype("u1"),
+    "INT8": np.dtype("i1"),
+    "UINT16": np.dtype("<u2"),
+    "INT16": np.dtype("<i2"),
+    "FP16": np.dtype("<f2"),
+    "UINT32": np.dtype("<u4"),
+    "INT32": np.dtype("<i4"),
+    "FP32": np.dtype("<f4"),
+    "UINT64": np.dtype("<u8"),
+    "INT64": np.dtype("<i8"),
+    "FP64": np.dtype("<f8"),
+    tensors.BYTES: np.dtype(object),
+}
 _DATATYPES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 #: Of what user code said while it was loaded, the end is told with the error.
@@ -106,12 +116,14 @@ class _Log(io.RawIOBase):
         return len(data)
 
 
-# ---- in and out of arrays ---------------------------------------------------------------------------------------------------------------
+# ---- in and out of arrays --------------------------------------------------------------------------------------------
 
 
 def is_tensors(example: object) -> bool:
     """Whether a handler with this example takes arrays (smore/handler.py)."""
-    return isinstance(example, dict) and bool(example) and all(isinstance(value, np.ndarray) for value in example.values())
+    return (
+        isinstance(example, dict) and bool(example) and all(isinstance(value, np.ndarray) for value in example.values())
+    )
 
 
 def read_raw(payload: Chunk, example: Arrays) -> Arrays:
@@ -135,7 +147,9 @@ def _array(section: tensors.Section, body: Chunk) -> Array:
     if section.datatype == tensors.BYTES:
         return np.fromiter(tensors.elements(body[section.start : section.stop]), object).reshape(section.shape)
     # numpy has no view of nothing.
-    array = np.frombuffer(body[section.start : section.stop], dtype) if section.stop > section.start else np.empty(0, dtype)
+    array = (
+        np.frombuffer(body[section.start : section.stop], dtype) if section.stop > section.start else np.empty(0, dtype)
+    )
     array = array.reshape(section.shape)
     return array if array.flags.aligned else array.copy()
 
@@ -174,7 +188,10 @@ def _like(arrays: Arrays, example: Arrays) -> Arrays:
         if name not in arrays:
             raise InvalidInput(f"the input {name!r} is missing")
         if arrays[name].ndim != wanted.ndim:
-            raise InvalidInput(f"the input {name!r} has the shape {list(arrays[name].shape)}, one like {list(wanted.shape)} is expected")
+            raise InvalidInput(
+                f"the input {name!r} has the shape {list(arrays[name].shape)}, one like {list(wanted.shape)} is"
+                " expected"
+            )
         if arrays[name].dtype != wanted.dtype:
             raise InvalidInput(f"the input {name!r} is {arrays[name].dtype}, {wanted.dtype} is expected")
     if len(arrays) != len(example):
@@ -212,12 +229,17 @@ def write_raw(arrays: Arrays) -> tuple[list[Chunk], str]:
     for array in arrays.values():
         flat = array.reshape(-1)
         chunks.append(tensors.join(flat.tolist()) if array.dtype.kind == "O" else flat.view(np.uint8).data)
-    return chunks, ";".join(tensors.describe(name, _DATATYPES[array.dtype], array.shape) for name, array in arrays.items())
+    return chunks, ";".join(
+        tensors.describe(name, _DATATYPES[array.dtype], array.shape) for name, array in arrays.items()
+    )
 
 
 def raw_bytes(arrays: Arrays) -> int:
     """How long :func:`write_raw` makes them, found without writing them."""
-    return sum(sum(4 + len(one) for one in array.flat) if array.dtype.kind == "O" else array.nbytes for array in arrays.values())
+    return sum(
+        sum(4 + len(one) for one in array.flat) if array.dtype.kind == "O" else array.nbytes
+        for array in arrays.values()
+    )
 
 
 def specs(arrays: Arrays) -> list[frames.Tensor]:
@@ -228,7 +250,7 @@ def specs(arrays: Arrays) -> list[frames.Tensor]:
     ]
 
 
-# ---- the process ------------------------------------------------------------------------------------------------------------------------
+# ---- the process -----------------------------------------------------------------------------------------------------
 
 
 def _failure(error: BaseException, device: str, memory_mib: float) -> Failed:
@@ -252,7 +274,9 @@ def _failure(error: BaseException, device: str, memory_mib: float) -> Failed:
 def _own_frames(error: BaseException) -> TracebackType | None:
     """The traceback from user code on: how the runner came to call it helps nobody. Whole where it never got there."""
     place = error.__traceback__
-    while place is not None and place.tb_frame.f_code.co_filename.startswith((__file__, importlib.__file__, "<frozen importlib")):
+    while place is not None and place.tb_frame.f_code.co_filename.startswith(
+        (__file__, importlib.__file__, "<frozen importlib")
+    ):
         place = place.tb_next
     return place if place is not None else error.__traceback__
 
@@ -277,7 +301,8 @@ class _Resident:
 
     def warm_up(self, batch: int) -> None:
         """
-        Run so many copies of a tensor function's example together, for a device loads other kernels for a large batch than for a small one.
+        Run so many copies of a tensor function's example together, for a device loads other kernels for a large batch
+        than for a small one.
 
         What goes wrong is told in the log alone, for a full batch may never come; a lost context goes through.
         """
@@ -289,7 +314,10 @@ class _Resident:
             print(f"a first run of {batch} inputs together failed: {error}")
 
     def _predict(self, inputs: Any) -> Any:
-        """A run ends when the device has done its work: until then nobody knows how long it takes, nor whether it went well."""
+        """
+        A run ends when the device has done its work: until then nobody knows how long it takes, nor whether it went
+        well.
+        """
         output = self._handler.predict(inputs)
         cuda.settle()
         return output
@@ -331,7 +359,8 @@ class _Resident:
         """
         Serve a batch. An invocation whose payload cannot be read is answered with its own error; the others run.
 
-        What predict raises goes through; BadOutput where its answer does not fit, ResultTooLarge where all results together do not.
+        What predict raises goes through; BadOutput where its answer does not fit, ResultTooLarge where all results
+        together do not.
         """
         answers: list[Answer | None] = [None] * len(items)
         bodies: list[list[Chunk]] = [[] for _ in items]
@@ -353,7 +382,9 @@ class _Resident:
             for (place, _), (answer, chunks) in zip(inputs, self._run(items, inputs), strict=True):
                 left -= answer.length
                 if left < 0:
-                    raise ResultTooLarge(f"the results of the batch are larger than {encoding.amount(self._results.together)} together")
+                    raise ResultTooLarge(
+                        f"the results of the batch are larger than {encoding.amount(self._results.together)} together"
+                    )
                 answers[place], bodies[place] = answer, chunks
         done = [answer for answer in answers if answer is not None]
         assert len(done) == len(items)
@@ -376,7 +407,9 @@ class _Resident:
                 yield self._encoded(output, raw=self.tensors and items[place].accept == Encoding.RAW)
             except UnicodeDecodeError as error:
                 # Bytes are a good answer; who wants them as JSON has asked for what cannot be.
-                message = f"InvalidInput: the output is no text, which JSON needs ({error}); ask for application/octet-stream"
+                message = (
+                    f"InvalidInput: the output is no text, which JSON needs ({error}); ask for application/octet-stream"
+                )
                 yield _error(Cause.HANDLER_ERROR, message), []
             except TypeError as error:
                 yield _error(Cause.BAD_OUTPUT, f"the output is not JSON: {error}"), []
@@ -386,10 +419,15 @@ class _Resident:
     def _rows(self, parts: list[Arrays]) -> list[Arrays]:
         """The outputs of each part of a batch of tensors."""
         counts = [next(iter(arrays.values())).shape[0] for arrays in parts]
-        batch = parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        batch = (
+            parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        )
         output = checked_outputs(self._predict(batch), sum(counts))
         ends = list(accumulate(counts))
-        return [{name: array[end - count : end] for name, array in output.items()} for end, count in zip(ends, counts, strict=True)]
+        return [
+            {name: array[end - count : end] for name, array in output.items()}
+            for end, count in zip(ends, counts, strict=True)
+        ]
 
     def _encoded(self, output: Any, *, raw: bool) -> tuple[Answer, list[Chunk]]:
         """Raises UnicodeDecodeError, TypeError, ResultTooLarge."""
@@ -402,7 +440,9 @@ class _Resident:
             return Answer(form="raw", length=sum(map(len, chunks)), shapes=shapes), chunks
         if self.tensors:
             encoding.bound(raw_bytes({name: array for name, array in output.items() if array.dtype.kind == "O"}), most)
-            output = {name: _texts(array).tolist() if array.dtype.kind == "O" else array for name, array in output.items()}
+            output = {
+                name: _texts(array).tolist() if array.dtype.kind == "O" else array for name, array in output.items()
+            }
         encoded = encoding.json(output, most)
         return Answer(form="json", length=len(encoded)), [encoded]
 
@@ -423,7 +463,8 @@ def _limit_memory(request: frames.Load) -> None:
 
 def _bound_host(memory_mib: float) -> None:
     """From now on it may take so much more of the machine's memory."""
-    # RLIMIT_AS would count the libraries' address space too, gigabytes of it; RLIMIT_DATA counts what the process may write to alone.
+    # RLIMIT_AS would count the libraries' address space too, gigabytes of it; RLIMIT_DATA counts what the process may
+    # write to alone.
     limit = proc.data_bytes(os.getpid()) + int((memory_mib + frames.SLACK_MIB) * 2**20)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -434,8 +475,8 @@ def _bound_host(memory_mib: float) -> None:
 
 def _activate(environment: Path) -> None:
     """
-    Become an interpreter of that venv, whose packages may run code now. What this process stands on stays; other packages of the
-    platform that were imported on the way are looked for anew, for the venv may have another version.
+    Become an interpreter of that venv, whose packages may run code now. What this process stands on stays; other
+    packages of the platform that were imported on the way are looked for anew, for the venv may have another version.
     """
     ours = [path for path in sys.path if path in site.getsitepackages()]
     for name, module in list(sys.modules.items()):
@@ -445,14 +486,17 @@ def _activate(environment: Path) -> None:
     sys.path = [path for path in sys.path if path not in ours]
     sys.prefix = sys.exec_prefix = str(environment)
     sys.executable = str(environment / "bin" / "python")
-    os.environ.update(VIRTUAL_ENV=str(environment), PATH=f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    os.environ.update(
+        VIRTUAL_ENV=str(environment), PATH=f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    )
     site.addsitedir(str(frames.packages_of(environment)))
     sys.path += [path for path in ours if path not in sys.path]
 
 
 def _enter(folder: Path) -> None:
     """
-    Let modules be imported from an uploaded folder, before all others. Raises ImportError where one of its names is taken.
+    Let modules be imported from an uploaded folder, before all others. Raises ImportError where one of its names is
+    taken.
 
     Nothing is written there: the folder is named by its content, and other runners read it.
     """
@@ -517,18 +561,23 @@ def _masked(answer: frames.FromRunner, log: _Log) -> frames.FromRunner:
             return Failed(cause=answer.cause, message=log.masked(answer.message))
         case Predicted() if any(one.message for one in answer.answers):
             return msgspec.structs.replace(
-                answer, answers=[msgspec.structs.replace(one, message=log.masked(one.message)) for one in answer.answers]
+                answer,
+                answers=[msgspec.structs.replace(one, message=log.masked(one.message)) for one in answer.answers],
             )
         case _:
             return answer
 
 
 def serve(channel: Channel) -> NoReturn:
-    """Answer requests until Unload or the end of the socket. Becomes a clean process first: its own streams and signals."""
+    """
+    Answer requests until Unload or the end of the socket. Becomes a clean process first: its own streams and signals.
+    """
     log = _Log()
     log.prefix = str(os.getpid())
     # As Python's -u has it: text straight onto the raw stream.
-    sys.stdout = sys.stderr = io.TextIOWrapper(cast("io.BufferedIOBase", log), encoding="utf-8", errors="replace", write_through=True)
+    sys.stdout = sys.stderr = io.TextIOWrapper(
+        cast("io.BufferedIOBase", log), encoding="utf-8", errors="replace", write_through=True
+    )
     os.dup2(2, 1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

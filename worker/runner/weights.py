@@ -2,8 +2,8 @@
 Weights of a loaded handler between its device and pinned host memory: what a parked runner does (digest A62).
 
 For the runner's process; torch is imported by the first use. A handler says itself which modules may be moved
-(:meth:`smore.Handler.modules`). All of a handler's weights lie in one block, taken for them and given back with them: torch's own pinned
-memory is rounded up to powers of two, and kept when nobody needs it any more.
+(:meth:`smore.Handler.modules`). All of a handler's weights lie in one block, taken for them and given back with them:
+torch's own pinned memory is rounded up to powers of two, and kept when nobody needs it any more.
 """
 
 import mmap
@@ -35,7 +35,8 @@ class Weights:
         """
         Move them to pinned host memory and give what they held back to the device. MiB of host memory.
 
-        Raises NotParked where there is no module, or one that lies on no CUDA device, MemoryError where the host has no memory for them.
+        Raises NotParked where there is no module, or one that lies on no CUDA device, MemoryError where the host has no
+        memory for them.
         """
         import torch
 
@@ -63,8 +64,8 @@ class Weights:
 
     def restore(self) -> float:
         """
-        Move them back to where they were, and give the host its memory back. Milliseconds. After an error some are back; it may be called
-        again.
+        Move them back to where they were, and give the host its memory back. Milliseconds. After an error some are
+        back; it may be called again.
         """
         import torch
 
@@ -93,7 +94,8 @@ class _Pinned:
     """
     Memory of the host that the device reads and writes itself: whole pages, ``size`` bytes of them.
 
-    They are the process's own pages, so that control groups and limits count them, and the kernel's when the last tensor in them has gone.
+    They are the process's own pages, so that control groups and limits count them, and the kernel's when the last
+    tensor in them has gone.
     """
 
     def __init__(self, nbytes: int) -> None:

@@ -1,5 +1,6 @@
 """
-``python -m worker.runner.zygote FD``: the nursery, which zygotes are forked from, and the zygote, which runners are forked from.
+``python -m worker.runner.zygote FD``: the nursery, which zygotes are forked from, and the zygote, which runners are
+forked from.
 
 The nursery (started by :mod:`worker.runner.nursery`) has imported torch once and touched no device. It forks a zygote
 for each GPU worker that connects; so a zygote, and then a runner, starts in the time of a fork and shares the pages of
@@ -233,7 +234,7 @@ def _freeze() -> None:
     gc.freeze()
 
 
-# ---- the nursery ------------------------------------------------------------------------------------------------------------------------
+# ---- the nursery -----------------------------------------------------------------------------------------------------
 
 
 def _become_zygote(control: socket.socket, door: tuple[int, int]) -> NoReturn:
@@ -273,8 +274,9 @@ def _serve_as_zygote(control: socket.socket, data: bytes, descriptors: Sequence[
 
 def _let_in(folder: int, door: tuple[int, int]) -> bool:
     """
-    Whether whoever sent this descriptor could open the folder of our socket. One who is shut in but not by a user of his own can connect
-    to the socket, because Landlock does not look at that; the folder he cannot open, but for a mere name of it (O_PATH).
+    Whether whoever sent this descriptor could open the folder of our socket. One who is shut in but not by a user of
+    his own can connect to the socket, because Landlock does not look at that; the folder he cannot open, but for a mere
+    name of it (O_PATH).
     """
     found = os.fstat(folder)
     return (found.st_dev, found.st_ino) == door and not fcntl.fcntl(folder, fcntl.F_GETFL) & os.O_PATH
@@ -283,7 +285,11 @@ def _let_in(folder: int, door: tuple[int, int]) -> bool:
 def _reap(*_: object) -> None:
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            print(f"zygote {ended[0]} ended with status {os.waitstatus_to_exitcode(ended[1])}", file=sys.stderr, flush=True)
+            print(
+                f"zygote {ended[0]} ended with status {os.waitstatus_to_exitcode(ended[1])}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def main(descriptor: int) -> None:

@@ -13,7 +13,9 @@ log = observability.logger(__name__)
 
 
 class ShareGroup:
-    """A cgroup whose processes get ``share`` of a full weight; the weight binds only while neighbours want the core too."""
+    """
+    A cgroup whose processes get ``share`` of a full weight; the weight binds only while neighbours want the core too.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,10 +1,11 @@
 """
-Landlock: what a process may touch of files, TCP ports and other processes, refused by the kernel for it and all its descendants for good.
+Landlock: what a process may touch of files, TCP ports and other processes, refused by the kernel for it and all its
+descendants for good.
 
-Linux' ``landlock(7)``; each version of the interface (ABI) adds rights: 1 files, 2 moving between folders, 3 truncating, 4 TCP, 5 devices'
-ioctl, 6 abstract sockets and signals to the outside. Reading another process (``ptrace``, ``/proc/<pid>/environ``, ``mem``, ``fd``) is
-refused towards everybody outside by every version. It needs no privilege and holds for root too. Sockets with a name in the file system it
-does not know.
+Linux' ``landlock(7)``; each version of the interface (ABI) adds rights: 1 files, 2 moving between folders, 3
+truncating, 4 TCP, 5 devices' ioctl, 6 abstract sockets and signals to the outside. Reading another process (``ptrace``,
+``/proc/<pid>/environ``, ``mem``, ``fd``) is refused towards everybody outside by every version. It needs no privilege
+and holds for root too. Sockets with a name in the file system it does not know.
 """
 
 import ctypes
@@ -83,12 +84,13 @@ def restrict(
     tcp_ports: Iterable[int] | None,
 ) -> int:
     """
-    Shut this thread, and all that it starts from now on, into what is named; returns the version that holds, 0 = nothing does.
+    Shut this thread, and all that it starts from now on, into what is named; returns the version that holds, 0 =
+    nothing does.
 
-    ``readable`` and ``writable`` are files or folders with all that is in them, ``devices`` may be read, written and controlled, of
-    ``listed`` folders the names may be read; what does not exist is passed over. ``tcp_ports``: where a connection may go, and then
-    nothing may be listened on; None = both are free.
-    Needs :func:`no_new_privileges` first. Raises OSError where a kernel that has it refuses.
+    ``readable`` and ``writable`` are files or folders with all that is in them, ``devices`` may be read, written and
+    controlled, of ``listed`` folders the names may be read; what does not exist is passed over. ``tcp_ports``: where a
+    connection may go, and then nothing may be listened on; None = both are free. Needs :func:`no_new_privileges` first.
+    Raises OSError where a kernel that has it refuses.
     """
     version = abi()
     if not version:
@@ -99,7 +101,12 @@ def restrict(
     size = 8 if version < 4 else 16 if version < 6 else 24
     ruleset = _call(_CREATE, ctypes.byref(attributes), ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
-        for allowed, paths in ((_READ, readable), (every & ~_IOCTL_DEV, writable), (_DEVICE, devices), (_READ_DIR, listed)):
+        for allowed, paths in (
+            (_READ, readable),
+            (every & ~_IOCTL_DEV, writable),
+            (_DEVICE, devices),
+            (_READ_DIR, listed),
+        ):
             for path in paths:
                 _allow(ruleset, path, allowed & every)
         for port in (tcp_ports or ()) if network else ():

@@ -1,8 +1,8 @@
 """
 A seccomp filter: system calls that no handler needs and that lead out of its place are answered "not permitted".
 
-Classic BPF over ``struct seccomp_data`` (Linux' ``seccomp(2)``), for the two machines that GPUs are in. What is not listed is allowed: this
-closes doors, Landlock and the own user are the walls.
+Classic BPF over ``struct seccomp_data`` (Linux' ``seccomp(2)``), for the two machines that GPUs are in. What is not
+listed is allowed: this closes doors, Landlock and the own user are the walls.
 """
 
 import ctypes
@@ -23,23 +23,53 @@ _ARGUMENTS: Final = range(16, 64, 8)
 #: name → (x86_64, aarch64).
 _REFUSED: Final = {
     # Its process group is what the zygote ends it by, with all that it has started.
-    "setsid": (112, 157), "setpgid": (109, 154),
+    "setsid": (112, 157),
+    "setpgid": (109, 154),
     # Other processes.
-    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438), "kcmp": (312, 272),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
     # A world of its own, in which it would be root and see more of the kernel.
-    "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51),
-    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
-    "mount_setattr": (442, 442), "open_by_handle_at": (304, 265),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "mount_setattr": (442, 442),
+    "open_by_handle_at": (304, 265),
     # Parts of the kernel that have been ways in.
-    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
-    "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "keyctl": (250, 219),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
     # Memory and messages that outlive their maker.
-    "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
     # The machine.
-    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106), "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89),
-    "quotactl": (179, 60), "syslog": (103, 116),
-}  # fmt: skip
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "syslog": (103, 116),
+}
 #: Of a CPU partition: off its cores it would be on a training's.
 _AFFINITY: Final = (203, 122)
 _CLONE, _CLONE3, _SOCKET, _SOCKETPAIR, _LISTEN = (56, 220), (435, 435), (41, 198), (53, 199), (50, 201)
@@ -52,7 +82,8 @@ _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 #: Of the type of a socket; what is above are SOCK_NONBLOCK and SOCK_CLOEXEC.
 _TYPE: Final = 0xF
 _SOCK_STREAM, _SOCK_DGRAM, _SOCK_SEQPACKET = 1, 2, 5
-#: 0 = the family's own for that type. Landlock knows the ports of IPPROTO_TCP alone, so MPTCP (262), SMC (256) and SCTP (132) pass it.
+#: 0 = the family's own for that type. Landlock knows the ports of IPPROTO_TCP alone, so MPTCP (262), SMC (256) and SCTP
+#: (132) pass it.
 _PROTOCOLS: Final = (0, 6, 17)
 #: Begins a connection in a call that Landlock does not look at.
 _MSG_FASTOPEN: Final = 0x20000000
@@ -111,7 +142,8 @@ def _program(which: int, architecture: int, *, unix_sockets: bool, affinity: boo
         local = [_instruction(_LOAD, _ARGUMENTS[0]), _instruction(_JUMP_EQUAL, _AF_UNIX, 0, len(packets)), *packets]
     internet = [*_only(0, (_AF_INET, _AF_INET6)), *_only(1, (_SOCK_STREAM, _SOCK_DGRAM), _TYPE), *_only(2, _PROTOCOLS)]
     lines += on(_SOCKET[which], *local, *internet, _PASS)
-    # Other families have pairs that reach further than each other; so have pairs of datagrams, which can be sent to any name.
+    # Other families have pairs that reach further than each other; so have pairs of datagrams, which can be sent to any
+    # name.
     lines += on(_SOCKETPAIR[which], *_only(0, (_AF_UNIX,)), *_only(1, (_SOCK_STREAM, _SOCK_SEQPACKET), _TYPE), _PASS)
     lines.append(_PASS)
     return b"".join(lines)
@@ -121,9 +153,9 @@ def refuse_the_rest(*, unix_sockets: bool, affinity: bool, listen: bool) -> bool
     """
     Put the filter over all threads of this process and all that it starts; False on a machine or kernel that has none.
 
-    ``unix_sockets``: whether unix sockets of the kind SEQPACKET may be made (pairs of these and of streams always may); ``affinity``:
-    whether it may choose its cores; ``listen``: whether any socket may be listened on. Of other sockets there are TCP and UDP alone. Needs
-    no_new_privs.
+    ``unix_sockets``: whether unix sockets of the kind SEQPACKET may be made (pairs of these and of streams always may);
+    ``affinity``: whether it may choose its cores; ``listen``: whether any socket may be listened on. Of other sockets
+    there are TCP and UDP alone. Needs no_new_privs.
     """
     place = _ARCHITECTURES.get(platform.machine())
     if place is None:
@@ -132,4 +164,6 @@ def refuse_the_rest(*, unix_sockets: bool, affinity: bool, listen: bool) -> bool
     program = _Program(len(code) // 8, code)
     libc = ctypes.CDLL(None, use_errno=True)
     number = ctypes.c_long(_SECCOMP[place[0]])
-    return bool(libc.syscall(number, ctypes.c_uint(_SECCOMP_SET_MODE_FILTER), ctypes.c_uint(_TSYNC), ctypes.byref(program)) == 0)
+    return bool(
+        libc.syscall(number, ctypes.c_uint(_SECCOMP_SET_MODE_FILTER), ctypes.c_uint(_TSYNC), ctypes.byref(program)) == 0
+    )

@@ -1,9 +1,10 @@
 """
-The place in which a runner is shut before any code of a function runs in it (docs/security.md says what that holds off).
+The place in which a runner is shut before any code of a function runs in it (docs/security.md says what that holds
+off).
 
-Two halves. The :class:`Warden` lives in the zygote: it makes the view of the file system that all its runners share, and finds each one a
-user of its own and a scratch folder of bounded size. :func:`enter` is called in the runner, once, and nobody can undo it. What the machine
-does not allow is left out, and :attr:`Warden.holds` tells what is not.
+Two halves. The :class:`Warden` lives in the zygote: it makes the view of the file system that all its runners share,
+and finds each one a user of its own and a scratch folder of bounded size. :func:`enter` is called in the runner, once,
+and nobody can undo it. What the machine does not allow is left out, and :attr:`Warden.holds` tells what is not.
 """
 
 import contextlib
@@ -25,7 +26,8 @@ from worker.sandbox import landlock, syscalls
 
 #: Numbers that systemd's table of users leaves to nobody, inside the 65,536 that a container mostly has.
 _USERS: Final = range(60_600, 61_184)
-#: Without these a process of another user could not be made, measured and ended: CHOWN, KILL, SETGID, SETUID, SYS_PTRACE, SYS_ADMIN.
+#: Without these a process of another user could not be made, measured and ended: CHOWN, KILL, SETGID, SETUID,
+#: SYS_PTRACE, SYS_ADMIN.
 _NEEDED_CAPABILITIES: Final = (0, 5, 6, 7, 19, 21)
 #: Descriptors of a runner.
 _FILES: Final = 4096
@@ -37,15 +39,48 @@ _CLONE_NEWNS: Final = 0x20000
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _CAPSET: Final = {"x86_64": 126, "aarch64": 91}
 
-#: Read by what every Python, torch and driver reads. Of /etc only what names things: root's runner may not read its passwords.
+#: Read by what every Python, torch and driver reads. Of /etc only what names things: root's runner may not read its
+#: passwords.
 _SYSTEM: Final = (
-    "/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt", "/proc", "/sys", "/run/systemd/resolve", "/run/nvidia-persistenced",
-    *(f"/etc/{name}" for name in (
-        "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl", "pki", "ca-certificates", "resolv.conf", "hosts", "host.conf",
-        "nsswitch.conf", "gai.conf", "services", "protocols", "localtime", "timezone", "passwd", "group", "mime.types", "os-release",
-        "OpenCL", "vulkan", "nvidia",
-    )),
-)  # fmt: skip
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/bin",
+    "/sbin",
+    "/opt",
+    "/proc",
+    "/sys",
+    "/run/systemd/resolve",
+    "/run/nvidia-persistenced",
+    *(
+        f"/etc/{name}"
+        for name in (
+            "ld.so.cache",
+            "ld.so.conf",
+            "ld.so.conf.d",
+            "alternatives",
+            "ssl",
+            "pki",
+            "ca-certificates",
+            "resolv.conf",
+            "hosts",
+            "host.conf",
+            "nsswitch.conf",
+            "gai.conf",
+            "services",
+            "protocols",
+            "localtime",
+            "timezone",
+            "passwd",
+            "group",
+            "mime.types",
+            "os-release",
+            "OpenCL",
+            "vulkan",
+            "nvidia",
+        )
+    ),
+)
 _PLAIN_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -60,7 +95,10 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A runner's place. ``user`` None = it stays the zygote's; ``number`` is what keeps the user from others on this machine."""
+    """
+    A runner's place. ``user`` None = it stays the zygote's; ``number`` is what keeps the user from others on this
+    machine.
+    """
 
     folder: Path
     user: int | None
@@ -70,7 +108,8 @@ class Cell:
 
 class Warden:
     """
-    Makes cells and takes them back. One thread; every method leaves something undone rather than raise where the machine says no.
+    Makes cells and takes them back. One thread; every method leaves something undone rather than raise where the
+    machine says no.
 
     ``private``: folders that no runner may see (the platform's home above all), even where everybody could read them.
     """
@@ -103,13 +142,16 @@ class Warden:
 
     def _make_view(self) -> bool:
         """
-        A mount namespace in which a stranger reaches what a runner needs and nothing of what is private. False where it fails.
+        A mount namespace in which a stranger reaches what a runner needs and nothing of what is private. False where it
+        fails.
 
-        A needed path below a folder that is its owner's alone (``/root``, the home) gets that folder replaced by an empty one that
-        holds only the way to it.
+        A needed path below a folder that is its owner's alone (``/root``, the home) gets that folder replaced by an
+        empty one that holds only the way to it.
         """
         needed = [path for path in (*self._readable, str(self._scratch)) if os.path.exists(path)]
-        shut = {path for path in map(_shut, needed) if path is not None} | {str(path) for path in self._private if path.is_dir()}
+        shut = {path for path in map(_shut, needed) if path is not None} | {
+            str(path) for path in self._private if path.is_dir()
+        }
         shut = {path for path in shut if not any(other != path and Path(path).is_relative_to(other) for other in shut)}
         try:
             # To be passed through, not to be looked into.
@@ -119,7 +161,9 @@ class Warden:
             _mount(None, "/", None, _MS_REC | _MS_SLAVE)
             # Held open before their place is covered.
             kept = [
-                (path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in needed if any(Path(path).is_relative_to(top) for top in shut)
+                (path, os.open(path, os.O_PATH | os.O_CLOEXEC))
+                for path in needed
+                if any(Path(path).is_relative_to(top) for top in shut)
             ]
             for top in sorted(shut):
                 _mount("smore", top, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,mode=755")
@@ -154,12 +198,17 @@ class Warden:
         return Cell(folder=folder, user=user, mounted=mounted, number=number)
 
     def settle(self, folder: Path) -> Cell:
-        """A place that is there already: whoever fills it, on a disk, may write nothing else. Not to be released but left."""
+        """
+        A place that is there already: whoever fills it, on a disk, may write nothing else. Not to be released but left.
+        """
         number, user = self._claim() if self._view else (None, None)
         return Cell(folder=folder, user=user, mounted=False, number=number)
 
     def _claim(self) -> tuple[socket.socket, int] | tuple[None, None]:
-        """A user that no other runner of this machine has: the name of an abstract socket is one process's, and free when it ends."""
+        """
+        A user that no other runner of this machine has: the name of an abstract socket is one process's, and free when
+        it ends.
+        """
         for step in range(len(_USERS)):
             user = _USERS[(self._next + step) % len(_USERS)]
             held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -213,25 +262,39 @@ class Warden:
         landlock.no_new_privileges()
         writable = (str(cell.folder), f"/proc/{os.getpid()}", *given.writable)
         landlock.restrict(
-            readable=self._readable, writable=writable, devices=devices, listed=(str(self._root),), tcp_ports=given.tcp_ports
-        )  # fmt: skip
-        # A rule holds for what a name led to when it was made; the kernel may forget a name of /proc that nobody holds and
-        # make it anew. CUDA writes there whenever it starts a thread.
+            readable=self._readable,
+            writable=writable,
+            devices=devices,
+            listed=(str(self._root),),
+            tcp_ports=given.tcp_ports,
+        )
+        # A rule holds for what a name led to when it was made; the kernel may forget a name of /proc that nobody holds
+        # and make it anew. CUDA writes there whenever it starts a thread.
         os.open(f"/proc/{os.getpid()}", os.O_PATH | os.O_CLOEXEC)
-        # Landlock refuses to bind, but listening on a socket without a name binds it too. A driver that needs unix sockets listens on one,
-        # and a filter cannot tell what a descriptor is.
+        # Landlock refuses to bind, but listening on a socket without a name binds it too. A driver that needs unix
+        # sockets listens on one, and a filter cannot tell what a descriptor is.
         listen = given.unix_sockets or given.tcp_ports is None
         syscalls.refuse_the_rest(unix_sockets=given.unix_sockets, affinity=given.affinity, listen=listen)
 
 
 def _readable(given: Confinement, root: Path, private: Sequence[Path]) -> Iterator[str]:
     """
-    Interpreter, packages and the checkout without hidden files and what is private, in the form in which each is named and as it resolves.
+    Interpreter, packages and the checkout without hidden files and what is private, in the form in which each is named
+    and as it resolves.
     """
-    named = {*_SYSTEM, sys.prefix, sys.base_prefix, *given.readable, *(path for path in sys.path if path and path != str(root))}
+    named = {
+        *_SYSTEM,
+        sys.prefix,
+        sys.base_prefix,
+        *given.readable,
+        *(path for path in sys.path if path and path != str(root)),
+    }
     named |= {str(path) for path in root.iterdir() if not path.name.startswith(".")} | {str(root / ".venv")}
     for path in sorted(named | {os.path.realpath(path) for path in named}):
-        if not any(one.is_relative_to(path) or Path(path).is_relative_to(one) for one in private) or path in given.readable:
+        if (
+            not any(one.is_relative_to(path) or Path(path).is_relative_to(one) for one in private)
+            or path in given.readable
+        ):
             yield path
 
 
@@ -262,10 +325,14 @@ def _drop_capabilities() -> None:
 def _limit(given: Confinement, user: int | None) -> None:
     size = given.scratch_mib << 20
     bounds = [
-        (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, size), (resource.RLIMIT_NOFILE, _FILES), (resource.RLIMIT_MSGQUEUE, 0),
-    ]  # fmt: skip
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, size),
+        (resource.RLIMIT_NOFILE, _FILES),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    ]
     if user is not None:
-        # Of a user that others share the kernel counts everybody's, at every new thread: a runner could start none once training has many.
+        # Of a user that others share the kernel counts everybody's, at every new thread: a runner could start none once
+        # training has many.
         bounds.append((resource.RLIMIT_NPROC, given.processes))
     for what, most in bounds:
         _, hard = resource.getrlimit(what)
@@ -274,7 +341,9 @@ def _limit(given: Confinement, user: int | None) -> None:
 
 
 def _environment(folder: Path) -> None:
-    os.environ.update(HOME=str(folder), TMPDIR=str(folder), XDG_CACHE_HOME=str(folder / ".cache"), PYTHONDONTWRITEBYTECODE="1")
+    os.environ.update(
+        HOME=str(folder), TMPDIR=str(folder), XDG_CACHE_HOME=str(folder / ".cache"), PYTHONDONTWRITEBYTECODE="1"
+    )
     sys.dont_write_bytecode = True
     tempfile.tempdir = None
 
@@ -299,7 +368,10 @@ def _is_device(path: str) -> bool:
 
 
 def _groups(devices: Iterable[os.stat_result]) -> set[int]:
-    """The groups that may do with a device what others may not. Never root's: half of the machine's files are open to that."""
+    """
+    The groups that may do with a device what others may not. Never root's: half of the machine's files are open to
+    that.
+    """
     return {found.st_gid for found in devices if found.st_gid and (found.st_mode >> 3) & ~found.st_mode & 0o6}
 
 

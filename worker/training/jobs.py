@@ -48,8 +48,8 @@ REMEMBERED_S: Final = 600.0
 #: An attached process that does not compute on the GPU within this is watched no longer.
 PLACED_S: Final = 60.0
 _MEASURE_S: Final = 5.0
-#: A training whose memory was not declared has found its size when its peak has stood still for so long and for so many iterations, or
-#: for the longer time where it tells none.
+#: A training whose memory was not declared has found its size when its peak has stood still for so long and for so many
+#: iterations, or for the longer time where it tells none.
 SETTLED_S: Final = 60.0
 SETTLED_ITERATIONS: Final = 50
 UNTOLD_S: Final = 600.0
@@ -143,7 +143,10 @@ class _Job:
             self.still_mib, self.still_since, self.still_from = peak_mib, mono, self.reader.count
 
     def growing(self, mono: float) -> bool:
-        """Whether it may still grow into all that its device has left: nobody has said how much it needs, and it has not shown it."""
+        """
+        Whether it may still grow into all that its device has left: nobody has said how much it needs, and it has not
+        shown it.
+        """
         record = self.record
         if not self.running or record.memory_mib or self.still_since is None:
             return self.running and not record.memory_mib
@@ -256,14 +259,25 @@ class Jobs:
                 log.error("job refused: its id is no file name", job=command.id)
                 return
             record = Record(
-                id=command.id, project=command.project, name=command.name, argv=command.argv, pid=0, start=0, boot=proc.boot_id(),
-                token=secrets.token_hex(16), gpu=self._gpu, workload=command.workload, budget=command.budget, memory_mib=command.memory_mib,
-            )  # fmt: skip
+                id=command.id,
+                project=command.project,
+                name=command.name,
+                argv=command.argv,
+                pid=0,
+                start=0,
+                boot=proc.boot_id(),
+                token=secrets.token_hex(16),
+                gpu=self._gpu,
+                workload=command.workload,
+                budget=command.budget,
+                memory_mib=command.memory_mib,
+            )
             job = self._jobs[command.id] = self._job(record)
             if not command.argv or command.argv[0] not in self._entrypoints:
                 self._refuse(job, f"{' '.join(command.argv[:1])!r} is not an entry point that this worker allows")
                 return
-            # Written before the process is there: a worker that is killed in between must not start it again, only lose it.
+            # Written before the process is there: a worker that is killed in between must not start it again, only lose
+            # it.
             self._write(record)
             try:
                 job.child, begun = self._begin(record, command.env)
@@ -280,8 +294,8 @@ class Jobs:
 
     def attach(self, command: AttachJob) -> None:
         """
-        Watch a training that runs already. One that tells no steps and cannot be seen here, or may not be watched, ends at once; one that
-        tells its steps is then known by them alone.
+        Watch a training that runs already. One that tells no steps and cannot be seen here, or may not be watched, ends
+        at once; one that tells its steps is then known by them alone.
         """
         with self._lock:
             if command.id in self._jobs:
@@ -290,16 +304,36 @@ class Jobs:
                 log.error("job refused: its id is no file name", job=command.id)
                 return
             boot = proc.boot_id()
-            pid = command.pid if not command.boot else proc.find(command.pid, command.start) if command.boot == boot else 0
+            pid = (
+                command.pid
+                if not command.boot
+                else proc.find(command.pid, command.start)
+                if command.boot == boot
+                else 0
+            )
             start = proc.start_time(pid) if pid else None
             seen = start is not None
-            reason = self._unwatchable(pid, command) if seen else f"there is no process {command.pid} on the machine of {self._gpu}"
+            reason = (
+                self._unwatchable(pid, command)
+                if seen
+                else f"there is no process {command.pid} on the machine of {self._gpu}"
+            )
             seen = seen and not reason
             record = Record(
-                id=command.id, project=command.project, name=command.name, argv=[], pid=pid if seen else 0,
-                start=(start or 0) if seen else 0, boot=boot, token="", gpu=self._gpu, workload=command.workload, budget=command.budget,
-                attached=True, tracked=command.tracked,
-            )  # fmt: skip
+                id=command.id,
+                project=command.project,
+                name=command.name,
+                argv=[],
+                pid=pid if seen else 0,
+                start=(start or 0) if seen else 0,
+                boot=boot,
+                token="",
+                gpu=self._gpu,
+                workload=command.workload,
+                budget=command.budget,
+                attached=True,
+                tracked=command.tracked,
+            )
             job = self._jobs[command.id] = self._job(record)
             if not seen and not command.tracked:
                 self._refuse(job, reason)
@@ -311,8 +345,8 @@ class Jobs:
 
     def _unwatchable(self, pid: int, command: AttachJob) -> str:
         """
-        Why this process may not be watched, '' = it may. Who tells its start and the boot too proves nothing: everybody can read them in
-        /proc, a function as well.
+        Why this process may not be watched, '' = it may. Who tells its start and the boot too proves nothing: everybody
+        can read them in /proc, a function as well.
         """
         users = None if command.any_user else self._users
         if reason := watch.refusal(pid, cores=self._cores, users=users, token=TOKEN):
@@ -330,7 +364,9 @@ class Jobs:
     def _job(self, record: Record) -> _Job:
         seed = f"{self._seed}/{record.id}"
         windows = Windows(seed=seed, share=self._probe_share, longest_s=self._probe_max_s, since=time.time())
-        return _Job(record, self._feed(record.id) if record.tracked else TrackReader(str(self._track(record.id))), windows)
+        return _Job(
+            record, self._feed(record.id) if record.tracked else TrackReader(str(self._track(record.id))), windows
+        )
 
     def _begin(self, record: Record, env: Mapping[str, str]) -> tuple["subprocess.Popen[bytes] | None", Started]:
         """Its shim, where that is our child, and the process numbers. Raises OSError."""
@@ -338,11 +374,19 @@ class Jobs:
         threads = {"OMP_NUM_THREADS": "1"} if self._cores else {}
         # A core of a partition has one arena. A training that feeds a GPU has many threads.
         allocator = MALLOC if self._cores else {}
-        ours = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "SMORE_TRACK": str(self._track(record.id)), TOKEN: record.token}
+        ours = {
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "SMORE_TRACK": str(self._track(record.id)),
+            TOKEN: record.token,
+        }
         training = Training(
-            argv=record.argv, env={**threads, **own, **allocator, **self._environment, **ours}, cores=self._cores or self._born_on,
-            status=str(self._status(record.id)), log=str(self._logs / f"job-{record.id}.log"),
-        )  # fmt: skip
+            argv=record.argv,
+            env={**threads, **own, **allocator, **self._environment, **ours},
+            cores=self._cores or self._born_on,
+            status=str(self._status(record.id)),
+            log=str(self._logs / f"job-{record.id}.log"),
+        )
         if self._kept:
             return None, keeper.ask(self._home, training)
         child, pid = keeper.start(training)
@@ -395,8 +439,8 @@ class Jobs:
 
     def _measure(self, job: _Job, mono: float) -> None:
         """
-        Often while it grows, less often later: twice as long each time, up to :data:`_MEASURE_S`. What it grows between is seen at once
-        where looking costs little.
+        Often while it grows, less often later: twice as long each time, up to :data:`_MEASURE_S`. What it grows between
+        is seen at once where looking costs little.
         """
         if job.found_at is None:
             job.found_at = mono
@@ -474,7 +518,7 @@ class Jobs:
         while job.iterations and job.iterations[0][0] <= now - WINDOW_S:
             job.iterations.popleft()
 
-    # ---- for the prober -----------------------------------------------------------------------------------------------------------------
+    # ---- for the prober ----------------------------------------------------------------------------------------------
 
     def due(self) -> list[Due]:
         now = time.time()
@@ -499,7 +543,7 @@ class Jobs:
                 else:
                     job.windows.disturbed(closing)
 
-    # ---- for reports --------------------------------------------------------------------------------------------------------------------
+    # ---- for reports -------------------------------------------------------------------------------------------------
 
     def reports(self) -> list[JobReport]:
         with self._lock:
@@ -538,7 +582,7 @@ class Jobs:
             records = [job.record for job in self._jobs.values() if job.running]
         return [pid for record in records for pid in _tree(record)]
 
-    # ---- files --------------------------------------------------------------------------------------------------------------------------
+    # ---- files -------------------------------------------------------------------------------------------------------
 
     def _path(self, id_: str) -> Path:
         return self._folder / f"{id_}.json"
@@ -601,13 +645,33 @@ def _report(job: _Job) -> JobReport:
     windows, loss = job.windows, job.windows.loss
     recent, closed = windows.recent or _NOTHING, windows.reference or _NOTHING
     return JobReport(
-        id=job.record.id, project=job.record.project, state=job.record.state.value, pid=job.record.pid, memory_mib=round(job.memory_mib, 1),
-        reserve_mib=round(job.reserve_mib, 1), iterations=job.reader.count, window_s=WINDOW_S,
-        solo_s=sum(solo) / len(solo) if solo else 0.0, solo_count=len(solo),
-        shared_s=sum(shared) / len(shared) if shared else 0.0, shared_count=len(shared),
-        exit_code=job.record.exit_code, workload=job.record.workload, budget=job.record.budget,
-        measured=job.record.tracked or not job.record.attached, windows=windows.fresh(),
-        loss=loss.mean if loss else None, loss_low=loss.low if loss else None, loss_high=loss.high if loss else None,
-        loss_windows=windows.count, recent_s=recent.mean, recent_n=recent.n, recent_sd=recent.sd, closed_s=closed.mean,
-        closed_n=closed.n, closed_sd=closed.sd, suspended=job.running and proc.suspended(job.record.pid), reason=job.record.reason,
-    )  # fmt: skip
+        id=job.record.id,
+        project=job.record.project,
+        state=job.record.state.value,
+        pid=job.record.pid,
+        memory_mib=round(job.memory_mib, 1),
+        reserve_mib=round(job.reserve_mib, 1),
+        iterations=job.reader.count,
+        window_s=WINDOW_S,
+        solo_s=sum(solo) / len(solo) if solo else 0.0,
+        solo_count=len(solo),
+        shared_s=sum(shared) / len(shared) if shared else 0.0,
+        shared_count=len(shared),
+        exit_code=job.record.exit_code,
+        workload=job.record.workload,
+        budget=job.record.budget,
+        measured=job.record.tracked or not job.record.attached,
+        windows=windows.fresh(),
+        loss=loss.mean if loss else None,
+        loss_low=loss.low if loss else None,
+        loss_high=loss.high if loss else None,
+        loss_windows=windows.count,
+        recent_s=recent.mean,
+        recent_n=recent.n,
+        recent_sd=recent.sd,
+        closed_s=closed.mean,
+        closed_n=closed.n,
+        closed_sd=closed.sd,
+        suspended=job.running and proc.suspended(job.record.pid),
+        reason=job.record.reason,
+    )

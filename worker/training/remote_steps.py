@@ -1,4 +1,6 @@
-"""Steps of a training that runs elsewhere, as the gateway hands them on: a list in Redis for each job and GPU instance."""
+"""
+Steps of a training that runs elsewhere, as the gateway hands them on: a list in Redis for each job and GPU instance.
+"""
 
 import time
 from typing import Final
@@ -11,7 +13,8 @@ from smore.redis.fleet import StepChunk, steps_key
 
 log = logger(__name__)
 
-#: A training that the worker cannot see (another container, another host) counts as lost after so many seconds without a word.
+#: A training that the worker cannot see (another container, another host) counts as lost after so many seconds without
+#: a word.
 SILENT_S: Final = 30.0
 _CHUNKS: Final = 1000
 _AHEAD_S: Final = 2.0

@@ -20,7 +20,8 @@ from worker.training.windows import Closing
 
 log = observability.logger(__name__)
 
-#: The throttle's tokens are seconds of work: ``duty`` of them come in each second, and no more than this long's are kept.
+#: The throttle's tokens are seconds of work: ``duty`` of them come in each second, and no more than this long's are
+#: kept.
 PERIOD_S: Final = 1.0
 #: A batch may owe so many: one that runs for longer is not made up for.
 DEBT_S: Final = 5.0
@@ -32,9 +33,9 @@ class Gate:
     """
     Open or shut, for every thread that is about to run a batch. ``activity`` says how long functions have been at work.
 
-    The throttle is a bucket: it fills with ``duty`` seconds a second, empties while anything runs, and a batch may start while it is not
-    empty. So functions are at work for at most ``duty`` of the time in the long run, however long each batch is (up to :data:`DEBT_S`),
-    and the training has at least ``1 - duty`` of it to itself.
+    The throttle is a bucket: it fills with ``duty`` seconds a second, empties while anything runs, and a batch may
+    start while it is not empty. So functions are at work for at most ``duty`` of the time in the long run, however long
+    each batch is (up to :data:`DEBT_S`), and the training has at least ``1 - duty`` of it to itself.
     """
 
     def __init__(self, activity: Activity, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,7 +50,7 @@ class Gate:
         #: Epoch seconds by which the window at hand is over, None without one.
         self._closed_until: float | None = None
 
-    # ---- for batches --------------------------------------------------------------------------------------------------------------------
+    # ---- for batches -------------------------------------------------------------------------------------------------
 
     def open(self) -> bool:
         """Whether a batch that has waited here may start: nobody has shut it since. Its tokens it has had already."""
@@ -68,7 +69,9 @@ class Gate:
         return True
 
     def window_over(self, within_s: float) -> bool:
-        """Wait until no closed window is at hand: for work that is no batch and can be put off. False after ``within_s``."""
+        """
+        Wait until no closed window is at hand: for work that is no batch and can be put off. False after ``within_s``.
+        """
         with self._changed:
             return self._changed.wait_for(lambda: not self._protecting or self._closed_until is None, within_s)
 
@@ -91,10 +94,13 @@ class Gate:
         self._tokens = max(-DEBT_S, min(self._duty * PERIOD_S, tokens))
         self._filled_at, self._busy_s = now, busy_s
 
-    # ---- who shuts it -------------------------------------------------------------------------------------------------------------------
+    # ---- who shuts it ------------------------------------------------------------------------------------------------
 
     def protect(self, on: bool) -> None:
-        """Whether there is a job here; without one the gate is open. Said with every heartbeat: so the bucket is never long out of date."""
+        """
+        Whether there is a job here; without one the gate is open. Said with every heartbeat: so the bucket is never
+        long out of date.
+        """
         with self._changed:
             self._fill()
             if on != self._protecting:
@@ -102,7 +108,9 @@ class Gate:
                 self._changed.notify_all()
 
     def throttle(self, duty: float) -> None:
-        """Functions may work for this part of the time, 0..1; at once for whatever has not started. Raises ValueError."""
+        """
+        Functions may work for this part of the time, 0..1; at once for whatever has not started. Raises ValueError.
+        """
         if not 0 <= duty <= 1:
             raise ValueError(f"duty: {duty} is not from 0 to 1")
         with self._changed:
@@ -122,7 +130,7 @@ class Gate:
             self._closed_until = None
             self._changed.notify_all()
 
-    # ---- for reports --------------------------------------------------------------------------------------------------------------------
+    # ---- for reports -------------------------------------------------------------------------------------------------
 
     @property
     def duty(self) -> float:
@@ -137,7 +145,10 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A window that is wanted for a job: from ``at`` on, quiet for ``length_s``, with ``side_s`` of open time before and after."""
+    """
+    A window that is wanted for a job: from ``at`` on, quiet for ``length_s``, with ``side_s`` of open time before and
+    after.
+    """
 
     job: str
     at: float
@@ -160,7 +171,8 @@ class Probed(Protocol):
 
 class Prober:
     """
-    One thread that shuts the gate for the windows of the jobs, one after the other, and never for longer than ``longest_s`` at a time.
+    One thread that shuts the gate for the windows of the jobs, one after the other, and never for longer than
+    ``longest_s`` at a time.
 
     ``changed`` is called when it shuts and when it opens. ``clock`` gives epoch seconds, as the jobs' iterations do.
     """

@@ -1,14 +1,15 @@
 """
 ``python -I -S shim.py STATUS FD COMMAND…``: starts a training in a session of its own, and writes down how it ended.
 
-The kernel tells a process's exit status to its parent alone, and a training outlives the worker that started it. So this process is its
-parent: it has a session of its own too, and ends only after the training. Without it a worker that adopts a training could not tell a
-crash from an orderly end: a subreaper (``PR_SET_CHILD_SUBREAPER``) would have to outlive the whole platform just as this does, and a
-process descriptor tells the exit status to others than the parent only from Linux 6.15 on.
+The kernel tells a process's exit status to its parent alone, and a training outlives the worker that started it. So
+this process is its parent: it has a session of its own too, and ends only after the training. Without it a worker that
+adopts a training could not tell a crash from an orderly end: a subreaper (``PR_SET_CHILD_SUBREAPER``) would have to
+outlive the whole platform just as this does, and a process descriptor tells the exit status to others than the parent
+only from Linux 6.15 on.
 
-The training writes its process number to the descriptor FD before its command begins. The file STATUS has its full size from the start,
-so that the end can be written on a full disk too. SIGTERM, SIGINT and SIGHUP are passed on to the training's process group. Where this
-process is killed the training goes on, and how it ends stays unknown.
+The training writes its process number to the descriptor FD before its command begins. The file STATUS has its full size
+from the start, so that the end can be written on a full disk too. SIGTERM, SIGINT and SIGHUP are passed on to the
+training's process group. Where this process is killed the training goes on, and how it ends stays unknown.
 
 Standard library only, and as little of it as possible: one of these lives beside every training.
 """
@@ -66,7 +67,9 @@ def main() -> None:
         try:
             os.killpg(pid, number)
         except ProcessLookupError:
-            os.kill(pid, number)  # it has no session of its own yet; it has not been waited for, so its number is still its own
+            os.kill(
+                pid, number
+            )  # it has no session of its own yet; it has not been waited for, so its number is still its own
 
     for number in _PASSED_ON:
         signal.signal(number, pass_on)

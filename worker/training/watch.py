@@ -1,8 +1,9 @@
 """
 Which processes may be watched as somebody's training (``smore jobs attach``): the rules of docs/security.md.
 
-Whoever names a process makes the platform keep that process's memory free of functions. So a process that is no training must not be
-named: above all none of the platform's own, and, by a project's key, none of a user whose processes are not that project's business.
+Whoever names a process makes the platform keep that process's memory free of functions. So a process that is no
+training must not be named: above all none of the platform's own, and, by a project's key, none of a user whose
+processes are not that project's business.
 """
 
 import os
@@ -14,10 +15,19 @@ from typing import Final
 from worker import proc
 
 #: What is started as ``python -m <module>``.
-_MODULES: Final = frozenset({
-    "api.app", "scheduler.worker", "scheduler.beat", "scheduler.retrain", "worker.app", "worker.node", "worker.keeper",
-    "worker.runner.zygote", "migrations",
-})  # fmt: skip
+_MODULES: Final = frozenset(
+    {
+        "api.app",
+        "scheduler.worker",
+        "scheduler.beat",
+        "scheduler.retrain",
+        "worker.app",
+        "worker.node",
+        "worker.keeper",
+        "worker.runner.zygote",
+        "migrations",
+    }
+)
 _SUPERVISOR: Final = "smore/local/daemon.py"
 #: The names of servers, as the kernel knows them.
 _SERVERS: Final = frozenset({"redis-server", "valkey-server", "postgres", "supervisord"})
@@ -26,8 +36,9 @@ ANYBODY: Final = "*"
 
 def refusal(pid: int, *, cores: Sequence[int], users: frozenset[int] | None, token: str) -> str:
     """
-    Why this process may not be watched, '' = it may. ``cores``: of the CPU partition, none = a GPU; ``users``: those whose processes may
-    be watched, None = anybody's; ``token``: the variable that is in the environment of what the platform has started.
+    Why this process may not be watched, '' = it may. ``cores``: of the CPU partition, none = a GPU; ``users``: those
+    whose processes may be watched, None = anybody's; ``token``: the variable that is in the environment of what the
+    platform has started.
     """
     own = os.getpid()
     if pid <= 1:
@@ -40,8 +51,8 @@ def refusal(pid: int, *, cores: Sequence[int], users: frozenset[int] | None, tok
         return f"process {pid} was started by the platform and is a job already"
     if users is not None and proc.user(pid) not in users:
         return (
-            f"process {pid} belongs to a user whose processes a project may not have watched: SMORE_WORKER__ATTACH_USERS names those that"
-            " it may; an operator's key may name any"
+            f"process {pid} belongs to a user whose processes a project may not have watched:"
+            " SMORE_WORKER__ATTACH_USERS names those that it may; an operator's key may name any"
         )
     if cores and not _may_run_on(pid, cores):
         return f"process {pid} may not run on the cores of this CPU partition ({', '.join(map(str, cores))})"
@@ -50,8 +61,8 @@ def refusal(pid: int, *, cores: Sequence[int], users: frozenset[int] | None, tok
 
 def users_of(names: Sequence[str]) -> frozenset[int] | None:
     """
-    The users whose processes a project may have watched; None = anybody's. The worker's own is one of them unless it is root, whose
-    processes are the machine's. Raises ValueError for a name that this machine does not know.
+    The users whose processes a project may have watched; None = anybody's. The worker's own is one of them unless it is
+    root, whose processes are the machine's. Raises ValueError for a name that this machine does not know.
     """
     if ANYBODY in names:
         return None
@@ -66,8 +77,9 @@ def users_of(names: Sequence[str]) -> frozenset[int] | None:
 
 def _platform(pid: int) -> bool:
     """
-    Whether it belongs to a platform, ours or another: by its command, by that of an ancestor (runners descend from their zygote), or by
-    its session's leader, the supervisor. What has come to the supervisor as an orphan has another session and is not the platform's.
+    Whether it belongs to a platform, ours or another: by its command, by that of an ancestor (runners descend from
+    their zygote), or by its session's leader, the supervisor. What has come to the supervisor as an orphan has another
+    session and is not the platform's.
     """
     if _is_supervisor(pid) or _is_supervisor(proc.session(pid)):
         return True

@@ -1,8 +1,9 @@
 """
 The closed windows of one job: when the gate must be shut for it, and what its iterations in them and beside them say.
 
-Pure: times come as arguments, epoch seconds like the ends in the job's ring. A window is shut from ``shut`` on, quiet (nothing runs any
-more) from ``quiet`` on and opens at ``opened``. With ``g = opened - shut`` and an iteration as the interval from its begin to its end:
+Pure: times come as arguments, epoch seconds like the ends in the job's ring. A window is shut from ``shut`` on, quiet
+(nothing runs any more) from ``quiet`` on and opens at ``opened``. With ``g = opened - shut`` and an iteration as the
+interval from its begin to its end:
 
 ============ ==========================================================================================================
 closed       wholly between ``quiet`` and ``opened``, and no function met it
@@ -11,7 +12,8 @@ open, after  the first as many that began after ``opened + g``
 transitional everything between: the runs that end, and the work that had waited and is caught up with; it is dropped
 ============ ==========================================================================================================
 
-The same distance ``g`` is left before and after, so that both sides lie equally far from the window and a trend cancels.
+The same distance ``g`` is left before and after, so that both sides lie equally far from the window and a trend
+cancels.
 """
 
 import random
@@ -59,8 +61,9 @@ class _Iteration:
 
 class Windows:
     """
-    Not thread-safe. ``seed`` makes the times reproducible; ``share`` of the time is closed, 0 = never; no window is longer than
-    ``longest_s``, the wait for what runs included. Iterations that began before ``since`` are not looked at: nobody knows what ran then.
+    Not thread-safe. ``seed`` makes the times reproducible; ``share`` of the time is closed, 0 = never; no window is
+    longer than ``longest_s``, the wait for what runs included. Iterations that began before ``since`` are not looked
+    at: nobody knows what ran then.
     """
 
     def __init__(self, *, seed: str, share: float, longest_s: float, since: float) -> None:
@@ -82,7 +85,7 @@ class Windows:
         self._fresh: deque[tuple[float, Window]] = deque()
         self._loss: Loss | None = None
 
-    # ---- when ---------------------------------------------------------------------------------------------------------------------------
+    # ---- when --------------------------------------------------------------------------------------------------------
 
     @property
     def length_s(self) -> float | None:
@@ -115,7 +118,10 @@ class Windows:
         return closed_s * (1 - self._share) / self._share
 
     def closed(self, closing: Closing) -> None:
-        """A window is over; the next one is drawn: a gap of at least both sides, and beyond it exponential, so that no period is met."""
+        """
+        A window is over; the next one is drawn: a gap of at least both sides, and beyond it exponential, so that no
+        period is met.
+        """
         closed_s = closing.opened - closing.shut
         self._drain_s = (closing.quiet if closing.quiet is not None else closing.opened) - closing.shut
         least_s = 2 * self.side_s
@@ -128,7 +134,7 @@ class Windows:
         """The gate was closed for another job."""
         self._closings.append(closing)
 
-    # ---- what it says -------------------------------------------------------------------------------------------------------------------
+    # ---- what it says ------------------------------------------------------------------------------------------------
 
     def add(self, end: float, duration: float, met: bool) -> None:
         """One iteration, in their order; ``met``: a function was at work meanwhile."""
@@ -150,7 +156,10 @@ class Windows:
                 self._windows.append(window)
                 self._fresh.append((now, window))
                 self._loss = loss.estimate(self._windows)
-            if window is not None or now > closing.opened + _PATIENCE * (closing.opened - closing.shut) + self._longest_s:
+            if (
+                window is not None
+                or now > closing.opened + _PATIENCE * (closing.opened - closing.shut) + self._longest_s
+            ):
                 self._pending.remove(closing)
         while self._fresh and self._fresh[0][0] < now - REPEATED_S:
             self._fresh.popleft()
@@ -158,7 +167,11 @@ class Windows:
     def _measured(self, closing: Closing) -> Window | None:
         assert closing.quiet is not None
         guard_s = closing.opened - closing.shut
-        inside = [one.seconds for one in self._iterations if one.begin >= closing.quiet and one.end <= closing.opened and not one.met]
+        inside = [
+            one.seconds
+            for one in self._iterations
+            if one.begin >= closing.quiet and one.end <= closing.opened and not one.met
+        ]
         count = len(inside)
         if count < loss.LEAST_ITERATIONS:
             return None
@@ -170,9 +183,16 @@ class Windows:
             return None
         found = Sample.of(inside)
         return Window(
-            start=closing.quiet, end=closing.opened, before_s=Sample.of(before).mean, before_n=count, closed_s=found.mean, closed_n=count,
-            closed_sd=found.sd, after_s=Sample.of(after).mean, after_n=count,
-        )  # fmt: skip
+            start=closing.quiet,
+            end=closing.opened,
+            before_s=Sample.of(before).mean,
+            before_n=count,
+            closed_s=found.mean,
+            closed_n=count,
+            closed_sd=found.sd,
+            after_s=Sample.of(after).mean,
+            after_n=count,
+        )
 
     def fresh(self) -> list[Window]:
         """Finished a short while ago: what reports carry."""
@@ -189,7 +209,10 @@ class Windows:
 
     @property
     def recent(self) -> Sample | None:
-        """The last iterations with the gate open: of :data:`RECENT_S`, and :data:`~smore.domain.loss.LEAST_RECENT` where there are."""
+        """
+        The last iterations with the gate open: of :data:`RECENT_S`, and :data:`~smore.domain.loss.LEAST_RECENT` where
+        there are.
+        """
         found: list[float] = []
         for one in reversed(self._iterations):
             if len(found) >= loss.LEAST_RECENT and one.end <= self._iterations[-1].end - RECENT_S:

@@ -1,4 +1,7 @@
-"""The paper's rule: as many instances as the next minute's predicted requests need, closed when as many have come (section VI-B)."""
+"""
+The paper's rule: as many instances as the next minute's predicted requests need, closed when as many have come (section
+VI-B).
+"""
 
 import math
 from collections.abc import Sequence
@@ -21,8 +24,9 @@ def rounded(mean: float) -> int:
 
 def requests_of(mean: float, quantile: float | None) -> int:
     """
-    ``rqnum`` of a minute in which ``mean`` requests are expected. ``quantile`` None: the mean, rounded (A38), as the paper
-    has it. Else the smallest number that a Poisson stream of this mean exceeds with a chance of at most 1 - ``quantile``.
+    ``rqnum`` of a minute in which ``mean`` requests are expected. ``quantile`` None: the mean, rounded (A38), as the
+    paper has it. Else the smallest number that a Poisson stream of this mean exceeds with a chance of at most 1 -
+    ``quantile``.
     """
     if quantile is None:
         return rounded(mean)
@@ -41,7 +45,10 @@ def requests_of(mean: float, quantile: float | None) -> int:
 
 
 def instances_for(requests: int, run_s: float, *, burst: float = 1.5, how: Instances = "little") -> int:
-    """How many instances a minute with that many requests needs (A39): Little's law with a margin, or one for each request a second."""
+    """
+    How many instances a minute with that many requests needs (A39): Little's law with a margin, or one for each request
+    a second.
+    """
     if requests <= 0:
         return 0
     rate = requests / MINUTE_S
@@ -50,18 +57,25 @@ def instances_for(requests: int, run_s: float, *, burst: float = 1.5, how: Insta
 
 class Counted:
     """
-    Holds from the beginning of a minute on what its ``rqnum`` (Eq. 8, ``Forecast.mean``) needs, and what was loaded beyond that, to the
-    minute's end. ``rqnum`` requests later everything idle goes (A41), unless less than a cold start is left of the minute and the next one
-    has requests too (A42; ``guard``).
+    Holds from the beginning of a minute on what its ``rqnum`` (Eq. 8, ``Forecast.mean``) needs, and what was loaded
+    beyond that, to the minute's end. ``rqnum`` requests later everything idle goes (A41), unless less than a cold start
+    is left of the minute and the next one has requests too (A42; ``guard``).
 
     ``run_s``, ``load_s``: a warm run, a cold start. ``quantile``: see
     :func:`requests_of`. Where there is no forecast, or NaN, it is a keep-alive of ``keep_s``.
     """
 
     def __init__(
-        self, *, run_s: float, load_s: float, burst: float = 1.5, how: Instances = "little", guard: bool = True, keep_s: float = 60.0,
+        self,
+        *,
+        run_s: float,
+        load_s: float,
+        burst: float = 1.5,
+        how: Instances = "little",
+        guard: bool = True,
+        keep_s: float = 60.0,
         quantile: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if quantile is not None and not 0 < quantile < 1:
             raise ValueError(f"quantile is {quantile}: a number between 0 and 1 is expected")
         self._quantile = quantile
@@ -105,4 +119,6 @@ class Counted:
         return self._holds(at)
 
     def _holds(self, at: float) -> Sequence[Hold]:
-        return (Hold(from_at=at, until_at=self._until, instances=self._held),) if self._held and at < self._until else ()
+        return (
+            (Hold(from_at=at, until_at=self._until, instances=self._held),) if self._held and at < self._until else ()
+        )

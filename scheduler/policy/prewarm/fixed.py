@@ -41,9 +41,9 @@ class Always:
 
 class Levels:
     """
-    The holds of a function's instances one above the other. Level n is at work while n instances or more are; when it falls idle, what is
-    to be held of it is said in windows after that moment. Instances are alike and the last one used is used again first, so that a level's
-    window is what one instance's own window would be.
+    The holds of a function's instances one above the other. Level n is at work while n instances or more are; when it
+    falls idle, what is to be held of it is said in windows after that moment. Instances are alike and the last one used
+    is used again first, so that a level's window is what one instance's own window would be.
     """
 
     def __init__(self) -> None:
@@ -56,11 +56,18 @@ class Levels:
         self._windows[level - 1] = [(at + begin, at + end) for begin, end in windows if end > begin]
 
     def holds(self, at: float, busy: int) -> list[Hold]:
-        """What of it still lies ahead. Levels that are at work are held by their work, and by their windows again when it ends."""
+        """
+        What of it still lies ahead. Levels that are at work are held by their work, and by their windows again when it
+        ends.
+        """
         found = []
         for index, windows in enumerate(self._windows):
             if index >= busy:
-                found += [Hold(from_at=max(at, begin), until_at=end, instances=index + 1) for begin, end in windows if end > at]
+                found += [
+                    Hold(from_at=max(at, begin), until_at=end, instances=index + 1)
+                    for begin, end in windows
+                    if end > at
+                ]
         while self._windows and all(end <= at for _, end in self._windows[-1]):
             self._windows.pop()
         return found
@@ -88,8 +95,9 @@ class KeepAlive:
 
 class Told:
     """
-    The oracle: it is told when how many instances will be at work, as ``work`` of (from, until, instances) in epoch seconds, and holds
-    them then, and through every pause that is no longer than a load (``load_s``). Nothing wastes less.
+    The oracle: it is told when how many instances will be at work, as ``work`` of (from, until, instances) in epoch
+    seconds, and holds them then, and through every pause that is no longer than a load (``load_s``). Nothing wastes
+    less.
     """
 
     def __init__(self, *, work: Iterable[tuple[float, float, int]], load_s: float) -> None:

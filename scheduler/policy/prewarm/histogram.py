@@ -1,8 +1,9 @@
 """
-Rules that read idle times off histograms: HHP (Shahrad et al., ATC 2020) and LSTH (INFless, ASPLOS 2022), as digest 4.1 and 4.2 tell them.
+Rules that read idle times off histograms: HHP (Shahrad et al., ATC 2020) and LSTH (INFless, ASPLOS 2022), as digest 4.1
+and 4.2 tell them.
 
-An idle time lasts from the end of a function's last work to its next arrival. Bins are minutes, up to a range; longer ones are counted as
-out of bounds.
+An idle time lasts from the end of a function's last work to its next arrival. Bins are minutes, up to a range; longer
+ones are counted as out of bounds.
 """
 
 import math
@@ -20,21 +21,35 @@ class Histogram:
     """
     HHP with ``gamma`` = 1, LSTH below. Windows are read off when a minute begins.
 
-    ``head``, ``tail`` percentiles; ``margin`` around them; ``least`` idle times before a histogram is read at all; ``cv``, ``beyond`` as in
-    :func:`kernel.window`; ``stand_in``: a short span without a pattern of its own leaves the long one alone, instead of the standard
-    keep-alive. Idle times beyond the range get the standard keep-alive: HHP forecasts them with an ARIMA model, which is not built.
+    ``head``, ``tail`` percentiles; ``margin`` around them; ``least`` idle times before a histogram is read at all;
+    ``cv``, ``beyond`` as in :func:`kernel.window`; ``stand_in``: a short span without a pattern of its own leaves the
+    long one alone, instead of the standard keep-alive. Idle times beyond the range get the standard keep-alive: HHP
+    forecasts them with an ARIMA model, which is not built.
     """
 
     def __init__(
-        self, *, gamma: float = 1.0, head: float = 5.0, tail: float = 99.0, margin: float = 0.1, range_minutes: int = 240,
-        long_minutes: int = 1440, short_minutes: int = 60, least: int = 10, cv: float = 2.0, beyond: float = 0.5, stand_in: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        gamma: float = 1.0,
+        head: float = 5.0,
+        tail: float = 99.0,
+        margin: float = 0.1,
+        range_minutes: int = 240,
+        long_minutes: int = 1440,
+        short_minutes: int = 60,
+        least: int = 10,
+        cv: float = 2.0,
+        beyond: float = 0.5,
+        stand_in: bool = False,
+    ) -> None:
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma is {gamma}: a number in 0..1 is expected")
         if not 0 <= head <= tail <= 100:
             raise ValueError(f"head and tail are {head} and {tail}: percentiles in this order are expected")
         if range_minutes < 1 or not 1 <= short_minutes <= long_minutes:
-            raise ValueError("range_minutes, short_minutes, long_minutes: at least 1, the short span within the long one")
+            raise ValueError(
+                "range_minutes, short_minutes, long_minutes: at least 1, the short span within the long one"
+            )
         self._knobs = (gamma, head, tail, margin, least, cv, beyond, stand_in)
         self._spans = (long_minutes, short_minutes)
         self._hist, self._log, self._place = kernel.no_idle_times(range_minutes, long_minutes)

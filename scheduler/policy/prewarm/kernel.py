@@ -1,8 +1,10 @@
 """
-The inner loops of prewarming, compiled: what idle times and gaps say, and the replay of a function's instances under a rule.
+The inner loops of prewarming, compiled: what idle times and gaps say, and the replay of a function's instances under a
+rule.
 
-They are one module because compiled code is kept beside it and made anew only when this file changes. State of a function is a handful of
-arrays, so that a rule that lives in the leader and a replay of hundreds of functions run the same code:
+They are one module because compiled code is kept beside it and made anew only when this file changes. State of a
+function is a handful of arrays, so that a rule that lives in the leader and a replay of hundreds of functions run the
+same code:
 
 =========== ============================ =======================================================================================
 ``hist``    [2, R + 1]                   idle times of the long and the short span by minute, place R: longer than the range
@@ -24,15 +26,20 @@ import numpy as np
 
 from scheduler.policy.kernel import Floats, Ints, compiled
 
-#: Upper edges of the bins of age, seconds: fine where requests follow each other, half minutes to an hour, minutes to four hours.
+#: Upper edges of the bins of age, seconds: fine where requests follow each other, half minutes to an hour, minutes to
+#: four hours.
 EDGES: Final[Floats] = np.concatenate(
-    ([0.0, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50], np.arange(60.0, 3600.0, 30.0),
-     np.arange(3600.0, 14401.0, 60.0))
-)  # fmt: skip
+    (
+        [0.0, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50],
+        np.arange(60.0, 3600.0, 30.0),
+        np.arange(3600.0, 14401.0, 60.0),
+    )
+)
 BINS: Final = len(EDGES) - 1
 #: How many of them end within a minute.
 MINUTE_BIN: Final = int(np.searchsorted(EDGES, 60.0))
-#: Groups of levels whose gaps are counted together: the first four alone, then half an octave each, up to 512 instances.
+#: Groups of levels whose gaps are counted together: the first four alone, then half an octave each, up to 512
+#: instances.
 GROUPS: Final = 19
 #: Windows of a level; only the first level may come back after it has gone.
 WINDOWS: Final = 3
@@ -41,31 +48,49 @@ ENOUGH: Final = 1000.0
 #: Share of new gaps after which windows are computed again.
 STALE: Final = 0.05
 
-#: Of a row. COLD, AHEAD: loading, caused by a request or by the rule; WAITS: the request waits for a load that began before it came.
+#: Of a row. COLD, AHEAD: loading, caused by a request or by the rule; WAITS: the request waits for a load that began
+#: before it came.
 COLD, AHEAD, IDLE, BUSY, WAITS = range(5)
 COLUMNS: Final = 5
-#: What is counted of a function: requests by kind, loads by the rule, seconds by state.
-#: IDLE_ALONE_S: loaded or loading while no instance of the function is at work. COLD_MINUTES, REQUEST_MINUTES: minutes with a cold start,
-#: with a request; LAST_COLD, LAST_REQUEST: the newest of them plus one, so that :func:`reduce` counts each once.
-REQUESTS, COLDS, LATES, AHEADS, LOADING_S, IDLE_S, BUSY_S, WAIT_S, IDLE_ALONE_S, COLD_MINUTES, REQUEST_MINUTES, LAST_COLD, LAST_REQUEST = (
-    range(13)
-)
+#: What is counted of a function: requests by kind, loads by the rule, seconds by state. IDLE_ALONE_S: loaded or loading
+#: while no instance of the function is at work. COLD_MINUTES, REQUEST_MINUTES: minutes with a cold start, with a
+#: request; LAST_COLD, LAST_REQUEST: the newest of them plus one, so that :func:`reduce` counts each once.
+(
+    REQUESTS,
+    COLDS,
+    LATES,
+    AHEADS,
+    LOADING_S,
+    IDLE_S,
+    BUSY_S,
+    WAIT_S,
+    IDLE_ALONE_S,
+    COLD_MINUTES,
+    REQUEST_MINUTES,
+    LAST_COLD,
+    LAST_REQUEST,
+) = range(13)
 FIELDS: Final = 13
 #: How a level is held after its work.
 KEEP, HISTOGRAM, PRICED, ORACLE = range(4)
 #: Instances of one function at once.
 LEVELS: Final = 4096
-#: What decided a histogram rule's window: the standard keep-alive for want of a pattern, the histogram, idle times beyond the range.
+#: What decided a histogram rule's window: the standard keep-alive for want of a pattern, the histogram, idle times
+#: beyond the range.
 STANDARD, PATTERN, SERIES = range(3)
 
 
-# ---- idle times: HHP and LSTH ----------------------------------------------------------------------------------------------------------
+# ---- idle times: HHP and LSTH ----------------------------------------------------------------------------------------
 
 
 def no_idle_times(range_minutes: int, long_minutes: int) -> tuple[Ints, Ints, Ints]:
     """``hist``, ``log`` and ``place`` of a function that nobody has asked for. A minute has at most two bins: an idle time longer than
     it, and those below one minute."""
-    return np.zeros((2, range_minutes + 1), np.int64), np.zeros((3 * long_minutes + 8, 3), np.int64), np.zeros(3, np.int64)
+    return (
+        np.zeros((2, range_minutes + 1), np.int64),
+        np.zeros((3 * long_minutes + 8, 3), np.int64),
+        np.zeros(3, np.int64),
+    )
 
 
 @compiled
@@ -100,12 +125,14 @@ def forget(hist: Ints, log: Ints, place: Ints, minute: int, long_minutes: int, s
 
 
 @compiled
-def window(counts: Ints, head: float, tail: float, margin: float, least: int, cv: float, beyond: float) -> tuple[float, float, int]:
+def window(
+    counts: Ints, head: float, tail: float, margin: float, least: int, cv: float, beyond: float
+) -> tuple[float, float, int]:
     """
     (seconds to stay unloaded after work, seconds to keep loaded from then on, what decided) of one
 
-    ``head``, ``tail``: percentiles, rounded to the outer edges of their bins. A histogram is trusted where the coefficient of variation of
-    its counts is at least ``cv``: then it is concentrated.
+    ``head``, ``tail``: percentiles, rounded to the outer edges of their bins. A histogram is trusted where the
+    coefficient of variation of its counts is at least ``cv``: then it is concentrated.
     """
     bins = counts.shape[0] - 1
     inside = 0
@@ -133,8 +160,16 @@ def window(counts: Ints, head: float, tail: float, margin: float, least: int, cv
 
 @compiled
 def blended(
-    hist: Ints, gamma: float, head: float, tail: float, margin: float, least: int, cv: float, beyond: float, stand_in: bool
-) -> tuple[float, float, int]:  # fmt: skip
+    hist: Ints,
+    gamma: float,
+    head: float,
+    tail: float,
+    margin: float,
+    least: int,
+    cv: float,
+    beyond: float,
+    stand_in: bool,
+) -> tuple[float, float, int]:
     """``gamma`` times the window of the long span and 1 - ``gamma`` times that of the short one."""
     unload, keep, why = window(hist[0], head, tail, margin, least, cv, beyond)
     if gamma >= 1.0 or why == SERIES:
@@ -145,7 +180,7 @@ def blended(
     return gamma * unload + (1.0 - gamma) * short_unload, gamma * keep + (1.0 - gamma) * short_keep, why
 
 
-# ---- gaps of levels and their price ----------------------------------------------------------------------------------------------------
+# ---- gaps of levels and their price ----------------------------------------------------------------------------------
 
 
 @compiled
@@ -157,7 +192,10 @@ def group_of(level: int) -> int:
 
 @compiled
 def count_gap(gaps: Floats, totals: Floats, group: int, seconds: float) -> None:
-    """``gaps`` [GROUPS, BINS + 1], the last place for longer ones; ``totals`` [GROUPS, 2]: all that is known, and what is new of it."""
+    """
+    ``gaps`` [GROUPS, BINS + 1], the last place for longer ones; ``totals`` [GROUPS, 2]: all that is known, and what is
+    new of it.
+    """
     bin_ = min(np.searchsorted(EDGES, seconds, side="right") - 1, gaps.shape[1] - 1)
     gaps[group, bin_] += 1.0
     totals[group, 0] += 1.0
@@ -169,7 +207,10 @@ def count_gap(gaps: Floats, totals: Floats, group: int, seconds: float) -> None:
 
 @compiled
 def smoothed(counts: Floats) -> Floats:
-    """Each gap spread over ages that are a quarter, at most half a minute, shorter and longer: few gaps say little about single bins."""
+    """
+    Each gap spread over ages that are a quarter, at most half a minute, shorter and longer: few gaps say little about
+    single bins.
+    """
     bins = EDGES.shape[0] - 1
     found = np.zeros(bins + 1)
     found[bins] = counts[bins]
@@ -193,10 +234,11 @@ def smoothed(counts: Floats) -> Floats:
 @compiled
 def plan(
     counts: Floats, bins: int, first: bool, price_s: float, load_s: float, prior: float, tail: float, windows: Floats
-) -> None:  # fmt: skip
+) -> None:
     """
-    Into ``windows`` [WINDOWS, 2]: (from, until) in seconds of age, in order, up to the end of bin ``bins``, behind which it makes no
-    difference whether the level is loaded. ``first``: it may come back. ``counts`` [BINS + 1]: gaps, smoothed.
+    Into ``windows`` [WINDOWS, 2]: (from, until) in seconds of age, in order, up to the end of bin ``bins``, behind
+    which it makes no difference whether the level is loaded. ``first``: it may come back. ``counts`` [BINS + 1]: gaps,
+    smoothed.
 
     More windows than there is room for are joined, the shortest pauses first.
     """
@@ -247,7 +289,7 @@ def plan(
 @compiled
 def replan(
     gaps: Floats, totals: Floats, windows: Floats, group: int, price_s: float, load_s: float, prior: float, tail: float
-) -> None:  # fmt: skip
+) -> None:
     """
     Compute the windows of one group anew if enough is new."""
     if totals[group, 1] == 0.0 or totals[group, 1] < STALE * totals[group, 0]:
@@ -263,8 +305,9 @@ def minute_wanted(chance: float, mean: float, price_s: float, load_s: float, run
     """
     Instances to hold for a minute in which ``mean`` requests are expected, at least one with ``chance``.
 
-    A level is worth its seconds if the chance that it is needed times what it saves is more than a load and the time it would stand idle.
-    The chance that level n is reached is that of a Poisson stream which finds n - 1 at work in the steady state (Little's law).
+    A level is worth its seconds if the chance that it is needed times what it saves is more than a load and the time it
+    would stand idle. The chance that level n is reached is that of a Poisson stream which finds n - 1 at work in the
+    steady state (Little's law).
     """
     if not chance > 0.0:
         return 0
@@ -301,7 +344,8 @@ def level_window(windows: Floats, group: int, which: int, told: bool) -> tuple[f
     """
     (from, until), ages in seconds, of a level that falls idle; from = until: none. ``told``: its minute is forecast.
 
-    A level is never held after its work for longer than those below, which fell idle later: else the lower ones would only seem gone.
+    A level is never held after its work for longer than those below, which fell idle later: else the lower ones would
+    only seem gone.
     """
     part = 1 if told else 0
     first, until = windows[part, group, which, 0], windows[part, group, which, 1]
@@ -311,12 +355,14 @@ def level_window(windows: Floats, group: int, which: int, told: bool) -> tuple[f
     return first, until
 
 
-# ---- instances -------------------------------------------------------------------------------------------------------------------------
+# ---- instances -------------------------------------------------------------------------------------------------------
 
 
 @compiled
 def count_minute(tally: Floats, minutes: int, last: int, asked: float, since: float) -> None:
-    """Add the minute of ``asked`` to ``tally[minutes]`` unless it is the one counted last. Requests come in order of time."""
+    """
+    Add the minute of ``asked`` to ``tally[minutes]`` unless it is the one counted last. Requests come in order of time.
+    """
     minute = math.floor(asked / 60.0) + 1.0
     if asked >= since and minute > tally[last]:
         tally[last] = minute
@@ -350,8 +396,17 @@ def reduce(rows: Floats, used: int, tally: Floats, since: float, end: float) -> 
 
 @compiled
 def emit(
-    rows: Floats, used: int, tally: Floats, since: float, end: float, kind: int, level: int, begin: float, until: float, asked: float
-) -> int:  # fmt: skip
+    rows: Floats,
+    used: int,
+    tally: Floats,
+    since: float,
+    end: float,
+    kind: int,
+    level: int,
+    begin: float,
+    until: float,
+    asked: float,
+) -> int:
     if used == rows.shape[0]:
         reduce(rows, used, tally, since, end)
         used = 0
@@ -362,9 +417,23 @@ def emit(
 
 @compiled
 def settle(
-    begin: float, was_loaded: bool, windows: Floats, base: Ints, close: Ints, closed: Floats, level: int, now: float, load_s: float,
-    oracle: bool, spans: Floats, rows: Floats, used: int, tally: Floats, since: float, end: float,
-) -> tuple[int, float]:  # fmt: skip
+    begin: float,
+    was_loaded: bool,
+    windows: Floats,
+    base: Ints,
+    close: Ints,
+    closed: Floats,
+    level: int,
+    now: float,
+    load_s: float,
+    oracle: bool,
+    spans: Floats,
+    rows: Floats,
+    used: int,
+    tally: Floats,
+    since: float,
+    end: float,
+) -> tuple[int, float]:
     """
     What a level did in a pause from ``begin`` to ``now``; then (rows used, when it is ready: inf = it is gone).
 
@@ -415,7 +484,9 @@ def settle(
         else:
             loaded = first + load_s
             # One that a request waits for is carried to its end.
-            used = emit(rows, used, tally, since, end, AHEAD, level, first, loaded if whole else min(loaded, until), math.nan)
+            used = emit(
+                rows, used, tally, since, end, AHEAD, level, first, loaded if whole else min(loaded, until), math.nan
+            )
             if loaded < until:
                 used = emit(rows, used, tally, since, end, IDLE, level, loaded, until, math.nan)
             if whole:
@@ -425,10 +496,27 @@ def settle(
 
 @compiled
 def replay(
-    arrival: Floats, run_s: float, load_s: float, base: Ints, close: Ints, told: Ints, guard: bool, how: int, keep_s: float, price_s: float,
-    knobs: Floats, hist: Ints, log: Ints, place: Ints, gaps: Floats, totals: Floats, plans: Floats, rows: Floats, tally: Floats,
+    arrival: Floats,
+    run_s: float,
+    load_s: float,
+    base: Ints,
+    close: Ints,
+    told: Ints,
+    guard: bool,
+    how: int,
+    keep_s: float,
+    price_s: float,
+    knobs: Floats,
+    hist: Ints,
+    log: Ints,
+    place: Ints,
+    gaps: Floats,
+    totals: Floats,
+    plans: Floats,
+    rows: Floats,
+    tally: Floats,
     since: float,
-) -> int:  # fmt: skip
+) -> int:
     """One function; into ``tally`` [FIELDS] what lies from ``since`` on, rows that did not fit included. Returns how many rows lie in
     ``rows`` and are not yet counted there (:func:`reduce`)."""
     minutes = base.shape[0]
@@ -455,7 +543,9 @@ def replay(
         if how == HISTOGRAM and minute != minute_of_windows:
             minute_of_windows = minute
             forget(hist, log, place, minute, int(knobs[9]), int(knobs[10]))
-            unload, keep, _ = blended(hist, knobs[0], knobs[1], knobs[2], knobs[3], int(knobs[4]), knobs[5], knobs[6], knobs[7] > 0)
+            unload, keep, _ = blended(
+                hist, knobs[0], knobs[1], knobs[2], knobs[3], int(knobs[4]), knobs[5], knobs[6], knobs[7] > 0
+            )
         if not arriving:
             # The earliest end goes; the heap is put right.
             last = ends[busy - 1]
@@ -491,9 +581,23 @@ def replay(
         if level > LEVELS:
             raise ValueError("more instances at once than a replay has levels")
         used, ready = settle(
-            began[level], was_loaded[level], windows[level], base, close, closed, level, now, load_s, how == ORACLE, spans, rows, used,
-            tally, since, end,
-        )  # fmt: skip
+            began[level],
+            was_loaded[level],
+            windows[level],
+            base,
+            close,
+            closed,
+            level,
+            now,
+            load_s,
+            how == ORACLE,
+            spans,
+            rows,
+            used,
+            tally,
+            since,
+            end,
+        )
         highest = max(highest, level)
         if was_loaded[level]:
             if how == HISTOGRAM and level == 1:
@@ -528,15 +632,31 @@ def replay(
     if how != ORACLE:
         for level in range(busy + 1, highest + 1):
             used, _ = settle(
-                began[level], was_loaded[level], windows[level], base, close, closed, level, end, load_s, False, spans, rows, used, tally,
-                since, end,
-            )  # fmt: skip
+                began[level],
+                was_loaded[level],
+                windows[level],
+                base,
+                close,
+                closed,
+                level,
+                end,
+                load_s,
+                False,
+                spans,
+                rows,
+                used,
+                tally,
+                since,
+                end,
+            )
     return used
 
 
 @compiled
 def wanted(chance: Floats, mean: Floats, price_s: Floats, load_s: float, run_s: Floats) -> tuple[Ints, Ints]:
-    """:func:`minute_wanted` of forecasts [F, T]: (instances, whether there is a forecast); ``price_s``, ``run_s`` [F]."""
+    """
+    :func:`minute_wanted` of forecasts [F, T]: (instances, whether there is a forecast); ``price_s``, ``run_s`` [F].
+    """
     instances, told = np.zeros(chance.shape, np.int64), np.zeros(chance.shape, np.int64)
     for function in range(chance.shape[0]):
         for minute in range(chance.shape[1]):

@@ -1,16 +1,17 @@
 """
-Who keeps instances ready: the rules' holds carried out over the GPU instances, and a reason for every cold start (digest A35, A40, A44).
+Who keeps instances ready: the rules' holds carried out over the GPU instances, and a reason for every cold start
+(digest A35, A40, A44).
 
-For each function a rule says how many instances should be loaded when. The keeper says where: on the GPU instance where a load is accepted,
-out of host memory before anew, and impact is least, within a share of the memory that is free there, least recently used idle instances
-giving way; and it begins as much earlier as that takes, a cold start or the return out of host memory. What is held is told to its worker
-for :data:`LEASE_S` at a time, so that without a leader the keep-alive holds again after that. What is more than a rule holds, and idle, is
-let go of.
+For each function a rule says how many instances should be loaded when. The keeper says where: on the GPU instance where
+a load is accepted, out of host memory before anew, and impact is least, within a share of the memory that is free
+there, least recently used idle instances giving way; and it begins as much earlier as that takes, a cold start or the
+return out of host memory. What is held is told to its worker for :data:`LEASE_S` at a time, so that without a leader
+the keep-alive holds again after that. What is more than a rule holds, and idle, is let go of.
 
-A rule has a say only while it knows something: where it needs a forecast and that is missing, older than ``stale_s`` or no number for the
-minute that runs, the function goes on with its keep-alive, and :class:`Standing` says so. What the rule answers meanwhile is kept, so that
-it counts as soon as it has a say again. All is pure: time is what the caller says, and a clock that was set back, or ahead, is straightened
-here.
+A rule has a say only while it knows something: where it needs a forecast and that is missing, older than ``stale_s`` or
+no number for the minute that runs, the function goes on with its keep-alive, and :class:`Standing` says so. What the
+rule answers meanwhile is kept, so that it counts as soon as it has a say again. All is pure: time is what the caller
+says, and a clock that was set back, or ahead, is straightened here.
 """
 
 from collections import Counter, deque
@@ -86,8 +87,9 @@ SILENCES: Final = (Unforeseen.OFF, Unforeseen.NO_FORECAST, Unforeseen.STALE, Unf
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmth:
     """
-    Knobs of the keeper. ``rules``: a function's mode and demand → its rule; ``foresees``: modes whose rule has nothing to say without
-    a forecast; ``share``: of the free memory that idle instances may hold (A35); ``lead_s``: added to the cold start (A40).
+    Knobs of the keeper. ``rules``: a function's mode and demand → its rule; ``foresees``: modes whose rule has nothing
+    to say without a forecast; ``share``: of the free memory that idle instances may hold (A35); ``lead_s``: added to
+    the cold start (A40).
     """
 
     rules: Callable[[Prewarming, Demand], WarmPolicy]
@@ -117,10 +119,11 @@ class House(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """
-    How one function is kept, for people. ``silence``: why its rule has no say, '' = it has; ``source``: whose word is followed.
+    How one function is kept, for people. ``silence``: why its rule has no say, '' = it has; ``source``: whose word is
+    followed.
 
-    ``holds``: (from, until, instances) in epoch seconds. ``loaded``: instances that there are, on their way included; ``parked``: in host
-    memory, from where a load takes ``host_s`` and not ``load_s``.
+    ``holds``: (from, until, instances) in epoch seconds. ``loaded``: instances that there are, on their way included;
+    ``parked``: in host memory, from where a load takes ``host_s`` and not ``load_s``.
     """
 
     function: str
@@ -148,9 +151,9 @@ class _Pending:
 @dataclass(slots=True, eq=False)
 class _Kept:
     """
-    One function. Times are straightened; ``told`` by row: instances, and until when (as the worker was told). ``minute``: the one in
-    which it was last called, ``count`` times, and ``before`` times in the one before that; ``heard``: the one that its rule was told of
-    last. ``seen``: it was called before.
+    One function. Times are straightened; ``told`` by row: instances, and until when (as the worker was told).
+    ``minute``: the one in which it was last called, ``count`` times, and ``before`` times in the one before that;
+    ``heard``: the one that its rule was told of last. ``seen``: it was called before.
     """
 
     demand: Demand
@@ -223,7 +226,7 @@ class Keeper:
         """When it next has something to do if nothing happens, epoch seconds; inf = never."""
         return self._next_at - self._offset
 
-    # ---- what happens -----------------------------------------------------------------------------------------------------------------
+    # ---- what happens ------------------------------------------------------------------------------------------------
 
     def serve(self, now: float, demand: Demand) -> None:
         """A revision takes its function's traffic, or its knobs have changed."""
@@ -232,9 +235,19 @@ class Keeper:
         if kept is None or kept.demand is not demand or kept.mode is not mode:
             former, kept = kept, _Kept(demand, mode, self._rule(demand), demand.load_s)
             if former is not None:
-                kept.seen, kept.minute, kept.count, kept.before = former.seen, former.minute, former.count, former.before
+                kept.seen, kept.minute, kept.count, kept.before = (
+                    former.seen,
+                    former.minute,
+                    former.count,
+                    former.before,
+                )
                 if former.demand is demand:
-                    kept.told, kept.pending, kept.known, kept.parked = former.told, former.pending, former.known, former.parked
+                    kept.told, kept.pending, kept.known, kept.parked = (
+                        former.told,
+                        former.pending,
+                        former.known,
+                        former.parked,
+                    )
             self._kept[demand.function] = kept
         at = self._straight(now)
         self._turn(at)
@@ -250,11 +263,12 @@ class Keeper:
 
     def remember(self, now: float, event: CountsKnown) -> None:
         """
-        Arrivals of the past, so that rules need not learn them again: those of the functions that are named begin anew with them.
+        Arrivals of the past, so that rules need not learn them again: those of the functions that are named begin anew
+        with them.
 
-        When in its minute an arrival came is not known: each is given a moment at random, the same ones for the same function. Moments
-        spread evenly would make gaps of whole minutes, and a rule sure of what nobody knows. Nothing that a rule answers meanwhile counts.
-        What is loaded then begins to be idle now.
+        When in its minute an arrival came is not known: each is given a moment at random, the same ones for the same
+        function. Moments spread evenly would make gaps of whole minutes, and a rule sure of what nobody knows. Nothing
+        that a rule answers meanwhile counts. What is loaded then begins to be idle now.
         """
         now_at = self._straight(now)
         self._turn(now_at)
@@ -288,7 +302,10 @@ class Keeper:
         rows = {*kept.told, *kept.pending, *kept.parked, *(row for row, count in kept.known.items() if count)}
         for there in self._there.values():
             there.discard(function)
-        return [Offload(function=function, revision=kept.demand.revision, gpu=self._names[row], gone=True) for row in sorted(rows)]
+        return [
+            Offload(function=function, revision=kept.demand.revision, gpu=self._names[row], gone=True)
+            for row in sorted(rows)
+        ]
 
     def arrived(self, now: float, demand: Demand) -> None:
         kept = self._kept.get(demand.function)
@@ -322,7 +339,10 @@ class Keeper:
             self._hold(kept, kept.rule.idle(at, max(1, idle), busy))
 
     def reported(self, now: float, row: int, event: GpuReported, cluster: Cluster) -> None:
-        """What is loaded there. An instance that nobody here has asked for (a former leader has, or a person) begins to be idle now."""
+        """
+        What is loaded there. An instance that nobody here has asked for (a former leader has, or a person) begins to be
+        idle now.
+        """
         self._idle[row] = event.idle
         self._names = cluster.names
         counts = self._present[row] = {(function, revision): count for function, revision, count in event.warm}
@@ -394,12 +414,12 @@ class Keeper:
         self._straight(now)
         self._forecasts, self._made_at = event.forecasts, event.made_at + self._offset
 
-    # ---- time -------------------------------------------------------------------------------------------------------------------------
+    # ---- time --------------------------------------------------------------------------------------------------------
 
     def _straight(self, now: float) -> float:
         """
-        Time that never goes back. A small step back is waited for; after a large one time is ahead of the clock by whole minutes, so
-        that minutes begin together.
+        Time that never goes back. A small step back is waited for; after a large one time is ahead of the clock by
+        whole minutes, so that minutes begin together.
         """
         at = now + self._offset
         if at < self._last - STEP_S:
@@ -428,7 +448,9 @@ class Keeper:
         self._minute = minute
 
     def _hear(self, kept: _Kept, at: float) -> None:
-        """Tell a rule of the minutes that have begun since it was told last, before it hears of anything in this one."""
+        """
+        Tell a rule of the minutes that have begun since it was told last, before it hears of anything in this one.
+        """
         self._turn(at)
         if kept.heard >= self._minute:
             return
@@ -442,7 +464,9 @@ class Keeper:
             return
         forecast = self._forecasts.get(kept.demand.function) if not kept.silence else None
         if forecast is not None and self._offset:
-            forecast = Forecast(from_at=forecast.from_at + self._offset, mean=forecast.mean, any=forecast.any, source=forecast.source)
+            forecast = Forecast(
+                from_at=forecast.from_at + self._offset, mean=forecast.mean, any=forecast.any, source=forecast.source
+            )
         for back in range(missed, 0, -1):
             self._hold(kept, kept.rule.minute(self._minute - MINUTE_S * back, None, forecast))
         self._hold(kept, kept.rule.minute(self._minute, count if complete else None, forecast))
@@ -480,7 +504,7 @@ class Keeper:
         kept.holds = [hold for hold in holds if hold.until_at > self._last and hold.instances > 0]
         self._dirty.add(kept.demand.function)
 
-    # ---- what is to be done -----------------------------------------------------------------------------------------------------------
+    # ---- what is to be done ------------------------------------------------------------------------------------------
 
     def act(self, now: float, house: House) -> list[Decision]:
         """What is due. Costs nothing where nothing has happened and nothing is due."""
@@ -513,7 +537,9 @@ class Keeper:
 
     def _next(self, kept: _Kept, at: float, cluster: Cluster) -> float:
         """When something is due for a function, but for the beginning of a minute."""
-        moments = [moment for hold in kept.heeded for moment in (hold.from_at - self._lead(kept, hold, cluster), hold.until_at)]
+        moments = [
+            moment for hold in kept.heeded for moment in (hold.from_at - self._lead(kept, hold, cluster), hold.until_at)
+        ]
         if kept.unmet:
             moments.append(max(at + AGAIN_S, kept.retry_at))
         if kept.wanted:
@@ -531,7 +557,10 @@ class Keeper:
         return wanted
 
     def _lead(self, kept: _Kept, hold: Hold, cluster: Cluster) -> float:
-        """How much earlier than a hold its loads begin, seconds: by a cold start, unless all that it lacks is in host memory until then."""
+        """
+        How much earlier than a hold its loads begin, seconds: by a cold start, unless all that it lacks is in host
+        memory until then.
+        """
         host_s = kept.demand.host_s
         open_ = cluster.alive & ~cluster.paused & ~cluster.protected
         parked = sum(until > hold.from_at for row, several in kept.parked.items() if open_[row] for until in several)
@@ -564,7 +593,14 @@ class Keeper:
         kept.loaded = int(there.sum())
 
     def _load(
-        self, now: float, at: float, kept: _Kept, house: House, there: kernel.Floats, missing: int, decisions: list[Decision]
+        self,
+        now: float,
+        at: float,
+        kept: _Kept,
+        house: House,
+        there: kernel.Floats,
+        missing: int,
+        decisions: list[Decision],
     ) -> None:
         """Ask for instances, one by one, each where it weighs least."""
         cluster, demand = house.cluster, kept.demand
@@ -578,7 +614,9 @@ class Keeper:
             left = np.zeros(len(cluster))
             for row, waiting in kept.parked.items():
                 left[row] = len(waiting) - max(0.0, there[row] - cell[kernel.RESIDENT, row])
-            order = [(left[row] <= 0, impact[row], there[row], -free[row], row) for row in np.flatnonzero(open_).tolist()]
+            order = [
+                (left[row] <= 0, impact[row], there[row], -free[row], row) for row in np.flatnonzero(open_).tolist()
+            ]
             for *_, row in sorted(order):
                 leaving = self._room(kept, row, cluster)
                 if leaving is None:
@@ -592,10 +630,13 @@ class Keeper:
                 house.charge_load(now, demand, row)
                 decisions.append(
                     Prewarm(
-                        function=demand.function, revision=demand.revision, gpu=cluster.names[row], instances=instances,
+                        function=demand.function,
+                        revision=demand.revision,
+                        gpu=cluster.names[row],
+                        instances=instances,
                         until_at=now + LEASE_S,
                     )
-                )  # fmt: skip
+                )
                 break
             else:
                 return
@@ -619,7 +660,9 @@ class Keeper:
         held_mib, spare = 0.0, []
         for function, revision, mib, idle_s in self._idle.get(row, ()):
             holder = self._kept.get(function)
-            held = holder is not None and holder.demand.revision == revision and row in holder.told and holder.wanted > 0
+            held = (
+                holder is not None and holder.demand.revision == revision and row in holder.told and holder.wanted > 0
+            )
             if held or function == kept.demand.function:
                 held_mib += mib
             else:
@@ -637,14 +680,20 @@ class Keeper:
             left[function, revision] -= 1
             going[function, revision] = left[function, revision]
         return [
-            Offload(function=function, revision=revision, gpu=cluster.names[row], keep=keep) for (function, revision), keep in going.items()
+            Offload(function=function, revision=revision, gpu=cluster.names[row], keep=keep)
+            for (function, revision), keep in going.items()
         ]
 
-    def _release(self, at: float, kept: _Kept, cluster: Cluster, there: kernel.Floats, surplus: int, decisions: list[Decision]) -> None:
+    def _release(
+        self, at: float, kept: _Kept, cluster: Cluster, there: kernel.Floats, surplus: int, decisions: list[Decision]
+    ) -> None:
         """Let idle instances go, those that weigh most first."""
         demand, n = kept.demand, len(cluster)
         cell = cluster.cells[demand.column, :, :n]
-        idle = np.maximum(0.0, cell[kernel.RESIDENT] - np.maximum(cell[kernel.OUTSTANDING], cell[kernel.LOADING])) * cluster.alive
+        idle = (
+            np.maximum(0.0, cell[kernel.RESIDENT] - np.maximum(cell[kernel.OUTSTANDING], cell[kernel.LOADING]))
+            * cluster.alive
+        )
         impact = cluster.effect(cluster.kind(demand, 1), kernel.IMPACT)
         for row in sorted(np.flatnonzero(idle).tolist(), key=lambda row: (-impact[row], row)):
             if row in kept.pending:
@@ -654,7 +703,9 @@ class Keeper:
                 break
             surplus -= going
             keep = int(cell[kernel.RESIDENT, row]) - going
-            decisions.append(Offload(function=demand.function, revision=demand.revision, gpu=cluster.names[row], keep=keep))
+            decisions.append(
+                Offload(function=demand.function, revision=demand.revision, gpu=cluster.names[row], keep=keep)
+            )
             # Nothing is to be sent there as if it were still loaded.
             cluster.offload(demand, row, keep)
             there[row] -= going
@@ -675,12 +726,15 @@ class Keeper:
                 kept.told[row] = (held, at + LEASE_S)
                 decisions.append(
                     Prewarm(
-                        function=demand.function, revision=demand.revision, gpu=cluster.names[row], instances=held,
+                        function=demand.function,
+                        revision=demand.revision,
+                        gpu=cluster.names[row],
+                        instances=held,
                         until_at=now + LEASE_S,
                     )
-                )  # fmt: skip
+                )
 
-    # ---- what is said -----------------------------------------------------------------------------------------------------------------
+    # ---- what is said ------------------------------------------------------------------------------------------------
 
     def unforeseen(self, now: float, demand: Demand, cluster: Cluster) -> Unforeseen:
         """Why an invocation of a revision must load an instance now. Asked once for each, before it is placed."""
@@ -698,7 +752,11 @@ class Keeper:
             return Unforeseen.LATE
         cell = cluster.cells[demand.column, :, : len(cluster)]
         if (cell[kernel.RESIDENT][cluster.alive] > 0).any():
-            return Unforeseen.HELD_ELSEWHERE if cluster.idle(demand.column)[cluster.alive].any() else Unforeseen.MORE_AT_ONCE
+            return (
+                Unforeseen.HELD_ELSEWHERE
+                if cluster.idle(demand.column)[cluster.alive].any()
+                else Unforeseen.MORE_AT_ONCE
+            )
         if kept.unmet and kept.wanted:
             return Unforeseen.NO_ROOM
         if kept.lost is Unforeseen.EVICTED:
@@ -716,10 +774,20 @@ class Keeper:
         """By function."""
         return [
             Standing(
-                function=function, revision=kept.demand.revision, mode=kept.mode, source=kept.source, silence=str(kept.silence),
-                wanted=kept.wanted, loaded=kept.loaded, unmet=kept.unmet, load_s=round(kept.load_s, 4),
-                parked=sum(len(row) for row in kept.parked.values()), host_s=round(kept.demand.host_s, 4),
-                holds=[(hold.from_at - self._offset, hold.until_at - self._offset, hold.instances) for hold in kept.heeded],
+                function=function,
+                revision=kept.demand.revision,
+                mode=kept.mode,
+                source=kept.source,
+                silence=str(kept.silence),
+                wanted=kept.wanted,
+                loaded=kept.loaded,
+                unmet=kept.unmet,
+                load_s=round(kept.load_s, 4),
+                parked=sum(len(row) for row in kept.parked.values()),
+                host_s=round(kept.demand.host_s, 4),
+                holds=[
+                    (hold.from_at - self._offset, hold.until_at - self._offset, hold.instances) for hold in kept.heeded
+                ],
             )
             for function, kept in sorted(self._kept.items())
-        ]  # fmt: skip
+        ]

@@ -1,19 +1,20 @@
 """
 The rule of this platform: an idle instance is held while that costs less than the cold start it may save.
 
-One price says what a cold start is worth, in GB-seconds of held memory; over a function's memory it is ``price_s``, the seconds for which
-one of its instances may stand idle to save one cold start. For each level (the n-th instance at once) the gaps between its work are
-counted by age. Their hazard, the chance that a gap of this age ends in the next bin, decides by dynamic programming over the ages
+One price says what a cold start is worth, in GB-seconds of held memory; over a function's memory it is ``price_s``, the
+seconds for which one of its instances may stand idle to save one cold start. For each level (the n-th instance at once)
+the gaps between its work are counted by age. Their hazard, the chance that a gap of this age ends in the next bin,
+decides by dynamic programming over the ages
 
     loaded:  L(b) = min( q_b w_b / 2 + (1 - q_b) (w_b + L(b + 1)),  U(b) )
     gone:    U(b) = min( q_b (price_s + load_s) + (1 - q_b) U(b + 1),  load_s + L(b) )
 
-in which windows after a level fell idle it is held: for w_b seconds of bin b, with the load's own seconds counted as waste. It is exact for
-gaps that are independent. A load begins a cold start before its window. Where few gaps are known, a hazard that falls with the age
-(Pareto, exponent ``tail``) stands in with the weight of ``prior`` gaps.
+in which windows after a level fell idle it is held: for w_b seconds of bin b, with the load's own seconds counted as
+waste. It is exact for gaps that are independent. A load begins a cold start before its window. Where few gaps are
+known, a hazard that falls with the age (Pareto, exponent ``tail``) stands in with the weight of ``prior`` gaps.
 
-Where the caller gives a forecast (it does so only where one has been better than the gaps in this function's backtest), a minute is held
-if its chance of a request outweighs its seconds, and the windows end within a minute.
+Where the caller gives a forecast (it does so only where one has been better than the gaps in this function's backtest),
+a minute is held if its chance of a request outweighs its seconds, and the windows end within a minute.
 """
 
 import math
@@ -29,13 +30,21 @@ MINUTE_S: Final = 60.0
 
 class Priced:
     """
-    ``price_gb_s``: GB-seconds of idle memory that a cold start is worth; ``memory_gb``, ``load_s``, ``run_s``: of one instance, its cold
-    start and a warm run; ``prior``, ``tail``: what is believed before gaps are known (see the module).
+    ``price_gb_s``: GB-seconds of idle memory that a cold start is worth; ``memory_gb``, ``load_s``, ``run_s``: of one
+    instance, its cold start and a warm run; ``prior``, ``tail``: what is believed before gaps are known (see the
+    module).
     """
 
     def __init__(
-        self, *, price_gb_s: float, load_s: float, run_s: float, memory_gb: float = 1.0, prior: float = 1.0, tail: float = 0.3
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        price_gb_s: float,
+        load_s: float,
+        run_s: float,
+        memory_gb: float = 1.0,
+        prior: float = 1.0,
+        tail: float = 0.3,
+    ) -> None:
         for name, value in (("price_gb_s", price_gb_s), ("load_s", load_s), ("run_s", run_s)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value}: a number of at least 0 is expected")
@@ -80,8 +89,11 @@ class Priced:
     def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
         before = self._forecasts
         self._forecast_until = -math.inf
-        # The minute after this one too, so that a load may begin before it does; what is said of it then takes its place.
-        self._forecasts = [hold for hold in (self._held(begin, forecast) for begin in (at, at + MINUTE_S)) if hold is not None]
+        # The minute after this one too, so that a load may begin before it does; what is said of it then takes its
+        # place.
+        self._forecasts = [
+            hold for hold in (self._held(begin, forecast) for begin in (at, at + MINUTE_S)) if hold is not None
+        ]
         if not before and not self._forecasts:
             return None
         return self._holds(at, self._busy)

@@ -13,8 +13,8 @@ from scheduler.policy.prewarm.histogram import hhp, lsth
 from scheduler.policy.prewarm.priced import Priced
 from scheduler.policy.prewarm.window import Forecast, WarmPolicy
 
-#: ``ls-lstm`` is the rule of the paper: the caller chooses the forecaster behind it. ``ls-lstm-quantile`` prepares for a quantile of the
-#: forecast instead of its mean, so that a minute that was predicted a little too low is not cold.
+#: ``ls-lstm`` is the rule of the paper: the caller chooses the forecaster behind it. ``ls-lstm-quantile`` prepares for
+#: a quantile of the forecast instead of its mean, so that a minute that was predicted a little too low is not cold.
 RULES: Final[Mapping[str, Callable[..., WarmPolicy]]] = {
     "never": Never,
     "always": Always,
@@ -29,7 +29,9 @@ RULES: Final[Mapping[str, Callable[..., WarmPolicy]]] = {
 
 
 def rule(name: str, **knobs: Any) -> WarmPolicy:
-    """A new rule for one function. ValueError for a name or knob that does not exist, or for a value that makes no sense."""
+    """
+    A new rule for one function. ValueError for a name or knob that does not exist, or for a value that makes no sense.
+    """
     make = RULES.get(name)
     if make is None:
         raise ValueError(f"{name!r} is no prewarming rule: {', '.join(RULES)} are")
@@ -44,9 +46,23 @@ def prepare() -> None:
     none, tally = np.zeros(1, np.int64), np.zeros(kernel.FIELDS)
     rows = np.zeros((8, kernel.COLUMNS))
     used = kernel.replay(
-        np.zeros(1), 1.0, 1.0, none, none, none, True, kernel.KEEP, 0.0, 1.0, np.zeros(11), *kernel.no_idle_times(1, 1),
-        *kernel.no_gaps(1.0, 1.0, 1.0, 0.3), rows, tally, 0.0,
-    )  # fmt: skip
+        np.zeros(1),
+        1.0,
+        1.0,
+        none,
+        none,
+        none,
+        True,
+        kernel.KEEP,
+        0.0,
+        1.0,
+        np.zeros(11),
+        *kernel.no_idle_times(1, 1),
+        *kernel.no_gaps(1.0, 1.0, 1.0, 0.3),
+        rows,
+        tally,
+        0.0,
+    )
     kernel.reduce(rows, used, tally, 0.0, 60.0)
     kernel.wanted(np.ones((1, 1)), np.ones((1, 1)), np.ones(1), 1.0, np.ones(1))
     known = Forecast(from_at=0.0, mean=np.ones(1), any=np.ones(1))

@@ -15,8 +15,9 @@ OWN: Final = "gaps"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """
-    At least ``instances`` instances should be loaded, at work or not, from ``from_at`` until before ``until_at`` (epoch seconds; inf = for
-    ever). Whoever acts begins to load a cold start earlier than ``from_at``; what is more than is held and idle may go at once.
+    At least ``instances`` instances should be loaded, at work or not, from ``from_at`` until before ``until_at`` (epoch
+    seconds; inf = for ever). Whoever acts begins to load a cold start earlier than ``from_at``; what is more than is
+    held and idle may go at once.
     """
 
     from_at: float
@@ -29,8 +30,8 @@ class Forecast:
     """
     Arrivals of one function in the minutes that begin at ``from_at`` + 60 k.
 
-    ``mean`` [H]: expected arrivals in each; ``any`` [H]: chance of at least one, 0..1. NaN: nothing can be said. ``source``: the
-    forecaster whose numbers these are, the one that was best in this function's backtest.
+    ``mean`` [H]: expected arrivals in each; ``any`` [H]: chance of at least one, 0..1. NaN: nothing can be said.
+    ``source``: the forecaster whose numbers these are, the one that was best in this function's backtest.
     """
 
     from_at: float
@@ -39,7 +40,10 @@ class Forecast:
     source: str = ""
 
     def expected(self, at: float) -> float:
-        """Arrivals in the minute that ``at`` lies in; NaN where that is outside, or where the number is none (infinite, negative)."""
+        """
+        Arrivals in the minute that ``at`` lies in; NaN where that is outside, or where the number is none (infinite,
+        negative).
+        """
         return _at(self, self.mean, at, math.inf)
 
     def chance(self, at: float) -> float:
@@ -57,7 +61,8 @@ def _at(forecast: Forecast, values: NDArray[np.float64], at: float, most: float)
 
 class WarmPolicy(Protocol):
     """
-    The rule of one function. Each method answers with the holds from now on, which replace all that were said before; None = they stay.
+    The rule of one function. Each method answers with the holds from now on, which replace all that were said before;
+    None = they stay.
 
     Times are epoch seconds and never decrease from call to call; a clock that jumps is straightened by the caller.
     """
@@ -67,9 +72,15 @@ class WarmPolicy(Protocol):
         ...
 
     def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
-        """An instance has ended its work and has none: ``instances`` are loaded and idle now, this one included; ``busy`` are at work."""
+        """
+        An instance has ended its work and has none: ``instances`` are loaded and idle now, this one included; ``busy``
+        are at work.
+        """
         ...
 
     def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
-        """A minute begins. ``count`` arrivals came in the one before, None = nobody counted. ``forecast`` is None where there is none."""
+        """
+        A minute begins. ``count`` arrivals came in the one before, None = nobody counted. ``forecast`` is None where
+        there is none.
+        """
         ...

@@ -1,4 +1,6 @@
-"""Functions that want out. Each attempt answers what it got, or the error that it met; none is clever enough to hide."""
+"""
+Functions that want out. Each attempt answers what it got, or the error that it met; none is clever enough to hide.
+"""
 
 import array
 import contextlib
@@ -78,16 +80,22 @@ class Message(ctypes.Structure):
     """struct mmsghdr."""
 
     _fields_ = (
-        ("name", ctypes.c_char_p), ("name_length", ctypes.c_uint32),
-        ("vectors", ctypes.POINTER(Vector)), ("vectors_length", ctypes.c_size_t),
-        ("control", ctypes.c_void_p), ("control_length", ctypes.c_size_t),
-        ("flags", ctypes.c_int), ("sent", ctypes.c_uint32),
-    )  # fmt: skip
+        ("name", ctypes.c_char_p),
+        ("name_length", ctypes.c_uint32),
+        ("vectors", ctypes.POINTER(Vector)),
+        ("vectors_length", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("control_length", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+        ("sent", ctypes.c_uint32),
+    )
 
 
 def _send_many(connection: socket.socket, data: bytes, flags: int, address: tuple[str, int]) -> None:
     """``sendmmsg`` of one message, which Python has not."""
-    name = struct.pack("=HHI8x", socket.AF_INET, socket.htons(address[1]), int.from_bytes(socket.inet_aton(address[0]), sys.byteorder))
+    name = struct.pack(
+        "=HHI8x", socket.AF_INET, socket.htons(address[1]), int.from_bytes(socket.inet_aton(address[0]), sys.byteorder)
+    )
     vector = Vector(data, len(data))
     message = Message(name=name, name_length=len(name), vectors=ctypes.pointer(vector), vectors_length=1)
     if ctypes.CDLL(None, use_errno=True).sendmmsg(connection.fileno(), ctypes.byref(message), 1, flags) < 0:
@@ -110,15 +118,27 @@ STREAMS: dict[str, tuple[tuple[int, ...], Callable[[socket.socket, tuple[str, in
     "flags": ((socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, 6), socket.socket.connect),
     "mapped": ((socket.AF_INET6, socket.SOCK_STREAM), lambda sock, to: sock.connect((f"::ffff:{to[0]}", to[1]))),
     "mptcp": ((socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP), socket.socket.connect),
-    "mptcp mapped": ((socket.AF_INET6, socket.SOCK_STREAM, IPPROTO_MPTCP), lambda sock, to: sock.connect((f"::ffff:{to[0]}", to[1]))),
+    "mptcp mapped": (
+        (socket.AF_INET6, socket.SOCK_STREAM, IPPROTO_MPTCP),
+        lambda sock, to: sock.connect((f"::ffff:{to[0]}", to[1])),
+    ),
     "mptcp by option": ((socket.AF_INET, socket.SOCK_STREAM), lambda sock, to: (_as_subflow(sock), sock.connect(to))),
     "smc": ((AF_SMC, socket.SOCK_STREAM), socket.socket.connect),
     "smc by protocol": ((socket.AF_INET, socket.SOCK_STREAM, IPPROTO_SMC), socket.socket.connect),
     "sctp": ((socket.AF_INET, socket.SOCK_STREAM, IPPROTO_SCTP), socket.socket.connect),
     "raw": ((socket.AF_INET, socket.SOCK_RAW, 6), lambda sock, to: sock.sendto(b"hello", to)),
-    "fast open, sendto": ((socket.AF_INET, socket.SOCK_STREAM), lambda sock, to: sock.sendto(b"hello", MSG_FASTOPEN, to)),
-    "fast open, sendmsg": ((socket.AF_INET, socket.SOCK_STREAM), lambda sock, to: sock.sendmsg([b"hello"], [], MSG_FASTOPEN, to)),
-    "fast open, sendmmsg": ((socket.AF_INET, socket.SOCK_STREAM), lambda sock, to: _send_many(sock, b"hello", MSG_FASTOPEN, to)),
+    "fast open, sendto": (
+        (socket.AF_INET, socket.SOCK_STREAM),
+        lambda sock, to: sock.sendto(b"hello", MSG_FASTOPEN, to),
+    ),
+    "fast open, sendmsg": (
+        (socket.AF_INET, socket.SOCK_STREAM),
+        lambda sock, to: sock.sendmsg([b"hello"], [], MSG_FASTOPEN, to),
+    ),
+    "fast open, sendmmsg": (
+        (socket.AF_INET, socket.SOCK_STREAM),
+        lambda sock, to: _send_many(sock, b"hello", MSG_FASTOPEN, to),
+    ),
     "fast open, option": ((socket.AF_INET, socket.SOCK_STREAM), _fast_connect),
 }
 
@@ -172,7 +192,10 @@ def listen(item: dict[str, Any]) -> object:
 
 
 def sockets(item: dict[str, Any]) -> object:
-    """Every (family, type, protocol) that the kernel makes a socket of here, and every (family, type) of which it makes a pair."""
+    """
+    Every (family, type, protocol) that the kernel makes a socket of here, and every (family, type) of which it makes a
+    pair.
+    """
     libc = ctypes.CDLL(None)
     made, pairs, ends = set(), [], (ctypes.c_int * 2)()
     for family in range(64):
@@ -200,7 +223,9 @@ def unix(item: dict[str, Any]) -> object:
 
 
 def zygote(item: dict[str, Any]) -> object:
-    """Ask the nursery at ``path`` for a zygote, whose runners would be shut into nothing; what each request was answered."""
+    """
+    Ask the nursery at ``path`` for a zygote, whose runners would be shut into nothing; what each request was answered.
+    """
     folder = os.path.dirname(item["path"])
     doors = {"own folder": os.open(".", os.O_RDONLY), "name of the folder": os.open(folder, os.O_PATH)}
     setup = Setup(cores=[0], threads=0, nice=0, environment={}, scratch=os.path.abspath("scratch"))
@@ -346,12 +371,17 @@ def become_root(item: dict[str, Any]) -> object:
 def own_socket() -> int:
     """The one that the worker speaks to it by."""
     numbers = [int(name) for name in os.listdir("/proc/self/fd")]
-    (number,) = [one for one in numbers if os.path.exists(f"/proc/self/fd/{one}") and stat.S_ISSOCK(os.fstat(one).st_mode)]
+    (number,) = [
+        one for one in numbers if os.path.exists(f"/proc/self/fd/{one}") and stat.S_ISSOCK(os.fstat(one).st_mode)
+    ]
     return number
 
 
 def say(item: dict[str, Any]) -> object:
-    """Write these bytes to the worker, in the platform's place, and return once it has read them: then its own answer is surplus."""
+    """
+    Write these bytes to the worker, in the platform's place, and return once it has read them: then its own answer is
+    surplus.
+    """
     number = own_socket()
     os.write(number, bytes.fromhex(item["frame"]))
     unread = array.array("i", [1])
@@ -383,11 +413,38 @@ def who(item: dict[str, Any]) -> object:
 ATTEMPTS: dict[str, Callable[[dict[str, Any]], object]] = {
     one.__name__: one
     for one in (
-        read, listing, write, environment, own_environment, descriptors, connect, stream, listen, sockets, resolve, unix, zygote,
-        fork_bomb, fill_disk, allocate, allocate_shared, allocate_in_children, crash, tell, has, shoot, shoot_all, trace,
-        daemon, become_root, say, drip, large, who,
+        read,
+        listing,
+        write,
+        environment,
+        own_environment,
+        descriptors,
+        connect,
+        stream,
+        listen,
+        sockets,
+        resolve,
+        unix,
+        zygote,
+        fork_bomb,
+        fill_disk,
+        allocate,
+        allocate_shared,
+        allocate_in_children,
+        crash,
+        tell,
+        has,
+        shoot,
+        shoot_all,
+        trace,
+        daemon,
+        become_root,
+        say,
+        drip,
+        large,
+        who,
     )
-}  # fmt: skip
+}
 
 
 class Hostile(Handler):

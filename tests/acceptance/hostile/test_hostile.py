@@ -1,5 +1,6 @@
 """
-Functions that want out, on a whole platform with a training beside them: each attempt is refused or bounded, and training goes on.
+Functions that want out, on a whole platform with a training beside them: each attempt is refused or bounded, and
+training goes on.
 
 What no machine can hold without root is skipped there; docs/security.md lists what is open.
 """
@@ -23,9 +24,12 @@ from worker import proc
 ENTRYPOINT = "tests.acceptance.hostile.functions:Hostile"
 SECRET = "correct-horse-battery-staple"
 SPEC: dict[str, object] = {
-    "slo": {"deadline": "60s"}, "resources": {"gpu_memory": "64MiB"}, "retries": {"max_attempts": 1}, "limits": {"timeout": "30s"},
+    "slo": {"deadline": "60s"},
+    "resources": {"gpu_memory": "64MiB"},
+    "retries": {"max_attempts": 1},
+    "limits": {"timeout": "30s"},
     "profile": {"run_ms": {1: 1}, "load_ms": 10, "usage_gain": 0.01, "degradation": 0.01},
-}  # fmt: skip
+}
 
 
 PROCESSES = 48
@@ -33,7 +37,9 @@ PROCESSES = 48
 
 @pytest.fixture(scope="module", autouse=True)
 def fewer_processes() -> Iterator[None]:
-    """Before the platform starts. Forking 256 times a process that has torch in it takes seconds, and shows nothing else."""
+    """
+    Before the platform starts. Forking 256 times a process that has torch in it takes seconds, and shows nothing else.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SMORE_WORKER__PROCESSES", str(PROCESSES))
         yield
@@ -43,9 +49,23 @@ def fewer_processes() -> Iterator[None]:
 def stage(platform: Platform) -> Iterator[Platform]:
     """A training that nothing of all this may end, and a hostile function beside it."""
     platform.deploy("hostile", ENTRYPOINT, **SPEC)
-    argv = ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--batch", "16", "--input-wait", "0.5", "--seconds", "3600"]
+    argv = [
+        "zoo.train",
+        "--model",
+        "deepfm",
+        "--preset",
+        "cpu",
+        "--batch",
+        "16",
+        "--input-wait",
+        "0.5",
+        "--seconds",
+        "3600",
+    ]
     platform.client.start_job("bystander", argv)
-    eventually(lambda: any(job.iterations > 3 for report in platform.reports() for job in report.jobs), 40, "iterations")
+    eventually(
+        lambda: any(job.iterations > 3 for report in platform.reports() for job in report.jobs), 40, "iterations"
+    )
     yield platform
     trains_on(platform)
 
@@ -90,16 +110,35 @@ def test_it_is_nobody(stage: Platform) -> None:
 def test_it_reads_no_credentials(stage: Platform) -> None:
     assert attempt(stage, "environment")["got"] == {}, "of no other process"
     home = stage.home.resolve()
-    for name in ("key", "redis.password", "postgres.password", "redis.conf", "secrets.key", "supervisord.conf", "run/endpoints.json"):
+    for name in (
+        "key",
+        "redis.password",
+        "postgres.password",
+        "redis.conf",
+        "secrets.key",
+        "supervisord.conf",
+        "run/endpoints.json",
+    ):
         assert (home / name).exists(), f"{name}: the test would be empty"
         assert refused(stage, "read", path=str(home / name))
-    for path in ("/etc/shadow", f"/proc/{stage.pid('gateway')}/environ", f"/proc/{stage.pid('gateway')}/mem", "/root/.ssh/id_rsa"):
+    for path in (
+        "/etc/shadow",
+        f"/proc/{stage.pid('gateway')}/environ",
+        f"/proc/{stage.pid('gateway')}/mem",
+        "/root/.ssh/id_rsa",
+    ):
         assert refused(stage, "read", path=path)
     environment = attempt(stage, "own_environment")["got"]
     passwords = [(home / name).read_text().strip() for name in ("key", "redis.password", "postgres.password")]
-    assert not [name for name, value in environment.items() if name.startswith("SMORE_") or any(one in value for one in passwords)]
+    assert not [
+        name
+        for name, value in environment.items()
+        if name.startswith("SMORE_") or any(one in value for one in passwords)
+    ]
     descriptors = attempt(stage, "descriptors")["got"]
-    assert len(descriptors) <= 5 and not any(str(home) in name and "/logs/" not in name for name in descriptors), descriptors
+    assert len(descriptors) <= 5 and not any(str(home) in name and "/logs/" not in name for name in descriptors), (
+        descriptors
+    )
 
 
 def test_it_reaches_neither_redis_nor_postgres_nor_the_gateway(stage: Platform) -> None:
@@ -176,7 +215,9 @@ def test_a_secret_is_told_to_its_function_alone_and_to_no_log(stage: Platform) -
     assert failed.value.code == "handler_error" and failed.value.detail.endswith("it did not like ***")
     assert attempt(stage, "has", names=["API_TOKEN"])["got"] == {"API_TOKEN": False}
     eventually(lambda: worker_log(stage).count("the secret is ***") == 2, 10, "what it printed is in the log")
-    held = [path for path in (stage.home / "logs").rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    held = [
+        path for path in (stage.home / "logs").rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()
+    ]
     assert held == []
     sealed = stage.redis.hget("smore:catalog:secrets", "default/API_TOKEN")
     assert isinstance(sealed, bytes) and SECRET.encode() not in sealed
@@ -203,7 +244,11 @@ def test_what_eats_all_memory_is_ended_and_then_shut_out_everywhere(stage: Platf
     (after,) = [job for report in stage.reports() for job in report.jobs]
     assert after.pid == before.pid and after.reserve_mib >= 1.049 * after.memory_mib > 0
 
-    eventually(lambda: all("default/eater@1" in report.quarantined for report in stage.reports()), 10, "every worker keeps it out")
+    eventually(
+        lambda: all("default/eater@1" in report.quarantined for report in stage.reports()),
+        10,
+        "every worker keeps it out",
+    )
     (one,) = stage.client.quarantined()
     assert (one.function, one.revision, one.cause) == ("eater", 1, "out_of_memory")
     stage.deploy("eater", ENTRYPOINT, **SPEC | {"limits": {"timeout": "29s"}})
@@ -213,13 +258,18 @@ def test_what_eats_all_memory_is_ended_and_then_shut_out_everywhere(stage: Platf
 
 
 def forged(*answers: list[object], body: bytes = b"") -> str:
-    """A whole answer to a batch, in hexadecimal: as a runner of an older version would give it, with a time that is none."""
+    """
+    A whole answer to a batch, in hexadecimal: as a runner of an older version would give it, with a time that is none.
+    """
     meta = msgspec.msgpack.encode(["predicted", list(answers), 2**63 - 1, 1])
     return (struct.pack("<IQ", len(meta), len(body)) + meta + body).hex()
 
 
 def test_what_it_says_in_the_platforms_place_is_not_believed(stage: Platform) -> None:
-    """Lengths, answers, times: whatever it forges is its own failure at once, and neither its worker nor the gateway's answer suffers."""
+    """
+    Lengths, answers, times: whatever it forges is its own failure at once, and neither its worker nor the gateway's
+    answer suffers.
+    """
     envelope = b'1,"state":"failed","id":"zzzz"'
     forgeries = {
         "four GiB of meta": "ff" * 64,
@@ -244,7 +294,8 @@ def test_what_it_says_in_the_platforms_place_is_not_believed(stage: Platform) ->
     assert {report.gpu: report.boot for report in stage.reports()} == boots, "no worker was lost"
     assert all(proc.private_mib(stage.pid(f"worker-{gpu}")) < 1024 for gpu in boots)
 
-    # A time that it claims makes its next callers wait for nothing; a runner that is a step ahead is ended before anybody gets its answer.
+    # A time that it claims makes its next callers wait for nothing; a runner that is a step ahead is ended before
+    # anybody gets its answer.
     function = "forger-3"
     stage.deploy(function, ENTRYPOINT, **SPEC)
     answer = stage.client.invoke(function, {"do": "say", "frame": forged(["json", 1], body=b"7")}, deadline_ms=60_000)

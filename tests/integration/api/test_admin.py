@@ -1,4 +1,7 @@
-"""What administrators do, over a real Redis and Postgres: limits, drains, boosts, pins, purges, and the trail that all of it leaves."""
+"""
+What administrators do, over a real Redis and Postgres: limits, drains, boosts, pins, purges, and the trail that all of
+it leaves.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,9 +21,9 @@ from smore.process.settings import Settings
 from smore.redis import fleet
 from smore.redis.catalog import Catalog
 from smore.redis.queue import Queue
+from tests.integration.api.test_api import Served, add_key, problem
 from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, FakePlatform
-from tests.integration.api.test_api import Served, add_key, problem
 
 ECHO = "default/echo"
 
@@ -34,7 +37,9 @@ def platform(config: Settings, redis_client: "redis.Redis") -> Iterator[FakePlat
 @pytest.fixture
 def http(config: Settings, platform: FakePlatform, store: Store, catalog: Catalog) -> Iterator[httpx.Client]:
     """With a key of the operators."""
-    number, _ = store.register("default", "echo", FunctionSpec(entrypoint="zoo.echo:Function", profile=Profile(memory_mib=50.0)))
+    number, _ = store.register(
+        "default", "echo", FunctionSpec(entrypoint="zoo.echo:Function", profile=Profile(memory_mib=50.0))
+    )
     store.activate("default", "echo", number, {})
     token = add_key(catalog, *Scope)
     with (
@@ -81,7 +86,11 @@ def limit(client: httpx.Client, project: str = "default", **limits: object) -> N
 
 @pytest.mark.parametrize(
     ("limits", "taken", "field"),
-    [({"depth": 2}, 2, "depth"), ({"concurrency": 3}, 3, "concurrency"), ({"rate_per_s": 0.01, "burst": 2}, 2, "rate_per_s")],
+    [
+        ({"depth": 2}, 2, "depth"),
+        ({"concurrency": 3}, 3, "concurrency"),
+        ({"rate_per_s": 0.01, "burst": 2}, 2, "rate_per_s"),
+    ],
 )
 def test_a_limit_refuses_with_its_field_and_when_to_come_back(
     http: httpx.Client, other: httpx.Client, platform: FakePlatform, limits: dict[str, object], taken: int, field: str
@@ -117,11 +126,14 @@ def test_a_function_that_can_never_be_warm_is_refused(http: httpx.Client, platfo
     refused = eventually(lambda: (answer := submit(http)).status_code == 429 and answer, what="the limit")
     assert problem(refused, 429, "limit_reached")["field"] == "warm_memory_mib"
     told = asked(http)
-    assert (told["outcome"], told["reason"]) == ("refused", "limit_reached") and refused.json()["detail"] in told["detail"]
+    assert (told["outcome"], told["reason"]) == ("refused", "limit_reached") and refused.json()["detail"] in told[
+        "detail"
+    ]
 
 
 @pytest.mark.parametrize(
-    ("body", "field"), [({"depth": -1}, "depth"), ({"depth": 1.5}, "depth"), ({"burst": 2}, "burst"), ({"wait": 1}, "wait")]
+    ("body", "field"),
+    [({"depth": -1}, "depth"), ({"depth": 1.5}, "depth"), ({"burst": 2}, "burst"), ({"wait": 1}, "wait")],
 )
 def test_bad_limits_are_refused_by_name(http: httpx.Client, body: dict[str, object], field: str) -> None:
     refused = http.put("/v1/projects/default/limits", json=body)
@@ -189,9 +201,21 @@ def test_a_process_that_nobody_registered_is_listed_and_allowed(
 ) -> None:
     stranger = fleet.Stranger(pid=4711, start=99, memory_mib=512.0, name="python")
     report = fleet.Report(
-        gpu="gpu9", boot="b", at=0.0, kind="cuda", device="H", sharing_mode="time-slice", slots=8, memory_total_mib=1, memory_used_mib=0,
-        utilisation=0, utilisation_counter="n", function_utilisation=0, running=0, strangers=[stranger],
-    )  # fmt: skip
+        gpu="gpu9",
+        boot="b",
+        at=0.0,
+        kind="cuda",
+        device="H",
+        sharing_mode="time-slice",
+        slots=8,
+        memory_total_mib=1,
+        memory_used_mib=0,
+        utilisation=0,
+        utilisation_counter="n",
+        function_utilisation=0,
+        running=0,
+        strangers=[stranger],
+    )
     Queue(redis_client, config.redis.prefix, config.queue).report(
         "gpu9", fleet.encode_report(report), ttl_s=60, lease_s=2, cursor="", running=[]
     )
@@ -218,8 +242,18 @@ def test_every_change_leaves_its_trail(http: httpx.Client, other: httpx.Client, 
         ("POST /v1/keys", f"key/{key['id']}", None, {"name": "ci", "scopes": ["invoke"]}),
         ("PUT /v1/projects/{project}/limits", "project/other", {}, {"depth": 8}),
         ("PUT /v1/projects/{project}/limits", "project/default", {}, {"depth": 7}),
-        ("POST /v1/gpus/{gpu}/pause", f"gpu/{GPU}", {"paused": False, "draining": False}, {"paused": True, "draining": False}),
-        ("POST /v1/queues/{function}/pause", "function/echo", {"paused": False, "draining": False}, {"paused": True, "draining": False}),
+        (
+            "POST /v1/gpus/{gpu}/pause",
+            f"gpu/{GPU}",
+            {"paused": False, "draining": False},
+            {"paused": True, "draining": False},
+        ),
+        (
+            "POST /v1/queues/{function}/pause",
+            "function/echo",
+            {"paused": False, "draining": False},
+            {"paused": True, "draining": False},
+        ),
         ("PUT /v1/functions/{function}/slo", "function/echo", {"deadline_ms": None}, {"deadline_ms": 250.0}),
     ]
     assert key["key"] not in str(page), "no secret"
@@ -259,6 +293,9 @@ def test_the_database_refuses_to_change_the_trail(engine: Engine) -> None:
 
 def test_a_change_that_fails_leaves_no_trail(engine: Engine) -> None:
     audit = Audit(engine)
-    with pytest.raises(ValueError, match="no"), audit.recorded(Change(project="p", key_id="k", route="r", target="t", request_id="q")):
+    with (
+        pytest.raises(ValueError, match="no"),
+        audit.recorded(Change(project="p", key_id="k", route="r", target="t", request_id="q")),
+    ):
         raise ValueError("no")
     assert audit.read(Wanted()) == ([], None)

@@ -48,7 +48,9 @@ ROOT = Path(__file__).resolve().parents[3]
 ECHO, IMAGE, TEXT = "default/echo", "default/image", "default/text"
 SPECS = {
     ECHO: FunctionSpec(entrypoint="zoo.echo:Function", payload_bytes=1 << 20, max_pending=5),
-    IMAGE: FunctionSpec(entrypoint="a:B", inputs=(TensorSpec(name="x", datatype="FP32", shape=(-1, 3)),), payload_bytes=1024),
+    IMAGE: FunctionSpec(
+        entrypoint="a:B", inputs=(TensorSpec(name="x", datatype="FP32", shape=(-1, 3)),), payload_bytes=1024
+    ),
     TEXT: FunctionSpec(entrypoint="a:B", inputs=(TensorSpec(name="tokens", datatype="INT64", shape=(-1, -1)),)),
     "default/never-ready": FunctionSpec(entrypoint="a:B"),
 }
@@ -60,7 +62,9 @@ class Served:
     def __init__(self, app: Application, port: int = 0) -> None:
         self.app = app
         self._server = uvicorn.Server(
-            uvicorn.Config(app, loop="uvloop", http="httptools", ws="none", log_config=None, timeout_graceful_shutdown=2)
+            uvicorn.Config(
+                app, loop="uvloop", http="httptools", ws="none", log_config=None, timeout_graceful_shutdown=2
+            )
         )
         self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -157,13 +161,15 @@ def later(call: Callable[[], httpx.Response]) -> Callable[[], httpx.Response]:
 
 
 def submit(http: httpx.Client, value: object = 1, function: str = "echo", **headers: str) -> str:
-    response = http.post(f"/v1/functions/{function}/invocations", json={"input": value}, headers={"Prefer": "respond-async", **headers})
+    response = http.post(
+        f"/v1/functions/{function}/invocations", json={"input": value}, headers={"Prefer": "respond-async", **headers}
+    )
     assert response.status_code == 202, response.text
     id_: str = response.json()["id"]
     return id_
 
 
-# --- synchronous --------------------------------------------------------------------------------------------------------------------------
+# ---- synchronous -----------------------------------------------------------------------------------------------------
 
 
 def test_sync(http: httpx.Client) -> None:
@@ -180,14 +186,20 @@ def test_sync(http: httpx.Client) -> None:
 
 
 def test_many_at_once(http: httpx.Client) -> None:
-    platform_wide = [later(lambda n=n: http.post("/v1/functions/echo/invocations", json={"input": n})) for n in range(5)]  # type: ignore[misc]
+    platform_wide = [
+        later(lambda n=n: http.post("/v1/functions/echo/invocations", json={"input": n})) for n in range(5)
+    ]  # type: ignore[misc]
 
     assert [join().json()["output"] for join in platform_wide] == list(range(5))
 
 
 def test_raw_tensors_in_and_out(http: httpx.Client) -> None:
     body = struct.pack("<6f", 1, 2, 3, 4, 5, 6)
-    headers = {"Content-Type": "application/octet-stream", "Accept": "application/octet-stream", "Smore-Deadline-Ms": "2500"}
+    headers = {
+        "Content-Type": "application/octet-stream",
+        "Accept": "application/octet-stream",
+        "Smore-Deadline-Ms": "2500",
+    }
     response = http.post("/v1/functions/image/invocations", content=body, headers=headers)
 
     assert (response.status_code, response.content) == (200, body)
@@ -201,14 +213,21 @@ def test_raw_tensors_with_free_axes_need_shapes(http: httpx.Client) -> None:
     headers = {"Content-Type": "application/octet-stream", "Accept": "application/octet-stream"}
 
     assert (
-        problem(http.post("/v1/functions/text/invocations", content=body, headers=headers), 422, "invalid_input")["field"] == "Smore-Shape"
+        problem(http.post("/v1/functions/text/invocations", content=body, headers=headers), 422, "invalid_input")[
+            "field"
+        ]
+        == "Smore-Shape"
     )
-    response = http.post("/v1/functions/text/invocations", content=body, headers={**headers, "Smore-Shape": "tokens=2,2"})
+    response = http.post(
+        "/v1/functions/text/invocations", content=body, headers={**headers, "Smore-Shape": "tokens=2,2"}
+    )
     assert response.headers["smore-outputs"] == "tokens:INT64:2,2"
 
 
 def test_several_inputs(http: httpx.Client, platform: FakePlatform) -> None:
-    platform.handlers[ECHO] = lambda begun: Failure(cause=Cause.HANDLER_ERROR, message="odd") if begun.payload == b"1" else echo(begun)
+    platform.handlers[ECHO] = lambda begun: (
+        Failure(cause=Cause.HANDLER_ERROR, message="odd") if begun.payload == b"1" else echo(begun)
+    )
     response = http.post("/v1/functions/echo/invocations", json={"inputs": [0, 1, 2]})
 
     assert response.status_code == 200
@@ -221,7 +240,9 @@ def test_several_inputs(http: httpx.Client, platform: FakePlatform) -> None:
 
 def test_of_several_inputs_some_may_be_refused(http: httpx.Client, platform: FakePlatform) -> None:
     platform.held.add(ECHO)
-    response = http.post("/v1/functions/echo/invocations", json={"inputs": list(range(7))}, headers={"Prefer": "respond-async"})
+    response = http.post(
+        "/v1/functions/echo/invocations", json={"inputs": list(range(7))}, headers={"Prefer": "respond-async"}
+    )
 
     assert response.status_code == 202
     items = response.json()["invocations"]
@@ -231,7 +252,13 @@ def test_of_several_inputs_some_may_be_refused(http: httpx.Client, platform: Fak
 
 @pytest.mark.parametrize(
     ("cause", "status"),
-    [(Cause.HANDLER_ERROR, 422), (Cause.CRASHED, 502), (Cause.OUT_OF_MEMORY, 502), (Cause.LOAD_FAILED, 502), (Cause.TIMED_OUT, 504)],
+    [
+        (Cause.HANDLER_ERROR, 422),
+        (Cause.CRASHED, 502),
+        (Cause.OUT_OF_MEMORY, 502),
+        (Cause.LOAD_FAILED, 502),
+        (Cause.TIMED_OUT, 504),
+    ],
 )
 def test_failures_are_problems(http: httpx.Client, platform: FakePlatform, cause: Cause, status: int) -> None:
     platform.handlers[ECHO] = lambda begun: Failure(cause=cause, message="ValueError: because")
@@ -249,12 +276,14 @@ def test_a_rejection_after_the_gate(http: httpx.Client, platform: FakePlatform) 
     assert response.headers["retry-after"] == "1"
 
 
-# --- asynchronous -------------------------------------------------------------------------------------------------------------------------
+# ---- asynchronous ----------------------------------------------------------------------------------------------------
 
 
 def test_async_then_long_poll_then_result(http: httpx.Client, platform: FakePlatform, gateway: Served) -> None:
     platform.held.add(ECHO)
-    response = http.post("/v1/functions/echo/invocations", json={"input": {"a": 1}}, headers={"Prefer": "respond-async"})
+    response = http.post(
+        "/v1/functions/echo/invocations", json={"input": {"a": 1}}, headers={"Prefer": "respond-async"}
+    )
     accepted = response.json()
     assert (response.status_code, accepted["state"], accepted["durability"]) == (202, "queued", "standard")
     assert response.headers["location"] == f"/v1/invocations/{accepted['id']}"
@@ -272,9 +301,13 @@ def test_async_then_long_poll_then_result(http: httpx.Client, platform: FakePlat
     assert "server-timing" in result.headers
 
 
-def test_a_wait_that_ends_becomes_202_and_is_kept(http: httpx.Client, platform: FakePlatform, redis_client: "redis.Redis") -> None:
+def test_a_wait_that_ends_becomes_202_and_is_kept(
+    http: httpx.Client, platform: FakePlatform, redis_client: "redis.Redis"
+) -> None:
     platform.held.add(ECHO)
-    response = http.post("/v1/functions/echo/invocations", json={"input": 7, "deadline_ms": 60000}, headers={"Prefer": "wait=1"})
+    response = http.post(
+        "/v1/functions/echo/invocations", json={"input": 7, "deadline_ms": 60000}, headers={"Prefer": "wait=1"}
+    )
 
     assert (response.status_code, response.json()["state"]) == (202, "queued")
     assert redis_client.hget(f"smore:i:default:{response.json()['id']}", "sync") == b"0"
@@ -283,7 +316,9 @@ def test_a_wait_that_ends_becomes_202_and_is_kept(http: httpx.Client, platform: 
     assert polled.json()["output"] == 7
 
 
-def test_a_deadline_that_passes_is_504(http: httpx.Client, platform: FakePlatform, queue: Queue, redis_client: "redis.Redis") -> None:
+def test_a_deadline_that_passes_is_504(
+    http: httpx.Client, platform: FakePlatform, queue: Queue, redis_client: "redis.Redis"
+) -> None:
     redis_client.hset("smore:feasible", IMAGE, f"{int(time.time() * 1e6)}:3000:3000:0:0")
     running, finish = threading.Event(), threading.Event()
 
@@ -295,7 +330,9 @@ def test_a_deadline_that_passes_is_504(http: httpx.Client, platform: FakePlatfor
     platform.handlers[ECHO] = hold
     first = later(lambda: http.post("/v1/functions/echo/invocations", json={"input": 1}))
     assert running.wait(10)
-    second = later(lambda: http.post("/v1/functions/image/invocations?deadline_ms=20", json={"input": {"x": [[1, 2, 3]]}}))
+    second = later(
+        lambda: http.post("/v1/functions/image/invocations?deadline_ms=20", json={"input": {"x": [[1, 2, 3]]}})
+    )
     (waiting,) = eventually(lambda: queue.snapshot().waiting)
     eventually(lambda: time.time() > waiting.deadline_us / 1e6 + 0.05)
     finish.set()
@@ -303,7 +340,9 @@ def test_a_deadline_that_passes_is_504(http: httpx.Client, platform: FakePlatfor
     assert first().status_code == 200
     # What the gate would take now.
     assert problem(second(), 504, "deadline_expired")["earliest_deadline_ms"] == 3
-    assert problem(http.get(f"/v1/invocations/{waiting.id}/result"), 504, "deadline_expired")["earliest_deadline_ms"] == 3
+    assert (
+        problem(http.get(f"/v1/invocations/{waiting.id}/result"), 504, "deadline_expired")["earliest_deadline_ms"] == 3
+    )
 
 
 def test_cancel(http: httpx.Client, platform: FakePlatform) -> None:
@@ -318,7 +357,9 @@ def test_cancel(http: httpx.Client, platform: FakePlatform) -> None:
     assert problem(http.post(f"/v1/invocations/{done}/cancel"), 409, "conflict")["state"] == "succeeded"
 
 
-def test_cancelling_ends_the_wait_of_a_sync_caller(http: httpx.Client, platform: FakePlatform, gateway: Served, queue: Queue) -> None:
+def test_cancelling_ends_the_wait_of_a_sync_caller(
+    http: httpx.Client, platform: FakePlatform, gateway: Served, queue: Queue
+) -> None:
     platform.held.add(ECHO)
     call = later(lambda: http.post("/v1/functions/echo/invocations", json={"input": 1}))
     (waiting,) = eventually(lambda: queue.snapshot().waiting)
@@ -329,7 +370,7 @@ def test_cancelling_ends_the_wait_of_a_sync_caller(http: httpx.Client, platform:
     assert gateway.waiting == 0
 
 
-# --- idempotency --------------------------------------------------------------------------------------------------------------------------
+# ---- idempotency -----------------------------------------------------------------------------------------------------
 
 
 def test_a_replay_gets_the_known_result(http: httpx.Client, platform: FakePlatform) -> None:
@@ -343,20 +384,31 @@ def test_a_replay_gets_the_known_result(http: httpx.Client, platform: FakePlatfo
     headers = {"Idempotency-Key": "k-1"}
     first = http.post("/v1/functions/echo/invocations", json={"input": 1}, headers=headers)
     again = http.post("/v1/functions/echo/invocations", json={"input": 1}, headers=headers)
-    listed = http.post("/v1/functions/echo/invocations", json={"input": 1}, headers={**headers, "Prefer": "respond-async"})
+    listed = http.post(
+        "/v1/functions/echo/invocations", json={"input": 1}, headers={**headers, "Prefer": "respond-async"}
+    )
 
     assert again.json() == listed.json() == first.json()
     assert again.headers["idempotency-replayed"] == "true"
     assert "idempotency-replayed" not in first.headers
     assert runs == [b"1"]
-    problem(http.post("/v1/functions/echo/invocations", json={"input": 2}, headers=headers), 422, "idempotency_mismatch")
-    problem(http.post("/v1/functions/image/invocations", json={"input": {"x": [[1, 2, 3]]}}, headers=headers), 422, "idempotency_mismatch")
+    problem(
+        http.post("/v1/functions/echo/invocations", json={"input": 2}, headers=headers), 422, "idempotency_mismatch"
+    )
+    problem(
+        http.post("/v1/functions/image/invocations", json={"input": {"x": [[1, 2, 3]]}}, headers=headers),
+        422,
+        "idempotency_mismatch",
+    )
 
 
-def test_a_replay_in_flight_waits_for_the_same_invocation(http: httpx.Client, platform: FakePlatform, gateway: Served) -> None:
+def test_a_replay_in_flight_waits_for_the_same_invocation(
+    http: httpx.Client, platform: FakePlatform, gateway: Served
+) -> None:
     platform.held.add(ECHO)
     calls = [
-        later(lambda: http.post("/v1/functions/echo/invocations", json={"input": 5}, headers={"Idempotency-Key": "k"})) for _ in range(3)
+        later(lambda: http.post("/v1/functions/echo/invocations", json={"input": 5}, headers={"Idempotency-Key": "k"}))
+        for _ in range(3)
     ]
     # The replays' own waiters (ids that came to nothing) are there beside those on the one invocation.
     eventually(lambda: gateway.waiting >= 3)
@@ -378,7 +430,8 @@ def test_a_replay_of_a_failure_is_the_failure(http: httpx.Client, platform: Fake
 
 def test_several_inputs_are_replayed_one_by_one(http: httpx.Client) -> None:
     first, again = (
-        http.post("/v1/functions/echo/invocations", json={"inputs": [1, 2]}, headers={"Idempotency-Key": "s"}) for _ in range(2)
+        http.post("/v1/functions/echo/invocations", json={"inputs": [1, 2]}, headers={"Idempotency-Key": "s"})
+        for _ in range(2)
     )
 
     assert [item["id"] for item in first.json()["invocations"]] == [item["id"] for item in again.json()["invocations"]]
@@ -390,14 +443,16 @@ def test_a_replay_whose_result_is_gone(http: httpx.Client, redis_client: "redis.
     redis_client.delete(f"smore:i:default:{id_}", f"smore:r:default:{id_}")
 
     assert (
-        problem(http.post("/v1/functions/echo/invocations", json={"input": 1}, headers={"Idempotency-Key": "g"}), 410, "result_dropped")[
-            "id"
-        ]
+        problem(
+            http.post("/v1/functions/echo/invocations", json={"input": 1}, headers={"Idempotency-Key": "g"}),
+            410,
+            "result_dropped",
+        )["id"]
         == id_
     )
 
 
-# --- refusals -----------------------------------------------------------------------------------------------------------------------------
+# ---- refusals --------------------------------------------------------------------------------------------------------
 
 JSON = {"Content-Type": "application/json"}
 RAW = {"Content-Type": "application/octet-stream"}
@@ -462,7 +517,9 @@ def test_what_is_wrong_is_refused_before_anything_is_queued(
 ) -> None:
     name, _, query = path.partition("?")
     before = arrivals(redis_client)
-    body = problem(http.post(f"/v1/functions/{name}/invocations?{query}", content=content, headers=headers), status, code)
+    body = problem(
+        http.post(f"/v1/functions/{name}/invocations?{query}", content=content, headers=headers), status, code
+    )
 
     assert body.get("field") == field
     assert arrivals(redis_client) == before
@@ -483,7 +540,9 @@ def test_a_streamed_body_is_cut_at_the_limit(http: httpx.Client) -> None:
 
 
 def test_a_streamed_body_within_it_is_taken(http: httpx.Client) -> None:
-    assert http.post("/v1/functions/echo/invocations", content=iter([b'{"inp', b'ut":', b"[3]}"]), headers=JSON).json()["output"] == [3]
+    assert http.post("/v1/functions/echo/invocations", content=iter([b'{"inp', b'ut":', b"[3]}"]), headers=JSON).json()[
+        "output"
+    ] == [3]
 
 
 def test_a_full_queue_is_429(http: httpx.Client, platform: FakePlatform) -> None:
@@ -496,7 +555,9 @@ def test_a_full_queue_is_429(http: httpx.Client, platform: FakePlatform) -> None
     assert response.headers["retry-after"] == "1"
 
 
-def test_an_infeasible_deadline_is_429_and_names_one_that_would_do(http: httpx.Client, redis_client: "redis.Redis") -> None:
+def test_an_infeasible_deadline_is_429_and_names_one_that_would_do(
+    http: httpx.Client, redis_client: "redis.Redis"
+) -> None:
     redis_client.hset("smore:feasible", ECHO, "0:0:2500000:0:0")
     response = http.post("/v1/functions/echo/invocations", json={"input": 1, "deadline_ms": 400})
 
@@ -516,22 +577,38 @@ def test_without_a_key_or_its_scope(gateway: Served, catalog: Catalog) -> None:
         reader = {"Authorization": f"Bearer {add_key(catalog, Scope.READ)}"}
         eventually(lambda: anyone.get("/v1/functions", headers=reader).status_code == 200)
         assert (
-            problem(anyone.post("/v1/functions/echo/invocations", json={"input": 1}, headers=reader), 403, "forbidden")["scope"] == "invoke"
+            problem(anyone.post("/v1/functions/echo/invocations", json={"input": 1}, headers=reader), 403, "forbidden")[
+                "scope"
+            ]
+            == "invoke"
         )
         problem(anyone.get("/v1/no/such/path"), 404, "not_found")
         problem(anyone.delete("/healthz"), 405, "method_not_allowed")
 
 
-# --- who sees what ------------------------------------------------------------------------------------------------------------------------
+# ---- who sees what ---------------------------------------------------------------------------------------------------
 
 #: Of what a body must have, a value that is valid.
 PATCHES = {
     "inputs": [{"name": "input", "shape": [1], "datatype": "BYTES", "data": ["1"]}],
-    "scaling": {}, "value": "short",
-    "revision": 1, "deadline_ms": 5, "name": "x", "argv": ["zoo.train"], "scopes": ["read"], "factor": 2, "gpus": ["test0"],
-    "budget": 0.1, "pid": 1, "gpu": "test0", "steps": [],
-    "apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": "echo"}, "spec": {"entrypoint": "a:B", "inputs": "nonsense"},
-}  # fmt: skip
+    "scaling": {},
+    "value": "short",
+    "revision": 1,
+    "deadline_ms": 5,
+    "name": "x",
+    "argv": ["zoo.train"],
+    "scopes": ["read"],
+    "factor": 2,
+    "gpus": ["test0"],
+    "budget": 0.1,
+    "pid": 1,
+    "gpu": "test0",
+    "steps": [],
+    "apiVersion": "smore/v1",
+    "kind": "Function",
+    "metadata": {"name": "echo"},
+    "spec": {"entrypoint": "a:B", "inputs": "nonsense"},
+}
 
 
 def test_a_foreign_projects_key_sees_nothing(
@@ -547,13 +624,24 @@ def test_a_foreign_projects_key_sees_nothing(
     arrivals = f"function,timestamp\necho,{time.time() - 60:.0f}\n"
     imported = http.post("/v1/traces?name=mine-alone.csv", content=arrivals, headers={"Content-Type": "text/csv"})
     assert imported.status_code == 201, imported.text
-    attached = fleet.AttachJob(version=1, id=job.id, project="default", name="train", pid=1, start=1, boot="b", tracked=True)
+    attached = fleet.AttachJob(
+        version=1, id=job.id, project="default", name="train", pid=1, start=1, boot="b", tracked=True
+    )
     gateway.app.state.gateway.fleet().attach(GPU, attached)
     monkeypatch.setattr("api.openinference.routes.LOAD_S", 0.0)
     things = {
-        "function": "echo", "invocation": id_, "job": job.id, "key": entry.id, "gpu": GPU, "project": "default", "secret": "MINE_ALONE",
-        "digest": "0" * 64, "trace": str(imported.json()["id"]), "model": "echo", "version": "1",
-    }  # fmt: skip
+        "function": "echo",
+        "invocation": id_,
+        "job": job.id,
+        "key": entry.id,
+        "gpu": GPU,
+        "project": "default",
+        "secret": "MINE_ALONE",
+        "digest": "0" * 64,
+        "trace": str(imported.json()["id"]),
+        "model": "echo",
+        "version": "1",
+    }
     mine: list[tuple[str, str, Any]] = []
     document = http.get("/openapi.json").json()
     tried = 0
@@ -608,13 +696,20 @@ def test_ids_that_are_none(http: httpx.Client, store: Store, id_: str) -> None:
     assert http.get(f"/v1/invocations/{id_}/result").status_code == 404
 
 
-# --- breaks -------------------------------------------------------------------------------------------------------------------------------
+# ---- breaks ----------------------------------------------------------------------------------------------------------
 
 
 def test_waiters_outlive_a_broken_subscription(
-    http: httpx.Client, platform: FakePlatform, gateway: Served, redis_client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
+    http: httpx.Client,
+    platform: FakePlatform,
+    gateway: Served,
+    redis_client: "redis.Redis",
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The reply is published while nobody is subscribed, and nobody doubts in time, so only the reconnect's re-read can answer."""
+    """
+    The reply is published while nobody is subscribed, and nobody doubts in time, so only the reconnect's re-read can
+    answer.
+    """
     monkeypatch.setattr("api.invoke.waiters.DOUBT_S", 600.0)
     running, finish = threading.Event(), threading.Event()
 
@@ -663,9 +758,17 @@ def test_redis_away_and_back() -> None:
         catalog.put_revision(ECHO, 1, SPECS[ECHO])
         catalog.put_function(FunctionEntry(project="default", name="echo", revision=1))
         token = add_key(catalog, *Scope)
-        with Served(create_app(config)) as served, httpx.Client(base_url=served.url, headers={"X-API-Key": token}, timeout=20) as http:
+        with (
+            Served(create_app(config)) as served,
+            httpx.Client(base_url=served.url, headers={"X-API-Key": token}, timeout=20) as http,
+        ):
             served.app.state.gateway.queue.patience_s = 0.3
-            assert http.post("/v1/functions/echo/invocations", json={"input": 1}, headers={"Prefer": "respond-async"}).status_code == 202
+            assert (
+                http.post(
+                    "/v1/functions/echo/invocations", json={"input": 1}, headers={"Prefer": "respond-async"}
+                ).status_code
+                == 202
+            )
             waiting = later(lambda: http.post("/v1/functions/echo/invocations", json={"input": 2}))
             # Queued, not only on its way there.
             eventually(lambda: [one["depth"] for one in http.get("/v1/queues").json()["queues"]] == [2])
@@ -685,7 +788,9 @@ def test_redis_away_and_back() -> None:
 
 def test_postgres_away(http: httpx.Client, gateway: Served) -> None:
     gateway.app.state.gateway.settings = gateway.app.state.gateway.settings.model_copy(
-        update={"postgres": type(gateway.app.state.gateway.settings.postgres)(url="postgresql://nobody@127.0.0.1:1/none")}
+        update={
+            "postgres": type(gateway.app.state.gateway.settings.postgres)(url="postgresql://nobody@127.0.0.1:1/none")
+        }
     )
 
     assert http.post("/v1/functions/echo/invocations", json={"input": 1}).status_code == 200
@@ -714,7 +819,9 @@ def test_sigterm_waits_for_callers(config: Settings, functions: None, platform: 
             return echo(begun)
 
         platform.handlers[ECHO] = hold
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {token}"}, timeout=20) as client:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {token}"}, timeout=20
+        ) as client:
 
             def up() -> bool:
                 with contextlib.suppress(httpx.TransportError):
@@ -742,7 +849,7 @@ def test_sigterm_waits_for_callers(config: Settings, functions: None, platform: 
         process.wait()
 
 
-# --- the platform -------------------------------------------------------------------------------------------------------------------------
+# ---- the platform ----------------------------------------------------------------------------------------------------
 
 
 def test_health_ready_metrics_and_documents(
@@ -756,7 +863,9 @@ def test_health_ready_metrics_and_documents(
         problem(anyone.get("/metrics"), 401, "unauthorised")
         problem(foreign.get("/metrics"), 403, "forbidden")
         scraper = {"Authorization": f"Bearer {add_key(catalog, Scope.READ)}"}
-        scraped = eventually(lambda: (found := anyone.get("/metrics", headers=scraper)).status_code == 200 and found, what="the key")
+        scraped = eventually(
+            lambda: (found := anyone.get("/metrics", headers=scraper)).status_code == 200 and found, what="the key"
+        )
         assert 'smore_invocations_total{function="default/echo",outcome="succeeded"}' in scraped.text
         gateway.app.state.gateway.settings.api.metrics = "open"
         assert anyone.get("/metrics").status_code == 200
@@ -774,8 +883,11 @@ def test_not_ready_without_a_leader_or_gpu_instances(config: Settings, redis_cli
 
         assert response.status_code == 503
         assert {name: check["ok"] for name, check in response.json()["checks"].items()} == {
-            "redis": True, "leader": False, "gpus": False, "subscription": True,
-        }  # fmt: skip
+            "redis": True,
+            "leader": False,
+            "gpus": False,
+            "subscription": True,
+        }
 
 
 def test_queues_and_pauses(http: httpx.Client, platform: FakePlatform, redis_client: "redis.Redis") -> None:
@@ -808,11 +920,16 @@ def test_warm_and_offload_are_commands(http: httpx.Client, redis_client: "redis.
     problem(http.post("/v1/functions/echo/warm", content=b"{", headers=JSON), 400, "malformed")
 
 
-# --- deploying and the catalog ------------------------------------------------------------------------------------------------------------
+# ---- deploying and the catalog ---------------------------------------------------------------------------------------
 
 
 def function_yaml(name: str, **spec: object) -> dict[str, object]:
-    return {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": name}, "spec": {"entrypoint": "zoo.echo:Function", **spec}}
+    return {
+        "apiVersion": "smore/v1",
+        "kind": "Function",
+        "metadata": {"name": name},
+        "spec": {"entrypoint": "zoo.echo:Function", **spec},
+    }
 
 
 def test_deploy_canary_activate_rollback_delete(http: httpx.Client, store: Store, platform: FakePlatform) -> None:
@@ -822,18 +939,27 @@ def test_deploy_canary_activate_rollback_delete(http: httpx.Client, store: Store
     assert http.post("/v1/functions/fresh/invocations", json={"input": 4}).json()["output"] == 4
     again = http.put("/v1/functions/fresh", json=function_yaml("fresh"))
     assert (again.status_code, again.json()["revision"], again.json()["created"]) == (200, 1, False)
-    text = "apiVersion: smore/v1\nkind: Function\nmetadata: {name: fresh}\nspec:\n  entrypoint: zoo.echo:Function\n  slo: {deadline: 2s}\n"
+    text = (
+        "apiVersion: smore/v1\nkind: Function\nmetadata: {name: fresh}\nspec:\n  entrypoint: zoo.echo:Function\n  slo:"
+        " {deadline: 2s}\n"
+    )
     second = http.put("/v1/functions/fresh", content=text, headers={"Content-Type": "application/yaml"})
     assert (second.status_code, second.json()["revision"], second.json()["deadline_ms"]) == (201, 2, 2000.0)
 
-    platform.handlers["default/fresh"] = lambda begun: Failure(cause=Cause.LOAD_FAILED, message="ImportError: no module")
-    failed = problem(http.put("/v1/functions/fresh", json=function_yaml("fresh", slo={"deadline": 3})), 422, "canary_failed")
+    platform.handlers["default/fresh"] = lambda begun: Failure(
+        cause=Cause.LOAD_FAILED, message="ImportError: no module"
+    )
+    failed = problem(
+        http.put("/v1/functions/fresh", json=function_yaml("fresh", slo={"deadline": 3})), 422, "canary_failed"
+    )
     assert (failed["detail"], failed["cause"], failed["revision"]) == ("ImportError: no module", "load_failed", 3)
     assert http.get("/v1/functions/fresh").json()["revision"] == 2
     revisions = http.get("/v1/functions/fresh/revisions").json()["revisions"]
     assert [(one["revision"], one["state"], one.get("error")) for one in revisions] == [
-        (3, "failed", "ImportError: no module"), (2, "active", None), (1, "active", None),
-    ]  # fmt: skip
+        (3, "failed", "ImportError: no module"),
+        (2, "active", None),
+        (1, "active", None),
+    ]
 
     assert http.post("/v1/functions/fresh/rollback", json={"revision": 1}).json()["revision"] == 1
     problem(http.post("/v1/functions/fresh/rollback", json={"revision": 3}), 409, "conflict")
@@ -844,7 +970,9 @@ def test_deploy_canary_activate_rollback_delete(http: httpx.Client, store: Store
     problem(http.post("/v1/functions/fresh/invocations", json={"input": 1}), 404, "function_not_found")
 
 
-def test_a_first_revision_that_fails_leaves_a_function_that_is_not_ready(http: httpx.Client, store: Store, platform: FakePlatform) -> None:
+def test_a_first_revision_that_fails_leaves_a_function_that_is_not_ready(
+    http: httpx.Client, store: Store, platform: FakePlatform
+) -> None:
     platform.handlers["default/fresh"] = lambda begun: Failure(cause=Cause.CRASHED, message="signal 11")
 
     problem(http.put("/v1/functions/fresh", json=function_yaml("fresh")), 422, "canary_failed")
@@ -922,19 +1050,25 @@ def test_jobs(http: httpx.Client, store: Store, redis_client: "redis.Redis", pla
     assert [one["id"] for one in http.get("/v1/jobs").json()["jobs"]] == [job["id"]]
     assert http.post(f"/v1/jobs/{job['id']}/stop").json()["state"] == "stopping"
     assert redis_client.xlen(f"smore:cmd:{GPU}") == 2
-    problem(http.post("/v1/jobs", json={"name": "train", "argv": ["zoo.train"], "gpus": ["nope"]}), 422, "invalid_input")
+    problem(
+        http.post("/v1/jobs", json={"name": "train", "argv": ["zoo.train"], "gpus": ["nope"]}), 422, "invalid_input"
+    )
     problem(http.post("/v1/jobs", json={"name": "Train!", "argv": ["zoo.train"]}), 422, "invalid_spec")
     problem(http.get("/v1/jobs/none"), 404, "not_found")
 
 
-def test_a_job_may_say_which_workload_it_is(http: httpx.Client, store: Store, redis_client: "redis.Redis", platform: FakePlatform) -> None:
+def test_a_job_may_say_which_workload_it_is(
+    http: httpx.Client, store: Store, redis_client: "redis.Redis", platform: FakePlatform
+) -> None:
     eventually(lambda: http.get("/v1/gpus").json()["gpus"])
     body = {"name": "train", "argv": ["zoo.train"], "workload": "resnet50/cpu/training/8"}
     made = http.post("/v1/jobs", json=body).json()
     assert made["workload"] == "resnet50/cpu/training/8"
     assert store.get_job("default", made["id"]).tags == {"workload": "resnet50/cpu/training/8", "budget": 0.1}
     for wrong in ("resnet50", "resnet50/cpu/function/8", "resnet50/cpu/training/0", ""):
-        assert problem(http.post("/v1/jobs", json=body | {"workload": wrong}), 422, "invalid_spec")["field"] == "workload"
+        assert (
+            problem(http.post("/v1/jobs", json=body | {"workload": wrong}), 422, "invalid_spec")["field"] == "workload"
+        )
 
 
 def last_command(redis_client: "redis.Redis") -> Any:
@@ -959,27 +1093,41 @@ def test_a_budget_that_cannot_be_told_from_noise_is_refused(
     (gpu,) = http.get("/v1/gpus").json()["gpus"]
     place = {"device": gpu["device"], "sharing_mode": gpu["sharing_mode"]}
     timings = {
-        "noisy": {"n": 50, "mean": 0.1, "p50": 0.1, "p95": 0.14}, "calm": {"n": 50, "mean": 0.1, "p50": 0.1, "p95": 0.101},
-        "slow": {"n": 50, "mean": 3.0, "p50": 3.0, "p95": 3.1}, "few": {"n": 3, "mean": 0.1, "p50": 0.1, "p95": 0.2},
-    }  # fmt: skip
+        "noisy": {"n": 50, "mean": 0.1, "p50": 0.1, "p95": 0.14},
+        "calm": {"n": 50, "mean": 0.1, "p50": 0.1, "p95": 0.101},
+        "slow": {"n": 50, "mean": 3.0, "p50": 3.0, "p95": 3.1},
+        "few": {"n": 3, "mean": 0.1, "p50": 0.1, "p95": 0.2},
+    }
     rows = [
-        {"row": "solo", "workload": {"model": model, "preset": "s", "role": "training", "batch": 8}, "timing": timing, "place": place,
-         "at": "2026-11-21T10:00:00+00:00"}
+        {
+            "row": "solo",
+            "workload": {"model": model, "preset": "s", "role": "training", "batch": 8},
+            "timing": timing,
+            "place": place,
+            "at": "2026-11-21T10:00:00+00:00",
+        }
         for model, timing in timings.items()
-    ]  # fmt: skip
+    ]
     Profiles(engine).add(rows, "imported")
     workloads = {model: body | {"workload": f"{model}/s/training/8"} for model in [*timings, "unknown"]}
     for model in ("calm", "few", "unknown"):
         assert http.post("/v1/jobs", json=workloads[model] | {"budget": 0.01}).status_code == 201, model
-    smallest = problem(http.post("/v1/jobs", json=workloads["noisy"] | {"budget": 0.01}), 422, "invalid_input")["smallest"]
+    smallest = problem(http.post("/v1/jobs", json=workloads["noisy"] | {"budget": 0.01}), 422, "invalid_input")[
+        "smallest"
+    ]
     assert 0.01 < smallest < 0.1
     problem(http.post("/v1/jobs", json=workloads["noisy"] | {"budget": smallest - 0.001}), 422, "invalid_input")
     assert http.post("/v1/jobs", json=workloads["noisy"] | {"budget": smallest}).status_code == 201
-    assert "too slow" in problem(http.post("/v1/jobs", json=workloads["slow"] | {"budget": 0.5}), 422, "invalid_input")["detail"]
+    assert (
+        "too slow"
+        in problem(http.post("/v1/jobs", json=workloads["slow"] | {"budget": 0.5}), 422, "invalid_input")["detail"]
+    )
     assert http.post("/v1/jobs", json=workloads["slow"]).json()["budget"] == 0.1, "an aim, and no demand"
 
 
-def test_the_statement_of_a_job(http: httpx.Client, foreign: httpx.Client, store: Store, engine: Any, platform: FakePlatform) -> None:
+def test_the_statement_of_a_job(
+    http: httpx.Client, foreign: httpx.Client, store: Store, engine: Any, platform: FakePlatform
+) -> None:
     job = store.create_job("default", "train", ["zoo.train"], [GPU], {"budget": 0.1})
     store.update_job("default", job.id, JobState.RUNNING)
     at = datetime.now(UTC)
@@ -989,10 +1137,19 @@ def test_the_statement_of_a_job(http: httpx.Client, foreign: httpx.Client, store
 
     def window(number: int, open_s: float = 0.104) -> LossWindowRow:
         return LossWindowRow(
-            job=job.id, gpu=GPU, start_at=at + timedelta(seconds=30 * number), end_at=at + timedelta(seconds=30 * number + 1),
-            project="default", before_s=open_s + 0.001 * (number % 2), before_n=6, closed_s=0.1, closed_n=6, closed_sd=0.002,
-            after_s=open_s - 0.001 * (number % 3), after_n=6,
-        )  # fmt: skip
+            job=job.id,
+            gpu=GPU,
+            start_at=at + timedelta(seconds=30 * number),
+            end_at=at + timedelta(seconds=30 * number + 1),
+            project="default",
+            before_s=open_s + 0.001 * (number % 2),
+            before_n=6,
+            closed_s=0.1,
+            closed_n=6,
+            closed_sd=0.002,
+            after_s=open_s - 0.001 * (number % 3),
+            after_n=6,
+        )
 
     with Session(engine) as session:
         session.add_all([window(number) for number in range(5)])
@@ -1002,8 +1159,10 @@ def test_the_statement_of_a_job(http: httpx.Client, foreign: httpx.Client, store
     some = http.get(f"/v1/jobs/{job.id}/statement").json()
     assert (some["windows"], some["missing_windows"], some["missing_s"]) == (5, 3, pytest.approx(90.0))
     assert (some["harvested_s"], some["invocations"]) == (3.0, 3)
-    assert some["summary"] == (
-        "3.0 function-seconds harvested; what training lost: not enough data (3 of 8 closed windows missing, about 90 s)"
+    assert (
+        some["summary"]
+        == "3.0 function-seconds harvested; what training lost: not enough data (3 of 8 closed windows missing, about"
+        " 90 s)"
     )
 
     with Session(engine) as session:
@@ -1032,7 +1191,9 @@ def test_the_statement_of_a_job(http: httpx.Client, foreign: httpx.Client, store
     problem(http.get("/v1/jobs/none/statement"), 404, "not_found")
 
 
-def test_predictions(http: httpx.Client, store: Store, redis_client: "redis.Redis", config: Settings, platform: FakePlatform) -> None:
+def test_predictions(
+    http: httpx.Client, store: Store, redis_client: "redis.Redis", config: Settings, platform: FakePlatform
+) -> None:
     ask = {"job": "t0/s/training/8", "function": "f0/s"}
     assert http.get("/v1/predictor").json()["version"] == 0
     assert http.get("/v1/predictions", params=ask).json() == {"version": 0, "predictions": []}
@@ -1040,7 +1201,11 @@ def test_predictions(http: httpx.Client, store: Store, redis_client: "redis.Redi
     table = Table(version=7, source="test", created_at=0.0, places=[place([[0.1]], [[0.3]], [[0.5]], weights=weights)])
     Tables(redis_client, config.redis.prefix).publish(table)
     known = http.get("/v1/predictor").json()
-    assert (known["version"], known["places"][0]["trainings"], known["places"][0]["weights"]) == (7, ["t0/s/training/8"], 2)
+    assert (known["version"], known["places"][0]["trainings"], known["places"][0]["weights"]) == (
+        7,
+        ["t0/s/training/8"],
+        2,
+    )
     (alone,) = http.get("/v1/predictions", params=ask).json()["predictions"]
     assert (alone["training_degradation"], alone["function_degradation"], alone["known"]) == (0.1, 0.3, True)
     assert alone["training_degradation_upper"] == pytest.approx(0.6)
@@ -1056,25 +1221,40 @@ def test_predictions(http: httpx.Client, store: Store, redis_client: "redis.Redi
     problem(http.get("/v1/predictor"), 503, "unavailable")
 
 
-# --- explain and ask ----------------------------------------------------------------------------------------------------------------------
+# ---- explain and ask -------------------------------------------------------------------------------------------------
 
 REASONS = {
-    "v": 1, "policy": "smore-product", "table": 4, "seed": 7, "priority": 0.5, "schedule_us": 250,
+    "v": 1,
+    "policy": "smore-product",
+    "table": 4,
+    "seed": 7,
+    "priority": 0.5,
+    "schedule_us": 250,
     "candidates": [
         {
-            "gpu": GPU, "warm": True, "delay_s": 0.0, "run_s": 0.001, "finish_at": time.time() + 3600, "impact": 0.1,
-            "function_degradation": 0.2, "function_degradation_upper": 0.3, "training_degradation": 0.05,
-            "training_degradation_upper": 0.08, "known": True, "refusal": None,
+            "gpu": GPU,
+            "warm": True,
+            "delay_s": 0.0,
+            "run_s": 0.001,
+            "finish_at": time.time() + 3600,
+            "impact": 0.1,
+            "function_degradation": 0.2,
+            "function_degradation_upper": 0.3,
+            "training_degradation": 0.05,
+            "training_degradation_upper": 0.08,
+            "known": True,
+            "refusal": None,
         },
         {"gpu": "test1", "warm": False, "finish_at": None, "refusal": "memory"},
     ],
-    "refused": {"memory": 1}, "shadow": {"policy": "edf-util", "gpu": None},
-}  # fmt: skip
+    "refused": {"memory": 1},
+    "shadow": {"policy": "edf-util", "gpu": None},
+}
 
 
 def test_a_gateway_that_ends_tells_those_who_still_wait(
     config: Settings, functions: None, platform: FakePlatform, catalog: Catalog
-) -> None:  # fmt: skip
+) -> None:
     platform.held.add(ECHO)
     headers = {"Authorization": f"Bearer {add_key(catalog, *Scope)}"}
     with Served(create_app(config)) as served:
@@ -1082,7 +1262,9 @@ def test_a_gateway_that_ends_tells_those_who_still_wait(
         eventually(lambda: http.get("/v1/functions").status_code == 200, what="the key")
         invoked = later(lambda: http.post("/v1/functions/echo/invocations", json={"input": 1, "deadline_ms": 20_000}))
         eventually(lambda: served.waiting == 1, what="a caller who waits")
-        accepted = http.post("/v1/functions/echo/invocations", json={"input": 2}, headers={"Prefer": "respond-async"}).json()["id"]
+        accepted = http.post(
+            "/v1/functions/echo/invocations", json={"input": 2}, headers={"Prefer": "respond-async"}
+        ).json()["id"]
         read = later(lambda: http.get(f"/v1/invocations/{accepted}", headers={"Prefer": "wait=20"}))
         eventually(lambda: served.waiting == 2, what="another one, on an ordinary route")
     for answer in (invoked(), read()):
@@ -1123,11 +1305,19 @@ def test_explain_what_ran(
     (attempt,) = found["attempts"]
     assert (attempt["gpu"], attempt["batch"], attempt["phases_ms"]["schedule"]) == (GPU, 1, 0.25)
     assert attempt["predicted"]["run_s"] == pytest.approx(0.0012)
-    assert (attempt["predicted"]["training_degradation"], attempt["predicted"]["training_degradation_upper"]) == (0.05, 0.08)
+    assert (attempt["predicted"]["training_degradation"], attempt["predicted"]["training_degradation_upper"]) == (
+        0.05,
+        0.08,
+    )
     assert attempt["measured"]["finish_at"] == found["finished_at"]
     assert attempt["measured"]["slack_s"] == pytest.approx(found["slack_s"])
     decision = attempt["decision"]
-    assert (decision["policy"], decision["seed"], decision["table"], decision["refused"]) == ("smore-product", 7, 4, {"memory": 1})
+    assert (decision["policy"], decision["seed"], decision["table"], decision["refused"]) == (
+        "smore-product",
+        7,
+        4,
+        {"memory": 1},
+    )
     assert [(one["gpu"], one.get("refusal")) for one in decision["candidates"]] == [(GPU, None), ("test1", "memory")]
     assert decision["shadow"]["policy"] == "edf-util"
 
@@ -1148,18 +1338,46 @@ def test_measured_training_stands_beside_the_predicted(http: httpx.Client, platf
     with Session(engine) as session, session.begin():
         session.add(
             ExecutionRow(
-                invocation=id_, attempt=1, project="default", function="echo", gpu=GPU, decision_id=None, state=State.SUCCEEDED, cause="ok",
-                cold=True, load_s={"import": 0.25, "weights": 0.25}, run_s=0.1, batch=1, rows=1, co_runners=[], jobs=["j"], predicted=None,
-                device="d", sharing_mode="s", claimed_at=at, started_at=at, finished_at=at + timedelta(seconds=1),
+                invocation=id_,
+                attempt=1,
+                project="default",
+                function="echo",
+                gpu=GPU,
+                decision_id=None,
+                state=State.SUCCEEDED,
+                cause="ok",
+                cold=True,
+                load_s={"import": 0.25, "weights": 0.25},
+                run_s=0.1,
+                batch=1,
+                rows=1,
+                co_runners=[],
+                jobs=["j"],
+                predicted=None,
+                device="d",
+                sharing_mode="s",
+                claimed_at=at,
+                started_at=at,
+                finished_at=at + timedelta(seconds=1),
             )
-        )  # fmt: skip
+        )
         for gpu, shared_s, before in ((GPU, 0.11, 3), (GPU, 0.2, 30), ("other", 0.3, 3)):
             session.add(
                 JobWindowRow(
-                    job="j", at=at - timedelta(seconds=before), gpu=gpu, project="default", iterations=100, window_s=60, solo_s=0.1,
-                    solo_count=50, shared_s=shared_s, shared_count=50, device="d", sharing_mode="s",
+                    job="j",
+                    at=at - timedelta(seconds=before),
+                    gpu=gpu,
+                    project="default",
+                    iterations=100,
+                    window_s=60,
+                    solo_s=0.1,
+                    solo_count=50,
+                    shared_s=shared_s,
+                    shared_count=50,
+                    device="d",
+                    sharing_mode="s",
                 )
-            )  # fmt: skip
+            )
     (attempt,) = http.get(f"/v1/invocations/{id_}/explain").json()["attempts"]
 
     assert attempt["measured"]["training_degradation"] == pytest.approx(0.1)
@@ -1171,17 +1389,25 @@ def test_explain_what_waits(http: httpx.Client, platform: FakePlatform, recordin
     platform.held.add(ECHO)
     first = submit(http, **{"Smore-Deadline-Ms": "50000"})
     second = submit(http, **{"Smore-Deadline-Ms": "60000"})
-    platform.answer = json.dumps({"at": time.time(), "reasons": {**REASONS, "candidates": [], "refused": {"busy": 2}}}).encode()
+    platform.answer = json.dumps(
+        {"at": time.time(), "reasons": {**REASONS, "candidates": [], "refused": {"busy": 2}}}
+    ).encode()
 
     found = http.get(f"/v1/invocations/{second}/explain").json()
     assert (found["state"], found["summary"], found["attempts"], found["complete"]) == ("queued", "It waits.", [], True)
     assert (found["waits"]["before"], found["waits"]["detail"]) == (1, "2 GPU instances are busy with the function.")
     assert found["waits"]["decision"]["refused"] == {"busy": 2}
     http.post("/v1/queues/echo/pause")
-    assert http.get(f"/v1/invocations/{first}/explain").json()["waits"]["detail"] == "The queue of its function is paused."
+    assert (
+        http.get(f"/v1/invocations/{first}/explain").json()["waits"]["detail"] == "The queue of its function is paused."
+    )
     http.post(f"/v1/invocations/{first}/cancel")
     cancelled = http.get(f"/v1/invocations/{first}/explain").json()
-    assert (cancelled["summary"], cancelled.get("waits"), cancelled["attempts"]) == ("It was cancelled: It was cancelled.", None, [])
+    assert (cancelled["summary"], cancelled.get("waits"), cancelled["attempts"]) == (
+        "It was cancelled: It was cancelled.",
+        None,
+        [],
+    )
 
 
 def test_explain_what_was_refused_after_the_gate(http: httpx.Client, platform: FakePlatform, recording: None) -> None:
@@ -1193,7 +1419,9 @@ def test_explain_what_was_refused_after_the_gate(http: httpx.Client, platform: F
     assert found["summary"] == "It was rejected: The deadline cannot be met."
 
 
-def test_explain_without_a_recorder_says_that_it_is_not_complete(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_without_a_recorder_says_that_it_is_not_complete(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(explain, "HISTORY_S", 0.2)
     id_ = http.post("/v1/functions/echo/invocations", json={"input": 1}).json()["id"]
     found = http.get(f"/v1/invocations/{id_}/explain").json()
@@ -1204,15 +1432,30 @@ def test_explain_without_a_recorder_says_that_it_is_not_complete(http: httpx.Cli
 DRY_RUN = "/v1/functions/echo/invocations:dryRun"
 
 
-def test_a_dry_run_asks_and_places_nothing(http: httpx.Client, platform: FakePlatform, queue: Queue, catalog: Catalog) -> None:
+def test_a_dry_run_asks_and_places_nothing(
+    http: httpx.Client, platform: FakePlatform, queue: Queue, catalog: Catalog
+) -> None:
     platform.held.add(ECHO)
     now = time.time()
-    answer = {"at": now, "gpu": GPU, "cold": False, "start_at": now, "finish_at": now + 0.1, "earliest_deadline_at": now + 0.1}
+    answer = {
+        "at": now,
+        "gpu": GPU,
+        "cold": False,
+        "start_at": now,
+        "finish_at": now + 0.1,
+        "earliest_deadline_at": now + 0.1,
+    }
     platform.answer = json.dumps({**answer, "finish_s": 0.1, "reasons": REASONS}).encode()
 
     found = http.post(DRY_RUN, json={"input": {"x": 1}, "deadline_ms": 5000}).json()
     assert (found["outcome"], found["feasible"], found["gpu"], found["cold"]) == ("placed", True, GPU, False)
-    assert found["predicted"] == {"function": 0.2, "function_upper": 0.3, "training": 0.05, "training_upper": 0.08, "known": True}
+    assert found["predicted"] == {
+        "function": 0.2,
+        "function_upper": 0.3,
+        "training": 0.05,
+        "training_upper": 0.08,
+        "known": True,
+    }
     assert 0 < found["earliest_deadline_ms"] <= 100
     assert found["decision"]["candidates"][1]["refusal"] == "memory"
     assert queue.snapshot().waiting == []
@@ -1220,12 +1463,16 @@ def test_a_dry_run_asks_and_places_nothing(http: httpx.Client, platform: FakePla
     image = http.post("/v1/functions/image/invocations:dryRun?deadline_ms=1000", json={"rows": 8})
     assert image.status_code == 200, image.text
     body = struct.pack("<6f", 1, 2, 3, 4, 5, 6)
-    raw = http.post("/v1/functions/image/invocations:dryRun", content=body, headers={"Content-Type": "application/octet-stream"})
+    raw = http.post(
+        "/v1/functions/image/invocations:dryRun", content=body, headers={"Content-Type": "application/octet-stream"}
+    )
     assert raw.status_code == 200, raw.text
 
     for wrong, field in (({"rows": 2}, "rows"), ({"rows": 1, "x": 1}, "x"), ({"inputs": [1]}, "inputs"), ({}, "input")):
         assert problem(http.post(DRY_RUN, json=wrong), 422, "invalid_input")["field"] == field
-    assert problem(http.post(DRY_RUN, json={"rows": 1, "deadline_ms": -1}), 422, "invalid_input")["field"] == "deadline_ms"
+    assert (
+        problem(http.post(DRY_RUN, json={"rows": 1, "deadline_ms": -1}), 422, "invalid_input")["field"] == "deadline_ms"
+    )
     problem(http.post("/v1/functions/nobody/invocations:dryRun", json={"rows": 1}), 404, "function_not_found")
     problem(http.post("/v1/functions/never-ready/invocations:dryRun", json={"rows": 1}), 409, "not_ready")
     reader = add_key(catalog, Scope.READ)

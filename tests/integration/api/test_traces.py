@@ -19,8 +19,8 @@ from smore.postgres.history import Recorder
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.forecasts import Board
-from tests.support.eventually import eventually
 from tests.integration.api.test_api import Served, add_key, problem
+from tests.support.eventually import eventually
 
 FILE = "HashFunction,480,481,482\nbusy,9,0,8\nother,1,1,1\nrare,0,0,1\n"
 
@@ -52,14 +52,19 @@ def minute(back: int) -> float:
 
 def test_a_trace_is_laid_into_the_past_and_taken_back(
     http: httpx.Client, engine: Engine, redis_client: "redis.Redis", catalog: Catalog
-) -> None:  # fmt: skip
+) -> None:
     door, board = Prewarming(engine), Board(redis_client, "smore:")
     end = datetime.fromtimestamp(minute(10), UTC)
-    found = imported(http, gzip.compress(FILE.encode()), name="day.csv.gz", map=["rare=b"], deal=["a"], end=end.isoformat())
+    found = imported(
+        http, gzip.compress(FILE.encode()), name="day.csv.gz", map=["rare=b"], deal=["a"], end=end.isoformat()
+    )
     assert found.status_code == 201, found.text
     trace = found.json()
     assert (trace["name"], datetime.fromisoformat(trace["until"]), len(trace["digest"])) == ("day.csv.gz", end, 64)
-    assert trace["functions"] == [{"function": "a", "source": "busy", "arrivals": 17}, {"function": "b", "source": "rare", "arrivals": 1}]
+    assert trace["functions"] == [
+        {"function": "a", "source": "busy", "arrivals": 17},
+        {"function": "b", "source": "rare", "arrivals": 1},
+    ]
     assert board.unlearned()
     # One minute of it the platform has counted itself.
     with engine.begin() as connection:

@@ -1,4 +1,7 @@
-"""Deploying an uploaded folder at a gateway over a real Redis and Postgres; a worker of another host; what is kept and what goes."""
+"""
+Deploying an uploaded folder at a gateway over a real Redis and Postgres; a worker of another host; what is kept and
+what goes.
+"""
 
 import hashlib
 import io
@@ -25,8 +28,8 @@ from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fetch, Fleet
 from smore.redis.queue import Queue
-from tests.support.fake_platform import GPU, Failure, FakePlatform, echo
 from tests.integration.api.test_api import Served, add_key
+from tests.support.fake_platform import GPU, Failure, FakePlatform, echo
 
 
 @pytest.fixture
@@ -55,7 +58,8 @@ def client(gateway: Served, catalog: Catalog) -> Iterator[Client]:
 def folder(place: Path, code: str, weights: bytes = b"") -> Path:
     place.mkdir(exist_ok=True)
     (place / "function.yaml").write_text(
-        "apiVersion: smore/v1\nkind: Function\nmetadata: {name: own}\nspec: {entrypoint: 'handler:Own', requirements: requirements.txt}\n"
+        "apiVersion: smore/v1\nkind: Function\nmetadata: {name: own}\nspec: {entrypoint: 'handler:Own', requirements:"
+        " requirements.txt}\n"
     )
     (place / "requirements.txt").write_text("einops==0.8.1\n")
     (place / "handler.py").write_text(code)
@@ -111,7 +115,9 @@ def test_an_archive_that_leads_out_never_becomes_a_revision(gateway: Served, cli
         told = http.put("/v1/functions/own", json=body)
         assert (told.status_code, told.json()["field"], told.json()["missing"]) == (422, "spec.artifact", [digest])
         size = len(made.getvalue())
-        assert http.patch(f"/v1/blobs/{digest}", params={"offset": 0, "size": size}, content=made.getvalue()).json()["complete"]
+        assert http.patch(f"/v1/blobs/{digest}", params={"offset": 0, "size": size}, content=made.getvalue()).json()[
+            "complete"
+        ]
         told = http.put("/v1/functions/own", json=body)
         assert (told.status_code, told.json()["code"]) == (422, "invalid_artifact")
         assert http.get("/v1/functions/own").status_code == 404
@@ -131,7 +137,9 @@ def test_a_worker_of_another_host_reads_through_the_gateway(
     assert redis_client.keys(f"{config.redis.prefix}ticket:*") == [], "a ticket is used up"
 
 
-def test_what_no_revision_names_goes(client: Client, blobs: Blobs, store: Store, platform: FakePlatform, tmp_path: Path) -> None:
+def test_what_no_revision_names_goes(
+    client: Client, blobs: Blobs, store: Store, platform: FakePlatform, tmp_path: Path
+) -> None:
     client.deploy(folder(tmp_path / "f", "one"))
     named = {(one.project, one.digest) for one in blobs}
     assert store.named_blobs() == named

@@ -17,16 +17,31 @@ ROOT = Path(__file__).parents[3]
 
 def first(folder: Path) -> tuple[dict[str, Any], list[str]]:
     """
-    The JSON line and the table of ``bench.gpu first`` on a machine whose NVML shows a GPU that torch cannot use. Without the stage that
-    compiles: that takes a minute where nothing was compiled yet.
+    The JSON line and the table of ``bench.gpu first`` on a machine whose NVML shows a GPU that torch cannot use.
+    Without the stage that compiles: that takes a minute where nothing was compiled yet.
     """
     given = environment(folder, Machine(gpus=[Gpu(uuid="GPU-a", gpm={"sm": 0.4})]))
     path = os.pathsep.join((given["PYTHONPATH"], str(ROOT)))
     done = subprocess.run(
-        [sys.executable, "-m", "bench.gpu", "first", "--out", str(folder / "out"), "--minutes", "6", "--only", "^(?!compile)", "--json"],
+        [
+            sys.executable,
+            "-m",
+            "bench.gpu",
+            "first",
+            "--out",
+            str(folder / "out"),
+            "--minutes",
+            "6",
+            "--only",
+            "^(?!compile)",
+            "--json",
+        ],
         cwd=folder,
-        env=os.environ | given | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env=os.environ | given | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     table = done.stderr[done.stderr.index("stage ") :].splitlines()
     return json.loads(done.stdout.splitlines()[-1]), table
 

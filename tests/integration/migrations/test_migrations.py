@@ -38,15 +38,23 @@ def bare(config: Settings, migrated: Engine, redis_client: "redis.Redis") -> Ite
     url = make_url(config.postgres.url).set(database=name).render_as_string(hide_password=False)
     with migrated.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))
-        yield Settings(redis=RedisSettings(url=config.redis.url, prefix=config.redis.prefix), postgres=PostgresSettings(url=url))
+        yield Settings(
+            redis=RedisSettings(url=config.redis.url, prefix=config.redis.prefix), postgres=PostgresSettings(url=url)
+        )
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
 
 
 def start(config: Settings, *words: str) -> "subprocess.Popen[str]":
     assert config.postgres.url is not None
     assert config.redis.url is not None
-    env = os.environ | {"SMORE_POSTGRES__URL": config.postgres.url, "SMORE_REDIS__URL": config.redis.url, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, *words], env=env, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    env = os.environ | {
+        "SMORE_POSTGRES__URL": config.postgres.url,
+        "SMORE_REDIS__URL": config.redis.url,
+        "PYTHONPATH": str(ROOT),
+    }
+    return subprocess.Popen(
+        [sys.executable, *words], env=env, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def done(process: "subprocess.Popen[str]") -> str:
@@ -84,12 +92,17 @@ def test_two_at_once_make_one_schema_and_one_key(bare: Settings, redis_client: "
 
 
 def test_with_nothing_to_do_it_imports_little(config: Settings, engine: Engine) -> None:
-    code = "import sys, migrations.__main__ as m; sys.argv[1:] = []; m.main(); print(*sorted({'sqlalchemy', 'alembic'} & set(sys.modules)))"
+    code = (
+        "import sys, migrations.__main__ as m; sys.argv[1:] = []; m.main(); print(*sorted({'sqlalchemy', 'alembic'} &"
+        " set(sys.modules)))"
+    )
 
     assert done(start(config, "-c", code)).split() == []
 
 
-def test_a_key_file_that_is_not_ours_is_replaced(config: Settings, engine: Engine, redis_client: "redis.Redis", tmp_path: Path) -> None:
+def test_a_key_file_that_is_not_ours_is_replaced(
+    config: Settings, engine: Engine, redis_client: "redis.Redis", tmp_path: Path
+) -> None:
     path = tmp_path / "key"
     path.write_text("smk_0123456789ab_" + "x" * 43)
     __main__.prepare(config, database(config), path)
@@ -103,7 +116,9 @@ def test_a_key_file_that_is_not_ours_is_replaced(config: Settings, engine: Engin
     assert redis_client.hexists("smore:catalog:keys", token[0])
 
 
-def test_a_redis_that_lost_the_mirror_gets_it_back(config: Settings, engine: Engine, store: Store, redis_client: "redis.Redis") -> None:
+def test_a_redis_that_lost_the_mirror_gets_it_back(
+    config: Settings, engine: Engine, store: Store, redis_client: "redis.Redis"
+) -> None:
     key, _ = store.create_key("default", "ci", [Scope.INVOKE])
     number, _ = store.register("default", "echo", FunctionSpec(entrypoint="m:C"))
     store.activate("default", "echo", number, {})
@@ -128,7 +143,9 @@ def test_there_is_no_way_back(migrated: Engine) -> None:
         assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == head()
 
 
-def test_a_postgres_that_stays_away_is_an_error(config: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_postgres_that_stays_away_is_an_error(
+    config: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(__main__, "PATIENCE_S", 0.1)
 
     with pytest.raises(psycopg.OperationalError):

@@ -1,4 +1,7 @@
-"""Learning on real servers: rows in, predictors judged, tables published, taken back and restored; whatever fails, the last one stays."""
+"""
+Learning on real servers: rows in, predictors judged, tables published, taken back and restored; whatever fails, the
+last one stays.
+"""
 
 import json
 import math
@@ -29,7 +32,20 @@ from smore.redis.celery import REPUBLISH, RETRAIN, message
 from smore.redis.degradation import Table, Tables, decode
 from smore.redis.queue import new_id
 from tests.support.eventually import eventually
-from tests.support.measured import MODELS, PLACE, T0, alone_s, function, pairs, sets, slowdown, solo, solos, together, training
+from tests.support.measured import (
+    MODELS,
+    PLACE,
+    T0,
+    alone_s,
+    function,
+    pairs,
+    sets,
+    slowdown,
+    solo,
+    solos,
+    together,
+    training,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 PREFIX = "smore:"
@@ -76,7 +92,9 @@ def current(tables: Tables) -> Table:
     return table
 
 
-def cell(table: Table, name: str = "function", row: str = "vgg16/cpu/training/8", column: str = "bert/cpu/function/2") -> float:
+def cell(
+    table: Table, name: str = "function", row: str = "vgg16/cpu/training/8", column: str = "bert/cpu/function/2"
+) -> float:
     place = table.place(*HERE)
     assert place is not None
     return place.cell(getattr(place, name), place.trainings.index(row), place.functions.index(column))
@@ -92,8 +110,10 @@ def test_the_same_row_is_stored_once(known: Profiles) -> None:
     assert known.add([dict(reversed(row.items())) for row in rows], "imported") == 0
     assert known.add(documents(pairs(4)), "live") == 1
     assert [(count.kind, count.source, count.count) for count in known.counts()] == [
-        ("colocation", "imported", 3), ("colocation", "live", 1), ("solo", "imported", 16),
-    ]  # fmt: skip
+        ("colocation", "imported", 3),
+        ("colocation", "live", 1),
+        ("solo", "imported", 16),
+    ]
     stored = [document for _, document in known.documents()]
     assert len(stored) == 20
     assert rows[0] in stored
@@ -112,7 +132,9 @@ def test_the_same_row_is_stored_once(known: Profiles) -> None:
         ({"at": "yesterday"}, "rows[1].at"),
     ],
 )
-def test_what_is_no_row_is_refused_and_nothing_of_it_stored(known: Profiles, change: dict[str, Any], field: str) -> None:
+def test_what_is_no_row_is_refused_and_nothing_of_it_stored(
+    known: Profiles, change: dict[str, Any], field: str
+) -> None:
     good, bad = documents(solos()[:2])
 
     with pytest.raises(InvalidInput) as refused:
@@ -211,7 +233,9 @@ def test_a_better_challenger_takes_over(door: Learning, known: Profiles, tables:
     assert judged["challenger"] < judged["champion"]
 
 
-def test_a_worse_challenger_is_rejected(door: Learning, known: Profiles, tables: Tables, redis_client: "redis.Redis") -> None:
+def test_a_worse_challenger_is_rejected(
+    door: Learning, known: Profiles, tables: Tables, redis_client: "redis.Redis"
+) -> None:
     door.retrain()
     before = redis_client.get(f"{PREFIX}degradation:table")
     # What it would learn from is wrong, what it is judged by is right.
@@ -238,7 +262,9 @@ def test_places_are_learned_apart(door: Learning, known: Profiles, tables: Table
 
     mps = replace(PLACE, sharing_mode="mps")
     few = replace(PLACE, device="few")
-    known.add(documents([*solos(mps), *pairs(16, place=mps, factor=5.0), *solos(few), *pairs(3, place=few)]), "imported")
+    known.add(
+        documents([*solos(mps), *pairs(16, place=mps, factor=5.0), *solos(few), *pairs(3, place=few)]), "imported"
+    )
     door.retrain()
 
     table = current(tables)
@@ -252,7 +278,11 @@ def test_places_are_learned_apart(door: Learning, known: Profiles, tables: Table
     champion = known.champion()
     assert champion is not None
     assert champion.manifest["absent"] == [
-        {"device": "few", "sharing_mode": "time-slice", "why": "fewer than 10 pairs of the direction training, function"}
+        {
+            "device": "few",
+            "sharing_mode": "time-slice",
+            "why": "fewer than 10 pairs of the direction training, function",
+        }
     ]
 
 
@@ -318,7 +348,9 @@ def test_no_rows_at_all_are_no_failure(engine: Engine, tables: Tables, known: Pr
 # Taking back
 
 
-def test_roll_back_publishes_the_one_before_under_a_new_version(door: Learning, known: Profiles, tables: Tables) -> None:
+def test_roll_back_publishes_the_one_before_under_a_new_version(
+    door: Learning, known: Profiles, tables: Tables
+) -> None:
     door.retrain()
     first = current(tables)
     for day in (1, 2):
@@ -351,7 +383,9 @@ def test_there_is_nothing_to_roll_back_at_first(door: Learning) -> None:
         door.roll_back()
 
 
-def test_a_damaged_predecessor_is_not_published(door: Learning, known: Profiles, tables: Tables, engine: Engine) -> None:
+def test_a_damaged_predecessor_is_not_published(
+    door: Learning, known: Profiles, tables: Tables, engine: Engine
+) -> None:
     door.retrain()
     door.retrain(anew=True)
     version = tables.version()
@@ -364,7 +398,9 @@ def test_a_damaged_predecessor_is_not_published(door: Learning, known: Profiles,
     assert states(known) == {1: STATES.RETIRED, 2: STATES.CHAMPION}
 
 
-def test_a_redis_that_was_emptied_gets_the_table_back(door: Learning, tables: Tables, redis_client: "redis.Redis") -> None:
+def test_a_redis_that_was_emptied_gets_the_table_back(
+    door: Learning, tables: Tables, redis_client: "redis.Redis"
+) -> None:
     assert door.restore().result == "skipped"
     door.retrain()
     table = current(tables)
@@ -384,8 +420,13 @@ def test_a_redis_that_was_emptied_gets_the_table_back(door: Learning, tables: Ta
 BERT, VGG = function("bert", 2), training("vgg16", 8)
 
 
-def history(engine: Engine, store: Store, run_s: Sequence[float], *, at: float, gpu: str = "cpu0", mode: str = HERE[1]) -> None:
-    """Runs of a function that says it is ``bert/cpu``, one every tenth of a second from ``at`` on beside a job that says what it is."""
+def history(
+    engine: Engine, store: Store, run_s: Sequence[float], *, at: float, gpu: str = "cpu0", mode: str = HERE[1]
+) -> None:
+    """
+    Runs of a function that says it is ``bert/cpu``, one every tenth of a second from ``at`` on beside a job that says
+    what it is.
+    """
     revision, _ = store.register("default", "reader", FunctionSpec(entrypoint="m:C", profile=Profile(model="bert/cpu")))
     job = store.create_job("default", "night", ["zoo.train"], [gpu], {"workload": str(VGG)})
     with engine.begin() as connection:
@@ -396,30 +437,40 @@ def history(engine: Engine, store: Store, run_s: Sequence[float], *, at: float, 
         for number, seconds in enumerate(run_s):
             start = at + number / 10
             values = {
-                "id": new_id(), "revision": revision, "gpu": gpu, "run_s": seconds, "rows": BERT.batch, "jobs": json.dumps([job.id]),
-                "device": HERE[0], "mode": mode, "start": datetime.fromtimestamp(start, UTC),
-                "end": datetime.fromtimestamp(start + 0.09, UTC), "decision": number + int(at),
-            }  # fmt: skip
+                "id": new_id(),
+                "revision": revision,
+                "gpu": gpu,
+                "run_s": seconds,
+                "rows": BERT.batch,
+                "jobs": json.dumps([job.id]),
+                "device": HERE[0],
+                "mode": mode,
+                "start": datetime.fromtimestamp(start, UTC),
+                "end": datetime.fromtimestamp(start + 0.09, UTC),
+                "decision": number + int(at),
+            }
             connection.execute(
                 text(
-                    "INSERT INTO invocations (id, project, function, revision, state, cause, attempt, starts, arrival_at, deadline_at, gpu,"
-                    " rows, key_id, trace) VALUES (:id, 'default', 'reader', :revision, 'succeeded', 'ok', 1, 1, :start, :end, :gpu, :rows,"
-                    " '', '')"
+                    "INSERT INTO invocations (id, project, function, revision, state, cause, attempt, starts,"
+                    " arrival_at, deadline_at, gpu, rows, key_id, trace) VALUES (:id, 'default', 'reader', :revision,"
+                    " 'succeeded', 'ok', 1, 1, :start, :end, :gpu, :rows, '', '')"
                 ),
                 values,
             )
             connection.execute(
                 text(
-                    "INSERT INTO executions (invocation, attempt, project, function, gpu, decision_id, state, cause, cold, run_s, batch,"
-                    " rows, co_runners, jobs, device, sharing_mode, claimed_at, started_at, finished_at) VALUES (:id, 1, 'default',"
-                    " 'reader', :gpu, :decision, 'succeeded', 'ok', false, :run_s, 1, :rows, '[]', :jobs, :device, :mode, :start, :start,"
-                    " :end)"
+                    "INSERT INTO executions (invocation, attempt, project, function, gpu, decision_id, state, cause,"
+                    " cold, run_s, batch, rows, co_runners, jobs, device, sharing_mode, claimed_at, started_at,"
+                    " finished_at) VALUES (:id, 1, 'default', 'reader', :gpu, :decision, 'succeeded', 'ok', false,"
+                    " :run_s, 1, :rows, '[]', :jobs, :device, :mode, :start, :start, :end)"
                 ),
                 values,
             )
 
 
-def test_executions_become_rows_once(door: Learning, engine: Engine, store: Store, known: Profiles, tables: Tables) -> None:
+def test_executions_become_rows_once(
+    door: Learning, engine: Engine, store: Store, known: Profiles, tables: Tables
+) -> None:
     history(engine, store, [0.08] * 120, at=time.time() - 600)
     history(engine, store, [0.08] * 120, at=time.time() - 300, gpu="cpu1", mode="mps")
     door.retrain()
@@ -447,7 +498,10 @@ def test_sets_observed_by_the_platform_teach_weights(door: Learning, known: Prof
     champion = known.champion()
     assert champion is not None
     (place,) = champion.manifest["places"]
-    assert {name: one["verdict"] for name, one in place["directions"].items()} == {"training": "kept", "function": "kept"}
+    assert {name: one["verdict"] for name, one in place["directions"].items()} == {
+        "training": "kept",
+        "function": "kept",
+    }
     assert (place["weights"]["training"]["verdict"], place["weights"]["training"]["sets"]) == ("better", 60)
     weights = current(tables).places[0].weights
     assert {one.kind for one in weights} == {"training"}
@@ -460,7 +514,9 @@ def test_sets_observed_by_the_platform_teach_weights(door: Learning, known: Prof
     assert current(tables).places[0].weights != weights
 
 
-def test_drift_falls_back_to_the_conservative_rule(door: Learning, engine: Engine, store: Store, known: Profiles, tables: Tables) -> None:
+def test_drift_falls_back_to_the_conservative_rule(
+    door: Learning, engine: Engine, store: Store, known: Profiles, tables: Tables
+) -> None:
     then = time.time() - 3600
     Learning(engine, tables, data=door._data, clock=lambda: then).retrain()
     slow = 1.2 * alone_s(BERT) * (1 + cell(current(tables), "function_upper")) * 1.5
@@ -494,11 +550,21 @@ def test_drift_falls_back_to_the_conservative_rule(door: Learning, engine: Engin
 def environment(config: Settings) -> dict[str, str]:
     assert config.redis.url is not None
     assert config.postgres.url is not None
-    return os.environ | {"SMORE_REDIS__URL": config.redis.url, "SMORE_POSTGRES__URL": config.postgres.url, "PYTHONPATH": str(ROOT)}
+    return os.environ | {
+        "SMORE_REDIS__URL": config.redis.url,
+        "SMORE_POSTGRES__URL": config.postgres.url,
+        "PYTHONPATH": str(ROOT),
+    }
 
 
 def command(environment: dict[str, str], *words: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run([sys.executable, "-m", "ml.learn.learning", *words], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-m", "ml.learn.learning", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
 
@@ -507,7 +573,10 @@ def test_the_command_line(environment: dict[str, str], known: Profiles, tables: 
     put(tmp_path, [*solos(), *pairs(16)])
     files = [str(tmp_path / "a.jsonl")]
 
-    assert command(environment, "import", *files) == (0, {"result": "stored", "reason": "32 of 32 rows are new.", "version": None})
+    assert command(environment, "import", *files) == (
+        0,
+        {"result": "stored", "reason": "32 of 32 rows are new.", "version": None},
+    )
     assert command(environment, "import", *files)[1]["reason"] == "0 of 32 rows are new."
     (tmp_path / "cut.jsonl").write_text('{"version"')
     status, outcome = command(environment, "import", str(tmp_path / "cut.jsonl"))
@@ -548,7 +617,9 @@ def test_the_worker_learns_at_its_start_and_restores(
     version = f"{PREFIX}degradation:version"
     redis_client.config_resetstat()
     redis_client.lpush(f"{PREFIX}learn", message(REPUBLISH, [], "learn"))
-    eventually(lambda: redis_client.info("commandstats").get("cmdstat_get", {}).get("calls", 0) > 0, what="the worker's look")
+    eventually(
+        lambda: redis_client.info("commandstats").get("cmdstat_get", {}).get("calls", 0) > 0, what="the worker's look"
+    )
 
     redis_client.delete(f"{PREFIX}degradation:table", version)
     redis_client.lpush(f"{PREFIX}learn", message(REPUBLISH, [], "learn"))

@@ -66,14 +66,18 @@ def test_a_workload_that_fails_is_named_and_the_others_go_on(
     start = profile.CpuPartition.start
 
     def break_functions(self: profile.CpuPartition, argv: list[str], role: rows.Role) -> object:
-        return start(self, [word if word != "mobilenet" or role == "training" else "no-such-model" for word in argv], role)
+        return start(
+            self, [word if word != "mobilenet" or role == "training" else "no-such-model" for word in argv], role
+        )
 
     monkeypatch.setattr(profile.CpuPartition, "start", break_functions)
     assert [row.row for row in measure("--pairs", "1")] == ["solo"]
     assert "mobilenet/cpu/function/1 could not be measured: its process ended" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("wrong", [["--models", "gpt"], ["--cores", "999"], ["--function-nice", "20"], ["--k-max", "9"]])
+@pytest.mark.parametrize(
+    "wrong", [["--models", "gpt"], ["--cores", "999"], ["--function-nice", "20"], ["--k-max", "9"]]
+)
 def test_wrong_words_are_refused(wrong: list[str]) -> None:
     with pytest.raises(SystemExit):
         profile.parse(["--out", "x.jsonl", "--device", "cpu", *wrong])
@@ -92,7 +96,15 @@ def test_table_iii_of_a_training_by_hand() -> None:
     assert tuple(found) == rows.FEATURES
     parameters = sum(p.numel() for p in training.module.parameters())
     # Three hidden layers with ReLU and dropout, one output and the dense part's linear term; four embeddings.
-    assert [found[name] for name in ("linear", "relu", "activations", "dropout", "norm", "conv", "batch")] == [5, 3, 3, 3, 0, 0, 16]
+    assert [found[name] for name in ("linear", "relu", "activations", "dropout", "norm", "conv", "batch")] == [
+        5,
+        3,
+        3,
+        3,
+        0,
+        0,
+        16,
+    ]
     assert found["embedding"] == 3
     assert found["parameters"] == parameters
     assert found["memory_bytes"] > 3 * 4 * parameters

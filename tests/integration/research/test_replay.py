@@ -42,15 +42,28 @@ def table() -> Table:
 
     half, one = matrix(0.25), matrix(0.1)
     return Table(
-        version=3, source="test", created_at=0.0,
+        version=3,
+        source="test",
+        created_at=0.0,
         places=[
             PlaceTable(
-                device=PLACE[0], sharing_mode=PLACE[1], trainings=[WORKLOAD], functions=["bert/cpu/function/1"], training=one,
-                training_upper=one, function=half, function_upper=half, function_on_function=half, function_on_function_upper=half,
-                measured=b"\1", solo_s=matrix(0.05), usage_gain=matrix(0.2), degradation=matrix(0.3),
+                device=PLACE[0],
+                sharing_mode=PLACE[1],
+                trainings=[WORKLOAD],
+                functions=["bert/cpu/function/1"],
+                training=one,
+                training_upper=one,
+                function=half,
+                function_upper=half,
+                function_on_function=half,
+                function_on_function_upper=half,
+                measured=b"\1",
+                solo_s=matrix(0.05),
+                usage_gain=matrix(0.2),
+                degradation=matrix(0.3),
             )
         ],
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -78,38 +91,109 @@ def serve(engine: Engine, redis_client: "redis.Redis") -> Callable[..., None]:
 
 
 def life(
-    at_us: int, *, revision: int = 1, run_ms: float = 50.0, state: str = "succeeded", cold: bool = False, took_us: int = 60_000
+    at_us: int,
+    *,
+    revision: int = 1,
+    run_ms: float = 50.0,
+    state: str = "succeeded",
+    cold: bool = False,
+    took_us: int = 60_000,
 ) -> list[stream.Event]:
     """An invocation with two seconds to its deadline; one that has not ended where ``state`` is empty."""
     id_, function, deadline = new_id(), "default/echo", at_us + 2_000_000
     arrived = stream.Arrived(1, function, revision, id_, at_us, deadline, 1, "", "k", "")
     if state == "expired":
         end = stream.Settled(
-            1, function, revision, id_, 0, 0, "expired", "deadline_expired", "", at_us, deadline, 0, 0, deadline, 1, "k", "", 0, ""
-        )  # fmt: skip
+            1,
+            function,
+            revision,
+            id_,
+            0,
+            0,
+            "expired",
+            "deadline_expired",
+            "",
+            at_us,
+            deadline,
+            0,
+            0,
+            deadline,
+            1,
+            "k",
+            "",
+            0,
+            "",
+        )
         return [arrived, end]
     meta = json.dumps(
-        {"cold": cold, "load_ms": {"weights": 700.0} if cold else {}, "run_ms": run_ms, "batch": 1, "rows": 1, "co": [], "jobs": ["j1"]}
+        {
+            "cold": cold,
+            "load_ms": {"weights": 700.0} if cold else {},
+            "run_ms": run_ms,
+            "batch": 1,
+            "rows": 1,
+            "co": [],
+            "jobs": ["j1"],
+        }
     )
     claimed, begun = at_us + 1000, at_us + 4000
     dispatched = stream.Dispatched(1, function, "cpu0", claimed, [(id_, 1)], json.dumps(DECISION))
     if not state:
         return [arrived, dispatched]
     settled = stream.Settled(
-        1, function, revision, id_, 1, 1, state, "ok", "cpu0", at_us, deadline, claimed, begun, at_us + took_us, 1, "k", "", 0, meta,
-    )  # fmt: skip
+        1,
+        function,
+        revision,
+        id_,
+        1,
+        1,
+        state,
+        "ok",
+        "cpu0",
+        at_us,
+        deadline,
+        claimed,
+        begun,
+        at_us + took_us,
+        1,
+        "k",
+        "",
+        0,
+        meta,
+    )
     return [arrived, dispatched, settled]
 
 
 def heartbeat(at_us: int) -> Report:
     job = JobReport(
-        id="j1", project="default", state="running", pid=1, memory_mib=500.0, iterations=9, window_s=10.0, solo_s=0.1, solo_count=30,
-        shared_s=0.11, shared_count=10,
-    )  # fmt: skip
+        id="j1",
+        project="default",
+        state="running",
+        pid=1,
+        memory_mib=500.0,
+        iterations=9,
+        window_s=10.0,
+        solo_s=0.1,
+        solo_count=30,
+        shared_s=0.11,
+        shared_count=10,
+    )
     return Report(
-        gpu="cpu0", boot="b", at=at_us / 1e6, kind="cpu", device=PLACE[0], sharing_mode=PLACE[1], slots=3, memory_total_mib=2000.0,
-        memory_used_mib=10.0, utilisation=0.7, utilisation_counter="cpu-time", function_utilisation=0.1, running=1, jobs=[job],
-    )  # fmt: skip
+        gpu="cpu0",
+        boot="b",
+        at=at_us / 1e6,
+        kind="cpu",
+        device=PLACE[0],
+        sharing_mode=PLACE[1],
+        slots=3,
+        memory_total_mib=2000.0,
+        memory_used_mib=10.0,
+        utilisation=0.7,
+        utilisation_counter="cpu-time",
+        function_utilisation=0.1,
+        running=1,
+        jobs=[job],
+    )
 
 
 def told(at_us: int) -> stream.Reported:
@@ -120,7 +204,9 @@ def span(begin_us: int) -> tuple[float, float]:
     return begin_us / 1e6 - 1, time.time()
 
 
-def test_the_reader_yields_what_ended_with_its_last_attempt(engine: Engine, serve: Callable[..., None], begin_us: int) -> None:
+def test_the_reader_yields_what_ended_with_its_last_attempt(
+    engine: Engine, serve: Callable[..., None], begin_us: int
+) -> None:
     serve(
         *life(begin_us, run_ms=62.5),
         *life(begin_us + 1_000_000, cold=True),
@@ -140,13 +226,21 @@ def test_the_reader_yields_what_ended_with_its_last_attempt(engine: Engine, serv
     assert (warm.run_s, warm.batch, warm.batch_rows, warm.cold, warm.slowdown) == (0.0625, 1, 1, False, 0.25)
     assert warm.wait_s == pytest.approx(0.003)
     assert (cold.cold, cold.load_s) == (True, pytest.approx(0.7))
-    assert (expired.state, expired.attempt, expired.run_s, expired.cold, expired.met) == (State.EXPIRED, 0, None, None, False)
+    assert (expired.state, expired.attempt, expired.run_s, expired.cold, expired.met) == (
+        State.EXPIRED,
+        0,
+        None,
+        None,
+        False,
+    )
     newest, count = reader.served(*span(begin_us), most=1)
     assert (newest, count) == ([expired], 3)
     assert reader.policies(*span(begin_us)) == {"smore-product": 4}
 
 
-def test_gpu_instances_and_jobs_over_a_span(engine: Engine, store: Store, serve: Callable[..., None], begin_us: int) -> None:
+def test_gpu_instances_and_jobs_over_a_span(
+    engine: Engine, store: Store, serve: Callable[..., None], begin_us: int
+) -> None:
     job = store.create_job("default", "night", ["zoo.train"], ["cpu0"], {"workload": WORKLOAD, "budget": 0.05})
     serve(*(told(begin_us + second * 1_000_000) for second in range(25)))
     reader = Reader(engine)
@@ -164,7 +258,12 @@ def test_gpu_instances_and_jobs_over_a_span(engine: Engine, store: Store, serve:
 
 @pytest.fixture
 def platform(
-    store: Store, serve: Callable[..., None], redis_client: "redis.Redis", config: Settings, begin_us: int, monkeypatch: pytest.MonkeyPatch
+    store: Store,
+    serve: Callable[..., None],
+    redis_client: "redis.Redis",
+    config: Settings,
+    begin_us: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
     """Three hundred invocations in fifteen seconds on one GPU instance, with a table and a job."""
     store.register("default", "echo", SPEC)
@@ -191,7 +290,12 @@ def test_a_replay_puts_what_happened_beside_what_would_have(
     assert found.notes == ["1 invocations are of revisions that the catalog no longer knows."]
     assert (found.force, found.knobs) == ("smore-product", {"guard": 0.1})
     (gpu,) = found.past.gpus
-    assert (gpu.slots, gpu.memory_mib, gpu.iteration_s, gpu.utilisation) == (3, 1500.0, pytest.approx(0.1), pytest.approx(0.6))
+    assert (gpu.slots, gpu.memory_mib, gpu.iteration_s, gpu.utilisation) == (
+        3,
+        1500.0,
+        pytest.approx(0.1),
+        pytest.approx(0.6),
+    )
     columns = replay.replay(found, "edf-util", 1, 0)
 
     assert columns["happened"]["dsr"] == pytest.approx(0.9)
@@ -203,7 +307,9 @@ def test_a_replay_puts_what_happened_beside_what_would_have(
     assert replay.replay(twice, "edf-util", 0, 1)["happened"] == columns["happened"]
 
 
-def test_the_command_prints_three_columns_and_what_it_cannot_know(platform: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_three_columns_and_what_it_cannot_know(
+    platform: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert replay.main(["--since", "1h", "--policy", "edf-util", "--gpus", "+1"]) == 0
 
     printed = capsys.readouterr().out.splitlines()
@@ -212,12 +318,20 @@ def test_the_command_prints_three_columns_and_what_it_cannot_know(platform: Sett
     assert document["figures"]["dsr.happened"] == 0.9 and document["figures"]["invocations"] == 300
     assert {"dsr.force", "dsr.other", "sfd.force"} <= set(document["figures"])
     text = "\n".join(printed[:-1])
-    assert "happened" in printed[1] and "simulated: smore-product" in printed[1] and "simulated: edf-util, +1 GPU" in printed[1]
+    assert (
+        "happened" in printed[1]
+        and "simulated: smore-product" in printed[1]
+        and "simulated: edf-util, +1 GPU" in printed[1]
+    )
     assert "What this cannot know" in text and "no longer knows" in text
 
 
 def test_what_cannot_be_replayed_is_one_line(
-    config: Settings, engine: Engine, redis_client: "redis.Redis", monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: Settings,
+    engine: Engine,
+    redis_client: "redis.Redis",
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(replay, "settings", lambda: config)
     for arguments, code, why in (

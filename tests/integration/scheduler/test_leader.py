@@ -73,16 +73,32 @@ def lead(redis_client: "redis.Redis", queue: Queue) -> Iterator[Callable[..., th
 
 
 def heartbeat(
-    queue: Queue, gpu: str = "cpu0", strangers: Sequence[Stranger] | None = None, jobs: Sequence[JobReport] = (), closed: bool = False,
+    queue: Queue,
+    gpu: str = "cpu0",
+    strangers: Sequence[Stranger] | None = None,
+    jobs: Sequence[JobReport] = (),
+    closed: bool = False,
     counter: str = "cpu-time",
-) -> None:  # fmt: skip
+) -> None:
     report = Report(
-        gpu=gpu, boot="b", at=time.time(), kind="cpu", device="d", sharing_mode="time-slice", slots=2, memory_total_mib=1000,
+        gpu=gpu,
+        boot="b",
+        at=time.time(),
+        kind="cpu",
+        device="d",
+        sharing_mode="time-slice",
+        slots=2,
+        memory_total_mib=1000,
         memory_used_mib=10,
-        utilisation=0.0, utilisation_counter=counter, function_utilisation=0.0, running=0, strangers=strangers, jobs=jobs,
+        utilisation=0.0,
+        utilisation_counter=counter,
+        function_utilisation=0.0,
+        running=0,
+        strangers=strangers,
+        jobs=jobs,
         closed=closed,
         warm=[WarmInstance(function="default/echo", revision=1, state=WarmState.IDLE, memory_mib=10, pid=1)],
-    )  # fmt: skip
+    )
     queue.report(gpu, encode_report(report), ttl_s=60, lease_s=2, cursor="", running=[])
 
 
@@ -111,11 +127,15 @@ def message(client: "redis.Redis", queue: Queue, gpu: str = "cpu0") -> list[list
 def finish(queue: Queue, id_: str, attempt: int) -> None:
     (begun,) = queue.start("default/echo", "cpu0", 2, [(id_, attempt)])
     assert begun is not None
-    outcome = Outcome(id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1")))
+    outcome = Outcome(
+        id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1"))
+    )
     assert queue.finish("default/echo", "", [outcome]) == [True]
 
 
-def test_places_what_waited_before_it_led(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+def test_places_what_waited_before_it_led(
+    redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
+) -> None:
     """A stale queue does not sleep: a leader that starts serves what is there already."""
     id_ = submit(queue)
     heartbeat(queue)
@@ -147,7 +167,9 @@ def test_schedulers_load_one_after_the_other(redis_client: "redis.Redis") -> Non
     wait_for_turn(redis_client, key, stopping)
 
 
-def test_a_policy_that_checks_sms_does_not_lead_where_no_counter_tells_them(redis_client: "redis.Redis", queue: Queue) -> None:
+def test_a_policy_that_checks_sms_does_not_lead_where_no_counter_tells_them(
+    redis_client: "redis.Redis", queue: Queue
+) -> None:
     leader = Leader(redis_client, CONFIG, threading.Event(), lambda: Engine(PRESETS["smore"]))
     thread = threading.Thread(target=leader.lead, daemon=True)
     heartbeat(queue, counter="gpm-sm-util")
@@ -158,7 +180,9 @@ def test_a_policy_that_checks_sms_does_not_lead_where_no_counter_tells_them(redi
     eventually(lambda: not thread.is_alive(), what="its end")
     assert redis_client.get(f"{PREFIX}leader") is None, "the lease is given back"
     refused = redis_client.get(f"{PREFIX}leader:refused")
-    assert refused == b"the policy smore checks SMs (sm_rule=total), and no counter tells those of cpu0 (nvml-utilization)"
+    assert (
+        refused == b"the policy smore checks SMs (sm_rule=total), and no counter tells those of cpu0 (nvml-utilization)"
+    )
     leader.lead()
     assert redis_client.get(f"{PREFIX}leader") is None, "nor does it take it again"
 
@@ -190,7 +214,9 @@ def test_a_new_degradation_table_is_taken_up_and_a_bad_one_is_not(
     monkeypatch.setattr(Tables, "current", spied)
 
     def publish(version: int) -> None:
-        tables.publish(Table(version=version, source="test", created_at=0.0, places=[place([[0.1]], [[0.3]], [[0.5]], device="d")]))
+        tables.publish(
+            Table(version=version, source="test", created_at=0.0, places=[place([[0.1]], [[0.3]], [[0.5]], device="d")])
+        )
 
     def version_of_a_decision() -> int:
         id_ = submit(queue)
@@ -219,8 +245,14 @@ def test_former_leader_is_fenced(redis_client: "redis.Redis", queue: Queue) -> N
     assert int(queue.lead("", 10)) > int(old)
     id_ = submit(queue)
     claim = Claim(
-        function="default/echo", gpu="cpu0", celery_list="x", message=b"m", decision="", schedule_us=0, attempts=[(id_, 0)],
-    )  # fmt: skip
+        function="default/echo",
+        gpu="cpu0",
+        celery_list="x",
+        message=b"m",
+        decision="",
+        schedule_us=0,
+        attempts=[(id_, 0)],
+    )
 
     assert queue.claim(old, 2, [claim]) == [None]
     assert queue.reap(old) == -1
@@ -250,7 +282,9 @@ def test_a_leader_whose_lease_ran_out_takes_it_again_at_once(
 def test_lost_dispatch_comes_back_as_another_attempt(
     redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
 ) -> None:
-    """Nobody starts it within the dispatch lease: it is dispatched again, and the first message has no power any more."""
+    """
+    Nobody starts it within the dispatch lease: it is dispatched again, and the first message has no power any more.
+    """
     lead()
     id_ = submit(queue)
     assert [[id_, 1]] == message(redis_client, queue)
@@ -271,7 +305,9 @@ def test_slots_are_credits(redis_client: "redis.Redis", queue: Queue, lead: Call
     eventually(lambda: redis_client.zcard(f"{PREFIX}q:default/echo") == 3)
     assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
 
-    outcome = Outcome(id=first, attempt=1, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1")))
+    outcome = Outcome(
+        id=first, attempt=1, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1"))
+    )
     queue.finish("default/echo", "", [outcome])
     assert [[id_, 1] for id_ in others] == message(redis_client, queue)
 
@@ -304,7 +340,9 @@ def ask(config: Settings, question: Question) -> tuple[Gate, Answer | None]:
     return asyncio.run(put())
 
 
-def test_what_people_set_reaches_the_policy(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+def test_what_people_set_reaches_the_policy(
+    redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
+) -> None:
     """Pins, drains and strangers hold at a leader that runs, and at one that begins anew."""
     fleet, stranger = Fleet(redis_client, PREFIX), Stranger(pid=7, start=1, memory_mib=1.0)
     fleet.steer(Steer(function="default/echo", gpus=("cpu1",)))
@@ -314,7 +352,9 @@ def test_what_people_set_reaches_the_policy(redis_client: "redis.Redis", queue: 
     assert message(redis_client, queue, "cpu1") == [[pinned, 1]]
     fleet.steer(Steer(function="default/echo"))
     fleet.pause("-g:cpu1")
-    eventually(lambda: fleet.commands("cpu1", "0-0", 0.01) or heartbeat(queue, "cpu1"), what="the idle instance told to go")
+    eventually(
+        lambda: fleet.commands("cpu1", "0-0", 0.01) or heartbeat(queue, "cpu1"), what="the idle instance told to go"
+    )
     drained = submit(queue)
     assert message(redis_client, queue) == [[drained, 1]]
     stop.set()
@@ -384,7 +424,9 @@ def test_questions_are_bounded(config: Settings, redis_client: "redis.Redis", qu
     assert sum(isinstance(decode(raw), Asked) for _, raw in queue.events("0-0")) == 3
 
 
-def test_expired_and_deleted_are_ended(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+def test_expired_and_deleted_are_ended(
+    redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
+) -> None:
     lead()
     late = submit(queue, slo_us=50_000)
     eventually(lambda: (record := queue.record("default", late)) is not None and record.state == "expired")
@@ -416,7 +458,10 @@ def test_the_gate_hears_often_of_functions_that_want_what_budgets_leave(
 def test_the_gate_hears_at_ticks_alone_where_no_budget_limits(
     config: Settings, redis_client: "redis.Redis", queue: Queue, lead: Callable[..., threading.Event]
 ) -> None:
-    """Between two ticks every round would tell it: the first tick is the only one, and the time between two words is next to nothing."""
+    """
+    Between two ticks every round would tell it: the first tick is the only one, and the time between two words is next
+    to nothing.
+    """
     submit(queue)
     heartbeat(queue)
     scheduler = CONFIG.scheduler.model_copy(update={"tick_s": 600.0, "gate_s": 1e-6})
@@ -424,7 +469,8 @@ def test_the_gate_hears_at_ticks_alone_where_no_budget_limits(
     first = eventually(lambda: redis_client.hget(f"{PREFIX}feasible", "default/echo"), what="a word to the gate")
     submit(queue)
     question = Question(id="", function="default/echo", revision=1, slo_us=5_000_000)
-    # A question is answered before the end of a round, where the gate is told: the second answer shows that the first round has ended.
+    # A question is answered before the end of a round, where the gate is told: the second answer shows that the first
+    # round has ended.
     assert all(ask(config, replace(question, id=new_id()))[1] is not None for _ in range(2))
     told = redis_client.hget(f"{PREFIX}feasible", "default/echo")
     stop.set()

@@ -1,4 +1,7 @@
-"""Training that runs elsewhere: it registers, is shown, is watched, and is never harmed by the platform's coming and going."""
+"""
+Training that runs elsewhere: it registers, is shown, is watched, and is never harmed by the platform's coming and
+going.
+"""
 
 import os
 import subprocess
@@ -21,9 +24,9 @@ from smore.process.settings import Settings
 from smore.redis import fleet
 from smore.redis.catalog import Catalog
 from smore.redis.queue import Queue
+from tests.integration.api.test_api import Served, add_key, problem
 from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, report
-from tests.integration.api.test_api import Served, add_key, problem
 from worker import proc
 from worker.activity import Activity
 from worker.training import jobs as worker_jobs
@@ -60,11 +63,24 @@ class Worker:
         #: What the device says of who computes on it.
         self.computing: dict[int, float] | None = None
         self.jobs = Jobs(
-            gpu=GPU, home=home, entrypoints=(), cores=(), environment={}, activity=activity, gate=Gate(activity), seed="s", probe_share=0.0,
-            probe_max_s=1.0, memory_of=lambda _pid: 1.0, quick_memory_of=lambda _pid: None,
-            computing=lambda: self.computing, users=frozenset({os.geteuid()}),
-            feed=lambda id_: Feed(client, prefix, id_, GPU), started=self.moved.append, changed=lambda: None,
-        )  # fmt: skip
+            gpu=GPU,
+            home=home,
+            entrypoints=(),
+            cores=(),
+            environment={},
+            activity=activity,
+            gate=Gate(activity),
+            seed="s",
+            probe_share=0.0,
+            probe_max_s=1.0,
+            memory_of=lambda _pid: 1.0,
+            quick_memory_of=lambda _pid: None,
+            computing=lambda: self.computing,
+            users=frozenset({os.geteuid()}),
+            feed=lambda id_: Feed(client, prefix, id_, GPU),
+            started=self.moved.append,
+            changed=lambda: None,
+        )
         self.jobs.adopt()
 
     def beat(self) -> None:
@@ -98,7 +114,10 @@ def key(catalog: Catalog, store: Store) -> str:
 
 @pytest.fixture
 def http(config: Settings, worker: Worker, key: str) -> Iterator[httpx.Client]:
-    with Served(create_app(config)) as served, httpx.Client(base_url=served.url, headers={"X-API-Key": key}, timeout=30) as client:
+    with (
+        Served(create_app(config)) as served,
+        httpx.Client(base_url=served.url, headers={"X-API-Key": key}, timeout=30) as client,
+    ):
         eventually(lambda: client.get("/v1/jobs").status_code == 200, what="the key")
         yield client
 
@@ -113,7 +132,9 @@ def train() -> Iterator[Train]:
 
     def start(url: str, key: str) -> "subprocess.Popen[str]":
         env = os.environ | {"PYTHONPATH": str(ROOT), "SMORE_URL": url, "SMORE_API_KEY": key}
-        process = subprocess.Popen([sys.executable, "-c", LOOP], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", LOOP], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         started.append(process)
         return process
 
@@ -145,12 +166,23 @@ def jobs(http: httpx.Client, worker: Worker) -> list[dict[str, Any]]:
 def test_a_script_outside_attaches_is_shown_and_trains_on_when_the_platform_goes(
     config: Settings, redis_client: "redis.Redis", worker: Worker, key: str, train: Train, store: Store, tmp_path: Path
 ) -> None:
-    with Served(create_app(config)) as served, httpx.Client(base_url=served.url, headers={"X-API-Key": key}, timeout=30) as http:
+    with (
+        Served(create_app(config)) as served,
+        httpx.Client(base_url=served.url, headers={"X-API-Key": key}, timeout=30) as http,
+    ):
         eventually(lambda: http.get("/v1/jobs").status_code == 200, what="the key")
         process = train(served.url, key)
         step(process, 3)
-        (job,) = eventually(lambda: [one for one in jobs(http, worker) if one["iterations"] == 3], within_s=15, what="three steps")
-        assert (job["name"], job["gpus"], job["state"], job["source"], job["measured"]) == ("theirs", [GPU], "running", "tracked", True)
+        (job,) = eventually(
+            lambda: [one for one in jobs(http, worker) if one["iterations"] == 3], within_s=15, what="three steps"
+        )
+        assert (job["name"], job["gpus"], job["state"], job["source"], job["measured"]) == (
+            "theirs",
+            [GPU],
+            "running",
+            "tracked",
+            True,
+        )
         (seen,) = worker.training.jobs.reports()
         assert (seen.pid, seen.solo_count) == (process.pid, 3), "it is known by its process, and its iterations count"
         assert worker.moved == [], "its process is left where it is"
@@ -159,9 +191,16 @@ def test_a_script_outside_attaches_is_shown_and_trains_on_when_the_platform_goes
     again = Worker(config, redis_client, tmp_path)
     assert again.jobs.running() == [job["id"]], "a worker that starts anew adopts it"
     port = int(served.url.rpartition(":")[2])
-    with Served(create_app(config), port) as back, httpx.Client(base_url=back.url, headers={"X-API-Key": key}, timeout=30) as http:
+    with (
+        Served(create_app(config), port) as back,
+        httpx.Client(base_url=back.url, headers={"X-API-Key": key}, timeout=30) as http,
+    ):
         step(process, 1)
-        eventually(lambda: sum(one["iterations"] for one in jobs(http, again)) >= 6, within_s=20, what="the steps made meanwhile")
+        eventually(
+            lambda: sum(one["iterations"] for one in jobs(http, again)) >= 6,
+            within_s=20,
+            what="the steps made meanwhile",
+        )
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(10) == 0
@@ -203,7 +242,7 @@ def test_what_cannot_be_attached_is_refused(http: httpx.Client, worker: Worker) 
     worker.beat()
     assert [(one.exit_code, one.reason) for one in worker.training.jobs.reports()] == [
         (REFUSED, f"there is no process {2**30} on the machine of {GPU}")
-    ]  # fmt: skip
+    ]
     assert problem(attach(pid=1), 422, "invalid_input")["field"] == "pid"
     problem(http.post("/v1/jobs/none/steps", json={"gpu": GPU, "steps": []}), 404, "not_found")
 
@@ -226,7 +265,10 @@ def test_the_platforms_processes_are_refused_and_what_is_watched_already(
         assert "platform's own" in job["reason"]
     # One that tells its steps is known by them; its process is not looked at.
     job = attach(pid=os.getpid(), tracked=True)
-    assert (job["state"], [one.pid for one in worker.training.jobs.reports() if one.id == job["id"]]) == ("running", [0])
+    assert (job["state"], [one.pid for one in worker.training.jobs.reports() if one.id == job["id"]]) == (
+        "running",
+        [0],
+    )
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         assert attach(pid=process.pid)["state"] == "running"
@@ -236,7 +278,9 @@ def test_the_platforms_processes_are_refused_and_what_is_watched_already(
         process.communicate(b"\n")
 
 
-def test_a_projects_key_may_have_its_own_users_processes_watched(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_projects_key_may_have_its_own_users_processes_watched(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         start, boot = proc.start_time(process.pid) or 0, proc.boot_id()
@@ -245,7 +289,9 @@ def test_a_projects_key_may_have_its_own_users_processes_watched(worker: Worker,
         def attach(id_: str, **more: Any) -> tuple[int, float, str]:
             """(The process that is watched, 0 = none; its memory that is counted; why it is refused)."""
             given = {"start": 0, "boot": "", "tracked": False} | more
-            worker.training.jobs.attach(fleet.AttachJob(version=1, id=id_, project="tenant", name="n", pid=process.pid, **given))
+            worker.training.jobs.attach(
+                fleet.AttachJob(version=1, id=id_, project="tenant", name="n", pid=process.pid, **given)
+            )
             worker.training.jobs.tick()
             (one,) = [one for one in worker.training.jobs.reports() if one.id == id_]
             worker.training.jobs.stop(id_)
@@ -260,12 +306,16 @@ def test_a_projects_key_may_have_its_own_users_processes_watched(worker: Worker,
         assert attach("operator", any_user=True) == (process.pid, 1.0, "")
         assert "no process" in attach("another", start=start + 1, boot=boot)[2]
         monkeypatch.setattr(worker.training.jobs, "_users", frozenset({os.geteuid()}))
-        assert attach("allowed", **itself) == attach("allowed-tracked", **itself, tracked=True) == (process.pid, 1.0, "")
+        assert (
+            attach("allowed", **itself) == attach("allowed-tracked", **itself, tracked=True) == (process.pid, 1.0, "")
+        )
     finally:
         process.communicate(b"\n")
 
 
-def test_what_does_not_compute_on_the_gpu_is_let_go(worker: Worker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_does_not_compute_on_the_gpu_is_let_go(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     first, second = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2))
 
     def seen() -> dict[str, tuple[str, str]]:
@@ -274,7 +324,9 @@ def test_what_does_not_compute_on_the_gpu_is_let_go(worker: Worker, monkeypatch:
 
     try:
         for process, id_ in ((first, "there"), (second, "elsewhere")):
-            command = fleet.AttachJob(version=1, id=id_, project="p", name="n", pid=process.pid, start=0, boot="", tracked=False)
+            command = fleet.AttachJob(
+                version=1, id=id_, project="p", name="n", pid=process.pid, start=0, boot="", tracked=False
+            )
             worker.training.jobs.attach(command)
         running = ("running", "")
         worker.computing = {first.pid: 500.0}
@@ -328,7 +380,12 @@ def test_ranks_of_one_training_make_one_job(store: Store) -> None:
 
 
 def test_one_that_cannot_be_seen_lives_by_its_word(
-    http: httpx.Client, worker: Worker, config: Settings, redis_client: "redis.Redis", store: Store, monkeypatch: pytest.MonkeyPatch
+    http: httpx.Client,
+    worker: Worker,
+    config: Settings,
+    redis_client: "redis.Redis",
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     body = {"name": "far", "pid": os.getpid(), "start": 1, "boot": "another machine's", "tracked": True, "gpu": GPU}
     id_ = http.post("/v1/jobs/attach", json=body).json()["id"]
@@ -361,7 +418,13 @@ def test_a_tracked_one_that_is_let_go_does_not_come_back(http: httpx.Client, wor
 
 
 def test_a_tracked_one_that_is_stopped_trains_on_and_tells_no_more(
-    http: httpx.Client, worker: Worker, config: Settings, redis_client: "redis.Redis", store: Store, key: str, train: Train
+    http: httpx.Client,
+    worker: Worker,
+    config: Settings,
+    redis_client: "redis.Redis",
+    store: Store,
+    key: str,
+    train: Train,
 ) -> None:
     process = train(str(http.base_url).rstrip("/"), key)
 
@@ -373,7 +436,9 @@ def test_a_tracked_one_that_is_stopped_trains_on_and_tells_no_more(
         return process.stdout.readline() == "True\n"
 
     step(process, 3)
-    (job,) = eventually(lambda: [one for one in jobs(http, worker) if one["iterations"] == 3], within_s=15, what="three steps")
+    (job,) = eventually(
+        lambda: [one for one in jobs(http, worker) if one["iterations"] == 3], within_s=15, what="three steps"
+    )
     stopped = http.post(f"/v1/jobs/{job['id']}/stop")
     assert (stopped.status_code, stopped.json()["state"], stopped.json()["source"]) == (202, "stopping", "tracked")
     worker.beat()

@@ -1,4 +1,7 @@
-"""Runners without a user of their own, as where the platform is not root: what Landlock and the filter of system calls hold alone."""
+"""
+Runners without a user of their own, as where the platform is not root: what Landlock and the filter of system calls
+hold alone.
+"""
 
 import contextlib
 import json
@@ -21,9 +24,13 @@ pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel's Landlo
 
 #: What numeric libraries are told about the processor (see the Makefile).
 INSTRUCTIONS = {
-    "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "OPENBLAS_CORETYPE": "Haswell",
-    "NUMBA_CPU_NAME": "generic", "OMP_NUM_THREADS": "1",
-}  # fmt: skip
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "NUMBA_CPU_NAME": "generic",
+    "OMP_NUM_THREADS": "1",
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +43,40 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def shut_in(home: Path, name: str, tcp_ports: list[int] | None, *, near: Sequence[int] = (), **shut: bool) -> Iterator[Runner]:
+def shut_in(
+    home: Path, name: str, tcp_ports: list[int] | None, *, near: Sequence[int] = (), **shut: bool
+) -> Iterator[Runner]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DATABASE_PASSWORD", "not for functions either")
         for variable, value in INSTRUCTIONS.items():
             patch.setenv(variable, value)
         zygote = Zygote(
-            nursery=nursery(), cores=(), nice=0, environment={}, scratch=home / "run" / name, home=home, bounds=None,
-            confinement=Confinement(own_users=False, tcp_ports=tcp_ports, readable=[str(home / "allowed")], scratch_mib=1, **shut),
-            record=home / "run" / f"{name}.json", exited=lambda runner: None, started=lambda pid: None, near=near,
-        )  # fmt: skip
+            nursery=nursery(),
+            cores=(),
+            nice=0,
+            environment={},
+            scratch=home / "run" / name,
+            home=home,
+            bounds=None,
+            confinement=Confinement(
+                own_users=False, tcp_ports=tcp_ports, readable=[str(home / "allowed")], scratch_mib=1, **shut
+            ),
+            record=home / "run" / f"{name}.json",
+            exited=lambda runner: None,
+            started=lambda pid: None,
+            near=near,
+        )
         runner = zygote.fork()
         results = Results(one=1 << 20, together=1 << 20)
         runner.load(
-            Load(entrypoint="tests.acceptance.hostile.functions:Hostile", device="cpu", memory_mib=64.0, label="f", results=results), 60
+            Load(
+                entrypoint="tests.acceptance.hostile.functions:Hostile",
+                device="cpu",
+                memory_mib=64.0,
+                label="f",
+                results=results,
+            ),
+            60,
         )
     try:
         yield runner
@@ -86,7 +113,9 @@ def test_files_and_other_processes_are_out_of_reach(runner: Runner, home: Path) 
     assert "refused" in attempt(runner, "write", path=str(home / "allowed"))
     assert attempt(runner, "environment")["got"] == {}
     assert "DATABASE_PASSWORD" not in attempt(runner, "own_environment")["got"]
-    assert "refused" in attempt(runner, "shoot", pid=os.getpid()) and "refused" in attempt(runner, "trace", pid=os.getpid())
+    assert "refused" in attempt(runner, "shoot", pid=os.getpid()) and "refused" in attempt(
+        runner, "trace", pid=os.getpid()
+    )
     assert "refused" in attempt(runner, "unix", path=str(home / "key"))
     assert "refused" in attempt(runner, "connect", host="127.0.0.1", port=6379)
     # Allowed, but nobody listens here.
@@ -103,7 +132,10 @@ def test_no_stream_is_begun_or_waited_for_in_any_way_that_the_kernel_has(runner:
 
 
 def test_of_all_sockets_that_the_kernel_has_there_are_tcp_and_udp(runner: Runner) -> None:
-    """Another one here may be a way around Landlock, which knows IPPROTO_TCP alone; one of a pair of datagrams reaches any unix socket."""
+    """
+    Another one here may be a way around Landlock, which knows IPPROTO_TCP alone; one of a pair of datagrams reaches any
+    unix socket.
+    """
     internet = (socket.AF_INET, socket.AF_INET6)
     allowed = [(socket.SOCK_STREAM, 0), (socket.SOCK_STREAM, 6), (socket.SOCK_DGRAM, 0), (socket.SOCK_DGRAM, 17)]
     assert attempt(runner, "sockets")["got"] == {
@@ -124,7 +156,10 @@ def test_who_may_reach_every_port_may_listen(home: Path) -> None:
 
 
 def test_on_a_gpu_it_makes_the_unix_sockets_that_cuda_makes_and_runs_beside_the_gpu(home: Path) -> None:
-    """Redis, Postgres and the supervisor listen for streams; a descriptor of its own entry in /proc keeps the way there open to CUDA."""
+    """
+    Redis, Postgres and the supervisor listen for streams; a descriptor of its own entry in /proc keeps the way there
+    open to CUDA.
+    """
     core = max(os.sched_getaffinity(0))
     with shut_in(home, "gpu", [443], near=[core], unix_sockets=True, affinity=True) as runner:
         found = attempt(runner, "sockets")["got"]
@@ -145,7 +180,9 @@ def test_the_nursery_gives_a_zygote_to_nobody_who_is_shut_in(runner: Runner, hom
 def test_a_scratch_folder_on_the_disk_is_watched(runner: Runner) -> None:
     """Last: its runner is ended for it."""
     folder = Path(attempt(runner, "who")["cwd"])
-    assert "refused" in attempt(runner, "write", path="large", text="x" * (2 << 20)), "one file alone is bounded at once"
+    assert "refused" in attempt(runner, "write", path="large", text="x" * (2 << 20)), (
+        "one file alone is bounded at once"
+    )
     # It may be ended before the last of them.
     with contextlib.suppress(RunnerDied):
         for number in range(4):

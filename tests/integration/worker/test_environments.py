@@ -1,4 +1,7 @@
-"""Environments as pip builds them in its cell, from an index that is a folder: what a hostile package gets at, and what becomes of it."""
+"""
+Environments as pip builds them in its cell, from an index that is a folder: what a hostile package gets at, and what
+becomes of it.
+"""
 
 import io
 import json
@@ -76,14 +79,21 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 class Stage:
     def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
-        self.home, self.code, self.elsewhere, self._index = (place / name for name in ("home", "code", "elsewhere", "index"))
+        self.home, self.code, self.elsewhere, self._index = (
+            place / name for name in ("home", "code", "elsewhere", "index")
+        )
         for folder in (self.home, self.code, self.elsewhere, self._index):
             folder.mkdir()
         self.home.chmod(0o700)
         self.elsewhere.chmod(0o777)
         (self.home / "key").write_text("not for packages")
         (self.code / "handler.py").write_text("")
-        for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self._index), "SMORE_X": "x", "DATABASE_PASSWORD": "x"}.items():
+        for name, value in {
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self._index),
+            "SMORE_X": "x",
+            "DATABASE_PASSWORD": "x",
+        }.items():
             patch.setenv(name, value)
 
     def sdist(self, name: str, **files: str) -> None:
@@ -96,11 +106,18 @@ class Stage:
                 info.size = len(content.encode())
                 writer.addfile(info, io.BytesIO(content.encode()))
 
-    def environments(self, *, sdists: bool = True, build_s: float = 120.0, limit_mib: int = 1024, own_users: bool = True) -> Environments:
+    def environments(
+        self, *, sdists: bool = True, build_s: float = 120.0, limit_mib: int = 1024, own_users: bool = True
+    ) -> Environments:
         return Environments(
-            self.home / "cache" / f"environments{own_users}", limit_mib << 20, build_s, sdists=sdists,
-            confinement=Confinement(own_users=own_users, tcp_ports=[443]), home=self.home, group="smore-test-",
-        )  # fmt: skip
+            self.home / "cache" / f"environments{own_users}",
+            limit_mib << 20,
+            build_s,
+            sdists=sdists,
+            confinement=Confinement(own_users=own_users, tcp_ports=[443]),
+            home=self.home,
+            group="smore-test-",
+        )
 
 
 @pytest.fixture
@@ -133,22 +150,37 @@ def test_a_hostile_package_is_built_in_its_cell_and_runs_nowhere_else(stage: Sta
         assert left(str(held.folder)) == [], "nothing that the build has started goes on"
         for path in (held.folder, *held.folder.rglob("*")):
             status = path.lstat()
-            assert status.st_uid == os.geteuid() and (path.is_symlink() or not stat.S_IMODE(status.st_mode) & 0o222), path
+            assert status.st_uid == os.geteuid() and (path.is_symlink() or not stat.S_IMODE(status.st_mode) & 0o222), (
+                path
+            )
         assert not (held.folder / ".build").exists()
 
         # What it brought runs in the runner alone, when that is shut in.
         zygote = Zygote(
-            nursery=nursery(), cores=(), nice=0, environment={}, scratch=stage.home / "scratch", home=stage.home, bounds=None,
-            confinement=Confinement(own_users=own_users, readable=[str(stage.home / "cache")]), record=stage.home / "record",
-            exited=lambda runner: None, started=lambda pid: None,
-        )  # fmt: skip
+            nursery=nursery(),
+            cores=(),
+            nice=0,
+            environment={},
+            scratch=stage.home / "scratch",
+            home=stage.home,
+            bounds=None,
+            confinement=Confinement(own_users=own_users, readable=[str(stage.home / "cache")]),
+            record=stage.home / "record",
+            exited=lambda runner: None,
+            started=lambda pid: None,
+        )
         try:
             runner = zygote.fork()
             entrypoint = "tests.acceptance.hostile.functions:Hostile"
             results = Results(one=1 << 20, together=1 << 20)
             load = Load(
-                entrypoint=entrypoint, device="cpu", memory_mib=64.0, label="f", environment=str(held.folder), results=results
-            )  # fmt: skip
+                entrypoint=entrypoint,
+                device="cpu",
+                memory_mib=64.0,
+                label="f",
+                environment=str(held.folder),
+                results=results,
+            )
             runner.load(load, 60)
             for do, path in (("own_environment", ""), ("write", str(packages_of(held.folder) / "hostile.pth"))):
                 body = json.dumps({"do": do, "path": path}).encode()
@@ -169,7 +201,10 @@ def test_without_the_setting_wheels_alone_are_installed(stage: Stage) -> None:
     with zipfile.ZipFile(stage.code / "good-1.0-py3-none-any.whl", "w") as writer:
         writer.writestr("good.py", "")
         writer.writestr("good-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: good\nVersion: 1.0\n")
-        writer.writestr("good-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        writer.writestr(
+            "good-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
         writer.writestr("good-1.0.dist-info/RECORD", "good.py,,\n")
     artifact = Artifact(code="a" * 64, files={"good-1.0-py3-none-any.whl": "b" * 64})
     with stage.environments(sdists=False).take(["./good-1.0-py3-none-any.whl"], artifact, stage.code) as held:

@@ -12,8 +12,8 @@ import redis
 
 from smore.process.settings import Settings
 from smore.redis.fleet import Fleet, Report
-from tests.support.eventually import eventually
 from tests.support import nvml
+from tests.support.eventually import eventually
 from tests.support.nvml import DRIVER, Gpu, Instance, Machine
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,17 +41,27 @@ def home() -> Iterator[str]:
 
 
 @pytest.fixture
-def node(config: Settings, redis_client: "redis.Redis", tmp_path: Path, home: str, machine: Machine) -> Iterator["subprocess.Popen[bytes]"]:
+def node(
+    config: Settings, redis_client: "redis.Redis", tmp_path: Path, home: str, machine: Machine
+) -> Iterator["subprocess.Popen[bytes]"]:
     told = nvml.environment(tmp_path, machine) | {
-        "PYTHONPATH": f"{DRIVER}{os.pathsep}{ROOT}", "SMORE_HOME": home, "SMORE_REDIS__URL": str(config.redis.url),
+        "PYTHONPATH": f"{DRIVER}{os.pathsep}{ROOT}",
+        "SMORE_HOME": home,
+        "SMORE_REDIS__URL": str(config.redis.url),
         # There is no CUDA behind that NVML.
-        "SMORE_WORKER__STANDBY": "false", "SMORE_NODE__METRICS_PORT": "0",
-    }  # fmt: skip
+        "SMORE_WORKER__STANDBY": "false",
+        "SMORE_NODE__METRICS_PORT": "0",
+    }
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("VISIBLE_DEVICES")}
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "worker.node"], env=inherited | told, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )  # fmt: skip
+            [sys.executable, "-m", "worker.node"],
+            env=inherited | told,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
     yield process
     process.terminate()
     process.wait(60)
@@ -81,8 +91,9 @@ def test_gpus_that_work_are_served_and_one_that_is_lost_takes_nothing(
     nvml.write(tmp_path / "nvml.json", machine)
     eventually(lambda: {one.slots for one in reports().values()} == {0}, what="no slots")
     assert {gpu: one.health.partition(":")[0] for gpu, one in reports().items()} == {
-        NODE: "NVML says", SLICE: "it reported Xid 79",
-    }  # fmt: skip
+        NODE: "NVML says",
+        SLICE: "it reported Xid 79",
+    }
     machine.gpus[0].errors.clear()
     nvml.write(tmp_path / "nvml.json", machine)
     eventually(lambda: reports()[NODE].slots == 8, what="its return")

@@ -191,7 +191,10 @@ def test_what_became_of_jobs_while_no_worker_was_there(stage: Bench) -> None:
         os.kill(pids[id_], signal.SIGKILL)
         eventually(lambda id_=id_: proc.start_time(pids[id_]) is None, what="it is gone")  # type: ignore[misc]
     stage.start()
-    eventually(lambda: (one := job(stage, "orphan")) is not None and one.state == "lost", what="without its shim nobody saw its end")
+    eventually(
+        lambda: (one := job(stage, "orphan")) is not None and one.state == "lost",
+        what="without its shim nobody saw its end",
+    )
     assert (job(stage, "killed").state, job(stage, "killed").exit_code) == ("ended", -signal.SIGKILL)
     assert (job(stage, "orphan").exit_code, job(stage, "whole").state) == (None, "running")
     # An adopted one is stopped like one of this worker's own.
@@ -239,18 +242,25 @@ def guarded(tmp_path: Path, server: RedisProcess) -> Iterator[Bench]:
 
 
 def test_a_running_function_makes_room_for_training(tmp_path: Path, server: RedisProcess) -> None:
-    """The job declares more than is left beside a function at work: that one goes within a heartbeat, and nobody is charged for it."""
+    """
+    The job declares more than is left beside a function at work: that one goes within a heartbeat, and nobody is
+    charged for it.
+    """
     with bench(tmp_path / "home", server, memory_mib="600", standby="false", probe_share="0") as stage:
         function = stage.function("zoo.misbehave:Sleep", timeout_s=60.0)
         id_ = stage.enqueue(function, b'{"s": 50}')
         stage.dispatch(function, [id_])
         stage.state(id_, "running")
-        (busy,) = eventually(lambda: [one for one in stage.report().warm if one.state is WarmState.BUSY], what="it works")
+        (busy,) = eventually(
+            lambda: [one for one in stage.report().warm if one.state is WarmState.BUSY], what="it works"
+        )
         command = StartJob(version=1, id="j1", project="p", name="t", argv=list(TRAIN), env={}, memory_mib=590.0)
         stage.fleet.send("t0", command)
         record = stage.state(id_, "queued")
         assert (record.starts, proc.start_time(busy.pid)) == (0, None)
-        report = eventually(lambda: found if (found := stage.report()) is not None and found.jobs else None, what="the job is reported")
+        report = eventually(
+            lambda: found if (found := stage.report()) is not None and found.jobs else None, what="the job is reported"
+        )
         assert report.jobs[0].reserve_mib == 619.5 and report.memory_used_mib >= 619.5 and not report.quarantined
         stage.dispatch(function, [id_])
         assert stage.state(id_, "queued").starts == 0, "nor is there room for it now"
@@ -264,7 +274,10 @@ def throttle(stage: Bench, duty: float) -> None:
 def test_a_throttle_holds_back_what_has_not_started(guarded: Bench) -> None:
     function = guarded.function("zoo.misbehave:Sleep")
     guarded.call(function, {"s": 0.3})
-    eventually(lambda: 0.3 <= guarded.report().warm[0].longest_s < 5, what="it is told for how long the run could not have been stopped")
+    eventually(
+        lambda: 0.3 <= guarded.report().warm[0].longest_s < 5,
+        what="it is told for how long the run could not have been stopped",
+    )
     throttle(guarded, 0.0)
     assert guarded.call(function, {"s": 0})[0].state == "succeeded", "without a job nothing is held back"
     start_job(guarded, *TRAIN)
@@ -295,7 +308,11 @@ def test_closed_windows_come_and_are_reported(guarded: Bench) -> None:
         report = guarded.report()
         closed += report is not None and report.closed and report.closed_until > report.at
         if not waiting or guarded.record(waiting).state in ("succeeded", "queued"):
-            waiting = waiting if waiting and guarded.record(waiting).state == "queued" else guarded.enqueue(function, b'{"s": 0.02}')
+            waiting = (
+                waiting
+                if waiting and guarded.record(waiting).state == "queued"
+                else guarded.enqueue(function, b'{"s": 0.02}')
+            )
             guarded.dispatch(function, [waiting])
         time.sleep(0.005)
     assert closed, "a window at hand is told"

@@ -1,9 +1,11 @@
 """
-Sixty-four GPU instances under the live scheduler: each a process of its own that heartbeats and serves as a worker does, without a device.
+Sixty-four GPU instances under the live scheduler: each a process of its own that heartbeats and serves as a worker
+does, without a device.
 
-The scheduler is ``python -m scheduler.worker scheduler``, Redis is real, and a node speaks the protocol of worker/heartbeat.py and
-worker/batches.py: reports, Celery messages from its list, ``start``, ``finish``, ``requeue``. The nodes are forked from one process that
-has imported everything, so that all of them together cost a start what one costs.
+The scheduler is ``python -m scheduler.worker scheduler``, Redis is real, and a node speaks the protocol of
+worker/heartbeat.py and worker/batches.py: reports, Celery messages from its list, ``start``, ``finish``, ``requeue``.
+The nodes are forked from one process that has imported everything, so that all of them together cost a start what one
+costs.
 """
 
 import base64
@@ -47,15 +49,15 @@ WAVE = 3 * NODES
 BOUND_S = 5.0
 
 
-# ---- a node -----------------------------------------------------------------------------------------------------------------------------
+# ---- a node ----------------------------------------------------------------------------------------------------------
 
 
 class Node:
     """
     One GPU instance with both functions resident.
 
-    SIGTERM: it takes nothing more, gives back what it has not begun, and ends when the rest has ended. SIGUSR1: what it begins from now on
-    never ends.
+    SIGTERM: it takes nothing more, gives back what it has not begun, and ends when the rest has ended. SIGUSR1: what it
+    begins from now on never ends.
     """
 
     def __init__(self, url: str, name: str) -> None:
@@ -105,16 +107,28 @@ class Node:
             return WarmState.BUSY if function in busy else WarmState.IDLE
 
         report = Report(
-            gpu=self._name, boot=str(os.getpid()), at=time.time(), kind="cpu", device="fake", sharing_mode="time-slice",
-            slots=0 if self._leaving.is_set() else len(FUNCTIONS), memory_total_mib=1000, memory_used_mib=200,
-            utilisation=0.0, utilisation_counter="none", function_utilisation=0.0, running=len(running),
+            gpu=self._name,
+            boot=str(os.getpid()),
+            at=time.time(),
+            kind="cpu",
+            device="fake",
+            sharing_mode="time-slice",
+            slots=0 if self._leaving.is_set() else len(FUNCTIONS),
+            memory_total_mib=1000,
+            memory_used_mib=200,
+            utilisation=0.0,
+            utilisation_counter="none",
+            function_utilisation=0.0,
+            running=len(running),
             warm=[
                 WarmInstance(function=function, revision=1, state=state(function), memory_mib=100, pid=os.getpid())
                 for function in FUNCTIONS
             ],
-        )  # fmt: skip
+        )
         held = [(function, id_, attempt) for _, function, attempts in running for id_, attempt in attempts]
-        self._queue.report(self._name, encode_report(report), ttl_s=4 * BEAT_S, lease_s=LEASE_S, cursor="", running=held)
+        self._queue.report(
+            self._name, encode_report(report), ttl_s=4 * BEAT_S, lease_s=LEASE_S, cursor="", running=held
+        )
 
     def _message(self, within_s: float) -> tuple[str, list[tuple[str, int]]] | None:
         """The next Celery message's function and attempts."""
@@ -142,7 +156,10 @@ class Node:
     def _finish(self) -> None:
         _, function, attempts = self._running[0]
         result = encode(Result(form="json", body=json.dumps(self._name).encode()))
-        outcomes = [Outcome(id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=result) for id_, attempt in attempts]
+        outcomes = [
+            Outcome(id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=result)
+            for id_, attempt in attempts
+        ]
         self._queue.finish(function, "", outcomes)
         # Its lease is renewed until then.
         heapq.heappop(self._running)
@@ -184,15 +201,20 @@ class Nursery:
 
     def __init__(self, url: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.worker.test_many_nodes", url], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "tests.integration.worker.test_many_nodes", url],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             text=True,
-        )  # fmt: skip
+        )
         self.pids: dict[str, int] = {}
 
     def __enter__(self) -> "Nursery":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -211,7 +233,7 @@ class Nursery:
             os.kill(self.pids[name], number)
 
 
-# ---- the test ---------------------------------------------------------------------------------------------------------------------------
+# ---- the test --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -219,7 +241,9 @@ def queue(redis_client: "redis.Redis") -> Queue:
     catalog = Catalog(redis_client, PREFIX)
     for function in FUNCTIONS:
         project, name = function.split("/")
-        catalog.put_revision(function, 1, FunctionSpec(entrypoint="m:C", max_batch=1, profile=Profile(run_s={1: RUN_S}, load_s=1.0)))
+        catalog.put_revision(
+            function, 1, FunctionSpec(entrypoint="m:C", max_batch=1, profile=Profile(run_s={1: RUN_S}, load_s=1.0))
+        )
         catalog.put_function(FunctionEntry(project=project, name=name, revision=1))
     return Queue(redis_client, PREFIX, QueueSettings())
 
@@ -231,9 +255,13 @@ def scheduler(config: Settings, queue: Queue, tmp_path: Path) -> Iterator[None]:
     environment = os.environ | {"SMORE_REDIS__URL": config.redis.url, "PYTHONPATH": str(ROOT)}
     with (tmp_path / "scheduler.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "scheduler.worker", "scheduler", "many"], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
-            stdout=log, stderr=log,
-        )  # fmt: skip
+            [sys.executable, "-m", "scheduler.worker", "scheduler", "many"],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
         yield
         process.terminate()
         assert process.wait(20) == 0, (tmp_path / "scheduler.log").read_text()
@@ -256,7 +284,9 @@ class Play:
         ids = []
         for number in range(count):
             id_, function = new_id(), FUNCTIONS[number % len(FUNCTIONS)]
-            admission = self._queue.enqueue(Request(id=id_, function=function, revision=1, payload=b"1", slo_us=60_000_000))
+            admission = self._queue.enqueue(
+                Request(id=id_, function=function, revision=1, payload=b"1", slo_us=60_000_000)
+            )
             assert admission.status == "ok", admission
             self.sent[id_] = function
             ids.append(id_)
@@ -295,7 +325,9 @@ class Play:
 
 @pytest.mark.usefixtures("scheduler")
 def test_sixty_four_nodes_come_and_go(config: Settings, redis_client: "redis.Redis", queue: Queue) -> None:
-    """All are placed on, none waits longer than a bound; eight leave and eight join, and nothing is lost or done twice."""
+    """
+    All are placed on, none waits longer than a bound; eight leave and eight join, and nothing is lost or done twice.
+    """
     assert config.redis.url is not None
     names = [f"node{number:02}" for number in range(NODES)]
     killed, leaving, joining = names[:4], names[30:34], [f"late{number}" for number in range(8)]
@@ -318,7 +350,9 @@ def test_sixty_four_nodes_come_and_go(config: Settings, redis_client: "redis.Red
         nursery.send(killed, signal.SIGUSR1)
         second, since = play.release(WAVE)
         eventually(
-            lambda: set(killed) <= {record.gpu for record in play.records(second) if record.state == "running"}, 10, "work on those who die"
+            lambda: set(killed) <= {record.gpu for record in play.records(second) if record.state == "running"},
+            10,
+            "work on those who die",
         )
         lost = [record.id for record in play.records(second) if record.state == "running" and record.gpu in killed]
         nursery.send(killed, signal.SIGKILL)
@@ -330,7 +364,9 @@ def test_sixty_four_nodes_come_and_go(config: Settings, redis_client: "redis.Red
         assert not {record.gpu for record in again} & set(killed)
 
         present = {*names, *joining} - {*killed, *leaving}
-        eventually(lambda: {report.gpu for report in fleet.reports()} == present, 10, "the reports of those who are there")
+        eventually(
+            lambda: {report.gpu for report in fleet.reports()} == present, 10, "the reports of those who are there"
+        )
         third, since = play.release(WAVE)
         play.done(third)
         reached = play.first_dispatch_s(since)

@@ -27,10 +27,18 @@ zygote(Path(sys.argv[1]))._ask()
 
 def zygote(folder: Path, name: str = "one") -> Zygote:
     return Zygote(
-        nursery=folder / "nursery.sock", cores=(max(os.sched_getaffinity(0)),), nice=0, environment={}, scratch=folder / name,
-        home=folder, bounds=None, confinement=Confinement(on=False), record=folder / f"{name}.json", exited=lambda _: None,
+        nursery=folder / "nursery.sock",
+        cores=(max(os.sched_getaffinity(0)),),
+        nice=0,
+        environment={},
+        scratch=folder / name,
+        home=folder,
+        bounds=None,
+        confinement=Confinement(on=False),
+        record=folder / f"{name}.json",
+        exited=lambda _: None,
         started=lambda _: None,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -93,13 +101,17 @@ def test_a_worker_that_ended_while_it_waited_gets_none(one: Zygote, tmp_path: Pa
         kept.touch()
         os.kill(process.pid, signal.SIGSTOP)
         environment = {**os.environ, "PYTHONPATH": str(nursery.ROOT)}
-        subprocess.run([sys.executable, "-c", ASK_AND_LEAVE, str(tmp_path)], env=environment, cwd=nursery.ROOT, check=True)
+        subprocess.run(
+            [sys.executable, "-c", ASK_AND_LEAVE, str(tmp_path)], env=environment, cwd=nursery.ROOT, check=True
+        )
         os.kill(process.pid, signal.SIGCONT)
         other = zygote(tmp_path, "other")
         other.fork()
         # Connections are taken in the order in which they were made.
         theirs = {one.pid, other.pid}
-        eventually(lambda: {child.pid for child in psutil.Process(process.pid).children()} == theirs, what="it has left")
+        eventually(
+            lambda: {child.pid for child in psutil.Process(process.pid).children()} == theirs, what="it has left"
+        )
         assert kept.exists()
         other.close()
     finally:

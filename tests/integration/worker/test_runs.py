@@ -21,8 +21,8 @@ from smore.domain.invocation import Encoding
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.celery import RUN, gpu_queue, message
 from smore.redis.fleet import Cancel, Offload, Prewarm, WarmState
-from tests.support.eventually import eventually
 from tests.integration.api.test_api import Served, add_key
+from tests.support.eventually import eventually
 from tests.support.worker_stage import PREFIX, Bench, RedisProcess, bench
 from worker import proc
 
@@ -106,8 +106,8 @@ def test_an_uploaded_function_is_fetched_through_the_gateway(stage: Bench, gatew
     folder = tmp_path / "f"
     folder.mkdir()
     (folder / "handler.py").write_text(
-        "from pathlib import Path\nimport smore\n\nclass Own(smore.Handler):\n    example = 1\n\n    def predict(self, inputs):\n"
-        "        return [one + Path(__file__).with_name('weights.bin').stat().st_size for one in inputs]\n"
+        "from pathlib import Path\nimport smore\n\nclass Own(smore.Handler):\n    example = 1\n\n    def predict(self,"
+        " inputs):\n        return [one + Path(__file__).with_name('weights.bin').stat().st_size for one in inputs]\n"
     )
     (folder / "weights.bin").write_bytes(os.urandom(2 << 20))
     packed = archive.pack(folder, tmp_path)
@@ -122,7 +122,10 @@ def test_an_uploaded_function_is_fetched_through_the_gateway(stage: Bench, gatew
 
     missing = stage.function("handler:Gone", artifact=Artifact(code="0" * 64))
     record, result = stage.call(missing, 1)
-    assert (record.cause, result.message) == ("load_failed", "The uploaded folder cannot be had: There is no such blob in this project.")
+    assert (record.cause, result.message) == (
+        "load_failed",
+        "The uploaded folder cannot be had: There is no such blob in this project.",
+    )
 
 
 def raw(shapes: str, *arrays: np.ndarray[Any, np.dtype[Any]]) -> bytes:
@@ -236,7 +239,9 @@ def test_an_answer_that_is_none_is_charged_and_not_tried_again(stage: Bench) -> 
     assert (record.state, record.cause, record.starts) == ("failed", "crashed", 1)
     assert result.message.startswith("The runner broke the protocol: its answer would have 4294967295 bytes of meta")
 
-    bad, *good = [stage.enqueue(function, json.dumps(one).encode(), max_attempts=5) for one in (forged, {"n": 1}, {"n": 2})]
+    bad, *good = [
+        stage.enqueue(function, json.dumps(one).encode(), max_attempts=5) for one in (forged, {"n": 1}, {"n": 2})
+    ]
     stage.dispatch(function, [bad, *good])
     for id_ in (bad, *good):
         assert stage.state(id_, "queued").starts == 0
@@ -263,7 +268,11 @@ def test_nobody_gets_the_result_that_was_meant_for_another(stage: Bench) -> None
     assert record.state == "failed" or (json.loads(result.body), result.run_us < 10**9) == (7, True)
     first = [stage.call(function, {"n": number}, max_attempts=5) for number in range(3)]
     assert [record.state for record, _ in first if record.state != "succeeded"] in ([], ["failed"])
-    assert all(json.loads(result.body) == {"n": number} for number, (record, result) in enumerate(first) if record.state == "succeeded")
+    assert all(
+        json.loads(result.body) == {"n": number}
+        for number, (record, result) in enumerate(first)
+        if record.state == "succeeded"
+    )
     for meta in metas(stage):
         assert (meta["run_ms"] or 0) < 1e6  # type: ignore[operator]
 
@@ -316,9 +325,15 @@ def test_what_user_code_prints_is_in_the_log(stage: Bench) -> None:
 def test_a_load_that_fails(stage: Bench) -> None:
     broken = stage.function(f"{HERE}:Broken")
     record, result = stage.call(broken, {})
-    assert (record.state, record.cause, result.message) == ("failed", "load_failed", "FileNotFoundError: there are no weights")
+    assert (record.state, record.cause, result.message) == (
+        "failed",
+        "load_failed",
+        "FileNotFoundError: there are no weights",
+    )
     _, result = stage.canary(broken)
-    assert result.message.startswith("FileNotFoundError: there are no weights\nIts log:\nTraceback"), "its deployer is told more"
+    assert result.message.startswith("FileNotFoundError: there are no weights\nIts log:\nTraceback"), (
+        "its deployer is told more"
+    )
     assert "runner.py" not in result.message
     record, result = stage.call(stage.function("tests.integration.nowhere:Function", "nowhere"), {})
     assert record.cause == "load_failed" and "ModuleNotFoundError" in result.message
@@ -350,7 +365,10 @@ def test_prewarm_and_offload(stage: Bench) -> None:
     stage.fleet.send("t0", Offload(version=1, function=function, revision=1))
     eventually(lambda: all(name != "notes" for name, _ in stage.warm()), what="it is gone")
     # What leaves is not reported any more, and may still be at it.
-    eventually(lambda: proc.start_time(answer["pid"]) is None and not Path(answer["cwd"]).exists(), what="its process and folder are gone")
+    eventually(
+        lambda: proc.start_time(answer["pid"]) is None and not Path(answer["cwd"]).exists(),
+        what="its process and folder are gone",
+    )
     assert stage.said(function, "unloaded") == answer["pid"]
 
 
@@ -390,7 +408,11 @@ def test_a_second_delivery_does_nothing(stage: Bench) -> None:
     stage.client.lpush(PREFIX + gpu_queue("t0"), message(RUN, [function, 1, [[id_, 1]]], gpu_queue("t0")))
     eventually(lambda: not stage.client.llen(PREFIX + gpu_queue("t0")), what="it is taken")
     stage.call(function, 1)
-    settled = [event for _, fields in stage.client.xrange(f"{PREFIX}ev") if (event := msgspec.msgpack.decode(fields[b"e"]))[0] == "t"]
+    settled = [
+        event
+        for _, fields in stage.client.xrange(f"{PREFIX}ev")
+        if (event := msgspec.msgpack.decode(fields[b"e"]))[0] == "t"
+    ]
     assert sum(event[4] == id_ for event in settled) == 1 and stage.client.xlen(f"{PREFIX}ev") > events
 
 
@@ -400,12 +422,16 @@ def test_memory_pressure_evicts_the_least_recently_used(tmp_path: Path, other_se
             stage.call(stage.function("zoo.misbehave:Allocate", name), {"mib": 30})
         stage.call("p/one", {"mib": 0})
         # Not what was declared, nor what was found before the run.
-        eventually(lambda: all(30 < one.memory_mib < 60 for one in stage.report().warm), what="what they hold is measured")
+        eventually(
+            lambda: all(30 < one.memory_mib < 60 for one in stage.report().warm), what="what they hold is measured"
+        )
         stage.function("zoo.echo:Function", "big", memory_mib=200.0)
         before = {one.function: one.pid for one in stage.report().warm}
         record, _ = stage.call("p/big", 1)
         assert record.state == "succeeded"
-        eventually(lambda: [name for name, _ in stage.warm()] == ["big", "one"], what="the one used longest ago has gone")
+        eventually(
+            lambda: [name for name, _ in stage.warm()] == ["big", "one"], what="the one used longest ago has gone"
+        )
         assert proc.start_time(before["p/two"]) is None
         record, result = stage.call(stage.function("zoo.echo:Function", "huge", memory_mib=1000.0), 1)
         assert (record.cause, "has 260 MiB" in result.message) == ("load_failed", True)
@@ -420,4 +446,7 @@ def test_the_report_tells_the_truth(stage: Bench) -> None:
     (one,) = [one for one in report.warm if one.function == function]
     assert one.state is WarmState.IDLE and one.pid in {pid for pid, _ in proc.session_members(stage.session())}
     # Declared at first, then measured.
-    eventually(lambda: any(w.function == function and 0 < w.memory_mib < 64 for w in stage.report().warm), what="it is measured")
+    eventually(
+        lambda: any(w.function == function and 0 < w.memory_mib < 64 for w in stage.report().warm),
+        what="it is measured",
+    )

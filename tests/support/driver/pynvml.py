@@ -1,6 +1,6 @@
 """
-Stands before the installed ``pynvml`` on the path of a process under test: the same module with its functions answered from a table
-(tests/support/nvml.py).
+Stands before the installed ``pynvml`` on the path of a process under test: the same module with its functions answered
+from a table (tests/support/nvml.py).
 """
 
 import importlib.util
@@ -20,7 +20,12 @@ def _load(name: str, path: Path) -> None:
     spec.loader.exec_module(module)
 
 
-_load("pynvml", next(path for folder in sys.path if (path := Path(folder, "pynvml.py")).exists() and not path.samefile(_here)))
+_load(
+    "pynvml",
+    next(path for folder in sys.path if (path := Path(folder, "pynvml.py")).exists() and not path.samefile(_here)),
+)
 _load("smore_test_nvml", _here.parents[1] / "nvml.py")
 _nvml = sys.modules["smore_test_nvml"]
-vars(sys.modules["pynvml"]).update(_nvml.Fake(sys.modules["pynvml"], _nvml.read(Path(os.environ[_nvml.VARIABLE]))).functions())
+vars(sys.modules["pynvml"]).update(
+    _nvml.Fake(sys.modules["pynvml"], _nvml.read(Path(os.environ[_nvml.VARIABLE]))).functions()
+)

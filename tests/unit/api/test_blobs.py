@@ -33,14 +33,19 @@ class Redis:
 
 class Stage:
     def __init__(self, home: Path) -> None:
-        self.settings = Settings(home=home, redis=RedisSettings(url="redis://nowhere"), blobs=BlobSettings(max_bytes=len(DATA)))
+        self.settings = Settings(
+            home=home, redis=RedisSettings(url="redis://nowhere"), blobs=BlobSettings(max_bytes=len(DATA))
+        )
         self.keys: dict[str, KeyEntry] = {}
         self.redis = Redis()
         self.store = Blobs(str(home / "blobs"), home / "uploads")
         self.app = create_app(self.settings)
         self.app.state.gateway = SimpleNamespace(
-            settings=self.settings, redis=self.redis, blobs=lambda: self.store, access=Access(cast(AsyncCatalog, cast(Any, self))),
-        )  # fmt: skip
+            settings=self.settings,
+            redis=self.redis,
+            blobs=lambda: self.store,
+            access=Access(cast(AsyncCatalog, cast(Any, self))),
+        )
         self.token = self.key(Scope.DEPLOY)
 
     def key(self, *scopes: Scope, project: str = "p") -> str:
@@ -88,7 +93,9 @@ def test_in_stretches_and_back(stage: Stage) -> None:
 
 
 def test_what_came_of_a_broken_stretch_stays(stage: Stage) -> None:
-    messages = iter([{"type": "http.request", "body": DATA[: CHUNK + 7], "more_body": True}, {"type": "http.disconnect"}])
+    messages = iter(
+        [{"type": "http.request", "body": DATA[: CHUNK + 7], "more_body": True}, {"type": "http.disconnect"}]
+    )
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -98,10 +105,19 @@ def test_what_came_of_a_broken_stretch_stays(stage: Stage) -> None:
         sent.append(message)
 
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "PATCH", "path": PATH, "raw_path": PATH.encode(),
-        "query_string": f"offset=0&size={len(DATA)}".encode(), "root_path": "", "scheme": "http", "server": ("g", 80), "client": ("c", 1),
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "PATCH",
+        "path": PATH,
+        "raw_path": PATH.encode(),
+        "query_string": f"offset=0&size={len(DATA)}".encode(),
+        "root_path": "",
+        "scheme": "http",
+        "server": ("g", 80),
+        "client": ("c", 1),
         "headers": [(b"authorization", f"Bearer {stage.token}".encode())],
-    }  # fmt: skip
+    }
     asyncio.run(stage.app(scope, receive, send))
     assert stage.ask("GET", f"{PATH}/state").json()["offset"] == CHUNK + 7
     assert stage.patch(CHUNK + 7, len(DATA)).json()["complete"] is True
@@ -128,7 +144,9 @@ def test_refusals(stage: Stage, ask: Callable[[Stage], httpx.Response], status: 
     assert list(stage.store) == []
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", PATH), ("GET", f"{PATH}/state"), ("PATCH", f"{PATH}?offset=0&size=1")])
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", PATH), ("GET", f"{PATH}/state"), ("PATCH", f"{PATH}?offset=0&size=1")]
+)
 def test_only_the_scope_deploy_opens(stage: Stage, method: str, path: str) -> None:
     assert stage.ask(method, path, token=None).status_code == 401
     others = stage.key(*(scope for scope in Scope if scope is not Scope.DEPLOY))

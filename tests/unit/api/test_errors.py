@@ -42,9 +42,14 @@ def test_a_callers_error_is_shown_whole() -> None:
 
     assert (status, headers["content-type"], headers["x-request-id"]) == (422, "application/problem+json", "r1")
     assert body == {
-        "type": "urn:smore:problem:invalid_input", "title": "Unprocessable Entity", "status": 422, "detail": "input.x[0]: no",
-        "code": "invalid_input", "request_id": "r1", "field": "input.x[0]",
-    }  # fmt: skip
+        "type": "urn:smore:problem:invalid_input",
+        "title": "Unprocessable Entity",
+        "status": 422,
+        "detail": "input.x[0]: no",
+        "code": "invalid_input",
+        "request_id": "r1",
+        "field": "input.x[0]",
+    }
 
 
 def test_the_docstring_is_the_default_detail() -> None:
@@ -90,9 +95,18 @@ def test_a_server_that_is_away_is_503_with_retry_after(error: Exception) -> None
         redis.ResponseError("NOREPLICAS Not enough good replicas to write."),
         redis.ResponseError("BUSY Redis is busy running a script."),
         # Raised by a command inside a script: Redis 6, then 7.
-        redis.ResponseError("Error running script (call to f_1): @user_script:1: -OOM command not allowed when used memory > 'maxmemory'."),
-        redis.ResponseError("Error running script (call to f_1a): @user_script:14: -MISCONF Errors writing to the AOF file: No space left"),
-        redis.ResponseError("Error running script (call to f_1a): @user_script: 3: -READONLY You can't write against a read only replica."),
+        redis.ResponseError(
+            "Error running script (call to f_1): @user_script:1: -OOM command not allowed when used memory >"
+            " 'maxmemory'."
+        ),
+        redis.ResponseError(
+            "Error running script (call to f_1a): @user_script:14: -MISCONF Errors writing to the AOF file: No space"
+            " left"
+        ),
+        redis.ResponseError(
+            "Error running script (call to f_1a): @user_script: 3: -READONLY You can't write against a read only"
+            " replica."
+        ),
         redis.ResponseError("MISCONF Errors writing to the AOF file: No space left script: 1a2b, on @user_script:14."),
         # Redis-py says which command of a pipeline it was.
         redis.ResponseError("Command # 2 (SET k v) of pipeline caused error: MISCONF Errors writing to the AOF file"),
@@ -150,9 +164,18 @@ def test_failures_by_cause() -> None:
 
 def reply(state: str, result: bytes, cause: str = "ok") -> Reply:
     return Reply(
-        id="i", state=state, cause=cause, attempt=1, arrival_us=1_000_000, claimed_us=1_002_500, started_us=1_003_000,
-        finished_us=1_010_000, gpu="g", schedule_us=500, result=result,
-    )  # fmt: skip
+        id="i",
+        state=state,
+        cause=cause,
+        attempt=1,
+        arrival_us=1_000_000,
+        claimed_us=1_002_500,
+        started_us=1_003_000,
+        finished_us=1_010_000,
+        gpu="g",
+        schedule_us=500,
+        result=result,
+    )
 
 
 @given(st.floats() | st.integers(), st.floats() | st.integers())
@@ -169,7 +192,10 @@ def test_no_estimate_makes_an_answer_fail(now_us: float, needed_us: float) -> No
 
 def test_an_estimate_is_told_where_it_says_something() -> None:
     told = earliest(1_000_000, 2_500_001)
-    assert (told["earliest_deadline_ms"], told["earliest_deadline_at"].isoformat()) == (2501, "1970-01-01T00:00:03.500001+00:00")  # type: ignore[attr-defined]
+    assert (told["earliest_deadline_ms"], told["earliest_deadline_at"].isoformat()) == (
+        2501,
+        "1970-01-01T00:00:03.500001+00:00",
+    )  # type: ignore[attr-defined]
     assert earliest(1_000_000, 0) == earliest(1_000_000, 1e30) == earliest(1_000_000, math.nan) == {}
     assert outcome("failed", "result_too_large") == (422, "result_too_large")
 
@@ -178,13 +204,20 @@ def test_a_success_is_concatenated() -> None:
     response = settled(reply("succeeded", encode(Result(form="json", load_us=1, run_us=2000, body=b'{"a":1}'))), "r")
 
     assert bytes(response.body) == b'{"id":"i","state":"succeeded","output":{"a":1}}'
-    assert response.headers["server-timing"] == "queue;dur=2.000, schedule;dur=0.500, dispatch;dur=0.500, load;dur=0.001, run;dur=2.000"
+    assert (
+        response.headers["server-timing"]
+        == "queue;dur=2.000, schedule;dur=0.500, dispatch;dur=0.500, load;dur=0.001, run;dur=2.000"
+    )
 
 
 def test_a_raw_success_has_its_shapes_in_headers() -> None:
     response = settled(reply("succeeded", encode(Result(form="raw", body=b"\0\1", shapes="y:UINT8:1,2"))), "r")
 
-    assert (bytes(response.body), response.headers["smore-outputs"], response.headers["smore-invocation"]) == (b"\0\1", "y:UINT8:1,2", "i")
+    assert (bytes(response.body), response.headers["smore-outputs"], response.headers["smore-invocation"]) == (
+        b"\0\1",
+        "y:UINT8:1,2",
+        "i",
+    )
 
 
 def test_an_ending_without_output_is_a_problem_with_the_functions_message() -> None:
@@ -216,7 +249,9 @@ def test_what_never_was_claimed_waited_all_the_time() -> None:
         result=b"",
     )
 
-    assert server_timing(never, Result(form="error")).startswith(b"queue;dur=2.000, schedule;dur=0.000, dispatch;dur=0.000")
+    assert server_timing(never, Result(form="error")).startswith(
+        b"queue;dur=2.000, schedule;dur=0.000, dispatch;dur=0.000"
+    )
 
 
 def test_an_infeasible_deadline_names_the_earliest_that_would_be_taken() -> None:

@@ -25,7 +25,8 @@ TEXT = spec(tensor("tokens", "INT64", -1), tensor("mask", "BOOL", -1))
 
 
 @pytest.mark.parametrize(
-    "value", [None, 0, "text", [1, [2]], {"x": [1, 2, 3, 4, 5, 6, 7, 8], "id": "abc"}, {"": {"\u0000": "é"}}, 1e308, -0.0]
+    "value",
+    [None, 0, "text", [1, [2]], {"x": [1, 2, 3, 4, 5, 6, 7, 8], "id": "abc"}, {"": {"\u0000": "é"}}, 1e308, -0.0],
 )
 def test_a_json_function_takes_any_value(value: object) -> None:
     payload = from_json(value, spec(), "input")

@@ -17,16 +17,33 @@ from smore.redis.fleet import JobReport, Report
 from tests.support import fake_platform
 
 JOB = Job(
-    id="j", project="default", name="train", argv=["zoo.train"], gpus=["a", "b"], state=JobState.RUNNING, tags={}, created_at=1.0,
-    started_at=2.0, ended_at=None, exit_code=None,
-)  # fmt: skip
+    id="j",
+    project="default",
+    name="train",
+    argv=["zoo.train"],
+    gpus=["a", "b"],
+    state=JobState.RUNNING,
+    tags={},
+    created_at=1.0,
+    started_at=2.0,
+    ended_at=None,
+    exit_code=None,
+)
 
 
 def report(state: str = "running", solo_s: float = 0.0, shared_s: float = 0.0, iterations: int = 10) -> JobReport:
     return JobReport(
-        id="j", project="default", state=state, pid=1, memory_mib=100, iterations=iterations, solo_s=solo_s, solo_count=int(solo_s > 0),
-        shared_s=shared_s, shared_count=int(shared_s > 0),
-    )  # fmt: skip
+        id="j",
+        project="default",
+        state=state,
+        pid=1,
+        memory_mib=100,
+        iterations=iterations,
+        solo_s=solo_s,
+        solo_count=int(solo_s > 0),
+        shared_s=shared_s,
+        shared_count=int(shared_s > 0),
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +96,15 @@ def test_state_of_several_ranks(stored: JobState, reported: list[str], state: Jo
 
 
 def test_a_job_ended_as_badly_as_its_worst_rank() -> None:
-    assert [exit_of(codes) for codes in ([], [None], [0], [0, 0], [0, None], [None, 0, 3], [0, -11, 1])] == [None, None, 0, 0, None, 3, -11]
+    assert [exit_of(codes) for codes in ([], [None], [0], [0, 0], [0, None], [None, 0, 3], [0, -11, 1])] == [
+        None,
+        None,
+        0,
+        0,
+        None,
+        3,
+        -11,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +125,9 @@ def test_a_job_ended_as_badly_as_its_worst_rank() -> None:
         (JobState.ENDED, None, False, "not on the device", "detached", None),
     ],
 )
-def test_how_a_job_ended(state: JobState, exit_code: int | None, asked: bool, reason: str, outcome: str | None, signal: str | None) -> None:
+def test_how_a_job_ended(
+    state: JobState, exit_code: int | None, asked: bool, reason: str, outcome: str | None, signal: str | None
+) -> None:
     assert outcome_of(state, exit_code, asked=asked, reason=reason) == outcome
     tags = {"asked": asked, "reason": reason}
     shown = _shown(dataclasses.replace(JOB, state=state, exit_code=exit_code, tags=tags), [])
@@ -133,7 +160,10 @@ def test_a_reserve_must_fit_the_device_and_what_others_have_reserved_of_it() -> 
 
     trainings.check_fits([a, b], jobs, 0)
     trainings.check_fits([a], jobs, 357)
-    with pytest.raises(Conflict, match=r"358 MiB and 5% more do not fit on a now: other trainings have reserved all but 375 of its 1000"):
+    with pytest.raises(
+        Conflict,
+        match=r"358 MiB and 5% more do not fit on a now: other trainings have reserved all but 375 of its 1000",
+    ):
         trainings.check_fits([a], jobs, 358)
     with pytest.raises(InvalidInput, match="102400000 MiB and 5% more do not fit on b, which has 2000 MiB") as refused:
         trainings.check_fits([b], jobs, 102400000)

@@ -25,23 +25,45 @@ from smore.redis.queue import Reply
 def call(slo_us: int = 5_000_000) -> Call:
     nobody: Any = None
     return Call(
-        gateway=nobody, key=KeyEntry(id="k", project="default", digest="", scopes=[]),
-        entry=FunctionEntry(project="default", name="f", revision=1), spec=FunctionSpec(entrypoint="a:B"), payloads=[], several=False,
-        accept=Encoding.RAW, slo_us=slo_us, wait_s=6.0, trace="", idempotency_key="", request_hash="", request_id="r", limits=NO_LIMITS,
+        gateway=nobody,
+        key=KeyEntry(id="k", project="default", digest="", scopes=[]),
+        entry=FunctionEntry(project="default", name="f", revision=1),
+        spec=FunctionSpec(entrypoint="a:B"),
+        payloads=[],
+        several=False,
+        accept=Encoding.RAW,
+        slo_us=slo_us,
+        wait_s=6.0,
+        trace="",
+        idempotency_key="",
+        request_hash="",
+        request_id="r",
+        limits=NO_LIMITS,
         volatile=True,
-    )  # fmt: skip
+    )
 
 
 def told(state: State, cause: Cause) -> Told:
     reply = Reply(
-        id="i", state=state, cause=cause, attempt=1, arrival_us=0, claimed_us=0, started_us=0, finished_us=0, gpu="", schedule_us=0,
+        id="i",
+        state=state,
+        cause=cause,
+        attempt=1,
+        arrival_us=0,
+        claimed_us=0,
+        started_us=0,
+        finished_us=0,
+        gpu="",
+        schedule_us=0,
         result=b"",
-    )  # fmt: skip
+    )
     return Told(id="i", reply=reply, state=state)
 
 
 @pytest.mark.parametrize(("slo_us", "runs"), [(5_000_000, 3), (1, 1)])
-def test_what_redis_forgot_is_queued_again_while_there_is_time(monkeypatch: pytest.MonkeyPatch, slo_us: int, runs: int) -> None:
+def test_what_redis_forgot_is_queued_again_while_there_is_time(
+    monkeypatch: pytest.MonkeyPatch, slo_us: int, runs: int
+) -> None:
     lost, done = told(State.FAILED, Cause.PAYLOAD_LOST), told(State.SUCCEEDED, Cause.OK)
     endings = [lost, lost, done]
     seen: list[tuple[int, float]] = []
@@ -59,7 +81,8 @@ def test_what_redis_forgot_is_queued_again_while_there_is_time(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("accepted", "coding"), [(b"gzip", "gzip"), (b" Deflate ", "deflate"), (b"gzip, deflate, br", ""), (b"identity", ""), (b"", "")]
+    ("accepted", "coding"),
+    [(b"gzip", "gzip"), (b" Deflate ", "deflate"), (b"gzip, deflate, br", ""), (b"identity", ""), (b"", "")],
 )
 def test_only_a_coding_that_is_asked_for_alone_is_used(accepted: bytes, coding: str) -> None:
     assert routes._coding(accepted) == coding
@@ -70,7 +93,11 @@ def test_headers_of_a_request() -> None:
     for wrong in (b"", b"-1", b"1.5", b"1" * 16, "²".encode("latin-1"), b"0x10"):
         with pytest.raises(Malformed):
             _json_size({b"inference-header-content-length": wrong})
-    assert (_coding({}), _coding({b"content-encoding": b"identity"}), _coding({b"content-encoding": b"GZIP"})) == ("", "", "gzip")
+    assert (_coding({}), _coding({b"content-encoding": b"identity"}), _coding({b"content-encoding": b"GZIP"})) == (
+        "",
+        "",
+        "gzip",
+    )
     with pytest.raises(UnsupportedMediaType):
         _coding({b"content-encoding": b"gzip, deflate"})
 
@@ -84,19 +111,34 @@ def test_an_error_is_one_document_for_all_clients() -> None:
     assert (answer.headers["retry-after"], answer.headers["x-request-id"]) == ("1", "rid")
     assert body["error"] == body["detail"] == "Too much." and (body["code"], body["limit"]) == ("queue_full", "pending")
     assert int(answer.headers["content-length"]) == len(answer.body)
-    assert orjson.loads(hybrid(explain(FunctionNotFound(), "rid")).body)["error"] == "There is no such function in this project."
+    assert (
+        orjson.loads(hybrid(explain(FunctionNotFound(), "rid")).body)["error"]
+        == "There is no such function in this project."
+    )
 
 
 def test_statistics_are_tritons() -> None:
     one = Totals(
-        function="f", revision=3, succeeded=4, failed=1, rows=9, total_s=2.0, failed_s=0.5, wait_s=0.25, run_s=1.0, last_at=1.7e9,
+        function="f",
+        revision=3,
+        succeeded=4,
+        failed=1,
+        rows=9,
+        total_s=2.0,
+        failed_s=0.5,
+        wait_s=0.25,
+        run_s=1.0,
+        last_at=1.7e9,
         batches=(BatchTotal(rows=1, batches=1, run_s=0.25), BatchTotal(rows=4, batches=2, run_s=0.5)),
-    )  # fmt: skip
+    )
     shown = routes._statistics(one)
 
     assert (shown["name"], shown["version"], shown["inference_count"], shown["execution_count"]) == ("f", "3", 9, 3)
     assert shown["last_inference"] == 1_700_000_000_000
     spent = shown["inference_stats"]
     assert spent["success"] == {"count": 4, "ns": 2_000_000_000} and spent["fail"] == {"count": 1, "ns": 500_000_000}
-    assert sum(spent[name]["ns"] for name in ("queue", "compute_input", "compute_infer", "compute_output")) == spent["success"]["ns"]
+    assert (
+        sum(spent[name]["ns"] for name in ("queue", "compute_input", "compute_infer", "compute_output"))
+        == spent["success"]["ns"]
+    )
     assert shown["batch_stats"][1]["batch_size"] == 4 and shown["batch_stats"][1]["compute_infer"]["count"] == 2

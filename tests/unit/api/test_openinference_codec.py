@@ -1,6 +1,6 @@
 """
-The Open Inference Protocol's bytes, against what tritonclient itself builds and reads: client → gateway → runner → gateway → client, with
-no process between them.
+The Open Inference Protocol's bytes, against what tritonclient itself builds and reads: client → gateway → runner →
+gateway → client, with no process between them.
 """
 
 import gzip
@@ -35,16 +35,23 @@ def tensor(name: str, datatype: str, *axes: int) -> TensorSpec:
     return TensorSpec(name=name, datatype=datatype, shape=(-1, *axes))
 
 
-def function(*inputs: TensorSpec, outputs: Sequence[TensorSpec] | None = None, payload_bytes: int = 8 << 20) -> FunctionSpec:
+def function(
+    *inputs: TensorSpec, outputs: Sequence[TensorSpec] | None = None, payload_bytes: int = 8 << 20
+) -> FunctionSpec:
     return FunctionSpec(
-        entrypoint="a:B", inputs=inputs or None, outputs=tuple(outputs) if outputs is not None else None, payload_bytes=payload_bytes
+        entrypoint="a:B",
+        inputs=inputs or None,
+        outputs=tuple(outputs) if outputs is not None else None,
+        payload_bytes=payload_bytes,
     )
 
 
 PAIR = function(tensor("a", "FP32", 3), tensor("k", "INT64", -1))
 
 
-def sent(arrays: Arrays, spec: FunctionSpec, binary: Sequence[bool] | bool = True, **more: Any) -> tuple[bytes, int | None]:
+def sent(
+    arrays: Arrays, spec: FunctionSpec, binary: Sequence[bool] | bool = True, **more: Any
+) -> tuple[bytes, int | None]:
     """As tritonclient sends it."""
     datatypes = {one.name: one.datatype for one in spec.inputs or codec.JSON_INPUTS}
     inputs = []
@@ -67,7 +74,7 @@ def answered(result: Result, inference: codec.Inference) -> InferResult:
     return InferResult.from_response_body(body, header_length=size)
 
 
-# --- what a client sends arrives, and what it gets is what was meant ----------------------------------------------------------------------
+# ---- what a client sends arrives, and what it gets is what was meant -------------------------------------------------
 
 
 def arrays_of(datatype: str, shape: tuple[int, ...]) -> st.SearchStrategy[np.ndarray[Any, np.dtype[Any]]]:
@@ -87,7 +94,9 @@ def requests(draw: st.DrawFn) -> tuple[FunctionSpec, Arrays, list[bool]]:
         datatype = draw(st.sampled_from(tensors.DATATYPES))
         axes = tuple(draw(st.lists(st.integers(0, 3), max_size=2)))
         free = draw(st.lists(st.booleans(), min_size=len(axes), max_size=len(axes)))
-        declared.append(tensor(name, datatype, *(-1 if any_ or not size else size for size, any_ in zip(axes, free, strict=True))))
+        declared.append(
+            tensor(name, datatype, *(-1 if any_ or not size else size for size, any_ in zip(axes, free, strict=True)))
+        )
         arrays[name] = draw(arrays_of(datatype, (rows, *axes)))
     in_json = draw(st.lists(st.booleans(), min_size=len(declared), max_size=len(declared)))
     return function(*declared), dict(draw(st.permutations(list(arrays.items())))), in_json
@@ -106,7 +115,10 @@ def test_tensors_go_round(request: tuple[FunctionSpec, Arrays, list[bool]], want
     got = read_raw(inference.payload.body, example)
     result = answered(run(inference.payload.body, example), inference)
 
-    assert (inference.payload.encoding, inference.payload.rows) == (Encoding.RAW, max(1, next(iter(arrays.values())).shape[0]))
+    assert (inference.payload.encoding, inference.payload.rows) == (
+        Encoding.RAW,
+        max(1, next(iter(arrays.values())).shape[0]),
+    )
     for name, array in arrays.items():
         assert got[name].dtype == array.dtype
         np.testing.assert_array_equal(got[name], array)
@@ -121,7 +133,9 @@ def test_tensors_go_round(request: tuple[FunctionSpec, Arrays, list[bool]], want
 @pytest.mark.parametrize("datatype", [*FIXED, tensors.BYTES])
 @pytest.mark.parametrize("binary", [True, False])
 def test_every_datatype(datatype: str, binary: bool) -> None:
-    array = np.array([[b"", b"x\xc3\xa9"]], object) if datatype == tensors.BYTES else np.array([[1, 0]], DTYPES[datatype])
+    array = (
+        np.array([[b"", b"x\xc3\xa9"]], object) if datatype == tensors.BYTES else np.array([[1, 0]], DTYPES[datatype])
+    )
     spec = function(tensor("x", datatype, 2))
     body, size = sent({"x": array}, spec, binary)
 
@@ -139,7 +153,12 @@ def test_bytes_need_not_be_text_in_a_binary_answer() -> None:
 
     assert answered(result, inference).as_numpy("x").tolist() == [[b"\xff\x00"]]
     with pytest.raises(InvalidInput, match="binary_data"):
-        codec.write(result, codec.read(*sent({"x": array}, spec, outputs=[InferRequestedOutput("x", binary_data=False)]), spec), "m", 1)
+        codec.write(
+            result,
+            codec.read(*sent({"x": array}, spec, outputs=[InferRequestedOutput("x", binary_data=False)]), spec),
+            "m",
+            1,
+        )
 
 
 def test_raw_tensors_are_not_touched() -> None:
@@ -223,7 +242,7 @@ def test_deadline(parameters: dict[str, Any], deadline_ms: float | None) -> None
     assert codec.read(*request_bytes(parameters=parameters), PAIR).deadline_ms == deadline_ms
 
 
-# --- what does not fit is refused, with its place -----------------------------------------------------------------------------------------
+# ---- what does not fit is refused, with its place --------------------------------------------------------------------
 
 A = {"name": "a", "shape": [1, 3], "datatype": "FP32", "data": [[1, 2.5, -3]]}
 K = {"name": "k", "shape": [1, 2], "datatype": "INT64", "parameters": {"binary_data_size": 16}}
@@ -274,7 +293,7 @@ def request_bytes(inputs: Any = (A, K), tail: bytes = bytes(16), **more: Any) ->
         ([A, K | {"shape": [1, 1], "parameters": {"binary_data_size": 8}}], "body"),
         ([A, K | {"shape": [1, 0], "parameters": {}, "data": []}], "body"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_an_input_is_named(inputs: Any, field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         codec.read(*request_bytes(inputs), PAIR)
@@ -354,7 +373,16 @@ def test_what_costs_no_bytes_has_bounds_as_well(shape: list[int], field: str) ->
 
 
 @pytest.mark.parametrize(
-    "section", [b"", b"\x01", b"\x00\x00\x00", b"\x02\x00\x00\x00a", b"\xff\xff\xff\xffa", b"\x01\x00\x00\x00aa", b"\x01\x00\x00\x00a" * 2]
+    "section",
+    [
+        b"",
+        b"\x01",
+        b"\x00\x00\x00",
+        b"\x02\x00\x00\x00a",
+        b"\xff\xff\xff\xffa",
+        b"\x01\x00\x00\x00aa",
+        b"\x01\x00\x00\x00a" * 2,
+    ],
 )
 def test_lengths_in_bytes_that_lie(section: bytes) -> None:
     header = {"name": "x", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": len(section)}}
@@ -364,7 +392,7 @@ def test_lengths_in_bytes_that_lie(section: bytes) -> None:
     assert refused.value.details["field"] == "inputs[0].parameters.binary_data_size"
 
 
-# --- whatever comes, it is read or refused ------------------------------------------------------------------------------------------------
+# ---- whatever comes, it is read or refused ---------------------------------------------------------------------------
 
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -377,13 +405,18 @@ MAYBE_INPUT = st.fixed_dictionaries(
         "name": st.sampled_from(["a", "k", "x"]) | JUNK,
         "shape": st.lists(st.integers(-1, 4), max_size=3) | JUNK,
         "datatype": st.sampled_from([*tensors.DATATYPES, "BF16"]) | JUNK,
-        "data": st.lists(st.integers(-5, 300) | st.floats(-9, 9) | st.text(max_size=3) | st.booleans(), max_size=6) | JUNK,
+        "data": st.lists(st.integers(-5, 300) | st.floats(-9, 9) | st.text(max_size=3) | st.booleans(), max_size=6)
+        | JUNK,
         "parameters": st.fixed_dictionaries({}, optional={"binary_data_size": st.integers(-1, 40) | JUNK}) | JUNK,
     },
 )
 NEAR = st.fixed_dictionaries(
     {"inputs": st.lists(MAYBE_INPUT, max_size=3) | JUNK},
-    optional={"id": JUNK, "parameters": st.dictionaries(st.sampled_from(["timeout", "priority", "sequence_id"]), JUNK), "outputs": JUNK},
+    optional={
+        "id": JUNK,
+        "parameters": st.dictionaries(st.sampled_from(["timeout", "priority", "sequence_id"]), JUNK),
+        "outputs": JUNK,
+    },
 )
 SPECS = st.sampled_from([PAIR, function(), function(tensor("x", tensors.BYTES)), function(tensor("x", "BOOL", -1, 2))])
 
@@ -425,7 +458,7 @@ def test_any_damage_is_read_or_refused(data: st.DataObject) -> None:
     read_or_refused(bytes(damaged), data.draw(st.none() | st.just(size) | st.integers(0, len(body) + 2)), spec)
 
 
-# --- content codings ----------------------------------------------------------------------------------------------------------------------
+# ---- content codings -------------------------------------------------------------------------------------------------
 
 
 @given(st.binary(max_size=200), st.sampled_from(sorted(codec.CODINGS)))

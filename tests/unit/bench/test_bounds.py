@@ -54,10 +54,12 @@ def nested(levels: int) -> list[Any]:
     return found
 
 
-# --- quoting ------------------------------------------------------------------------------------------------------------------------------
+# ---- quoting ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [nested(40), "x" * 10**7, b"x" * 10**7, 10**5000, (10**5000,), dict.fromkeys(range(10**5))], ids=kind)
+@pytest.mark.parametrize(
+    "value", [nested(40), "x" * 10**7, b"x" * 10**7, 10**5000, (10**5000,), dict.fromkeys(range(10**5))], ids=kind
+)
 def test_a_quoted_value_is_short(value: object) -> None:
     """2 ** 120 values are never looked at: nothing else would end."""
     assert 0 < len(quoted(value)) <= MOST_QUOTED
@@ -77,11 +79,20 @@ def test_a_cut_text_keeps_both_ends() -> None:
 @pytest.mark.parametrize(
     ("section", "field"),
     [
-        ("batching", "max_size"), ("slo", "deadline"), ("scaling", "prewarm"), ("scaling", "keep_alive"), ("profile", "model"),
-        ("profile", "load_ms"), ("profile", "run_ms"), ("limits", "payload"), ("resources", "gpu_memory"),
+        ("batching", "max_size"),
+        ("slo", "deadline"),
+        ("scaling", "prewarm"),
+        ("scaling", "keep_alive"),
+        ("profile", "model"),
+        ("profile", "load_ms"),
+        ("profile", "run_ms"),
+        ("limits", "payload"),
+        ("resources", "gpu_memory"),
     ],
-)  # fmt: skip
-@pytest.mark.parametrize("value", [nested(20), 10**5000, "9" * 10**6, float("inf"), float("nan"), {"1": nested(20)}], ids=kind)
+)
+@pytest.mark.parametrize(
+    "value", [nested(20), 10**5000, "9" * 10**6, float("inf"), float("nan"), {"1": nested(20)}], ids=kind
+)
 def test_a_wrong_field_is_told_in_few_words(section: str, field: str, value: object) -> None:
     with pytest.raises(InvalidSpec) as caught:
         parse_spec({"entrypoint": "a:B", section: {field: value}})
@@ -99,15 +110,25 @@ def test_requirements_and_misspelt_fields_are_told_in_few_words() -> None:
 def test_foreign_values_are_quoted_in_one_way() -> None:
     """``!r`` in a message is as long as what it shows."""
     files = subprocess.run(
-        ["git", "ls-files", "api/*.py", "smore/domain/*.py", "smore/traces/recorded.py", "smore/postgres/predictors.py"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            "git",
+            "ls-files",
+            "api/*.py",
+            "smore/domain/*.py",
+            "smore/traces/recorded.py",
+            "smore/postgres/predictors.py",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     found = [name for name in files.stdout.split() if "!r}" in (ROOT / name).read_text()]
 
     assert found == ["smore/domain/quote.py"]
 
 
-# --- YAML ---------------------------------------------------------------------------------------------------------------------------------
+# ---- YAML ------------------------------------------------------------------------------------------------------------
 
 
 def aliases(levels: int) -> str:
@@ -119,12 +140,27 @@ def aliases(levels: int) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        aliases(9), "a: &a [*a]", "a: *a", "- 1\n" * (MOST_NODES + 1), "[" * 100_000, "{a: " * 10_000, "a: 1\na: 2", "a: .inf", "a: .nan",
-        "a: 1.0e+999", f"a: {'9' * 41}", f"a: 0x{'f' * 10**5}", f"a: {'1:' * 10**5}1", "a: !!python/object:os.system {}", "a: 2026-13-45",
-        "\0", "a: 1\n---\nb: 2", "? [a]\n: 1",
+        aliases(9),
+        "a: &a [*a]",
+        "a: *a",
+        "- 1\n" * (MOST_NODES + 1),
+        "[" * 100_000,
+        "{a: " * 10_000,
+        "a: 1\na: 2",
+        "a: .inf",
+        "a: .nan",
+        "a: 1.0e+999",
+        f"a: {'9' * 41}",
+        f"a: 0x{'f' * 10**5}",
+        f"a: {'1:' * 10**5}1",
+        "a: !!python/object:os.system {}",
+        "a: 2026-13-45",
+        "\0",
+        "a: 1\n---\nb: 2",
+        "? [a]\n: 1",
     ],
     ids=len,
-)  # fmt: skip
+)
 def test_yaml_that_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither nodes without end nor numbers of any length are made of it."""
     composed = 0
@@ -143,18 +179,27 @@ def test_yaml_that_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_yaml_that_is_taken() -> None:
-    assert read_yaml("a: [1, 2.5, off, null, ~, x]\n<<: {b: 0x10}\nc: 2026-01-31\n")["a"] == [1, 2.5, False, None, None, "x"]
+    assert read_yaml("a: [1, 2.5, off, null, ~, x]\n<<: {b: 0x10}\nc: 2026-01-31\n")["a"] == [
+        1,
+        2.5,
+        False,
+        None,
+        None,
+        "x",
+    ]
     assert read_yaml(b"") is None
     for file in sorted((ROOT / "zoo" / "functions").glob("*.yaml")):
         assert read_yaml(file.read_text())["kind"] == "Function"
     assert plain_yaml.MOST_NODES > 4 * 1000, "room for the files of an upload"
 
 
-# --- JSON ---------------------------------------------------------------------------------------------------------------------------------
+# ---- JSON ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "text", [b"1" * 10**5, b"1e999", b"-1e999", b"NaN", b"Infinity", b"[" * 10**5, b"{", b"", b'"\xff"', b'"\\ud800"'], ids=len
+    "text",
+    [b"1" * 10**5, b"1e999", b"-1e999", b"NaN", b"Infinity", b"[" * 10**5, b"{", b"", b'"\xff"', b'"\\ud800"'],
+    ids=len,
 )
 def test_json_that_is_none(text: bytes) -> None:
     with pytest.raises(Malformed) as caught:
@@ -190,7 +235,17 @@ class Http:
         return asyncio.run(sent())
 
 
-MODELS = ("JobBody", "AttachBody", "StepsBody", "LimitsBody", "KeyBody", "PinBody", "FunctionChanges", "SecretBody", "BudgetBody")
+MODELS = (
+    "JobBody",
+    "AttachBody",
+    "StepsBody",
+    "LimitsBody",
+    "KeyBody",
+    "PinBody",
+    "FunctionChanges",
+    "SecretBody",
+    "BudgetBody",
+)
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +298,9 @@ def test_answers_to_hostile_bodies_are_small(http: Http, name: str, body: bytes)
 def test_a_body_in_a_content_coding_is_refused(http: Http) -> None:
     answer = http.post("/BudgetBody", gzip.compress(b'{"budget":0.1}'), **{"Content-Encoding": "gzip"})
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
-    assert http.post("/BudgetBody", b'{"budget":0.1}', **{"Content-Encoding": "identity"}).json() == {"taken": "BudgetBody"}
+    assert http.post("/BudgetBody", b'{"budget":0.1}', **{"Content-Encoding": "identity"}).json() == {
+        "taken": "BudgetBody"
+    }
     for coding in (b"gzip", b"BR", b"gzip, identity", b"x"):
         with pytest.raises(UnsupportedMediaType):
             refuse_coding({b"content-encoding": coding})
@@ -253,13 +310,17 @@ def test_every_route_reads_its_body_so() -> None:
     modules = [importlib.import_module(f"api.routes.{found.name}") for found in pkgutil.iter_modules(routes.__path__)]
 
     assert len(modules) >= 17
-    assert [route.path for module in modules for route in module.router.routes if not isinstance(route, BoundedRoute)] == []
+    assert [
+        route.path for module in modules for route in module.router.routes if not isinstance(route, BoundedRoute)
+    ] == []
 
 
-# --- headers ------------------------------------------------------------------------------------------------------------------------------
+# ---- headers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [b"wait=-1", b"wait=NaN", b"wait=inf", b"wait=1e9", b"wait=1.5", b"wait=", b"wait", b"wait=" + b"9" * 99])
+@pytest.mark.parametrize(
+    "given", [b"wait=-1", b"wait=NaN", b"wait=inf", b"wait=1e9", b"wait=1.5", b"wait=", b"wait", b"wait=" + b"9" * 99]
+)
 def test_a_wait_that_is_none_is_refused(given: bytes) -> None:
     with pytest.raises(InvalidInput, match="whole seconds"):
         wait_s(given, 30.0)
@@ -268,10 +329,17 @@ def test_a_wait_that_is_none_is_refused(given: bytes) -> None:
 @pytest.mark.parametrize(
     ("given", "seconds"),
     [
-        (b"wait=3", 3.0), (b'Wait = "7"; x=y', 7.0), (b"wait=0", None), (b"wait=99999999999999", MAX_WAIT_S), (b"respond-async", None),
-        (b"wait=5, respond-async", None), (b"return=minimal, wait=4", 4.0), (b"x-respond-async-not, x=wait=-1", 30.0), (b"", 30.0),
+        (b"wait=3", 3.0),
+        (b'Wait = "7"; x=y', 7.0),
+        (b"wait=0", None),
+        (b"wait=99999999999999", MAX_WAIT_S),
+        (b"respond-async", None),
+        (b"wait=5, respond-async", None),
+        (b"return=minimal, wait=4", 4.0),
+        (b"x-respond-async-not, x=wait=-1", 30.0),
+        (b"", 30.0),
     ],
-)  # fmt: skip
+)
 def test_a_wait_is_read_as_the_rfc_has_it(given: bytes, seconds: float | None) -> None:
     assert wait_s(given, 30.0) == seconds
 
@@ -290,7 +358,7 @@ def test_the_description_says_how_long_a_key_is_remembered() -> None:
     assert texts == {IDEMPOTENCY}
 
 
-# --- traces -------------------------------------------------------------------------------------------------------------------------------
+# ---- traces ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_line_without_an_end_is_not_read_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ import pytest
 from bench import compose
 
 
-def test_without_an_engine_it_says_so_and_has_no_figures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_an_engine_it_says_so_and_has_no_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["bench.compose", "--json"])
     monkeypatch.setenv("PATH", "")
     compose.main()
@@ -30,7 +32,9 @@ def test_the_spy_finds_what_is_on_a_command_line(monkeypatch: pytest.MonkeyPatch
     made: dict[str, Any] = {}
     exec(compose.SPY, made)
     # This process stands for all: others of the machine are none of a test's business.
-    monkeypatch.setattr(made["glob"], "glob", lambda pattern: ["/proc/self/cmdline"] if pattern.endswith("[0-9]*/cmdline") else [])
+    monkeypatch.setattr(
+        made["glob"], "glob", lambda pattern: ["/proc/self/cmdline"] if pattern.endswith("[0-9]*/cmdline") else []
+    )
     word = Path(sys.argv[0]).name
     said = made["Spy"]().look([Path("/proc/self/cmdline").read_text().split("\0")[0], f"not {word}"], 0.0)
     (found,) = said["found"]

@@ -59,7 +59,13 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def session(log: Path, tmp_path: Path) -> Callable[..., Session]:
     def make(stages: Sequence[Stage], **options: Any) -> Session:
-        given: dict[str, Any] = {"on": "cuda", "minutes": 5, "device": "NVIDIA H200", "code": "c", "lacks": lambda need: f"no {need}"}
+        given: dict[str, Any] = {
+            "on": "cuda",
+            "minutes": 5,
+            "device": "NVIDIA H200",
+            "code": "c",
+            "lacks": lambda need: f"no {need}",
+        }
         return Session(stages, tmp_path / "out", **(given | options))
 
     return make
@@ -81,9 +87,13 @@ def names(table: Sequence[str]) -> list[list[str]]:
 
 def test_stages_run_in_their_order_and_each_says_what_came_of_it(session: Callable[..., Session], log: Path) -> None:
     stages = [
-        stage("one"), stage("two", "fail"), stage("three", "skip"), stage("four", needs=("wings",)),
-        stage("five", "nothing", positive=("done",)), stage("six"),
-    ]  # fmt: skip
+        stage("one"),
+        stage("two", "fail"),
+        stage("three", "skip"),
+        stage("four", needs=("wings",)),
+        stage("five", "nothing", positive=("done",)),
+        stage("six"),
+    ]
     made = session(stages)
     found = run(made)
     assert found == {"one": "ok", "two": "failed", "three": "skipped", "four": "skipped", "five": "failed", "six": "ok"}
@@ -92,15 +102,20 @@ def test_stages_run_in_their_order_and_each_says_what_came_of_it(session: Callab
     assert made.state["three"]["tail"] == "not on this machine"
     figures = made.figures()
     assert {name: value for name, value in figures.items() if name.startswith("stages")} == {
-        "stages_ok": 2, "stages_failed": 2, "stages_skipped": 2, "stages_cut": 0,
-    }  # fmt: skip
+        "stages_ok": 2,
+        "stages_failed": 2,
+        "stages_skipped": 2,
+        "stages_cut": 0,
+    }
     assert figures["one.done"] == 2.0
     table = made.table()
     assert len(table) <= gpu.TABLE_LINES
     assert names(table)[1:3] == [["one", "ok", "done=2"], ["two", "failed", "some", "progress"]]
 
 
-def test_a_cut_run_goes_on_where_it_was_and_ends_with_the_same_table(session: Callable[..., Session], log: Path, tmp_path: Path) -> None:
+def test_a_cut_run_goes_on_where_it_was_and_ends_with_the_same_table(
+    session: Callable[..., Session], log: Path, tmp_path: Path
+) -> None:
     flag = tmp_path / "flag"
     stages = [stage("one"), stage("two", "wait", str(flag), seconds=0.5), stage("three")]
     #: Each stage takes a hundred seconds, so no time is left for the third.
@@ -132,9 +147,11 @@ def test_what_compiles_behind_the_others_is_waited_for_before_a_platform(
 ) -> None:
     flag = tmp_path / "flag"
     stages = [
-        stage("compile", "wait", str(flag), background=True), stage("facts"), stage("tell", "touch", str(flag)),
+        stage("compile", "wait", str(flag), background=True),
+        stage("facts"),
+        stage("tell", "touch", str(flag)),
         stage("harvest", needs=("platform",)),
-    ]  # fmt: skip
+    ]
     made = session(stages, lacks=lambda _: "")
     assert run(made) == {"compile": "ok", "facts": "ok", "tell": "ok", "harvest": "ok"}
     assert list(made.state) == ["facts", "tell", "compile", "harvest"]
@@ -142,12 +159,14 @@ def test_what_compiles_behind_the_others_is_waited_for_before_a_platform(
 
 def test_a_run_that_is_ended_ends_its_stage_and_writes_down_that_it_was_cut(tmp_path: Path, log: Path) -> None:
     program = (
-        "import re, sys\nfrom pathlib import Path\nfrom bench import gpu\n"
-        "gpu.STAGES = {'first': [gpu.Stage(name='one', seconds=60, argv=('stub', 'one', 'hang'))]}\n"
-        f"gpu.code = lambda: 'c'\nsys.exit(gpu.main(['first', '--out', {str(tmp_path / 'out')!r}, '--minutes', '5', '--json']))"
+        "import re, sys\nfrom pathlib import Path\nfrom bench import gpu\ngpu.STAGES = {'first':"
+        " [gpu.Stage(name='one', seconds=60, argv=('stub', 'one', 'hang'))]}\ngpu.code = lambda:"
+        f" 'c'\nsys.exit(gpu.main(['first', '--out', {str(tmp_path / 'out')!r}, '--minutes', '5', '--json']))"
     )
     path = os.pathsep.join((str(tmp_path), str(gpu.report.ROOT)))
-    made = subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True)
+    made = subprocess.Popen(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True
+    )
     eventually(lambda: log.exists() and "left" in log.read_text(), 20, "the stage")
     made.send_signal(signal.SIGTERM)
     said, _ = made.communicate(timeout=30)
@@ -158,7 +177,7 @@ def test_a_run_that_is_ended_ends_its_stage_and_writes_down_that_it_was_cut(tmp_
     assert not Path(f"/proc/{left}").exists()
 
 
-# ---- what it says ------------------------------------------------------------------------------------------------------------------------
+# ---- what it says ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -202,7 +221,7 @@ def test_without_a_gpu_every_stage_says_why_it_was_skipped(tmp_path: Path, monke
     assert json.loads((tmp_path / "verified.json").read_text()) == {}
 
 
-# ---- what was seen -----------------------------------------------------------------------------------------------------------------------
+# ---- what was seen ---------------------------------------------------------------------------------------------------
 
 SEEN = {
     "status": "ok",
@@ -229,8 +248,11 @@ def test_only_what_ended_well_on_one_gpu_is_verified(change: dict[str, str], cou
     found = verified.verified(stages)
     assert ("NVML: health, memory of processes, GPM" in found) == counts
     assert found["memory caps on CUDA"] == {
-        "date": "2026-12-01", "device": "NVIDIA H200", "evidence": "tests at abc", "software": "driver 1",
-    }  # fmt: skip
+        "date": "2026-12-01",
+        "device": "NVIDIA H200",
+        "evidence": "tests at abc",
+        "software": "driver 1",
+    }
     if counts:
         row = found["NVML: health, memory of processes, GPM"]
         assert row["date"] == "2026-12-02"
@@ -252,17 +274,27 @@ def test_the_column_is_written_and_nothing_else() -> None:
     verified.write(page, dict.fromkeys(verified.PROOFS, row))
 
 
-# ---- probes ------------------------------------------------------------------------------------------------------------------------------
+# ---- probes ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_variant_that_cannot_be_had_is_told_and_the_first_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    inside = {"product": 512, "user": 60600, "groups": [], "threads": 2, "unix_stream": False, "unix_packet": True, "context_ms": 3.0}
+    inside = {
+        "product": 512,
+        "user": 60600,
+        "groups": [],
+        "threads": 2,
+        "unix_stream": False,
+        "unix_packet": True,
+        "context_ms": 3.0,
+    }
 
     def started(argv: list[str], *, user: int | None = None, **_: object) -> subprocess.CompletedProcess[str]:
         if user is not None:
             raise PermissionError(13, "Permission denied", argv[0])
         broken = "open" in argv
-        return subprocess.CompletedProcess(argv, 1 if broken else 0, "" if broken else f"log\n{json.dumps(inside)}\n", "it broke")
+        return subprocess.CompletedProcess(
+            argv, 1 if broken else 0, "" if broken else f"log\n{json.dumps(inside)}\n", "it broke"
+        )
 
     monkeypatch.setattr(probes.subprocess, "run", started)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -275,7 +307,9 @@ def test_a_variant_that_cannot_be_had_is_told_and_the_first_decides(monkeypatch:
     assert probes.main(["cell", "--device", "cuda"]) == 1
 
 
-def test_facts_without_nvml_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_facts_without_nvml_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     install(monkeypatch, Machine(errors={"nvmlInit": "LIBRARY_NOT_FOUND"}))
     assert probes.main(["facts", "--out", str(tmp_path / "facts.json")]) == gpu.CANNOT
     assert "NVML finds no GPU" in capsys.readouterr().err

@@ -20,7 +20,9 @@ from tests.support.nvml import Gpu, Instance, Machine, install
         (Partition(gpu="cpu0", kind="cpu", device="0"), None),
     ],
 )
-def test_sms_at_work_of_a_gpu_and_of_an_instance(where: Partition, expected: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sms_at_work_of_a_gpu_and_of_an_instance(
+    where: Partition, expected: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slices = [Instance(uuid="MIG-b", id=2, gpm={"sm": 0.7})]
     machine = Machine(gpus=[Gpu(uuid="GPU-a", gpm={"sm": 0.4}), Gpu(uuid="GPU-m", mig=slices), Gpu(uuid="GPU-old")])
     fake = install(monkeypatch, machine)
@@ -35,10 +37,14 @@ def test_wrong_words_are_refused_before_anything_is_started(wrong: list[str]) ->
 
 
 def test_a_table_of_another_place_is_not_enough() -> None:
-    rig = SimpleNamespace(client=SimpleNamespace(gpus=lambda: [SimpleNamespace(device="NVIDIA H200", sharing_mode="time-slice")]))
+    rig = SimpleNamespace(
+        client=SimpleNamespace(gpus=lambda: [SimpleNamespace(device="NVIDIA H200", sharing_mode="time-slice")])
+    )
 
     def of(*places: tuple[str, str]) -> SimpleNamespace:
-        return SimpleNamespace(current=lambda: SimpleNamespace(places=[SimpleNamespace(device=d, sharing_mode=m) for d, m in places]))
+        return SimpleNamespace(
+            current=lambda: SimpleNamespace(places=[SimpleNamespace(device=d, sharing_mode=m) for d, m in places])
+        )
 
     Rig._require_place(rig, of(("a CPU", "time-slice"), ("NVIDIA H200", "time-slice")))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="does not hold for NVIDIA H200"):
@@ -53,9 +59,12 @@ def test_a_training_waits_for_its_input_as_told() -> None:
         return SimpleNamespace(id="j")
 
     rig = SimpleNamespace(
-        _partitions=[Partition(gpu="gpu0", kind="cuda", device="GPU-a")], jobs={}, client=SimpleNamespace(start_job=start_job),
-        patiently=lambda *_: None, witness=SimpleNamespace(windows={}),
-    )  # fmt: skip
+        _partitions=[Partition(gpu="gpu0", kind="cuda", device="GPU-a")],
+        jobs={},
+        client=SimpleNamespace(start_job=start_job),
+        patiently=lambda *_: None,
+        witness=SimpleNamespace(windows={}),
+    )
     for wait in (None, "0.4"):
         rig.jobs.clear()
         Rig.train(rig, [Trained(model="resnet50", batch=64, preset="paper", input_wait=wait)], budget=None, lasting_s=5)  # type: ignore[arg-type]

@@ -11,7 +11,9 @@ Respond = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Server:
-    """Answers each request by ``respond(number of the request, from 0; writer)``, and counts requests and connections."""
+    """
+    Answers each request by ``respond(number of the request, from 0; writer)``, and counts requests and connections.
+    """
 
     def __init__(self, respond: Respond) -> None:
         self._respond = respond
@@ -58,7 +60,9 @@ def drive(
         server = await asyncio.start_server(state.serve, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            found = await load.generate("127.0.0.1", port, requests or [request()], connections, seconds, warmup_s, rate=rate, seed=7)
+            found = await load.generate(
+                "127.0.0.1", port, requests or [request()], connections, seconds, warmup_s, rate=rate, seed=7
+            )
             # The generator has left, so every handler comes to its end.
             await asyncio.gather(*state.ended)
             return found, state
@@ -189,7 +193,8 @@ def test_open_loop_sends_at_its_rate_whatever_the_server_does() -> None:
     found, server = drive(good, connections=4, seconds=0.3, rate=500.0)
     again, _ = drive(good, connections=4, seconds=0.3, rate=500.0)
     assert found.bad == 0
-    # All that was due in the window counts, answered in it or in the drain; the arrivals are seeded, so both runs have the same.
+    # All that was due in the window counts, answered in it or in the drain; the arrivals are seeded, so both runs have
+    # the same.
     assert found.done == found.answers == len(server.requests) == again.done
     assert 100 < found.done < 200
 

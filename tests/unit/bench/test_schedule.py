@@ -32,11 +32,15 @@ async def serve(bodies: list[dict[str, float]]) -> overload.Sent:
     port = server.sockets[0].getsockname()[1]
     requests = [
         load.request_bytes(
-            host="h", path="/", body=json.dumps({"function": function, "deadline_ms": 0}).encode().replace(b"0}", DEADLINE + b"}")
+            host="h",
+            path="/",
+            body=json.dumps({"function": function, "deadline_ms": 0}).encode().replace(b"0}", DEADLINE + b"}"),
         )
         for function in (0, 1)
     ]
-    sent = await overload._Drive(Load(host="127.0.0.1", port=port, requests=requests, seconds=0.05, schedule=SCHEDULE)).run()
+    sent = await overload._Drive(
+        Load(host="127.0.0.1", port=port, requests=requests, seconds=0.05, schedule=SCHEDULE)
+    ).run()
     await asyncio.gather(*(over.wait() for over in ended))
     server.close()
     return sent
@@ -50,6 +54,8 @@ def test_each_request_goes_at_its_time_with_its_own_deadline() -> None:
     assert sent.function.tolist() == [function for _, function, _ in SCHEDULE]
     assert sent.status.tolist() == [200] * len(SCHEDULE)
     # Requests of one instant may overtake one another.
-    assert sorted((body["function"], body["deadline_ms"]) for body in bodies) == sorted((function, 1e3 * s) for _, function, s in SCHEDULE)
+    assert sorted((body["function"], body["deadline_ms"]) for body in bodies) == sorted(
+        (function, 1e3 * s) for _, function, s in SCHEDULE
+    )
     assert [round(due - sent.due[0], 6) for due in sent.due] == [at for at, _, _ in SCHEDULE]
     assert sent.run.tolist() == [0.0025] * len(SCHEDULE)

@@ -164,7 +164,9 @@ class TestFigures:
 
     def samples(self) -> list[run.Sample]:
         def gpu(used: float, by_functions: float) -> tuple[Gpu, ...]:
-            return (Gpu(id="cpu0", utilisation=used, function_utilisation=by_functions, utilisation_counter="cpu time"),)
+            return (
+                Gpu(id="cpu0", utilisation=used, function_utilisation=by_functions, utilisation_counter="cpu time"),
+            )
 
         return [run.Sample(at=at, gpus=gpu(used, used / 2)) for at, used in ((1, 0.2), (2, 0.4), (5, 0.8), (9, 1.0))]
 

@@ -24,7 +24,8 @@ def test_overlap_is_of_half_open_intervals() -> None:
     ran(activity, clock, 101, 102)
     ran(activity, clock, 105, 106)
     met = {
-        (start, stop): activity.overlaps(start, stop) for start, stop in [(100, 101), (100, 101.5), (101.2, 101.3), (102, 105), (90, 110)]
+        (start, stop): activity.overlaps(start, stop)
+        for start, stop in [(100, 101), (100, 101.5), (101.2, 101.3), (102, 105), (90, 110)]
     }
     assert met == {(100, 101): False, (100, 101.5): True, (101.2, 101.3): True, (102, 105): False, (90, 110): True}
 

@@ -1,4 +1,6 @@
-"""Who is charged for what went wrong on a GPU, with a pool of runners that are no processes and a queue that only listens."""
+"""
+Who is charged for what went wrong on a GPU, with a pool of runners that are no processes and a queue that only listens.
+"""
 
 import math
 from collections.abc import Sequence
@@ -24,24 +26,45 @@ class Gpu(Stage):
         self.pool._context_mib = 0.0
         self.faults: list[tuple[str, str]] = []
         self.pool._device = SimpleNamespace(  # type: ignore[assignment]
-            handler_device="cuda", memory_total_mib=300.0, description="", sharing_mode="", free_mib=lambda: self.free,
-            quick_memory_mib=lambda _: None, runner_memory_mib=lambda _: None, process_memory_mib=lambda _: None,
-            health=lambda: "", refresh=lambda: None, looked_at=math.inf,
-        )  # fmt: skip
+            handler_device="cuda",
+            memory_total_mib=300.0,
+            description="",
+            sharing_mode="",
+            free_mib=lambda: self.free,
+            quick_memory_mib=lambda _: None,
+            runner_memory_mib=lambda _: None,
+            process_memory_mib=lambda _: None,
+            health=lambda: "",
+            refresh=lambda: None,
+            looked_at=math.inf,
+        )
         self.pool._faulted = lambda _function, _revision, culprit, cause: self.faults.append((culprit, cause.value))
         #: (cause, ids, refund, alone) of what was given back, (ids) of what ended.
         self.given_back: list[tuple[str, list[str], bool, bool]] = []
         self.ended: list[str] = []
         own = WorkerSettings(kind="cuda")
         self.executor = Executor(
-            config=own, device=self.pool._device, boot="b", queue=self, catalog=None, pool=self.pool, gate=None,  # type: ignore[arg-type]
+            config=own,
+            device=self.pool._device,
+            boot="b",
+            queue=self,
+            catalog=None,
+            pool=self.pool,
+            gate=None,  # type: ignore[arg-type]
             jobs=list,
-        )  # fmt: skip
+        )
 
     # What the executor says to its queue.
 
     def requeue(
-        self, function: str, cause: Cause, attempts: Sequence[tuple[str, int]], *, refund: bool, alone: bool, message: str
+        self,
+        function: str,
+        cause: Cause,
+        attempts: Sequence[tuple[str, int]],
+        *,
+        refund: bool,
+        alone: bool,
+        message: str,
     ) -> list[int]:
         self.given_back.append((cause.value, [id_ for id_, _ in attempts], refund, alone))
         return [1] * len(attempts)

@@ -53,7 +53,10 @@ def pair() -> Iterator[tuple[Channel, socket.socket]]:
 
 
 class Peer:
-    """A runner whose process is a thread that answers each request with the next of ``said``; ``killed`` as the worker asks for it."""
+    """
+    A runner whose process is a thread that answers each request with the next of ``said``; ``killed`` as the worker
+    asks for it.
+    """
 
     def __init__(self, ours: socket.socket, theirs: socket.socket) -> None:
         self.socket = theirs
@@ -88,11 +91,18 @@ def peer() -> Iterator[Peer]:
         one.thread.join()
 
 
-# ---- frames -----------------------------------------------------------------------------------------------------------------------------
+# ---- frames ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "head", [b"\xff" * 64, HEADER.pack(20, 20 << 30), HEADER.pack(101, 0), HEADER.pack(0, 201), HEADER.pack(2**32 - 1, 2**64 - 1)]
+    "head",
+    [
+        b"\xff" * 64,
+        HEADER.pack(20, 20 << 30),
+        HEADER.pack(101, 0),
+        HEADER.pack(0, 201),
+        HEADER.pack(2**32 - 1, 2**64 - 1),
+    ],
 )
 def test_what_is_announced_beyond_the_bounds_takes_no_memory(head: bytes) -> None:
     with pair() as (channel, theirs):
@@ -142,7 +152,10 @@ def test_many_small_parts_take_no_memory(meta: bytes) -> None:
     st.one_of(
         st.binary(max_size=300),
         st.builds(
-            lambda meta, body, rest: HEADER.pack(meta, body) + rest, st.integers(0, 150), st.integers(0, 300), st.binary(max_size=400)
+            lambda meta, body, rest: HEADER.pack(meta, body) + rest,
+            st.integers(0, 150),
+            st.integers(0, 300),
+            st.binary(max_size=400),
         ),
         st.builds(lambda meta, body: HEADER.pack(meta, body), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)),
     )
@@ -206,7 +219,7 @@ def test_a_large_body_comes_whole() -> None:
         sender.join()
 
 
-# ---- answers ----------------------------------------------------------------------------------------------------------------------------
+# ---- answers ---------------------------------------------------------------------------------------------------------
 
 JSON, RAW = item(), item(accept="raw")
 ONE = ["json", 1]
@@ -265,7 +278,10 @@ ONE = ["json", 1]
         (predicted(["raw", 4, ""], body=b"\0" * 4), [RAW]),
         (predicted(["raw", 6, "x:BYTES:1"], body=b"\xff\xff\xff\xff12"), [RAW]),
         (predicted(["json", 2], body=b"[]"), [item(encoding="canary")]),
-        (predicted(["json", 52], body=b'{"inputs":null,"outputs":null,"memory_mib":"nothing"}'[:52]), [item(encoding="canary")]),
+        (
+            predicted(["json", 52], body=b'{"inputs":null,"outputs":null,"memory_mib":"nothing"}'[:52]),
+            [item(encoding="canary")],
+        ),
         (predicted(["json", 48], body=b'{"inputs":null,"outputs":null,"memory_mib":-1.0}'), [item(encoding="canary")]),
         (frame(encode(Answer(form="json")) + bytes(META_BYTES)), [JSON]),
         (predicted(ONE, body=b"1") * 2, [JSON]),
@@ -301,7 +317,8 @@ def test_a_right_answer_is_taken_as_it_is_but_its_times_are_ours(peer: Peer, sai
 
 @settings(deadline=None, max_examples=200)
 @given(
-    meta=st.one_of(st.binary(max_size=60), st.binary(max_size=60).map(lambda rest: b"\x92\xa9predicted" + rest)), body=st.binary(max_size=9)
+    meta=st.one_of(st.binary(max_size=60), st.binary(max_size=60).map(lambda rest: b"\x92\xa9predicted" + rest)),
+    body=st.binary(max_size=9),
 )
 def test_any_answer_is_taken_or_refused(meta: bytes, body: bytes) -> None:
     ours, theirs = socket.socketpair()
@@ -377,20 +394,26 @@ def test_a_load_took_as_long_as_it_took(peer: Peer) -> None:
     began = time.monotonic()
     loaded = peer.runner.load(LOAD, PATIENCE_S)
     assert 0 < sum(loaded.phases.values()) <= (time.monotonic() - began) * 1e3
-    assert (list(loaded.phases), loaded.phases["weights"], loaded.memory_mib) == (["import", "weights", "first_run"], 0.0, 64.0)
+    assert (list(loaded.phases), loaded.phases["weights"], loaded.memory_mib) == (
+        ["import", "weights", "first_run"],
+        0.0,
+        64.0,
+    )
     loaded = peer.runner.load(LOAD, PATIENCE_S)
     assert loaded.phases["first_run"] > 0 and loaded.memory_mib == 5.0
     peer.said.append(frame(["loaded", {"host": 1e9}, 5.0, False]))
     assert 0 < peer.runner.restore(PATIENCE_S).phases["host"] < 1e6
 
 
-# ---- results that are too large, in a real runner ---------------------------------------------------------------------------------------
+# ---- results that are too large, in a real runner --------------------------------------------------------------------
 
 
 def test_a_result_too_large_is_refused_before_it_is_encoded() -> None:
     """With so little memory that encoding it would end the process; its neighbours in the batch are answered."""
     ours, theirs = socket.socketpair()
-    code = "import socket, sys; from worker.runner.runner import *; serve(Channel(socket.socket(fileno=int(sys.argv[1]))))"
+    code = (
+        "import socket, sys; from worker.runner.runner import *; serve(Channel(socket.socket(fileno=int(sys.argv[1]))))"
+    )
     argv = [sys.executable, "-c", code, str(theirs.fileno())]
     with ours, subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL) as process:
         theirs.close()
@@ -403,7 +426,12 @@ def test_a_result_too_large_is_refused_before_it_is_encoded() -> None:
             return runner.predict(items, payloads, "", PATIENCE_S)
 
         try:
-            runner.load(Load(entrypoint="tests.support.handlers:Large", device="cpu", memory_mib=16.0, label="f", results=results), 60)
+            runner.load(
+                Load(
+                    entrypoint="tests.support.handlers:Large", device="cpu", memory_mib=16.0, label="f", results=results
+                ),
+                60,
+            )
             ran = predict({"mb": 60}, {"mb": 1}, {"mb": 7, "escaped": True}, {"list": 5_000_000})
             assert [answer.cause or answer.form for answer in ran.answers] == [TOO_LARGE, "json", TOO_LARGE, TOO_LARGE]
             assert "a result may take 8 MiB" in ran.answers[0].message and len(ran.results[1]) == 1_000_002

@@ -1,4 +1,7 @@
-"""Trainings that a service of their own starts: they outlive the worker that asked, end in order with the service, and with nobody else."""
+"""
+Trainings that a service of their own starts: they outlive the worker that asked, end in order with the service, and
+with nobody else.
+"""
 
 import os
 import signal
@@ -29,11 +32,25 @@ def jobs(home: Path) -> Jobs:
     """What a worker knows of jobs; a new one is a worker that has started again."""
     activity = Activity()
     made = Jobs(
-        gpu="test0", home=home, entrypoints=(ENTRY,), cores=(0,), environment={}, activity=activity, gate=Gate(activity), seed="s",
-        probe_share=0.0, probe_max_s=1.0, memory_of=lambda _pid: 1.0, quick_memory_of=lambda _pid: None, computing=lambda: None,
-        users=frozenset(), feed=lambda _id: pytest.fail("no job of these tells its steps"), started=lambda _pid: None,
-        changed=lambda: None, kept=True,
-    )  # fmt: skip
+        gpu="test0",
+        home=home,
+        entrypoints=(ENTRY,),
+        cores=(0,),
+        environment={},
+        activity=activity,
+        gate=Gate(activity),
+        seed="s",
+        probe_share=0.0,
+        probe_max_s=1.0,
+        memory_of=lambda _pid: 1.0,
+        quick_memory_of=lambda _pid: None,
+        computing=lambda: None,
+        users=frozenset(),
+        feed=lambda _id: pytest.fail("no job of these tells its steps"),
+        started=lambda _pid: None,
+        changed=lambda: None,
+        kept=True,
+    )
     made.adopt()
     return made
 
@@ -65,7 +82,17 @@ def healthy(home: Path) -> bool:
 
 def start(worker: Jobs, name: str = "one") -> None:
     worker.start(
-        StartJob(version=1, id=name, project="default", name=name, argv=ARGV, env={"MINE": "1"}, workload="", budget=0.1, memory_mib=0.0)
+        StartJob(
+            version=1,
+            id=name,
+            project="default",
+            name=name,
+            argv=ARGV,
+            env={"MINE": "1"},
+            workload="",
+            budget=0.1,
+            memory_mib=0.0,
+        )
     )
 
 
@@ -101,10 +128,15 @@ def test_it_outlives_the_worker_and_hears_of_the_end(home: Path, service: "subpr
     service.terminate()
     assert service.wait(30) == 0
     assert shim.read(str(home / "run" / "jobs" / "two.status")) == -signal.SIGTERM
-    eventually(lambda: {one.state for one in jobs(home).reports()} == {"ended"}, what="a worker that starts later knows how it ended")
+    eventually(
+        lambda: {one.state for one in jobs(home).reports()} == {"ended"},
+        what="a worker that starts later knows how it ended",
+    )
 
 
-def test_nothing_is_started_for_whom_it_does_not_know_or_who_has_left(home: Path, service: "subprocess.Popen[bytes]") -> None:
+def test_nothing_is_started_for_whom_it_does_not_know_or_who_has_left(
+    home: Path, service: "subprocess.Popen[bytes]"
+) -> None:
     training = keeper.Training(argv=ARGV, env={}, cores=(), status=str(home / "status"), log=str(home / "log"))
     pid, token = (home / "run" / "trainings.token").read_text().split()
     assert (home / "run" / "trainings.token").stat().st_mode & 0o777 == 0o600

@@ -19,7 +19,8 @@ Audio = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 def vowels(seconds: float) -> Audio:
     """
-    A voice that says vowels, five a second: pulses of a wavering pitch near 120 Hz with a little breath, through three resonances.
+    A voice that says vowels, five a second: pulses of a wavering pitch near 120 Hz with a little breath, through three
+    resonances.
 
     The filters are applied as convolutions with their impulse responses.
     """
@@ -79,7 +80,10 @@ def test_it_finds_where_the_speech_is(detector: Function) -> None:
 
 
 def of_probabilities(windows: int) -> float:
-    """How far rounding may move a probability: the transform, four convolutions, a step of the memory for each window, the head."""
+    """
+    How far rounding may move a probability: the transform, four convolutions, a step of the memory for each window, the
+    head.
+    """
     return rounding(np.float32, [256, 129 * 3, 128 * 3, 64 * 3, 64 * 3, *[2 * FEATURES] * windows, FEATURES])
 
 

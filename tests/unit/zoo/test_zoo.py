@@ -1,4 +1,6 @@
-"""The zoo: published sizes and costs, seeded weights, rows that do not depend on their batch, and the small functions."""
+"""
+The zoo: published sizes and costs, seeded weights, rows that do not depend on their batch, and the small functions.
+"""
 
 import importlib
 import os
@@ -25,13 +27,17 @@ ROOT = Path(__file__).parents[3]
 YAML_FILES = sorted((ROOT / "zoo" / "functions").glob("*.yaml"))
 NUMPY_TYPES = {"FP32": np.float32, "INT64": np.int64}
 
-#: Rows of DeepFM's tables with at most 100 000 a field: seven fields are cut to that, the rest stay as they are. A row weighs 11.
+#: Rows of DeepFM's tables with at most 100 000 a field: seven fields are cut to that, the rest stay as they are. A row
+#: weighs 11.
 DEEPFM_ROWS = 7 * 100_000 + 140_543
 DEEPFM_PARAMETERS = DEEPFM_ROWS * 11 + 13 * 10 + 14 + (390 * 400 + 400) + 2 * (400 * 400 + 400) + 401
 
 
 def _deepvit_parameters() -> int:
-    """DeepViT-S: 16 blocks of width 396 with 12 heads and a feed-forward of three times the width, 14 x 14 patches and a class token."""
+    """
+    DeepViT-S: 16 blocks of width 396 with 12 heads and a feed-forward of three times the width, 14 x 14 patches and a
+    class token.
+    """
     width, heads, stem, tokens = 396, 12, 64, 14 * 14 + 1
     attention = 3 * (width * width + width) + width * width + width + heads * heads + heads + 2 * heads
     block = attention + 2 * 3 * width * width + 3 * width + width + 2 * 2 * width
@@ -53,8 +59,12 @@ def _segnet_parameters() -> tuple[int, int]:
 
     widths, depths = (64, 128, 256, 512, 512), (2, 2, 3, 3, 3)
     back, decoded = widths[::-1], (512, 256, 128, 64, 64)
-    encoder = sum(convolution(i, o) + (n - 1) * convolution(o, o) for i, o, n in zip((3, *widths), widths, depths, strict=False))
-    decoder = sum(convolution(i, o) + (n - 1) * convolution(o, o) for i, o, n in zip(back, decoded, depths[::-1], strict=True))
+    encoder = sum(
+        convolution(i, o) + (n - 1) * convolution(o, o) for i, o, n in zip((3, *widths), widths, depths, strict=False)
+    )
+    decoder = sum(
+        convolution(i, o) + (n - 1) * convolution(o, o) for i, o, n in zip(back, decoded, depths[::-1], strict=True)
+    )
     carried = sum(map(convolution, widths, (*widths[1:], 512))) + sum(map(convolution, back, decoded))
     masks = attention(64, 64) + sum(attention(2 * width, width) for width in widths[1:])
     masks += sum(attention(i + o, o) for i, o in zip(back, decoded, strict=True))
@@ -73,7 +83,8 @@ PUBLISHED_PARAMETERS = {
     "segnet": _segnet_parameters()[0],
 }
 
-#: Multiply-accumulates of one row in 1e9, and how far ours may be off. DeepViT's 6.2 is the paper's; how it counts attention is not said.
+#: Multiply-accumulates of one row in 1e9, and how far ours may be off. DeepViT's 6.2 is the paper's; how it counts
+#: attention is not said.
 PUBLISHED_GIGA_MACS = [
     ("vgg16", 15.47, 0.01),
     ("mobilenet", 0.30, 0.01),
@@ -100,8 +111,9 @@ def in_double(name: str) -> ModelFunction:
     """
     The function with weights and arithmetic in double precision.
 
-    What a row of the others changes by mistake is as large as ever. What another order of the same sums changes is 5e8 times smaller, and
-    so rare is the pixel whose maximum is now one, now another of two equally large ones, which in SegNet moves a value to another place.
+    What a row of the others changes by mistake is as large as ever. What another order of the same sums changes is 5e8
+    times smaller, and so rare is the pixel whose maximum is now one, now another of two equally large ones, which in
+    SegNet moves a value to another place.
     """
     made = function(name)
     made.load("cpu")
@@ -127,7 +139,9 @@ def drawn(name: str, rows: int, seed: int = 1) -> dict[str, np.ndarray[Any, Any]
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -173,7 +187,9 @@ def test_a_training_step_reaches_every_parameter(name: str) -> None:
     loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
     assert torch.isfinite(loss)
     gradients = {key: p.grad for key, p in module.named_parameters()}
-    assert all(gradient is not None and torch.isfinite(gradient).all() for gradient in gradients.values()), gradients.keys()
+    assert all(gradient is not None and torch.isfinite(gradient).all() for gradient in gradients.values()), (
+        gradients.keys()
+    )
 
 
 @pytest.mark.numeric
@@ -246,7 +262,9 @@ def test_an_index_out_of_range_is_refused_before_the_device_sees_it(index: int) 
 def test_padding_does_not_change_an_answer(name: str) -> None:
     served, inputs = in_double(name), drawn(name, 3)
     other = dict(inputs, input_ids=np.where(inputs["attention_mask"] == 1, inputs["input_ids"], 999))
-    assert_equal_but_for_rounding(served.predict(inputs)["logits"], served.predict(other)["logits"], np.float64, served.module)
+    assert_equal_but_for_rounding(
+        served.predict(inputs)["logits"], served.predict(other)["logits"], np.float64, served.module
+    )
 
 
 @pytest.mark.numeric
@@ -320,7 +338,9 @@ def test_every_described_function_can_be_made() -> None:
 
 
 def test_light_modules_import_neither_torch_nor_numpy() -> None:
-    done = run_python("import smore, zoo.echo, zoo.misbehave, sys; smore.track().step(); print({'torch', 'numpy'} & set(sys.modules))")
+    done = run_python(
+        "import smore, zoo.echo, zoo.misbehave, sys; smore.track().step(); print({'torch', 'numpy'} & set(sys.modules))"
+    )
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
 
 
@@ -336,9 +356,9 @@ def test_crash_ends_its_process_when_told(word: str, status: int) -> None:
 
 def test_allocate_runs_into_a_memory_limit() -> None:
     done = run_python(
-        "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
-        "from zoo.misbehave import Allocate; f = Allocate(); f.load('cpu'); assert f.predict([{'mib': 8}]) == [{'mib': 8}]\n"
-        "try: f.predict([{'do': 'allocate'}])\nexcept MemoryError: print('full')"
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\nfrom zoo.misbehave import"
+        " Allocate; f = Allocate(); f.load('cpu'); assert f.predict([{'mib': 8}]) == [{'mib': 8}]\ntry:"
+        " f.predict([{'do': 'allocate'}])\nexcept MemoryError: print('full')"
     )
     assert done.stdout == "full\n", done.stderr
 

@@ -38,9 +38,12 @@ def place(config: Settings, engine: Engine, redis_client: "redis.Redis", tmp_pat
     tell(queue, report())
     beat = beats(config, "a")
     yield Site(
-        config=config.model_copy(update={"home": home}), redis_url=config.redis.url, postgres_url=config.postgres.url, processes={},
+        config=config.model_copy(update={"home": home}),
+        redis_url=config.redis.url,
+        postgres_url=config.postgres.url,
+        processes={},
         root=tmp_path / "root",
-    )  # fmt: skip
+    )
     beat.close()
 
 
@@ -77,7 +80,9 @@ def test_where_all_is_well_nothing_is_said(place: Site) -> None:
         ("maxmemory", "0", "Redis memory", "maxmemory"),
     ],
 )
-def test_redis_settings(place: Site, redis_client: "redis.Redis", setting: str, wrong: str, name: str, fix: str) -> None:
+def test_redis_settings(
+    place: Site, redis_client: "redis.Redis", setting: str, wrong: str, name: str, fix: str
+) -> None:
     before = redis_client.config_get(setting)[setting]
     redis_client.config_set(setting, wrong)
     try:
@@ -101,10 +106,15 @@ def test_two_beats_and_none(place: Site, config: Settings, redis_client: "redis.
 def test_no_leader_and_no_gpu_instance(place: Site, redis_client: "redis.Redis") -> None:
     redis_client.flushdb()
     found = ills(place)
-    assert {name: one.verdict for name, one in found.items()} == {"leader": Verdict.BROKEN, "GPU instances": Verdict.BROKEN}
+    assert {name: one.verdict for name, one in found.items()} == {
+        "leader": Verdict.BROKEN,
+        "GPU instances": Verdict.BROKEN,
+    }
 
 
-def test_a_lost_device_and_a_policy_that_cannot_lead(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
+def test_a_lost_device_and_a_policy_that_cannot_lead(
+    place: Site, config: Settings, redis_client: "redis.Redis"
+) -> None:
     prefix = config.redis.prefix
     tell(Queue(redis_client, prefix, config.queue), msgspec.structs.replace(report(), health="NVML says: GPU is lost"))
     redis_client.delete(f"{prefix}leader")
@@ -125,13 +135,16 @@ def test_clocks_and_strangers(place: Site, config: Settings, redis_client: "redi
     assert "strangers on busy" not in ills(place)
 
 
-def test_a_supervisor_that_was_killed_and_a_training_that_stands_still(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
+def test_a_supervisor_that_was_killed_and_a_training_that_stands_still(
+    place: Site, config: Settings, redis_client: "redis.Redis"
+) -> None:
     job = fleet.JobReport(id="j1", project="p", state="running", pid=4711, memory_mib=1.0, iterations=9, suspended=True)
     tell(Queue(redis_client, config.redis.prefix, config.queue), msgspec.structs.replace(report(), jobs=[job]))
     found = ills(replace(place, killed=17))
     assert {name: one.verdict for name, one in found.items()} == {
-        "supervisor": Verdict.BROKEN, f"training j1 on {GPU}": Verdict.WARNING,
-    }  # fmt: skip
+        "supervisor": Verdict.BROKEN,
+        f"training j1 on {GPU}": Verdict.WARNING,
+    }
     assert "smore up" in found["supervisor"].fix
     assert "kill -CONT 4711" in found[f"training j1 on {GPU}"].fix
 

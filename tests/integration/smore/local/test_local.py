@@ -31,7 +31,10 @@ from tests.support.eventually import eventually
 
 #: Runs on, and has a child in a session of its own that holds the log open, as a GPU worker's serverful job does.
 JOB = "import time; time.sleep(600)"
-STAND_IN = f"import subprocess, sys, time; job = subprocess.Popen([sys.executable, '-c', '{JOB}'], start_new_session=True); time.sleep(600)"
+STAND_IN = (
+    f"import subprocess, sys, time; job = subprocess.Popen([sys.executable, '-c', '{JOB}'], start_new_session=True);"
+    " time.sleep(600)"
+)
 
 
 def stand_ins(_: Layout) -> tuple[Process, ...]:
@@ -147,7 +150,9 @@ def test_celery_reaches_the_same_redis(home: Path, config: Settings) -> None:
             assert client.exists("_kombu.binding.lane")
 
 
-def test_a_deep_home_has_its_sockets_elsewhere(tmp_path: Path, config: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deep_home_has_its_sockets_elsewhere(
+    tmp_path: Path, config: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / ("deep" * 30)
     with tempfile.TemporaryDirectory(prefix="s") as short:
         monkeypatch.setenv("XDG_RUNTIME_DIR", short)
@@ -182,7 +187,9 @@ def test_up_survives_kills_and_down_leaves_nothing(home: Path, config: Settings)
     reached = up(home, config=config, processes=stand_ins, migration=())
     assert up(home, config=config, processes=stand_ins, migration=()) == reached == endpoints(home)
     assert mode(home / "run" / "supervisor.sock") == 0o700
-    nobody = xmlrpc.client.ServerProxy("http://supervisor", SupervisorTransport(None, None, f"unix://{home / 'run' / 'supervisor.sock'}"))
+    nobody = xmlrpc.client.ServerProxy(
+        "http://supervisor", SupervisorTransport(None, None, f"unix://{home / 'run' / 'supervisor.sock'}")
+    )
     with pytest.raises(xmlrpc.client.ProtocolError, match="401"):
         nobody.supervisor.getPID()
 
@@ -193,12 +200,16 @@ def test_up_survives_kills_and_down_leaves_nothing(home: Path, config: Settings)
 
     # A process that had not been up for a second is held back for a moment: not what is measured here.
     settled = {"redis", "postgres", "worker"}
-    eventually(lambda: settled <= {one.name for one in status(home) if one.state == "RUNNING"} or None, what="all are up")
+    eventually(
+        lambda: settled <= {one.name for one in status(home) if one.state == "RUNNING"} or None, what="all are up"
+    )
     for name in sorted(settled):
         before = pid(home, name)
         assert before is not None
         os.kill(before, signal.SIGKILL)
-        eventually(lambda name=name, before=before: pid(home, name) not in (None, before) or None, what=f"{name} is back")  # type: ignore[misc]
+        eventually(
+            lambda name=name, before=before: pid(home, name) not in (None, before) or None, what=f"{name} is back"
+        )  # type: ignore[misc]
     assert eventually(lambda: redis_value(reached.redis_url, "kept"), what="Redis answers") == b"yes"
     assert eventually(lambda: rows(reached.postgres_url), what="Postgres answers") == 1
 
@@ -234,7 +245,10 @@ def test_up_after_the_supervisor_was_killed(home: Path, config: Settings) -> Non
     eventually(lambda: abandoned(home) is not None, what="it is seen to be gone")
     assert abandoned(home) == (first.supervisor_pid, first)
     found = site(Settings(home=home))
-    assert (found.killed, found.redis_url) == (first.supervisor_pid, first.redis_url), "the doctor goes on with what it left"
+    assert (found.killed, found.redis_url) == (
+        first.supervisor_pid,
+        first.redis_url,
+    ), "the doctor goes on with what it left"
     second = up(home, config=config, processes=stand_ins, migration=())
     assert second.supervisor_pid != first.supervisor_pid
     assert abandoned(home) is None

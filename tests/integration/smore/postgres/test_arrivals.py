@@ -39,9 +39,20 @@ PREFIX = "smore:"
 #: The beginning of a minute, seconds.
 T = 1_790_000_040
 REPORT = Report(
-    gpu="cpu0", boot="b", at=T, kind="cpu", device="d", sharing_mode="time-slice", slots=2, memory_total_mib=2000, memory_used_mib=0,
-    utilisation=0.0, utilisation_counter="cpu-time", function_utilisation=0.0, running=0,
-)  # fmt: skip
+    gpu="cpu0",
+    boot="b",
+    at=T,
+    kind="cpu",
+    device="d",
+    sharing_mode="time-slice",
+    slots=2,
+    memory_total_mib=2000,
+    memory_used_mib=0,
+    utilisation=0.0,
+    utilisation_counter="cpu-time",
+    function_utilisation=0.0,
+    running=0,
+)
 
 
 @pytest.fixture
@@ -68,25 +79,61 @@ def ran(id_: str, at: float, *, cold: bool, reason: str = "") -> list[stream.Eve
         arrived(id_, at),
         stream.Dispatched(1, "default/echo", "cpu0", us, [(id_, 1)], json.dumps(decision)),
         stream.Settled(
-            1, "default/echo", 1, id_, 1, 1, "succeeded", "ok", "cpu0", us, us + 5_000_000, us, us, us + 1000, 1, "", "", 1, meta
+            1,
+            "default/echo",
+            1,
+            id_,
+            1,
+            1,
+            "succeeded",
+            "ok",
+            "cpu0",
+            us,
+            us + 5_000_000,
+            us,
+            us,
+            us + 1000,
+            1,
+            "",
+            "",
+            1,
+            meta,
         ),
-    ]  # fmt: skip
+    ]
 
 
-def warmed(id_: str, told: float, *, outcome: str = "open", why: str = "", boot: str = "b", **fields: float) -> stream.Warmed:
+def warmed(
+    id_: str, told: float, *, outcome: str = "open", why: str = "", boot: str = "b", **fields: float
+) -> stream.Warmed:
     """Of 1 GiB, asked for at T. ``fields`` in seconds."""
     us = {name: int(value * 1e6) for name, value in fields.items()}
     return stream.Warmed(
-        version=1, function="default/echo", revision=1, gpu="cpu0", boot=boot, id=id_, prewarmed=int(outcome != "cold"), outcome=outcome,
-        why=why, at_us=int(told * 1e6), asked_us=T * 1_000_000, ready_us=us.get("ready", 0), used_us=us.get("used", 0),
-        ended_us=us.get("ended", 0), load_us=us.get("load", 0), busy_us=us.get("busy", 0), idle_us=us.get("idle", 0),
-        uses=int("used" in fields), saved=int("used" in fields), memory_kib=1 << 20,
-    )  # fmt: skip
+        version=1,
+        function="default/echo",
+        revision=1,
+        gpu="cpu0",
+        boot=boot,
+        id=id_,
+        prewarmed=int(outcome != "cold"),
+        outcome=outcome,
+        why=why,
+        at_us=int(told * 1e6),
+        asked_us=T * 1_000_000,
+        ready_us=us.get("ready", 0),
+        used_us=us.get("used", 0),
+        ended_us=us.get("ended", 0),
+        load_us=us.get("load", 0),
+        busy_us=us.get("busy", 0),
+        idle_us=us.get("idle", 0),
+        uses=int("used" in fields),
+        saved=int("used" in fields),
+        memory_kib=1 << 20,
+    )
 
 
 def test_a_minute_counts_where_the_platform_was_up_in_most_of_it(
     recorder: Recorder, engine: Engine, redis_client: "redis.Redis"
-) -> None:  # fmt: skip
+) -> None:
     door = History(engine)
     for second in range(60):
         emit(redis_client, T + second, stream.CatalogChanged(version=1, function="", at_us=0))
@@ -103,7 +150,9 @@ def test_a_minute_counts_where_the_platform_was_up_in_most_of_it(
     assert door.past(T - 60, T + 179) == past
 
 
-def test_counts_outlive_a_redis_that_lost_everything(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+def test_counts_outlive_a_redis_that_lost_everything(
+    recorder: Recorder, engine: Engine, redis_client: "redis.Redis"
+) -> None:
     for second in range(60):
         emit(redis_client, T + second, arrived(f"i{second}", T + second))
     recorder.drain()
@@ -118,29 +167,38 @@ def test_counts_outlive_a_redis_that_lost_everything(recorder: Recorder, engine:
     assert (past.known, past.counts) == ([True, True, False], {"default/echo": {0: 60, 2: 1}})
 
 
-def test_a_life_is_told_in_parts_and_the_last_word_counts(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+def test_a_life_is_told_in_parts_and_the_last_word_counts(
+    recorder: Recorder, engine: Engine, redis_client: "redis.Redis"
+) -> None:
     door = History(engine)
     emit(redis_client, T, warmed("a", T + 2, ready=T + 2, load=2.0))
     recorder.drain()
     assert door.account(T - 1, T + 1)[0].open == 1
     ended = {"ready": T + 2, "used": T + 4, "ended": T + 10, "load": 2.0, "busy": 1.0, "idle": 7.0}
     emit(
-        redis_client, T + 1,
+        redis_client,
+        T + 1,
         warmed("a", T + 10, outcome="hit", why="offload", **ended),
         warmed("a", T + 4, outcome="hit", ready=T + 2, used=T + 4, load=2.0),
         warmed("b", T + 9, outcome="wasted", why="offload", ready=T + 1, ended=T + 9, load=1.0, idle=8.0),
         warmed("c", T + 9, outcome="failed", why="failed", ended=T + 1, load=1.0),
         warmed("d", T + 9, outcome="cold", ready=T + 1, used=T + 1, load=1.0, busy=1.0, idle=2.0),
-    )  # fmt: skip
+    )
     recorder.drain()
     (found,) = door.account(T - 1, T + 1, "default")
     assert (found.hits, found.wasted, found.failed, found.cold_loads, found.late, found.open) == (1, 1, 1, 1, 0, 0)
-    assert (found.held_gb_s, found.idle_gb_s, found.wasted_gb_s) == (10.0 + 9.0 + 1.0 + 4.0, 9.0 + 9.0 + 1.0 + 3.0, 9.0 + 1.0)
+    assert (found.held_gb_s, found.idle_gb_s, found.wasted_gb_s) == (
+        10.0 + 9.0 + 1.0 + 4.0,
+        9.0 + 9.0 + 1.0 + 3.0,
+        9.0 + 1.0,
+    )
     assert found.saved == 2
     assert door.account(T - 1, T + 1, "other") == []
 
 
-def test_a_life_that_came_out_of_host_memory_is_told_apart(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+def test_a_life_that_came_out_of_host_memory_is_told_apart(
+    recorder: Recorder, engine: Engine, redis_client: "redis.Redis"
+) -> None:
     parked = warmed("a", T + 9, outcome="hit", why="parked", ready=T + 1, used=T + 2, ended=T + 9, load=1.0)
     emit(redis_client, T, parked, msgspec.structs.replace(warmed("b", T + 9, ready=T + 9, load=0.1), host=1))
     recorder.drain()
@@ -153,9 +211,12 @@ def test_a_life_that_came_out_of_host_memory_is_told_apart(recorder: Recorder, e
 
 def test_what_a_killed_worker_held_has_ended(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
     emit(
-        redis_client, T,
-        warmed("loading", T + 1), warmed("unused", T + 2, ready=T + 1), warmed("used", T + 3, outcome="hit", ready=T + 1, used=T + 2),
-    )  # fmt: skip
+        redis_client,
+        T,
+        warmed("loading", T + 1),
+        warmed("unused", T + 2, ready=T + 1),
+        warmed("used", T + 3, outcome="hit", ready=T + 1, used=T + 2),
+    )
     emit(redis_client, T + 5, stream.Reported(1, "cpu0", (T + 5) * 1_000_000, encode_report(REPORT).decode()))
     recorder.drain()
     with engine.connect() as connection:
@@ -167,12 +228,17 @@ def test_what_a_killed_worker_held_has_ended(recorder: Recorder, engine: Engine,
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT id, outcome, why FROM instances ORDER BY id")).all()
     assert [tuple(row) for row in rows] == [
-        ("loading", "failed", "worker_lost"), ("mine", "open", ""), ("unused", "wasted", "worker_lost"), ("used", "hit", "worker_lost"),
-    ]  # fmt: skip
+        ("loading", "failed", "worker_lost"),
+        ("mine", "open", ""),
+        ("unused", "wasted", "worker_lost"),
+        ("used", "hit", "worker_lost"),
+    ]
 
 
 def test_every_cold_start_has_a_reason(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
-    emit(redis_client, T, *ran("a", T, cold=True, reason="never_seen"), *ran("b", T, cold=False), *ran("c", T, cold=True))
+    emit(
+        redis_client, T, *ran("a", T, cold=True, reason="never_seen"), *ran("b", T, cold=False), *ran("c", T, cold=True)
+    )
     first, *rest = ran("d", T, cold=True, reason="evicted")
     emit(redis_client, T + 1, first, rest[0])
     recorder.drain()
@@ -183,7 +249,9 @@ def test_every_cold_start_has_a_reason(recorder: Recorder, engine: Engine, redis
     assert (found.invocations, found.cold, found.unforeseen) == (5, 3, {"never_seen": 1, "late": 1, "evicted": 1})
 
 
-def test_runs_are_counted_by_the_minute_over_any_span(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+def test_runs_are_counted_by_the_minute_over_any_span(
+    recorder: Recorder, engine: Engine, redis_client: "redis.Redis"
+) -> None:
     first_hour = (3600 - T % 3600) // 60
     minutes = (0, first_hour - 1, first_hour, first_hour + 30, first_hour + 59, first_hour + 60, first_hour + 125)
     for minute in minutes:
@@ -232,8 +300,11 @@ def test_knobs_are_changed_for_the_revision_in_force(store: Store, catalog: Cata
 
 def test_each_function_is_foreseen_by_what_would_have_cost_least(
     engine: Engine, redis_client: "redis.Redis", store: Store, config: Settings
-) -> None:  # fmt: skip
-    """What comes by the hour is foreseen, what comes at random is left to its own gaps; counts from Postgres, forecasts in Redis."""
+) -> None:
+    """
+    What comes by the hour is foreseen, what comes at random is left to its own gaps; counts from Postgres, forecasts in
+    Redis.
+    """
     for name in ("hourly", "random"):
         number, _ = store.register("default", name, FunctionSpec(entrypoint="m:C"))
         store.activate("default", name, number, {})
@@ -259,7 +330,7 @@ def test_each_function_is_foreseen_by_what_would_have_cost_least(
     assert sources["default/random"] == "gaps"
 
 
-# ---- the leader --------------------------------------------------------------------------------------------------------------------------
+# ---- the leader ------------------------------------------------------------------------------------------------------
 
 
 class Led:
@@ -357,7 +428,9 @@ def test_what_a_worker_has_parked_is_known_and_how_long_its_return_takes(led: Le
         assert cluster.fact(kernel.MEMORY_FREE)[0] == pytest.approx(REPORT.memory_total_mib)
         assert metrics.PARKED._value.get() == 2
         # A request has waited for one of them.
-        led.fleet.tell([msgspec.structs.replace(warmed("a", time.time(), outcome="cold", ready=T, used=T, load=0.2), host=1)])
+        led.fleet.tell(
+            [msgspec.structs.replace(warmed("a", time.time(), outcome="cold", ready=T, used=T, load=0.2), host=1)]
+        )
         eventually(lambda: cluster.demands[0].host_s == 0.2, what="the time of its return")
         assert cluster.demands[0].load_s == 1.0
     finally:
@@ -366,7 +439,9 @@ def test_what_a_worker_has_parked_is_known_and_how_long_its_return_takes(led: Le
 
 def test_forecasts_come_as_events_and_bad_ones_leave_the_keep_alive(led: Led) -> None:
     led.deploy("echo")
-    led.board.put_counts(Counted(from_at=time.time() // 60 * 60 - 600, known=list(range(10)), counts={"default/echo": [3, 1]}))
+    led.board.put_counts(
+        Counted(from_at=time.time() // 60 * 60 - 600, known=list(range(10)), counts={"default/echo": [3, 1]})
+    )
     led.start()
     try:
         assert led.state().functions[0].silence == "no_forecast"
@@ -382,17 +457,42 @@ def test_forecasts_come_as_events_and_bad_ones_leave_the_keep_alive(led: Led) ->
         now = time.time()
         led.board.publish(
             Forecasts(
-                version=2, model=1, made_at=now, from_at=now // 60 * 60, horizon=3, functions=["default/echo"], sources=["renewal"],
-                mean=numbers, any=numbers,
+                version=2,
+                model=1,
+                made_at=now,
+                from_at=now // 60 * 60,
+                horizon=3,
+                functions=["default/echo"],
+                sources=["renewal"],
+                mean=numbers,
+                any=numbers,
             )
-        )  # fmt: skip
+        )
         eventually(lambda: "default/echo" in keeper._forecasts, what="the forecasts")
         # A worker's word on a failed load stands for a while.
         led.heartbeat()
         failed = stream.Warmed(
-            version=1, function="default/echo", revision=1, gpu="cpu0", boot="b", id="b-1", prewarmed=1, outcome="failed", why="failed",
-            at_us=1, asked_us=1, ready_us=0, used_us=0, ended_us=1, load_us=1, busy_us=0, idle_us=0, uses=0, saved=0, memory_kib=1,
-        )  # fmt: skip
+            version=1,
+            function="default/echo",
+            revision=1,
+            gpu="cpu0",
+            boot="b",
+            id="b-1",
+            prewarmed=1,
+            outcome="failed",
+            why="failed",
+            at_us=1,
+            asked_us=1,
+            ready_us=0,
+            used_us=0,
+            ended_us=1,
+            load_us=1,
+            busy_us=0,
+            idle_us=0,
+            uses=0,
+            saved=0,
+            memory_kib=1,
+        )
         led.fleet.tell([failed])
         eventually(lambda: keeper._kept["default/echo"].failures == 1, what="the failure")
     finally:
@@ -401,15 +501,19 @@ def test_forecasts_come_as_events_and_bad_ones_leave_the_keep_alive(led: Led) ->
 
 def test_the_page_is_made_of_what_was_recorded(
     recorder: Recorder, engine: Engine, redis_client: "redis.Redis", tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     with pytest.raises(ValueError, match="nothing was counted"):
         write(engine, {}, 3600.0, tmp_path, seed=0, now=T + 3600.0, price=60.0)
     for minute in range(0, 60, 5):
         emit(
-            redis_client, T + 60 * minute, *ran(f"i{minute}", T + 60 * minute, cold=minute == 0, reason="never_seen" if minute == 0 else "")
+            redis_client,
+            T + 60 * minute,
+            *ran(f"i{minute}", T + 60 * minute, cold=minute == 0, reason="never_seen" if minute == 0 else ""),
         )
     recorder.drain()
-    said = write(engine, {"default/echo": FunctionSpec(entrypoint="m:C")}, 3600.0, tmp_path, seed=0, now=T + 3600.0, price=60.0)
+    said = write(
+        engine, {"default/echo": FunctionSpec(entrypoint="m:C")}, 3600.0, tmp_path, seed=0, now=T + 3600.0, price=60.0
+    )
     (account,) = cast("list[dict[str, object]]", said["functions"])
     assert (account["invocations"], account["cold"], account["unforeseen"]) == (12, 1, {"never_seen": 1})
     made = (tmp_path / "index.html").read_text()

@@ -16,7 +16,9 @@ from smore.postgres.catalog import Store
 from smore.process.settings import Settings
 from smore.redis.catalog import AsyncCatalog, Catalog, KeyEntry
 
-SPEC = FunctionSpec(entrypoint="zoo.echo:Function", profile=Profile(run_s={1: 0.1, 8: 0.2}, usage_gain=0.4, degradation=0.05))
+SPEC = FunctionSpec(
+    entrypoint="zoo.echo:Function", profile=Profile(run_s={1: 0.1, 8: 0.2}, usage_gain=0.4, degradation=0.05)
+)
 TENSOR = {"name": "x", "datatype": "FP32", "shape": [-1, 3]}
 MEASURED = {"inputs": [TENSOR], "outputs": None, "load_ms": 250.0, "run_ms": 50.0, "memory_mib": 80.0}
 
@@ -188,7 +190,10 @@ def test_unknown_things(store: Store) -> None:
 def test_registrations_at_once_get_numbers_of_their_own(store: Store) -> None:
     numbers: list[int] = []
     specs = [FunctionSpec(entrypoint=f"zoo.echo:C{i}") for i in range(4)]
-    threads = [threading.Thread(target=lambda spec=spec: numbers.append(store.register("default", "echo", spec)[0])) for spec in specs]
+    threads = [
+        threading.Thread(target=lambda spec=spec: numbers.append(store.register("default", "echo", spec)[0]))
+        for spec in specs
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -217,7 +222,9 @@ def test_a_gateway_reads_an_activated_revision_anew(store: Store, config: Settin
     assert spec.inputs is not None
 
 
-def test_the_mirror_follows_postgres_not_its_writers(store: Store, engine: Engine, catalog: Catalog, redis_client: "redis.Redis") -> None:
+def test_the_mirror_follows_postgres_not_its_writers(
+    store: Store, engine: Engine, catalog: Catalog, redis_client: "redis.Redis"
+) -> None:
     active(store)
     entry, _ = store.create_key("default", "ci", [Scope.READ])
     before = redis_client.xlen("smore:ev")

@@ -33,10 +33,22 @@ from smore.redis.queue import Claim, Outcome, Queue, Request, new_id
 PREFIX = "smore:"
 FUNCTION = "default/echo"
 DECISION = json.dumps(
-    {"v": 1, "policy": "spine", "candidates": [{"gpu": "cpu1", "impact": 0.4}, {"gpu": "cpu0", "warm": True, "run_s": 0.02, "impact": 0.1}]}
+    {
+        "v": 1,
+        "policy": "spine",
+        "candidates": [{"gpu": "cpu1", "impact": 0.4}, {"gpu": "cpu0", "warm": True, "run_s": 0.02, "impact": 0.1}],
+    }
 )
 META = json.dumps(
-    {"cold": True, "load_ms": {"weights": 80.0, "first": 20.0}, "run_ms": 12.5, "batch": 1, "rows": 4, "co": [], "jobs": ["j1"]}
+    {
+        "cold": True,
+        "load_ms": {"weights": 80.0, "first": 20.0},
+        "run_ms": 12.5,
+        "batch": 1,
+        "rows": 4,
+        "co": [],
+        "jobs": ["j1"],
+    }
 )
 #: Microseconds; a minute begins at 1_790_000_040.
 T0 = 1_790_000_000_123_457
@@ -66,14 +78,35 @@ def dispatched(id_: str, attempt: int = 1, at: int = T0 + 1000, decision: str = 
 
 
 def returned(id_: str, attempt: int = 1, at: int = T0 + 3000) -> stream.Returned:
-    return stream.Returned(1, FUNCTION, 2, id_, attempt, "worker_lost", "cpu0", at, T0, T0 + 5_000_000, 4, "x:FP32:4,3", 0)
+    return stream.Returned(
+        1, FUNCTION, 2, id_, attempt, "worker_lost", "cpu0", at, T0, T0 + 5_000_000, 4, "x:FP32:4,3", 0
+    )
 
 
-def settled(id_: str, attempt: int = 1, claimed: int = T0 + 1000, begun: int = T0 + 2000, meta: str = META) -> stream.Settled:
+def settled(
+    id_: str, attempt: int = 1, claimed: int = T0 + 1000, begun: int = T0 + 2000, meta: str = META
+) -> stream.Settled:
     return stream.Settled(
-        1, FUNCTION, 2, id_, attempt, 1, "succeeded", "ok", "cpu0", T0, T0 + 5_000_000, claimed, begun, T0 + 9000, 4, "key1", "trace", 80,
+        1,
+        FUNCTION,
+        2,
+        id_,
+        attempt,
+        1,
+        "succeeded",
+        "ok",
+        "cpu0",
+        T0,
+        T0 + 5_000_000,
+        claimed,
+        begun,
+        T0 + 9000,
+        4,
+        "key1",
+        "trace",
+        80,
         meta,
-    )  # fmt: skip
+    )
 
 
 def life(id_: str) -> list[stream.Event]:
@@ -88,14 +121,25 @@ def life(id_: str) -> list[stream.Event]:
 
 def closed_window(start: float, closed_s: float = 0.1, open_s: float = 0.11) -> Window:
     return Window(
-        start=start, end=start + 0.75, before_s=open_s, before_n=6, closed_s=closed_s, closed_n=6, closed_sd=0.003, after_s=open_s,
+        start=start,
+        end=start + 0.75,
+        before_s=open_s,
+        before_n=6,
+        closed_s=closed_s,
+        closed_n=6,
+        closed_sd=0.003,
+        after_s=open_s,
         after_n=6,
-    )  # fmt: skip
+    )
 
 
 def later(event: stream.Arrived | stream.Settled, by: int) -> dict[str, int]:
     """All moments of an event, so many microseconds later."""
-    return {name: getattr(event, name) + by for name in event.__struct_fields__ if name.endswith("_us") and name != "schedule_us"}
+    return {
+        name: getattr(event, name) + by
+        for name in event.__struct_fields__
+        if name.endswith("_us") and name != "schedule_us"
+    }
 
 
 def skipped() -> float:
@@ -104,7 +148,10 @@ def skipped() -> float:
 
 def arrivals(engine: Engine) -> list[tuple[datetime, int]]:
     with engine.connect() as connection:
-        return [(row.minute, row.n) for row in connection.execute(text("SELECT minute, n FROM arrivals_minute ORDER BY minute"))]
+        return [
+            (row.minute, row.n)
+            for row in connection.execute(text("SELECT minute, n FROM arrivals_minute ORDER BY minute"))
+        ]
 
 
 def table(engine: Engine, name: str) -> Sequence[object]:
@@ -112,16 +159,28 @@ def table(engine: Engine, name: str) -> Sequence[object]:
         return [tuple(row) for row in connection.execute(text(f"SELECT * FROM {name} ORDER BY 1, 2"))]
 
 
-def test_a_real_invocation_from_the_queue_to_its_row(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+def test_a_real_invocation_from_the_queue_to_its_row(
+    recorder: Recorder, reader: Reader, redis_client: "redis.Redis"
+) -> None:
     queue = Queue(redis_client, PREFIX, QueueSettings())
     token, id_ = queue.lead("", 5.0), new_id()
-    admission = queue.enqueue(Request(id=id_, function=FUNCTION, revision=1, payload=b"1", slo_us=5_000_000, key_id="k", trace="t\\\t\n"))
+    admission = queue.enqueue(
+        Request(id=id_, function=FUNCTION, revision=1, payload=b"1", slo_us=5_000_000, key_id="k", trace="t\\\t\n")
+    )
     claim = Claim(
-        function=FUNCTION, gpu="cpu0", celery_list="smore:gpu.cpu0", message=b"m", decision=DECISION, schedule_us=7, attempts=[(id_, 0)]
+        function=FUNCTION,
+        gpu="cpu0",
+        celery_list="smore:gpu.cpu0",
+        message=b"m",
+        decision=DECISION,
+        schedule_us=7,
+        attempts=[(id_, 0)],
     )
     queue.claim(token, 2.0, [claim])
     queue.start(FUNCTION, "cpu0", 2.0, [(id_, 1)])
-    outcome = Outcome(id=id_, attempt=1, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1")))
+    outcome = Outcome(
+        id=id_, attempt=1, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1"))
+    )
     assert queue.finish(FUNCTION, META, [outcome]) == [True]
     record = queue.record("default", id_)
     assert record is not None
@@ -129,12 +188,25 @@ def test_a_real_invocation_from_the_queue_to_its_row(recorder: Recorder, reader:
 
     assert recorder.drain() == 3
     row = reader.invocation("default", id_)
-    assert (row.state, row.cause, row.attempt, row.starts, row.gpu, row.trace) == (State.SUCCEEDED, "ok", 1, 1, "cpu0", "t\\\t\n")
+    assert (row.state, row.cause, row.attempt, row.starts, row.gpu, row.trace) == (
+        State.SUCCEEDED,
+        "ok",
+        1,
+        1,
+        "cpu0",
+        "t\\\t\n",
+    )
     assert row.function == "echo"
     assert row.arrival_at == admission.arrival_us / 1e6
     assert row.finished_at == record.finished_us / 1e6
     (run,) = reader.executions("default", id_)
-    assert (run.cold, run.load_s, run.run_s, run.batch, run.rows) == (True, {"weights": 0.08, "first": 0.02}, 0.0125, 1, 4)
+    assert (run.cold, run.load_s, run.run_s, run.batch, run.rows) == (
+        True,
+        {"weights": 0.08, "first": 0.02},
+        0.0125,
+        1,
+        4,
+    )
     assert (run.co_runners, run.jobs, run.started_at) == ([], ["j1"], row.started_at)
     assert run.predicted is not None
     assert run.predicted == {"run_s": 0.02}
@@ -146,19 +218,29 @@ def test_a_real_invocation_from_the_queue_to_its_row(recorder: Recorder, reader:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 100])
-def test_batches_of_any_size_come_to_the_same(recorder: Recorder, reader: Reader, redis_client: "redis.Redis", limit: int) -> None:
+def test_batches_of_any_size_come_to_the_same(
+    recorder: Recorder, reader: Reader, redis_client: "redis.Redis", limit: int
+) -> None:
     emit(redis_client, *life("a"), arrived("b"), dispatched("b"), arrived("c"))
     while recorder.drain(limit) == limit:
         pass
 
     a, b, c = (reader.invocation("default", id_) for id_ in "abc")
-    assert (a.state, a.attempt, a.started_at, a.finished_at) == (State.SUCCEEDED, 2, (T0 + 5000) / 1e6, (T0 + 9000) / 1e6)
+    assert (a.state, a.attempt, a.started_at, a.finished_at) == (
+        State.SUCCEEDED,
+        2,
+        (T0 + 5000) / 1e6,
+        (T0 + 9000) / 1e6,
+    )
     assert (b.state, b.attempt, b.gpu, b.started_at, b.rows, b.key_id) == (State.DISPATCHED, 1, "cpu0", None, 4, "key1")
     assert (c.state, c.gpu, c.claimed_at) == (State.QUEUED, "", None)
     first, second = reader.executions("default", "a")
     assert (first.state, first.cause, first.claimed_at, first.finished_at) == (
-        State.QUEUED, "worker_lost", (T0 + 1000) / 1e6, (T0 + 3000) / 1e6,
-    )  # fmt: skip
+        State.QUEUED,
+        "worker_lost",
+        (T0 + 1000) / 1e6,
+        (T0 + 3000) / 1e6,
+    )
     assert (second.state, second.cold, second.claimed_at, second.batch) == (State.SUCCEEDED, True, (T0 + 4000) / 1e6, 1)
     assert second.predicted is not None
     (under_way,) = reader.executions("default", "b")
@@ -168,7 +250,9 @@ def test_batches_of_any_size_come_to_the_same(recorder: Recorder, reader: Reader
     assert decisions[1] != decisions[2]
 
 
-def test_reading_everything_again_changes_nothing(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+def test_reading_everything_again_changes_nothing(
+    recorder: Recorder, engine: Engine, redis_client: "redis.Redis"
+) -> None:
     events = [*life("a"), arrived("b"), dispatched("b"), returned("b"), arrived("c")]
     emit(redis_client, *events)
     entries = redis_client.xrange(f"{PREFIX}ev")
@@ -198,7 +282,9 @@ def test_arrivals_are_counted_by_minute(recorder: Recorder, engine: Engine, redi
     assert arrivals(engine)[0][0] == first
 
 
-def test_the_stream_is_cut_behind_the_cursor_but_not_ahead_of_the_leader(recorder: Recorder, redis_client: "redis.Redis") -> None:
+def test_the_stream_is_cut_behind_the_cursor_but_not_ahead_of_the_leader(
+    recorder: Recorder, redis_client: "redis.Redis"
+) -> None:
     emit(redis_client, *life("a"))
     ids = [entry for entry, _ in redis_client.xrange(f"{PREFIX}ev")]
     redis_client.set(f"{PREFIX}leader:cursor", ids[2])
@@ -209,7 +295,9 @@ def test_the_stream_is_cut_behind_the_cursor_but_not_ahead_of_the_leader(recorde
     assert [entry for entry, _ in redis_client.xrange(f"{PREFIX}ev")] == ids[-1:]
 
 
-def test_a_wiped_stream_with_older_ids_is_read_from_its_beginning(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+def test_a_wiped_stream_with_older_ids_is_read_from_its_beginning(
+    recorder: Recorder, reader: Reader, redis_client: "redis.Redis"
+) -> None:
     redis_client.xadd(f"{PREFIX}ev", {"e": encode(arrived("a"))}, id="9000000000000-0")
     recorder.drain()
     redis_client.flushdb()
@@ -220,7 +308,9 @@ def test_a_wiped_stream_with_older_ids_is_read_from_its_beginning(recorder: Reco
     assert recorder.drain() == 0
 
 
-def test_unreadable_entries_are_counted_and_passed_over(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+def test_unreadable_entries_are_counted_and_passed_over(
+    recorder: Recorder, reader: Reader, redis_client: "redis.Redis"
+) -> None:
     before = skipped()
     emit(redis_client, arrived("a"))
     redis_client.xadd(f"{PREFIX}ev", {"e": b"\xc1 no msgpack"})
@@ -239,7 +329,12 @@ def test_what_postgres_refuses_holds_up_nothing_else(
     for number in range(20):
         emit(redis_client, arrived(f"i{number}"))
     # JSON by every rule, and more than Postgres' JSONB can hold.
-    emit(redis_client, dispatched("i3", decision='{"candidates": [], "why": "\\u0000"}'), dispatched("i4"), arrived("nul\0"))
+    emit(
+        redis_client,
+        dispatched("i3", decision='{"candidates": [], "why": "\\u0000"}'),
+        dispatched("i4"),
+        arrived("nul\0"),
+    )
 
     assert recorder.drain() == 23
     assert skipped() == before + 1
@@ -249,7 +344,9 @@ def test_what_postgres_refuses_holds_up_nothing_else(
     assert [n for _, n in arrivals(engine)] == [21]
 
 
-def test_what_is_written_in_halves_is_counted_once(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+def test_what_is_written_in_halves_is_counted_once(
+    recorder: Recorder, engine: Engine, redis_client: "redis.Redis"
+) -> None:
     """The halves are parts of one transaction, and an invocation may begin in one and end in the other."""
     refused = dispatched("p", decision='{"candidates": [], "why": "\\u0000"}')
     emit(redis_client, arrived("a"), arrived("b"), settled("b"), refused, settled("a"), arrived("c"))
@@ -260,7 +357,9 @@ def test_what_is_written_in_halves_is_counted_once(recorder: Recorder, engine: E
         assert connection.execute(text("SELECT sum(succeeded) FROM function_totals")).scalar_one() == 2
 
 
-def test_an_unreadable_run_record_costs_only_itself(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+def test_an_unreadable_run_record_costs_only_itself(
+    recorder: Recorder, reader: Reader, redis_client: "redis.Redis"
+) -> None:
     emit(redis_client, settled("a", meta="{"))
     recorder.drain()
 
@@ -268,7 +367,9 @@ def test_an_unreadable_run_record_costs_only_itself(recorder: Recorder, reader: 
     assert (run.state, run.run_s) == (State.SUCCEEDED, None)
 
 
-def test_the_start_of_an_earlier_attempt_is_not_this_ones(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+def test_the_start_of_an_earlier_attempt_is_not_this_ones(
+    recorder: Recorder, reader: Reader, redis_client: "redis.Redis"
+) -> None:
     """The record in Redis keeps it until the next start; this attempt ended before its own."""
     emit(redis_client, settled("a", 2, claimed=T0 + 4000, begun=T0 + 2000, meta=""))
     recorder.drain()
@@ -278,9 +379,31 @@ def test_the_start_of_an_earlier_attempt_is_not_this_ones(recorder: Recorder, re
 
 
 def test_ended_while_it_waited(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
-    emit(redis_client, arrived("a"), stream.Settled(
-        1, FUNCTION, 2, "a", 0, 0, "expired", "deadline_expired", "", T0, T0 + 10, 0, 0, T0 + 20, 4, "key1", "trace", 0, ""
-    ))  # fmt: skip
+    emit(
+        redis_client,
+        arrived("a"),
+        stream.Settled(
+            1,
+            FUNCTION,
+            2,
+            "a",
+            0,
+            0,
+            "expired",
+            "deadline_expired",
+            "",
+            T0,
+            T0 + 10,
+            0,
+            0,
+            T0 + 20,
+            4,
+            "key1",
+            "trace",
+            0,
+            "",
+        ),
+    )
     recorder.drain()
 
     row = reader.invocation("default", "a")
@@ -292,13 +415,34 @@ def test_reports_are_thinned_out(recorder: Recorder, reader: Reader, redis_clien
     for tick in range(40):  # two a second, for 20 s
         at = T0 // 10_000_000 * 10_000_000 + tick * 500_000
         job = JobReport(
-            id="j1", project="default", state="running", pid=1, memory_mib=1.0, iterations=tick, window_s=30.0, solo_s=0.1, solo_count=tick,
-            shared_s=0.11, shared_count=2,
-        )  # fmt: skip
+            id="j1",
+            project="default",
+            state="running",
+            pid=1,
+            memory_mib=1.0,
+            iterations=tick,
+            window_s=30.0,
+            solo_s=0.1,
+            solo_count=tick,
+            shared_s=0.11,
+            shared_count=2,
+        )
         report = Report(
-            gpu="cpu0", boot="b", at=at / 1e6, kind="cpu", device="1", sharing_mode="time-slice", slots=2, memory_total_mib=1000.0,
-            memory_used_mib=10.0, utilisation=tick / 100, utilisation_counter="cpu-time", function_utilisation=0.0, running=1, jobs=[job],
-        )  # fmt: skip
+            gpu="cpu0",
+            boot="b",
+            at=at / 1e6,
+            kind="cpu",
+            device="1",
+            sharing_mode="time-slice",
+            slots=2,
+            memory_total_mib=1000.0,
+            memory_used_mib=10.0,
+            utilisation=tick / 100,
+            utilisation_counter="cpu-time",
+            function_utilisation=0.0,
+            running=1,
+            jobs=[job],
+        )
         emit(redis_client, stream.Reported(1, "cpu0", at, encode_report(report).decode()))
         if tick == 15:
             recorder.drain()
@@ -309,7 +453,10 @@ def test_reports_are_thinned_out(recorder: Recorder, reader: Reader, redis_clien
     assert [sample.at for sample in samples] == sorted({sample.at for sample in samples})
     assert len(reader.gpu_samples("cpu0", samples[15].at)) == 5
     windows = reader.job_windows("j1")
-    assert [(window.iterations, window.solo_s, window.shared_count) for window in windows] == [(19, 0.1, 2), (39, 0.1, 2)]
+    assert [(window.iterations, window.solo_s, window.shared_count) for window in windows] == [
+        (19, 0.1, 2),
+        (39, 0.1, 2),
+    ]
 
 
 #: Job, microseconds after T0, step, duty.
@@ -320,13 +467,27 @@ def told(job: str, windows: Sequence[Window], at: int = T0, gpu: str = "cpu0") -
     """A heartbeat with closed windows in it."""
     one = JobReport(id=job, project="default", state="running", pid=1, memory_mib=1.0, iterations=9, windows=windows)
     report = Report(
-        gpu=gpu, boot="b", at=at / 1e6, kind="cpu", device="1", sharing_mode="time-slice", slots=2, memory_total_mib=1000.0,
-        memory_used_mib=10.0, utilisation=0.5, utilisation_counter="cpu-time", function_utilisation=0.0, running=1, jobs=[one],
-    )  # fmt: skip
+        gpu=gpu,
+        boot="b",
+        at=at / 1e6,
+        kind="cpu",
+        device="1",
+        sharing_mode="time-slice",
+        slots=2,
+        memory_total_mib=1000.0,
+        memory_used_mib=10.0,
+        utilisation=0.5,
+        utilisation_counter="cpu-time",
+        function_utilisation=0.0,
+        running=1,
+        jobs=[one],
+    )
     return stream.Reported(1, gpu, at, encode_report(report).decode())
 
 
-def test_closed_windows_come_often_and_are_kept_once(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
+def test_closed_windows_come_often_and_are_kept_once(
+    recorder: Recorder, reader: Reader, redis_client: "redis.Redis"
+) -> None:
     windows = [closed_window(1_790_000_000.125 + 30 * number, 0.1 + number / 100) for number in range(5)]
     emit(redis_client, told("j1", windows[:2]), told("j1", windows[1:3]), told("j2", windows[:1]))
     recorder.drain()
@@ -336,8 +497,9 @@ def test_closed_windows_come_often_and_are_kept_once(recorder: Recorder, reader:
 
     found = reader.closed("j1")
     assert {gpu: (of.first_at, of.last_at, of.sums.windows) for gpu, of in found.items()} == {
-        "cpu0": (windows[0].start, windows[-1].start, 5), "cpu1": (windows[0].start, windows[0].start, 1),
-    }  # fmt: skip
+        "cpu0": (windows[0].start, windows[-1].start, 5),
+        "cpu1": (windows[0].start, windows[0].start, 1),
+    }
     for gpu, of in (("cpu0", windows), ("cpu1", windows[:1])):
         assert astuple(found[gpu].sums) == pytest.approx(astuple(Sums.of(of)), abs=1e-15)
     assert reader.closed("j2")["cpu0"].sums.windows == 1
@@ -345,11 +507,14 @@ def test_closed_windows_come_often_and_are_kept_once(recorder: Recorder, reader:
 
 
 def test_steps_of_a_budget(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
-    emit(redis_client, *(stream.Stepped(1, "cpu0", job, T0 + at, step, duty, 1.5) for job, at, step, duty in STEPS_TAKEN))
+    emit(
+        redis_client, *(stream.Stepped(1, "cpu0", job, T0 + at, step, duty, 1.5) for job, at, step, duty in STEPS_TAKEN)
+    )
     recorder.drain()
     assert [(step.step, step.duty, step.at) for step in reader.budget_steps("j1", 10)] == [
-        ("duty_75", 0.75, (T0 + 2) / 1e6), ("held", 1.0, T0 / 1e6),
-    ]  # fmt: skip
+        ("duty_75", 0.75, (T0 + 2) / 1e6),
+        ("held", 1.0, T0 / 1e6),
+    ]
     assert [step.step for step in reader.budget_steps("j1", 1)] == ["duty_75"]
 
 
@@ -358,7 +523,9 @@ def test_what_was_harvested_beside_a_job(recorder: Recorder, reader: Reader, red
     both = json.dumps(json.loads(META) | {"batch": 2})
     emit(redis_client, arrived("c"), settled("c", meta=both), arrived("d"), settled("d", meta=both))  # one batch
     emit(redis_client, arrived("e"), settled("e", meta=json.dumps({"run_ms": 1e6, "batch": 1, "jobs": ["j2"]})))
-    emit(redis_client, arrived("f"), settled("f", meta=json.dumps({"batch": 1, "jobs": ["j1"]})))  # did not run to its end
+    emit(
+        redis_client, arrived("f"), settled("f", meta=json.dumps({"batch": 1, "jobs": ["j1"]}))
+    )  # did not run to its end
     recorder.drain()
 
     assert reader.harvest("j1", ["cpu0"]) == Harvest(seconds=pytest.approx(0.0375), invocations=4)
@@ -392,9 +559,12 @@ def test_the_windows_of_a_job_outlast_the_retention_while_it_runs(
 def test_times_of_a_workload_alone(engine: Engine, reader: Reader) -> None:
     place = ("a device", "time-slice")
     document = {
-        "row": "solo", "workload": {"model": "bert", "preset": "cpu", "role": "training", "batch": 8}, "timing": {"n": 9, "mean": 0.1},
-        "place": {"device": place[0], "sharing_mode": place[1]}, "at": "2026-11-21T10:00:00+00:00",
-    }  # fmt: skip
+        "row": "solo",
+        "workload": {"model": "bert", "preset": "cpu", "role": "training", "batch": 8},
+        "timing": {"n": 9, "mean": 0.1},
+        "place": {"device": place[0], "sharing_mode": place[1]},
+        "at": "2026-11-21T10:00:00+00:00",
+    }
     newer = document | {"at": "2026-11-21T11:00:00+00:00", "timing": {"n": 9, "mean": 0.2}}
     other = document | {"at": "2026-11-21T12:00:00+00:00", "place": {"device": "another", "sharing_mode": place[1]}}
     Profiles(engine).add([document, newer, other], "imported")
@@ -414,7 +584,12 @@ def test_what_is_read_together_takes_one_connection(
 
     happening.listen(engine, "checkout", count)
     with reader.together() as one:
-        found = (one.invocation("default", "a"), one.executions("default", "a"), one.totals("default"), one.closed("j1"))
+        found = (
+            one.invocation("default", "a"),
+            one.executions("default", "a"),
+            one.totals("default"),
+            one.closed("j1"),
+        )
     happening.remove(engine, "checkout", count)
     assert len(taken) == 1
     assert found == (reader.invocation("default", "a"), reader.executions("default", "a"), reader.totals("default"), {})
@@ -433,7 +608,9 @@ def test_pages_of_invocations(recorder: Recorder, reader: Reader, redis_client: 
     assert reader.invocations("vision") == ([], None)
 
 
-def test_postgres_away_loses_nothing(recorder: Recorder, reader: Reader, engine: Engine, redis_client: "redis.Redis") -> None:
+def test_postgres_away_loses_nothing(
+    recorder: Recorder, reader: Reader, engine: Engine, redis_client: "redis.Redis"
+) -> None:
     emit(redis_client, arrived("a"))
     away = make_engine("postgresql://smore@/smore?host=/nowhere", "tests")
     with pytest.raises(OperationalError):
@@ -443,7 +620,10 @@ def test_postgres_away_loses_nothing(recorder: Recorder, reader: Reader, engine:
     emit(redis_client, arrived("b"))
     with engine.begin() as connection:  # what a restart does to the pooled connections
         connection.execute(
-            text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()")
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname ="
+                " current_database()"
+            )
         )
 
     assert recorder.drain() == 1
@@ -458,7 +638,9 @@ def test_a_connection_that_breaks_in_the_middle_is_tried_again(
 
     def cut(self: Recorder, cursor: str, limit: int) -> list[tuple[str, bytes]]:
         with engine.begin() as other:
-            other.execute(text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"))
+            other.execute(
+                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'")
+            )
         return read(self, cursor, limit)
 
     monkeypatch.setattr(Recorder, "_read", cut)
@@ -480,13 +662,19 @@ def test_two_recorders_do_not_write_twice(recorder: Recorder, engine: Engine, re
     assert Recorder(engine, redis_client, PREFIX).drain() == 1
 
 
-def test_retain_drops_what_is_old(recorder: Recorder, reader: Reader, engine: Engine, redis_client: "redis.Redis") -> None:
+def test_retain_drops_what_is_old(
+    recorder: Recorder, reader: Reader, engine: Engine, redis_client: "redis.Redis"
+) -> None:
     now = time.time_ns() // 1000
-    emit(redis_client, arrived("new", now), *life("new")[1:], arrived("old", now - 3 * 86_400_000_000), dispatched("old"))
+    emit(
+        redis_client, arrived("new", now), *life("new")[1:], arrived("old", now - 3 * 86_400_000_000), dispatched("old")
+    )
     redis_client.xadd(f"{PREFIX}ev", {"e": encode(arrived("newer", now))})
     recorder.drain()
     with engine.begin() as connection:
-        connection.execute(text("UPDATE invocations SET arrival_at = to_timestamp(:now) WHERE id = 'new'"), {"now": now / 1e6})
+        connection.execute(
+            text("UPDATE invocations SET arrival_at = to_timestamp(:now) WHERE id = 'new'"), {"now": now / 1e6}
+        )
         old = "(SELECT decision_id FROM executions WHERE invocation = 'old')"
         connection.execute(text(f"UPDATE decisions SET id = id - (3 * 86400000::bigint << 20) WHERE id = {old}"))
 
@@ -496,7 +684,9 @@ def test_retain_drops_what_is_old(recorder: Recorder, reader: Reader, engine: En
     assert 2 in reader.decisions("default", "new")
     assert len(arrivals(engine)) == 3
     assert recorder.retain(2.0) == 0
-    assert recorder.retain(2.0, minutes_days=2.0) == 2 + 1 + 2  # arrivals, what ended, and how it began, by minute and hour
+    assert (
+        recorder.retain(2.0, minutes_days=2.0) == 2 + 1 + 2
+    )  # arrivals, what ended, and how it began, by minute and hour
 
 
 def test_what_is_too_large_loses_its_oldest_rows_and_keeps_its_minutes(
@@ -504,7 +694,13 @@ def test_what_is_too_large_loses_its_oldest_rows_and_keeps_its_minutes(
 ) -> None:
     ids = [f"{number:04d}" for number in range(1000)]
     for number, id_ in enumerate(ids):
-        emit(redis_client, *(msgspec.structs.replace(event, **later(event, number * 1_000_000)) for event in (arrived(id_), settled(id_))))
+        emit(
+            redis_client,
+            *(
+                msgspec.structs.replace(event, **later(event, number * 1_000_000))
+                for event in (arrived(id_), settled(id_))
+            ),
+        )
     recorder.drain()
     assert recorder.retain(1e5) == 0, "nothing is too old, nothing too large"
     totals, minutes = reader.totals("default"), table(engine, "function_minutes")

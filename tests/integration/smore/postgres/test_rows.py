@@ -13,7 +13,9 @@ from smore.process.settings import Settings
 
 @pytest.fixture
 def impatient(config: Settings, migrated: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """Waits a second for a statement, of which Postgres may work half a second, and a second for the test of a connection."""
+    """
+    Waits a second for a statement, of which Postgres may work half a second, and a second for the test of a connection.
+    """
     monkeypatch.setattr(rows, "_SILENCE_S", 0.5)
     monkeypatch.setattr(rows, "_CONNECT_S", 1)
     assert config.postgres.url is not None

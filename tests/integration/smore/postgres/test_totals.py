@@ -24,11 +24,26 @@ def at(seconds: float) -> int:
 def ended(id_: str, state: str = "succeeded", *, run: dict[str, Any] | None = None, **more: Any) -> stream.Settled:
     """Arrived at 0, claimed at 0.5, started at 1, ended at 3 seconds, in time where that is before 9."""
     fields: dict[str, Any] = {
-        "version": 1, "function": "default/f", "revision": 1, "id": id_, "attempt": 1, "starts": 1, "state": state, "cause": "",
-        "gpu": "cpu0", "arrival_us": T0, "deadline_us": at(9), "claimed_us": at(0.5), "started_us": at(1), "finished_us": at(3), "rows": 1,
+        "version": 1,
+        "function": "default/f",
+        "revision": 1,
+        "id": id_,
+        "attempt": 1,
+        "starts": 1,
+        "state": state,
+        "cause": "",
+        "gpu": "cpu0",
+        "arrival_us": T0,
+        "deadline_us": at(9),
+        "claimed_us": at(0.5),
+        "started_us": at(1),
+        "finished_us": at(3),
+        "rows": 1,
         "key_id": "",
-        "trace": "", "schedule_us": 0, "meta": "" if run is None else json.dumps(run),
-    }  # fmt: skip
+        "trace": "",
+        "schedule_us": 0,
+        "meta": "" if run is None else json.dumps(run),
+    }
     return stream.Settled(**fields | more)
 
 
@@ -36,10 +51,21 @@ def arrived(id_: str) -> stream.Arrived:
     return stream.Arrived(1, "default/f", 1, id_, T0, at(9), 1, "", "", "")
 
 
-#: Two in one batch of three rows, then one alone, which had failed an attempt before; one that was late; some that did not run.
+#: Two in one batch of three rows, then one alone, which had failed an attempt before; one that was late; some that did
+#: not run.
 LIVES = (
     arrived("a"),
-    ended("a", run={"run_ms": 500, "batch": 2, "rows": 3, "jobs": ["j"], "cold": True, "load_ms": {"weights": 200, "first": 50}}),
+    ended(
+        "a",
+        run={
+            "run_ms": 500,
+            "batch": 2,
+            "rows": 3,
+            "jobs": ["j"],
+            "cold": True,
+            "load_ms": {"weights": 200, "first": 50},
+        },
+    ),
     ended("b", rows=2, run={"run_ms": 500, "batch": 2, "rows": 3, "jobs": ["j"], "cold": True}),
     stream.Returned(1, "default/f", 1, "c", 1, "worker_lost", "cpu0", at(2), T0, at(9), 1, "", 0),
     ended("c", attempt=2, finished_us=at(12), run={"run_ms": 250, "batch": 1, "rows": 1}),
@@ -48,7 +74,7 @@ LIVES = (
     ended("f", revision=2),
     ended("g", function="default/g"),
     ended("h", function="other/f", finished_us=at(63)),
-)  # fmt: skip
+)
 
 
 def tell(client: "redis.Redis", *events: stream.Event) -> None:
@@ -66,7 +92,9 @@ def kept(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("limit", [1, 100])
-def test_each_batch_counts_once_and_each_invocation_once(engine: Engine, redis_client: "redis.Redis", limit: int) -> None:
+def test_each_batch_counts_once_and_each_invocation_once(
+    engine: Engine, redis_client: "redis.Redis", limit: int
+) -> None:
     tell(redis_client, *LIVES)
     recorder = Recorder(engine, redis_client, PREFIX)
     while recorder.drain(limit):
@@ -87,12 +115,17 @@ def test_minutes_tell_what_ended_in_them(engine: Engine, redis_client: "redis.Re
     tell(redis_client, *LIVES)
     Recorder(engine, redis_client, PREFIX).drain()
     with engine.connect() as connection:
-        query = "SELECT * FROM function_minutes WHERE function = 'f' AND revision = 1 AND project = 'default' AND gpu = 'cpu0'"
+        query = (
+            "SELECT * FROM function_minutes WHERE function = 'f' AND revision = 1 AND project = 'default' AND gpu ="
+            " 'cpu0'"
+        )
         (one,) = connection.execute(text(query)).mappings()
     assert (one["minute"].timestamp(), one["succeeded"], one["failed"], one["met"]) == (T0 / 1e6, 3, 0, 2)
     assert (one["ran"], one["cold"], one["rows"]) == (3, 2, 4)
     seconds = {name: one[name] for name in ("total_s", "failed_s", "wait_s", "run_s", "load_s", "worst_s")}
-    assert seconds == pytest.approx({"total_s": 18.0, "failed_s": 0.0, "wait_s": 3.0, "run_s": 0.75, "load_s": 0.25, "worst_s": 12.0})
+    assert seconds == pytest.approx(
+        {"total_s": 18.0, "failed_s": 0.0, "wait_s": 3.0, "run_s": 0.75, "load_s": 0.25, "worst_s": 12.0}
+    )
 
 
 def test_the_migration_counts_as_the_recorder_does(engine: Engine, redis_client: "redis.Redis") -> None:

@@ -15,7 +15,19 @@ import redis.asyncio
 from smore.domain.invocation import Cause, Encoding
 from smore.messages import stream
 from smore.process.settings import QueueSettings
-from smore.redis.queue import AsyncQueue, Begun, Claim, Ending, Outcome, Queue, Reply, Request, Waiting, new_id, parse_replies
+from smore.redis.queue import (
+    AsyncQueue,
+    Begun,
+    Claim,
+    Ending,
+    Outcome,
+    Queue,
+    Reply,
+    Request,
+    Waiting,
+    new_id,
+    parse_replies,
+)
 from tests.support.eventually import eventually
 from tests.support.redis_server import RedisServer
 
@@ -44,7 +56,9 @@ def queue(client: "redis.Redis") -> Queue:
 
 
 @asynccontextmanager
-async def gateway(server: RedisServer, patience_s: float = 10.0, bounds: QueueSettings = BOUNDS) -> AsyncIterator[AsyncQueue]:
+async def gateway(
+    server: RedisServer, patience_s: float = 10.0, bounds: QueueSettings = BOUNDS
+) -> AsyncIterator[AsyncQueue]:
     client = redis.asyncio.Redis.from_url(server.url)
     queue = AsyncQueue(client, P, bounds, patience_s=patience_s)
     try:
@@ -62,9 +76,14 @@ def begin(queue: Queue, *ids: str, gpu: str = "cpu0", attempt: int = 0) -> list[
     """Claim and start as a leader and a worker would."""
     queue.redis.delete(f"{P}leader")
     claim = Claim(
-        function=F, gpu=gpu, celery_list=f"{P}gpu.{gpu}", message=b"m", decision="{}", schedule_us=42,
+        function=F,
+        gpu=gpu,
+        celery_list=f"{P}gpu.{gpu}",
+        message=b"m",
+        decision="{}",
+        schedule_us=42,
         attempts=[(id_, attempt) for id_ in ids],
-    )  # fmt: skip
+    )
     assert queue.claim(queue.lead("", 60), 60, [claim]) == [frozenset(ids)]
     return queue.start(F, gpu, 60, [(id_, attempt + 1) for id_ in ids])
 
@@ -75,7 +94,10 @@ def end(queue: Queue, *ids: str, result: bytes = b"r", attempt: int = 1) -> None
 
 
 def events(client: "redis.Redis") -> list[stream.Event]:
-    return [stream.decode(fields[b"e"]) for _, fields in cast("list[tuple[bytes, dict[bytes, bytes]]]", client.xrange(f"{P}ev"))]
+    return [
+        stream.decode(fields[b"e"])
+        for _, fields in cast("list[tuple[bytes, dict[bytes, bytes]]]", client.xrange(f"{P}ev"))
+    ]
 
 
 def reads(client: "redis.Redis") -> int:
@@ -123,7 +145,9 @@ def test_volatile_payload_is_lost_with_the_server_and_said_to_be() -> None:
             for one in (kept, volatile):
                 assert queue.enqueue(one).status == "ok"
             # A write may wait for the one before it to reach the disk.
-            eventually(lambda: client.info("persistence")["aof_buffer_length"] == 0, what="all that is for the disk is there")
+            eventually(
+                lambda: client.info("persistence")["aof_buffer_length"] == 0, what="all that is for the disk is there"
+            )
         server.stop()
         server.start()
         with server.client() as client:
@@ -139,7 +163,11 @@ def test_volatile_payload_is_lost_with_the_server_and_said_to_be() -> None:
 def test_payloads_beside_redis(server: RedisServer, client: "redis.Redis", tmp_path: Path) -> None:
     bounds = BOUNDS.model_copy(update={"payloads": tmp_path})
     queue = Queue(client, P, bounds)
-    taken, lost, small = request(payload=b"t" * 100_000, volatile=True), request(payload=b"l" * 100_000, volatile=True), request()
+    taken, lost, small = (
+        request(payload=b"t" * 100_000, volatile=True),
+        request(payload=b"l" * 100_000, volatile=True),
+        request(),
+    )
     late = request(payload=b"x" * 100_000, volatile=True, slo_us=0, deadline_us=1)
 
     async def enqueue() -> list[str]:
@@ -195,7 +223,9 @@ def test_enqueueing_survives_killed_connections(server: RedisServer, client: "re
         over.set()
         killer.join()
     assert client.zcard(f"{P}q:{F}") == len(ids) == 600
-    assert sorted(event.id for event in events(client) if isinstance(event, stream.Arrived)) == sorted(ids), "each arrived once"
+    assert sorted(event.id for event in events(client) if isinstance(event, stream.Arrived)) == sorted(ids), (
+        "each arrived once"
+    )
     assert client.hget(f"{P}count", "waiting") == b"600"
 
 
@@ -235,7 +265,9 @@ def test_patience_has_an_end() -> None:
                 await queue.cancel("default", new_id())
             # Nobody's patience begins only when another's has ended.
             async with asyncio.timeout(5):
-                answers = await asyncio.gather(*(queue.cancel("default", new_id()) for _ in range(100)), return_exceptions=True)
+                answers = await asyncio.gather(
+                    *(queue.cancel("default", new_id()) for _ in range(100)), return_exceptions=True
+                )
             assert {type(answer) for answer in answers} == {redis.ConnectionError}
             await asyncio.to_thread(server.start)
             assert (await queue.enqueue(request())).status == "ok"
@@ -283,7 +315,13 @@ def test_record_and_reply_tell_how_it_stands(server: RedisServer, queue: Queue) 
             assert record is not None
             assert (record.function, record.state, record.trace) == (F, "queued", "00-aa-bb-01")
             assert (record.rows, record.accept) == (3, Encoding.RAW)
-            assert (record.attempt, record.claimed_us, record.started_us, record.finished_us, record.gpu) == (0, 0, 0, 0, "")
+            assert (record.attempt, record.claimed_us, record.started_us, record.finished_us, record.gpu) == (
+                0,
+                0,
+                0,
+                0,
+                "",
+            )
             assert record == queue.record("default", one.id)
             assert await door.record("other", one.id) is None, "another project's"
             begin(queue, one.id)
@@ -293,8 +331,13 @@ def test_record_and_reply_tell_how_it_stands(server: RedisServer, queue: Queue) 
             assert nobody is None
             assert reply is not None
             assert (reply.state, reply.cause, reply.attempt, reply.gpu, reply.schedule_us, reply.result) == (
-                "succeeded", "ok", 1, "cpu0", 42, b"\x00\nend",
-            )  # fmt: skip
+                "succeeded",
+                "ok",
+                1,
+                "cpu0",
+                42,
+                b"\x00\nend",
+            )
             assert 0 < reply.arrival_us < reply.claimed_us < reply.started_us < reply.finished_us
             assert await door.cancel("default", one.id) == ("ended", "succeeded")
             assert await door.cancel("default", new_id()) == ("absent", "")
@@ -335,7 +378,11 @@ def test_a_batch_is_published_once_to_each_gateway_in_frames(queue: Queue, clien
             Outcome(id=one.id, attempt=1, action="succeed", cause=Cause.OK, result=result)
             for one, result in zip(requests, BINARY * 2, strict=True)
         ]
-        assert all(queue.finish(F, "", [*outcomes, Outcome(id=nobody.id, attempt=1, action="fail", cause=Cause.CRASHED, result=b"")]))
+        assert all(
+            queue.finish(
+                F, "", [*outcomes, Outcome(id=nobody.id, attempt=1, action="fail", cause=Cause.CRASHED, result=b"")]
+            )
+        )
         told: dict[str, list[Reply]] = {}
         for _ in range(2):
             message = subscriber.get_message(timeout=5)
@@ -349,8 +396,11 @@ def test_a_batch_is_published_once_to_each_gateway_in_frames(queue: Queue, clien
             record = queue.record("default", reply.id)
             assert record is not None
             assert (reply.arrival_us, reply.claimed_us, reply.started_us, reply.finished_us) == (
-                record.arrival_us, record.claimed_us, record.started_us, record.finished_us,
-            )  # fmt: skip
+                record.arrival_us,
+                record.claimed_us,
+                record.started_us,
+                record.finished_us,
+            )
 
 
 def test_a_repeat_of_an_attempt_that_ended_tells_nobody(queue: Queue, client: "redis.Redis") -> None:
@@ -439,7 +489,9 @@ def test_sweep_drops_what_has_run_out_and_nothing_else(client: "redis.Redis") ->
         (QueueSettings(events=4), {}, "events", 4),
     ],
 )
-def test_bounds_are_strict(client: "redis.Redis", bounds: QueueSettings, fields: dict[str, Any], limit: str, fits: int) -> None:
+def test_bounds_are_strict(
+    client: "redis.Redis", bounds: QueueSettings, fields: dict[str, Any], limit: str, fits: int
+) -> None:
     queue = Queue(client, P, bounds)
     for _ in range(fits):
         assert queue.enqueue(request(**fields)).status == "ok"
@@ -534,7 +586,11 @@ def test_housekeeping_is_one_round_trip(queue: Queue, client: "redis.Redis") -> 
     assert back == 1
     assert abs(clock - client.time()[0]) <= 2
     assert not client.exists(f"{P}i:default:{old.id}")
-    assert (client.get(f"{P}leader:cursor"), client.hget(f"{P}feasible", F), client.hget(f"{P}prio", F)) == (b"7-1", b"1:2:3:4:5", b"9.5")
+    assert (client.get(f"{P}leader:cursor"), client.hget(f"{P}feasible", F), client.hget(f"{P}prio", F)) == (
+        b"7-1",
+        b"1:2:3:4:5",
+        b"9.5",
+    )
     assert client.zscore(f"{P}q", F) == 9.5
     assert queue.keep_house("another", "7-1", {}, {})[0] == -1
 
@@ -547,7 +603,9 @@ def test_what_cannot_be_met_is_refused_with_what_could(queue: Queue, client: "re
     assert refused.status == "infeasible"
     assert refused.earliest_us == refused.now_us + 30_000_000
     assert queue.enqueue(request(slo_us=30_000_000)).status == "ok", "the bound itself is met"
-    assert queue.enqueue(request(function="default/other", slo_us=1_000_000)).status == "ok", "another function's backlog"
+    assert queue.enqueue(request(function="default/other", slo_us=1_000_000)).status == "ok", (
+        "another function's backlog"
+    )
     # A second later nobody knows today's backlog: the floor alone counts.
     queue.publish_feasible({F: f"{now_us - 1_000_001}:30000000:20000:0:0"}, {})
     assert queue.enqueue(request(slo_us=20_000)).status == "ok"
@@ -558,7 +616,9 @@ def test_what_cannot_be_met_is_refused_with_what_could(queue: Queue, client: "re
     assert client.hget(f"{P}count", "waiting") == b"4"
 
 
-def test_each_that_came_since_the_backlog_was_told_counts_and_none_that_went(queue: Queue, client: "redis.Redis") -> None:
+def test_each_that_came_since_the_backlog_was_told_counts_and_none_that_went(
+    queue: Queue, client: "redis.Redis"
+) -> None:
     first = request()
     stamp = queue.enqueue(first).arrival_us + 3_600_000_000
     queue.publish_feasible({F: f"{stamp}:1000000:20000:500000:1"}, {})
@@ -593,7 +653,15 @@ def test_snapshot_is_what_happened(queue: Queue, client: "redis.Redis") -> None:
     assert queue.requeue(F, Cause.CRASHED, [(retried.id, 1)], refund=True, alone=True, message="") == [1]
     client.delete(f"{P}leader")
     token = queue.lead("", 60)
-    claim = Claim(function=F, gpu="cpu1", celery_list="l", message=b"m", decision="{}", schedule_us=1, attempts=[(dispatched.id, 0)])
+    claim = Claim(
+        function=F,
+        gpu="cpu1",
+        celery_list="l",
+        message=b"m",
+        decision="{}",
+        schedule_us=1,
+        attempts=[(dispatched.id, 0)],
+    )
     queue.claim(token, 60, [claim])
     queue.report("cpu0", b'{"gpu":"cpu0"}', ttl_s=60, lease_s=60, cursor="1-1", running=[(F, running.id, 1)])
     client.sadd(f"{P}paused", "f:default/echo")
@@ -601,15 +669,23 @@ def test_snapshot_is_what_happened(queue: Queue, client: "redis.Redis") -> None:
     def row(one: Request, attempt: int, alone: bool = False) -> Waiting:
         admission = admissions[one.id]
         return Waiting(
-            function=F, revision=1, id=one.id, attempt=attempt, arrival_us=admission.arrival_us, deadline_us=admission.deadline_us, rows=2,
-            shape="x:FP32:-1,4", alone=alone,
-        )  # fmt: skip
+            function=F,
+            revision=1,
+            id=one.id,
+            attempt=attempt,
+            arrival_us=admission.arrival_us,
+            deadline_us=admission.deadline_us,
+            rows=2,
+            shape="x:FP32:-1,4",
+            alone=alone,
+        )
 
     snapshot = queue.snapshot()
     assert snapshot.waiting == [row(waiting, 0), row(retried, 1, alone=True)]
     assert {(held.waiting, held.state, held.gpu, held.started_us > 0) for held in snapshot.held} == {
-        (row(dispatched, 1), "dispatched", "cpu1", False), (row(running, 1), "running", "cpu0", True),
-    }  # fmt: skip
+        (row(dispatched, 1), "dispatched", "cpu1", False),
+        (row(running, 1), "running", "cpu0", True),
+    }
     assert snapshot.reports == [b'{"gpu":"cpu0"}']
     assert snapshot.paused == {"f:default/echo"}
     last = cast("list[tuple[bytes, Any]]", client.xrevrange(f"{P}ev", count=1))[0][0].decode()
@@ -624,7 +700,9 @@ def test_functions_wait_by_priority(queue: Queue, client: "redis.Redis") -> None
         queue.enqueue(request(function=f"default/{name}"))
     assert client.zrange(f"{P}q", 0, -1, withscores=True) == [(b"default/low", 0.5), (b"default/high", 9.5)]
     queue.publish_feasible({}, {"default/low": 20.0, "default/absent": 3.0})
-    assert client.zrange(f"{P}q", 0, -1) == [b"default/high", b"default/low"], "moved while it waits; what does not wait is not there"
+    assert client.zrange(f"{P}q", 0, -1) == [b"default/high", b"default/low"], (
+        "moved while it waits; what does not wait is not there"
+    )
 
 
 def test_the_leader_ends_what_waits_and_nothing_else(queue: Queue) -> None:
@@ -677,5 +755,7 @@ def test_times_are_exact_to_the_microsecond(queue: Queue, client: "redis.Redis")
         for name in ("arrival_us", "deadline_us", "claimed_us", "started_us", "finished_us"):
             assert getattr(settled, name) == getattr(record, name)
         assert settled.schedule_us == record.schedule_us == 42
-        (dispatched,) = (event for event in seen if isinstance(event, stream.Dispatched) and event.attempts == [(id_, 1)])
+        (dispatched,) = (
+            event for event in seen if isinstance(event, stream.Dispatched) and event.attempts == [(id_, 1)]
+        )
         assert dispatched.at_us == record.claimed_us

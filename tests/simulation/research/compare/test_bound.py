@@ -33,10 +33,15 @@ def trace(*windows: tuple[float, float], functions: tuple[str, ...] = ("bert",))
     """(arrival, seconds to the deadline) of invocations of the functions in turn."""
     n = len(windows)
     return Trace(
-        name="hand", functions=functions, duration_s=1.0, arrival_s=np.array([at for at, _ in windows]),
-        function=np.arange(n) % len(functions), rows=np.zeros(n, np.int64), factor=np.full(n, np.nan),
+        name="hand",
+        functions=functions,
+        duration_s=1.0,
+        arrival_s=np.array([at for at, _ in windows]),
+        function=np.arange(n) % len(functions),
+        rows=np.zeros(n, np.int64),
+        factor=np.full(n, np.nan),
         deadline_s=np.array([seconds for _, seconds in windows]),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,23 @@ def test_compare_prints_figures_with_intervals(preset: str, capsys: pytest.Captu
 def test_processes_do_not_change_figures(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = []
     for workers in ("1", "2"):
-        assert main(["compare", "--preset", preset, "--seeds", "2", "--policies", "edf-util,random", "--workers", workers, "--json"]) == 0
+        assert (
+            main(
+                [
+                    "compare",
+                    "--preset",
+                    preset,
+                    "--seeds",
+                    "2",
+                    "--policies",
+                    "edf-util,random",
+                    "--workers",
+                    workers,
+                    "--json",
+                ]
+            )
+            == 0
+        )
         found.append(last(capsys))
 
     assert found[0]["figures"] == found[1]["figures"]
@@ -108,13 +124,32 @@ def test_every_policy_of_a_cell_meets_the_same(preset: str, tmp_path: Path) -> N
     assert one.meta["warm_at_start"] == other.meta["warm_at_start"] == [[1, 1, 1], [1, 1, 1]]
 
 
-def test_run_and_trace_write_the_same_bytes_again(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_and_trace_write_the_same_bytes_again(
+    preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     written = []
     for number in range(2):
         trace, rows = tmp_path / f"trace{number}.npz", tmp_path / f"rows{number}.npz"
         assert main(["trace", "--preset", preset, "--seed", "4", "--out", str(trace)]) == 0
         assert last(capsys)["figures"]["invocations"] == len(traces.read(trace))
-        assert main(["run", "--preset", preset, "--policy", "smore", "--seed", "4", "--configuration", "heavy", "--out", str(rows)]) == 0
+        assert (
+            main(
+                [
+                    "run",
+                    "--preset",
+                    preset,
+                    "--policy",
+                    "smore",
+                    "--seed",
+                    "4",
+                    "--configuration",
+                    "heavy",
+                    "--out",
+                    str(rows),
+                ]
+            )
+            == 0
+        )
         assert last(capsys)["figures"]["sim_per_s"] > 0
         written.append((trace.read_bytes(), rows.read_bytes()))
 
@@ -136,11 +171,16 @@ def test_run_and_trace_write_the_same_bytes_again(preset: str, tmp_path: Path, c
         (["compare", "--trace", "rate_per_min=-5"], "trace.rate_per_min: a number in"),
         (["compare", "--predictor", "kind=guess"], "predictor.kind: one of sampled, exact, none is expected"),
         (["run", "--policy", "psychic"], "'psychic' is not a policy"),
-        (["run", "--policy", "smore", "--configuration", "dark"], "configuration: 'dark' is not known; known are light, heavy"),
+        (
+            ["run", "--policy", "smore", "--configuration", "dark"],
+            "configuration: 'dark' is not known; known are light, heavy",
+        ),
         (["run", "--policy", "smore", "--trace", "kind=azure", "--data", "/nowhere"], "No such file or directory"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(preset: str, more: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line_and_status_2(
+    preset: str, more: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     extra = [] if "--preset" in more else ["--preset", preset]
     workers = ["--workers", "1", "--seeds", "1"] if more[0] == "compare" else []
 
@@ -165,7 +205,11 @@ CLUSTER = {"gpus": [{"count": 1, "memory_mib": 1000, "trainings": ["roberta/64"]
         ("yolo,1,10.0,12.0,1", None, "history.csv:2: function: 'yolo' is not known"),
         ("bert,1,10.0,12.0,1", CLUSTER, "gpus[0].memory_mib: the training roberta/64 needs"),
         ("bert,1,10.0,12.0,1", {"gpus": []}, "gpus: at least one GPU instance is expected"),
-        ("bert,1,10.0,12.0,1", {"gpus": [{"sevenths": 5}]}, "gpus[0].sevenths: one of 1, 2, 3, 4, 7 is expected, not 5"),
+        (
+            "bert,1,10.0,12.0,1",
+            {"gpus": [{"sevenths": 5}]},
+            "gpus[0].sevenths: one of 1, 2, 3, 4, 7 is expected, not 5",
+        ),
         ("bert,1,10.0,12.0,1", {"gpus": [{"count": 1}], "round_s": -1}, "round_s: a number in"),
     ],
 )
@@ -188,7 +232,9 @@ def test_a_bad_trace_or_cluster_is_told_by_line_and_field(
 def test_knobs_of_a_policy_are_set_after_its_name(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A threshold that admits nothing is another policy under its own name."""
     policies = "edf-util,edf-util:sm_cap=0.01"
-    assert main(["compare", "--preset", preset, "--seeds", "1", "--policies", policies, "--workers", "1", "--json"]) == 0
+    assert (
+        main(["compare", "--preset", preset, "--seeds", "1", "--policies", policies, "--workers", "1", "--json"]) == 0
+    )
 
     figures = last(capsys)["figures"]
     assert figures["admission.edf_util"] > 0.5

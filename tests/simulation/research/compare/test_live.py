@@ -33,19 +33,33 @@ PRESET: dict[str, Any] = {
     "policies": ["smore:sm_rule=none", "random"],
 }
 CALIBRATION = Calibration(
-    device="a core", sharing_mode="time-slice", solo_s={"deepfm": 0.004, "bert": 0.02}, hop_s=0.003,
-    looks=[Look(rate_per_s=10.0, met=1.0), Look(rate_per_s=40.0, met=0.5)], deadline_s={"deepfm": 0.1, "bert": 0.5},
-)  # fmt: skip
+    device="a core",
+    sharing_mode="time-slice",
+    solo_s={"deepfm": 0.004, "bert": 0.02},
+    hop_s=0.003,
+    looks=[Look(rate_per_s=10.0, met=1.0), Look(rate_per_s=40.0, met=0.5)],
+    deadline_s={"deepfm": 0.1, "bert": 0.5},
+)
 
 
 def window(closed_s: float, open_s: float, start: float = 0.0) -> Window:
     return Window(
-        start=start, end=start + 1, before_s=open_s, before_n=7, closed_s=closed_s, closed_n=7, closed_sd=0.0, after_s=open_s, after_n=7
+        start=start,
+        end=start + 1,
+        before_s=open_s,
+        before_n=7,
+        closed_s=closed_s,
+        closed_n=7,
+        closed_sd=0.0,
+        after_s=open_s,
+        after_n=7,
     )
 
 
 class Fake:
-    """A platform that does in no time what each policy is scripted for: the share that it meets, all of it dispatched."""
+    """
+    A platform that does in no time what each policy is scripted for: the share that it meets, all of it dispatched.
+    """
 
     def __init__(self, shares: dict[str, float]) -> None:
         self.shares = shares
@@ -61,7 +75,9 @@ class Fake:
         return Run(
             status=np.where(met, 200, 429),
             latency_s=np.where(met, 0.5 * trace.deadline_s, 0.001),
-            dispatched={name: int((met & (trace.function == index)).sum()) for index, name in enumerate(trace.functions)},
+            dispatched={
+                name: int((met & (trace.function == index)).sum()) for index, name in enumerate(trace.functions)
+            },
             on_time=int(met.sum()),
             runs=[("deepfm", 0.006), ("bert", 0.03)],
             utilisation=0.9,
@@ -101,7 +117,7 @@ def undragged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "dragged", lambda *_: 1.0)
 
 
-# ---- what is sent ------------------------------------------------------------------------------------------------------------------------
+# ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
 def test_every_policy_gets_the_same_arrivals_and_the_first_one_takes_turns(served: tuple[Fake, Outcome]) -> None:
@@ -148,7 +164,9 @@ def test_with_its_drag_the_simulator_meets_as_many_deadlines_as_calibration_did(
         return float(
             np.mean(
                 [
-                    live._look(live.at_hand(bare, CALIBRATION, drag), CALIBRATION, look.rate_per_s, live.CALIBRATED_WITH)
+                    live._look(
+                        live.at_hand(bare, CALIBRATION, drag), CALIBRATION, look.rate_per_s, live.CALIBRATED_WITH
+                    )
                     for look in CALIBRATION.looks
                 ]
             )
@@ -160,14 +178,20 @@ def test_with_its_drag_the_simulator_meets_as_many_deadlines_as_calibration_did(
     assert met(drag) == pytest.approx(0.75, abs=0.03)
 
 
-# ---- how it is counted -------------------------------------------------------------------------------------------------------------------
+# ---- how it is counted -----------------------------------------------------------------------------------------------
 
 
 def test_figures_of_a_run_by_hand() -> None:
     trace = Trace(
-        name="four", functions=("deepfm", "bert"), duration_s=1.0, arrival_s=np.arange(4) / 10, function=np.array([0, 0, 1, 1]),
-        rows=np.ones(4, np.int64), factor=np.full(4, np.nan), deadline_s=np.full(4, 0.2),
-    )  # fmt: skip
+        name="four",
+        functions=("deepfm", "bert"),
+        duration_s=1.0,
+        arrival_s=np.arange(4) / 10,
+        function=np.array([0, 0, 1, 1]),
+        rows=np.ones(4, np.int64),
+        factor=np.full(4, np.nan),
+        deadline_s=np.full(4, 0.2),
+    )
     run = Run(
         # Well and in time, well and late, refused, no answer.
         status=np.array([200, 200, 429, 0]),
@@ -183,25 +207,52 @@ def test_figures_of_a_run_by_hand() -> None:
     found = live.measured_figures(run, trace, {"deepfm": 0.004, "bert": 0.02})
 
     expected = {
-        "dsr": 1 / 4, "dsr_admitted": 1 / 3, "admission": 3 / 4, "gui": 0.15, "sfd": (0.2 + 0.1) / 2, "sld": (0.5 + 1.0) / 2,
-        "dsr_platform": 2 / 4, "refused": 1 / 4, "utilisation": 0.9, "admission.deepfm": 1.0, "admission.bert": 0.5,
-    }  # fmt: skip
+        "dsr": 1 / 4,
+        "dsr_admitted": 1 / 3,
+        "admission": 3 / 4,
+        "gui": 0.15,
+        "sfd": (0.2 + 0.1) / 2,
+        "sld": (0.5 + 1.0) / 2,
+        "dsr_platform": 2 / 4,
+        "refused": 1 / 4,
+        "utilisation": 0.9,
+        "admission.deepfm": 1.0,
+        "admission.bert": 0.5,
+    }
     assert found == pytest.approx(expected)
 
 
 def test_a_training_without_a_window_and_a_policy_without_a_run_have_no_figure() -> None:
     trace = Trace(
-        name="one", functions=("deepfm",), duration_s=1.0, arrival_s=np.zeros(1), function=np.zeros(1, np.int64), rows=np.ones(1, np.int64),
-        factor=np.full(1, np.nan), deadline_s=np.ones(1),
-    )  # fmt: skip
+        name="one",
+        functions=("deepfm",),
+        duration_s=1.0,
+        arrival_s=np.zeros(1),
+        function=np.zeros(1, np.int64),
+        rows=np.ones(1, np.int64),
+        factor=np.full(1, np.nan),
+        deadline_s=np.ones(1),
+    )
     run = Run(
-        status=np.array([429]), latency_s=np.array([0.01]), dispatched={}, on_time=0, runs=[], utilisation=math.nan, alone=math.nan,
+        status=np.array([429]),
+        latency_s=np.array([0.01]),
+        dispatched={},
+        on_time=0,
+        runs=[],
+        utilisation=math.nan,
+        alone=math.nan,
         windows={"one": [window(0.1, 0.12)], "other": []},
-    )  # fmt: skip
+    )
 
     found = live.measured_figures(run, trace, {"deepfm": 0.004})
 
-    assert {name for name, value in found.items() if math.isnan(value)} == {"dsr_admitted", "gui", "sfd", "sld", "utilisation"}
+    assert {name for name, value in found.items() if math.isnan(value)} == {
+        "dsr_admitted",
+        "gui",
+        "sfd",
+        "sld",
+        "utilisation",
+    }
     assert (found["dsr"], found["refused"]) == (0, 1)
 
 
@@ -209,7 +260,9 @@ def test_simulated_figures_are_what_would_be_measured(tmp_path: Path) -> None:
     one = live.at_hand(preset(tmp_path).worlds[""], CALIBRATION)
     trace = live.scaled(plan(tmp_path), one, 0, 40.0)
     told = table(one, Belief(kind="exact", updates=0), 0)
-    exclusive, result = (live.simulate(one, each, live.policies.factory("random"), seed=0, table=told) for each in (trace.none(), trace))
+    exclusive, result = (
+        live.simulate(one, each, live.policies.factory("random"), seed=0, table=told) for each in (trace.none(), trace)
+    )
 
     found = live.simulated_figures(result, exclusive, 2.0)
 
@@ -219,7 +272,7 @@ def test_simulated_figures_are_what_would_be_measured(tmp_path: Path) -> None:
     assert found["sld"] == pytest.approx(2 * plain["sld"] + 1)
 
 
-# ---- what is published -------------------------------------------------------------------------------------------------------------------
+# ---- what is published -----------------------------------------------------------------------------------------------
 
 
 def test_figures_name_both_sides_and_how_they_agree(served: tuple[Fake, Outcome]) -> None:
@@ -232,7 +285,13 @@ def test_figures_name_both_sides_and_how_they_agree(served: tuple[Fake, Outcome]
     for metric in SHARED:
         assert f"simulated.{metric}.random" in figures and f"mae.{metric}" in figures
     assert figures["mae.dsr"] == pytest.approx(
-        np.mean([abs(figures[f"dsr.{name}"] - figures[f"simulated.dsr.{name}"]) for name in ("random", "smore_sm_rule_none")]), abs=0.05
+        np.mean(
+            [
+                abs(figures[f"dsr.{name}"] - figures[f"simulated.dsr.{name}"])
+                for name in ("random", "smore_sm_rule_none")
+            ]
+        ),
+        abs=0.05,
     )
     assert intervals["dsr.random"]["low"] <= figures["dsr.random"] <= intervals["dsr.random"]["high"]
     # Eight windows of both repeats, each a tenth longer when open.
@@ -273,7 +332,7 @@ def test_raw_rows_are_kept_with_those_of_the_trace(tmp_path: Path) -> None:
         assert np.array_equal(stored["deadline_s"], platform.asked[0][1].deadline_s)
 
 
-# ---- what is refused ---------------------------------------------------------------------------------------------------------------------
+# ---- what is refused -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -306,7 +365,7 @@ def test_a_platform_without_a_capacity_is_no_comparison(tmp_path: Path) -> None:
         outcome(tmp_path, Dead({}))
 
 
-# ---- the devices at hand -----------------------------------------------------------------------------------------------------------------
+# ---- the devices at hand ---------------------------------------------------------------------------------------------
 
 
 def test_a_platform_gets_the_policy_with_its_knobs_and_the_preset_s_functions(tmp_path: Path) -> None:

@@ -50,8 +50,20 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     base = tmp_path_factory.mktemp("report")
     found = {name: base / name for name in ("many", "one", "sliced")}
     assert compare(found["many"], write_preset(base / "many.yaml"), "--seeds", "2", "--worlds", "1") == 0
-    assert compare(found["one"], write_preset(base / "one.yaml", configurations={"": ONE}), "--seeds", "1", "--policies", POLICIES) == 0
-    assert compare(found["sliced"], write_preset(base / "sliced.yaml", configurations={"": SLICED}), "--seeds", "1") == 0
+    assert (
+        compare(
+            found["one"],
+            write_preset(base / "one.yaml", configurations={"": ONE}),
+            "--seeds",
+            "1",
+            "--policies",
+            POLICIES,
+        )
+        == 0
+    )
+    assert (
+        compare(found["sliced"], write_preset(base / "sliced.yaml", configurations={"": SLICED}), "--seeds", "1") == 0
+    )
     return found
 
 
@@ -74,7 +86,8 @@ def test_raw_rows_and_a_table_with_intervals_are_written(folders: dict[str, Path
     with (folders["many"] / "table.csv").open() as file:
         table = {(row["configuration"], row["figure"]): row for row in csv.DictReader(file)}
 
-    # Two configurations, two policies: two seeds of the preset's own world, one of a changed one and of one without interference.
+    # Two configurations, two policies: two seeds of the preset's own world, one of a changed one and of one without
+    # interference.
     assert [row["world"] for row in rows].count("0") == 8
     assert [row["world"] for row in rows].count("calm") == [row["world"] for row in rows].count("1") == 4
     own = [float(row["dsr"]) for row in rows if row["world"] == "0" and row["policy"] == "smore"]
@@ -85,7 +98,11 @@ def test_raw_rows_and_a_table_with_intervals_are_written(folders: dict[str, Path
     # Raw rows of every run of the own world, and of no other.
     assert len(list(folders["many"].glob("*.npz"))) == 8
     run = Result.read(folders["many"] / "heavy-seed1-edf-util.npz")
-    row = next(row for row in rows if (row["world"], row["seed"], row["configuration"], row["policy"]) == ("0", "1", "heavy", "edf-util"))
+    row = next(
+        row
+        for row in rows
+        if (row["world"], row["seed"], row["configuration"], row["policy"]) == ("0", "1", "heavy", "edf-util")
+    )
     assert float((run.attempts > 0).mean()) == pytest.approx(float(row["admission"]))
 
 
@@ -96,8 +113,13 @@ def test_the_page_says_what_was_simulated_and_what_held(folders: dict[str, Path]
     assert "seeds 0 to 1" in page and "preset many, poisson at 3,000 a minute for 2 s" in page
     assert "deadlines met (DSR) of smore no worse than edf-util&#x27;s" in page
     assert re.search("held|did not hold|cannot be said", page)
-    # Deadlines met of all submitted and of all dispatched, and training lost, by configuration; the instances that policies had.
-    assert page.count("by configuration: ") == 3 and "effectiveness" in page and "Instances loaded on a GPU instance" in page
+    # Deadlines met of all submitted and of all dispatched, and training lost, by configuration; the instances that
+    # policies had.
+    assert (
+        page.count("by configuration: ") == 3
+        and "effectiveness" in page
+        and "Instances loaded on a GPU instance" in page
+    )
     assert page.count("data:image/svg+xml;base64,") == 4
     assert "class='measured-panel'" not in page and "http" not in page.replace("http-equiv", "")
 
@@ -105,12 +127,20 @@ def test_the_page_says_what_was_simulated_and_what_held(folders: dict[str, Path]
 def test_a_report_puts_comparisons_together_and_measurements_apart(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "decision.json").write_text("noise\n" + json.dumps({"command": "python -m bench.decision", "figures": DECISION}) + "\n")
-    live = {"figures": {"dsr.smore": 0.9, "dsr.random": 0.5}, "intervals": {"dsr.smore": {"low": 0.88, "high": 0.92}}, "device": "a CPU"}
+    (tmp_path / "decision.json").write_text(
+        "noise\n" + json.dumps({"command": "python -m bench.decision", "figures": DECISION}) + "\n"
+    )
+    live = {
+        "figures": {"dsr.smore": 0.9, "dsr.random": 0.5},
+        "intervals": {"dsr.smore": {"low": 0.88, "high": 0.92}},
+        "device": "a CPU",
+    }
     (tmp_path / "live.json").write_text(json.dumps(live))
     measured = ["--decision", str(tmp_path / "decision.json"), "--measured", str(tmp_path / "live.json")]
 
-    assert main(["report", str(folders["one"]), str(folders["sliced"]), *measured, "--out", str(tmp_path / "page")]) == 0
+    assert (
+        main(["report", str(folders["one"]), str(folders["sliced"]), *measured, "--out", str(tmp_path / "page")]) == 0
+    )
 
     assert capsys.readouterr().out.splitlines()[0] == str(tmp_path / "page" / "index.html")
     page = (tmp_path / "page" / "index.html").read_text()
@@ -125,7 +155,9 @@ def test_the_same_comparison_gives_the_same_page(folders: dict[str, Path], tmp_p
     for name in ("first", "second"):
         assert main(["report", str(folders["sliced"]), "--out", str(tmp_path / name)]) == 0
 
-    first, second = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("first", "second"))
+    first, second = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("first", "second")
+    )
     assert first == second
 
 
@@ -157,7 +189,19 @@ def test_what_is_no_measurement_is_refused(
 ) -> None:
     (tmp_path / "decision.json").write_text(content)
 
-    assert main(["report", str(folders["one"]), "--decision", str(tmp_path / "decision.json"), "--out", str(tmp_path / "page")]) == 2
+    assert (
+        main(
+            [
+                "report",
+                str(folders["one"]),
+                "--decision",
+                str(tmp_path / "decision.json"),
+                "--out",
+                str(tmp_path / "page"),
+            ]
+        )
+        == 2
+    )
 
     error = capsys.readouterr().err.strip()
     assert why in error and "\n" not in error
@@ -171,7 +215,7 @@ def test_a_folder_without_a_comparison_is_refused(tmp_path: Path, capsys: pytest
         section.read(tmp_path)
 
 
-# ---- what is drawn -----------------------------------------------------------------------------------------------------------------------
+# ---- what is drawn ---------------------------------------------------------------------------------------------------
 
 
 def test_utilisation_over_time_has_the_integral_that_the_run_had(tmp_path: Path) -> None:

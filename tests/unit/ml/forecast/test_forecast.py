@@ -18,9 +18,13 @@ def _one_thread() -> None:
 
 def made(name: str) -> Forecaster:
     return {
-        "seasonal": Seasonal, "renewal": Renewal, "intermittent": Intermittent, "grouped": lambda: Grouped(span=60, hidden=4, epochs=1),
-        "long-short": lambda: LongShort(epochs=1), "shared": lambda: Shared(hidden=4, epochs=1),
-    }[name]()  # fmt: skip
+        "seasonal": Seasonal,
+        "renewal": Renewal,
+        "intermittent": Intermittent,
+        "grouped": lambda: Grouped(span=60, hidden=4, epochs=1),
+        "long-short": lambda: LongShort(epochs=1),
+        "shared": lambda: Shared(hidden=4, epochs=1),
+    }[name]()
 
 
 NAMES = ["seasonal", "renewal", "intermittent", "grouped", "long-short", "shared"]
@@ -101,7 +105,9 @@ def test_a_function_keeps_its_weights_when_others_come_and_go() -> None:
     np.testing.assert_allclose(model.forecast()[0][[0, 2]], before, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("alpha", "expected"), [(0.5, [7.0, 2.0]), (0.25, [5.5, 3.0]), (1.0, [10.0, 0.0]), (0.0, [4.0, 4.0])])
+@pytest.mark.parametrize(
+    ("alpha", "expected"), [(0.5, [7.0, 2.0]), (0.25, [5.5, 3.0]), (1.0, [10.0, 0.0]), (0.0, [4.0, 4.0])]
+)
 def test_the_blend_of_long_and_short_by_hand(alpha: float, expected: list[float]) -> None:
     """Eq. 8: alpha x 10 + (1 - alpha) x 4 of the first function, alpha x 0 + (1 - alpha) x 4 of the second."""
     model = LongShort(alpha=alpha)
@@ -129,7 +135,10 @@ def test_compiled_cells_say_what_the_trained_ones_say() -> None:
 
 
 def test_long_beats_short_on_a_period_and_short_beats_long_after_a_change() -> None:
-    """Digest 2.19 (8), and the blend is never worse than both. Day follows night again, and the short model has seen the night alone."""
+    """
+    Digest 2.19 (8), and the blend is never worse than both. Day follows night again, and the short model has seen the
+    night alone.
+    """
     day, night = np.tile([30.0, 1.0, 1.0], 20), np.full(60, 2.0)
     steady = np.concatenate([day, night, day, night, day[:33]])
     changed = np.concatenate([np.tile([200.0, 100.0], 100), np.tile([3.0, 1.0], 30)])

@@ -1,4 +1,7 @@
-"""Forecasts on their way: from counts to the learn worker's blob, from the blob to a rule; what is cut, foreign or no number."""
+"""
+Forecasts on their way: from counts to the learn worker's blob, from the blob to a rule; what is cut, foreign or no
+number.
+"""
 
 import math
 from collections.abc import Sequence
@@ -44,7 +47,7 @@ class Door:
         counts = {
             name: {minute - first: count for minute, count in minutes.items() if first <= minute < last}
             for name, minutes in self.counted.counts.items()
-        }  # fmt: skip
+        }
         return Past(from_at=self.counted.from_at + 60 * first, known=known, counts=counts)
 
     def newest(self) -> Fitted | None:
@@ -97,8 +100,9 @@ def made(past: Past, now: list[float], *, craft: Any = None, **knobs: Any) -> tu
     settings = PrewarmSettings(least_minutes=10, horizon=3, **knobs)
     return (
         Foresight(door, wall, settings, craft=craft or Twice(), paper=lambda: {"p/b"}, clock=lambda: now[0]),  # type: ignore[arg-type]
-        door, wall,
-    )  # fmt: skip
+        door,
+        wall,
+    )
 
 
 def past(minutes: int, *, unknown: Sequence[int] = ()) -> Past:
@@ -147,7 +151,9 @@ def test_a_fit_that_is_killed_leaves_the_last_one_in_use() -> None:
     now = [T + 20 * 60 + 5]
     made_, door, wall = made(past(20), now)
     made_.fit(asked=True)
-    killed = Foresight(door, wall, PrewarmSettings(least_minutes=10, horizon=3), craft=Killed(), paper=set, clock=lambda: now[0])  # type: ignore[arg-type]
+    killed = Foresight(
+        door, wall, PrewarmSettings(least_minutes=10, horizon=3), craft=Killed(), paper=set, clock=lambda: now[0]
+    )  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         killed.fit(asked=True)
     assert (len(door.fitted), wall.used, wall.forecasts) == (1, 1, [])
@@ -161,7 +167,9 @@ def test_what_a_redis_has_lost_is_said_again() -> None:
     made_.fit(asked=True)
     door.fitted[0] = Fitted(version=1, created_at=now[0], manifest=door.fitted[0].manifest, model=door.fitted[0].model)
     emptied = Wall()
-    again = Foresight(door, emptied, PrewarmSettings(least_minutes=10, horizon=3), craft=Twice(), paper=set, clock=lambda: now[0])  # type: ignore[arg-type]
+    again = Foresight(
+        door, emptied, PrewarmSettings(least_minutes=10, horizon=3), craft=Twice(), paper=set, clock=lambda: now[0]
+    )  # type: ignore[arg-type]
     assert again.fit(asked=False).result == "skipped"
     assert (emptied.used, emptied.counted is not None) == (1, True)
     now[0] += 60
@@ -200,8 +208,9 @@ def test_a_forecaster_that_returns_no_number_leaves_its_function_to_the_keep_ali
     stage.at(now[0] - 1, report("a", now[0] - 1), foresight.updated(blob))
     assert [(one.function, one.gpu) for one in stage.at(now[0]) if isinstance(one, Prewarm)] == [("p/f1", "a")]
     assert {one.function: (one.source, one.silence) for one in stage.keeper.standings()} == {
-        "p/f0": ("keep-alive", "not_a_number"), "p/f1": ("broken", ""),
-    }  # fmt: skip
+        "p/f0": ("keep-alive", "not_a_number"),
+        "p/f1": ("broken", ""),
+    }
     # A request of the silenced one that finds nothing ready has that for its reason.
     stage.at(now[0], CountsKnown(counts={"p/f0": [(T, 1)]}))
     (dispatch,) = (one for one in stage.at(now[0] + 1, arrived(0, "1", at=now[0] + 1)) if isinstance(one, Dispatch))
@@ -222,12 +231,17 @@ def test_a_new_leader_is_taught_the_newest_minutes_alone() -> None:
 
 def lent(minutes: int = 30) -> Past:
     """Nothing but a trace of ``p/b``, and of ``p/c`` too little."""
-    imported = {"p/b": {minute: minute % 2 for minute in range(10, minutes)}, "p/c": dict.fromkeys(range(25, minutes), 1)}
+    imported = {
+        "p/b": {minute: minute % 2 for minute in range(10, minutes)},
+        "p/c": dict.fromkeys(range(25, minutes), 1),
+    }
     return Past(from_at=T, known=[False] * minutes, counts={"p/a": {29: 1}}, imported=imported)
 
 
 def test_what_was_imported_stands_where_nobody_counted() -> None:
-    found = matrix(Past(from_at=T, known=[True, False], counts={"p/a": {0: 3, 1: 9}}, imported={"p/a": {1: 0}}), ["p/a", "p/b"])
+    found = matrix(
+        Past(from_at=T, known=[True, False], counts={"p/a": {0: 3, 1: 9}}, imported={"p/a": {1: 0}}), ["p/a", "p/b"]
+    )
     np.testing.assert_array_equal(found, [[3, 0], [0, math.nan]])
 
 
@@ -273,7 +287,9 @@ def hourly(minutes: int) -> Floats:
 
 
 def test_each_function_gets_the_forecaster_that_would_have_cost_least() -> None:
-    """What comes on the clock is foreseen; what comes at random is best met by its own gaps, and so is what never comes."""
+    """
+    What comes on the clock is foreseen; what comes at random is best met by its own gaps, and so is what never comes.
+    """
     random = np.random.default_rng(0)
     minutes = np.arange(600)
     counts = np.stack([hourly(600), random.random(600) < 0.3, (minutes % 10 == 3) * 4.0, np.zeros(600)])
@@ -304,7 +320,10 @@ def test_a_backtest_knows_each_functions_own_cold_start() -> None:
     """Two functions alike but for the seconds of their load: what a load costs is on each one's own bill."""
     counts = np.zeros((2, 100))
     counts[:, ::50] = 1.0
-    specs = {name: FunctionSpec(entrypoint="m:C", profile=Profile(load_s=load)) for name, load in (("p/a", 1.0), ("p/b", 9.0))}
+    specs = {
+        name: FunctionSpec(entrypoint="m:C", profile=Profile(load_s=load))
+        for name, load in (("p/a", 1.0), ("p/b", 9.0))
+    }
     judge = Rehearsal(["p/a", "p/b"], counts, 0, specs, 10.0)
     quick, slow = judge(None, np.array([True, True]))
     assert slow > quick > 0
@@ -323,14 +342,21 @@ def test_ls_lstm_goes_on_from_the_fit_before(monkeypatch: pytest.MonkeyPatch) ->
     assert carried == [[-1, 0]]
 
 
-# ---- what cannot be used -----------------------------------------------------------------------------------------------------------------
+# ---- what cannot be used ---------------------------------------------------------------------------------------------
 
 
 def blob(**fields: Any) -> wire.Forecasts:
     known: dict[str, Any] = {
-        "version": 1, "model": 1, "made_at": T, "from_at": T, "horizon": 2, "functions": ["p/a"], "sources": ["x"], "mean": bytes(8),
+        "version": 1,
+        "model": 1,
+        "made_at": T,
+        "from_at": T,
+        "horizon": 2,
+        "functions": ["p/a"],
+        "sources": ["x"],
+        "mean": bytes(8),
         "any": bytes(8),
-    }  # fmt: skip
+    }
     return wire.Forecasts(**(known | fields))
 
 
@@ -351,7 +377,7 @@ def test_a_blob_that_is_cut_or_foreign_is_refused(raw: bytes, words: str) -> Non
         wire.decode(raw)
 
 
-# ---- rules by the settings ---------------------------------------------------------------------------------------------------------------
+# ---- rules by the settings -------------------------------------------------------------------------------------------
 
 
 def demand(**fields: Any) -> Demand:
@@ -371,7 +397,8 @@ def test_a_function_gets_the_rule_of_its_mode() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [PrewarmSettings(rule="spine"), PrewarmSettings(knobs={"spine": 1}), PrewarmSettings(knobs={"tail": -1})]
+    "settings",
+    [PrewarmSettings(rule="spine"), PrewarmSettings(knobs={"spine": 1}), PrewarmSettings(knobs={"tail": -1})],
 )
 def test_unknown_rules_and_knobs_are_told_at_the_start(settings: PrewarmSettings) -> None:
     with pytest.raises(ValueError, match=r"spine|tail"):

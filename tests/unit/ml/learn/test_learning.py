@@ -21,7 +21,20 @@ from ml.predict.multiway import Weights, mean_error
 from ml.predict.samples import Samples
 from ml.predict.table import pair_wise, place_table
 from smore.redis.degradation import PlaceTable, Table
-from tests.support.measured import PLACE, T0, alone_s, function, pairs, sets, slowdown, solo, solos, timing, together, training
+from tests.support.measured import (
+    PLACE,
+    T0,
+    alone_s,
+    function,
+    pairs,
+    sets,
+    slowdown,
+    solo,
+    solos,
+    timing,
+    together,
+    training,
+)
 
 HERE = PLACE.key
 
@@ -92,7 +105,14 @@ def test_rows_of_the_checkout_and_stored_ones_once_each(tmp_path: Path) -> None:
     new = json.loads(json.dumps(asdict(together(training(), function(), T0 + 1e6))))
 
     found = gather(tmp_path, [*stored, ("2", new)])
-    assert found.manifest() == {"checkout": 28, "stored": 1, "observed": 0, "total": 29, "digest": found.digest, "passed_over": []}
+    assert found.manifest() == {
+        "checkout": 28,
+        "stored": 1,
+        "observed": 0,
+        "total": 29,
+        "digest": found.digest,
+        "passed_over": [],
+    }
     assert found.digest == gather(tmp_path, []).digest
     write(tmp_path / "b.jsonl", solo(training()))
     assert gather(tmp_path, []).digest != found.digest
@@ -108,7 +128,9 @@ def test_a_cut_file_is_refused_with_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"version": 9}, {"features": {"flops": 1.0}}, {"at": "yesterday"}])
-def test_a_row_that_cannot_be_used_is_refused_in_a_file_and_passed_over_in_the_store(wrong: dict[str, object], tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_used_is_refused_in_a_file_and_passed_over_in_the_store(
+    wrong: dict[str, object], tmp_path: Path
+) -> None:
     document = asdict(solo(training())) | wrong
     (tmp_path / "a.jsonl").write_text(json.dumps(document) + "\n")
 
@@ -129,9 +151,17 @@ def test_features_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
 def test_samples_of_measured_and_observed_pairs() -> None:
     known = profile(12)
     seen = Observed(
-        place=HERE, direction="function", victim=function("bert", 2), aggressor=training("vgg16", 2), n=100, seconds=0.3, alone_s=0.1,
-        alone_n=100, alone_from="live", at=T0,
-    )  # fmt: skip
+        place=HERE,
+        direction="function",
+        victim=function("bert", 2),
+        aggressor=training("vgg16", 2),
+        n=100,
+        seconds=0.3,
+        alone_s=0.1,
+        alone_n=100,
+        alone_from="live",
+        at=T0,
+    )
     elsewhere = replace(seen, place=(HERE[0], "mps"))
     unprofiled = replace(seen, victim=function("bert", 4))
 
@@ -150,9 +180,17 @@ def test_samples_of_measured_and_observed_pairs() -> None:
 
 def test_newer_rows_of_the_platform_replace_older_ones(tmp_path: Path) -> None:
     seen = Observed(
-        place=HERE, direction="function", victim=function("bert", 2), aggressor=training("vgg16", 2), n=100, seconds=0.3, alone_s=0.1,
-        alone_n=100, alone_from="live", at=T0,
-    )  # fmt: skip
+        place=HERE,
+        direction="function",
+        victim=function("bert", 2),
+        aggressor=training("vgg16", 2),
+        n=100,
+        seconds=0.3,
+        alone_s=0.1,
+        alone_n=100,
+        alone_from="live",
+        at=T0,
+    )
     other = replace(seen, place=(HERE[0], "mps"))
     several_ = replace(seen, others=(function("vgg16", 8),))
     stored = {str(number): replace(seen, at=T0 + number) for number in range(4)} | {"other": other, "several": several_}
@@ -199,9 +237,16 @@ def test_the_better_one_wins_each_direction() -> None:
 
     class Oracle(Constant):
         def predict(self, samples: Samples) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-            victims = [function(model, int(batch)) for model, batch in zip(samples.victims, samples.victim[:, -1], strict=True)]
-            aggressors = [training(model, int(batch)) for model, batch in zip(samples.aggressors, samples.aggressor[:, -1], strict=True)]
-            return np.array([slowdown(victim, aggressor) for victim, aggressor in zip(victims, aggressors, strict=True)])
+            victims = [
+                function(model, int(batch)) for model, batch in zip(samples.victims, samples.victim[:, -1], strict=True)
+            ]
+            aggressors = [
+                training(model, int(batch))
+                for model, batch in zip(samples.aggressors, samples.aggressor[:, -1], strict=True)
+            ]
+            return np.array(
+                [slowdown(victim, aggressor) for victim, aggressor in zip(victims, aggressors, strict=True)]
+            )
 
     oracle = Oracle(0.0)
     kept = judged(oracle, rows, until)
@@ -245,9 +290,17 @@ def test_what_the_platform_measured_since_stands_in_the_table() -> None:
     measured = known.colocations[0]
     victim, aggressor = measured.members[1].workload, measured.members[0].workload
     seen = Observed(
-        place=HERE, direction="function", victim=victim, aggressor=aggressor, n=100, seconds=0.4, alone_s=0.1, alone_n=100,
-        alone_from="live", at=T0 + 1e6,
-    )  # fmt: skip
+        place=HERE,
+        direction="function",
+        victim=victim,
+        aggressor=aggressor,
+        n=100,
+        seconds=0.4,
+        alone_s=0.1,
+        alone_n=100,
+        alone_from="live",
+        at=T0 + 1e6,
+    )
     cell = place.trainings.index(str(aggressor)), place.functions.index(str(victim))
 
     newer = overlay(place, known, Rows(observed=[seen]))
@@ -283,7 +336,12 @@ def test_weights_learned_from_the_platforms_own_runs() -> None:
     found = weigh(sets(0, 60, 1.5))
 
     verdict = found.weighed[HERE]["training"]
-    assert (verdict.verdict, verdict.sets, verdict.held_sets, verdict.until) == ("better", 60, 12, sets(59, 60, 1.5)[0].at)
+    assert (verdict.verdict, verdict.sets, verdict.held_sets, verdict.until) == (
+        "better",
+        60,
+        12,
+        sets(59, 60, 1.5)[0].at,
+    )
     assert found.weighed[HERE].keys() == {"training"}
     (place,) = found.tables()
     # They hold for sets that were not among what they learned from.
@@ -325,7 +383,8 @@ def test_learned_weights_replace_the_champions_only_where_they_are_better() -> N
     assert (verdict.verdict, verdict.held_sets) == ("better", 20)
     assert cast(float, verdict.challenger) < cast(float, verdict.champion)
     assert more.tables()[0].weights != weights
-    # Co-location costs less than the plain sums now, and what came before still weighs on the challenger: ones are better than both.
+    # Co-location costs less than the plain sums now, and what came before still weighs on the challenger: ones are
+    # better than both.
     none = weigh([*sets(0, 80, 1.5), *sets(80, 100, 0.5)], champion)
     assert none.weighed[HERE]["training"].verdict == "dropped"
     assert none.weighed[HERE]["training"].until is None
@@ -409,11 +468,19 @@ def published() -> Table:
 def beside(count: int, run_s: float, **changes: object) -> History:
     runs = [
         Run(
-            gpu="cpu0", place=HERE, model="bert/cpu", rows=2, run_s=run_s, start=T0 + 100 + number, end=T0 + 100.5 + number, sound=True,
-            beside=False, jobs=("j1",),
+            gpu="cpu0",
+            place=HERE,
+            model="bert/cpu",
+            rows=2,
+            run_s=run_s,
+            start=T0 + 100 + number,
+            end=T0 + 100.5 + number,
+            sound=True,
+            beside=False,
+            jobs=("j1",),
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]
     job = Job(id="j1", gpus=("cpu0",), workload=training("vgg16", 8), created=T0, began=T0, ended=math.inf)
     return History(runs=[replace(run, **changes) for run in runs], jobs=[job])  # type: ignore[arg-type]
 

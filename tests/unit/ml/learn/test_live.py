@@ -23,9 +23,17 @@ def run(number: int, **changes: object) -> Run:
     """Twenty milliseconds every tenth of a second beside ``j1``, each a bit slower than the one before."""
     start = T0 + number / 10
     made = Run(
-        gpu="cpu0", place=HERE, model="bert/cpu", rows=2, run_s=0.05 + number / 1e4, start=start, end=start + 0.06, sound=True,
-        beside=False, jobs=("j1",),
-    )  # fmt: skip
+        gpu="cpu0",
+        place=HERE,
+        model="bert/cpu",
+        rows=2,
+        run_s=0.05 + number / 1e4,
+        start=start,
+        end=start + 0.06,
+        sound=True,
+        beside=False,
+        jobs=("j1",),
+    )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -137,9 +145,14 @@ def test_a_job_that_came_or_went_changes_the_co_runners() -> None:
 
 
 def beside_g(**changes: object) -> list[Run]:
-    """A hundred runs of F that compute for 50 ms, each with one of G that begins 10 ms before that and ends 20 ms after it."""
+    """
+    A hundred runs of F that compute for 50 ms, each with one of G that begins 10 ms before that and ends 20 ms after
+    it.
+    """
     own = runs(run_s=0.05, beside=True, **changes)
-    others = [replace(one, model="vgg16/cpu", rows=8, start=one.start - 0.01, end=one.end + 0.02, run_s=0.08) for one in own]
+    others = [
+        replace(one, model="vgg16/cpu", rows=8, start=one.start - 0.01, end=one.end + 0.02, run_s=0.08) for one in own
+    ]
     return [*own, *(replace(one, beside=False) for one in others)]
 
 
@@ -220,8 +233,16 @@ def test_each_set_needs_runs_of_its_own() -> None:
 
 def window(**changes: object) -> Window:
     made = Window(
-        job="j1", gpu="cpu0", place=HERE, end=T0 + 60, window_s=60.0, solo_s=0.2, solo_count=0, shared_s=0.3, shared_count=200,
-    )  # fmt: skip
+        job="j1",
+        gpu="cpu0",
+        place=HERE,
+        end=T0 + 60,
+        window_s=60.0,
+        solo_s=0.2,
+        solo_count=0,
+        shared_s=0.3,
+        shared_count=200,
+    )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 

@@ -74,16 +74,25 @@ def test_few_positions_need_few_workloads_alone() -> None:
     # The others follow, each once.
     whole = list(PLAN.pairs(1))
     assert len(whole) == len(set(whole)) == 1024
-    assert {(run.members[0].batch, run.members[1].batch) for run in list(PLAN.pairs(2))[:256]} == {(2, 1), (2, 4), (4, 1), (4, 4)}
+    assert {(run.members[0].batch, run.members[1].batch) for run in list(PLAN.pairs(2))[:256]} == {
+        (2, 1),
+        (2, 4),
+        (4, 1),
+        (4, 4),
+    }
 
 
 def test_pairs_may_come_first_and_functions_at_the_smallest_batch_too() -> None:
-    runs = PLAN.runs(Amounts(pairs=64, functions=40, several=9, repeated=8, repeated_functions=0, times=2, positions=1, pairs_first=True))
+    runs = PLAN.runs(
+        Amounts(
+            pairs=64, functions=40, several=9, repeated=8, repeated_functions=0, times=2, positions=1, pairs_first=True
+        )
+    )
     assert len(runs) == 64 + 40 + 9 + 8
     assert all(run.members[0].role == "training" and len(run.members) == 2 and not run.repeat for run in runs[:64])
     functions = [run for run in runs if run.members[0].role == "function"]
     assert {workload.batch for run in functions[:36] for workload in run.members} == {1}
     # What was alone for the pairs is alone for these too.
-    assert {workload for run in runs[64:] for workload in run.members if workload.batch == 1 or workload.role == "training"} <= {
-        workload for run in runs[:64] for workload in run.members
-    }
+    assert {
+        workload for run in runs[64:] for workload in run.members if workload.batch == 1 or workload.role == "training"
+    } <= {workload for run in runs[:64] for workload in run.members}

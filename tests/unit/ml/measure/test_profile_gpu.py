@@ -95,10 +95,12 @@ class Stub:
         self.started += 1
         name = argv[argv.index("--model") + 1]
         program = (
-            f"import json, sys\nlog = open({str(self._log)!r}, 'a', buffering=1)\nprint('{{}}', flush=True)\n"
-            f"for line in sys.stdin:\n    print({name!r}, json.loads(line)['do'], file=log)\n    print('{{}}', flush=True)\n"
+            f"import json, sys\nlog = open({str(self._log)!r}, 'a', buffering=1)\nprint('{{}}', flush=True)\nfor line"
+            f" in sys.stdin:\n    print({name!r}, json.loads(line)['do'], file=log)\n    print('{{}}', flush=True)\n"
         )
-        return subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def watch(self, pids: Sequence[int]) -> profile.Watch:
         raise NotImplementedError

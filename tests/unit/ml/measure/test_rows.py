@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 
 from ml.measure import rows
-from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Place, Solo, Timing, Workload, degradation, pooled, profiles
+from ml.measure.rows import (
+    FEATURES,
+    BadRow,
+    Colocation,
+    Member,
+    Place,
+    Solo,
+    Timing,
+    Workload,
+    degradation,
+    pooled,
+    profiles,
+)
 from ml.predict.samples import METRICS, noise_rmsle, samples
 
 PLACE = Place(device="d", sharing_mode="time-slice", driver="1", counter="none")
@@ -24,18 +36,34 @@ def timing(p50: float, *, n: int = 100, mean: float | None = None, p99: float | 
 
 def solo(workload: Workload, p50: float = 0.1, *, place: Place = PLACE, **timings: float) -> Solo:
     return Solo(
-        place=place, workload=workload, features=dict.fromkeys(FEATURES, 1.0) | {"batch": float(workload.batch)},
-        timing=timing(p50, **timings), utilisation=0.5, memory_utilisation=None, device_memory_bytes=None, input_wait_s=0.02,
-        cold_s={"import": 1.0}, kernels={}, seconds=4, at="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
+        place=place,
+        workload=workload,
+        features=dict.fromkeys(FEATURES, 1.0) | {"batch": float(workload.batch)},
+        timing=timing(p50, **timings),
+        utilisation=0.5,
+        memory_utilisation=None,
+        device_memory_bytes=None,
+        input_wait_s=0.02,
+        cold_s={"import": 1.0},
+        kernels={},
+        seconds=4,
+        at="2026-01-01T00:00:00+00:00",
+    )
 
 
 def together(*sides: tuple[Workload, float], place: Place = PLACE, control: float = 0.1, repeat: int = 0) -> Colocation:
     members = tuple(
-        Member(workload=workload, timing=timing(measured), control=timing(control), solo=timing(0.1)) for workload, measured in sides
+        Member(workload=workload, timing=timing(measured), control=timing(control), solo=timing(0.1))
+        for workload, measured in sides
     )
     return Colocation(
-        place=place, members=members, utilisation=1.0, disturbance=0.0, seconds=12, at="2026-01-01T00:00:00+00:00", repeat=repeat
+        place=place,
+        members=members,
+        utilisation=1.0,
+        disturbance=0.0,
+        seconds=12,
+        at="2026-01-01T00:00:00+00:00",
+        repeat=repeat,
     )
 
 
@@ -127,7 +155,9 @@ def test_the_reference_is_pooled() -> None:
 
 def test_places_never_come_together() -> None:
     elsewhere = replace(PLACE, sharing_mode="mps")
-    found = profiles([solo(TRAINING), solo(TRAINING, place=elsewhere), together((TRAINING, 0.1), (FUNCTION, 0.1), place=elsewhere)])
+    found = profiles(
+        [solo(TRAINING), solo(TRAINING, place=elsewhere), together((TRAINING, 0.1), (FUNCTION, 0.1), place=elsewhere)]
+    )
     assert [(profile.place.sharing_mode, len(profile.solo), len(profile.colocations)) for profile in found] == [
         ("time-slice", 1, 0),
         ("mps", 1, 1),
@@ -136,10 +166,14 @@ def test_places_never_come_together() -> None:
 
 def test_samples_by_direction() -> None:
     measured = [
-        solo(TRAINING), solo(FUNCTION), solo(OTHER),
-        together((TRAINING, 0.11), (FUNCTION, 0.2)), together((TRAINING, 0.12), (FUNCTION, 0.2), repeat=1),
-        together((FUNCTION, 0.3), (OTHER, 0.4)), together((TRAINING, 0.2), (FUNCTION, 0.5), (OTHER, 0.5)),
-    ]  # fmt: skip
+        solo(TRAINING),
+        solo(FUNCTION),
+        solo(OTHER),
+        together((TRAINING, 0.11), (FUNCTION, 0.2)),
+        together((TRAINING, 0.12), (FUNCTION, 0.2), repeat=1),
+        together((FUNCTION, 0.3), (OTHER, 0.4)),
+        together((TRAINING, 0.2), (FUNCTION, 0.5), (OTHER, 0.5)),
+    ]
     (profile,) = profiles(measured)
     training = samples(profile, "training", name="x")
     assert training.target == pytest.approx([0.1, 0.2])

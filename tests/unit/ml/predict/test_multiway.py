@@ -35,7 +35,7 @@ def beside(*pairs: tuple[str, float]) -> list[Neighbour]:
     return [Neighbour(model=model, degradation=degradation) for model, degradation in pairs]
 
 
-# ---- Eq. 3 and 4 -------------------------------------------------------------------------------------------------------------------------
+# ---- Eq. 3 and 4 -----------------------------------------------------------------------------------------------------
 
 
 def test_all_weights_one_is_the_plain_sum() -> None:
@@ -44,7 +44,7 @@ def test_all_weights_one_is_the_plain_sum() -> None:
     assert training_degradation(weights, "vgg16", beside(("bert", 0.1), ("deepfm", 0.25))) == pytest.approx(0.35)
     assert function_degradation(
         weights, "bert", Neighbour(model="vgg16", degradation=2.0), beside(("deepfm", 0.5), ("segnet", 0.25))
-    ) == pytest.approx(2.75)  # fmt: skip
+    ) == pytest.approx(2.75)
     assert training_degradation(weights, "vgg16", []) == 0.0
 
 
@@ -65,7 +65,9 @@ def test_a_function_that_runs_several_times_counts_as_often() -> None:
     weights = Weights(learned={("training", 3, "vgg16", "bert"): 2.0})
 
     # Two batches of one model share a weight.
-    assert training_degradation(weights, "vgg16", beside(("bert", 0.1), ("bert", 0.3), ("deepfm", 0.2))) == pytest.approx(1.0)
+    assert training_degradation(
+        weights, "vgg16", beside(("bert", 0.1), ("bert", 0.3), ("deepfm", 0.2))
+    ) == pytest.approx(1.0)
 
 
 def test_a_pair_has_no_weight() -> None:
@@ -101,7 +103,7 @@ def test_more_functions_than_k_max_are_weighed_as_k_max() -> None:
     assert training_degradation(weights, "vgg16", many) > 1.2
 
 
-# ---- updates -----------------------------------------------------------------------------------------------------------------------------
+# ---- updates ---------------------------------------------------------------------------------------------------------
 
 
 def test_updates_by_hand() -> None:
@@ -163,7 +165,7 @@ def test_a_rule_that_cannot_work_is_refused(fields: dict[str, object]) -> None:
         Rule(**fields)  # type: ignore[arg-type]
 
 
-# ---- what weights learn ------------------------------------------------------------------------------------------------------------------
+# ---- what weights learn ----------------------------------------------------------------------------------------------
 
 
 class Generator:
@@ -211,13 +213,16 @@ def processor_sharing(plain: float, k: int) -> float:
 
 @pytest.mark.parametrize(("update", "gain"), [("nlms", 3.0), ("literal", 3.0)])
 @pytest.mark.parametrize("truth", [super_additive, processor_sharing])
-def test_3000_updates_cut_the_error_of_eq_3_to_a_third(update: Update, gain: float, truth: Callable[[float, int], float]) -> None:
+def test_3000_updates_cut_the_error_of_eq_3_to_a_third(
+    update: Update, gain: float, truth: Callable[[float, int], float]
+) -> None:
     """Digest 2.19, test 7."""
     generator, weights = Generator(truth), Weights()
 
     def error() -> float:
         return fmean(
-            abs(actual - training_degradation(weights, i, beside_)) for i, beside_, actual in (generator.training() for _ in range(500))
+            abs(actual - training_degradation(weights, i, beside_))
+            for i, beside_, actual in (generator.training() for _ in range(500))
         )
 
     before = error()
@@ -234,7 +239,9 @@ def test_3000_updates_cut_the_error_of_eq_4_to_a_third(truth: Callable[[float, i
 
     def error() -> float:
         drawn = [generator.function() for _ in range(500)]
-        return fmean(abs(actual - function_degradation(weights, j, training, others)) for j, training, others, actual in drawn)
+        return fmean(
+            abs(actual - function_degradation(weights, j, training, others)) for j, training, others, actual in drawn
+        )
 
     before = error()
     for _ in range(3000):
@@ -244,33 +251,39 @@ def test_3000_updates_cut_the_error_of_eq_4_to_a_third(truth: Callable[[float, i
     assert before / error() >= 3.0
 
 
-# ---- persistence -------------------------------------------------------------------------------------------------------------------------
+# ---- persistence -----------------------------------------------------------------------------------------------------
 
 
 def test_published_weights_read_back_the_same() -> None:
     weights = Weights(
         learned={
-            ("training", 2, "vgg16", "bert"): 1.5, ("training", 4, "vgg16", "bert"): 0.5, ("function", 3, "bert", "vgg16"): 1.0,
+            ("training", 2, "vgg16", "bert"): 1.5,
+            ("training", 4, "vgg16", "bert"): 0.5,
+            ("function", 3, "bert", "vgg16"): 1.0,
             ("functions", K_MAX, "bert", "deepfm"): 2.5,
         }
-    )  # fmt: skip
+    )
     published = weights.published()
 
     assert Weights.of(published).learned == weights.learned
     # Without gaps from the first learned k on.
-    assert [(w.k, w.value) for w in published if w.kind == "training"] == [(2, 1.5), (3, 1.5)] + [(k, 0.5) for k in range(4, K_MAX + 1)]
+    assert [(w.k, w.value) for w in published if w.kind == "training"] == [(2, 1.5), (3, 1.5)] + [
+        (k, 0.5) for k in range(4, K_MAX + 1)
+    ]
     assert {w.k for w in published if w.kind == "functions"} == {K_MAX}
     assert Weights().published() == []
 
 
-@pytest.mark.parametrize("fields", [{"k": 1}, {"k": K_MAX + 1}, {"value": math.nan}, {"value": -1.0}, {"kind": "other"}])
+@pytest.mark.parametrize(
+    "fields", [{"k": 1}, {"k": K_MAX + 1}, {"value": math.nan}, {"value": -1.0}, {"kind": "other"}]
+)
 def test_weights_that_cannot_be_are_refused(fields: dict[str, object]) -> None:
     values: dict[str, object] = {"kind": "training", "k": 2, "victim": "vgg16", "other": "bert", "value": 1.0}
     with pytest.raises(BadRow, match="not a weight"):
         Weights.of([Weight(**(values | fields))])  # type: ignore[arg-type]
 
 
-# ---- on observations ---------------------------------------------------------------------------------------------------------------------
+# ---- on observations -------------------------------------------------------------------------------------------------
 
 
 def workload(model: str, role: Role) -> Workload:
@@ -286,7 +299,11 @@ def known(generator: Generator) -> Pairs:
 
 
 def observed(
-    generator: Generator, training: str, functions: list[str], at: float = 0.0, truth: Callable[[float, int], float] = super_additive
+    generator: Generator,
+    training: str,
+    functions: list[str],
+    at: float = 0.0,
+    truth: Callable[[float, int], float] = super_additive,
 ) -> list[Observation]:
     """What each member of a set meets; the pairs are the generator's."""
     k, first, rest = len(functions), workload(training, "training"), [workload(j, "function") for j in functions]
@@ -303,7 +320,12 @@ def test_evaluation_holds_out_whole_sets_of_workloads() -> None:
     generator, draw = Generator(super_additive), random.Random(3)
     few = MODELS[:3]
     sets = {(draw.choice(few[:2]), *sorted(draw.choices(few, k=draw.randint(2, 3)))) for _ in range(200)}
-    measured = [one for i, *functions in sorted(sets) for repeat in range(2) for one in observed(generator, i, functions, at=repeat)]
+    measured = [
+        one
+        for i, *functions in sorted(sets)
+        for repeat in range(2)
+        for one in observed(generator, i, functions, at=repeat)
+    ]
 
     found = evaluate(measured, known(generator))
 
@@ -343,13 +365,19 @@ def test_observations_teach_the_weights_of_their_models() -> None:
     # Twice the same function: one weight says it all. The pair teaches nothing.
     assert weights.learned["training", 2, "vgg16", "bert"] == pytest.approx(1.35, rel=0.05)
     assert {(kind, k, victim, other) for kind, k, victim, other in weights.learned} == {
-        ("training", 2, "vgg16", "bert"), ("function", 2, "bert", "vgg16"), ("functions", 2, "bert", "bert"),
-    }  # fmt: skip
-    assert mean_error(weights, measured[:3], known(generator)) < mean_error(Weights(), measured[:3], known(generator)) / 10
+        ("training", 2, "vgg16", "bert"),
+        ("function", 2, "bert", "vgg16"),
+        ("functions", 2, "bert", "bert"),
+    }
+    assert (
+        mean_error(weights, measured[:3], known(generator)) < mean_error(Weights(), measured[:3], known(generator)) / 10
+    )
 
 
 def test_the_newest_observation_has_the_last_word() -> None:
-    """The device changed: what was super-additive is a plain sum now. The order in which they are given does not matter."""
+    """
+    The device changed: what was super-additive is a plain sum now. The order in which they are given does not matter.
+    """
     generator = Generator(super_additive)
     older = observed(generator, "vgg16", ["bert", "bert"], at=1.0)[:1]
     newer = observed(generator, "vgg16", ["bert", "bert"], at=2.0, truth=lambda plain, _: plain)[:1]

@@ -1,4 +1,6 @@
-"""Public measurements: what becomes of each row, features against the architectures they are derived from, and bad files."""
+"""
+Public measurements: what becomes of each row, features against the architectures they are derived from, and bad files.
+"""
 
 import csv
 import gzip
@@ -51,7 +53,12 @@ def test_gavel_takes_both_directions_of_a_row(tmp_path: Path) -> None:
     assert feature(k80.victim, "flops") == [16 * 3.329e9, 5 * 1.531e9]
     assert np.array_equal(k80.victim, k80.aggressor[::-1])
     solo = dict(zip(SOLO, k80.victim_solo[0], strict=True))
-    assert {name: value for name, value in solo.items() if value == value} == {"mean_s": 0.25, "p50_s": 0.25, "busy_s": 0.25, "wait_s": 0}
+    assert {name: value for name, value in solo.items() if value == value} == {
+        "mean_s": 0.25,
+        "p50_s": 0.25,
+        "busy_s": 0.25,
+        "wait_s": 0,
+    }
 
 
 def test_a_mirror_and_a_copy_are_one_measurement_and_another_value_is_a_second_one(tmp_path: Path) -> None:
@@ -134,7 +141,11 @@ def test_a_plain_file_is_read_too(tmp_path: Path) -> None:
     [
         ("gavel_pairs", ["k80,ResNet-19,16,1,LM,5,1,4,20,2,16"], "gavel_pairs.csv.gz:2: .*'ResNet-19'"),
         ("gavel_pairs", ["k80,LM,5,1,bert,5,1,4,20,2,16"], ":2: .*'bert'"),
-        ("gavel_pairs", ["k80,LM,5,1,LM,5,1,4,4,2,2", "k80,LM,5,1,LM,5,1,nan,4,2,2"], "gavel_pairs.csv.gz:3: solo_tput1 is 'nan'"),
+        (
+            "gavel_pairs",
+            ["k80,LM,5,1,LM,5,1,4,4,2,2", "k80,LM,5,1,LM,5,1,nan,4,2,2"],
+            "gavel_pairs.csv.gz:3: solo_tput1 is 'nan'",
+        ),
         ("gavel_pairs", ["k80,LM,5,1,LM,5,1,0,4,2,2"], ":2: solo_tput1 is '0'"),
         ("gavel_pairs", ["k80,LM,5,1,LM,5,1,4,4,2,-2"], ":2: coloc_tput2 is '-2'"),
         ("gavel_pairs", ["k80,LM,5,1,LM,5,1,4,4,2,fast"], ":2: .*'fast'"),
@@ -150,7 +161,11 @@ def test_a_plain_file_is_read_too(tmp_path: Path) -> None:
         ("parvagpu_a100", ["bert,1,1,1,0,0.1"], ":2: a latency"),
         ("parvagpu_a100", ["bert,1,1,2,10,0.1"], ":2: bert at batch 1 was not measured alone"),
         ("parvagpu_a100", ["bert,1,1,1,0,0", "bert,1,1,2,10,0.1"], ":3: bert at batch 1 was not measured alone"),
-        ("parvagpu_a100", ["bert,1,1,1,10,0.1", "bert,1,1,1,20,0.05"], ":3: another throughput than in parvagpu_a100.csv.gz:2"),
+        (
+            "parvagpu_a100",
+            ["bert,1,1,1,10,0.1", "bert,1,1,1,20,0.05"],
+            ":3: another throughput than in parvagpu_a100.csv.gz:2",
+        ),
     ],
 )
 def test_a_bad_row_is_refused_with_its_place(tmp_path: Path, name: str, lines: list[str], message: str) -> None:
@@ -223,7 +238,9 @@ def test_derived_features_are_those_that_the_zoo_measures(tmp_path: Path, name: 
     # The zoo's shortcut is a module even where it passes its input on, so that those outputs are counted there.
     memory = FEATURES.index("memory_bytes")
     assert derived[memory] == pytest.approx(measured.pop("memory_bytes"), rel=0.07)
-    assert dict(zip(FEATURES, derived, strict=True)) | measured == pytest.approx(dict(zip(FEATURES, derived, strict=True)), rel=1e-3)
+    assert dict(zip(FEATURES, derived, strict=True)) | measured == pytest.approx(
+        dict(zip(FEATURES, derived, strict=True)), rel=1e-3
+    )
 
 
 def test_parameters_are_those_of_the_published_architectures() -> None:
@@ -253,7 +270,8 @@ def test_costs_are_those_of_the_published_architectures() -> None:
 def test_gavel_counts_each_measurement_once() -> None:
     parts = gavel_loaded(DATA)
 
-    # 26 configurations: 676 ordered pairs in the file. A pair of two configurations makes two samples, one beside itself makes one.
+    # 26 configurations: 676 ordered pairs in the file. A pair of two configurations makes two samples, one beside
+    # itself makes one.
     assert [(p.samples.name, p.rows, p.unfit, p.repeated, len(p.samples)) for p in parts] == [
         ("gavel-k80", 676, 87, 283, 589),
         ("gavel-p100", 676, 20, 316, 656),
@@ -293,7 +311,9 @@ def test_parvagpu_targets_are_the_published_latencies_without_their_rounding() -
         ("7g", 495, 72, 0, 326),
     ]
     for samples in parvagpu(DATA):
-        for model, victim, aggressor, target in zip(samples.victims, samples.victim, samples.aggressor, samples.target, strict=True):
+        for model, victim, aggressor, target in zip(
+            samples.victims, samples.victim, samples.aggressor, samples.target, strict=True
+        ):
             batch, others = int(victim[batches]), round(aggressor[batches] / victim[batches])
             key = (model, samples.name[-2], str(batch))
             alone, together = latency[*key, "1"], latency[*key, str(others + 1)]

@@ -1,4 +1,7 @@
-"""Recipes and their frozen parameters, the process of ours against plain formulas, bounds that cover, and stored predictors."""
+"""
+Recipes and their frozen parameters, the process of ours against plain formulas, bounds that cover, and stored
+predictors.
+"""
 
 import dataclasses
 import hashlib
@@ -39,7 +42,7 @@ from ml.predict.pairwise import (
     save,
     shared,
     sharing,
-)  # fmt: skip
+)
 from ml.predict.samples import SOLO, Direction, Floats, Ints, Samples
 
 pytestmark = pytest.mark.numeric
@@ -50,14 +53,21 @@ PLACE = ("CPU partition: 1 core", "time-slice")
 
 def alone(mean_s: Floats, wait_s: Floats | float = 0.0) -> Floats:
     """:data:`SOLO` [n] of workloads of which only times are known."""
-    known = {"mean_s": mean_s, "p50_s": 0.98 * mean_s, "p99_s": 1.2 * mean_s, "wait_s": wait_s + 0 * mean_s, "busy_s": mean_s - wait_s}
+    known = {
+        "mean_s": mean_s,
+        "p50_s": 0.98 * mean_s,
+        "p99_s": 1.2 * mean_s,
+        "wait_s": wait_s + 0 * mean_s,
+        "busy_s": mean_s - wait_s,
+    }
     return np.column_stack([known.get(name, np.full(len(mean_s), np.nan)) for name in SOLO])
 
 
 def world(count: int, seed: int, *, models: int = 8, noise: float = 0.1, direction: Direction = "training") -> Samples:
     """
-    ``count`` pairs of configurations (a model in one of four batches), drawn without replacement. Each model has a weight as an aggressor
-    and a sensitivity as a victim that no feature tells; the degradation also grows with the aggressor's share of the time.
+    ``count`` pairs of configurations (a model in one of four batches), drawn without replacement. Each model has a
+    weight as an aggressor and a sensitivity as a victim that no feature tells; the degradation also grows with the
+    aggressor's share of the time.
     """
     generator = np.random.default_rng(seed)
     architecture = np.exp(generator.normal(2.0, 1.0, (models, len(FEATURES))))
@@ -80,10 +90,17 @@ def world(count: int, seed: int, *, models: int = 8, noise: float = 0.1, directi
     power = 1.2 * aggressor_s / (aggressor_s + victim_s) + sensitive[victim] + heavy[aggressor] - 0.5
     logs = np.exp(power) + generator.normal(0.0, noise, count)
     return Samples(
-        name="world", direction=direction, victim=victim_table, aggressor=aggressor_table, victim_solo=alone(victim_s),
-        aggressor_solo=alone(aggressor_s), target=np.expm1(logs), victims=[f"m{m}" for m in victim],
-        aggressors=[f"m{m}" for m in aggressor], pair=np.arange(count),
-    )  # fmt: skip
+        name="world",
+        direction=direction,
+        victim=victim_table,
+        aggressor=aggressor_table,
+        victim_solo=alone(victim_s),
+        aggressor_solo=alone(aggressor_s),
+        target=np.expm1(logs),
+        victims=[f"m{m}" for m in victim],
+        aggressors=[f"m{m}" for m in aggressor],
+        pair=np.arange(count),
+    )
 
 
 def rmsle(predictor: Predictor, held: Samples) -> float:
@@ -114,7 +131,7 @@ def fitted(known: Samples) -> Mapping[str, Predictor]:
     return {name: recipe.fit(known, 3, place=PLACE) for name, recipe in RECIPES.items()}
 
 
-# ---- the paper's recipe ------------------------------------------------------------------------------------------------------------------
+# ---- the paper's recipe ----------------------------------------------------------------------------------------------
 
 
 def test_the_features_are_table_iii_of_both_sides_in_order() -> None:
@@ -149,9 +166,18 @@ def test_the_papers_inputs_are_the_raw_numbers(known: Samples) -> None:
 def test_the_forest_is_frozen() -> None:
     forest = estimator("paper", 7)
     expected = {
-        "n_estimators": 200, "max_depth": None, "min_samples_leaf": 1, "min_samples_split": 2, "max_leaf_nodes": None, "max_features": 1.0,
-        "max_samples": None, "bootstrap": True, "criterion": "squared_error", "ccp_alpha": 0.0, "random_state": 7,
-    }  # fmt: skip
+        "n_estimators": 200,
+        "max_depth": None,
+        "min_samples_leaf": 1,
+        "min_samples_split": 2,
+        "max_leaf_nodes": None,
+        "max_features": 1.0,
+        "max_samples": None,
+        "bootstrap": True,
+        "criterion": "squared_error",
+        "ccp_alpha": 0.0,
+        "random_state": 7,
+    }
 
     assert type(forest).__name__ == "RandomForestRegressor"
     assert {name: forest.get_params()[name] for name in expected} == expected
@@ -160,9 +186,15 @@ def test_the_forest_is_frozen() -> None:
 def test_bagging_is_frozen() -> None:
     bagging = estimator("bagging", 7)
     expected = {
-        "n_estimators": 200, "bootstrap": True, "bootstrap_features": False, "max_features": 1.0, "random_state": 7,
-        "estimator__max_depth": None, "estimator__min_samples_leaf": 1, "estimator__criterion": "squared_error",
-    }  # fmt: skip
+        "n_estimators": 200,
+        "bootstrap": True,
+        "bootstrap_features": False,
+        "max_features": 1.0,
+        "random_state": 7,
+        "estimator__max_depth": None,
+        "estimator__min_samples_leaf": 1,
+        "estimator__criterion": "squared_error",
+    }
 
     assert type(bagging).__name__ == "BaggingRegressor"
     assert type(bagging.get_params()["estimator"]).__name__ == "DecisionTreeRegressor"
@@ -220,10 +252,14 @@ def test_the_arrays_of_nodes_predict_what_scikit_learn_does(
     theirs.fit(paper_features(known), np.maximum(known.target, 0.0))
 
     for samples in (known, fresh):
-        assert fitted[name].predict(samples) == pytest.approx(theirs.predict(paper_features(samples)), rel=1e-12, abs=1e-12)
+        assert fitted[name].predict(samples) == pytest.approx(
+            theirs.predict(paper_features(samples)), rel=1e-12, abs=1e-12
+        )
 
 
-def test_an_input_at_a_threshold_goes_where_scikit_learn_sends_it(known: Samples, fitted: Mapping[str, Predictor]) -> None:
+def test_an_input_at_a_threshold_goes_where_scikit_learn_sends_it(
+    known: Samples, fitted: Mapping[str, Predictor]
+) -> None:
     """Each threshold of the forest as an input: equal goes one way, the next single-precision number the other."""
     model = fitted["paper"].model
     assert isinstance(model, Trees)
@@ -241,7 +277,9 @@ def test_an_input_at_a_threshold_goes_where_scikit_learn_sends_it(known: Samples
     assert (np.abs(predicted[::2] - predicted[1::2]) > 1e-9).any()
 
 
-def test_linear_is_least_squares_and_never_below_nothing(known: Samples, fresh: Samples, fitted: Mapping[str, Predictor]) -> None:
+def test_linear_is_least_squares_and_never_below_nothing(
+    known: Samples, fresh: Samples, fitted: Mapping[str, Predictor]
+) -> None:
     theirs: Any = estimator("linear", 3)
     theirs.fit(paper_features(known), np.maximum(known.target, 0.0))
     expected = theirs.predict(paper_features(fresh))
@@ -251,7 +289,9 @@ def test_linear_is_least_squares_and_never_below_nothing(known: Samples, fresh: 
 
 
 @pytest.mark.parametrize("name", PAPER_RECIPES)
-def test_what_the_paper_does_not_measure_changes_nothing_of_its_recipes(name: str, fresh: Samples, fitted: Mapping[str, Predictor]) -> None:
+def test_what_the_paper_does_not_measure_changes_nothing_of_its_recipes(
+    name: str, fresh: Samples, fitted: Mapping[str, Predictor]
+) -> None:
     unmeasured = np.full((len(fresh), len(SOLO)), np.nan)
 
     without = fitted[name].predict(replace(fresh, victim_solo=unmeasured, aggressor_solo=unmeasured))
@@ -266,14 +306,20 @@ def test_the_forest_beats_linear_and_ours_the_forest() -> None:
     assert errors["ours"] < 0.9 * errors["paper"]
 
 
-# ---- what sharing does -------------------------------------------------------------------------------------------------------------------
+# ---- what sharing does -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("busy", "wait", "pause", "mean", "worst"),
     [
         (1.0, 0.0, 0.0, 1.0, 1.0),  # an aggressor without a pause: half the device, twice the time
-        (2.0, 0.0, 1.0, 0.5, 0.5),  # a busy phase of 2 s (work of 1) and a pause of 1 s (work of 1): a whole round of 3 s
+        (
+            2.0,
+            0.0,
+            1.0,
+            0.5,
+            0.5,
+        ),  # a busy phase of 2 s (work of 1) and a pause of 1 s (work of 1): a whole round of 3 s
         (1.0, 0.0, 1.0, 0.5, 1.0),  # all of it may fall into the busy phase
         (1.5, 0.0, 1.0, 0.5, 2 / 3),  # 2 s in the phase and 0.5 s after it
         (1.0, 1.0, 0.0, 0.5, 0.5),  # its own waiting is not drawn out
@@ -341,7 +387,7 @@ def test_times_that_nobody_measured_are_no_obstacle() -> None:
     assert rmsle(predictor, found) < 0.8 * log_target(found).std()
 
 
-# ---- the process -------------------------------------------------------------------------------------------------------------------------
+# ---- the process -----------------------------------------------------------------------------------------------------
 
 LAYOUT = gaussian.Layout(victim=[[0, 1], [2]], aggressor=[[3, 4], [5]], pair=[[6], [7]])
 
@@ -351,7 +397,9 @@ def plain(hyper: Floats, first: Floats, second: Floats) -> Floats:
     weights, (victim, aggressor, both, pair, line) = np.exp(hyper[:6]), np.exp(hyper[6:11])
 
     def kernel(x: Floats, y: Floats, groups: Sequence[Sequence[int]], numbers: Sequence[int]) -> float:
-        squared = sum(weights[n] * np.mean([(x[c] - y[c]) ** 2 for c in group]) for n, group in zip(numbers, groups, strict=True))
+        squared = sum(
+            weights[n] * np.mean([(x[c] - y[c]) ** 2 for c in group]) for n, group in zip(numbers, groups, strict=True)
+        )
         return (1 + math.sqrt(3 * squared)) * math.exp(-math.sqrt(3 * squared))
 
     found = np.empty((len(first), len(second)))
@@ -359,7 +407,9 @@ def plain(hyper: Floats, first: Floats, second: Floats) -> Floats:
         for j, y in enumerate(second):
             v, a = kernel(x, y, LAYOUT.victim, (0, 1)), kernel(x, y, LAYOUT.aggressor, (2, 3))
             product = (x[6] * y[6] + x[7] * y[7]) / 2
-            found[i, j] = victim * v + aggressor * a + both * v * a + pair * kernel(x, y, LAYOUT.pair, (4, 5)) + line * product
+            found[i, j] = (
+                victim * v + aggressor * a + both * v * a + pair * kernel(x, y, LAYOUT.pair, (4, 5)) + line * product
+            )
     return found
 
 
@@ -387,16 +437,25 @@ def process(count: int = 25, *, hyper: Floats | None = None) -> tuple[gaussian.P
     """A process after ``count`` samples, their columns and target; columns are standard and the target is not."""
     inputs, standard = inputs_and_target(count)
     empty = gaussian.Process(
-        layout=LAYOUT, centre=np.zeros(8), scale=np.ones(8), level=2.0, unit=3.0, inputs=inputs, weights=standard,
-        hyper=drawn_hyper() if hyper is None else hyper, root=np.eye(count),
-    )  # fmt: skip
+        layout=LAYOUT,
+        centre=np.zeros(8),
+        scale=np.ones(8),
+        level=2.0,
+        unit=3.0,
+        inputs=inputs,
+        weights=standard,
+        hyper=drawn_hyper() if hyper is None else hyper,
+        root=np.eye(count),
+    )
     return conditioned(empty, inputs, standard), inputs, 2.0 + 3.0 * standard
 
 
 def test_the_covariance_is_the_one_of_the_docstring() -> None:
     first, second = inputs_and_target(6)[0], inputs_and_target(9, 1)[0]
 
-    assert gaussian._covariance(LAYOUT, drawn_hyper(), first, second) == pytest.approx(plain(drawn_hyper(), first, second), rel=1e-12)
+    assert gaussian._covariance(LAYOUT, drawn_hyper(), first, second) == pytest.approx(
+        plain(drawn_hyper(), first, second), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("count", [1, 255, 256, 257, 700])
@@ -406,12 +465,20 @@ def test_the_fast_covariance_is_the_plain_one(count: int) -> None:
     generator = np.random.default_rng(count)
     sides = generator.normal(0.0, 1.0, (20, 8))
     rows = np.column_stack(
-        [sides[generator.integers(0, 20, count), :3], sides[generator.integers(0, 20, count), 3:6], generator.normal(size=(count, 2))]
+        [
+            sides[generator.integers(0, 20, count), :3],
+            sides[generator.integers(0, 20, count), 3:6],
+            generator.normal(size=(count, 2)),
+        ]
     )
     fast = list(found._crosses(rows))
 
-    assert [len(part) for part in fast] == [min(gaussian.CHUNK, count - begin) for begin in range(0, count, gaussian.CHUNK)]
-    assert np.concatenate(fast) == pytest.approx(gaussian._covariance(LAYOUT, found.hyper, rows, inputs), rel=1e-11, abs=1e-12)
+    assert [len(part) for part in fast] == [
+        min(gaussian.CHUNK, count - begin) for begin in range(0, count, gaussian.CHUNK)
+    ]
+    assert np.concatenate(fast) == pytest.approx(
+        gaussian._covariance(LAYOUT, found.hyper, rows, inputs), rel=1e-11, abs=1e-12
+    )
 
 
 def test_mean_and_deviation_of_many_rows_are_those_of_each() -> None:
@@ -419,7 +486,9 @@ def test_mean_and_deviation_of_many_rows_are_those_of_each() -> None:
     rows = np.tile(inputs_and_target(30, 4)[0], (20, 1))
     alone = [(found.mean(rows[n : n + 1])[0], found.deviation(rows[n : n + 1])[0]) for n in range(30)]
 
-    assert np.column_stack([found.mean(rows), found.deviation(rows)]) == pytest.approx(np.tile(alone, (20, 1)), rel=1e-10)
+    assert np.column_stack([found.mean(rows), found.deviation(rows)]) == pytest.approx(
+        np.tile(alone, (20, 1)), rel=1e-10
+    )
 
 
 def test_mean_and_deviation_are_the_plain_formulas() -> None:
@@ -470,7 +539,9 @@ def test_left_out_is_as_if_conditioned_anew() -> None:
     for part, scores in zip(parts, found.left_out(parts), strict=True):
         rest = np.setdiff1d(np.arange(len(target)), part)
         without = conditioned(found, inputs[rest], standard[rest])
-        assert scores == pytest.approx((target[part] - without.mean(inputs[part])) / without.deviation(inputs[part]), rel=1e-6)
+        assert scores == pytest.approx(
+            (target[part] - without.mean(inputs[part])) / without.deviation(inputs[part]), rel=1e-6
+        )
 
 
 def test_a_fit_standardises_and_conditions_on_all_samples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,7 +610,9 @@ def test_the_objective_is_likelihood_times_prior_and_gets_better(sought: tuple[O
     covariance = plain(hyper, inputs, inputs) + (math.exp(hyper[-1]) + gaussian.JITTER) * np.eye(20)
     likelihood = 0.5 * target @ np.linalg.solve(covariance, target) + 0.5 * np.linalg.slogdet(covariance)[1]
 
-    assert objective(hyper)[0] == pytest.approx(likelihood + 0.5 * (((hyper - means) / deviations) ** 2).sum(), rel=1e-9)
+    assert objective(hyper)[0] == pytest.approx(
+        likelihood + 0.5 * (((hyper - means) / deviations) ** 2).sum(), rel=1e-9
+    )
     assert objective(found)[0] < objective(start)[0] - 1.0
     assert np.abs(objective(found)[1]).max() < 0.1 * np.abs(objective(start)[1]).max()
 
@@ -570,7 +643,7 @@ def test_a_search_from_the_minimum_stays() -> None:
     assert gaussian.minimum(rosenbrock, np.ones(2), np.ones(2)).tolist() == [1.0, 1.0]
 
 
-# ---- bounds ------------------------------------------------------------------------------------------------------------------------------
+# ---- bounds ----------------------------------------------------------------------------------------------------------
 
 
 class Fixed:
@@ -624,7 +697,9 @@ def test_a_model_is_known_after_some_pairs() -> None:
     victims = ["often"] * n + ["repeated"] * n + ["seldom"] * 3
     aggressors = ["a", "b", "c", *["common"] * (2 * n)]
     pair = np.array([*range(n), *[n] * n, *range(n + 1, n + 4)])
-    predictor = RECIPES["linear"].fit(replace(found, victims=victims, aggressors=aggressors, pair=pair), 0, bounds=False)
+    predictor = RECIPES["linear"].fit(
+        replace(found, victims=victims, aggressors=aggressors, pair=pair), 0, bounds=False
+    )
 
     assert predictor.victims == {"often"}
     assert predictor.aggressors == {"common"}
@@ -632,7 +707,10 @@ def test_a_model_is_known_after_some_pairs() -> None:
 
 @pytest.mark.parametrize(("name", "seeds", "count"), [("linear", 20, 150), ("ours", 8, 60)])
 def test_bounds_cover_what_they_promise(name: str, seeds: int, count: int) -> None:
-    """Pairs drawn from one space are exchangeable. The mean as a bound would cover about a half, the largest residual everything."""
+    """
+    Pairs drawn from one space are exchangeable. The mean as a bound would cover about a half, the largest residual
+    everything.
+    """
     covered, half, below = [], [], []
     for seed in range(seeds):
         learned, held = halves(world(count + 200, seed), count)
@@ -680,12 +758,19 @@ def test_ours_leaves_out_pairs_and_models(known: Samples, monkeypatch: pytest.Mo
     predictor = fit(twice)
 
     assert asked[0] == [[2 * pair, 2 * pair + 1] for pair in range(20)]
-    for parts, names in ((asked[1], [known.victims]), (asked[2], [known.aggressors]), (asked[3], [known.victims, known.aggressors])):
+    for parts, names in (
+        (asked[1], [known.victims]),
+        (asked[2], [known.aggressors]),
+        (asked[3], [known.victims, known.aggressors]),
+    ):
         models = sorted({name for side in names for name in side})
         assert parts == [[n for n in range(40) if any(side[n] == model for side in names)] for model in models]
     assert {side: len(scores) for side, scores in predictor.scores.items()} | {"both": 0} == {
-        "none": 40, "victim": 40, "aggressor": 40, "both": 0,
-    }  # fmt: skip
+        "none": 40,
+        "victim": 40,
+        "aggressor": 40,
+        "both": 0,
+    }
     assert all((np.diff(scores) >= 0).all() for scores in predictor.scores.values())
 
 
@@ -695,7 +780,12 @@ def test_the_bound_of_an_unseen_model_is_wider() -> None:
     new = ["new"] * len(held)
     bounds = [
         predictor.upper(replace(held, victims=victims, aggressors=aggressors))
-        for victims, aggressors in ((held.victims, held.aggressors), (new, held.aggressors), (held.victims, new), (new, new))
+        for victims, aggressors in (
+            (held.victims, held.aggressors),
+            (new, held.aggressors),
+            (held.victims, new),
+            (new, new),
+        )
     ]
 
     assert predictor.victims >= set(held.victims)
@@ -712,7 +802,7 @@ def test_bounds_widen_away_from_what_was_measured(known: Samples, fitted: Mappin
     assert (model.spread(far) > model.spread(known)).all()
 
 
-# ---- bad input ---------------------------------------------------------------------------------------------------------------------------
+# ---- bad input -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -809,11 +899,13 @@ def test_a_seed_decides(known: Samples, fresh: Samples, fitted: Mapping[str, Pre
     assert np.array_equal(fit(known, 3).upper(fresh), fitted["ours"].upper(fresh))
 
 
-# ---- files -------------------------------------------------------------------------------------------------------------------------------
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_stored_predictor_is_the_same_again(name: str, fresh: Samples, fitted: Mapping[str, Predictor], tmp_path: Path) -> None:
+def test_a_stored_predictor_is_the_same_again(
+    name: str, fresh: Samples, fitted: Mapping[str, Predictor], tmp_path: Path
+) -> None:
     save(fitted[name], tmp_path / "new" / "folder")
     again = load(tmp_path / "new" / "folder")
 
@@ -887,7 +979,10 @@ DAMAGE: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "vouched, but cut": (lambda at: arrays_of(at, raw(at)[:-30]), "not a stored predictor"),
     "vouched, but empty": (lambda at: arrays_of(at, b""), "not a stored predictor"),
     "vouched, but no archive": (lambda at: arrays_of(at, b"weights"), "not a stored predictor"),
-    "vouched, but a single array": (lambda at: arrays_of(at, b"\x93NUMPY\x01\x00" + bytes(64)), "not a stored predictor"),
+    "vouched, but a single array": (
+        lambda at: arrays_of(at, b"\x93NUMPY\x01\x00" + bytes(64)),
+        "not a stored predictor",
+    ),
     "vouched, but without an array": (lambda at: arrays_of(at, packed(**{"model.weights": np.zeros(24)})), "constant"),
     "another version": (lambda at: tell(at, version=2), "version 2, 1 is expected"),
     "no version": (lambda at: tell(at, version=None), "version"),
@@ -928,8 +1023,12 @@ def test_damage_is_noticed(damage: str, fitted: Mapping[str, Predictor], tmp_pat
     assert unpickled == []
 
 
-def test_every_flipped_byte_of_vouched_arrays_is_noticed_or_harmless(fitted: Mapping[str, Predictor], tmp_path: Path) -> None:
-    """Whatever a byte breaks, in the archive's structure or in a compressed array, nothing but BadArtifact comes out."""
+def test_every_flipped_byte_of_vouched_arrays_is_noticed_or_harmless(
+    fitted: Mapping[str, Predictor], tmp_path: Path
+) -> None:
+    """
+    Whatever a byte breaks, in the archive's structure or in a compressed array, nothing but BadArtifact comes out.
+    """
     save(fitted["linear"], tmp_path)
     whole, noticed = raw(tmp_path), 0
     for position in range(0, len(whole), 7):
@@ -948,7 +1047,9 @@ class Bomb:
 
 
 @pytest.mark.parametrize("name", ["model.weights", "scores.none", "something else"])
-def test_no_code_of_a_file_is_run(name: str, fitted: Mapping[str, Predictor], tmp_path: Path, unpickled: list[str]) -> None:
+def test_no_code_of_a_file_is_run(
+    name: str, fitted: Mapping[str, Predictor], tmp_path: Path, unpickled: list[str]
+) -> None:
     save(fitted["linear"], tmp_path)
     with np.load(tmp_path / ARRAYS, allow_pickle=False) as stored:
         arrays = {key: stored[key] for key in stored.files}
@@ -959,7 +1060,9 @@ def test_no_code_of_a_file_is_run(name: str, fitted: Mapping[str, Predictor], tm
     assert unpickled == []
 
 
-def test_a_pickle_in_place_of_the_arrays_is_not_opened(fitted: Mapping[str, Predictor], tmp_path: Path, unpickled: list[str]) -> None:
+def test_a_pickle_in_place_of_the_arrays_is_not_opened(
+    fitted: Mapping[str, Predictor], tmp_path: Path, unpickled: list[str]
+) -> None:
     save(fitted["linear"], tmp_path)
     arrays_of(tmp_path, pickle.dumps(Bomb()))
 

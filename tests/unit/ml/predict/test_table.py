@@ -33,10 +33,19 @@ def timing(seconds: float) -> Timing:
 def solo(one: Workload, utilisation: float | None = 0.5, *, counter: str = "cpu-time") -> Solo:
     size = 1e6 * (1 + len(one.model)) * one.batch
     return Solo(
-        place=replace(PLACE, counter=counter), workload=one, timing=timing(0.01 * one.batch), utilisation=utilisation,
-        features=dict.fromkeys(FEATURES, 1.0) | {"flops": size, "batch": float(one.batch)}, memory_utilisation=None,
-        device_memory_bytes=None, input_wait_s=0.0, cold_s={}, kernels={}, seconds=4.0, at="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
+        place=replace(PLACE, counter=counter),
+        workload=one,
+        timing=timing(0.01 * one.batch),
+        utilisation=utilisation,
+        features=dict.fromkeys(FEATURES, 1.0) | {"flops": size, "batch": float(one.batch)},
+        memory_utilisation=None,
+        device_memory_bytes=None,
+        input_wait_s=0.0,
+        cold_s={},
+        kernels={},
+        seconds=4.0,
+        at="2026-01-01T00:00:00+00:00",
+    )
 
 
 def together(*degraded: tuple[Workload, float], minute: int = 0, utilisation: float | None = None) -> Colocation:
@@ -50,7 +59,9 @@ def together(*degraded: tuple[Workload, float], minute: int = 0, utilisation: fl
 
 
 def profile(*colocations: Colocation) -> Profile:
-    return Profile(place=PLACE, solo={one: solo(one) for one in (*FUNCTIONS[::-1], *TRAININGS)}, colocations=list(colocations))
+    return Profile(
+        place=PLACE, solo={one: solo(one) for one in (*FUNCTIONS[::-1], *TRAININGS)}, colocations=list(colocations)
+    )
 
 
 class Fixed:
@@ -77,7 +88,7 @@ def matrix(raw: bytes, rows: int) -> Floats:
     return np.frombuffer(raw, "<f8").reshape(rows, -1)
 
 
-# ---- cells -------------------------------------------------------------------------------------------------------------------------------
+# ---- cells -----------------------------------------------------------------------------------------------------------
 
 
 def test_names_and_shapes() -> None:
@@ -139,7 +150,10 @@ def test_no_degradation_is_below_nothing() -> None:
 
 def test_the_newest_measurements_count_in_whatever_order_they_come() -> None:
     old = [together((TRAININGS[0], 9.0), (FUNCTIONS[0], 9.0), minute=minute) for minute in range(3)]
-    new = [together((TRAININGS[0], 0.1 * (minute % 2)), (FUNCTIONS[0], 1.0), minute=60 + minute) for minute in range(NEWEST)]
+    new = [
+        together((TRAININGS[0], 0.1 * (minute % 2)), (FUNCTIONS[0], 1.0), minute=60 + minute)
+        for minute in range(NEWEST)
+    ]
     table = place_table(profile(*new, *old), predictors())
 
     assert matrix(table.training, 2)[0, 0] == pytest.approx(0.04)
@@ -158,7 +172,7 @@ def test_rows_with_several_functions_are_no_cells() -> None:
     assert place_table(profile(row), predictors()) == place_table(profile(), predictors())
 
 
-# ---- bounds ------------------------------------------------------------------------------------------------------------------------------
+# ---- bounds ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_bound_of_a_measurement_covers_90_percent_of_the_next_ones() -> None:
@@ -196,7 +210,7 @@ def test_no_bound_is_below_its_value() -> None:
     assert table.training_upper == table.training
 
 
-# ---- averages ----------------------------------------------------------------------------------------------------------------------------
+# ---- averages --------------------------------------------------------------------------------------------------------
 
 
 def test_degradation_is_the_mean_over_trainings_of_both_sides() -> None:
@@ -249,7 +263,7 @@ def test_without_a_counter_the_gain_is_as_if_nothing_was_declared() -> None:
     assert matrix(place_table(found, predictors()).usage_gain, 1)[0].tolist() == [Declared().usage_gain] * 3
 
 
-# ---- gaps and faults ---------------------------------------------------------------------------------------------------------------------
+# ---- gaps and faults -------------------------------------------------------------------------------------------------
 
 
 def test_functions_by_functions_are_transferred_where_nothing_was_measured() -> None:
@@ -331,7 +345,7 @@ def test_a_workload_without_a_solo_row_is_not_in_the_table() -> None:
     assert set(table.measured) == {0}
 
 
-# ---- the whole ---------------------------------------------------------------------------------------------------------------------------
+# ---- the whole -------------------------------------------------------------------------------------------------------
 
 
 def test_a_built_table_is_as_a_reader_decodes_it() -> None:
@@ -377,7 +391,10 @@ def test_pairs_of_a_table_for_the_multiway_weights() -> None:
 
 
 def test_a_hundred_by_a_hundred_is_assembled_at_once() -> None:
-    """The part that is not the predictor's: 100 x 100 workloads with 1,000 measured pairs. It takes about 0.1 s; the bound is generous."""
+    """
+    The part that is not the predictor's: 100 x 100 workloads with 1,000 measured pairs. It takes about 0.1 s; the bound
+    is generous.
+    """
     trainings = [workload(f"m{number % 8}", "training", 1 + number) for number in range(100)]
     functions = [workload(f"m{number % 8}", "function", 1 + number) for number in range(100)]
     generator = np.random.default_rng(0)

@@ -33,14 +33,16 @@ from research.predictor.evaluate import (
     skill,
     split,
     tables,
-)  # fmt: skip
+)
 from tests.support.measured import MODELS, PLACE, T0, function, pairs, solos, together
 
 E = math.e
 NAMES = list(RECIPES)
 
 
-def between_functions(models: Sequence[str] = MODELS, repeats: int = 1, batches: Sequence[int] = (2, 8)) -> Iterator[Colocation]:
+def between_functions(
+    models: Sequence[str] = MODELS, repeats: int = 1, batches: Sequence[int] = (2, 8)
+) -> Iterator[Colocation]:
     """Every pair of functions of the models in the batches, each measured ``repeats`` times with some noise."""
     generator = np.random.default_rng(0)
     configurations = [function(model, batch) for model in models for batch in batches]
@@ -93,7 +95,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     return noted
 
 
-# ---- Eq. 2 and the others by hand --------------------------------------------------------------------------------------------------------
+# ---- Eq. 2 and the others by hand ------------------------------------------------------------------------------------
 
 
 def test_rmsle_by_hand() -> None:
@@ -152,7 +154,7 @@ def test_what_cannot_be_compared_is_an_error(error: Any, actual: list[Any], pred
         error(np.array(actual, float), np.array(predicted, float))
 
 
-# ---- splits ------------------------------------------------------------------------------------------------------------------------------
+# ---- splits ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fraction", FRACTIONS)
@@ -217,7 +219,7 @@ def test_every_split_is_learned_and_asked_apart(spy: Spy) -> None:
     assert parts[0]["ours"]["coverage"] == (held.target <= upper).mean()
 
 
-# ---- figures -----------------------------------------------------------------------------------------------------------------------------
+# ---- figures ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_figure_is_the_mean_and_the_interval_of_95_percent() -> None:
@@ -240,35 +242,59 @@ def test_what_is_not_known_is_left_out() -> None:
 
 
 def test_figures_have_the_names_of_the_docstring(spy: Spy) -> None:
-    report = evaluate.evaluate([measured(repeats=2), measured("training", name="gavel-k80")], count=2, seed=0, repeated=["cpu"])
+    report = evaluate.evaluate(
+        [measured(repeats=2), measured("training", name="gavel-k80")], count=2, seed=0, repeated=["cpu"]
+    )
 
     for key in ("cpu.functions", "gavel-k80.training"):
-        expected = {f"{metric}.{key}.{name}" for metric in ("rmsle", "mae", "skill") for name in ("linear", "bagging", "paper", "ours")}
-        expected |= {f"{metric}.{key}" for metric in ("rmsle_ratio", "skill", "coverage", "forest_to_bagging", "bagging_to_linear")}
-        expected |= {f"curve.{key}.{name}.{fraction}" for name in ("paper", "ours") for fraction in (0.05, 0.1, 0.2, 0.4, 0.8)}
+        expected = {
+            f"{metric}.{key}.{name}"
+            for metric in ("rmsle", "mae", "skill")
+            for name in ("linear", "bagging", "paper", "ours")
+        }
+        expected |= {
+            f"{metric}.{key}"
+            for metric in ("rmsle_ratio", "skill", "coverage", "forest_to_bagging", "bagging_to_linear")
+        }
+        expected |= {
+            f"curve.{key}.{name}.{fraction}" for name in ("paper", "ours") for fraction in (0.05, 0.1, 0.2, 0.4, 0.8)
+        }
         expected |= {
             f"{metric}_{label}.{key}.{side}"
-            for metric in ("skill", "paper", "coverage") for label in ("unseen", "calibrated") for side in ("victim", "aggressor", "both")
-        }  # fmt: skip
+            for metric in ("skill", "paper", "coverage")
+            for label in ("unseen", "calibrated")
+            for side in ("victim", "aggressor", "both")
+        }
         if key == "cpu.functions":
             expected |= {f"floor.{key}", f"floor_ratio.{key}"}
         assert {name for name in report.figures if f".{key}" in name and not name.startswith("gate.")} == expected
     assert {name for name in report.figures if name.startswith("gate.")} == {
-        f"gate.{metric}.{part}" for metric in ("rmsle_ratio", "skill", "coverage") for part in ("cpu.functions", "gavel.training")
+        f"gate.{metric}.{part}"
+        for metric in ("rmsle_ratio", "skill", "coverage")
+        for part in ("cpu.functions", "gavel.training")
     }
-    assert report.sizes == {"cpu.functions": {"samples": 144, "pairs": 36}, "gavel-k80.training": {"samples": 64, "pairs": 64}}
+    assert report.sizes == {
+        "cpu.functions": {"samples": 144, "pairs": 36},
+        "gavel-k80.training": {"samples": 64, "pairs": 64},
+    }
     # All recipes are the same here.
     assert report.figures["rmsle_ratio.cpu.functions"] == Figure.exact(1.0)
     assert report.value("skill.cpu.functions") == report.value("skill.cpu.functions.ours")
 
 
 def test_ratios_are_of_each_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours over the forest, the forest over bagging, bagging over linear: 1 / 2, 2 / 4 and 4 / 8, then 3 / 2, 2 / 4 and 4 / 4."""
+    """
+    Ours over the forest, the forest over bagging, bagging over linear: 1 / 2, 2 / 4 and 4 / 8, then 3 / 2, 2 / 4 and 4
+    / 4.
+    """
     errors: list[Mapping[str, float]] = [
         {"ours": 1, "paper": 2, "bagging": 4, "linear": 8},
         {"ours": 3, "paper": 2, "bagging": 4, "linear": 4},
     ]
-    found = [{name: {"rmsle": e, "mae": 0.0, "skill": 0.1 * e, "coverage": 0.9} for name, e in part.items()} for part in errors]
+    found = [
+        {name: {"rmsle": e, "mae": 0.0, "skill": 0.1 * e, "coverage": 0.9} for name, e in part.items()}
+        for part in errors
+    ]
     asked: list[Any] = []
 
     def splits(measured: Samples, **how: Any) -> Any:
@@ -314,7 +340,9 @@ def test_a_place_where_nobody_slows_down_anybody(spy: Spy) -> None:
 
     assert report.value("rmsle.cpu.training.paper") == report.value("floor.cpu.training") == 0.0
     assert report.value("coverage.cpu.training") == report.value("coverage_unseen.cpu.training.both") == 1.0
-    assert not [name for name in report.figures if "ratio" in name or "_to_" in name or name.startswith(("skill_", "paper_"))]
+    assert not [
+        name for name in report.figures if "ratio" in name or "_to_" in name or name.startswith(("skill_", "paper_"))
+    ]
     assert "cpu.training: cannot be said, an error is zero" in list(tables(report))
     assert strict(json_line(report, "c"))["figures"]["floor.cpu.training"] == 0.0
 
@@ -334,7 +362,7 @@ def test_a_gate_is_the_mean_over_gavels_gpus() -> None:
     }
 
 
-# ---- models that were left out -----------------------------------------------------------------------------------------------------------
+# ---- models that were left out ---------------------------------------------------------------------------------------
 
 
 def test_the_samples_of_a_model() -> None:
@@ -368,7 +396,11 @@ def test_a_model_that_is_left_out_was_never_learned_from(direction: Direction, s
                     assert of_model(held, model, side).all()
                     assert len(held) == (out & ~np.isin(found.pair, list(shown))).sum()
                     if not calibration:
-                        met = {"victim": learned.victims, "aggressor": learned.aggressors, "both": [*learned.victims, *learned.aggressors]}
+                        met = {
+                            "victim": learned.victims,
+                            "aggressor": learned.aggressors,
+                            "both": [*learned.victims, *learned.aggressors],
+                        }
                         assert model not in met[side]
                         assert len(held) == out.sum()
     assert next(asked, None) is None
@@ -382,7 +414,9 @@ def test_errors_of_left_out_models_are_pooled(spy: Spy) -> None:
     of_victims = [(learned, held) for name, learned, held in spy.asked if name == "ours"][: len(MODELS)]
     errors, base = 0.0, 0.0
     for learned, held in of_victims:
-        errors += float(((np.log1p(held.target) - np.log1p(RECIPES["linear"].fit(learned, 0).predict(held))) ** 2).sum())
+        errors += float(
+            ((np.log1p(held.target) - np.log1p(RECIPES["linear"].fit(learned, 0).predict(held))) ** 2).sum()
+        )
         base += float(((np.log1p(held.target) - np.log1p(learned.target).mean()) ** 2).sum())
 
     assert report.value("skill_unseen.cpu.training.victim") == pytest.approx(1 - errors / base)
@@ -392,7 +426,8 @@ def test_errors_of_left_out_models_are_pooled(spy: Spy) -> None:
 def test_models_beside_themselves_are_left_out_on_both_sides_at_once(spy: Spy) -> None:
     found = measured()
     itself = np.array([v == a for v, a in zip(found.victims, found.aggressors, strict=True)])
-    # Of two batches of a model there are three pairs: too few to show three and hold one out. Twice the numbers make six.
+    # Of two batches of a model there are three pairs: too few to show three and hold one out. Twice the numbers make
+    # six.
     alike = found.take(np.repeat(np.flatnonzero(itself), 2))
     report = Report()
     evaluate.unseen(report, replace(alike, pair=2 * alike.pair + np.arange(len(alike)) % 2), seed=0)
@@ -404,7 +439,10 @@ def test_models_beside_themselves_are_left_out_on_both_sides_at_once(spy: Spy) -
 def test_a_model_with_too_few_pairs_is_not_left_out(spy: Spy) -> None:
     found = measured("training")
     few = np.concatenate(
-        [np.flatnonzero(of_model(found, "bert", "victim"))[:CALIBRATION_PAIRS], np.flatnonzero(~of_model(found, "bert", "both"))]
+        [
+            np.flatnonzero(of_model(found, "bert", "victim"))[:CALIBRATION_PAIRS],
+            np.flatnonzero(~of_model(found, "bert", "both")),
+        ]
     )
     evaluate.unseen(Report(), found.take(few), seed=0)
 
@@ -412,7 +450,7 @@ def test_a_model_with_too_few_pairs_is_not_left_out(spy: Spy) -> None:
     assert not [held for _, _, held in spy.asked if "bert" in held.victims and set(held.victims) == {"bert"}]
 
 
-# ---- data sets ---------------------------------------------------------------------------------------------------------------------------
+# ---- data sets -------------------------------------------------------------------------------------------------------
 
 
 def write(path: Path, found: Sequence[Row]) -> Path:
@@ -441,7 +479,7 @@ def test_too_few_pairs_make_no_set_however_often_they_were_measured(tmp_path: Pa
     assert measured_sets([path]) == []
 
 
-# ---- output ------------------------------------------------------------------------------------------------------------------------------
+# ---- output ----------------------------------------------------------------------------------------------------------
 
 
 def strict(line: str) -> Any:
@@ -467,7 +505,9 @@ def test_the_line_is_strict_json() -> None:
 
 
 def test_a_reader_gets_every_set(spy: Spy) -> None:
-    report = evaluate.evaluate([measured(repeats=2), measured("training", name="gavel-k80")], count=2, seed=0, repeated=["cpu"])
+    report = evaluate.evaluate(
+        [measured(repeats=2), measured("training", name="gavel-k80")], count=2, seed=0, repeated=["cpu"]
+    )
     report.put("forest_to_bagging.cpu.functions", 1.0)
     report.put("bagging_to_linear.cpu.functions", 0.9)
     report.put("floor_ratio.cpu.functions", 1.2)
@@ -484,13 +524,20 @@ def test_a_reader_gets_every_set(spy: Spy) -> None:
     assert len([line for line in lines if line.startswith("cpu.functions | both | unseen: ")]) == 1
 
 
-# ---- the command -------------------------------------------------------------------------------------------------------------------------
+# ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_a_quick_run_ends_with_one_json_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recipes as they are, on 10 pairs of functions of one model, two measurements each; without the public data."""
+def test_a_quick_run_ends_with_one_json_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The recipes as they are, on 10 pairs of functions of one model, two measurements each; without the public data.
+    """
     monkeypatch.setattr(evaluate, "FRACTIONS", (0.2, 0.8))
-    path = write(tmp_path / "rows.jsonl", [*solos(batches=(1, 2, 4, 8)), *between_functions(["vgg16"], repeats=2, batches=(1, 2, 4, 8))])
+    path = write(
+        tmp_path / "rows.jsonl",
+        [*solos(batches=(1, 2, 4, 8)), *between_functions(["vgg16"], repeats=2, batches=(1, 2, 4, 8))],
+    )
     absent = tmp_path / "absent"
     arguments = ["--rows", str(path), "--data", str(absent), "--quick", "--json"]
 
@@ -519,7 +566,9 @@ def test_public_sets_are_taken_and_only_some_on_request(
     tmp_path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Path] = []
-    public = [measured("training", name=name).take(np.arange(24)) for name in ("gavel-k80", "gavel-v100", "parvagpu-a100-7g")]
+    public = [
+        measured("training", name=name).take(np.arange(24)) for name in ("gavel-k80", "gavel-v100", "parvagpu-a100-7g")
+    ]
 
     def load(folder: Path) -> list[Samples]:
         asked.append(folder)
@@ -528,13 +577,16 @@ def test_public_sets_are_taken_and_only_some_on_request(
     monkeypatch.setattr(outside, "load", load)
     path = write(tmp_path / "rows.jsonl", [*solos(), *pairs(12)])
 
-    assert main(["--rows", str(path), "--data", str(tmp_path), "--splits", "2", "--json", "--only", "gavel", "cpu"]) == 0
+    assert (
+        main(["--rows", str(path), "--data", str(tmp_path), "--splits", "2", "--json", "--only", "gavel", "cpu"]) == 0
+    )
     out, err = capsys.readouterr()
     document = strict(out)
     assert asked == [tmp_path]
     assert list(document["sizes"]) == ["cpu.training", "cpu.function", "gavel-k80.training", "gavel-v100.training"]
     assert document["figures"]["gate.coverage.gavel.training"] == pytest.approx(
-        (document["figures"]["coverage.gavel-k80.training"] + document["figures"]["coverage.gavel-v100.training"]) / 2, rel=1e-3
+        (document["figures"]["coverage.gavel-k80.training"] + document["figures"]["coverage.gavel-v100.training"]) / 2,
+        rel=1e-3,
     )
     assert "public measurements" not in err
     # Two splits, and each recipe at the paper's 20 %.
@@ -547,11 +599,16 @@ def test_without_json_it_is_for_a_reader(tmp_path: Path, spy: Spy, capsys: pytes
     assert main(["--rows", str(path), "--data", str(tmp_path / "absent"), "--quick"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("RMSLE at 20% of the pairs")
-    assert [line.split(" |")[0] for line in out.splitlines() if " | 12 | 12 | " in line] == ["cpu.training", "cpu.function"]
+    assert [line.split(" |")[0] for line in out.splitlines() if " | 12 | 12 | " in line] == [
+        "cpu.training",
+        "cpu.function",
+    ]
     assert len({seed for name, _, seed, _ in spy.fits if name == "linear"}) == 5
 
 
-def test_nothing_to_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_evaluate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["--rows", "--data", str(tmp_path / "absent"), "--json"]) == 1
     assert capsys.readouterr() == (
         "",

@@ -10,12 +10,28 @@ import numpy as np
 import pytest
 
 from ml.measure.plan import LADDERS
-from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Place, Profile, Role, Row, Solo, Timing, Workload, profiles, write
+from ml.measure.rows import (
+    FEATURES,
+    BadRow,
+    Colocation,
+    Member,
+    Place,
+    Profile,
+    Role,
+    Row,
+    Solo,
+    Timing,
+    Workload,
+    profiles,
+    write,
+)
 from ml.predict.samples import Floats, Samples, samples
 from research.predictor import observations, pictures, report
 
 GPU = Place(device="NVIDIA H100", sharing_mode="time-slice", driver="570, torch 2.13", counter="nvml-utilization")
-CPU = Place(device="CPU partition: 1 core of X", sharing_mode="time-slice, functions nice 5", driver="Linux", counter="cpu-time")
+CPU = Place(
+    device="CPU partition: 1 core of X", sharing_mode="time-slice, functions nice 5", driver="Linux", counter="cpu-time"
+)
 MODELS = tuple(observations.PUBLISHED)
 BATCHES = (1, 2, 4, 8)
 
@@ -29,7 +45,13 @@ def timing(seconds: float) -> Timing:
 
 
 def solo(
-    of: Workload, *, place: Place = GPU, utilisation: float | None = 0.5, seconds: float = 0.01, import_s: float = 1.0, wait_s: float = 0.0
+    of: Workload,
+    *,
+    place: Place = GPU,
+    utilisation: float | None = 0.5,
+    seconds: float = 0.01,
+    import_s: float = 1.0,
+    wait_s: float = 0.0,
 ) -> Solo:
     return Solo(
         place=place,
@@ -47,12 +69,16 @@ def solo(
     )
 
 
-def together(*members: tuple[Workload, float], place: Place = GPU, repeat: int = 0, at: str = "2026-11-21T11:00:00+00:00") -> Colocation:
+def together(
+    *members: tuple[Workload, float], place: Place = GPU, repeat: int = 0, at: str = "2026-11-21T11:00:00+00:00"
+) -> Colocation:
     """(workload, its degradation) each."""
     alone = timing(0.01)
     return Colocation(
         place=place,
-        members=tuple(Member(workload=of, timing=timing(0.01 * (1 + lost)), control=alone, solo=alone) for of, lost in members),
+        members=tuple(
+            Member(workload=of, timing=timing(0.01 * (1 + lost)), control=alone, solo=alone) for of, lost in members
+        ),
         utilisation=0.9,
         disturbance=None,
         seconds=12.0,
@@ -69,24 +95,36 @@ def profile(rows: Iterable[Row]) -> Profile:
 def square(
     lost: Callable[[int, int], tuple[float, float]], *, place: Place = GPU, repeats: int = 1, noise: float = 0.0
 ) -> list[Colocation]:
-    """Every training beside every function; ``lost(i, j)``: degradations of both. Repeats differ by ``noise`` up and down in log space."""
+    """
+    Every training beside every function; ``lost(i, j)``: degradations of both. Repeats differ by ``noise`` up and down
+    in log space.
+    """
     rows = []
     for i, training in enumerate(MODELS):
         for j, function in enumerate(MODELS):
             for repeat in range(repeats):
                 factor = math.exp(noise * (-1) ** repeat)
                 a, b = ((1 + value) * factor - 1 for value in lost(i, j))
-                rows.append(together((workload(training, "training"), a), (workload(function), b), place=place, repeat=repeat))
+                rows.append(
+                    together((workload(training, "training"), a), (workload(function), b), place=place, repeat=repeat)
+                )
     return rows
 
 
-# --- Observations ----------------------------------------------------------------------------------------------------------------------
+# ---- Observations ----------------------------------------------------------------------------------------------------
 
 
-def levels(place: Place, share: Callable[[int, int], float | None], *, models: Sequence[str] = MODELS, wait_s: float = 0.0) -> Profile:
+def levels(
+    place: Place, share: Callable[[int, int], float | None], *, models: Sequence[str] = MODELS, wait_s: float = 0.0
+) -> Profile:
     roles: tuple[Role, ...] = ("training", "function")
     return profile(
-        solo(workload(model, role, batch), place=place, utilisation=share(i, k), wait_s=wait_s if role == "training" else 0.0)
+        solo(
+            workload(model, role, batch),
+            place=place,
+            utilisation=share(i, k),
+            wait_s=wait_s if role == "training" else 0.0,
+        )
         for role in roles
         for i, model in enumerate(models)
         for k, batch in enumerate(BATCHES)
@@ -153,13 +191,16 @@ def test_observation_ii_cannot_be_said_without_repeats() -> None:
 
 def several(rule: Callable[[float], float], *, rising: bool = True) -> list[Row]:
     """
-    A world in which function ``j`` costs everybody 0.1 (j + 1), and several cost ``rule(sum)``; with the paper's ladders.
+    A world in which function ``j`` costs everybody 0.1 (j + 1), and several cost ``rule(sum)``; with the paper's
+    ladders.
 
     ``rule`` gets the sum of the pair-wise degradations.
     """
     cost = {model: 0.1 * (j + 1) for j, model in enumerate(MODELS)}
     rows: list[Row] = [*square(lambda i, j: (cost[MODELS[j]], cost[MODELS[i]]))]
-    rows += [together((workload(a), cost[b]), (workload(b), cost[a])) for a, b in combinations_with_replacement(MODELS, 2)]
+    rows += [
+        together((workload(a), cost[b]), (workload(b), cost[a])) for a, b in combinations_with_replacement(MODELS, 2)
+    ]
     for training in ("vgg16", "bert"):
         for names in combinations_with_replacement(MODELS[:5], 2):
             sums = [cost[training] + cost[names[1]], cost[training] + cost[names[0]]]
@@ -176,7 +217,8 @@ def test_observation_iii_holds_for_a_world_that_adds_up() -> None:
     found = observations.observation_iii(profile(several(lambda summed: 0.8 * summed)))
 
     assert [part.held for part in found.parts] == [True, True, True]
-    # Three ladders of three lengths give two steps each, VGG-16 at another batch beside one and two DeepViT a fourth, in both directions.
+    # Three ladders of three lengths give two steps each, VGG-16 at another batch beside one and two DeepViT a fourth,
+    # in both directions.
     assert "14 of 14" in found.parts[0].found
 
 
@@ -186,7 +228,9 @@ def test_observation_iii_does_not_hold_where_the_sum_tells_nothing() -> None:
     found = observations.observation_iii(profile(several(lambda summed: generator.uniform(0, 5))))
 
     assert [part.held for part in found.parts] == [True, False, False]
-    assert observations.observation_iii(profile(several(lambda summed: 0.8 * summed, rising=False))).parts[0].held is False
+    assert (
+        observations.observation_iii(profile(several(lambda summed: 0.8 * summed, rising=False))).parts[0].held is False
+    )
 
 
 def test_observation_iii_cannot_be_said_from_pairs_alone() -> None:
@@ -206,7 +250,9 @@ def test_several_whose_pairs_are_unknown_are_left_out() -> None:
     ("import_s", "verdict"), [(1.0, True), (0.01, False)], ids=["a hundred warm runs", "less than the longest deadline"]
 )
 def test_observation_iv(import_s: float, verdict: bool) -> None:
-    found = profile(solo(workload(model), import_s=import_s, seconds=0.01 if import_s == 1.0 else 0.1) for model in MODELS)
+    found = profile(
+        solo(workload(model), import_s=import_s, seconds=0.01 if import_s == 1.0 else 0.1) for model in MODELS
+    )
 
     assert observations.observation_iv(found).held is verdict
 
@@ -225,7 +271,7 @@ def test_a_cold_start_counts_what_the_paper_counts_at_the_smallest_batch() -> No
     assert cold.ratio == pytest.approx(60)
 
 
-# --- Numbers ---------------------------------------------------------------------------------------------------------------------------
+# ---- Numbers ---------------------------------------------------------------------------------------------------------
 
 
 def test_deviation_is_pooled_over_groups() -> None:
@@ -262,7 +308,7 @@ def test_ticks_keep_their_distance() -> None:
     assert pictures._ticks(-0.3, 40.0) == [0.0, -0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
 
 
-# --- Files -----------------------------------------------------------------------------------------------------------------------------
+# ---- Files -----------------------------------------------------------------------------------------------------------
 
 
 def written(path: Path, rows: Iterable[Row]) -> Path:
@@ -309,9 +355,14 @@ def test_places_that_read_alike_are_kept_apart() -> None:
 
 def test_presets_are_not_mixed() -> None:
     small = replace(workload("bert", "training"), preset="cpu")
-    found = profile([solo(workload("bert")), solo(small), together((small, 0.1), (replace(workload("bert"), preset="cpu"), 0.1))])
+    found = profile(
+        [solo(workload("bert")), solo(small), together((small, 0.1), (replace(workload("bert"), preset="cpu"), 0.1))]
+    )
 
-    assert [(preset, len(part.solo), len(part.colocations)) for preset, part in report.by_preset(found)] == [("cpu", 1, 1), ("paper", 1, 0)]
+    assert [(preset, len(part.solo), len(part.colocations)) for preset, part in report.by_preset(found)] == [
+        ("cpu", 1, 1),
+        ("paper", 1, 0),
+    ]
     with pytest.raises(BadRow, match="two presets"):
         list(report.by_preset(profile([together((small, 0.1), (workload("bert"), 0.1))])))
 
@@ -350,7 +401,9 @@ def test_the_same_rows_give_the_same_files(tmp_path: Path) -> None:
     [(None, "No such file"), ("", "no rows in"), ('{"version": 1', "rows.jsonl:1:"), ('{"version": 7}\n', "version 7")],
     ids=["absent", "empty", "cut", "another version"],
 )
-def test_what_cannot_be_read_is_one_line(content: str | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_read_is_one_line(
+    content: str | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "rows.jsonl"
     if content is not None:
         data.write_text(content)
@@ -370,7 +423,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err.count("\n") == 1
 
 
-# --- Predictor -------------------------------------------------------------------------------------------------------------------------
+# ---- Predictor -------------------------------------------------------------------------------------------------------
 
 
 class Mean:

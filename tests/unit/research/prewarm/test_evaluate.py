@@ -27,7 +27,12 @@ def test_rates_by_hand() -> None:
     tally = np.zeros((2, FIELDS))
     tally[:, REQUESTS], tally[:, COLDS] = [90, 10], [0, 10]
     tally[:, REQUEST_MINUTES], tally[:, COLD_MINUTES] = [2, 2], [0, 1]
-    tally[:, BUSY_S], tally[:, IDLE_S], tally[:, LOADING_S], tally[:, IDLE_ALONE_S] = [30, 10], [40, 0], [5, 15], [20, 15]
+    tally[:, BUSY_S], tally[:, IDLE_S], tally[:, LOADING_S], tally[:, IDLE_ALONE_S] = (
+        [30, 10],
+        [40, 0],
+        [5, 15],
+        [20, 15],
+    )
     both = evaluate.rates(tally, np.array([True, True]), 100.0)
     assert both.r_cs == pytest.approx(0.1)
     assert both.r_cs_minutes == pytest.approx(0.25)
@@ -40,14 +45,18 @@ def test_rates_by_hand() -> None:
 
 def test_minutes_with_a_cold_start_are_counted_once() -> None:
     """Nothing is held: three requests of one minute and one of the next are four cold starts in two minutes."""
-    work = Workload(name="x", names=("a",), counts=np.array([[3, 0, 1]]), run_s=np.full(1, 0.01), memory_gb=np.ones(1), load_s=0.01)
+    work = Workload(
+        name="x", names=("a",), counts=np.array([[3, 0, 1]]), run_s=np.full(1, 0.01), memory_gb=np.ones(1), load_s=0.01
+    )
     tally = evaluate.Replays(None).tally(work, Setup(name="never"), 0, 0)[0]
     assert (tally[COLDS], tally[COLD_MINUTES], tally[REQUEST_MINUTES]) == (4, 2, 2)
     assert tally[IDLE_ALONE_S] == pytest.approx(tally[LOADING_S] + tally[IDLE_S])
 
 
 def ladder(colds: list[list[float]]) -> np.ndarray:
-    """Cold starts [prices, functions], the last row repeated for dearer prices; every function has a thousand requests."""
+    """
+    Cold starts [prices, functions], the last row repeated for dearer prices; every function has a thousand requests.
+    """
     found = np.zeros((len(evaluate.PRICES), len(colds[0]), FIELDS))
     found[:, :, REQUESTS] = 1000.0
     for step in range(len(found)):
@@ -111,7 +120,12 @@ def test_the_smallest_price_is_found_to_an_eighth_of_an_octave() -> None:
 def test_a_cut_evaluation_makes_no_replay_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was made is read; another rule, another seed or other functions are made."""
     work = Workload(
-        name="x", names=("a", "b"), counts=np.array([[1, 0, 2], [0, 1, 0]]), run_s=np.full(2, 0.1), memory_gb=np.ones(2), load_s=1.0
+        name="x",
+        names=("a", "b"),
+        counts=np.array([[1, 0, 2], [0, 1, 0]]),
+        run_s=np.full(2, 0.1),
+        memory_gb=np.ones(2),
+        load_s=1.0,
     )
     replays, keep = evaluate.Replays(tmp_path), Setup(name="keep", keep_s=30.0)
     made = replays.tally(work, keep, 0, 1)

@@ -8,7 +8,9 @@ from smore.domain.function import FunctionSpec, Profile
 from smore.postgres.arrivals import FunctionAccount, Past
 
 MINUTES = 300
-PAST = Past(from_at=0.0, known=[True] * MINUTES, counts={"p/clock": dict.fromkeys(range(0, MINUTES, 4), 1), "p/gone": {7: 2}})
+PAST = Past(
+    from_at=0.0, known=[True] * MINUTES, counts={"p/clock": dict.fromkeys(range(0, MINUTES, 4), 1), "p/gone": {7: 2}}
+)
 SPECS = {"p/clock": FunctionSpec(entrypoint="m:C", profile=Profile(run_s={1: 0.1}, load_s=1.5, memory_mib=512.0))}
 
 
@@ -35,9 +37,21 @@ def test_rules_lie_between_never_and_the_oracle() -> None:
 
 def test_the_page_holds_its_picture_and_escapes_names() -> None:
     account = FunctionAccount(
-        function="p/<b>", invocations=3, cold=1, hits=2, late=0, wasted=1, failed=0, open=0, cold_loads=1, saved=2, held_gb_s=3.0,
-        idle_gb_s=2.0, wasted_gb_s=1.0, unforeseen={"never_seen": 1},
-    )  # fmt: skip
+        function="p/<b>",
+        invocations=3,
+        cold=1,
+        hits=2,
+        late=0,
+        wasted=1,
+        failed=0,
+        open=0,
+        cold_loads=1,
+        saved=2,
+        held_gb_s=3.0,
+        idle_gb_s=2.0,
+        wasted_gb_s=1.0,
+        unforeseen={"never_seen": 1},
+    )
     found = points(workload(PAST, SPECS), 0, 60.0)
     svg = picture(found, 60.0)
     made = page(PAST, [account], found, svg, 60.0)

@@ -94,7 +94,10 @@ def test_the_gate_lets_in_who_finds_room_in_it() -> None:
 
 
 def test_the_gate_lets_in_no_more_than_are_worth_waiting_for() -> None:
-    """Of 80 ms some are left for waiting where there is to be one more, of a second for seven: who finds no room waits for the account."""
+    """
+    Of 80 ms some are left for waiting where there is to be one more, of a second for seven: who finds no room waits for
+    the account.
+    """
     each = []
     for within in (0.08, 1.0):
         engine = stage()

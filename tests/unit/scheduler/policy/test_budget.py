@@ -27,15 +27,25 @@ FULL = 2.0 * EARNS
 
 def job(slower: float = 0.0, *, budget: float = 0.1, windows: Sequence[Window] = (), n: int = 20) -> JobLoss:
     """A training whose last iterations of 0.1 s are slower by that fraction."""
-    return JobLoss(id="j", budget=budget, recent=Sample(mean=0.1 * (1 + slower), sd=0.002, n=n), closed=CLOSED, windows=windows)
+    return JobLoss(
+        id="j", budget=budget, recent=Sample(mean=0.1 * (1 + slower), sd=0.002, n=n), closed=CLOSED, windows=windows
+    )
 
 
 def window(end: float, lost: float, noise: float = 0.0) -> Window:
     """Closed for 0.7 s; beside it that share of the time was lost, all told 2 s after it."""
     open_s = 0.1 / (1 - lost) * (1 + noise)
     return Window(
-        start=end - 0.7, end=end, before_s=open_s, before_n=6, closed_s=0.1, closed_n=6, closed_sd=0.005, after_s=open_s, after_n=6
-    )  # fmt: skip
+        start=end - 0.7,
+        end=end,
+        before_s=open_s,
+        before_n=6,
+        closed_s=0.1,
+        closed_n=6,
+        closed_sd=0.005,
+        after_s=open_s,
+        after_n=6,
+    )
 
 
 def test_steps_down_only_on_younger_iterations_and_back_one_by_one() -> None:
@@ -66,8 +76,13 @@ def test_the_last_step_is_the_last() -> None:
 
 
 def test_noise_takes_no_step() -> None:
-    """Slower than twice the budget by the mean, but not surely; or surely, but not twice. It does not come back either while it is."""
-    noisy = JobLoss(id="j", budget=0.1, recent=Sample(mean=0.123, sd=0.05, n=20), closed=Sample(mean=0.1, sd=0.05, n=20))
+    """
+    Slower than twice the budget by the mean, but not surely; or surely, but not twice. It does not come back either
+    while it is.
+    """
+    noisy = JobLoss(
+        id="j", budget=0.1, recent=Sample(mean=0.123, sd=0.05, n=20), closed=Sample(mean=0.1, sd=0.05, n=20)
+    )
     governor = Governor()
     assert governor.judge(0.0, [noisy], BUSY) is None
     assert governor.judge(0.0, [job(0.15)], BUSY) is None
@@ -103,9 +118,12 @@ def test_the_end_of_a_training_opens_everything() -> None:
     assert governor.judge(1.2, [], BUSY) is None
 
 
-def settled(truth: float, charged: Callable[[float], float], *, minutes: float = 5.0, noise: float = 0.0, drift: float = 0.0) -> Governor:
+def settled(
+    truth: float, charged: Callable[[float], float], *, minutes: float = 5.0, noise: float = 0.0, drift: float = 0.0
+) -> Governor:
     """
-    A window each 5 s beside a training that loses ``truth`` times the ``charged`` (seconds a second at each second), reports each 0.5 s.
+    A window each 5 s beside a training that loses ``truth`` times the ``charged`` (seconds a second at each second),
+    reports each 0.5 s.
 
     ``noise``: of what is lost; ``drift``: the training slows down by itself by that fraction a minute.
     """
@@ -116,7 +134,9 @@ def settled(truth: float, charged: Callable[[float], float], *, minutes: float =
         if tick % 10 == 9 and now > 5.0:
             slow = 1 + drift * now / 60
             one = window(now - 2.0, min(0.9, truth * charged(now - 2.5) + random.gauss(0.0, noise)))
-            windows.append(replace(one, before_s=one.before_s * slow, closed_s=one.closed_s * slow, after_s=one.after_s * slow))
+            windows.append(
+                replace(one, before_s=one.before_s * slow, closed_s=one.closed_s * slow, after_s=one.after_s * slow)
+            )
         governor.judge(now, [job(windows=windows)], BUSY)
     return governor
 
@@ -130,19 +150,26 @@ def test_predictions_are_corrected_by_what_windows_show(truth: float) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_charges_that_are_booked_beside_their_time_make_nothing_dearer(seed: int) -> None:
-    """Bursts are booked in one second and paid for in the next: a fit that trusts small charges more would find twice the truth."""
+    """
+    Bursts are booked in one second and paid for in the next: a fit that trusts small charges more would find twice the
+    truth.
+    """
     random = Random(seed)
     bursts = [random.choice((0.0, 0.02, 0.18)) for _ in range(1000)]
     toll = Toll()
     for number in range(100):
         toll.learn(
-            window(10.0 * number + 5.0, max(0.0, bursts[number] + random.gauss(0.0, 0.03))), 0.5 * (bursts[number] + bursts[number + 1])
+            window(10.0 * number + 5.0, max(0.0, bursts[number] + random.gauss(0.0, 0.03))),
+            0.5 * (bursts[number] + bursts[number + 1]),
         )
     assert 0.7 < toll.factor < 1.4
 
 
 def test_a_first_window_whose_sides_differ_says_little() -> None:
-    """A training that has only just started, or a hiccup: the same loss over even sides would have made runs several times as dear."""
+    """
+    A training that has only just started, or a hiccup: the same loss over even sides would have made runs several times
+    as dear.
+    """
     even, uneven = Toll(), Toll()
     whole = window(10.0, 0.3)
     even.learn(whole, 0.02)
@@ -153,7 +180,10 @@ def test_a_first_window_whose_sides_differ_says_little() -> None:
 
 @pytest.mark.parametrize("charged", [0.002, 0.02, 0.09])
 def test_how_much_runs_teaches_nothing_about_what_a_run_costs(charged: float) -> None:
-    """A load far below the budget leaves predictions that are right as they are, but for the margin, and a drift does not change them."""
+    """
+    A load far below the budget leaves predictions that are right as they are, but for the margin, and a drift does not
+    change them.
+    """
     assert 1.0 < settled(1.0, lambda _: charged, drift=0.2).factor <= 1.0 + MARGIN * PRIOR_SD
 
 
@@ -201,7 +231,9 @@ def test_the_policy_holds_throttles_offloads_and_comes_back() -> None:
         now += 10.0
         log += [
             (decision.step, decision.duty) if isinstance(decision, Throttle) else decision
-            for decision in engine.decide(now, [gpu("a", functions=1, at=now, losses=[job(slower)], function_utilisation=BUSY)])
+            for decision in engine.decide(
+                now, [gpu("a", functions=1, at=now, losses=[job(slower)], function_utilisation=BUSY)]
+            )
         ]
     off = Offload(function="p/f0", revision=1, gpu="a")
     down = [(step, DUTY[step]) for step in STEPS]
@@ -220,12 +252,20 @@ def test_nothing_new_goes_beside_a_training_over_its_budget() -> None:
 
 
 def test_a_corrected_prediction_is_what_is_charged() -> None:
-    """Runs that take a third of the training while they last, charged 0.067 s a second: windows show that 0.06 are lost."""
+    """
+    Runs that take a third of the training while they last, charged 0.067 s a second: windows show that 0.06 are lost.
+    """
     engine, now = Engine(preset("smore-product")), NOW
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1, losses=[job()])])
     for tick in range(120):
         now = NOW + tick / 2
-        engine.decide(now, [arrived(0, f"{tick}", at=now), gpu("a", functions=1, at=now, losses=[job(windows=[window(now - 2.0, 0.06)])])])
+        engine.decide(
+            now,
+            [
+                arrived(0, f"{tick}", at=now),
+                gpu("a", functions=1, at=now, losses=[job(windows=[window(now - 2.0, 0.06)])]),
+            ],
+        )
         engine.decide(now + 0.1, [InvocationSettled(id=f"{tick}", attempt=1, run_s=0.1, batch_rows=1)])
     ((name, factor, _),) = engine.accounts(now)
     truth = 0.06 / (0.1 * 0.5 / 1.5 * 2)
@@ -250,8 +290,8 @@ def test_what_was_never_run_costs_nothing() -> None:
 
 def test_the_gate_is_told_what_a_budget_leaves() -> None:
     """
-    Runs of 0.1 s that cost a training a third of that each: 10 a second by throughput, 2.2 a second by a budget of 10 %. What waits is
-    told at the rate at which it is really placed.
+    Runs of 0.1 s that cost a training a third of that each: 10 a second by throughput, 2.2 a second by a budget of 10
+    %. What waits is told at the rate at which it is really placed.
     """
     engine = Engine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_warm=1, max_batch=1), gpu("a", functions=1, warm=1)])
@@ -269,11 +309,17 @@ def test_the_gate_is_told_what_a_budget_leaves() -> None:
     assert done / 60.0 == pytest.approx(2.2, rel=0.1)
     assert told is not None
     assert told.backlog_s == pytest.approx(with_margin(waiting / 2.2), rel=0.25)
-    assert (told.each_s, told.counted) == (pytest.approx(with_margin((waiting + 1) / 2.2) - with_margin(waiting / 2.2), rel=0.05), waiting)
+    assert (told.each_s, told.counted) == (
+        pytest.approx(with_margin((waiting + 1) / 2.2) - with_margin(waiting / 2.2), rel=0.05),
+        waiting,
+    )
 
 
 def test_the_longest_run_that_was_seen_must_fit_an_account() -> None:
-    """10 ms expected, but one of the last runs took 4 s: with less than that saved nothing starts, because nothing could stop it."""
+    """
+    10 ms expected, but one of the last runs took 4 s: with less than that saved nothing starts, because nothing could
+    stop it.
+    """
     engine = Engine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.01), gpu("a", functions=1, stretches=[("p/f0", 1, 4.0)])])
     first = engine.decide(NOW, [arrived(0, "1")])
@@ -295,7 +341,10 @@ def test_a_long_run_that_was_seen_once_does_not_keep_a_function_out() -> None:
 
 
 def test_a_batch_is_saved_for_and_goes_when_it_can_be_paid() -> None:
-    """One costs 3.3 ms and eight cost 26.7 ms: what waits at an account that holds nothing goes together, as soon as all are paid."""
+    """
+    One costs 3.3 ms and eight cost 26.7 ms: what waits at an account that holds nothing goes together, as soon as all
+    are paid.
+    """
     engine = Engine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), batched(0, {1: 0.01, 8: 0.03}), gpu("a", functions=1)])
     engine.cluster.spend(0, FULL, NOW)
@@ -330,8 +379,8 @@ def test_what_is_no_cheaper_together_goes_as_soon_as_one_is_paid() -> None:
 
 def test_nobody_takes_what_is_saved_for_whose_turn_it_is() -> None:
     """
-    A dear run costs as much as ten cheap ones, of which there are always some. It has had nothing yet, so it is its turn: the account
-    pays for it as soon as it can, and for the cheap ones afterwards.
+    A dear run costs as much as ten cheap ones, of which there are always some. It has had nothing yet, so it is its
+    turn: the account pays for it as soon as it can, and for the cheap ones afterwards.
     """
     engine = Engine(preset("smore-product"))
     functions = [function(0, run_s=0.01, max_batch=1), function(1, run_s=0.1, max_batch=1)]
@@ -360,13 +409,22 @@ def test_who_cannot_be_paid_in_time_leaves_its_turn_to_the_next_of_its_lane() ->
 
 
 def test_what_a_long_run_asks_for_is_saved_too() -> None:
-    """A function was seen to run for ten seconds, so a full account is asked for before it may go; cheap ones do not keep it empty."""
+    """
+    A function was seen to run for ten seconds, so a full account is asked for before it may go; cheap ones do not keep
+    it empty.
+    """
     engine = Engine(preset("smore-product"))
     functions = [function(0, run_s=0.01, max_batch=1), function(1, run_s=0.1, max_batch=1)]
     stretched = gpu("a", functions=2, stretches=[("p/f1", 1, 10.0)])
     engine.decide(NOW, [known([[0.5, 0.5]]), *functions, stretched])
     engine.cluster.spend(0, FULL, NOW)
-    engine.decide(NOW, [arrived(1, "long", within=60.0), *(arrived(0, f"cheap{number}", at=NOW + 0.1, within=60.0) for number in range(5))])
+    engine.decide(
+        NOW,
+        [
+            arrived(1, "long", within=60.0),
+            *(arrived(0, f"cheap{number}", at=NOW + 0.1, within=60.0) for number in range(5)),
+        ],
+    )
     assert engine.decide(NOW + 1.9, []) == []
     placed = engine.decide(NOW + 2.001, [])
     assert placed and isinstance(placed[0], Dispatch) and placed[0].function == "p/f1"
@@ -374,7 +432,10 @@ def test_what_a_long_run_asks_for_is_saved_too() -> None:
 
 @pytest.mark.parametrize(("mib", "saved"), [(250.0, True), (150.0, False)])
 def test_nothing_is_saved_where_a_project_may_load_no_more(mib: float, saved: bool) -> None:
-    """It has no instance, one of another function holds 100 MiB, and it needs as much: below 200 its project leaves room for none."""
+    """
+    It has no instance, one of another function holds 100 MiB, and it needs as much: below 200 its project leaves room
+    for none.
+    """
     engine = Engine(preset("smore-product"))
     functions = [function(number, run_s=0.1, max_batch=1) for number in range(2)]
     report = replace(gpu("a", functions=2), warm=[("p/f1", 1, 1)])
@@ -387,20 +448,32 @@ def test_nothing_is_saved_where_a_project_may_load_no_more(mib: float, saved: bo
 
 def test_the_gate_is_told_when_an_account_can_pay() -> None:
     """
-    One run costs 0.0333 s of a training that earns 0.0727 s a second: with nothing saved and four waiting, a fifth is five times 0.46 s
-    away, and for each that comes beside it as much more; margins are added. A GPU instance without a training asks for nothing.
+    One run costs 0.0333 s of a training that earns 0.0727 s a second: with nothing saved and four waiting, a fifth is
+    five times 0.46 s away, and for each that comes beside it as much more; margins are added. A GPU instance without a
+    training asks for nothing.
     """
     engine = Engine(preset("smore-product"))
     cost, earns = 0.1 * 0.5 / 1.5, EARNS
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=1), gpu("a", functions=1)])
-    assert engine.feasible(NOW, "p/f0", 1) == (pytest.approx(0.1), pytest.approx(0.1), pytest.approx(with_margin(cost / earns)), 0)
+    assert engine.feasible(NOW, "p/f0", 1) == (
+        pytest.approx(0.1),
+        pytest.approx(0.1),
+        pytest.approx(with_margin(cost / earns)),
+        0,
+    )
     engine.cluster.spend(0, FULL, NOW)
     engine.decide(NOW, [arrived(0, str(number)) for number in range(4)])
     assert engine.waiting.count("p/f0") == 4
     told = engine.feasible(NOW + 1e-6, "p/f0", 1)
     assert told is not None
-    assert (told.backlog_s, told.floor_s) == (pytest.approx(with_margin(5 * cost / earns) + 0.1, rel=1e-3), pytest.approx(0.1))
-    assert (told.each_s, told.counted) == (pytest.approx(with_margin(6 * cost / earns) - with_margin(5 * cost / earns), rel=1e-3), 4)
+    assert (told.backlog_s, told.floor_s) == (
+        pytest.approx(with_margin(5 * cost / earns) + 0.1, rel=1e-3),
+        pytest.approx(0.1),
+    )
+    assert (told.each_s, told.counted) == (
+        pytest.approx(with_margin(6 * cost / earns) - with_margin(5 * cost / earns), rel=1e-3),
+        4,
+    )
     engine.decide(NOW + 0.2, [gpu("b", None, functions=1)])
     told = engine.feasible(NOW + 0.2, "p/f0", 1)
     assert told is not None
@@ -408,7 +481,10 @@ def test_the_gate_is_told_when_an_account_can_pay() -> None:
 
 
 def test_the_gate_divides_what_a_budget_leaves_among_the_functions_that_want_it() -> None:
-    """Two functions of one P and one cost: with ten of the one waiting, the other waits for one of them and for itself, not for all ten."""
+    """
+    Two functions of one P and one cost: with ten of the one waiting, the other waits for one of them and for itself,
+    not for all ten.
+    """
     engine = Engine(preset("smore-product"))
     cost, earns = 0.1 * 0.5 / 1.5, EARNS
     functions = [function(number, run_s=0.1, max_batch=1) for number in range(2)]
@@ -441,7 +517,9 @@ def test_a_closed_gpu_instance_counts_when_it_opens() -> None:
 def test_a_worker_that_starts_anew_is_told_again() -> None:
     engine = Engine(preset("smore-product"))
     engine.decide(NOW, [known([[0.01]]), function(0), gpu("a", functions=1)])
-    slowed = [gpu("a", functions=1, at=NOW + second, losses=[job(0.3)], function_utilisation=BUSY) for second in (1.0, 10.0)]
+    slowed = [
+        gpu("a", functions=1, at=NOW + second, losses=[job(0.3)], function_utilisation=BUSY) for second in (1.0, 10.0)
+    ]
     first, second = (engine.decide(report.at, [report]) for report in slowed)
     assert [type(decision) for decision in (*first, *second)] == [Throttle, Throttle]
     (again,) = engine.decide(NOW + 10.5, [gpu("a", functions=1, at=NOW + 10.5, losses=[job(0.3)], boot="another")])

@@ -1,4 +1,6 @@
-"""Eq. 3 and 4 on the policy's arrays, against hand numbers and against the equations written out; what no table knows."""
+"""
+Eq. 3 and 4 on the policy's arrays, against hand numbers and against the equations written out; what no table knows.
+"""
 
 import itertools
 from collections.abc import Sequence
@@ -53,11 +55,23 @@ class Joined:
         for number, workloads in enumerate(rows):
             self.cluster.report(
                 GpuReported(
-                    gpu=f"g{number}", boot="b", at=0.0, slots=100, memory_total=1e6, memory_used=0.0, memory_idle=0.0, utilisation=0.0,
-                    function_utilisation=0.0, jobs=len(workloads), warm=[], device=DEVICE, sharing_mode=MODE, workloads=workloads,
+                    gpu=f"g{number}",
+                    boot="b",
+                    at=0.0,
+                    slots=100,
+                    memory_total=1e6,
+                    memory_used=0.0,
+                    memory_idle=0.0,
+                    utilisation=0.0,
+                    function_utilisation=0.0,
+                    jobs=len(workloads),
+                    warm=[],
+                    device=DEVICE,
+                    sharing_mode=MODE,
+                    workloads=workloads,
                 ),
                 {},
-            )  # fmt: skip
+            )
 
     def adopt(self, table: PolicyTable) -> None:
         self.cluster.adopt(table)
@@ -72,10 +86,17 @@ class Joined:
         self._batches.setdefault((row, of), []).append(id_)
         self.cluster.begin(
             Batch(
-                row=row, column=0, kind=self.kind(of), run_s=1.0, start_at=0.0, deadline_at=1e9, expected_end_at=1.0, members={id_: 1},
+                row=row,
+                column=0,
+                kind=self.kind(of),
+                run_s=1.0,
+                start_at=0.0,
+                deadline_at=1e9,
+                expected_end_at=1.0,
+                members={id_: 1},
             ),
             0.0,
-        )  # fmt: skip
+        )
 
     def end(self, row: int, of: Load) -> None:
         assert self.cluster.end(self._batches[row, of].pop(), 1, 0.0) is not None
@@ -83,8 +104,13 @@ class Joined:
     def effect(self, of: Load) -> Effect:
         kind = self.kind(of)
         fields = (
-            kernel.OWN, kernel.OWN_UPPER, kernel.TRAINING, kernel.TRAINING_UPPER, kernel.IMPACT, kernel.KNOWN,
-        )  # fmt: skip
+            kernel.OWN,
+            kernel.OWN_UPPER,
+            kernel.TRAINING,
+            kernel.TRAINING_UPPER,
+            kernel.IMPACT,
+            kernel.KNOWN,
+        )
         return Effect(*(self.cluster.effect(kind, field).copy() for field in fields))
 
 
@@ -188,8 +214,10 @@ def test_a_place_of_which_only_functions_were_measured(functions: int) -> None:
 
 def test_the_row_of_the_smallest_batch_with_room() -> None:
     table = place([[0.1, 0.2, 0.3]], [[0.0] * 3], [[0.0] * 3] * 3)
-    sizes = PlaceTable(**{name: getattr(table, name) for name in table.__struct_fields__} | {
-        "functions": ["f0/s/function/1", "f0/s/function/4", "f0/s/function/8"]})  # fmt: skip
+    sizes = PlaceTable(
+        **{name: getattr(table, name) for name in table.__struct_fields__}
+        | {"functions": ["f0/s/function/1", "f0/s/function/4", "f0/s/function/8"]}
+    )
     there = joined(sizes, ["t0/s/training/8"])
     for rows, expected in ((1, 0.1), (2, 0.2), (4, 0.2), (5, 0.3), (100, 0.3)):
         assert there.effect(Load(model="f0/s", rows=rows, declared=1.0)).training[0] == pytest.approx(expected)
@@ -214,7 +242,9 @@ def cases(draw: st.DrawFn) -> Case:
     weights = [
         Weight(kind, k, victim, other, draw(st.floats(0, 2)))
         for kind, victims in (("training", [f"t{i}" for i in range(j)]), ("function", [f"f{i}" for i in range(f)]))
-        for k, victim, other in itertools.product((2, 3), victims, [f"f{i}" for i in range(f)] + [f"t{i}" for i in range(j)])
+        for k, victim, other in itertools.product(
+            (2, 3), victims, [f"f{i}" for i in range(f)] + [f"t{i}" for i in range(j)]
+        )
         if draw(st.booleans())
     ]
     table = place(matrix(j, f), matrix(j, f), matrix(f, f), weights=weights)
@@ -235,10 +265,16 @@ def test_every_row_is_what_the_equations_say(case: Case) -> None:
     for row, i in enumerate(case.rows):
         together = [*case.running[row], case.adding]
         k = min(len(together) if i >= 0 else max(1, len(together) - 1), K_MAX)
-        training = sum(table.weight("training", k, f"t{i}", f"f{j}") * table.cell(table.training, i, j) for j in together if i >= 0)
-        own = table.weight("function", k, added, f"t{i}") * table.cell(table.function, i, case.adding) if i >= 0 else 0.0
+        training = sum(
+            table.weight("training", k, f"t{i}", f"f{j}") * table.cell(table.training, i, j) for j in together if i >= 0
+        )
+        own = (
+            table.weight("function", k, added, f"t{i}") * table.cell(table.function, i, case.adding) if i >= 0 else 0.0
+        )
         for other in case.running[row]:
-            own += table.weight("functions", k, added, f"f{other}") * table.cell(table.function_on_function, case.adding, other)
+            own += table.weight("functions", k, added, f"f{other}") * table.cell(
+                table.function_on_function, case.adding, other
+            )
         assert found.training[row] == pytest.approx(training)
         assert found.own[row] == pytest.approx(own)
         assert found.known[row]

@@ -1,4 +1,6 @@
-"""What the knobs mean: budgets, protection of what runs, SM, samples, orders, and the baselines that are the same engine."""
+"""
+What the knobs mean: budgets, protection of what runs, SM, samples, orders, and the baselines that are the same engine.
+"""
 
 import ast
 import math
@@ -15,7 +17,15 @@ from scheduler.policy import kernel
 from scheduler.policy.budget import JobLoss
 from scheduler.policy.decisions import Decision, Dispatch, End, Refusal
 from scheduler.policy.engine import Engine
-from scheduler.policy.events import Event, FunctionKnown, GpuLost, GpuReported, InvocationArrived, InvocationSettled, TableUpdated
+from scheduler.policy.events import (
+    Event,
+    FunctionKnown,
+    GpuLost,
+    GpuReported,
+    InvocationArrived,
+    InvocationSettled,
+    TableUpdated,
+)
 from scheduler.policy.knobs import EXECUTED_S, PRESETS, Knobs, Order, UnknownPolicy, preset
 from scheduler.policy.load import LoadSwitch
 from smore.domain.function import FunctionSpec, Profile
@@ -31,8 +41,14 @@ def function(
 ) -> FunctionKnown:
     """The function f<number>, which tables know as f<number>/s."""
     profile = Profile(
-        run_s={1: run_s}, load_s=1.0, memory_mib=100.0, usage_gain=gain, degradation=degradation, utilisation=sm, model=f"f{number}/s"
-    )  # fmt: skip
+        run_s={1: run_s},
+        load_s=1.0,
+        memory_mib=100.0,
+        usage_gain=gain,
+        degradation=degradation,
+        utilisation=sm,
+        model=f"f{number}/s",
+    )
     spec = FunctionSpec(entrypoint="m:C", profile=profile, **({"max_warm": 8} | fields))  # type: ignore[arg-type]
     return FunctionKnown(function=f"p/f{number}", revision=1, spec=spec)
 
@@ -46,21 +62,34 @@ def batched(number: int, run_s: dict[int, float], **fields: object) -> FunctionK
 def gpu(name: str, training: int | None = 0, *, warm: int = 8, functions: int = 3, **fields: object) -> GpuReported:
     """A GPU instance that trains t<training>, with ``warm`` instances of each function."""
     known: dict[str, object] = {
-        "boot": "b", "at": NOW, "slots": 8, "memory_total": 10_000.0, "memory_used": 0.0, "memory_idle": 0.0, "utilisation": 0.3,
-        "function_utilisation": 0.0, "jobs": int(training is not None), "warm": [(f"p/f{i}", 1, warm) for i in range(functions) if warm],
-        "device": DEVICE, "sharing_mode": MODE, "workloads": [f"t{training}/s/training/8"] if training is not None else [],
-    }  # fmt: skip
+        "boot": "b",
+        "at": NOW,
+        "slots": 8,
+        "memory_total": 10_000.0,
+        "memory_used": 0.0,
+        "memory_idle": 0.0,
+        "utilisation": 0.3,
+        "function_utilisation": 0.0,
+        "jobs": int(training is not None),
+        "warm": [(f"p/f{i}", 1, warm) for i in range(functions) if warm],
+        "device": DEVICE,
+        "sharing_mode": MODE,
+        "workloads": [f"t{training}/s/training/8"] if training is not None else [],
+    }
     return GpuReported(gpu=name, **(known | fields))  # type: ignore[arg-type]
 
 
 def arrived(number: int, id_: str, *, at: float = NOW, within: float = 5.0) -> InvocationArrived:
-    return InvocationArrived(function=f"p/f{number}", revision=1, id=id_, attempt=0, arrival_at=at, deadline_at=at + within)
+    return InvocationArrived(
+        function=f"p/f{number}", revision=1, id=id_, attempt=0, arrival_at=at, deadline_at=at + within
+    )
 
 
 def known(
-    training: Sequence[Sequence[float]], function_: Sequence[Sequence[float]] | None = None,
+    training: Sequence[Sequence[float]],
+    function_: Sequence[Sequence[float]] | None = None,
     functions: Sequence[Sequence[float]] | None = None,
-) -> TableUpdated:  # fmt: skip
+) -> TableUpdated:
     """A table; what is not given is nothing."""
     j, f = len(training), len(training[0])
     made = place(training, function_ or [[0.0] * f] * j, functions or [[0.0] * f] * f, upper=0.0)
@@ -73,7 +102,9 @@ def own(budget: float) -> list[JobLoss]:
 
 
 def placed(decisions: Sequence[Decision]) -> list[tuple[str, str]]:
-    return [(id_, decision.gpu) for decision in decisions if isinstance(decision, Dispatch) for id_, _ in decision.attempts]
+    return [
+        (id_, decision.gpu) for decision in decisions if isinstance(decision, Dispatch) for id_, _ in decision.attempts
+    ]
 
 
 def refused(engine: Engine) -> Counter[str]:
@@ -82,7 +113,7 @@ def refused(engine: Engine) -> Counter[str]:
     return Counter(names[int(code)] for code in engine.cluster.code[: len(engine.cluster)])
 
 
-# ---- budgets -----------------------------------------------------------------------------------------------------------------------------
+# ---- budgets ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("training", "fits"), [(0.09, True), (0.11, False)])
@@ -117,8 +148,8 @@ def test_a_jobs_own_budget_counts() -> None:
 
 def test_an_account_is_spent_and_earns() -> None:
     """
-    A function that costs half of the training while it runs, 0.1 s at a time: more than the budget at any moment, a tenth of the time on
-    average. Two seconds of a 10 % budget are 0.182 s; each run costs 0.1 x 0.5 / 1.5 = 0.0333 s.
+    A function that costs half of the training while it runs, 0.1 s at a time: more than the budget at any moment, a
+    tenth of the time on average. Two seconds of a 10 % budget are 0.182 s; each run costs 0.1 x 0.5 / 1.5 = 0.0333 s.
     """
     engine = Engine(preset("smore-product", guard=0.0))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1)])
@@ -152,7 +183,9 @@ def test_what_it_really_took_is_what_the_account_pays() -> None:
 
 def test_what_costs_more_than_an_account_holds_may_go_when_it_is_full() -> None:
     engine = Engine(preset("smore-product"))
-    first = engine.decide(NOW, [known([[1.0]]), function(0, run_s=10.0), gpu("a", functions=1), arrived(0, "1", within=60.0)])
+    first = engine.decide(
+        NOW, [known([[1.0]]), function(0, run_s=10.0), gpu("a", functions=1), arrived(0, "1", within=60.0)]
+    )
     assert placed(first) == [("1", "a")]
     # The debt is paid back before anybody else may.
     settled = InvocationSettled(id="1", attempt=1, run_s=10.0, batch_rows=1)
@@ -171,10 +204,12 @@ def test_another_training_begins_with_an_account_of_its_own() -> None:
 def test_without_a_training_no_budget_is_asked() -> None:
     for name in ("smore", "smore-product"):
         engine = Engine(preset(name))
-        assert placed(engine.decide(NOW, [known([[5.0]]), function(0), gpu("a", None, functions=1), arrived(0, "1")])) == [("1", "a")]
+        assert placed(
+            engine.decide(NOW, [known([[5.0]]), function(0), gpu("a", None, functions=1), arrived(0, "1")])
+        ) == [("1", "a")]
 
 
-# ---- acceptable --------------------------------------------------------------------------------------------------------------------------
+# ---- acceptable ------------------------------------------------------------------------------------------------------
 
 
 def test_deadline_counts_predicted_degradation() -> None:
@@ -199,7 +234,9 @@ def test_what_is_late_already_protects_nobody() -> None:
     engine = Engine(preset("smore"))
     table = known([[0.0, 0.0]], functions=[[0.0, 1.0], [0.0, 0.0]])
     engine.decide(NOW, [table, function(0), function(1), gpu("a", functions=2), arrived(0, "1", within=0.015)])
-    assert placed(engine.decide(NOW + 0.02, [gpu("a", functions=2, at=NOW + 0.02), arrived(1, "2", at=NOW + 0.02)])) == [("2", "a")]
+    assert placed(
+        engine.decide(NOW + 0.02, [gpu("a", functions=2, at=NOW + 0.02), arrived(1, "2", at=NOW + 0.02)])
+    ) == [("2", "a")]
 
 
 def test_strict10_bounds_functions_too() -> None:
@@ -210,7 +247,14 @@ def test_strict10_bounds_functions_too() -> None:
 
 def test_nothing_is_placed_where_no_sm_is_left() -> None:
     engine = Engine(preset("smore"))
-    assert placed(engine.decide(NOW, [known([[0.0]]), function(0, sm=0.3), gpu("a", functions=1, utilisation=0.8), arrived(0, "1")])) == []
+    assert (
+        placed(
+            engine.decide(
+                NOW, [known([[0.0]]), function(0, sm=0.3), gpu("a", functions=1, utilisation=0.8), arrived(0, "1")]
+            )
+        )
+        == []
+    )
     assert refused(engine) == {"NO_SM": 1}
     # What runs there counts before the counter has seen it.
     engine = Engine(preset("smore"))
@@ -225,7 +269,10 @@ def test_nothing_is_placed_where_no_sm_is_left() -> None:
 
 @pytest.mark.parametrize("policy", ["smore", "edf-util-total"])
 def test_past_use_of_functions_is_not_counted_again(policy: str) -> None:
-    """The training uses 0.5; functions used 0.4 in the last interval and are done: one of 0.3 fits, and again after it has ended."""
+    """
+    The training uses 0.5; functions used 0.4 in the last interval and are done: one of 0.3 fits, and again after it has
+    ended.
+    """
     engine = Engine(preset(policy))
     busy = gpu("a", functions=1, utilisation=0.9, function_utilisation=0.4)
     decisions = engine.decide(NOW, [known([[0.0]]), function(0, sm=0.3), busy, arrived(0, "1"), arrived(0, "2")])
@@ -238,12 +285,18 @@ def test_past_use_of_functions_is_not_counted_again(policy: str) -> None:
 
 def test_a_later_deadline_in_the_lane_is_tried_where_the_earliest_cannot_be_met() -> None:
     engine = Engine(preset("smore"))
-    events = [known([[0.0]], [[1.5]]), function(0), gpu("a", functions=1), arrived(0, "1", within=0.02), arrived(0, "2", within=0.03)]
+    events = [
+        known([[0.0]], [[1.5]]),
+        function(0),
+        gpu("a", functions=1),
+        arrived(0, "1", within=0.02),
+        arrived(0, "2", within=0.03),
+    ]
     assert placed(engine.decide(NOW, events)) == [("2", "a")]
     assert engine.waiting.count("p/f0") == 1
 
 
-# ---- high load ---------------------------------------------------------------------------------------------------------------------------
+# ---- high load -------------------------------------------------------------------------------------------------------
 
 
 def test_load_switch_has_hysteresis() -> None:
@@ -264,7 +317,10 @@ def test_high_load_takes_the_first_acceptable_of_at_most_d() -> None:
     """Of 100 GPU instances two accept; ten are looked at, in the sample's order."""
     engine = Engine(preset("smore", hold_s=1e9))
     budgets = [0.1 if number in (7, 42) else 0.0 for number in range(100)]
-    engine.decide(NOW, [known([[0.05]]), function(0), *[gpu(f"g{i:02d}", functions=1, losses=own(b)) for i, b in enumerate(budgets)]])
+    engine.decide(
+        NOW,
+        [known([[0.05]]), function(0), *[gpu(f"g{i:02d}", functions=1, losses=own(b)) for i, b in enumerate(budgets)]],
+    )
     found, looked = Counter[str](), []
     for number in range(300):
         now = NOW + number
@@ -304,12 +360,17 @@ def test_warm_ones_are_looked_at_first() -> None:
 
 def test_figure_6_of_the_paper() -> None:
     """
-    Three functions in order of P and four GPUs. A goes where the training loses least; where B would be least there is no memory for it, so
-    it goes where it is least of the others; C would break the budget everywhere and goes back, and the round goes on with the next.
+    Three functions in order of P and four GPUs. A goes where the training loses least; where B would be least there is
+    no memory for it, so it goes where it is least of the others; C would break the budget everywhere and goes back, and
+    the round goes on with the next.
     """
-    table = known([[0.05, 0.05, 0.2, 0.05], [0.02, 0.05, 0.3, 0.04], [0.08, 0.01, 0.15, 0.06], [0.04, 0.03, 0.12, 0.01]])
+    table = known(
+        [[0.05, 0.05, 0.2, 0.05], [0.02, 0.05, 0.3, 0.04], [0.08, 0.01, 0.15, 0.06], [0.04, 0.03, 0.12, 0.01]]
+    )
     cluster = [gpu(f"g{number}", number, functions=1) for number in range(4)]
-    cluster[2] = replace(cluster[2], memory_used=9_450.0, warm=[])  # 50 MiB are left below the reserve; an instance takes 100
+    cluster[2] = replace(
+        cluster[2], memory_used=9_450.0, warm=[]
+    )  # 50 MiB are left below the reserve; an instance takes 100
     engine = Engine(preset("smore"))
     events: list[Event] = [table, *[function(number) for number in range(4)], *cluster]
     engine.decide(NOW, events)
@@ -323,20 +384,34 @@ def test_figure_6_of_the_paper() -> None:
     assert placed(engine.decide(NOW + 0.001, [arrived(3, "D", at=NOW + 0.001)])) == [("D", "g3")]
 
 
-# ---- baselines ---------------------------------------------------------------------------------------------------------------------------
+# ---- baselines -------------------------------------------------------------------------------------------------------
 
 
 def test_orders() -> None:
     """One slot: the highest P, the earliest deadline, or who came first."""
-    for name, first in (("smore", "high"), ("elasticflow", "urgent"), ("fifo", "old"), ("random", "old"), ("edf-util", "urgent")):
+    for name, first in (
+        ("smore", "high"),
+        ("elasticflow", "urgent"),
+        ("fifo", "old"),
+        ("random", "old"),
+        ("edf-util", "urgent"),
+    ):
         engine = Engine(preset(name))
         events: list[Event] = [
-            function(0, gain=0.9, degradation=0.1), function(1, gain=0.1, degradation=0.1), function(2, gain=0.2, degradation=0.1),
+            function(0, gain=0.9, degradation=0.1),
+            function(1, gain=0.1, degradation=0.1),
+            function(2, gain=0.2, degradation=0.1),
             gpu("a", None, slots=1),
-            InvocationArrived(function="p/f0", revision=1, id="high", attempt=0, arrival_at=NOW - 0.1, deadline_at=NOW + 3),
-            InvocationArrived(function="p/f1", revision=1, id="urgent", attempt=0, arrival_at=NOW - 0.2, deadline_at=NOW + 1),
-            InvocationArrived(function="p/f2", revision=1, id="old", attempt=0, arrival_at=NOW - 0.3, deadline_at=NOW + 2),
-        ]  # fmt: skip
+            InvocationArrived(
+                function="p/f0", revision=1, id="high", attempt=0, arrival_at=NOW - 0.1, deadline_at=NOW + 3
+            ),
+            InvocationArrived(
+                function="p/f1", revision=1, id="urgent", attempt=0, arrival_at=NOW - 0.2, deadline_at=NOW + 1
+            ),
+            InvocationArrived(
+                function="p/f2", revision=1, id="old", attempt=0, arrival_at=NOW - 0.3, deadline_at=NOW + 2
+            ),
+        ]
         assert placed(engine.decide(NOW, events)) == [(first, "a")], name
 
 
@@ -358,9 +433,12 @@ def test_elasticflow_is_smore_where_there_is_no_queue() -> None:
 
 def test_edf_util_counts_the_training_alone_and_takes_the_least_utilised() -> None:
     events: list[Event] = [
-        function(0, sm=0.3), gpu("a", functions=1, utilisation=0.7), gpu("b", functions=1, utilisation=0.5),
-        gpu("c", functions=1, utilisation=0.7, function_utilisation=0.5), *[arrived(0, str(i)) for i in range(2)],
-    ]  # fmt: skip
+        function(0, sm=0.3),
+        gpu("a", functions=1, utilisation=0.7),
+        gpu("b", functions=1, utilisation=0.5),
+        gpu("c", functions=1, utilisation=0.7, function_utilisation=0.5),
+        *[arrived(0, str(i)) for i in range(2)],
+    ]
     assert [name for _, name in placed(Engine(preset("edf-util")).decide(NOW, events))] == ["b", "b"]
     # With what runs there counted, b is full after the first.
     assert [name for _, name in placed(Engine(preset("edf-util-total")).decide(NOW, events))] == ["b", "c"]
@@ -385,11 +463,17 @@ def test_late_invocations_are_executed_where_a_baseline_says_so(name: str) -> No
 
 
 def test_edf_util_can_spread_over_all_that_pass() -> None:
-    """The least utilised by a counter that is behind takes all; a random choice goes to others, never to one that has no SM left."""
+    """
+    The least utilised by a counter that is behind takes all; a random choice goes to others, never to one that has no
+    SM left.
+    """
     events: list[Event] = [
-        function(0), gpu("a", functions=1, utilisation=0.3), gpu("b", functions=1, utilisation=0.2),
-        gpu("full", functions=1, utilisation=0.9), *[arrived(0, str(i)) for i in range(8)],
-    ]  # fmt: skip
+        function(0),
+        gpu("a", functions=1, utilisation=0.3),
+        gpu("b", functions=1, utilisation=0.2),
+        gpu("full", functions=1, utilisation=0.9),
+        *[arrived(0, str(i)) for i in range(8)],
+    ]
     assert {name for _, name in placed(Engine(preset("edf-util")).decide(NOW, events))} == {"b"}
     assert {name for _, name in placed(Engine(preset("edf-util-spread")).decide(NOW, events))} == {"a", "b"}
 
@@ -412,7 +496,10 @@ def test_random_takes_any_and_agrees_with_itself() -> None:
 
 
 def test_random_choice_never_rests_on_what_was_weighed_for_another() -> None:
-    """Whatever the load: of a sample only what was looked at is known, and a GPU instance may be full or gone since it was last weighed."""
+    """
+    Whatever the load: of a sample only what was looked at is known, and a GPU instance may be full or gone since it was
+    last weighed.
+    """
     for seed in range(8):
         engine = Engine(preset("random", fast=True, d_least=1, d_share=0.0, seed=seed))
         there = [gpu(f"g{i}", functions=1, slots=2) for i in range(4)]
@@ -436,7 +523,7 @@ def test_the_order_of_gpu_instances_does_not_matter() -> None:
             assert placed(engine.decide(NOW, [table, function(0), *turned, arrived(0, "1")])) == [("1", "b")]
 
 
-# ---- knobs -------------------------------------------------------------------------------------------------------------------------------
+# ---- knobs -----------------------------------------------------------------------------------------------------------
 
 
 def test_presets_carry_their_names() -> None:
@@ -471,18 +558,23 @@ def test_unknown_or_impossible_knobs_are_named(name: str, changed: dict[str, obj
         preset(name, **changed)
 
 
-# ---- asked, not placed -------------------------------------------------------------------------------------------------------------------
+# ---- asked, not placed -----------------------------------------------------------------------------------------------
 
 
 def test_ask_places_nothing_and_says_what_would_be() -> None:
     engine = Engine(preset("smore"))
-    engine.decide(NOW, [known([[0.05], [0.2]], [[0.5], [0.0]]), function(0), gpu("a", functions=1), gpu("b", 1, functions=1)])
+    engine.decide(
+        NOW, [known([[0.05], [0.2]], [[0.5], [0.0]]), function(0), gpu("a", functions=1), gpu("b", 1, functions=1)]
+    )
     for _ in range(2):
         answer = engine.ask(NOW, "p/f0", 1, 1, NOW + 1.0)
         assert answer is not None
         assert (answer.row_gpu, answer.cold, answer.start_at) == ("a", False, NOW)
         assert answer.finish_at == answer.earliest_deadline_at == pytest.approx(NOW + 0.015)
-        assert {candidate.gpu: candidate.refusal for candidate in answer.reasons.candidates} == {"a": None, "b": Refusal.BUDGET}
+        assert {candidate.gpu: candidate.refusal for candidate in answer.reasons.candidates} == {
+            "a": None,
+            "b": Refusal.BUDGET,
+        }
     assert not engine.cluster.batches
     assert engine.ask(NOW, "p/f0", 2, 1, NOW + 1.0) is None
 
@@ -513,10 +605,13 @@ def test_a_shadow_decides_and_does_not_act() -> None:
 
 
 def test_prepare_compiles_all_that_a_decision_calls() -> None:
-    """And for one set of types each: another one would be compiled while a leader decides. In a process that has decided nothing else."""
+    """
+    And for one set of types each: another one would be compiled while a leader decides. In a process that has decided
+    nothing else.
+    """
     told = (
-        "from scheduler.policy import kernel; from scheduler.policy.engine import prepare; prepare();"
-        "print({name: len(one.signatures) for name, one in vars(kernel).items() if hasattr(one, 'signatures') and name[0] != '_'})"
+        "from scheduler.policy import kernel; from scheduler.policy.engine import prepare; prepare();print({name:"
+        " len(one.signatures) for name, one in vars(kernel).items() if hasattr(one, 'signatures') and name[0] != '_'})"
     )
     found = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True).stdout
     assert set(ast.literal_eval(found).values()) == {1}, found

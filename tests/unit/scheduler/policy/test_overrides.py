@@ -6,7 +6,16 @@ import pytest
 
 from scheduler.policy.decisions import Decision, Dispatch, End, Offload, Refusal
 from scheduler.policy.engine import Engine
-from scheduler.policy.events import Event, FunctionKnown, GpuReported, InvocationArrived, PausesChanged, Steer, SteeringChanged, WarmLimits
+from scheduler.policy.events import (
+    Event,
+    FunctionKnown,
+    GpuReported,
+    InvocationArrived,
+    PausesChanged,
+    Steer,
+    SteeringChanged,
+    WarmLimits,
+)
 from scheduler.policy.knobs import preset
 from smore.domain.function import FunctionSpec, Profile
 
@@ -20,9 +29,17 @@ def function(name: str, *, gain: float = 0.2, memory_mib: float = 100.0) -> Func
 
 def gpu(name: str, *warm: str, at: float = NOW, **fields: object) -> GpuReported:
     known: dict[str, object] = {
-        "boot": "b", "at": at, "slots": 8, "memory_total": 10_000.0, "memory_used": 0.0, "memory_idle": 0.0, "utilisation": 0.1,
-        "function_utilisation": 0.0, "jobs": 0, "warm": [(one, 1, 1) for one in warm],
-    }  # fmt: skip
+        "boot": "b",
+        "at": at,
+        "slots": 8,
+        "memory_total": 10_000.0,
+        "memory_used": 0.0,
+        "memory_idle": 0.0,
+        "utilisation": 0.1,
+        "function_utilisation": 0.0,
+        "jobs": 0,
+        "warm": [(one, 1, 1) for one in warm],
+    }
     return GpuReported(gpu=name, **(known | fields))  # type: ignore[arg-type]
 
 
@@ -31,7 +48,9 @@ def arrived(function: str, id_: str, within: float = 10.0) -> InvocationArrived:
 
 
 def placed(decisions: Sequence[Decision]) -> list[tuple[str, str]]:
-    return [(id_, decision.gpu) for decision in decisions if isinstance(decision, Dispatch) for id_, _ in decision.attempts]
+    return [
+        (id_, decision.gpu) for decision in decisions if isinstance(decision, Dispatch) for id_, _ in decision.attempts
+    ]
 
 
 def engine(*events: Event, **knobs: object) -> Engine:
@@ -55,8 +74,12 @@ def test_the_starvation_bound_holds_with_any_boost(waited_s: float, first: str) 
     """Who has waited 1 / ageing_per_s (2 s) longer stands first, whatever the other is multiplied by."""
     policy = engine(SteeringChanged(steers=[Steer(function="p/b", boost=1000.0)]), order="priority", ageing_per_s=0.5)
     policy.decide(NOW, [arrived("p/a", "1")])
-    late = InvocationArrived(function="p/b", revision=1, id="2", attempt=0, arrival_at=NOW + waited_s, deadline_at=NOW + 60)
-    assert placed(policy.decide(NOW + waited_s, [late, gpu("g", "p/a", "p/b", at=NOW + waited_s, slots=1)])) == [(first, "g")]
+    late = InvocationArrived(
+        function="p/b", revision=1, id="2", attempt=0, arrival_at=NOW + waited_s, deadline_at=NOW + 60
+    )
+    assert placed(policy.decide(NOW + waited_s, [late, gpu("g", "p/a", "p/b", at=NOW + waited_s, slots=1)])) == [
+        (first, "g")
+    ]
 
 
 def test_a_pin_holds_for_gpus_that_come_later_and_ends() -> None:

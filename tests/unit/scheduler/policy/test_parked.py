@@ -1,4 +1,7 @@
-"""Instances in host memory, as the policy sees them: their return is awaited in place of a cold start, by a hold and by a deadline."""
+"""
+Instances in host memory, as the policy sees them: their return is awaited in place of a cold start, by a hold and by a
+deadline.
+"""
 
 import math
 
@@ -7,7 +10,14 @@ import pytest
 from scheduler.policy import kernel
 from scheduler.policy.decisions import Dispatch, Offload, Prewarm
 from scheduler.policy.engine import Engine
-from scheduler.policy.events import FunctionRemoved, GpuReported, InstanceTold, InvocationArrived, InvocationSettled, PausesChanged
+from scheduler.policy.events import (
+    FunctionRemoved,
+    GpuReported,
+    InstanceTold,
+    InvocationArrived,
+    InvocationSettled,
+    PausesChanged,
+)
 from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.window import Hold
 from tests.unit.scheduler.policy.test_engine import arrived, function
@@ -28,13 +38,16 @@ def holding(name: str, at: float, *until: float, **fields: object) -> GpuReporte
 
 @pytest.fixture
 def stage() -> Stage:
-    """One function whose return out of host memory was measured, and two empty GPU instances, the first of which weighs less."""
+    """
+    One function whose return out of host memory was measured, and two empty GPU instances, the first of which weighs
+    less.
+    """
     made = Stage()
     made.at(T, function(0), served(), report("a", T), report("b", T, training=0), returned())
     return made
 
 
-# ---- the keeper --------------------------------------------------------------------------------------------------------------------------
+# ---- the keeper ------------------------------------------------------------------------------------------------------
 
 
 def test_a_hold_waits_for_a_return_where_one_is_parked_and_for_a_cold_start_where_none_is(stage: Stage) -> None:
@@ -55,9 +68,17 @@ def test_it_comes_back_where_it_is_parked(stage: Stage) -> None:
 
 @pytest.mark.parametrize(
     ("instances", "until", "lead_s"),
-    [(1, (T + 600,), HOST_S), (1, (T + 9,), 1.0), (2, (T + 600,), 1.0), (2, (T + 600, T + 600), HOST_S), (2, (T + 600, T + 9), 1.0)],
+    [
+        (1, (T + 600,), HOST_S),
+        (1, (T + 9,), 1.0),
+        (2, (T + 600,), 1.0),
+        (2, (T + 600, T + 600), HOST_S),
+        (2, (T + 600, T + 9), 1.0),
+    ],
 )
-def test_the_lead_is_the_longest_that_a_hold_needs(stage: Stage, instances: int, until: tuple[float, ...], lead_s: float) -> None:
+def test_the_lead_is_the_longest_that_a_hold_needs(
+    stage: Stage, instances: int, until: tuple[float, ...], lead_s: float
+) -> None:
     """A cold start where more are held than are parked, or where one will have gone by then."""
     stage.at(T, holding("b", T, *until, training=0))
     stage.hold(T, Hold(from_at=T + 10, until_at=T + 20, instances=instances))
@@ -72,7 +93,10 @@ def test_what_is_parked_where_nothing_may_be_loaded_is_not_waited_for(stage: Sta
 
 def test_more_than_is_parked_is_loaded_anew_elsewhere(stage: Stage) -> None:
     stage.at(T, holding("b", T, T + 600, training=0))
-    assert kinds(stage.hold(T, Hold(from_at=T, until_at=math.inf, instances=2))) == [("prewarm", "b", 1), ("prewarm", "a", 1)]
+    assert kinds(stage.hold(T, Hold(from_at=T, until_at=math.inf, instances=2))) == [
+        ("prewarm", "b", 1),
+        ("prewarm", "a", 1),
+    ]
 
 
 def test_a_return_says_nothing_of_a_cold_start(stage: Stage) -> None:
@@ -86,7 +110,9 @@ def test_a_return_says_nothing_of_a_cold_start(stage: Stage) -> None:
 
 def test_a_deleted_function_leaves_host_memory_too(stage: Stage) -> None:
     stage.at(T, holding("b", T, T + 600, training=0))
-    assert stage.at(T + 1, FunctionRemoved(function="p/f0")) == [Offload(function="p/f0", revision=1, gpu="b", gone=True)]
+    assert stage.at(T + 1, FunctionRemoved(function="p/f0")) == [
+        Offload(function="p/f0", revision=1, gpu="b", gone=True)
+    ]
 
 
 def test_a_drained_gpu_instance_gives_back_what_is_parked(stage: Stage) -> None:
@@ -95,7 +121,7 @@ def test_a_drained_gpu_instance_gives_back_what_is_parked(stage: Stage) -> None:
     assert decisions == [Offload(function="p/f0", revision=1, gpu="b", gone=True)]
 
 
-# ---- the engine --------------------------------------------------------------------------------------------------------------------------
+# ---- the engine ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -135,7 +161,8 @@ def test_what_is_parked_goes_before_a_cold_start_that_weighs_less_and_after_what
     (second,) = in_(engine, 30.0, "2", T + 1)
     assert isinstance(first, Dispatch)
     assert isinstance(second, Dispatch)
-    # One was parked, and the first is on its way to it: the second is a cold start, which is sooner than the end of the first.
+    # One was parked, and the first is on its way to it: the second is a cold start, which is sooner than the end of the
+    # first.
     assert (first.gpu, second.gpu) == ("b", "a")
     engine.decide(T + 2, [InvocationSettled(id="1", attempt=1), InvocationSettled(id="2", attempt=1)])
     engine.decide(T + 2, [report("a", T + 2, 1), holding("b", T + 2, T + 600, training=0)])

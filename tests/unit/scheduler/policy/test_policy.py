@@ -24,26 +24,48 @@ from smore.domain.invocation import Cause
 NOW = 1_000.0
 
 
-def known(name: str, *, usage: float = 0.2, degradation: float = 0.1, run_s: float = 0.01, **fields: object) -> FunctionKnown:
+def known(
+    name: str, *, usage: float = 0.2, degradation: float = 0.1, run_s: float = 0.01, **fields: object
+) -> FunctionKnown:
     profile = Profile(
-        run_s={1: run_s, 8: run_s * 2}, load_s=float(fields.pop("load_s", 0.5)), memory_mib=float(fields.pop("memory_mib", 100.0)),
-        usage_gain=usage, degradation=degradation,
-    )  # fmt: skip
+        run_s={1: run_s, 8: run_s * 2},
+        load_s=float(fields.pop("load_s", 0.5)),
+        memory_mib=float(fields.pop("memory_mib", 100.0)),
+        usage_gain=usage,
+        degradation=degradation,
+    )
     return FunctionKnown(function=name, revision=1, spec=FunctionSpec(entrypoint="m:C", profile=profile, **fields))  # type: ignore[arg-type]
 
 
 def gpu(
-    name: str, *, warm: dict[str, int] | None = None, slots: int = 8, jobs: int = 0, free: float = 1000.0, **fields: object
+    name: str,
+    *,
+    warm: dict[str, int] | None = None,
+    slots: int = 8,
+    jobs: int = 0,
+    free: float = 1000.0,
+    **fields: object,
 ) -> GpuReported:
     return GpuReported(
-        gpu=name, boot="b", at=NOW, slots=slots, memory_total=1000.0, memory_used=1000.0 - free, memory_idle=0.0, utilisation=0.0,
-        function_utilisation=float(fields.pop("function_utilisation", 0.0)), jobs=jobs,  # type: ignore[arg-type]
-        warm=[(function, 1, count) for function, count in (warm or {}).items()], **fields,  # type: ignore[arg-type]
-    )  # fmt: skip
+        gpu=name,
+        boot="b",
+        at=NOW,
+        slots=slots,
+        memory_total=1000.0,
+        memory_used=1000.0 - free,
+        memory_idle=0.0,
+        utilisation=0.0,
+        function_utilisation=float(fields.pop("function_utilisation", 0.0)),
+        jobs=jobs,  # type: ignore[arg-type]
+        warm=[(function, 1, count) for function, count in (warm or {}).items()],
+        **fields,  # type: ignore[arg-type]
+    )
 
 
 def arrived(name: str, id_: str, *, at: float = NOW, within: float = 5.0, **fields: object) -> InvocationArrived:
-    return InvocationArrived(function=name, revision=1, id=id_, attempt=0, arrival_at=at, deadline_at=at + within, **fields)  # type: ignore[arg-type]
+    return InvocationArrived(
+        function=name, revision=1, id=id_, attempt=0, arrival_at=at, deadline_at=at + within, **fields
+    )  # type: ignore[arg-type]
 
 
 def dispatches(decisions: list[Decision]) -> list[tuple[str, str, list[str]]]:
@@ -73,7 +95,9 @@ def test_reasons_name_what_was_refused_and_why() -> None:
 
     dispatch = next(d for d in decisions if isinstance(d, Dispatch))
     assert dispatch.reasons.refused == {Refusal.MEMORY: 1, Refusal.NO_SLOT: 1}
-    assert [c.gpu for c in dispatch.reasons.candidates][:1] + sorted(c.gpu for c in dispatch.reasons.candidates[1:]) == ["c", "a", "b"]
+    assert [c.gpu for c in dispatch.reasons.candidates][:1] + sorted(
+        c.gpu for c in dispatch.reasons.candidates[1:]
+    ) == ["c", "a", "b"]
     assert dispatch.cold
 
 
@@ -92,7 +116,9 @@ def test_batches_what_waits_and_never_waits_for_company() -> None:
 def test_a_batch_between_two_known_sizes_takes_a_time_between() -> None:
     profile = Profile(run_s={1: 0.010, 4: 0.016, 8: 0.040}, load_s=1.0)
     demand = Demand(function="p/f", revision=1, spec=FunctionSpec(entrypoint="m:C", profile=profile), column=0)
-    assert [demand.run_s(rows) for rows in (1, 2, 3, 4, 6, 8, 16)] == pytest.approx([0.010, 0.012, 0.014, 0.016, 0.028, 0.040, 0.080])
+    assert [demand.run_s(rows) for rows in (1, 2, 3, 4, 6, 8, 16)] == pytest.approx(
+        [0.010, 0.012, 0.014, 0.016, 0.028, 0.040, 0.080]
+    )
     demand.observe_run(2, 0.032)
     # A size that was not known begins with what was expected of it.
     assert demand.run_s(2) == pytest.approx(0.9 * 0.012 + 0.1 * 0.032)
@@ -104,7 +130,10 @@ def declared(run_s: dict[int, float]) -> Demand:
 
 
 def test_what_is_wrong_of_one_size_is_wrong_of_those_that_never_ran() -> None:
-    """A first run that took five times as long as later ones must not make large batches look slow for ever, for nobody tries them then."""
+    """
+    A first run that took five times as long as later ones must not make large batches look slow for ever, for nobody
+    tries them then.
+    """
     demand = declared({1: 0.050, 8: 0.320})
     for _ in range(100):
         demand.observe_run(1, 0.050, slowdown=4.0)
@@ -131,7 +160,9 @@ def test_sizes_that_run_by_turns_say_once_what_is_wrong(truth: float) -> None:
         demand.observe_run(rows, truth * times[rows])
     assert demand.run_s(4) == pytest.approx(truth * times[4], rel=0.01)
     assert demand.run_s(8) == pytest.approx(truth * times[8], rel=0.1)
-    assert demand.best_s(8) == pytest.approx(min(1.0, truth) * times[8], rel=0.1), "never impossible for what others take"
+    assert demand.best_s(8) == pytest.approx(min(1.0, truth) * times[8], rel=0.1), (
+        "never impossible for what others take"
+    )
     for _ in range(1000):
         demand.observe_run(2, times[2])
     assert demand.run_s(4) == pytest.approx(times[4], rel=0.1), "what was told long ago is forgotten"
@@ -158,19 +189,24 @@ def test_a_declared_size_is_told_of_by_its_own_runs() -> None:
 def test_batch_shrinks_until_its_earliest_deadline_holds() -> None:
     """A batch that would break the earliest deadline in it is halved until it passes."""
     decisions = run(
-        known("p/f", max_batch=8, run_s=0.010), gpu("a", warm={"p/f": 1}), *[arrived("p/f", str(i), within=0.011) for i in range(2)],
+        known("p/f", max_batch=8, run_s=0.010),
+        gpu("a", warm={"p/f": 1}),
+        *[arrived("p/f", str(i), within=0.011) for i in range(2)],
         policy=Engine(),
-    )  # fmt: skip
+    )
 
     assert dispatches(decisions) == [("p/f", "a", ["0"])]
 
 
 def test_other_shapes_and_loners_do_not_share() -> None:
     decisions = run(
-        known("p/f", max_batch=8, max_warm=4), gpu("a", warm={"p/f": 4}),
-        arrived("p/f", "1", shape="x"), arrived("p/f", "2", shape="y"), arrived("p/f", "3", shape="x"), arrived("p/f", "4", shape="x",
-        alone=True),
-    )  # fmt: skip
+        known("p/f", max_batch=8, max_warm=4),
+        gpu("a", warm={"p/f": 4}),
+        arrived("p/f", "1", shape="x"),
+        arrived("p/f", "2", shape="y"),
+        arrived("p/f", "3", shape="x"),
+        arrived("p/f", "4", shape="x", alone=True),
+    )
 
     assert {("1", "3"), ("2",), ("4",)} == {tuple(ids) for _, _, ids in dispatches(decisions)}
 
@@ -178,10 +214,12 @@ def test_other_shapes_and_loners_do_not_share() -> None:
 def test_priority_is_usage_gain_over_degradation() -> None:
     """With one slot the function of higher Eq. 5 goes first; deadlines do not matter between functions."""
     decisions = run(
-        known("p/low", usage=0.1, degradation=0.2), known("p/high", usage=0.4, degradation=0.1), gpu("a", slots=1, warm={"p/low": 1,
-        "p/high": 1}),
-        arrived("p/low", "1", within=1.0), arrived("p/high", "2", within=5.0),
-    )  # fmt: skip
+        known("p/low", usage=0.1, degradation=0.2),
+        known("p/high", usage=0.4, degradation=0.1),
+        gpu("a", slots=1, warm={"p/low": 1, "p/high": 1}),
+        arrived("p/low", "1", within=1.0),
+        arrived("p/high", "2", within=5.0),
+    )
 
     assert dispatches(decisions) == [("p/high", "a", ["2"])]
 
@@ -190,22 +228,31 @@ def test_ageing_overtakes_priority_within_its_bound() -> None:
     """A head that has waited 1/ageing_per_s longer than the others stands first whatever the priorities are."""
     ageing = preset("smore-product", order="priority", ageing_per_s=0.5)
     events = [
-        known("p/low", usage=0.01, degradation=1.0), known("p/high", usage=1.0, degradation=0.01),
+        known("p/low", usage=0.01, degradation=1.0),
+        known("p/high", usage=1.0, degradation=0.01),
         gpu("a", slots=1, warm={"p/low": 1, "p/high": 1}),
-        arrived("p/low", "1", at=NOW - 2.1, within=10), arrived("p/high", "2", at=NOW, within=10),
-    ]  # fmt: skip
+        arrived("p/low", "1", at=NOW - 2.1, within=10),
+        arrived("p/high", "2", at=NOW, within=10),
+    ]
 
     assert dispatches(run(*events, policy=Engine(ageing))) == [("p/low", "a", ["1"])]
-    assert dispatches(run(*events, policy=Engine(preset("smore-product", order="priority")))) == [("p/high", "a", ["2"])]
+    assert dispatches(run(*events, policy=Engine(preset("smore-product", order="priority")))) == [
+        ("p/high", "a", ["2"])
+    ]
 
 
 def test_fig_6_a_refused_function_does_not_block_the_next() -> None:
     """Three functions: the second does not fit anywhere and waits; the round goes on with the third."""
     decisions = run(
-        known("p/a", usage=0.9), known("p/b", usage=0.5, memory_mib=900.0), known("p/c", usage=0.1), gpu("g1", free=500.0), gpu("g2",
-        free=500.0),
-        arrived("p/a", "1"), arrived("p/b", "2"), arrived("p/c", "3"),
-    )  # fmt: skip
+        known("p/a", usage=0.9),
+        known("p/b", usage=0.5, memory_mib=900.0),
+        known("p/c", usage=0.1),
+        gpu("g1", free=500.0),
+        gpu("g2", free=500.0),
+        arrived("p/a", "1"),
+        arrived("p/b", "2"),
+        arrived("p/c", "3"),
+    )
 
     assert [ids[0] for _, _, ids in dispatches(decisions)] == ["1", "3"]
 
@@ -287,7 +334,10 @@ def test_takes_over_what_runs_already() -> None:
 
 
 def test_run_times_are_learned() -> None:
-    """Measured batches move the estimate, so that a function slower than declared stops being promised what it cannot hold."""
+    """
+    Measured batches move the estimate, so that a function slower than declared stops being promised what it cannot
+    hold.
+    """
     policy = Engine()
     run(known("p/f", run_s=0.01), gpu("a", warm={"p/f": 1}), policy=policy)
     for n in range(60):

@@ -105,7 +105,10 @@ def test_a_forecast_that_is_none_leaves_a_keep_alive(number: float) -> None:
 
 
 def busy_with(gap_s: float, name: str, times: int = 60, **knobs: object) -> tuple[object, float]:
-    """A rule that has seen a request every ``gap_s``, each at work for 0.1 s; what it said at the last end of work, and when that was."""
+    """
+    A rule that has seen a request every ``gap_s``, each at work for 0.1 s; what it said at the last end of work, and
+    when that was.
+    """
     tried = rule(name, **knobs)
     at, holds, told = 0.0, None, 0.0
     for _ in range(times):
@@ -157,7 +160,9 @@ def test_idle_times_beyond_the_range_keep_for_the_range() -> None:
 
 
 def test_a_price_decides_between_keeping_and_coming_back() -> None:
-    """A request every 5 min to the second, at one GB: a dear cold start is worth a load before it, a cheap one nothing."""
+    """
+    A request every 5 min to the second, at one GB: a dear cold start is worth a load before it, a cheap one nothing.
+    """
     holds, ended = busy_with(300.0, "priced", price_gb_s=200.0, load_s=1.5, run_s=0.1)
     assert held(holds, ended + 299.9) == 1
     assert held(holds, ended + 200.0) == 0
@@ -194,12 +199,22 @@ NUMBERS = st.one_of(st.floats(0, 1e4), st.sampled_from([math.nan, math.inf, -1.0
 @pytest.mark.parametrize(
     ("name", "knobs"),
     [
-        ("never", {}), ("always", {}), ("keep-alive", {"seconds": 60.0}), ("hhp", {"least": 2}), ("lsth", {"least": 2}),
-        ("ls-lstm", {"run_s": 0.1, "load_s": 1.5}), ("priced", {"price_gb_s": 100.0, "load_s": 1.5, "run_s": 0.1}),
+        ("never", {}),
+        ("always", {}),
+        ("keep-alive", {"seconds": 60.0}),
+        ("hhp", {"least": 2}),
+        ("lsth", {"least": 2}),
+        ("ls-lstm", {"run_s": 0.1, "load_s": 1.5}),
+        ("priced", {"price_gb_s": 100.0, "load_s": 1.5, "run_s": 0.1}),
     ],
-)  # fmt: skip
+)
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["arrived", "idle", "minute"]), st.floats(0, 500), st.integers(0, 3), NUMBERS), max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["arrived", "idle", "minute"]), st.floats(0, 500), st.integers(0, 3), NUMBERS),
+        max_size=40,
+    )
+)
 def test_no_rule_ever_answers_nan_or_a_hold_that_ends_before_it_begins(
     name: str, knobs: dict[str, float], steps: list[tuple[str, float, int, float]]
 ) -> None:

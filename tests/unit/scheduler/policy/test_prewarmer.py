@@ -1,4 +1,7 @@
-"""The keeper: holds become loads and offloads on the right GPU instances, in time, within bounds; what it does not know it says."""
+"""
+The keeper: holds become loads and offloads on the right GPU instances, in time, within bounds; what it does not know it
+says.
+"""
 
 import math
 from collections.abc import Sequence
@@ -51,7 +54,11 @@ class Script:
 
     def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
         self.heard.append(("idle", at, instances, busy))
-        return self.on_idle if self.on_idle is not None else [Hold(from_at=at, until_at=math.inf, instances=instances + busy)]
+        return (
+            self.on_idle
+            if self.on_idle is not None
+            else [Hold(from_at=at, until_at=math.inf, instances=instances + busy)]
+        )
 
     def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
         self.heard.append(("minute", at, count, None if forecast is None else forecast.source))
@@ -62,7 +69,10 @@ class Script:
 
 
 class Stage:
-    """An engine with a keeper; every function has a scripted rule. Loads take 1 s (test_policy_engine.function) and the lead is 1 s."""
+    """
+    An engine with a keeper; every function has a scripted rule. Loads take 1 s (test_policy_engine.function) and the
+    lead is 1 s.
+    """
 
     def __init__(self, *, foresees: bool = False, **knobs: object) -> None:
         self.rules: dict[str, Script] = {}
@@ -95,16 +105,22 @@ def served(number: int = 0) -> TrafficMoved:
 def report(name: str, at: float, warm: int = 0, *, training: int | None = None, **fields: object) -> GpuReported:
     """10,000 MiB, ``warm`` idle instances of f0 with 100 MiB each."""
     known_: dict[str, object] = {
-        "at": at, "memory_used": 100.0 * warm, "memory_idle": 100.0 * warm, "idle": [("p/f0", 1, 100.0, 5.0)] * warm,
+        "at": at,
+        "memory_used": 100.0 * warm,
+        "memory_idle": 100.0 * warm,
+        "idle": [("p/f0", 1, 100.0, 5.0)] * warm,
         "warm": [("p/f0", 1, warm)] if warm else [],
-    }  # fmt: skip
+    }
     return replace(gpu(name, training), **(known_ | fields))  # type: ignore[arg-type]
 
 
-def forecasts(made_at: float, value: float = 1.0, functions: Sequence[str] = ("p/f0",), source: str = "naive") -> ForecastsUpdated:
+def forecasts(
+    made_at: float, value: float = 1.0, functions: Sequence[str] = ("p/f0",), source: str = "naive"
+) -> ForecastsUpdated:
     made = {
-        name: Forecast(from_at=made_at, mean=np.full(5, value), any=np.full(5, min(value, 1.0)), source=source) for name in functions
-    }  # fmt: skip
+        name: Forecast(from_at=made_at, mean=np.full(5, value), any=np.full(5, min(value, 1.0)), source=source)
+        for name in functions
+    }
     return ForecastsUpdated(made_at=made_at, forecasts=made)
 
 
@@ -118,7 +134,7 @@ def kinds(decisions: Sequence[Decision]) -> list[tuple[str, str, int]]:
     return found
 
 
-# ---- in time ---------------------------------------------------------------------------------------------------------------------------
+# ---- in time ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_load_begins_a_cold_start_and_the_lead_before_its_hold() -> None:
@@ -161,12 +177,13 @@ def test_nothing_is_due_where_nobody_is_held() -> None:
     stage, bare = Stage(), Engine(preset("smore-product"))
     events = [function(0), report("a", T), arrived(0, "1", at=T), arrived(0, "2", at=T)]
     assert [
-        replace(one, reasons=replace(one.reasons, unforeseen="")) if isinstance(one, Dispatch) else one for one in stage.at(T, *events)
+        replace(one, reasons=replace(one.reasons, unforeseen="")) if isinstance(one, Dispatch) else one
+        for one in stage.at(T, *events)
     ] == bare.decide(T, events)
     assert stage.keeper.next_at == math.inf
 
 
-# ---- where -----------------------------------------------------------------------------------------------------------------------------
+# ---- where -----------------------------------------------------------------------------------------------------------
 
 
 def test_it_is_loaded_where_it_weighs_least() -> None:
@@ -178,14 +195,24 @@ def test_it_is_loaded_where_it_weighs_least() -> None:
         served(),
         *[report(name, T, training=i) for i, name in enumerate("abc")],
     )
-    assert kinds(stage.hold(T, Hold(from_at=T, until_at=T + 60, instances=2))) == [("prewarm", "b", 1), ("prewarm", "a", 1)]
+    assert kinds(stage.hold(T, Hold(from_at=T, until_at=T + 60, instances=2))) == [
+        ("prewarm", "b", 1),
+        ("prewarm", "a", 1),
+    ]
 
 
 def test_it_is_not_loaded_where_the_budget_forbids() -> None:
     stage = Stage()
     engine = Engine(preset("smore"), keeper=stage.keeper)
     stage.engine = engine
-    stage.at(T, known([[0.5], [0.02]]), function(0, max_warm=1), served(), report("a", T, training=0), report("b", T, training=1))
+    stage.at(
+        T,
+        known([[0.5], [0.02]]),
+        function(0, max_warm=1),
+        served(),
+        report("a", T, training=0),
+        report("b", T, training=1),
+    )
     assert kinds(stage.hold(T, Hold(from_at=T, until_at=T + 60, instances=2))) == [("prewarm", "b", 1)]
     assert standing(stage).unmet  # type: ignore[attr-defined]
 
@@ -201,7 +228,10 @@ def test_a_load_is_paid_from_the_trainings_account() -> None:
 def test_idle_instances_hold_a_share_of_the_free_memory_at_most() -> None:
     stage = Stage(share=0.025)  # of 10,000 MiB: two of them
     stage.at(T, function(0, max_warm=8), served(), report("a", T))
-    assert kinds(stage.hold(T, Hold(from_at=T, until_at=T + 60, instances=5))) == [("prewarm", "a", 1), ("prewarm", "a", 2)]
+    assert kinds(stage.hold(T, Hold(from_at=T, until_at=T + 60, instances=5))) == [
+        ("prewarm", "a", 1),
+        ("prewarm", "a", 2),
+    ]
     (dispatch,) = (one for one in stage.at(T + 1, arrived(0, "1", at=T + 1)) if isinstance(one, Dispatch))
     assert dispatch.reasons.unforeseen == Unforeseen.LATE
 
@@ -247,14 +277,17 @@ def test_a_paused_function_or_platform_is_not_loaded() -> None:
         assert stage.hold(T, Hold(from_at=T, until_at=math.inf)) == []
 
 
-# ---- knobs of a function ---------------------------------------------------------------------------------------------------------------
+# ---- knobs of a function ---------------------------------------------------------------------------------------------
 
 
 def test_min_warm_needs_no_rule() -> None:
     stage = Stage(on=False)
-    assert kinds(stage.at(T, function(0, min_warm=2, prewarm=Prewarming.OFF), served(), report("a", T), report("b", T))) == [
-        ("prewarm", "a", 1), ("prewarm", "b", 1),
-    ]  # fmt: skip
+    assert kinds(
+        stage.at(T, function(0, min_warm=2, prewarm=Prewarming.OFF), served(), report("a", T), report("b", T))
+    ) == [
+        ("prewarm", "a", 1),
+        ("prewarm", "b", 1),
+    ]
     assert stage.rules == {}
 
 
@@ -283,12 +316,13 @@ def test_what_is_lost_while_another_is_on_its_way_is_charged_when_it_is_loaded_a
     stage.engine.charge_load = lambda now, demand, row: charged.append(row)  # type: ignore[method-assign]
     wanted = Hold(from_at=T, until_at=math.inf, instances=2)
     assert kinds(stage.hold(T, wanted)) == [("prewarm", "a", 2)]
-    # The one that was there is evicted before the second has come: one is on its way, so it takes one more, which is paid for.
+    # The one that was there is evicted before the second has come: one is on its way, so it takes one more, which is
+    # paid for.
     assert kinds(stage.at(T + 0.5, report("a", T + 0.5, 0, training=0))) == [("prewarm", "a", 2)]
     assert len(charged) == 2
 
 
-# ---- what a rule is told ---------------------------------------------------------------------------------------------------------------
+# ---- what a rule is told ---------------------------------------------------------------------------------------------
 
 
 def test_a_rule_hears_of_arrivals_minutes_and_the_ends_of_batches() -> None:
@@ -301,8 +335,11 @@ def test_a_rule_hears_of_arrivals_minutes_and_the_ends_of_batches() -> None:
     rule = stage.rules["p/f0"]
     # The first minute had begun before anybody was there, so nobody knows all of it.
     assert rule.heard == [
-        ("minute", T, None, None), ("arrived", T + 5), ("idle", T + 7, 1, 0), ("minute", T + 60, 1, None),
-    ]  # fmt: skip
+        ("minute", T, None, None),
+        ("arrived", T + 5),
+        ("idle", T + 7, 1, 0),
+        ("minute", T + 60, 1, None),
+    ]
 
 
 def test_rules_are_told_of_a_minute_a_few_at_a_time() -> None:
@@ -326,7 +363,9 @@ def test_rules_are_told_of_a_minute_a_few_at_a_time() -> None:
 
 def test_a_new_leader_teaches_its_rules_what_was_counted() -> None:
     stage = Stage()
-    stage.at(T, function(0), served(), CountsKnown(counts={"p/f0": [(T - 120, 2), (T - 60, 0)], "p/gone": [(T - 60, 1)]}))
+    stage.at(
+        T, function(0), served(), CountsKnown(counts={"p/f0": [(T - 120, 2), (T - 60, 0)], "p/gone": [(T - 60, 1)]})
+    )
     heard = stage.rules["p/f0"].heard
     assert heard[4:6] == [("minute", T - 60, 2, None), ("minute", T, 0, None)]
     first, second = (float(heard[index][1]) for index in (0, 2))  # type: ignore[arg-type]
@@ -339,7 +378,10 @@ def test_a_new_leader_teaches_its_rules_what_was_counted() -> None:
 
 
 def test_counts_teach_no_gap_to_the_second() -> None:
-    """A request in every third minute, whenever in it: most of the next ones find an instance held, and it is not held all the time."""
+    """
+    A request in every third minute, whenever in it: most of the next ones find an instance held, and it is not held all
+    the time.
+    """
     stage, random = Stage(), Random(1)
     made = Priced(price_gb_s=90.0, load_s=1.0, run_s=0.1)
     stage.rules["p/f0"] = made  # type: ignore[assignment]
@@ -384,7 +426,7 @@ def test_an_instance_that_nobody_asked_for_begins_to_be_idle() -> None:
     assert kinds(stage.at(T + 30)) == [("offload", "a", 0)]
 
 
-# ---- forecasts, and none ---------------------------------------------------------------------------------------------------------------
+# ---- forecasts, and none ---------------------------------------------------------------------------------------------
 
 
 def foreseeing() -> Stage:
@@ -479,7 +521,7 @@ def test_the_paper_rule_drains_on_count_and_the_next_request_is_cold() -> None:
     assert cold == [False] * 5 + [True]
 
 
-# ---- clocks ----------------------------------------------------------------------------------------------------------------------------
+# ---- clocks ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_clock_that_is_set_back_goes_on_for_rules_and_holds() -> None:
@@ -506,7 +548,10 @@ def test_a_small_step_back_is_an_error_of_measurement() -> None:
         stage.at(T + step / 10 + 0.5)
         stage.at(T + step / 10)
     values = np.array([0.0, 1.0, 0.0])
-    stage.at(T + 20, ForecastsUpdated(made_at=T, forecasts={"p/f0": Forecast(from_at=T, mean=values, any=values, source="x")}))
+    stage.at(
+        T + 20,
+        ForecastsUpdated(made_at=T, forecasts={"p/f0": Forecast(from_at=T, mean=values, any=values, source="x")}),
+    )
     heard: list[Forecast | None] = []
     stage.rules["p/f0"].minute = lambda at, count, forecast: heard.append(forecast)  # type: ignore[method-assign,assignment,func-returns-value]
     assert stage.keeper.next_at == T + 60
@@ -531,7 +576,7 @@ def test_minutes_that_a_clock_jumped_over_are_counted_by_nobody() -> None:
     assert stage.rules["p/f0"].minutes()[-1][1] == 0
 
 
-# ---- what goes wrong -------------------------------------------------------------------------------------------------------------------
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
 def test_a_deleted_function_is_unloaded_where_it_is_and_where_it_is_on_its_way() -> None:
@@ -583,7 +628,7 @@ def test_knobs_that_change_change_the_rule() -> None:
     assert standing(stage).silence == Unforeseen.OFF  # type: ignore[attr-defined]
 
 
-# ---- why it was cold -------------------------------------------------------------------------------------------------------------------
+# ---- why it was cold -------------------------------------------------------------------------------------------------
 
 
 def why(stage: Stage, now: float, id_: str = "1", **fields: object) -> str:

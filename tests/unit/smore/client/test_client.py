@@ -1,4 +1,7 @@
-"""The client: what it sends, how it reads answers, when it tries again. Flows are driven by hand, clients over a fake transport."""
+"""
+The client: what it sends, how it reads answers, when it tries again. Flows are driven by hand, clients over a fake
+transport.
+"""
 
 import asyncio
 import json
@@ -19,7 +22,19 @@ from smore.client.clients import AsyncClient, Client
 from smore.client.locate import locate
 from smore.client.requests import INPUTS_PER_CALL, Dialogue
 from smore.client.tensors import decode_raw, encode_json, encode_raw, numpy_type
-from smore.client.transport import FIRST_PAUSE_S, RAW, RETRY_S, Answer, ApiError, Broken, Call, Flow, Pause, Unreachable, exchange
+from smore.client.transport import (
+    FIRST_PAUSE_S,
+    RAW,
+    RETRY_S,
+    Answer,
+    ApiError,
+    Broken,
+    Call,
+    Flow,
+    Pause,
+    Unreachable,
+    exchange,
+)
 from smore.client.types import Invocation
 from smore.domain.function import TensorSpec
 from smore.domain.invocation import State
@@ -33,8 +48,12 @@ def answer(body: object = None, status: int = 200, elapsed_s: float = 0.01, **he
     return Answer(status=status, headers=named, body=json.dumps(body).encode(), elapsed_s=elapsed_s)
 
 
-def drive(flow: Flow[T], answers: Iterable[Got], steps: list[Call | Pause] | None = None) -> tuple[T, list[Call | Pause]]:
-    """Feed a flow; its result and the steps it took (in ``steps`` too, for where it raises). A pause needs no answer."""
+def drive(
+    flow: Flow[T], answers: Iterable[Got], steps: list[Call | Pause] | None = None
+) -> tuple[T, list[Call | Pause]]:
+    """
+    Feed a flow; its result and the steps it took (in ``steps`` too, for where it raises). A pause needs no answer.
+    """
     steps = [] if steps is None else steps
     waiting = iter(answers)
     got: Got = None
@@ -58,13 +77,20 @@ def call(step: Call | Pause) -> Call:
 
 
 DONE = {"id": "i1", "state": "succeeded", "output": {"y": 1}}
-PROBLEM = {"title": "Infeasible", "status": 429, "detail": "Too late.", "code": "slo_infeasible", "earliest_deadline_ms": 70}
+PROBLEM = {
+    "title": "Infeasible",
+    "status": 429,
+    "detail": "Too late.",
+    "code": "slo_infeasible",
+    "earliest_deadline_ms": 70,
+}
 
 
 class TestInvoke:
     def test_sends_input_and_a_key_and_reads_output_and_timings(self) -> None:
         found, (step,) = drive(
-            invoke(Dialogue(), {"x": [1]}, deadline_ms=200), [answer(DONE, server_timing='queue;dur=1.5, load;desc="a";dur=20, run')]
+            invoke(Dialogue(), {"x": [1]}, deadline_ms=200),
+            [answer(DONE, server_timing='queue;dur=1.5, load;desc="a";dur=20, run')],
         )
         sent = call(step)
         assert (sent.method, sent.path) == ("POST", "/v1/functions/f/invocations")
@@ -72,7 +98,9 @@ class TestInvoke:
         assert sent.headers["Content-Type"] == "application/json"
         assert len(sent.headers["Idempotency-Key"]) == 32
         assert "Prefer" not in sent.headers
-        assert found == Invocation(id="i1", state=State.SUCCEEDED, output={"y": 1}, timings_ms={"queue": 1.5, "load": 20.0})
+        assert found == Invocation(
+            id="i1", state=State.SUCCEEDED, output={"y": 1}, timings_ms={"queue": 1.5, "load": 20.0}
+        )
 
     def test_a_wait_is_asked_for_in_whole_seconds_and_may_end_early(self) -> None:
         found, (step,) = drive(invoke(Dialogue(), 1, wait_s=2.5), [answer({"id": "i1", "state": "running"}, 202)])
@@ -99,7 +127,12 @@ class TestInvoke:
         with pytest.raises(ApiError) as caught:
             drive(invoke(Dialogue(), 1), [answer(PROBLEM, 429, retry_after="1")])
         error = caught.value
-        assert (error.status, error.code, error.detail, error.retry_after_s) == (429, "slo_infeasible", "Too late.", 1.0)
+        assert (error.status, error.code, error.detail, error.retry_after_s) == (
+            429,
+            "slo_infeasible",
+            "Too late.",
+            1.0,
+        )
         assert error.body["earliest_deadline_ms"] == 70
 
     def test_an_error_page_of_a_proxy_is_an_error_too(self) -> None:
@@ -120,7 +153,9 @@ class TestInvoke:
 
     def test_map_sends_what_one_call_takes_and_keeps_the_order(self) -> None:
         def many(first: int, count: int, state: str = "succeeded") -> Answer:
-            return answer({"invocations": [{"id": str(i), "state": state, "output": i} for i in range(first, first + count)]})
+            return answer(
+                {"invocations": [{"id": str(i), "state": state, "output": i} for i in range(first, first + count)]}
+            )
 
         found, steps = drive(
             Dialogue().map("f", range(INPUTS_PER_CALL + 1), deadline_ms=None),
@@ -195,12 +230,17 @@ class TestArrays:
         with pytest.raises(ValueError, match="BYTES is expected"):
             encode_raw({"s": np.zeros((2, 1))}, declared)
 
-    @pytest.mark.parametrize(("datatype", "numpy"), [("BOOL", "|b1"), ("UINT8", "|u1"), ("FP16", "<f2"), ("UINT64", "<u8")])
+    @pytest.mark.parametrize(
+        ("datatype", "numpy"), [("BOOL", "|b1"), ("UINT8", "|u1"), ("FP16", "<f2"), ("UINT64", "<u8")]
+    )
     def test_datatypes(self, datatype: str, numpy: str) -> None:
         assert np.dtype(numpy_type(datatype)) == np.dtype(numpy)
 
     def test_inside_json_they_become_lists(self) -> None:
-        assert json.loads(encode_json({"x": np.arange(4).reshape(2, 2), "n": np.float64(0.5)})) == {"x": [[0, 1], [2, 3]], "n": 0.5}
+        assert json.loads(encode_json({"x": np.arange(4).reshape(2, 2), "n": np.float64(0.5)})) == {
+            "x": [[0, 1], [2, 3]],
+            "n": 0.5,
+        }
         with pytest.raises(TypeError, match="object cannot be sent"):
             encode_json({"x": object()})
 

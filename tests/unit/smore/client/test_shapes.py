@@ -1,8 +1,9 @@
 """
-The client's types are the API's: what ``api/schemas.py`` promises is what ``smore/client/types.py`` and ``smore/client/admin.py`` read.
+The client's types are the API's: what ``api/schemas.py`` promises is what ``smore/client/types.py`` and
+``smore/client/admin.py`` read.
 
-They are two because a client must bear an older and a newer platform (defaults, unknown fields), and the API's description must say what
-is always there; and because importing the client imports no web framework.
+They are two because a client must bear an older and a newer platform (defaults, unknown fields), and the API's
+description must say what is always there; and because importing the client imports no web framework.
 """
 
 import dataclasses
@@ -26,7 +27,12 @@ UNREAD = {"Predictions": {"version"}}
 
 def shapes(module: ModuleType) -> Iterator[type]:
     for name, kind in vars(module).items():
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__ and name not in NOT_ANSWERED:
+        if (
+            isinstance(kind, type)
+            and dataclasses.is_dataclass(kind)
+            and kind.__module__ == module.__name__
+            and name not in NOT_ANSWERED
+        ):
             yield kind
 
 

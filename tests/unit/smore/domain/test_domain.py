@@ -113,7 +113,10 @@ def test_a_whole_description() -> None:
     )
     assert parsed == FunctionSpec(
         entrypoint="zoo.echo:Echo",
-        inputs=(TensorSpec(name="x", datatype="FP32", shape=(-1, 3)), TensorSpec(name="y.0/b", datatype="INT8", shape=(-1, -1))),
+        inputs=(
+            TensorSpec(name="x", datatype="FP32", shape=(-1, 3)),
+            TensorSpec(name="y.0/b", datatype="INT8", shape=(-1, -1)),
+        ),
         deadline_s=0.8,
         memory_mib=1536,
         max_batch=16,
@@ -243,18 +246,43 @@ JSON = st.recursive(
     max_leaves=6,
 )
 PARTS = st.sampled_from(
-    ("entrypoint", "inputs", "outputs", "slo", "resources", "batching", "scaling", "retries", "limits", "profile", "other"),
+    (
+        "entrypoint",
+        "inputs",
+        "outputs",
+        "slo",
+        "resources",
+        "batching",
+        "scaling",
+        "retries",
+        "limits",
+        "profile",
+        "other",
+    ),
 )
 SECTION = st.dictionaries(
     st.sampled_from(
         (
-            "deadline", "gpu_memory", "max_size", "max_warm", "min_warm", "prewarm", "keep_alive", "max_attempts", "max_pending", "timeout",
-            "payload", "run_ms", "load_ms", "usage_gain", "degradation",
+            "deadline",
+            "gpu_memory",
+            "max_size",
+            "max_warm",
+            "min_warm",
+            "prewarm",
+            "keep_alive",
+            "max_attempts",
+            "max_pending",
+            "timeout",
+            "payload",
+            "run_ms",
+            "load_ms",
+            "usage_gain",
+            "degradation",
         )
     ),
     JSON,
     max_size=3,
-)  # fmt: skip
+)
 
 
 @given(st.dictionaries(PARTS, JSON | SECTION, max_size=4))
@@ -297,7 +325,8 @@ SPECS = st.builds(
         usage_gain=POSITIVE,
         degradation=POSITIVE,
     ),
-    artifact=st.none() | st.builds(Artifact, code=st.just("a" * 64), files=st.dictionaries(st.text(min_size=1), st.just("b" * 64))),
+    artifact=st.none()
+    | st.builds(Artifact, code=st.just("a" * 64), files=st.dictionaries(st.text(min_size=1), st.just("b" * 64))),
     requirements=st.lists(st.text(min_size=1)).map(tuple),
 )
 
@@ -330,7 +359,13 @@ def test_run_time_is_a_profiled_one_or_more_than_the_largest(run_s: dict[int, fl
 
 @pytest.mark.parametrize(
     ("datatype", "shape", "expected"),
-    [("FP32", (-1,), 4), ("FP32", (-1, 3, 224, 224), 602_112), ("INT8", (-1, -1), None), ("FP16", (-1, 0), 0), ("BYTES", (-1,), None)],
+    [
+        ("FP32", (-1,), 4),
+        ("FP32", (-1, 3, 224, 224), 602_112),
+        ("INT8", (-1, -1), None),
+        ("FP16", (-1, 0), 0),
+        ("BYTES", (-1,), None),
+    ],
 )
 def test_row_bytes(datatype: str, shape: tuple[int, ...], expected: int | None) -> None:
     assert TensorSpec(name="x", datatype=datatype, shape=shape).row_bytes() == expected
@@ -368,7 +403,16 @@ def test_what_is_no_duration(written: object) -> None:
 
 @pytest.mark.parametrize(
     ("written", "size"),
-    [("1KiB", 1024), ("1.5MiB", 1_572_864), ("2GiB", 2 << 30), ("3KB", 3000), ("8MB", 8_000_000), ("1GB", 10**9), ("7B", 7), (12, 12)],
+    [
+        ("1KiB", 1024),
+        ("1.5MiB", 1_572_864),
+        ("2GiB", 2 << 30),
+        ("3KB", 3000),
+        ("8MB", 8_000_000),
+        ("1GB", 10**9),
+        ("7B", 7),
+        (12, 12),
+    ],
 )
 def test_sizes(written: object, size: int) -> None:
     assert size_bytes(written, "f") == size

@@ -1,4 +1,7 @@
-"""The estimate of what a job loses: a known truth under drift that is not ours, the fast test, budgets that cannot be told from noise."""
+"""
+The estimate of what a job loses: a known truth under drift that is not ours, the fast test, budgets that cannot be told
+from noise.
+"""
 
 import math
 import random
@@ -8,7 +11,18 @@ from dataclasses import replace
 import pytest
 
 from smore.domain import loss
-from smore.domain.loss import Sample, Sums, Window, estimate, missing, over_budget, reference, resolvable, student, surely
+from smore.domain.loss import (
+    Sample,
+    Sums,
+    Window,
+    estimate,
+    missing,
+    over_budget,
+    reference,
+    resolvable,
+    student,
+    surely,
+)
 
 NOISE = 0.05
 #: Iterations in a window and on each side of it.
@@ -50,7 +64,8 @@ def wander(seed: int) -> Drift:
 
 def training(seed: int, truth: float, drift: Drift, *, windows: int = WINDOWS, bursts: bool = False) -> list[Window]:
     """
-    Windows of a job whose iterations take 0.1 s times the drift, with log-normal noise and outliers (1 in 200, two to four times as long).
+    Windows of a job whose iterations take 0.1 s times the drift, with log-normal noise and outliers (1 in 200, two to
+    four times as long).
 
     With the gate open functions make each slower by ``truth``; with ``bursts`` by twice that, half of the time.
     """
@@ -83,10 +98,17 @@ def training(seed: int, truth: float, drift: Drift, *, windows: int = WINDOWS, b
         end, after = now, iterations(2 * INSIDE)[INSIDE:]
         made.append(
             Window(
-                start=start, end=end, before_s=Sample.of(before).mean, before_n=INSIDE, closed_s=inside.mean, closed_n=INSIDE,
-                closed_sd=inside.sd, after_s=Sample.of(after).mean, after_n=INSIDE,
+                start=start,
+                end=end,
+                before_s=Sample.of(before).mean,
+                before_n=INSIDE,
+                closed_s=inside.mean,
+                closed_n=INSIDE,
+                closed_sd=inside.sd,
+                after_s=Sample.of(after).mean,
+                after_n=INSIDE,
             )
-        )  # fmt: skip
+        )
     return made
 
 
@@ -116,7 +138,9 @@ def test_bursts_count_with_the_time_that_they_cost() -> None:
 
 
 def test_more_windows_make_it_narrower() -> None:
-    few, many = ([estimate(training(seed, 0.06, none(seed), windows=windows)) for seed in range(20)] for windows in (16, 144))
+    few, many = (
+        [estimate(training(seed, 0.06, none(seed), windows=windows)) for seed in range(20)] for windows in (16, 144)
+    )
     widths = [sum(one.high - one.low for one in found if one is not None) for found in (few, many)]
     assert {one.windows for one in many if one is not None} == {144}
     assert widths[0] / widths[1] == pytest.approx(3, rel=0.25)
@@ -129,7 +153,12 @@ def test_too_little_says_so() -> None:
     assert estimate([]) is None
     with pytest.raises(ValueError, match="no window"):
         Sums.of([])
-    assert [missing(count) for count in (0, loss.LEAST_WINDOWS - 1, loss.LEAST_WINDOWS, 100)] == [loss.LEAST_WINDOWS, 1, 0, 0]
+    assert [missing(count) for count in (0, loss.LEAST_WINDOWS - 1, loss.LEAST_WINDOWS, 100)] == [
+        loss.LEAST_WINDOWS,
+        1,
+        0,
+        0,
+    ]
 
 
 def test_by_hand() -> None:
@@ -139,24 +168,43 @@ def test_by_hand() -> None:
     assert found is not None
     assert found.mean == pytest.approx(0.2)
     error = math.sqrt(10 * 0.1**2 / (10 * 9)) / 1.2
-    assert (found.low, found.high) == pytest.approx((1.2 * math.exp(-2.262157 * error) - 1, 1.2 * math.exp(2.262157 * error) - 1))
+    assert (found.low, found.high) == pytest.approx(
+        (1.2 * math.exp(-2.262157 * error) - 1, 1.2 * math.exp(2.262157 * error) - 1)
+    )
 
 
 def window(**values: float) -> Window:
     plain: dict[str, float] = {
-        "start": 10.0, "end": 11.0, "before_s": 1.0, "closed_s": 1.0, "after_s": 1.0, "closed_sd": 0.1, "before_n": 5, "closed_n": 5,
+        "start": 10.0,
+        "end": 11.0,
+        "before_s": 1.0,
+        "closed_s": 1.0,
+        "after_s": 1.0,
+        "closed_sd": 0.1,
+        "before_n": 5,
+        "closed_n": 5,
         "after_n": 5,
-    }  # fmt: skip
+    }
     return Window(**(plain | values))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"end": 10.0}, {"start": math.nan}, {"end": math.inf}, {"before_s": 0.0}, {"closed_s": -1.0}, {"after_s": math.nan},
-        {"closed_s": math.inf}, {"closed_sd": -0.1}, {"closed_sd": math.nan}, {"before_n": 0}, {"closed_n": 0}, {"after_n": -1},
+        {"end": 10.0},
+        {"start": math.nan},
+        {"end": math.inf},
+        {"before_s": 0.0},
+        {"closed_s": -1.0},
+        {"after_s": math.nan},
+        {"closed_s": math.inf},
+        {"closed_sd": -0.1},
+        {"closed_sd": math.nan},
+        {"before_n": 0},
+        {"closed_n": 0},
+        {"after_n": -1},
     ],
-)  # fmt: skip
+)
 def test_what_is_no_window_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="window"):
         window(**wrong)
@@ -221,7 +269,9 @@ def test_the_fast_test_errs_as_rarely_as_it_says() -> None:
     wrong = right = 0
     for _ in range(400):
         closed = Sample.of([rng.gauss(0.1, 0.005) for _ in range(30)])
-        at_budget, beyond = (Sample.of([rng.gauss(0.1 * slow, 0.005 * slow) for _ in range(20)]) for slow in (1.1, 1.15))
+        at_budget, beyond = (
+            Sample.of([rng.gauss(0.1 * slow, 0.005 * slow) for _ in range(20)]) for slow in (1.1, 1.15)
+        )
         wrong += over_budget(at_budget, closed, 0.10)
         right += over_budget(beyond, closed, 0.10)
     assert wrong <= 32
@@ -257,6 +307,13 @@ def test_resolvable_budgets() -> None:
     assert resolvable(noise=0.02, iteration_s=0.1, horizon_s=600) > calm
     assert resolvable(noise=0.02, iteration_s=0.1, share=0.0) == math.inf
     assert resolvable(noise=0.02, iteration_s=10.0) == math.inf, "too few windows in the time"
-    for wrong in ({"noise": -0.1}, {"noise": math.nan}, {"iteration_s": 0.0}, {"share": 1.0}, {"share": -0.1}, {"horizon_s": math.inf}):
+    for wrong in (
+        {"noise": -0.1},
+        {"noise": math.nan},
+        {"iteration_s": 0.0},
+        {"share": 1.0},
+        {"share": -0.1},
+        {"horizon_s": math.inf},
+    ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             resolvable(**{"noise": 0.02, "iteration_s": 0.1} | wrong)

@@ -34,7 +34,10 @@ def ills(place: Site) -> dict[str, Finding]:
 
 def test_a_healthy_host(place: Site, fake: Fake) -> None:
     assert ills(place) == {}
-    assert [one.found for one in doctor._nvml(place)] == ["driver 580.95.05, 2 GPUs", "torch is built for 13.0, the driver knows 13.0"]
+    assert [one.found for one in doctor._nvml(place)] == [
+        "driver 580.95.05, 2 GPUs",
+        "torch is built for 13.0, the driver knows 13.0",
+    ]
 
 
 def _set(name: str, value: object) -> Callable[[Gpu], None]:

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from smore.local import Layout, Partition, Process, StartFailed, environment, gpu_partitions, plan_partitions, processes, supervision
+from smore.local import (
+    Layout,
+    Partition,
+    Process,
+    StartFailed,
+    environment,
+    gpu_partitions,
+    plan_partitions,
+    processes,
+    supervision,
+)
 from smore.local.layout import node_partitions
 from smore.local.machine import _layout
 from smore.process.settings import NodeSettings, Settings, WorkerSettings
@@ -16,13 +26,17 @@ from tests.support.nvml import Gpu, Instance, Machine
 
 
 def of(*devices: tuple[str, float]) -> tuple[Partition, ...]:
-    return tuple(Partition(gpu=f"cpu{i}", kind="cpu", device=device, share=share) for i, (device, share) in enumerate(devices))
+    return tuple(
+        Partition(gpu=f"cpu{i}", kind="cpu", device=device, share=share) for i, (device, share) in enumerate(devices)
+    )
 
 
 @pytest.mark.parametrize(
     ("cores", "count", "expected"),
     [
-        pytest.param([0, 1, 2, 3], None, of(("1", 1), ("2", 1), ("3", 1)), id="one per core, the first is the platform's"),
+        pytest.param(
+            [0, 1, 2, 3], None, of(("1", 1), ("2", 1), ("3", 1)), id="one per core, the first is the platform's"
+        ),
         pytest.param([4, 6, 7], None, of(("6", 1), ("7", 1)), id="cores are named by their numbers"),
         pytest.param([0, 1], None, of(("1", 0.5), ("1", 0.5)), id="two halves of the second core"),
         pytest.param([0], None, of(("0", 0.5), ("0", 0.5)), id="two halves of the only core"),
@@ -44,7 +58,9 @@ def test_no_partitions_is_refused(cores: list[int], count: int | None) -> None:
 def parts(*names: str) -> tuple[Partition, ...]:
     """``gpu0=GPU-a`` and ``gpu1-mig0=MIG-b``."""
     pairs = [name.split("=") for name in names]
-    return tuple(Partition(gpu=gpu, kind="mig" if device.startswith("MIG") else "cuda", device=device) for gpu, device in pairs)
+    return tuple(
+        Partition(gpu=gpu, kind="mig" if device.startswith("MIG") else "cuda", device=device) for gpu, device in pairs
+    )
 
 
 @pytest.fixture
@@ -131,7 +147,17 @@ LAYOUT = Layout(
 
 def test_table_of_processes() -> None:
     table = {process.name: process for process in processes(LAYOUT)}
-    assert list(table) == ["nursery", "worker-cpu0", "worker-cpu1", "gateway", "scheduler-0", "scheduler-1", "beat", "control", "learn"]
+    assert list(table) == [
+        "nursery",
+        "worker-cpu0",
+        "worker-cpu1",
+        "gateway",
+        "scheduler-0",
+        "scheduler-1",
+        "beat",
+        "control",
+        "learn",
+    ]
     assert table["nursery"].command[1:] == ("-m", "worker.runner.nursery", "/srv/smore home/run/nursery.sock")
     assert dict(table["nursery"].env) == {"OMP_NUM_THREADS": "1"}
     assert table["gateway"].listens == ("127.0.0.1", 8400)

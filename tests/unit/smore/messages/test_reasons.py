@@ -1,4 +1,6 @@
-"""Reasons in numbers and in words: every code has them, what is missing is left out, and old decisions are still read."""
+"""
+Reasons in numbers and in words: every code has them, what is missing is left out, and old decisions are still read.
+"""
 
 import pytest
 
@@ -52,31 +54,51 @@ def test_why_nothing_is_placed_now() -> None:
     assert why_not_now(Reasons()) == "There is no GPU instance."
     deferred = Reasons(candidates=[Candidate(gpu="a")], refused={"deadline": 1})
     assert "sooner than another could be loaded" in why_not_now(deferred)
-    assert [hopeless(one) for one in (busy, deferred, Reasons(refused={"deadline": 2, "gone": 1}), Reasons())] == [False, False, True, True]
+    assert [hopeless(one) for one in (busy, deferred, Reasons(refused={"deadline": 2, "gone": 1}), Reasons())] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
     ("said", "facts"),
     [
-        ("It succeeded on g, 20.0 ms before its deadline.", {"state": State.SUCCEEDED, "cause": "ok", "gpu": "g", "slack_s": 0.02}),
-        ("It succeeded on g at attempt 2, 3.0 s after its deadline.", {"state": "succeeded", "gpu": "g", "attempt": 2, "slack_s": -3}),
+        (
+            "It succeeded on g, 20.0 ms before its deadline.",
+            {"state": State.SUCCEEDED, "cause": "ok", "gpu": "g", "slack_s": 0.02},
+        ),
+        (
+            "It succeeded on g at attempt 2, 3.0 s after its deadline.",
+            {"state": "succeeded", "gpu": "g", "attempt": 2, "slack_s": -3},
+        ),
         ("It failed on g: the process of the function died.", {"state": "failed", "cause": "crashed", "gpu": "g"}),
         ("It failed on g: odd.", {"state": "failed", "cause": "handler_error", "gpu": "g", "message": "odd."}),
-        ("It expired: no GPU instance could finish it before its deadline.", {"state": "expired", "cause": "deadline_expired"}),
+        (
+            "It expired: no GPU instance could finish it before its deadline.",
+            {"state": "expired", "cause": "deadline_expired"},
+        ),
         ("It was rejected: a newer reason.", {"state": "rejected", "cause": "a newer reason"}),
         ("It waits.", {"state": "queued", "cause": ""}),
         ("It waits again after attempt 1.", {"state": "queued", "cause": "", "attempt": 1}),
         ("It was sent to g and has not begun.", {"state": "dispatched", "cause": "", "gpu": "g", "attempt": 1}),
         ("It runs on g.", {"state": "running", "cause": "", "gpu": "g", "attempt": 1}),
     ],
-)  # fmt: skip
+)
 def test_states_in_words(said: str, facts: dict[str, object]) -> None:
     assert in_words(**{"cause": "ok", **facts}) == said  # type: ignore[arg-type]
 
 
 def test_phases_of_a_cold_attempt_add_up() -> None:
     found = phases_ms(
-        since=10.0, claimed=10.1, started=10.15, finished=11.0, schedule_us=200, load_s={"import": 0.3, "weights": 0.4}, run_s=0.1
+        since=10.0,
+        claimed=10.1,
+        started=10.15,
+        finished=11.0,
+        schedule_us=200,
+        load_s={"import": 0.3, "weights": 0.4},
+        run_s=0.1,
     )
     assert found == pytest.approx({"queue": 99.8, "schedule": 0.2, "dispatch": 50, "load": 700, "run": 100})
 
@@ -84,7 +106,9 @@ def test_phases_of_a_cold_attempt_add_up() -> None:
 def test_phases_that_have_not_come_are_unknown() -> None:
     assert set(phases_ms(since=1.0, claimed=None, started=None, finished=None).values()) == {None}
     # Most of the load was over before this attempt began to wait for it.
-    assert phases_ms(since=1.0, claimed=1.0, started=1.0, finished=1.5, load_s={"all": 9.0}, run_s=0.1)["load"] == pytest.approx(400)
+    assert phases_ms(since=1.0, claimed=1.0, started=1.0, finished=1.5, load_s={"all": 9.0}, run_s=0.1)[
+        "load"
+    ] == pytest.approx(400)
     assert phases_ms(since=1.0, claimed=1.1, started=None, finished=None)["queue"] == pytest.approx(100)
 
 
@@ -105,15 +129,28 @@ def test_what_is_not_finite_or_older_is_still_read() -> None:
 
 def gate(**fields: object) -> Gate:
     known: dict[str, object] = {
-        "now_us": 1_000_000, "deadline_us": 1_500_000, "needed_us": 100_000, "full": "", "paused": "", "leader": "asked",
-    }  # fmt: skip
+        "now_us": 1_000_000,
+        "deadline_us": 1_500_000,
+        "needed_us": 100_000,
+        "full": "",
+        "paused": "",
+        "leader": "asked",
+    }
     return Gate(**{**known, **fields})  # type: ignore[arg-type]
 
 
 PLACED = Answer(
-    at=1.0, gpu="a", cold=True, start_at=1.2, finish_at=1.4, earliest_deadline_at=1.4, finish_s=0.1,
-    reasons=Reasons(policy="p", candidates=[Candidate(gpu="a", training_degradation=0.1, training_degradation_upper=0.2)]),
-)  # fmt: skip
+    at=1.0,
+    gpu="a",
+    cold=True,
+    start_at=1.2,
+    finish_at=1.4,
+    earliest_deadline_at=1.4,
+    finish_s=0.1,
+    reasons=Reasons(
+        policy="p", candidates=[Candidate(gpu="a", training_degradation=0.1, training_degradation_upper=0.2)]
+    ),
+)
 BUSY = Answer(at=1.0, finish_s=0.3, reasons=Reasons(policy="p", refused={"busy": 2}))
 LATE = Answer(at=1.0, earliest_deadline_at=3.0, reasons=Reasons(policy="p", refused={"deadline": 2}))
 
@@ -155,7 +192,12 @@ class TestDryRun:
         """In the gate's own order: what the gateway holds, time, bounds, limits; then what it would wait for."""
         everything = {"full": "pending", "limited": "depth", "bound": 7.0, "after_us": 1}
         drained = _dry_run(gate(needed_us=800_000, **everything), PLACED, Draining())
-        assert (drained.outcome, drained.reason, drained.feasible, drained.earliest_deadline_ms) == ("refused", "draining", False, None)
+        assert (drained.outcome, drained.reason, drained.feasible, drained.earliest_deadline_ms) == (
+            "refused",
+            "draining",
+            False,
+            None,
+        )
         assert _dry_run(gate(needed_us=800_000, **everything), PLACED).reason == "slo_infeasible"
         assert _dry_run(gate(**everything), PLACED).reason == "queue_full"
         limited = _dry_run(gate(**(everything | {"full": ""})), PLACED)

@@ -1,4 +1,6 @@
-"""Events and result records: what goes through comes back, what is newer or foreign is told apart. Frames of replies too."""
+"""
+Events and result records: what goes through comes back, what is newer or foreign is told apart. Frames of replies too.
+"""
 
 from typing import Any, get_args
 
@@ -14,7 +16,12 @@ from smore.redis.queue import Reply, parse_replies
 
 @pytest.mark.parametrize("kind", get_args(stream.Event))
 def test_every_event_has_a_tag_of_its_own_and_goes_through(kind: type[stream.Entry]) -> None:
-    samples: dict[object, Any] = {str: "text", int: 1_795_250_080_380_382, float: 0.75, list[tuple[str, int]]: [("a" * 32, 3)]}
+    samples: dict[object, Any] = {
+        str: "text",
+        int: 1_795_250_080_380_382,
+        float: 0.75,
+        list[tuple[str, int]]: [("a" * 32, 3)],
+    }
     hints = {field.name: samples[field.type] for field in msgspec.structs.fields(kind)}
     event = kind(**{**hints, "version": stream.VERSION})
     raw = msgspec.msgpack.decode(stream.encode(event))
@@ -34,7 +41,14 @@ def test_a_field_that_a_newer_writer_appends_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"\x00", msgspec.msgpack.encode(["?", 1]), msgspec.msgpack.encode(["c", 1]), msgspec.msgpack.encode({"t": 1})]
+    "raw",
+    [
+        b"",
+        b"\x00",
+        msgspec.msgpack.encode(["?", 1]),
+        msgspec.msgpack.encode(["c", 1]),
+        msgspec.msgpack.encode({"t": 1}),
+    ],
 )
 def test_what_is_no_event_is_refused(raw: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
@@ -67,10 +81,18 @@ def frame(reply: Reply) -> bytes:
     head = "|".join(
         str(value)
         for value in (
-            reply.id, reply.state, reply.cause, reply.attempt, reply.arrival_us, reply.claimed_us, reply.started_us, reply.finished_us,
-            reply.gpu, reply.schedule_us,
+            reply.id,
+            reply.state,
+            reply.cause,
+            reply.attempt,
+            reply.arrival_us,
+            reply.claimed_us,
+            reply.started_us,
+            reply.finished_us,
+            reply.gpu,
+            reply.schedule_us,
         )
-    )  # fmt: skip
+    )
     body = head.encode() + b"\n" + reply.result
     return b"%010d" % len(body) + body
 
@@ -98,4 +120,6 @@ def test_frames_are_parted_again_whatever_is_in_them(replies: list[Reply]) -> No
 
 def test_the_cancel_that_lua_packs_is_a_command() -> None:
     raw = msgspec.msgpack.encode(["cancel", 1, "default/echo", "a" * 32, 2])
-    assert msgspec.msgpack.decode(raw, type=fleet.AnyCommand) == fleet.Cancel(version=1, function="default/echo", id="a" * 32, attempt=2)
+    assert msgspec.msgpack.decode(raw, type=fleet.AnyCommand) == fleet.Cancel(
+        version=1, function="default/echo", id="a" * 32, attempt=2
+    )

@@ -13,9 +13,12 @@ KEPT = PostgresSettings(retention_days=14, retention_gib=32)
 
 def size(gib: float, daily: float | None, files: float = 0.0) -> Size:
     return Size(
-        bytes=gib * GIB, file_bytes=int(max(gib, files) * GIB), invocations=1000, oldest_at=1_790_000_000.0,
+        bytes=gib * GIB,
+        file_bytes=int(max(gib, files) * GIB),
+        invocations=1000,
+        oldest_at=1_790_000_000.0,
         bytes_per_day=None if daily is None else daily * GIB,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,6 +65,10 @@ def test_what_was_not_there_all_the_time_has_no_growth() -> None:
 
 
 def test_percentiles_are_by_nearest_rank() -> None:
-    assert (percentile([3.0, 1.0, 2.0], 0.5), percentile(range(1, 101), 0.95), percentile([7.0], 0.95)) == (2.0, 95, 7.0)
+    assert (percentile([3.0, 1.0, 2.0], 0.5), percentile(range(1, 101), 0.95), percentile([7.0], 0.95)) == (
+        2.0,
+        95,
+        7.0,
+    )
     with pytest.raises(ValueError, match="nothing"):
         percentile([], 0.5)

@@ -70,7 +70,11 @@ def uses() -> Iterator[tuple[str, ast.Attribute, ast.Call | None]]:
             tree = ast.parse(path.read_text())
             calls = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
             for node in ast.walk(tree):
-                if isinstance(node, ast.Attribute) and node.attr.startswith(("nvml", "NVML", "c_nvml")) and node.attr != "nvmlReturn":
+                if (
+                    isinstance(node, ast.Attribute)
+                    and node.attr.startswith(("nvml", "NVML", "c_nvml"))
+                    and node.attr != "nvmlReturn"
+                ):
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", node, calls.get(id(node))
 
 
@@ -99,5 +103,7 @@ try:
 except pynvml.NVMLError_GpuIsLost as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", asked], env=os.environ | told, text=True, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", asked], env=os.environ | told, text=True, stdout=subprocess.PIPE, check=True
+    )
     assert done.stdout.splitlines() == ["GPU-a", "GPU is lost"]

@@ -45,7 +45,9 @@ def test_without_a_whole_key_there_is_no_vault(tmp_path: Path) -> None:
             Vault.open(file)
 
 
-@pytest.mark.parametrize("name", ["", "lower", "1A", "A-B", "A" * 65, "PATH", "LD_PRELOAD", "PYTHONPATH", "SMORE_HOME", "HOME", None])
+@pytest.mark.parametrize(
+    "name", ["", "lower", "1A", "A-B", "A" * 65, "PATH", "LD_PRELOAD", "PYTHONPATH", "SMORE_HOME", "HOME", None]
+)
 def test_names_that_are_no_secrets_names(name: object) -> None:
     with pytest.raises(InvalidSpec):
         parse_secret_name(name)
@@ -72,7 +74,9 @@ def test_a_worker_opens_what_the_function_names(tmp_path: Path) -> None:
     file = tmp_path / "key"
     make_key(file)
     vault = Vault.open(file)
-    catalog = FakeCatalog(A=vault.seal("p", "A", "the first"), B=vault.seal("p", "B", "the second"), C=vault.seal("q", "C", "another's"))
+    catalog = FakeCatalog(
+        A=vault.seal("p", "A", "the first"), B=vault.seal("p", "B", "the second"), C=vault.seal("q", "C", "another's")
+    )
     opened = Secrets(catalog, file)  # type: ignore[arg-type]
 
     def spec(*names: str) -> object:
@@ -99,5 +103,7 @@ def test_what_a_runner_says_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.decode() == "[f] it is ***, *** and � ***, short\n"
     failed = _masked(Failed(cause="handler_error", message="ValueError: hunter2-hunter2"), log)
     assert isinstance(failed, Failed) and failed.message == "ValueError: ***"
-    predicted = _masked(Predicted(answers=[Answer(form="error", message="no hunter2-hunter2"), Answer(form="json")]), log)
+    predicted = _masked(
+        Predicted(answers=[Answer(form="error", message="no hunter2-hunter2"), Answer(form="json")]), log
+    )
     assert isinstance(predicted, Predicted) and [one.message for one in predicted.answers] == ["no ***", ""]

@@ -20,13 +20,22 @@ def floats(*values: float) -> bytes:
 def place(**fields: object) -> PlaceTable:
     """Two trainings, three functions; the cell of row r and column c is r.c."""
     values: dict[str, object] = {
-        "device": "CPU partition: 1 core", "sharing_mode": "time-slice", "trainings": ["bert/cpu/training/4", "vgg16/cpu/training/2"],
+        "device": "CPU partition: 1 core",
+        "sharing_mode": "time-slice",
+        "trainings": ["bert/cpu/training/4", "vgg16/cpu/training/2"],
         "functions": ["deepfm/cpu/function/8", "bert/cpu/function/1", "deepfm/cpu/function/1"],
-        "training": floats(0.0, 0.1, 0.2, 1.0, 1.1, 1.2), "training_upper": floats(*[2.0] * 6), "function": floats(*[3.0] * 6),
-        "function_upper": floats(*[4.0] * 6), "function_on_function": floats(*[5.0] * 9), "function_on_function_upper": floats(*[6.0] * 9),
-        "measured": bytes([0, 1, 0, 0, 0, 1]), "solo_s": floats(0.01, 0.02, 0.03), "usage_gain": floats(0.1, 0.2, 0.3),
-        "degradation": floats(1.0, 2.0, 3.0), "weights": [Weight(kind="training", k=2, victim="bert", other="deepfm", value=1.5)],
-    }  # fmt: skip
+        "training": floats(0.0, 0.1, 0.2, 1.0, 1.1, 1.2),
+        "training_upper": floats(*[2.0] * 6),
+        "function": floats(*[3.0] * 6),
+        "function_upper": floats(*[4.0] * 6),
+        "function_on_function": floats(*[5.0] * 9),
+        "function_on_function_upper": floats(*[6.0] * 9),
+        "measured": bytes([0, 1, 0, 0, 0, 1]),
+        "solo_s": floats(0.01, 0.02, 0.03),
+        "usage_gain": floats(0.1, 0.2, 0.3),
+        "degradation": floats(1.0, 2.0, 3.0),
+        "weights": [Weight(kind="training", k=2, victim="bert", other="deepfm", value=1.5)],
+    }
     return PlaceTable(**(values | fields))  # type: ignore[arg-type]
 
 
@@ -34,7 +43,7 @@ def table(*places: PlaceTable, version: int = 1) -> Table:
     return Table(version=version, source="ours", created_at=1.5, places=list(places))
 
 
-# ---- reading -----------------------------------------------------------------------------------------------------------------------------
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_encoded_is_decoded() -> None:
@@ -70,7 +79,7 @@ def test_a_place_may_have_no_trainings() -> None:
     assert decode(encode(table(empty))).places == [empty]
 
 
-# ---- refusing ----------------------------------------------------------------------------------------------------------------------------
+# ---- refusing --------------------------------------------------------------------------------------------------------
 
 
 def test_a_cut_blob_is_refused_wherever_it_is_cut() -> None:
@@ -88,7 +97,9 @@ def test_another_format_is_named_whatever_else_it_holds() -> None:
         decode(msgspec.msgpack.encode(document))
 
 
-@pytest.mark.parametrize("raw", [b"", b"\xc1", msgspec.msgpack.encode([1, 2]), msgspec.msgpack.encode({"format": "one"})])
+@pytest.mark.parametrize(
+    "raw", [b"", b"\xc1", msgspec.msgpack.encode([1, 2]), msgspec.msgpack.encode({"format": "one"})]
+)
 def test_what_is_no_table_is_refused(raw: bytes) -> None:
     with pytest.raises(BadTable, match="not a degradation table"):
         decode(raw)
@@ -97,10 +108,17 @@ def test_what_is_no_table_is_refused(raw: bytes) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "training", "training_upper", "function", "function_upper", "function_on_function", "function_on_function_upper", "solo_s",
-        "usage_gain", "degradation",
+        "training",
+        "training_upper",
+        "function",
+        "function_upper",
+        "function_on_function",
+        "function_on_function_upper",
+        "solo_s",
+        "usage_gain",
+        "degradation",
     ],
-)  # fmt: skip
+)
 def test_a_matrix_of_another_size_or_with_what_is_no_degradation_is_refused(name: str) -> None:
     good = getattr(place(), name)
     for bad in (good[:-8], good[:-1], good + floats(1.0), b""):
@@ -147,7 +165,7 @@ def test_a_damaged_blob_is_a_table_or_refused_and_nothing_else() -> None:
     assert refused > 1000
 
 
-# ---- publishing --------------------------------------------------------------------------------------------------------------------------
+# ---- publishing ------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_published_is_nothing(redis_client: "redis.Redis") -> None:
@@ -176,7 +194,9 @@ def test_a_damaged_table_in_redis_is_refused(redis_client: "redis.Redis") -> Non
 
 
 def test_a_reader_never_sees_a_mixture(redis_client: "redis.Redis") -> None:
-    """Every number of version v is v: a table with two numbers is one that never was. Versions never go back for a reader."""
+    """
+    Every number of version v is v: a table with two numbers is one that never was. Versions never go back for a reader.
+    """
     tables, stop = Tables(redis_client, "smore:"), threading.Event()
 
     def of(version: int) -> Table:
@@ -184,12 +204,21 @@ def test_a_reader_never_sees_a_mixture(redis_client: "redis.Redis") -> None:
         square, line = floats(*[float(version)] * 1600), floats(*[float(version)] * 40)
         return table(
             place(
-                trainings=[name.replace("function", "training") for name in names], functions=names, training=square, training_upper=square,
-                function=square, function_upper=square, function_on_function=square, function_on_function_upper=square,
-                measured=bytes(1600), solo_s=line, usage_gain=line, degradation=line,
+                trainings=[name.replace("function", "training") for name in names],
+                functions=names,
+                training=square,
+                training_upper=square,
+                function=square,
+                function_upper=square,
+                function_on_function=square,
+                function_on_function_upper=square,
+                measured=bytes(1600),
+                solo_s=line,
+                usage_gain=line,
+                degradation=line,
             ),
             version=version,
-        )  # fmt: skip
+        )
 
     seen: list[int] = []
     mixed: list[int] = []
@@ -201,7 +230,14 @@ def test_a_reader_never_sees_a_mixture(redis_client: "redis.Redis") -> None:
             numbers = {
                 number
                 for one in found.places
-                for raw in (one.training, one.training_upper, one.function, one.function_upper, one.function_on_function, one.solo_s)
+                for raw in (
+                    one.training,
+                    one.training_upper,
+                    one.function,
+                    one.function_upper,
+                    one.function_on_function,
+                    one.solo_s,
+                )
                 for number in np.unique(np.frombuffer(raw, "<f8")).tolist()
             }
             seen.append(found.version)

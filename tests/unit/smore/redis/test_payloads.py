@@ -47,7 +47,9 @@ def test_a_payload_whose_invocation_ends_while_it_is_read_is_none(
     payloads.put("p", "ended", b"of the one")
 
     class Slow:
-        """The file, whose invocation ends, and whose pages get another's payload, once it is open and before it is read."""
+        """
+        The file, whose invocation ends, and whose pages get another's payload, once it is open and before it is read.
+        """
 
         def __init__(self, path: str, mode: str, buffering: int) -> None:
             self._file = open(path, mode, buffering)  # noqa: SIM115 - closed by __exit__

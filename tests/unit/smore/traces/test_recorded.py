@@ -9,7 +9,9 @@ from smore.traces import recorded
 from smore.traces.recorded import BadTrace, read_trace
 
 SHARED = Path(__file__).resolve().parents[5] / "shared" / "data" / "azure2019"
-PER_MINUTE = "HashOwner,HashApp,HashFunction,Trigger,481,480,482\no,a,f,http,1,0,2\no,a,g,http,0,0,0\no,b,f,timer,4,0,0\n"
+PER_MINUTE = (
+    "HashOwner,HashApp,HashFunction,Trigger,481,480,482\no,a,f,http,1,0,2\no,a,g,http,0,0,0\no,b,f,timer,4,0,0\n"
+)
 ARRIVALS = "timestamp,function\n1700000045,a\n2023-11-14T22:14:05Z,b\n1700000160.5,a\n2023-11-14T23:14:06+01:00,b\n"
 
 
@@ -76,7 +78,9 @@ def test_a_part_of_the_real_one() -> None:
         (b"function,timestamp\n\xff\xfe,1\n", "", "file"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_line_and_field(tmp_path: Path, text: str | bytes, where: str, field: str) -> None:
+def test_what_cannot_be_used_is_refused_with_line_and_field(
+    tmp_path: Path, text: str | bytes, where: str, field: str
+) -> None:
     with pytest.raises(BadTrace) as caught:
         read_trace(written(tmp_path, text))
     assert str(caught.value).startswith(f"t.csv{where}: {field}: ")

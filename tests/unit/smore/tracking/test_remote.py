@@ -74,7 +74,11 @@ def test_every_step_is_told_once_and_in_order(made: list[Told], monkeypatch: pyt
     tracker.close()
     assert len(tracker.steps) == 100
     path, last = tracker.calls[-1]
-    assert (path, last["gpu"], last["ended"] or last["first"] + len(last["steps"]) < 100) == ("/v1/jobs/j1/steps", "g", True)
+    assert (path, last["gpu"], last["ended"] or last["first"] + len(last["steps"]) < 100) == (
+        "/v1/jobs/j1/steps",
+        "g",
+        True,
+    )
     assert not tracker.active
 
 
@@ -136,9 +140,18 @@ def test_one_that_is_refused_is_left_alone(made: list[Told], caplog: pytest.LogC
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(401, Refused), (410, Refused), (422, Refused), (409, Refused), (429, urllib.error.HTTPError), (503, urllib.error.HTTPError)],
+    [
+        (401, Refused),
+        (410, Refused),
+        (422, Refused),
+        (409, Refused),
+        (429, urllib.error.HTTPError),
+        (503, urllib.error.HTTPError),
+    ],
 )
-def test_answers_by_status(monkeypatch: pytest.MonkeyPatch, made: list[Told], status: int, kind: type[Exception]) -> None:
+def test_answers_by_status(
+    monkeypatch: pytest.MonkeyPatch, made: list[Told], status: int, kind: type[Exception]
+) -> None:
     def answer(request: Any, timeout: float) -> Any:
         assert request.get_header("Authorization") == "Bearer k"
         raise urllib.error.HTTPError(request.full_url, status, "x", Message(), BytesIO(b"why"))
@@ -192,15 +205,25 @@ def test_a_forked_child_does_not_end_its_parents_report(made: list[Told], monkey
     assert tracker.active
 
 
-# ---- frameworks --------------------------------------------------------------------------------------------------------------------------
+# ---- frameworks ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "module", "base", "hooks"),
     [
         ("HuggingFace", "transformers", "TrainerCallback", ("on_train_begin", "on_step_end", "on_train_end")),
-        ("Lightning", "lightning.pytorch.callbacks", "Callback", ("on_train_start", "on_train_batch_end", "on_train_end")),
-        ("Lightning", "pytorch_lightning.callbacks", "Callback", ("on_train_start", "on_train_batch_end", "on_exception")),
+        (
+            "Lightning",
+            "lightning.pytorch.callbacks",
+            "Callback",
+            ("on_train_start", "on_train_batch_end", "on_train_end"),
+        ),
+        (
+            "Lightning",
+            "pytorch_lightning.callbacks",
+            "Callback",
+            ("on_train_start", "on_train_batch_end", "on_exception"),
+        ),
     ],
 )
 def test_callbacks_report_every_step(
@@ -235,7 +258,7 @@ def test_a_missing_framework_is_named() -> None:
         _ = callbacks.Keras
 
 
-# ---- strangers ---------------------------------------------------------------------------------------------------------------------------
+# ---- strangers -------------------------------------------------------------------------------------------------------
 
 
 class Listing:
@@ -272,4 +295,6 @@ def test_who_is_neither_ours_nor_a_jobs_is_a_stranger(
 
 
 def test_no_thread_is_left() -> None:
-    eventually(lambda: not [one for one in threading.enumerate() if one.name == "smore-track"], what="the end of all threads")
+    eventually(
+        lambda: not [one for one in threading.enumerate() if one.name == "smore-track"], what="the end of all threads"
+    )

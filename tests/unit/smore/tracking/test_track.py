@@ -93,13 +93,17 @@ def test_without_a_path_nothing_is_tracked(monkeypatch: pytest.MonkeyPatch, path
 
 
 @pytest.mark.parametrize(("given", "missing"), [("SMORE_URL", "SMORE_API_KEY"), ("SMORE_API_KEY", "SMORE_URL")])
-def test_half_of_what_it_needs_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, given: str, missing: str) -> None:
+def test_half_of_what_it_needs_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, given: str, missing: str
+) -> None:
     monkeypatch.delenv("SMORE_TRACK", raising=False)
     monkeypatch.delenv(missing, raising=False)
     monkeypatch.setenv(given, "http://127.0.0.1:9")
     with track() as tracker:
         tracker.step()
-    assert [record.message for record in caplog.records] == [f"steps are not tracked, training goes on: {missing} is not set"]
+    assert [record.message for record in caplog.records] == [
+        f"steps are not tracked, training goes on: {missing} is not set"
+    ]
 
 
 def test_what_was_overwritten_is_counted_as_lost(path: Path) -> None:
@@ -118,7 +122,9 @@ def test_a_slot_that_is_overwritten_under_the_read_is_lost(path: Path, monkeypat
     counts = iter([CAPACITY, CAPACITY])
 
     def count(_: TrackReader, descriptor: int) -> int:
-        """The second look comes after the slots were read: by then the writer has begun its next step, in the oldest slot."""
+        """
+        The second look comes after the slots were read: by then the writer has begun its next step, in the oldest slot.
+        """
         found = next(counts)
         if next(calls):
             with path.open("r+b") as file:
@@ -220,7 +226,9 @@ def test_a_file_that_cannot_be_made_is_one_warning(tmp_path: Path, caplog: pytes
     assert [record.name for record in caplog.records] == ["smore.track"]
 
 
-def test_a_full_disk_is_one_warning(path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_warning(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(descriptor: int, offset: int, length: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -233,5 +241,7 @@ def test_a_full_disk_is_one_warning(path: Path, caplog: pytest.LogCaptureFixture
 
 def test_the_name_is_the_function_whichever_module_was_imported_first() -> None:
     code = "from smore.track import TrackReader; import smore; smore.track().step(); print(TrackReader.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
     assert done.stdout == "TrackReader\n", done.stderr

@@ -1,4 +1,7 @@
-"""What an uploaded function needs on a node: folders made once and shared, removed when unused, failures told; environments."""
+"""
+What an uploaded function needs on a node: folders made once and shared, removed when unused, failures told;
+environments.
+"""
 
 import contextlib
 import fcntl
@@ -124,7 +127,7 @@ class TestShelf:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.json", "c.lock"]
 
 
-# ---- folders ----------------------------------------------------------------------------------------------------------------------------
+# ---- folders ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -184,7 +187,9 @@ class TestArtifacts:
             assert (one.folder / "weights.bin").samefile(two.folder / "weights.bin")
         assert sorted(store.reads) == sorted([first.code, second.code, first.files["weights.bin"]])
 
-    def test_what_does_not_fit_its_digest_is_not_unpacked(self, tmp_path: Path, store: Store, artifacts: Artifacts) -> None:
+    def test_what_does_not_fit_its_digest_is_not_unpacked(
+        self, tmp_path: Path, store: Store, artifacts: Artifacts
+    ) -> None:
         artifact = upload(store, tmp_path, handler_py="one", weights_bin=os.urandom(CHUNK))
         for digest in (artifact.code, artifact.files["weights.bin"]):
             kept, store.blobs[digest] = store.blobs[digest], b"other"
@@ -208,7 +213,7 @@ class TestArtifacts:
         assert not file.exists()
 
 
-# ---- environments -----------------------------------------------------------------------------------------------------------------------
+# ---- environments ----------------------------------------------------------------------------------------------------
 
 
 Built = Callable[..., Environments]
@@ -220,7 +225,11 @@ def wheel(path: Path, files: dict[str, str | bytes]) -> None:
     """``files``: of its .dist-info folder."""
     with zipfile.ZipFile(path, "w") as writer:
         writer.writestr("w.py", "")
-        for name, content in {"WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n", "RECORD": "", **files}.items():
+        for name, content in {
+            "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            "RECORD": "",
+            **files,
+        }.items():
             writer.writestr(name.removeprefix("../") if name.startswith("../") else f"w-1.dist-info/{name}", content)
 
 
@@ -231,9 +240,14 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Built:
 
     def make(*, build_s: float = 60.0) -> Environments:
         return Environments(
-            tmp_path / "e", 1 << 30, build_s, sdists=False, confinement=Confinement(tcp_ports=None), home=tmp_path / "home",
+            tmp_path / "e",
+            1 << 30,
+            build_s,
+            sdists=False,
+            confinement=Confinement(tcp_ports=None),
+            home=tmp_path / "home",
             group="smore-test-",
-        )  # fmt: skip
+        )
 
     return make
 
@@ -243,7 +257,9 @@ class TestEnvironments:
         base = Artifact(code="a" * 64, files={"w.whl": "b" * 64})
         key = environment_key(["x==1", "./w.whl"], base)
         assert environment_key(["./w.whl", "x==1"], base) == key
-        assert environment_key(["x==1", "./w.whl"], Artifact(code="c" * 64, files=base.files)) == key, "other code needs no other one"
+        assert environment_key(["x==1", "./w.whl"], Artifact(code="c" * 64, files=base.files)) == key, (
+            "other code needs no other one"
+        )
         assert environment_key(["x==1", "./w.whl"], Artifact(code="a" * 64, files={"w.whl": "c" * 64})) != key
         assert environment_key(["x==2", "./w.whl"], base) != key
 
@@ -268,7 +284,14 @@ class TestEnvironments:
     @pytest.mark.parametrize(
         ("files", "told"),
         [
-            ({"METADATA": f"{METADATA}Requires-Dist: x\nrequires-dist: evil@git+http://127.0.0.1/e ; extra == 'e'\n"}, "a URL"),
+            (
+                {
+                    "METADATA": (
+                        f"{METADATA}Requires-Dist: x\nrequires-dist: evil@git+http://127.0.0.1/e ; extra == 'e'\n"
+                    )
+                },
+                "a URL",
+            ),
             ({"METADATA": f"{METADATA}Requires-Dist: evil @\n https://e.example/e.whl\n"}, "not a requirement"),
             ({"METADATA": f"{METADATA}Requires-Dist: ../evil\n"}, "not a requirement"),
             ({"METADATA": f"{METADATA}Requires-Dist: x;{'(' * 10_000}\n"}, "not a requirement"),
@@ -276,14 +299,17 @@ class TestEnvironments:
             ({"METADATA": "", "PKG-INFO": f"{METADATA}Requires-Dist: evil @ http://e.example\n"}, "PKG-INFO"),
             ({"METADATA": METADATA, "requires.txt": "evil @ http://e.example\n"}, "requires.txt"),
             ({"METADATA": METADATA, "./requires.txt": "evil @ http://e.example\n"}, "requires.txt"),
-            ({"METADATA": METADATA, "/METADATA": f"{METADATA}Requires-Dist: evil @ http://e.example\n"}, "one METADATA"),
+            (
+                {"METADATA": METADATA, "/METADATA": f"{METADATA}Requires-Dist: evil @ http://e.example\n"},
+                "one METADATA",
+            ),
             ({"METADATA": ""}, "is empty"),
             ({}, "one METADATA"),
             ({"METADATA": METADATA, "../other-1.dist-info/METADATA": METADATA}, "one .dist-info"),
             ({"METADATA": METADATA + "x" * (1 << 20)}, "more than 1 MiB"),
             ({"METADATA": b"\xff"}, "cannot be read"),
         ],
-    )  # fmt: skip
+    )
     def test_what_a_wheel_may_not_require(self, tmp_path: Path, files: dict[str, str | bytes], told: str) -> None:
         wheel(tmp_path / WHEEL, files)
         with contextlib.chdir(tmp_path), pytest.raises(Failed, match=f"^./{WHEEL}.*{told}"):
@@ -291,7 +317,12 @@ class TestEnvironments:
 
     def test_what_a_wheel_may_require(self, tmp_path: Path) -> None:
         wheel(
-            tmp_path / WHEEL, {"METADATA": f"{METADATA}Requires-Dist: x[y] (>=1) ; extra == '@'\n\nRequires-Dist: of the text @ http://x\n"}
+            tmp_path / WHEEL,
+            {
+                "METADATA": (
+                    f"{METADATA}Requires-Dist: x[y] (>=1) ; extra == '@'\n\nRequires-Dist: of the text @ http://x\n"
+                )
+            },
         )
         (tmp_path / "no.whl").write_bytes(b"no wheel")
         with contextlib.chdir(tmp_path):
@@ -329,20 +360,32 @@ class TestEnvironments:
 
     def test_what_pip_is_told(self) -> None:
         listing = "\n".join(
-            ("global.index-url='https://user:word@index.example:8443/simple'", "global.cert='/etc/own.pem'", "global.timeout='3'",
-             "install.timeout='4'", "install.find-links='/wheels\\nfile:///more%20wheels'", "global.cache-dir='/root/.cache'",
-             ":env:.timeout='5'", ":env:.config-file='/root/pip.conf'", "list.format='json'", "global.proxy='http://proxy.example'"),
-        )  # fmt: skip
+            (
+                "global.index-url='https://user:word@index.example:8443/simple'",
+                "global.cert='/etc/own.pem'",
+                "global.timeout='3'",
+                "install.timeout='4'",
+                "install.find-links='/wheels\\nfile:///more%20wheels'",
+                "global.cache-dir='/root/.cache'",
+                ":env:.timeout='5'",
+                ":env:.config-file='/root/pip.conf'",
+                "list.format='json'",
+                "global.proxy='http://proxy.example'",
+            ),
+        )
         settings = pip_settings(listing)
         assert settings == {
-            "PIP_INDEX_URL": "https://user:word@index.example:8443/simple", "PIP_CERT": "/etc/own.pem", "PIP_TIMEOUT": "5",
-            "PIP_FIND_LINKS": "/wheels\nfile:///more%20wheels", "PIP_PROXY": "http://proxy.example",
-        }  # fmt: skip
+            "PIP_INDEX_URL": "https://user:word@index.example:8443/simple",
+            "PIP_CERT": "/etc/own.pem",
+            "PIP_TIMEOUT": "5",
+            "PIP_FIND_LINKS": "/wheels\nfile:///more%20wheels",
+            "PIP_PROXY": "http://proxy.example",
+        }
         paths, ports = named(settings.values())
         assert (sorted(paths), sorted(ports)) == (["/etc/own.pem", "/more wheels", "/wheels"], [80, 8443])
 
 
-# ---- both together ----------------------------------------------------------------------------------------------------------------------
+# ---- both together ---------------------------------------------------------------------------------------------------
 
 
 class FakeEnvironments:
@@ -364,13 +407,17 @@ class Stage:
         self.specs: list[FunctionSpec] = []
         self.environments = FakeEnvironments(tmp_path / "environments")
         self.supplier = Supplier(
-            artifacts=artifacts, environments=self.environments, catalog=SimpleNamespace(specs=lambda: self.specs),  # type: ignore[arg-type]
+            artifacts=artifacts,
+            environments=self.environments,
+            catalog=SimpleNamespace(specs=lambda: self.specs),  # type: ignore[arg-type]
             clock=lambda: self.now,
-        )  # fmt: skip
+        )
         self.artifact = upload(store, tmp_path, handler_py="x")
 
     def take(self, *requirements: str) -> Any:
-        return self.supplier.take("p/f", FunctionSpec(entrypoint="handler:F", artifact=self.artifact, requirements=requirements))
+        return self.supplier.take(
+            "p/f", FunctionSpec(entrypoint="handler:F", artifact=self.artifact, requirements=requirements)
+        )
 
 
 @pytest.fixture
@@ -420,14 +467,16 @@ class TestSupplier:
         assert len(list((stage.environments.shelf._root).glob("*.json"))) == 2, "an empty mirror names nothing"
         stage.specs = [FunctionSpec(entrypoint="zoo.echo:Function")]
         stage.supplier.sweep()
-        assert [path.stem for path in stage.environments.shelf._root.glob("*.json")] == [environment_key(["used"], stage.artifact)]
+        assert [path.stem for path in stage.environments.shelf._root.glob("*.json")] == [
+            environment_key(["used"], stage.artifact)
+        ]
         assert used.folder.exists()
         used.close()
         stage.supplier.sweep()
         assert not used.folder.exists()
 
 
-# ---- in the runner ----------------------------------------------------------------------------------------------------------------------
+# ---- in the runner ---------------------------------------------------------------------------------------------------
 
 
 def test_a_handler_is_imported_from_its_folder_alone(tmp_path: Path) -> None:
@@ -436,8 +485,13 @@ def test_a_handler_is_imported_from_its_folder_alone(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "handler.py").write_text(f"import other\nWHO = '{name}' + other.WHO\n")
         (tmp_path / name / "other.py").write_text(f"WHO = '{name}'\n")
-        code = "import sys, pathlib, worker.runner.runner as r; r._enter(pathlib.Path(sys.argv[1])); import handler; print(handler.WHO)"
-        found = subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], capture_output=True, text=True, check=True)
+        code = (
+            "import sys, pathlib, worker.runner.runner as r; r._enter(pathlib.Path(sys.argv[1])); import handler;"
+            " print(handler.WHO)"
+        )
+        found = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / name)], capture_output=True, text=True, check=True
+        )
         assert found.stdout == f"{name}{name}\n"
         assert sorted(path.name for path in (tmp_path / name).iterdir()) == ["handler.py", "other.py"]
 

@@ -9,8 +9,8 @@ import pytest
 
 from smore.process import device_name
 from smore.process.settings import WorkerSettings
-from tests.support.eventually import eventually
 from tests.support import nvml
+from tests.support.eventually import eventually
 from tests.support.nvml import Gpu, Instance, Machine, Process
 from worker import proc
 from worker.device.device import KEPT_S, CudaDevice, Load, open_device
@@ -23,7 +23,9 @@ BUSY = {"sm": 0.4, "occupancy": 0.1, "tensor": 0.2, "dram": 0.3, "graphics": 0.9
 class Bench:
     """One device and its clock; ``gpu`` is what the driver shows."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, machine: Machine, *, device: str = A, kind: Any = "cuda") -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, machine: Machine, *, device: str = A, kind: Any = "cuda"
+    ) -> None:
         self.now = 100.0
         self.fake = nvml.install(monkeypatch, machine)
         self.gpu = machine.gpus[0]
@@ -73,7 +75,9 @@ def test_memory_of_every_process_by_one_call_a_look(bench: Bench, monkeypatch: p
     assert device.computing() is None
 
 
-def test_one_error_of_the_driver_is_no_news_and_a_silent_one_is_unhealthy(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_error_of_the_driver_is_no_news_and_a_silent_one_is_unhealthy(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(proc, "sees_all", lambda: True)
     bench.gpu.processes = [Process(pid=7, mib=1000.0)]
     bench.after()
@@ -131,9 +135,13 @@ def test_utilisation_is_the_share_of_sms_with_nvmls_beside_it(bench: Bench) -> N
     found = bench.utilisation(runners=(8,))
     assert (found.total, found.functions) == (pytest.approx(0.4), pytest.approx(0.1))
     assert found.counters == {
-        "gpm-sm-util": 0.4, "gpm-sm-occupancy": 0.1, "gpm-tensor-util": 0.2, "gpm-dram-util": 0.3, "gpm-graphics": 0.9,
+        "gpm-sm-util": 0.4,
+        "gpm-sm-occupancy": 0.1,
+        "gpm-tensor-util": 0.2,
+        "gpm-dram-util": 0.3,
+        "gpm-graphics": 0.9,
         "nvml-utilization": 0.99,
-    }  # fmt: skip
+    }
     bench.gpu.gpm_failed = ["sm"]
     bench.after(2 * KEPT_S)
     assert bench.device.counter == "none", "0 by GPM would read as a device that idles"
@@ -147,7 +155,9 @@ def test_before_hopper_it_is_nvmls_and_called_so(monkeypatch: pytest.MonkeyPatch
     assert (bench.device.counter, found.total, found.functions) == ("nvml-utilization", 0.5, 0.2)
 
 
-def test_a_mig_instance_has_its_own_counters_and_errors(monkeypatch: pytest.MonkeyPatch, opened: list[CudaDevice]) -> None:
+def test_a_mig_instance_has_its_own_counters_and_errors(
+    monkeypatch: pytest.MonkeyPatch, opened: list[CudaDevice]
+) -> None:
     slices = [Instance(uuid=MIG_A, id=7, gpm={"sm": 0.25}), Instance(uuid=MIG_B, id=9, gpm={"sm": 0.75})]
     bench = Bench(monkeypatch, Machine(gpus=[Gpu(uuid=A, mig=slices)]), device=MIG_B, kind="mig")
     opened.append(bench.device)
@@ -158,7 +168,9 @@ def test_a_mig_instance_has_its_own_counters_and_errors(monkeypatch: pytest.Monk
     assert "Xid 48" in bench.after().health(), "what concerns the whole GPU"
 
 
-def test_a_mig_instance_whose_gpu_is_not_told_has_no_counter(monkeypatch: pytest.MonkeyPatch, opened: list[CudaDevice]) -> None:
+def test_a_mig_instance_whose_gpu_is_not_told_has_no_counter(
+    monkeypatch: pytest.MonkeyPatch, opened: list[CudaDevice]
+) -> None:
     gpu = Gpu(uuid=A, mig=[Instance(uuid=MIG_A, id=7, gpm={"sm": 0.25})])
     gpu.errors["nvmlDeviceGetDeviceHandleFromMigDeviceHandle"] = "NO_PERMISSION"
     bench = Bench(monkeypatch, Machine(gpus=[gpu]), device=MIG_A, kind="mig")

@@ -1,4 +1,7 @@
-"""The warm pool on a GPU: room for contexts, for a training that grows and for processes of others, and a device that is lost."""
+"""
+The warm pool on a GPU: room for contexts, for a training that grows and for processes of others, and a device that is
+lost.
+"""
 
 import os
 from collections.abc import Iterator
@@ -12,8 +15,8 @@ import redis
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
 from smore.process.settings import Settings, WorkerSettings
-from tests.support.eventually import eventually
 from tests.support import nvml
+from tests.support.eventually import eventually
 from tests.support.nvml import Gpu, Machine, Process
 from tests.unit.worker.pool.test_pool import Killed
 from worker.device.device import CudaDevice
@@ -40,7 +43,9 @@ class Runner(Killed):
         self.stage = stage
 
     def _hold(self, mib: float) -> None:
-        self.stage.gpu.processes = [one for one in self.stage.gpu.processes if one.pid != self.pid] + [Process(pid=self.pid, mib=mib)]
+        self.stage.gpu.processes = [one for one in self.stage.gpu.processes if one.pid != self.pid] + [
+            Process(pid=self.pid, mib=mib)
+        ]
 
     def prepare(self, device: str, timeout_s: float) -> None:
         self.stage.prepared += 1
@@ -86,12 +91,21 @@ class Stage:
         self.told: list[str] = []
         self.gate: Gate | None = None
         self.pool = Pool(
-            gpu="g", device=self.device, zygote=lambda: SimpleNamespace(fork=self._fork), standby=standby,  # type: ignore[arg-type,return-value]
-            others_mib=lambda: self.jobs_mib, owed_mib=lambda: self.owed_mib, growing=lambda: self.growing,
+            gpu="g",
+            device=self.device,
+            zygote=lambda: SimpleNamespace(fork=self._fork),
+            standby=standby,  # type: ignore[arg-type,return-value]
+            others_mib=lambda: self.jobs_mib,
+            owed_mib=lambda: self.owed_mib,
+            growing=lambda: self.growing,
             window_over=lambda: self.gate is None or self.gate.window_over(30.0),
-            faulted=lambda function, *_: self.told.append(function), supply=lambda *_: None, changed=lambda: None,  # type: ignore[arg-type,return-value]
-            clock=lambda: self.now, results=Results(one=1, together=1), parked=Parked(host_mib, 600.0),
-        )  # fmt: skip
+            faulted=lambda function, *_: self.told.append(function),
+            supply=lambda *_: None,
+            changed=lambda: None,  # type: ignore[arg-type,return-value]
+            clock=lambda: self.now,
+            results=Results(one=1, together=1),
+            parked=Parked(host_mib, 600.0),
+        )
 
     def _fork(self) -> Runner:
         self.made.append(Runner(len(self.made) + 1, self))
@@ -348,11 +362,18 @@ def test_what_is_reported(stages: Any) -> None:
     stage = stages()
     jobs = SimpleNamespace(
         memory_mib=lambda: stage.jobs_mib, growing=lambda: stage.growing, reports=list, pids=list, cpu_s=lambda: 0.0
-    )  # fmt: skip
+    )
     beat = Heartbeat(
-        config=Settings(), boot="b", client=redis.Redis(), device=stage.device, pool=stage.pool, gate=Gate(stage.pool.activity),
-        executor=SimpleNamespace(draining=False, batches=lambda: 0), jobs=jobs, zygotes=list,  # type: ignore[arg-type]
-    )  # fmt: skip
+        config=Settings(),
+        boot="b",
+        client=redis.Redis(),
+        device=stage.device,
+        pool=stage.pool,
+        gate=Gate(stage.pool.activity),
+        executor=SimpleNamespace(draining=False, batches=lambda: 0),
+        jobs=jobs,
+        zygotes=list,  # type: ignore[arg-type]
+    )
     stage.gpu.utilisation = 0.5
     stage.run("a")
     found = beat._compose()

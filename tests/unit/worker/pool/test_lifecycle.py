@@ -1,4 +1,7 @@
-"""What is told of instances: labels of what was loaded ahead, seconds that were for nothing, and nothing that is lost on the way."""
+"""
+What is told of instances: labels of what was loaded ahead, seconds that were for nothing, and nothing that is lost on
+the way.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""The third state: parked in host memory instead of let go of, and back, with runners that are no processes and weights that are."""
+"""
+The third state: parked in host memory instead of let go of, and back, with runners that are no processes and weights
+that are.
+"""
 
 import socket
 import subprocess
@@ -49,7 +52,9 @@ class Parking(FakeRunner):
 
 
 class Host(Stage):
-    """A GPU instance of 300 MiB; functions take 100 MiB, 80 of it weights, and what is parked keeps 10 MiB of the device."""
+    """
+    A GPU instance of 300 MiB; functions take 100 MiB, 80 of it weights, and what is parked keeps 10 MiB of the device.
+    """
 
     def __init__(self, host_mib: float = 200.0) -> None:
         super().__init__()
@@ -88,7 +93,12 @@ def test_what_is_let_go_of_is_parked_and_comes_back_by_its_next_load() -> None:
     # Its process is one of ours still.
     assert stage.pool.runners() == [1]
     seat = stage.run("a")
-    assert (stage.said, seat.cold, seat.instance.phases, len(stage.made)) == (["park 1", "restore 1"], True, {"host": 3.0}, 1)
+    assert (stage.said, seat.cold, seat.instance.phases, len(stage.made)) == (
+        ["park 1", "restore 1"],
+        True,
+        {"host": 3.0},
+        1,
+    )
     assert (stage.warm(), stage.pool.memory_used_mib()) == (["a"], 100.0)
     second, first = told(stage).values()
     assert (first.why, first.host, second.why, second.host, second.outcome) == ("parked", 0, "", 1, "cold")
@@ -238,7 +248,7 @@ def test_closing_ends_what_is_parked() -> None:
     assert stage.made[0].ended.is_set()
 
 
-# ---- the weights -------------------------------------------------------------------------------------------------------------------------
+# ---- the weights -----------------------------------------------------------------------------------------------------
 
 
 def test_without_a_device_there_is_nothing_to_give_back() -> None:
@@ -253,14 +263,17 @@ def test_without_a_device_there_is_nothing_to_give_back() -> None:
 def test_a_runner_says_that_it_cannot() -> None:
     """Over the socket, in a process of its own; it goes on serving."""
     ours, theirs = socket.socketpair()
-    code = "import socket, sys; from worker.runner.runner import *; serve(Channel(socket.socket(fileno=int(sys.argv[1]))))"
+    code = (
+        "import socket, sys; from worker.runner.runner import *; serve(Channel(socket.socket(fileno=int(sys.argv[1]))))"
+    )
     argv = [sys.executable, "-c", code, str(theirs.fileno())]
     with ours, subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL) as process:
         theirs.close()
         runner = Runner(process.pid, ours, lambda pid, number: process.send_signal(number))
         results = frames.Results(one=100, together=100)
         loaded = runner.load(
-            frames.Load(entrypoint="zoo.echo:Function", device="cpu", memory_mib=500.0, label="echo", results=results), 30.0
+            frames.Load(entrypoint="zoo.echo:Function", device="cpu", memory_mib=500.0, label="echo", results=results),
+            30.0,
         )
         assert list(loaded.phases) == ["import", "weights", "first_run"]
         with pytest.raises(RunnerFailed, match="names no modules"):
@@ -301,7 +314,9 @@ def test_weights_lie_in_one_block_of_their_size_which_goes_with_them(monkeypatch
     """torch's own pinned memory is a power of two for each tensor, and stays pinned."""
     registry = Registry(monkeypatch)
     first: Any = nn.Conv2d(3, 5, 3)
-    module: Any = nn.Sequential(first.to(memory_format=torch.channels_last), nn.BatchNorm2d(5), nn.Linear(1000, 1100).bfloat16())
+    module: Any = nn.Sequential(
+        first.to(memory_format=torch.channels_last), nn.BatchNorm2d(5), nn.Linear(1000, 1100).bfloat16()
+    )
     module.register_buffer("parts", torch.arange(40).reshape(4, 10)[::2, ::3])
     module.register_buffer("none", torch.empty(0, 3))
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
@@ -312,7 +327,11 @@ def test_weights_lie_in_one_block_of_their_size_which_goes_with_them(monkeypatch
     (address,) = registry.pinned
     strides = module[0].weight.stride()
     assert strides == before["0.weight"].stride() and strides != module[0].weight.contiguous().stride()
-    assert all(address <= tensor.data_ptr() <= address + size + 8192 for tensor in module.state_dict().values() if tensor.numel())
+    assert all(
+        address <= tensor.data_ptr() <= address + size + 8192
+        for tensor in module.state_dict().values()
+        if tensor.numel()
+    )
     kept.restore()
     assert registry.pinned == {}
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())

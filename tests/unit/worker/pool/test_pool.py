@@ -52,10 +52,16 @@ class Stage:
         self.supplied: list[str] = []
         device = CpuPartition(WorkerSettings(memory_mib=memory_mib))
         self.pool = Pool(
-            gpu="g", device=device, zygote=lambda: SimpleNamespace(fork=lambda: self.fork()), standby=False,  # type: ignore[arg-type,return-value]
-            others_mib=lambda: self.jobs_mib, changed=lambda: None, supply=lambda *which: self.supply(*which), clock=lambda: self.now,
+            gpu="g",
+            device=device,
+            zygote=lambda: SimpleNamespace(fork=lambda: self.fork()),
+            standby=False,  # type: ignore[arg-type,return-value]
+            others_mib=lambda: self.jobs_mib,
+            changed=lambda: None,
+            supply=lambda *which: self.supply(*which),
+            clock=lambda: self.now,
             results=Results(one=1, together=1),
-        )  # fmt: skip
+        )
 
     def _supply(self, function: str, spec: FunctionSpec) -> Supply:
         """On an environment of its own where it requires something."""
@@ -116,7 +122,9 @@ def test_a_function_with_requirements_is_loaded_in_its_environment() -> None:
     assert stage.run("b", artifact=UPLOADED).instance.runner.loaded.environment == ""
 
 
-@pytest.mark.parametrize(("error", "raised"), [(SupplyFailed("no such package"), LoadFailed), (SupplyAway("gone"), Unservable)])
+@pytest.mark.parametrize(
+    ("error", "raised"), [(SupplyFailed("no such package"), LoadFailed), (SupplyAway("gone"), Unservable)]
+)
 def test_what_cannot_be_supplied_leaves_its_room(error: Exception, raised: type[Exception]) -> None:
     """The instances that had to make room for it are gone, and what was theirs is free."""
     stage = Stage()
@@ -313,12 +321,19 @@ class Training(Stage):
         self.told: list[tuple[str, str]] = []
         self.changes: list[float] = []
         self.pool = Pool(
-            gpu="g", device=self.device, zygote=lambda: SimpleNamespace(fork=self._fork), standby=False,  # type: ignore[arg-type,return-value]
-            others_mib=lambda: self.jobs_mib, owed_mib=lambda: self.owed_mib, beyond_mib=50.0,
+            gpu="g",
+            device=self.device,
+            zygote=lambda: SimpleNamespace(fork=self._fork),
+            standby=False,  # type: ignore[arg-type,return-value]
+            others_mib=lambda: self.jobs_mib,
+            owed_mib=lambda: self.owed_mib,
+            beyond_mib=50.0,
             faulted=lambda function, revision, culprit, cause: self.told.append((function, cause.value)),
-            supply=lambda *which: self.supply(*which), changed=lambda: self.changes.append(self.now), clock=lambda: self.now,
+            supply=lambda *which: self.supply(*which),
+            changed=lambda: self.changes.append(self.now),
+            clock=lambda: self.now,
             results=Results(one=1, together=1),
-        )  # fmt: skip
+        )
 
     def _fork(self) -> FakeRunner:
         self.made.append(Killed(len(self.made) + 1))

@@ -30,7 +30,7 @@ ILLEGAL = "CUDA error: an illegal memory access was encountered"
 TRIED = "CUDA out of memory. Tried to allocate {}. GPU 0 has a total capacity of 139.80 GiB of which 1.00 GiB is free."
 
 
-# ---- what an error says ------------------------------------------------------------------------------------------------------------------
+# ---- what an error says ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,9 @@ def test_which_errors_leave_a_context_useless(text: str, expected: bool) -> None
         ("a shape is wrong", 1000, 0, 0, None),
     ],
 )
-def test_whose_memory_it_was(text: str, cap: float, reserved: float, free: float | None, expected: Cause | None) -> None:
+def test_whose_memory_it_was(
+    text: str, cap: float, reserved: float, free: float | None, expected: Cause | None
+) -> None:
     assert cuda.whose(text, cap_mib=cap, reserved_mib=reserved, free_mib=free) is expected
 
 
@@ -81,7 +83,7 @@ def test_a_standby_runner_that_finds_no_room_is_nobodys_fault() -> None:
     assert cuda.whose(TRIED.format("20.00 MiB"), cap_mib=math.inf, reserved_mib=0, free_mib=0) is Cause.DEVICE_FULL
 
 
-# ---- a runner ----------------------------------------------------------------------------------------------------------------------------
+# ---- a runner --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -143,7 +145,11 @@ def test_out_of_memory_is_charged_to_who_took_it_and_the_runner_goes_on_until_it
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("CUDA error: out of memory", Cause.DEVICE_FULL), (ILLEGAL, Cause.CONTEXT_LOST), ("no such weights", Cause.HANDLER_ERROR)],
+    [
+        ("CUDA error: out of memory", Cause.DEVICE_FULL),
+        (ILLEGAL, Cause.CONTEXT_LOST),
+        ("no such weights", Cause.HANDLER_ERROR),
+    ],
 )
 def test_a_load_tells_the_same(text: str, expected: Cause) -> None:
     with running(REFUSED=text) as (runner, _), pytest.raises(RunnerFailed) as failed:
@@ -177,7 +183,12 @@ def test_one_that_declares_none_of_the_device_finds_none() -> None:
 def test_a_full_batch_is_tried_before_anybody_waits() -> None:
     def seen(**load_as: Any) -> list[list[int]]:
         load(runner, "Batches", **load_as)
-        ran = runner.predict([Item(encoding="json", accept="json", rows=1, length=len(body := b'{"x": [[1, 2]]}'))], [body], "", PATIENCE_S)
+        ran = runner.predict(
+            [Item(encoding="json", accept="json", rows=1, length=len(body := b'{"x": [[1, 2]]}'))],
+            [body],
+            "",
+            PATIENCE_S,
+        )
         return list(json.loads(ran.results[0])["seen"])
 
     with running() as (runner, _):
@@ -191,9 +202,18 @@ def test_a_full_batch_is_tried_before_anybody_waits() -> None:
 def test_a_zygotes_threads_are_those_of_its_cores_or_as_many_as_are_set(tmp_path: Path) -> None:
     def threads(**given: Any) -> str | None:
         made = Zygote(
-            nursery=tmp_path / "nursery.sock", nice=0, scratch=tmp_path, home=tmp_path, confinement=Confinement(on=False), bounds=None,
-            record=tmp_path / "r", exited=lambda _: None, started=lambda _: None, environment={}, **given,
-        )  # fmt: skip
+            nursery=tmp_path / "nursery.sock",
+            nice=0,
+            scratch=tmp_path,
+            home=tmp_path,
+            confinement=Confinement(on=False),
+            bounds=None,
+            record=tmp_path / "r",
+            exited=lambda _: None,
+            started=lambda _: None,
+            environment={},
+            **given,
+        )
         return made._environment.get("OMP_NUM_THREADS")
 
     assert [threads(cores=(0,), threads=4), threads(cores=(), threads=4), threads(cores=())] == ["1", "4", None]
@@ -213,11 +233,17 @@ def test_what_a_gpus_functions_get_of_the_machine(monkeypatch: pytest.MonkeyPatc
     assert list(app.near(gpu, [0, 1])) == [1]
 
 
-# ---- what is around it -------------------------------------------------------------------------------------------------------------------
+# ---- what is around it -----------------------------------------------------------------------------------------------
 
 
 def test_what_tunes_cuda_and_its_libraries_reaches_runners(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG", "CUDNN_LOGDEST_DBG", "TRITON_CACHE_DIR", "CUDA_CACHE_MAXSIZE")
+    names = (
+        "PYTORCH_ALLOC_CONF",
+        "CUBLAS_WORKSPACE_CONFIG",
+        "CUDNN_LOGDEST_DBG",
+        "TRITON_CACHE_DIR",
+        "CUDA_CACHE_MAXSIZE",
+    )
     for name in names:
         monkeypatch.setenv(name, "x")
     assert for_runners({}).keys() >= set(names)
@@ -252,9 +278,12 @@ def nvml(*words: int, error: bool = False) -> Any:
         return words
 
     return SimpleNamespace(
-        NVMLError=NoGpu, nvmlInit=lambda: None, nvmlDeviceGetHandleByUUID=lambda uuid: "the GPU" if uuid.startswith("GPU") else "instance",
-        nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda _: "the GPU", nvmlDeviceGetCpuAffinity=affinity,
-    )  # fmt: skip
+        NVMLError=NoGpu,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: "the GPU" if uuid.startswith("GPU") else "instance",
+        nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda _: "the GPU",
+        nvmlDeviceGetCpuAffinity=affinity,
+    )
 
 
 def test_functions_run_on_the_socket_of_their_gpu() -> None:

@@ -34,13 +34,18 @@ class Pair:
     _own: int = 0
 
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(["\1" * 30, "\U0001f600" * 20, '"\\' * 20])
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(
+    ["\1" * 30, "\U0001f600" * 20, '"\\' * 20]
+)
 plain = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | texts
 others = (
     st.datetimes(timezones=st.just(datetime.UTC))
     | st.uuids()
     | st.just(Colour.RED)
-    | arrays.arrays(st.sampled_from([np.float32, np.float64, np.int64, np.bool_]), arrays.array_shapes(min_dims=0, min_side=0, max_dims=4))
+    | arrays.arrays(
+        st.sampled_from([np.float32, np.float64, np.int64, np.bool_]),
+        arrays.array_shapes(min_dims=0, min_side=0, max_dims=4),
+    )
 )
 values = st.recursive(
     plain | others,
@@ -85,12 +90,18 @@ def test_long_texts_are_encoded_in_parts(text: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        list(range(10_000)), [0.1] * 5000, [[number] for number in range(9000)], [[1.5] * 6000, [2] * 3], tuple(range(5000)),
-        [None, "x"] * 4000, {str(number): number for number in range(10_000)}, {number: [number] for number in range(5000)},
+        list(range(10_000)),
+        [0.1] * 5000,
+        [[number] for number in range(9000)],
+        [[1.5] * 6000, [2] * 3],
+        tuple(range(5000)),
+        [None, "x"] * 4000,
+        {str(number): number for number in range(10_000)},
+        {number: [number] for number in range(5000)},
         [{"a": list(range(5000))}, "y" * 70_000],
     ],
     ids=range(9),
-)  # fmt: skip
+)
 def test_long_lists_and_dicts_are_encoded_in_parts(value: object) -> None:
     wanted = orjson.dumps(value, option=OPTIONS)
     seen = encoding._Seen(ALL, in_parts=True)
@@ -135,7 +146,9 @@ def test_what_memory_there_is_not_is_refused_and_the_process_lives() -> None:
     assert "TooLarge" not in last and "Memory" not in last, last
 
 
-@pytest.mark.parametrize("value", ["\ud800", "\ud800" * 100_000, {1, 2}, b"bytes", [object()], 2**64, np.zeros(2, complex)])
+@pytest.mark.parametrize(
+    "value", ["\ud800", "\ud800" * 100_000, {1, 2}, b"bytes", [object()], 2**64, np.zeros(2, complex)]
+)
 def test_what_is_no_json_stays_none(value: object) -> None:
     with pytest.raises(TypeError):
         encoding.json(value, ALL)

@@ -8,7 +8,16 @@ import pytest
 
 from smore.domain.tensors import ITEM_BYTES
 from worker.frames import Channel
-from worker.runner.runner import DTYPES, BadOutput, InvalidInput, checked_outputs, is_tensors, read_json, read_raw, write_raw
+from worker.runner.runner import (
+    DTYPES,
+    BadOutput,
+    InvalidInput,
+    checked_outputs,
+    is_tensors,
+    read_json,
+    read_raw,
+    write_raw,
+)
 
 EXAMPLE = {"a": np.zeros((1, 3), np.float32), "k": np.zeros((1,), np.uint8)}
 
@@ -81,7 +90,15 @@ def test_json_takes_the_types_of_the_example() -> None:
 
 def test_outputs_are_checked() -> None:
     assert checked_outputs({"x": np.zeros((2, 3), ">f4").T}, 3)["x"].flags.c_contiguous
-    for output in (None, [], {}, {"x": 1}, {"x": np.zeros(2)}, {"x": np.zeros(3, complex)}, {"x": np.array(["a", "b", "c"])}):
+    for output in (
+        None,
+        [],
+        {},
+        {"x": 1},
+        {"x": np.zeros(2)},
+        {"x": np.zeros(3, complex)},
+        {"x": np.array(["a", "b", "c"])},
+    ):
         with pytest.raises(BadOutput):
             checked_outputs(output, 3)
 
@@ -97,7 +114,9 @@ def test_frames_of_every_size(size: int) -> None:
     with left, right:
         body = np.random.default_rng(1).bytes(size)
         meta = b"m" * 1000
-        sender = threading.Thread(target=Channel(left).send, args=(meta, [body[: size // 3], memoryview(body)[size // 3 :]]))
+        sender = threading.Thread(
+            target=Channel(left).send, args=(meta, [body[: size // 3], memoryview(body)[size // 3 :]])
+        )
         sender.start()
         got_meta, got_body = Channel(right).receive()
         sender.join()

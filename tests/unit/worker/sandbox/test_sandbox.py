@@ -18,7 +18,9 @@ def device(group: int, mode: int) -> Any:
 
 
 def test_a_runner_joins_the_groups_that_open_a_gpu_and_never_roots() -> None:
-    assert warden._groups([device(44, 0o660), device(0, 0o660), device(105, 0o666), device(106, 0o444), device(107, 0o640)]) == {44, 107}
+    assert warden._groups(
+        [device(44, 0o660), device(0, 0o660), device(105, 0o666), device(106, 0o444), device(107, 0o640)]
+    ) == {44, 107}
 
 
 def test_only_devices_are_gpus_those_of_mig_among_them(tmp_path: Path) -> None:
@@ -29,7 +31,11 @@ def test_only_devices_are_gpus_those_of_mig_among_them(tmp_path: Path) -> None:
     (tmp_path / "dri" / "by-path").mkdir()
     (tmp_path / "nvidia1").symlink_to(tmp_path / "gone")
     (tmp_path / "nvidia-text").touch()
-    assert [os.path.relpath(path, tmp_path) for path in warden._gpus(tmp_path)] == ["dri/card0", "nvidia-caps/nvidia-cap1", "nvidia0"]
+    assert [os.path.relpath(path, tmp_path) for path in warden._gpus(tmp_path)] == [
+        "dri/card0",
+        "nvidia-caps/nvidia-cap1",
+        "nvidia0",
+    ]
 
 
 def test_threads_are_bounded_only_where_the_user_is_the_runners_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,14 +22,34 @@ from worker.training.run_gate import Gate
 def jobs(home: Path, *, cores: Sequence[int] = (), born_on: Sequence[int] = ()) -> Jobs:
     activity = Activity()
     return Jobs(
-        gpu="g", home=home, entrypoints=("zoo.train",), cores=cores, environment={}, activity=activity, gate=Gate(activity), seed="s",
-        probe_share=0.0, probe_max_s=1.0, memory_of=lambda _: 1.0, quick_memory_of=lambda _: None, computing=lambda: None,
-        users=frozenset({os.geteuid()}), feed=lambda _: None, started=lambda _: None, changed=lambda: None, born_on=born_on,  # type: ignore[arg-type,return-value]
-    )  # fmt: skip
+        gpu="g",
+        home=home,
+        entrypoints=("zoo.train",),
+        cores=cores,
+        environment={},
+        activity=activity,
+        gate=Gate(activity),
+        seed="s",
+        probe_share=0.0,
+        probe_max_s=1.0,
+        memory_of=lambda _: 1.0,
+        quick_memory_of=lambda _: None,
+        computing=lambda: None,
+        users=frozenset({os.geteuid()}),
+        feed=lambda _: None,
+        started=lambda _: None,
+        changed=lambda: None,
+        born_on=born_on,  # type: ignore[arg-type,return-value]
+    )
 
 
-def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A core of a CPU partition has one thread and one arena; on a GPU the worker may keep to a core that is not training's."""
+def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A core of a CPU partition has one thread and one arena; on a GPU the worker may keep to a core that is not
+    training's.
+    """
     started: list[tuple[set[int], dict[str, str]]] = []
 
     def popen(*_: object, env: dict[str, str], **__: object) -> Any:
@@ -59,7 +79,10 @@ def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(tmp_path: 
 
 def _namespaces() -> bool:
     unshare = shutil.which("unshare")
-    return unshare is not None and not subprocess.run([unshare, "--pid", "--fork", "--mount-proc", "true"], capture_output=True).returncode
+    return (
+        unshare is not None
+        and not subprocess.run([unshare, "--pid", "--fork", "--mount-proc", "true"], capture_output=True).returncode
+    )
 
 
 @pytest.mark.skipif(not _namespaces(), reason="no PID namespace may be made here")

@@ -1,4 +1,6 @@
-"""The gate between runs: the throttle by a clock that the test turns, the closed windows of a prober without waiting."""
+"""
+The gate between runs: the throttle by a clock that the test turns, the closed windows of a prober without waiting.
+"""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -126,7 +128,7 @@ def test_a_batch_waits_and_goes_when_it_opens_or_gives_up() -> None:
     assert answers == [True]
 
 
-# ---- windows -----------------------------------------------------------------------------------------------------------------------------
+# ---- windows ---------------------------------------------------------------------------------------------------------
 
 
 class FakeJobs:
@@ -160,9 +162,14 @@ class Ticking(threading.Event):
 
 def probe(stage: Stage, jobs: FakeJobs, meanwhile: Callable[[], None] = lambda: None, longest_s: float = 4.0) -> Prober:
     return Prober(
-        gate=stage.gate, activity=stage.activity, jobs=jobs, longest_s=longest_s, changed=meanwhile, clock=stage.clock,
+        gate=stage.gate,
+        activity=stage.activity,
+        jobs=jobs,
+        longest_s=longest_s,
+        changed=meanwhile,
+        clock=stage.clock,
         stopped=Ticking(stage.clock, meanwhile),
-    )  # fmt: skip
+    )
 
 
 def test_a_window_shuts_the_gate_for_its_length() -> None:

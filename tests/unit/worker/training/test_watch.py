@@ -39,7 +39,8 @@ def test_a_training_may_be_watched() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("-m", "worker.app"), ("-m", "worker.runner.zygote", "7"), ("-m", "api.app"), ("-m", "scheduler.worker", "learn")]
+    "words",
+    [("-m", "worker.app"), ("-m", "worker.runner.zygote", "7"), ("-m", "api.app"), ("-m", "scheduler.worker", "learn")],
 )
 def test_the_platforms_processes_may_not_whoever_asks(words: tuple[str, ...]) -> None:
     with process(*words) as pid:

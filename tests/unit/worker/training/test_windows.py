@@ -220,7 +220,10 @@ def test_a_window_without_an_after_is_given_up() -> None:
 
 
 def test_from_a_ring_as_the_job_writes_it(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real tracker on a clock that is turned: 10 % slower where the gate is open, and a machine that grows slower by itself."""
+    """
+    A real tracker on a clock that is turned: 10 % slower where the gate is open, and a machine that grows slower by
+    itself.
+    """
     now = 5000.0
     # `smore.track` is the function of that name.
     monkeypatch.setattr(sys.modules["smore.track"], "time", SimpleNamespace(time=lambda: now, perf_counter=lambda: now))
