@@ -42,8 +42,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
-from bench import overload, report
-from bench.overload.run import Rig, Trained
+from bench import report
+from bench.overload.client import BLOCK_S
+from bench.overload.run import Rig, Trained, measure, one_core_partitions, row, shown
 from smore import local
 from smore.domain.loss import DEFAULT_BUDGET
 from smore.process.gpm import Gpm
@@ -72,7 +73,7 @@ def partition(device: str) -> local.Partition:
     if device == "cuda":
         raise SystemExit("harvest: NVML finds no GPU")
     # The last core: what else the machine does is rather on the first.
-    return overload.one_core_partitions()[-1]
+    return one_core_partitions()[-1]
 
 
 class SmActive:
@@ -140,8 +141,8 @@ def measure_mode(
         time.sleep(ALONE_S)
         alone, alone_active = utilisation(rig, where.gpu, begin, time.time()), active.read()
         active = SmActive(where)
-        point = overload.measure(rig, solo, seconds=seconds, connections=connections, seed=seed)
-        report.progress(overload.shown(point))
+        point = measure(rig, solo, seconds=seconds, connections=connections, seed=seed)
+        report.progress(shown(point))
         together, together_active = utilisation(rig, where.gpu, point.began, point.began + seconds), active.read()
         counter = next((one.utilisation_counter for _, one in rig.witness.reports.get(where.gpu, [])), "none")
         place = next((one.device for _, one in rig.witness.reports.get(where.gpu, [])), "")
@@ -167,7 +168,7 @@ def measure_mode(
         "counter": counter,
         "utilisation_alone": alone,
         "utilisation": together,
-        **overload.row(point),
+        **row(point),
     }
 
 
@@ -194,8 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     asked = parser.parse_args(arguments)
-    if asked.seconds < 2 * overload.BLOCK_S or asked.connections < 1:
-        parser.error(f"--seconds must be at least {2 * overload.BLOCK_S:g} and --connections above 0")
+    if asked.seconds < 2 * BLOCK_S or asked.connections < 1:
+        parser.error(f"--seconds must be at least {2 * BLOCK_S:g} and --connections above 0")
     for mode in asked.modes:
         if mode not in MODES:
             parser.error(f"--modes: {mode!r} cannot be measured; there are {', '.join(MODES)}")

@@ -514,8 +514,8 @@ def _some(project: str, rows: int) -> tuple[str, tuple[str, float]]:
     share = min(100.0, 100.0 * 40_000 / rows) if project == "default" else 100.0
     return (
         (
-            f"SELECT id FROM invocations TABLESAMPLE BERNOULLI ({share}) REPEATABLE (1) WHERE project = %s AND %s >= 0"
-            " LIMIT 4000"
+            f"SELECT id FROM invocations TABLESAMPLE BERNOULLI ({share}) REPEATABLE (1) "  # noqa: S608
+            "WHERE project = %s AND %s >= 0 LIMIT 4000"
         ),
         (project, share),
     )

@@ -33,8 +33,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
-from bench import harvest, overload, report
-from bench.overload.run import Rig, Trained
+from bench import harvest, report
+from bench.overload import run as overload
+from bench.overload.client import DRAIN_S
+from bench.overload.run import Rig, Trained, enough_windows, looks, one_core_partitions
 from research.compare import live, live_report
 from research.compare.live import CALIBRATED_WITH, Calibration, Outcome, Plan, Run
 from research.compare.section import BadReport
@@ -71,7 +73,7 @@ class Here:
     def __init__(self, home: Path, wanted: World, seed: int) -> None:
         self._home, self._world, self._seed = home, wanted, seed
         self._size = wanted.truth.preset
-        found = overload.one_core_partitions() if self._size == "cpu" else list(local.gpu_partitions())
+        found = one_core_partitions() if self._size == "cpu" else list(local.gpu_partitions())
         if len(found) < len(wanted.gpus):
             raise world.bad("gpus", f"{len(wanted.gpus)} are wanted, {len(found)} of the kind are at hand")
         self._partitions = found[: len(wanted.gpus)]
@@ -95,7 +97,7 @@ class Here:
             rig.prepare()
             solo = rig.solo()
             rig.train(self._trainings, budget=self._budget, lasting_s=600)
-            return rig.calibration(solo, overload.looks(rig, solo, self._seed))
+            return rig.calibration(solo, looks(rig, solo, self._seed))
 
     def run(self, policy: str, trace: Trace) -> Run:
         with self._rig(policy) as rig:
@@ -113,10 +115,8 @@ class Here:
             begin = float(sent.due[0]) - trace.arrival_s[0]
             load = os.getloadavg()[0]
             together = self._utilisation(rig, begin, begin + trace.duration_s)
-            ended = self._ended(
-                rig, begin, begin + trace.duration_s + overload.DRAIN_S, int((sent.status == 200).sum())
-            )
-            windows = overload.enough_windows(
+            ended = self._ended(rig, begin, begin + trace.duration_s + DRAIN_S, int((sent.status == 200).sum()))
+            windows = enough_windows(
                 rig, (begin, begin + trace.duration_s), partial(self._go_on, rig, schedule), MOST_MORE
             )
         return Run(

@@ -40,7 +40,8 @@ import numpy as np
 
 from bench import report
 from bench.overload.run import Rig
-from smore import admin, local
+from smore import local
+from smore.client import admin
 
 KINDS: Final = ("periodic", "bursty")
 #: Minutes that are imported, and minutes after those in which the platform learns.

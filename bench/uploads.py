@@ -30,8 +30,9 @@ import httpx
 import psutil
 
 from bench.report import emit, progress, rounded
-from smore import local, upload
+from smore import local
 from smore.blobs import archive
+from smore.client import upload
 from smore.client.clients import Client
 from smore.process.settings import Settings
 

@@ -96,7 +96,7 @@ class Found:
     ``force``: the policy in force by name, with the knobs that are set on it; ``notes``: what was left out, in words.
     """
 
-    history_world: Past
+    past: Past
     force: str
     knobs: Mapping[str, Any]
     notes: Sequence[str]

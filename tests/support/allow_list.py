@@ -23,7 +23,7 @@ class AllowList(Contract):
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
         package = str(self.package)
-        allowed, apart = {str(name) for name in self.allowed}, {str(name) for name in self.apart}
+        allowed, apart = _names(self.allowed), _names(self.apart)
         refused: list[dict[str, object]] = []
         unused = set(allowed)
         for module in sorted(graph.modules):
@@ -57,3 +57,9 @@ class AllowList(Contract):
 
 def _within(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
+
+
+def _names(field: object) -> set[str]:
+    """The names in a field of the contract: import-linter sets a set of strings in the place of the field."""
+    assert isinstance(field, set)
+    return {str(name) for name in field}

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import harvest, overload
+from bench import harvest
 from bench.overload.run import Rig, Trained
 from smore.local import Partition
 from tests.support.nvml import Gpu, Instance, Machine, install
@@ -69,4 +69,4 @@ def test_a_training_waits_for_its_input_as_told() -> None:
         rig.jobs.clear()
         Rig.train(rig, [Trained(model="resnet50", batch=64, preset="paper", input_wait=wait)], budget=None, lasting_s=5)  # type: ignore[arg-type]
     assert [" ".join(argv).partition("--device cuda --seconds 5")[2] for argv in asked] == ["", " --input-wait 0.4"]
-    assert overload.Trained(model="resnet50", batch=64, preset="paper").workload == "resnet50/paper/training/64"
+    assert Trained(model="resnet50", batch=64, preset="paper").workload == "resnet50/paper/training/64"

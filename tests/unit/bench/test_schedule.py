@@ -3,14 +3,14 @@
 import asyncio
 import json
 
-from bench import load, overload
-from bench.overload.client import DEADLINE, Load
+from bench import load
+from bench.overload.client import DEADLINE, Load, Sent, _Drive
 
 #: (seconds from the beginning, function, seconds to the deadline).
 SCHEDULE = ((0.0, 1, 0.25), (0.01, 0, 1.5), (0.01, 1, 12.0), (0.03, 0, 0.001))
 
 
-async def serve(bodies: list[dict[str, float]]) -> overload.Sent:
+async def serve(bodies: list[dict[str, float]]) -> Sent:
     ended: list[asyncio.Event] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -38,9 +38,7 @@ async def serve(bodies: list[dict[str, float]]) -> overload.Sent:
         )
         for function in (0, 1)
     ]
-    sent = await overload._Drive(
-        Load(host="127.0.0.1", port=port, requests=requests, seconds=0.05, schedule=SCHEDULE)
-    ).run()
+    sent = await _Drive(Load(host="127.0.0.1", port=port, requests=requests, seconds=0.05, schedule=SCHEDULE)).run()
     await asyncio.gather(*(over.wait() for over in ended))
     server.close()
     return sent

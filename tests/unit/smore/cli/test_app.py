@@ -16,6 +16,7 @@ import yaml
 from smore import client, local
 from smore.cli import admin, app
 from smore.cli.terminal import Column, Output, show
+from smore.client import transport
 
 GPU = {
     "id": "cpu0",
@@ -118,7 +119,7 @@ class TestExitCodes:
 
         made = client.Client("http://test", "sk", transport=httpx.MockTransport(refuse))
         monkeypatch.setattr(client, "Client", lambda: made)
-        monkeypatch.setattr(client, "RETRY_S", 0.0)
+        monkeypatch.setattr(transport, "RETRY_S", 0.0)
         assert smore("gpus") == app.EXIT_UNREACHABLE
         assert "http://test cannot be reached: refused" in capsys.readouterr().err
 
