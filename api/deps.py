@@ -29,8 +29,9 @@ from smore.domain.limits import NO_LIMITS, Limits
 from smore.process.observability import logger
 from smore.process.settings import Settings
 from smore.redis.catalog import AsyncCatalog, Catalog, FunctionEntry, KeyEntry
+from smore.redis.connection import connect
 from smore.redis.fleet import Fleet
-from smore.redis.queue import AsyncQueue, connect
+from smore.redis.gateway_queue import GatewayQueue
 
 if TYPE_CHECKING:
     from smore.blobs.store import Blobs
@@ -74,7 +75,7 @@ class Gateway:
             protocol=2,
         )
         self.redis = redis.asyncio.Redis(connection_pool=pool)
-        self.queue = AsyncQueue(self.redis, settings.redis.prefix, settings.queue)
+        self.queue = GatewayQueue(self.redis, settings.redis.prefix, settings.queue)
         self.catalog = AsyncCatalog(self.redis, settings.redis.prefix)
         self.access = Access(self.catalog)
         self.waiters = Waiters(pool, self.queue, self.catalog.channel, self._changed, self._connected)

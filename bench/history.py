@@ -38,6 +38,7 @@ from migrations.__main__ import prepare
 from smore import local
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec
+from smore.domain.ids import new_id
 from smore.domain.job import JobState
 from smore.local import ServerUrls
 from smore.messages import stream
@@ -47,7 +48,7 @@ from smore.postgres.history import Recorder
 from smore.postgres.rows import make_engine
 from smore.process.settings import PostgresSettings, RedisSettings, Settings
 from smore.redis.catalog import Catalog
-from smore.redis.queue import connect, new_id
+from smore.redis.connection import connect
 
 DAYS: Final = 14
 FUNCTIONS: Final = 40

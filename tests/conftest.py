@@ -18,7 +18,7 @@ from smore.postgres.catalog import Store
 from smore.postgres.rows import Base, make_engine
 from smore.process.settings import PostgresSettings, RedisSettings, Settings
 from smore.redis.catalog import Catalog
-from smore.redis.queue import connect
+from smore.redis.connection import connect
 
 PREFIX = "smore:"
 

@@ -21,13 +21,15 @@ from celery.worker import state as celery_state
 from kombu import Queue as CeleryQueue
 
 from smore.blobs.store import open_source
+from smore.domain.ids import new_id
 from smore.domain.invocation import Cause
 from smore.process import observability
 from smore.process.settings import NURSERY, Settings, WorkerSettings, settings
 from smore.redis.catalog import Catalog
 from smore.redis.celery import gpu_queue, make_app
+from smore.redis.connection import connect
 from smore.redis.quarantine import Faults
-from smore.redis.queue import Queue, connect, new_id
+from smore.redis.queue import Queue
 from worker.artifacts.environments import Environments
 from worker.artifacts.folders import Artifacts
 from worker.artifacts.needs import Supplier

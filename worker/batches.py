@@ -24,7 +24,7 @@ from smore.process import observability
 from smore.process.settings import WorkerSettings
 from smore.redis.catalog import Catalog
 from smore.redis.outage import is_outage
-from smore.redis.queue import Begun, Outcome, Queue
+from smore.redis.queue import Queue, RunOutcome, StartedInvocation
 from worker.device.device import Device
 from worker.frames import ITEM_TEXT, Answer, BadFrame, Item
 from worker.pool.pool import LoadFailed, Pool, Quarantined, Seat, Unservable
@@ -59,7 +59,7 @@ class Phase(StrEnum):
 class Member:
     id: str
     attempt: int
-    begun: Begun
+    begun: StartedInvocation
 
 
 @dataclass(eq=False, slots=True)
@@ -407,7 +407,9 @@ class Executor:
     def _fail(self, batch: Batch, cause: Cause, message: str) -> None:
         self._settling(batch)
         blob = error_result(message)
-        outcomes = [Outcome(id=m.id, attempt=m.attempt, action="fail", cause=cause, result=blob) for m in batch.mine()]
+        outcomes = [
+            RunOutcome(id=m.id, attempt=m.attempt, action="fail", cause=cause, result=blob) for m in batch.mine()
+        ]
         meta = encode_json(
             Execution(
                 boot=self._boot,
@@ -418,7 +420,7 @@ class Executor:
         ).decode()
         self._finish(batch, meta, outcomes)
 
-    def _finish(self, batch: Batch, meta: str, outcomes: Sequence[Outcome]) -> None:
+    def _finish(self, batch: Batch, meta: str, outcomes: Sequence[RunOutcome]) -> None:
         with self._lock:
             kept = [outcome for outcome in outcomes if outcome.id not in batch.lost]
         if kept:
@@ -449,7 +451,7 @@ def _rows(items: Sequence[Item], given: Sequence[Answer]) -> int:
     )
 
 
-def _outcomes(members: Sequence[Member], ran: Ran, seat: Seat) -> list[Outcome]:
+def _outcomes(members: Sequence[Member], ran: Ran, seat: Seat) -> list[RunOutcome]:
     """Each member's result record."""
     outcomes = []
     for member, answer, own in zip(members, ran.answers, ran.results, strict=True):
@@ -475,7 +477,7 @@ def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
     )
 
 
-def _outcome(member: Member, answer: Answer, body: bytes, run_us: int, seat: Seat) -> Outcome:
+def _outcome(member: Member, answer: Answer, body: bytes, run_us: int, seat: Seat) -> RunOutcome:
     result = Result(
         form=answer.form,
         load_us=seat.load_us,
@@ -486,7 +488,7 @@ def _outcome(member: Member, answer: Answer, body: bytes, run_us: int, seat: Sea
         shapes=answer.shapes,
     )
     failed = answer.form == "error"
-    return Outcome(
+    return RunOutcome(
         id=member.id,
         attempt=member.attempt,
         action="fail" if failed else "succeed",

@@ -19,12 +19,12 @@ from api.openinference import codec
 from api.server.bodies import refuse_coding
 from smore.domain.errors import InvalidInput, PayloadTooLarge
 from smore.domain.function import FunctionSpec
+from smore.domain.ids import new_id
 from smore.domain.invocation import Encoding
 from smore.domain.limits import Limits
 from smore.domain.tensors import BYTES
 from smore.redis.catalog import FunctionEntry, KeyEntry
-from smore.redis.queue import Request as Wanted
-from smore.redis.queue import new_id
+from smore.redis.submission import Submission
 
 RAW = b"application/octet-stream"
 #: The longest wait that a caller may ask for.
@@ -53,7 +53,7 @@ class Call:
     What one POST asks for. ``several``: its body had ``inputs``, so the answer is a list. ``wait_s`` None = answer 202
     at once.
 
-    ``volatile``: see :class:`smore.redis.queue.Request`.
+    ``volatile``: see :class:`smore.redis.submission.Submission`.
     """
 
     gateway: Gateway
@@ -72,12 +72,12 @@ class Call:
     limits: Limits
     volatile: bool = False
 
-    def wanted(self, position: int) -> Wanted:
+    def wanted(self, position: int) -> Submission:
         """The input at ``position`` as a request to the queue, under a new id."""
         spec, payload, told = self.spec, self.payloads[position], self.wait_s is not None
         # No key of a caller's has a space in it, so that those of several inputs are nobody else's.
         suffix = f" {position}" if self.several else ""
-        return Wanted(
+        return Submission(
             id=new_id(),
             function=self.entry.key,
             revision=self.entry.revision,

@@ -20,7 +20,9 @@ from smore.domain.errors import (
 )
 from smore.domain.invocation import State
 from smore.messages.stream import Result, decode_result
-from smore.redis.queue import Admission, Gate, Reply
+from smore.redis.gateway_queue import AdmissionCheck
+from smore.redis.records import Reply
+from smore.redis.submission import Admission
 
 JSON_TYPE = (b"content-type", b"application/json")
 #: What the gate calls a limit → the field that sets it (smore/domain/limits.py).
@@ -42,7 +44,7 @@ class Answer(Response):
         self.raw_headers = [*headers, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id.encode())]
 
 
-def settled(reply: Reply, request_id: str, gate: Gate | None = None) -> Response:
+def settled(reply: Reply, request_id: str, gate: AdmissionCheck | None = None) -> Response:
     """
     200 with the output. Raises :class:`Ended` for an ending without one; ``gate``: what it says now, of one that was
     too late.
@@ -65,7 +67,7 @@ def settled(reply: Reply, request_id: str, gate: Gate | None = None) -> Response
     )
 
 
-def result_of(reply: Reply, gate: Gate | None = None) -> Result:
+def result_of(reply: Reply, gate: AdmissionCheck | None = None) -> Result:
     """What it came to. Raises as :func:`settled` does."""
     result = decode_result(reply.result)
     if reply.state != State.SUCCEEDED:
@@ -79,7 +81,7 @@ def accepted(id_: str, state: str, durability: str, request_id: str) -> Response
     return Answer(202, body, request_id, [JSON_TYPE, (b"location", b"/v1/invocations/" + id_.encode())])
 
 
-def _ended(reply: Reply, result: Result, gate: Gate | None) -> Ended:
+def _ended(reply: Reply, result: Result, gate: AdmissionCheck | None) -> Ended:
     status, code = outcome(reply.state, reply.cause)
     details: dict[str, object] = {
         "status": status,
@@ -95,7 +97,7 @@ def _ended(reply: Reply, result: Result, gate: Gate | None) -> Ended:
     return Ended(result.message or None, **details)
 
 
-def item(reply: Reply, gate: Gate | None = None) -> bytes:
+def item(reply: Reply, gate: AdmissionCheck | None = None) -> bytes:
     """One of several, as JSON; ``status`` is what a call of its own would have been answered with."""
     result = decode_result(reply.result)
     if reply.state == State.SUCCEEDED:

@@ -17,7 +17,8 @@ import redis
 import redis.asyncio
 
 from smore.process.observability import logger
-from smore.redis.queue import AsyncQueue, Reply, parse_replies
+from smore.redis.gateway_queue import GatewayQueue
+from smore.redis.records import Reply, parse_replies
 
 log = logger("api.invoke.waiters")
 
@@ -57,7 +58,7 @@ class Waiters:
     def __init__(
         self,
         pool: "redis.asyncio.ConnectionPool",
-        queue: AsyncQueue,
+        queue: GatewayQueue,
         catalog_channel: str,
         on_change: Callable[[str], Awaitable[None]],
         on_connect: Callable[[], Awaitable[None]],

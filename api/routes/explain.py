@@ -26,6 +26,7 @@ from smore.domain.errors import (
     SloInfeasible,
     Unavailable,
 )
+from smore.domain.ids import new_id
 from smore.domain.invocation import TERMINAL, State
 from smore.domain.limits import NO_LIMITS
 from smore.messages.reasons import (
@@ -43,7 +44,8 @@ from smore.messages.reasons import (
     why_not_now,
 )
 from smore.messages.stream import decode_result
-from smore.redis.queue import Gate, Question, Record, new_id
+from smore.redis.gateway_queue import AdmissionCheck, Question
+from smore.redis.records import InvocationRecord
 
 if TYPE_CHECKING:
     from smore.postgres.history import Execution, JobWindow, PastDecision, PastInvocation
@@ -125,7 +127,7 @@ async def dry_run(gateway: TheGateway, caller: InvokeKey, request: Request, func
     return _dry_run(gate, answer, held)
 
 
-async def _ask(gateway: Gateway, question: Question) -> tuple[Gate, Answer | None]:
+async def _ask(gateway: Gateway, question: Question) -> tuple[AdmissionCheck, Answer | None]:
     """What gate and leader say; None where the leader says nothing."""
     gate = await gateway.queue.ask(question)
     if gate.leader != "asked":
@@ -138,7 +140,7 @@ async def _ask(gateway: Gateway, question: Question) -> tuple[Gate, Answer | Non
         return gate, None
 
 
-def _dry_run(gate: Gate, answer: Answer, held: CallerError | None = None) -> schemas.DryRun:
+def _dry_run(gate: AdmissionCheck, answer: Answer, held: CallerError | None = None) -> schemas.DryRun:
     """``held``: what the gateway itself refuses an invocation with."""
     deadline_at = gate.deadline_us / 1e6
     shown = schemas.DryRun(
@@ -171,7 +173,7 @@ def _dry_run(gate: Gate, answer: Answer, held: CallerError | None = None) -> sch
 
 
 def _outcome(
-    gate: Gate, answer: Answer, held: CallerError | None
+    gate: AdmissionCheck, answer: Answer, held: CallerError | None
 ) -> tuple[Literal["placed", "waits", "late", "refused"], str, str]:
     """What it would come to, the code of that, and that in words. The gate refuses in the order of enqueue.lua."""
     if held is not None:
@@ -273,7 +275,7 @@ async def explain(gateway: TheGateway, caller: ReadKey, invocation: str) -> sche
     )
 
 
-def _told(gateway: Gateway, project: str, id_: str, record: Record | None) -> _Told:
+def _told(gateway: Gateway, project: str, id_: str, record: InvocationRecord | None) -> _Told:
     """Raises InvocationNotFound where neither Redis (``record``) nor the history knows it."""
     with gateway.reader().together() as reader:
         past = reader.invocation(project, id_) if record is None else None
@@ -290,7 +292,7 @@ def _told(gateway: Gateway, project: str, id_: str, record: Record | None) -> _T
         return _Told(past=past, runs=runs, decisions=reader.decisions(project, id_), windows=windows)
 
 
-def _complete(record: Record, told: _Told) -> bool:
+def _complete(record: InvocationRecord, told: _Told) -> bool:
     """Whether the history has come as far as Redis."""
     if not record.attempt:
         return True
@@ -318,7 +320,7 @@ class _Facts:
     gate_s: float | None
 
 
-def _facts(record: Record | None, told: _Told) -> _Facts:
+def _facts(record: InvocationRecord | None, told: _Told) -> _Facts:
     if record is not None:
         return _Facts(
             function=record.function.partition("/")[2],
@@ -351,8 +353,8 @@ def _facts(record: Record | None, told: _Told) -> _Facts:
 
 
 async def _now(
-    gateway: Gateway, project: str, id_: str, record: Record | None, facts: _Facts
-) -> tuple[Gate, schemas.Waits | None]:
+    gateway: Gateway, project: str, id_: str, record: InvocationRecord | None, facts: _Facts
+) -> tuple[AdmissionCheck, schemas.Waits | None]:
     """What the gate says now, and what one that waits waits for."""
     waits = record is not None and record.state == State.QUEUED
     question = Question(
@@ -378,7 +380,7 @@ async def _now(
     )
 
 
-def _attempts(facts: _Facts, told: _Told, record: Record | None) -> list[schemas.Attempt]:
+def _attempts(facts: _Facts, told: _Told, record: InvocationRecord | None) -> list[schemas.Attempt]:
     found, since = [], facts.arrival_at
     for run in told.runs:
         decided = told.decisions.get(run.attempt)

@@ -26,13 +26,13 @@ from smore.domain.errors import (
     Unavailable,
 )
 from smore.domain.function import FunctionSpec, parse_name, parse_spec
+from smore.domain.ids import new_id
 from smore.domain.invocation import Encoding, State
 from smore.messages.stream import decode_result
 from smore.process.observability import logger
 from smore.redis.catalog import FunctionEntry, KeyEntry
 from smore.redis.fleet import Fetch, Offload, Prewarm, Respecify
-from smore.redis.queue import Request as Wanted
-from smore.redis.queue import new_id
+from smore.redis.submission import Submission
 
 if TYPE_CHECKING:
     from smore.postgres.catalog import Store
@@ -171,7 +171,7 @@ async def _canary(
 ) -> dict[str, Any]:
     """What the first run measured. Raises CanaryFailed with the platform's or the function's own message, QueueFull."""
     within_s = CANARY_S if spec.artifact is None else UPLOADED_CANARY_S
-    wanted = Wanted(
+    wanted = Submission(
         id=new_id(),
         function=f"{project}/{function}",
         revision=revision,

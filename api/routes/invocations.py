@@ -30,7 +30,8 @@ from smore.domain.invocation import TERMINAL, State
 from smore.messages.stream import decode_result
 from smore.process.observability import E2E_SECONDS, INVOCATIONS, REFUSALS
 from smore.process.settings import QueueSettings
-from smore.redis.queue import Gate, Question, Record, Reply
+from smore.redis.gateway_queue import AdmissionCheck, Question
+from smore.redis.records import InvocationRecord, Reply
 
 if TYPE_CHECKING:
     from smore.postgres.history import Execution, PastInvocation
@@ -139,7 +140,7 @@ async def _invoke_several(call: Call) -> Response:
     refusals: list[CallerError] = []
     known: list[str] = []
     parts: list[bytes] = []
-    gate: Gate | None = None
+    gate: AdmissionCheck | None = None
     finished = True
     try:
         # In one turn of the event loop, and so in one round trip.
@@ -181,7 +182,7 @@ async def _invoke_several(call: Call) -> Response:
     return Answer(200 if finished else 202, body, call.request_id, headers)
 
 
-async def gate_now(gateway: Gateway, function: str, reply: Reply) -> Gate | None:
+async def gate_now(gateway: Gateway, function: str, reply: Reply) -> AdmissionCheck | None:
     """
     What the gate says now of a function whose invocation was too late: its answer names a deadline that would be
     accepted.
@@ -410,7 +411,7 @@ def _headers(reply: Reply | None) -> list[tuple[bytes, bytes]]:
     return [JSON_TYPE, (b"server-timing", server_timing(reply, decode_result(reply.result)))]
 
 
-def _shown(record: Record, reply: Reply | None) -> bytes:
+def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
     document: dict[str, object] = {
         "id": record.id,
         "state": record.state,
@@ -532,7 +533,7 @@ def check_id(id_: str) -> None:
         raise InvocationNotFound
 
 
-async def _record(gateway: Gateway, project: str, id_: str) -> Record | None:
+async def _record(gateway: Gateway, project: str, id_: str) -> InvocationRecord | None:
     check_id(id_)
     return await gateway.queue.record(project, id_)
 

@@ -51,7 +51,7 @@ def list_queues(gateway: TheGateway, caller: ReadKey) -> schemas.Queues:
     queues = []
     for position, entry in enumerate(entries):
         depth, ids, priority = answers[3 * position : 3 * position + 3]
-        # An id begins with the milliseconds of its making (smore.redis.queue.new_id).
+        # An id begins with the milliseconds of its making (smore.domain.ids.new_id).
         oldest_ms = min((int(id_[:12], 16) for id_ in cast("list[bytes]", ids)), default=now * 1000)
         steer = steering.get(entry.key, Steer(function=entry.key))
         queues.append(

@@ -52,8 +52,8 @@ from smore.postgres.predictors import Profiles
 from smore.postgres.rows import make_engine
 from smore.process import observability
 from smore.process.settings import Settings, settings
+from smore.redis.connection import connect
 from smore.redis.degradation import Table, Tables, Weight, decode, encode
-from smore.redis.queue import connect
 
 log = observability.logger(__name__)
 

@@ -33,7 +33,7 @@ from smore.postgres.arrivals import MINUTE_S, FunctionAccount, Past, Prewarming
 from smore.postgres.rows import make_engine
 from smore.process.settings import Settings, settings
 from smore.redis.catalog import Catalog
-from smore.redis.queue import connect
+from smore.redis.connection import connect
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

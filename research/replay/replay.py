@@ -34,9 +34,9 @@ from smore.postgres.history import JobUse, Reader
 from smore.postgres.rows import make_engine
 from smore.process import observability
 from smore.process.settings import Settings, settings
+from smore.redis.connection import connect
 from smore.redis.degradation import Tables
 from smore.redis.fleet import Fleet, Report
-from smore.redis.queue import connect
 
 #: Invocations that are replayed at most: the newest.
 MOST: Final = 200_000

@@ -53,7 +53,8 @@ from smore.redis.catalog import Catalog
 from smore.redis.celery import RUN, gpu_queue, message
 from smore.redis.degradation import BadTable, Tables
 from smore.redis.forecasts import BadForecast, Board, Keeping, State, encode_state
-from smore.redis.queue import ANSWER_TTL_S, Claim, Ending, Held, Queue, Waiting
+from smore.redis.queue import ANSWER_TTL_S, Claim, Ending, Queue
+from smore.redis.records import LeasedInvocation, QueuedInvocation
 
 log = metrics.logger(__name__)
 
@@ -328,7 +329,7 @@ class Leader:
         self._lesson = found.lesson
         return [foresight.known(found)]
 
-    def _held(self, held: Held, events: list[Event]) -> None:
+    def _held(self, held: LeasedInvocation, events: list[Event]) -> None:
         waiting = held.waiting
         self._know(waiting.function, waiting.revision, events)
         since = held.started_us / 1e6 or self._now()
@@ -527,7 +528,7 @@ class Leader:
         for name in lost:
             log.warning("GPU instance lost", gpu=name)
         self._tell_kept(now)
-        reaped, clock = self._queue.keep_house(self._token, self._cursor, *self._told_gate(now))
+        reaped, clock = self._queue.tick(self._token, self._cursor, *self._told_gate(now))
         if reaped < 0:
             raise Fenced
         if reaped:
@@ -743,7 +744,7 @@ class Leader:
         return [claimed]
 
 
-def _arrival(waiting: Waiting) -> InvocationArrived:
+def _arrival(waiting: QueuedInvocation) -> InvocationArrived:
     return InvocationArrived(
         function=waiting.function,
         revision=waiting.revision,

@@ -18,8 +18,8 @@ from scheduler.schedule import SCHEDULER_QUEUE
 from smore.process import observability as metrics
 from smore.process.settings import Settings
 from smore.redis.celery import ASSIGN
+from smore.redis.connection import connect
 from smore.redis.outage import is_outage
-from smore.redis.queue import connect
 
 log = metrics.logger(__name__)
 

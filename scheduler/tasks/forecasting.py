@@ -25,8 +25,8 @@ from smore.postgres.rows import make_engine
 from smore.process import observability
 from smore.process.settings import Settings, settings
 from smore.redis.catalog import Catalog
+from smore.redis.connection import connect
 from smore.redis.forecasts import Board
-from smore.redis.queue import connect
 
 if TYPE_CHECKING:
     from ml.forecast.choice import Ahead, Judge

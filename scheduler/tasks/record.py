@@ -18,9 +18,9 @@ from smore.process import observability as metrics
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.celery import RECORD, RETAIN
+from smore.redis.connection import connect
 from smore.redis.fleet import Fleet, JobReport
 from smore.redis.outage import is_outage
-from smore.redis.queue import connect
 
 log = metrics.logger(__name__)
 

@@ -21,13 +21,13 @@ from smore.domain.access import Scope, new_token, read_token
 from smore.domain.artifact import parse_artifact
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict, with_scaling
+from smore.domain.ids import new_id
 from smore.domain.job import OVER, JobState
 from smore.domain.limits import Limits
 from smore.postgres import mirror
 from smore.postgres.locks import Lock
 from smore.postgres.rows import ApiKeyRow, FunctionRow, JobRow, ProjectRow, RevisionRow, SecretRow
 from smore.redis.catalog import Catalog, KeyEntry
-from smore.redis.queue import new_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

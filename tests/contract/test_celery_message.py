@@ -15,10 +15,12 @@ import pytest
 import redis
 from celery import Celery
 
+from smore.domain.ids import new_id
 from smore.domain.invocation import Cause
 from smore.process.settings import QueueSettings, RedisSettings, Settings
 from smore.redis.celery import RUN, gpu_queue, make_app, message
-from smore.redis.queue import Claim, Outcome, Queue, Request, new_id
+from smore.redis.queue import Claim, Queue, RunOutcome
+from smore.redis.submission import Submission
 from smore.redis.url import celery_url
 from tests.support.eventually import eventually
 from tests.support.redis_server import RedisServer
@@ -32,7 +34,7 @@ import os
 from celery import Celery
 from smore.redis.celery import make_app
 from smore.domain.invocation import Cause
-from smore.redis.queue import Outcome, Queue
+from smore.redis.queue import Queue, RunOutcome
 from smore.process.settings import QueueSettings, RedisSettings, Settings
 import redis
 
@@ -44,7 +46,7 @@ queue = Queue(redis.Redis.from_url(url), "{P}", QueueSettings())
 def run(function, revision, attempts):
     begun = queue.start(function, "cpu0", 60, [tuple(pair) for pair in attempts])
     queue.finish(function, "", [
-        Outcome(id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=item.payload.upper())
+        RunOutcome(id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=item.payload.upper())
         for (id_, attempt), item in zip(attempts, begun) if item is not None
     ])
 """
@@ -128,7 +130,7 @@ def test_a_stock_worker_carries_out_what_claim_pushes(
     queue = Queue(client, P, QueueSettings())
     ids = [new_id(), new_id()]
     for id_ in ids:
-        queue.enqueue(Request(id=id_, function="default/echo", revision=1, payload=b"hello", slo_us=60_000_000))
+        queue.enqueue(Submission(id=id_, function="default/echo", revision=1, payload=b"hello", slo_us=60_000_000))
     token = queue.lead("", 60)
     claim = Claim(
         function="default/echo",
@@ -177,7 +179,7 @@ def test_a_stock_worker_carries_out_what_claim_pushes(
     assert [client.get(f"{P}r:default:{id_}") for id_ in ids] == [b"HELLO", b"HELLO"]
     assert client.llen(f"{P}{gpu_queue('cpu0')}") == 0
     assert client.hlen(f"{P}unacked") == 0, "acknowledged early"
-    again = [Outcome(id=id_, attempt=1, action="succeed", cause=Cause.OK, result=b"twice") for id_ in ids]
+    again = [RunOutcome(id=id_, attempt=1, action="succeed", cause=Cause.OK, result=b"twice") for id_ in ids]
     assert queue.finish("default/echo", "", again) == [False, False]
 
 

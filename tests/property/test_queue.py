@@ -29,7 +29,10 @@ from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, Encoding
 from smore.messages import stream
 from smore.process.settings import QueueSettings
 from smore.redis import fleet
-from smore.redis.queue import Claim, Ending, Outcome, Queue, Request, parse_replies
+from smore.redis.queue import Claim, Ending, Queue, RunOutcome
+from smore.redis.records import parse_replies
+from smore.redis.scripts import TOO_OFTEN
+from smore.redis.submission import Submission
 from tests.support.redis_server import RedisServer
 
 P = "smore:"
@@ -224,7 +227,7 @@ class QueueMachine(RuleBasedStateMachine):
             channel=channel,
             max_attempts=max_attempts,
         )
-        request = Request(
+        request = Submission(
             id=one.id,
             function=function,
             revision=1,
@@ -335,7 +338,7 @@ class QueueMachine(RuleBasedStateMachine):
             function,
             "{}",
             [
-                Outcome(id=one.id, attempt=attempt, action="succeed" if ok else "fail", cause=cause, result=result)
+                RunOutcome(id=one.id, attempt=attempt, action="succeed" if ok else "fail", cause=cause, result=result)
                 for one, attempt in named
             ],
         )
@@ -373,7 +376,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.reap(self.former) == -1
         assert self.queue.reap(self.token) == len(lost)
         for one in lost.values():
-            self.back(one, "worker_lost" if one.state == "running" else "dispatch_lost", self.queue._failed)
+            self.back(one, "worker_lost" if one.state == "running" else "dispatch_lost", TOO_OFTEN)
 
     @precondition(lambda self: self.any_in(HELD))
     @rule(gpu=st.sampled_from(GPUS))
@@ -381,14 +384,14 @@ class QueueMachine(RuleBasedStateMachine):
         held = [one for one in self.all.values() if one.state in HELD and one.gpu == gpu]
         assert self.queue.release(gpu) == len(held)
         for one in held:
-            self.back(one, "worker_lost" if one.state == "running" else "dispatch_lost", self.queue._failed)
+            self.back(one, "worker_lost" if one.state == "running" else "dispatch_lost", TOO_OFTEN)
 
     @rule(mentions=MENTIONS, states=st.sampled_from((QUEUED, DISPATCHED, RUNNING, OVER)))
     def cancel(self, mentions: list[tuple[int, int]], states: frozenset[str]) -> None:
         blob = stream.error_result("It was cancelled.")
-        assert self.queue._call("cancel", "default", "f" * 32, blob) == [b"absent"]
+        assert self.queue._call("cancel", project="default", id="f" * 32, result=blob, only_waiting=0) == [b"absent"]
         for one, _ in self.mentioned(mentions[:1], states)[1]:
-            answer = self.queue._call("cancel", one.project, one.id, blob)
+            answer = self.queue._call("cancel", project=one.project, id=one.id, result=blob, only_waiting=0)
             if one.state in OVER:
                 assert answer == [b"ended", one.state.encode()]
                 continue
@@ -443,9 +446,9 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.all)
     @rule(mentions=MENTIONS)
     def keep(self, mentions: list[tuple[int, int]]) -> None:
-        assert self.queue._call("keep", "default", "f" * 32) == b""
+        assert self.queue._call("keep", project="default", id="f" * 32) == b""
         for one, _ in self.mentioned(mentions[:1], ANY)[1]:
-            assert self.queue._call("keep", one.project, one.id) == one.state.encode()
+            assert self.queue._call("keep", project=one.project, id=one.id) == one.state.encode()
 
     @rule(mentions=MENTIONS, states=meant_for(RUNNING), gpu=st.sampled_from(GPUS))
     def heartbeat(self, mentions: list[tuple[int, int]], states: frozenset[str], gpu: str) -> None:

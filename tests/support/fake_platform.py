@@ -12,7 +12,8 @@ import redis
 from smore.domain.invocation import Cause, Encoding
 from smore.messages.stream import Asked, Result, decode, encode, error_result
 from smore.redis.fleet import Report, encode_report
-from smore.redis.queue import Begun, Claim, Ending, Outcome, Queue, Waiting
+from smore.redis.queue import Claim, Ending, Queue, RunOutcome, StartedInvocation
+from smore.redis.records import QueuedInvocation
 
 GPU = "test0"
 
@@ -24,10 +25,10 @@ class Failure:
 
 
 #: What to do with what a function was sent: the result, or how it failed.
-Handler = Callable[[Begun], Result | Failure]
+Handler = Callable[[StartedInvocation], Result | Failure]
 
 
-def echo(begun: Begun) -> Result:
+def echo(begun: StartedInvocation) -> Result:
     """JSON for JSON, raw for raw; a canary succeeds."""
     if begun.encoding is Encoding.CANARY:
         return Result(
@@ -108,7 +109,7 @@ class FakePlatform:
                 self._queue.answer(asked.id, self.answer)
         return entries[-1][0] if entries else cursor
 
-    def _run(self, token: str, one: Waiting) -> None:
+    def _run(self, token: str, one: QueuedInvocation) -> None:
         if one.function in self.rejected:
             self._queue.settle(
                 token,
@@ -138,7 +139,7 @@ class FakePlatform:
             return
         result = self.handlers.get(one.function, echo)(begun)
         if isinstance(result, Failure):
-            outcome = Outcome(
+            outcome = RunOutcome(
                 id=one.id,
                 attempt=one.attempt + 1,
                 action="fail",
@@ -146,7 +147,7 @@ class FakePlatform:
                 result=error_result(result.message),
             )
         else:
-            outcome = Outcome(
+            outcome = RunOutcome(
                 id=one.id, attempt=one.attempt + 1, action="succeed", cause=Cause.OK, result=encode(result)
             )
         self._queue.finish(one.function, "{}", [outcome])

@@ -14,6 +14,7 @@ from pathlib import Path
 import redis
 
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.ids import new_id
 from smore.domain.invocation import TERMINAL, Encoding
 from smore.local.embedded import redis_server, run_folder
 from smore.messages.stream import Result, decode_result
@@ -21,7 +22,9 @@ from smore.process.settings import QueueSettings, RedisSettings
 from smore.redis.catalog import Catalog
 from smore.redis.celery import RUN, gpu_queue, message
 from smore.redis.fleet import Fleet, Report
-from smore.redis.queue import Claim, Queue, Record, Request, new_id
+from smore.redis.queue import Claim, Queue
+from smore.redis.records import InvocationRecord
+from smore.redis.submission import Submission
 from tests.support.eventually import eventually
 from tests.support.nursery import nursery
 from worker import proc
@@ -168,7 +171,7 @@ class Bench:
     def enqueue(self, function: str, payload: bytes, **request: object) -> str:
         id_ = new_id()
         values = {"slo_us": 60_000_000, "max_attempts": 3} | request
-        admission = self.queue.enqueue(Request(id=id_, function=function, revision=1, payload=payload, **values))  # type: ignore[arg-type]
+        admission = self.queue.enqueue(Submission(id=id_, function=function, revision=1, payload=payload, **values))  # type: ignore[arg-type]
         assert admission.status == "ok", admission
         return id_
 
@@ -192,12 +195,12 @@ class Bench:
         (claimed,) = self.queue.claim(self.token, 10.0, [claim])
         assert claimed == frozenset(ids)
 
-    def record(self, id_: str) -> Record:
+    def record(self, id_: str) -> InvocationRecord:
         record = self.queue.record("p", id_)
         assert record is not None
         return record
 
-    def state(self, id_: str, *states: str) -> Record:
+    def state(self, id_: str, *states: str) -> InvocationRecord:
         """Wait until it is in one of these."""
         try:
             return eventually(
@@ -207,17 +210,17 @@ class Bench:
             print(self.log())
             raise
 
-    def ended(self, id_: str) -> tuple[Record, Result]:
+    def ended(self, id_: str) -> tuple[InvocationRecord, Result]:
         record = self.state(id_, *TERMINAL)
         return record, decode_result(self.client.get(f"{PREFIX}r:p:{id_}"))
 
-    def call(self, function: str, payload: object, **request: object) -> tuple[Record, Result]:
+    def call(self, function: str, payload: object, **request: object) -> tuple[InvocationRecord, Result]:
         """One JSON invocation, alone, from here to its end."""
         id_ = self.enqueue(function, json.dumps(payload).encode(), **request)
         self.dispatch(function, [id_])
         return self.ended(id_)
 
-    def canary(self, function: str) -> tuple[Record, Result]:
+    def canary(self, function: str) -> tuple[InvocationRecord, Result]:
         id_ = self.enqueue(function, b"", encoding=Encoding.CANARY)
         self.dispatch(function, [id_])
         return self.ended(id_)

@@ -1,30 +1,30 @@
--- Ask the leader what would become of one invocation, without placing it. ARGV after P:
---  2 id of the question ('' = ask only the gate, not the leader)  3 fk  4 revision  5 rows  6 slo_us (deadline = now + slo; 0 = use 7)  7 deadline_us  8 payload bytes
---  9 max pending of the function  10 max pending  11 max payload bytes  12 max result bytes  13 max events  14 max keys  15 max questions a second
---  16..19 limits of the project, as in enqueue.lua
--- Returns {now, deadline, what the gate needs in us, '' or the bound that is full, '' | 'function' | 'platform' where it is paused,
--- 'asked' | 'many' (more questions within a second than allowed) | 'alone' (nobody leads) | 'gate',
--- '' or the limit of the project that one more would break, its value, how long until it could be taken in us}
-local fk = ARGV[3]
+-- Ask what would become of one invocation, without queueing it: the gate answers here, the leader later.
+-- arg.id '' = only the gate is asked; arg.slo_us = deadline from now, 0 = arg.deadline_us is it. Returns list.check.
+local fk = arg.fk
 local t = us()
-local deadline = tonumber(ARGV[7])
-if ARGV[6] ~= '0' then deadline = t + tonumber(ARGV[6]) end
-local paused = redis.call('SISMEMBER', P .. 'paused', '*') == 1 and 'platform' or redis.call('SISMEMBER', P .. 'paused', 'f:' .. fk) == 1 and 'function' or ''
-local field, most, after = limited(fk, t, { unpack(ARGV, 16, 19) }, true)
-local found = { int(t), int(deadline), int(needed(fk, t)), full(fk, tonumber(ARGV[8]), { unpack(ARGV, 9, 14) }) or '', paused, 'gate',
-  field or '', most or '0', int(after or 0) }
-if ARGV[2] == '' then return found end
-if redis.call('EXISTS', P .. 'leader') == 0 then
-  found[6] = 'alone'
-  return found
+local deadline = tonumber(arg.deadline_us)
+if arg.slo_us ~= '0' then deadline = t + tonumber(arg.slo_us) end
+local function paused(target) return redis.call('SISMEMBER', P .. 'paused', target) == 1 end
+local field, most, after = limited(fk, t, arg, true)
+
+local function leader()
+  if arg.id == '' then return 'gate' end
+  if redis.call('EXISTS', P .. 'leader') == 0 then return 'alone' end
+  local asked = redis.call('INCR', P .. 'asks')
+  if asked == 1 then redis.call('PEXPIRE', P .. 'asks', 1000) end
+  if asked > tonumber(arg.max_asks_per_s) then return 'many' end
+  emit(list.Asked({
+    id = arg.id, fk = fk, revision = tonumber(arg.revision), rows = tonumber(arg.rows), deadline_us = deadline,
+    at_us = t,
+  }))
+  wake_leader()
+  return 'asked'
 end
-local asked = redis.call('INCR', P .. 'asks')
-if asked == 1 then redis.call('PEXPIRE', P .. 'asks', 1000) end
-if asked > tonumber(ARGV[15]) then
-  found[6] = 'many'
-  return found
-end
-emit({ 'k', 1, ARGV[2], fk, tonumber(ARGV[4]), tonumber(ARGV[5]), deadline, t })
-ring()
-found[6] = 'asked'
-return found
+
+return list.check({
+  now_us = int(t), deadline_us = int(deadline), needed_us = int(needed(fk, t)),
+  full = full(fk, tonumber(arg.size), arg),
+  paused = paused('*') and 'platform' or paused('f:' .. fk) and 'function' or '',
+  limited = field, bound = most or '0', after_us = int(after or 0),
+  leader = leader(),
+})

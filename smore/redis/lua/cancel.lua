@@ -1,13 +1,16 @@
--- Cancel one invocation. ARGV after P: 2 project  3 id  4 result  5 '1' = only while it waits
--- Returns {'absent'} | {'ended', state} | {'cancelled', state before}. A running one is also named to its GPU worker, which kills the runner if
--- nobody else's work is in it; its result, should it still come, is refused by finish.lua.
-local key = P .. 'i:' .. ARGV[2] .. ':' .. ARGV[3]
-local fk, r = redis.call('HGET', key, 'f'), facts(key)
+-- Cancel one invocation; arg.only_waiting '1' = only while it waits. Returns {'absent'} | {'ended', state} |
+-- {'cancelled', state before}. A running one is also named to its GPU worker, which kills the runner if nobody else's
+-- work is in it; its result, should it still come, is refused by finish.lua.
+local key = P .. 'i:' .. arg.project .. ':' .. arg.id
+local fk, record = redis.call('HGET', key, F.fk), settled_record(key)
 if not fk then return { 'absent' } end
-if not FROM.cancel[r[1]] or (ARGV[5] == '1' and r[1] ~= 'queued') then return { 'ended', r[1] } end
-settle(fk, ARGV[3], key, r, 'cancelled', 'cancelled', us(), ARGV[4])
-if r[1] == 'running' then
-  redis.call('XADD', P .. 'cmd:' .. r[3], 'MAXLEN', '~', 1000, '*', 'c', cmsgpack.pack({ 'cancel', 1, fk, ARGV[3], tonumber(r[2]) }))
+if not FROM.cancel[record.state] or (arg.only_waiting == '1' and record.state ~= 'queued') then
+  return { 'ended', record.state }
+end
+settle(fk, arg.id, key, record, 'cancelled', 'cancelled', us(), arg.result)
+if record.state == 'running' then
+  local command = list.Cancel({ fk = fk, id = arg.id, attempt = tonumber(record.attempt) })
+  redis.call('XADD', P .. 'cmd:' .. record.gpu, 'MAXLEN', '~', 1000, '*', 'c', cmsgpack.pack(command))
 end
 flush()
-return { 'cancelled', r[1] }
+return { 'cancelled', record.state }

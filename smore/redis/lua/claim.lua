@@ -1,35 +1,37 @@
--- The leader's dispatch: lease, attempt and the ready-made Celery message in one step, so that there is no window between them.
--- ARGV after P: 2 fence  3 fk  4 gpu  5 lease_us  6 Celery list  7 message  8 decision (JSON, opaque)  9 schedule_us (how long
--- deciding took)  10 the leader's stream cursor ('' = does not matter)  11.. pairs (id, attempt the leader knows)
--- Returns {'fenced'} or {now, cursor, claimed id...}: cursor = the id of this decision's entry on the stream where it directly follows the leader's
--- cursor, else ''. An invocation in another state or attempt is passed over: the message still names it, and
--- start.lua refuses it there. A call that is repeated answers as it did the first time and sends nothing.
-if not is_leader(ARGV[2]) then return { 'fenced' } end
-local fk, gpu = ARGV[3], ARGV[4]
+-- The leader's dispatch: lease, attempt and the ready-made Celery message in one step, so that there is no window between
+-- them. items: id, the attempt that the leader knows. arg.cursor: how far the leader has read the stream, '' = it does
+-- not matter.
+-- Returns {'fenced'} or {now, cursor, claimed id...}: cursor = the id of this decision's entry on the stream where it
+-- directly follows the leader's cursor, else ''. An invocation in another state or attempt is passed over: the message
+-- still names it, and start.lua refuses it there. A call that is repeated answers as it did the first time and sends
+-- nothing.
+if not is_leader(arg.token) then return { 'fenced' } end
+local fk, gpu = arg.fk, arg.gpu
 local t = us()
-local lease_end = int(t + tonumber(ARGV[5]))
+local lease_end = int(t + tonumber(arg.lease_us))
 local claimed, attempts = { int(t), '' }, {}
-for i = 11, #ARGV, 2 do
-  local id, attempt = ARGV[i], ARGV[i + 1]
+for _, item in ipairs(items) do
+  local id, next_attempt = item.id, item.attempt + 1
   local key = record_key(fk, id)
-  local r = redis.call('HMGET', key, 'st', 'at', 'gpu')
-  if r[1] and FROM.claim[r[1]] and r[2] == attempt then
-    detach(fk, id, r[1])
-    redis.call('HSET', key, 'st', 'dispatched', 'at', tonumber(attempt) + 1, 'cl', int(t), 'sc', ARGV[9], 'gpu', gpu)
+  local record = read(key, 'state', 'attempt', 'gpu')
+  if record.state and FROM.claim[record.state] and record.attempt == item.attempt then
+    detach(fk, id, record.state)
+    redis.call('HSET', key, F.state, 'dispatched', F.attempt, next_attempt, F.claimed_us, int(t),
+      F.schedule_us, arg.schedule_us, F.gpu, gpu)
     redis.call('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
     redis.call('SADD', P .. 'held:' .. gpu, fk .. '|' .. id)
     claimed[#claimed + 1] = id
-    attempts[#attempts + 1] = { id, tonumber(attempt) + 1 }
-  elseif FROM.requeue[r[1]] and r[2] == string.format('%d', attempt + 1) and r[3] == gpu then
+    attempts[#attempts + 1] = { id, next_attempt }
+  elseif FROM.requeue[record.state] and record.attempt == string.format('%d', next_attempt) and record.gpu == gpu then
     -- The client repeats a call when its connection breaks before the answer comes: this one was carried out then.
     claimed[#claimed + 1] = id
   end
 end
 if #attempts > 0 then
-  redis.call('LPUSH', ARGV[6], ARGV[7])
-  local last = ARGV[10] ~= '' and redis.call('XREVRANGE', P .. 'ev', '+', '-', 'COUNT', 1)
-  local entry = emit({ 'd', 1, fk, gpu, t, attempts, ARGV[8] })
-  if last and last[1] and last[1][1] == ARGV[10] then claimed[2] = entry end
+  redis.call('LPUSH', arg.celery_list, arg.message)
+  local last = arg.cursor ~= '' and redis.call('XREVRANGE', P .. 'ev', '+', '-', 'COUNT', 1)
+  local entry = emit(list.Dispatched({ fk = fk, gpu = gpu, at_us = t, attempts = attempts, decision = arg.decision }))
+  if last and last[1] and last[1][1] == arg.cursor then claimed[2] = entry end
 end
 flush()
 return claimed

@@ -1,10 +1,14 @@
--- Prelude of every script. ARGV[1] is always the key prefix P.
--- The host prepends `local FROM = {...}`: action -> legal source states -> true, made from smore.domain.invocation.TRANSITIONS.
+-- Prelude of every script. The host puts text before it, made from tables in Python (smore/redis/scripts.py):
+--   P              the key prefix (ARGV[1])
+--   arg.<name>     the script's arguments by name; items = its repeated group, a list of tables by name
+--   F.<name>       the field of an invocation's HASH that holds <name> (smore/redis/records.py says what each holds)
+--   list.<shape>   puts named values in the order in which Python reads them (answers, replies, events of the stream)
+--   FROM           action -> legal source states -> true, from smore.domain.invocation.TRANSITIONS
+--   TTL_RESULT, TTL_SYNC, MAX_LOST, BLOB_EXPIRED, BLOB_LOST   constants from the settings
+-- `fk` is a function's key "<project>/<name>", Python's `function`, which is a reserved word in Lua.
 --
 -- Keys (one Redis primary, not Cluster, so that keys may be computed):
---   P i:<project>:<id>   HASH   one invocation: f function key "<project>/<name>", rev, st state, at attempt, starts, lost, ma max attempts,
---                               dl deadline, ar arrival, sc deciding took, cl claimed, su started, fi finished (all us), gpu, ch reply channel, enc, acc, rows,
---                               shp shape, al 1 = must run alone, sync, nd what the gate held against the deadline (us from arrival), tr trace, key API key id, psz payload bytes, rsz result bytes, cause
+--   P i:<project>:<id>   HASH   one invocation, see F
 --   P p:<project>:<id>   STRING payload, gone when the invocation ends; '' where it lies beside Redis (smore/redis/payloads.py)
 --   P r:<project>:<id>   STRING result record (opaque here)
 --   P q                  ZSET   functions with waiting invocations, by priority
@@ -17,14 +21,14 @@
 --   P count              HASH   waiting: invocations queued over all functions
 --   P projects           HASH   <project>:waiting invocations queued, <project>:open accepted and not ended
 --   P rate               HASH   project -> when its next invocation would be due at its rate (us)
+--   P idem:<project>:<k> HASH   id, hash: the invocation that came with an Idempotency-Key, and the hash of its request
 --   P ev                 STREAM events, one field e = msgpack array (smore/messages/stream.py)
 --   P bell               LIST   not empty: the leader is to read the stream before its next tick
 --   P feasible           HASH   fk -> "<stamp>:<backlog us>:<floor us>:<each us>:<counted>", written by the leader
 --   P asks               STRING questions to the leader within the last second
---   P ask:<id>           LIST   the leader's answer to one (smore/messages/reasons.py: Answer)
+--   P ask:<id>           LIST   the leader's answer to one (smore/messages/reasons.py: DryRunAnswer)
 --   P leader, P fence    STRING the leader's fencing token; the counter it comes from
 -- Times are integer microseconds of this server's clock; numbers are printed with %.0f because tostring cuts them.
-local P = ARGV[1]
 
 local function us()
   local t = redis.call('TIME')
@@ -37,16 +41,25 @@ local function project(fk) return string.sub(fk, 1, string.find(fk, '/', 1, true
 
 local function record_key(fk, id) return P .. 'i:' .. project(fk) .. ':' .. id end
 
+-- Fields of an invocation's HASH by name; each is false where there is no such record.
+local function read(key, ...)
+  local names, fields, record = { ... }, {}, {}
+  for i = 1, #names do fields[i] = F[names[i]] end
+  local values = redis.call('HMGET', key, unpack(fields))
+  for i = 1, #names do record[names[i]] = values[i] end
+  return record
+end
+
 local function emit(event)
   return redis.call('XADD', P .. 'ev', '*', 'e', cmsgpack.pack(event))
 end
 
--- The leader waits at the bell, not at the stream: what is on the stream need not wake it by itself.
-local function ring()
+-- The leader waits on the list `bell`, not on the stream: an event on the stream does not have to wake it.
+local function wake_leader()
   if redis.call('EXISTS', P .. 'bell') == 0 then redis.call('LPUSH', P .. 'bell', '') end
 end
 
-local function is_leader(fence) return redis.call('GET', P .. 'leader') == fence end
+local function is_leader(token) return redis.call('GET', P .. 'leader') == token end
 
 local function split(member)
   local bar = string.find(member, '|', 1, true)
@@ -57,7 +70,7 @@ end
 local waiting, payload_bytes, result_bytes = 0, 0, 0
 -- The same by field of P projects.
 local of_project = {}
--- What flush() rings the bell for: something has begun to wait; there may be room for what waits.
+-- What flush() wakes the leader for: an invocation has begun to wait; there may be room for what waits.
 local arrived, freed = false, false
 
 local function count(fk, what, change)
@@ -66,8 +79,8 @@ local function count(fk, what, change)
 end
 
 -- Take an invocation off wherever it waits or runs.
-local function detach(fk, id, st, gpu)
-  if st == 'queued' then
+local function detach(fk, id, state, gpu)
+  if state == 'queued' then
     local gone = redis.call('ZREM', P .. 'q:' .. fk, id)
     waiting = waiting - gone
     count(fk, 'waiting', -gone)
@@ -84,51 +97,60 @@ local function attach(fk, id, deadline)
   waiting = waiting + new
   count(fk, 'waiting', new)
   -- Queue.publish_feasible keeps the priority of a function that waits already.
-  if redis.call('ZCARD', P .. 'q:' .. fk) == 1 then redis.call('ZADD', P .. 'q', redis.call('HGET', P .. 'prio', fk) or 0, fk) end
+  if redis.call('ZCARD', P .. 'q:' .. fk) == 1 then
+    redis.call('ZADD', P .. 'q', redis.call('HGET', P .. 'prio', fk) or 0, fk)
+  end
 end
 
--- The earliest feasible finish from now in us, 0 = not known. The floor is the best case of an idle platform and always holds; the backlog is
--- today's and holds while it is fresh: with `counted` waiting, and by `each` later for every one more. One less is no sooner: what was placed
--- meanwhile has taken what it was counted for.
+-- The earliest feasible finish from now in us, 0 = not known. The floor is the best case of an idle platform and always
+-- holds. The backlog is today's and holds for a second: with `counted` invocations waiting, and `each` later for every
+-- one more. With fewer waiting it is no sooner: what was placed meanwhile runs where the backlog counted on room.
 local function needed(fk, t)
   local feasible = redis.call('HGET', P .. 'feasible', fk)
   if not feasible then return 0 end
   local stamp, backlog, floor, each, counted = string.match(feasible, '(%d+):(%d+):(%d+):(%d+):(%d+)')
   local need = tonumber(floor)
   if t - tonumber(stamp) < 1000000 then
-    need = math.max(need, tonumber(backlog) + tonumber(each) * math.max(0, redis.call('ZCARD', P .. 'q:' .. fk) - tonumber(counted)))
+    local more = math.max(0, redis.call('ZCARD', P .. 'q:' .. fk) - tonumber(counted))
+    need = math.max(need, tonumber(backlog) + tonumber(each) * more)
   end
   return need
 end
 
--- The bound that one more invocation with `size` bytes of payload would break, and its value; nil = none. `limits`: max pending of the function,
--- max pending, max payload bytes, max result bytes, max events, max keys.
-local function full(fk, size, limits)
-  if redis.call('ZCARD', P .. 'q:' .. fk) >= tonumber(limits[1]) then return 'function', limits[1] end
-  if tonumber(redis.call('HGET', P .. 'count', 'waiting') or 0) >= tonumber(limits[2]) then return 'pending', limits[2] end
+-- The bound that one more invocation with `size` bytes of payload would break, and its value; nil = none.
+-- `bounds` holds max_function_pending, max_pending, max_payload_bytes, max_result_bytes, max_events, max_keys.
+local function full(fk, size, bounds)
+  if redis.call('ZCARD', P .. 'q:' .. fk) >= tonumber(bounds.max_function_pending) then
+    return 'function', bounds.max_function_pending
+  end
+  if tonumber(redis.call('HGET', P .. 'count', 'waiting') or 0) >= tonumber(bounds.max_pending) then
+    return 'pending', bounds.max_pending
+  end
   local bytes = redis.call('HMGET', P .. 'bytes', 'payload', 'result')
-  if tonumber(bytes[1] or 0) + size > tonumber(limits[3]) then return 'payload_bytes', limits[3] end
-  if tonumber(bytes[2] or 0) > tonumber(limits[4]) then return 'result_bytes', limits[4] end
-  if redis.call('XLEN', P .. 'ev') >= tonumber(limits[5]) then return 'events', limits[5] end
-  if redis.call('DBSIZE') >= tonumber(limits[6]) then return 'keys', limits[6] end
+  if tonumber(bytes[1] or 0) + size > tonumber(bounds.max_payload_bytes) then
+    return 'payload_bytes', bounds.max_payload_bytes
+  end
+  if tonumber(bytes[2] or 0) > tonumber(bounds.max_result_bytes) then return 'result_bytes', bounds.max_result_bytes end
+  if redis.call('XLEN', P .. 'ev') >= tonumber(bounds.max_events) then return 'events', bounds.max_events end
+  if redis.call('DBSIZE') >= tonumber(bounds.max_keys) then return 'keys', bounds.max_keys end
 end
 
--- The limit of its project that one more invocation would break, its value and how long until it could be taken, us; nil = none. `limits`: rate a
--- second, burst, depth, concurrency, '' = none. Taken by the rate counts at once: nothing may refuse after it. `asks`: nothing is taken.
+-- The limit of its project that one more invocation would break, its value and how long until it could be taken, us;
+-- nil = none. `limits` holds rate_per_s, burst, depth, concurrency, '' = none. The rate counts the invocation at once, so
+-- nothing may refuse it afterwards; with `asks` nothing is counted.
 local function limited(fk, t, limits, asks)
   local home = project(fk)
-  if limits[3] ~= '' and tonumber(redis.call('HGET', P .. 'projects', home .. ':waiting') or 0) >= tonumber(limits[3]) then
-    return 'depth', limits[3], 1000000
+  local function held(what) return tonumber(redis.call('HGET', P .. 'projects', home .. ':' .. what) or 0) end
+  if limits.depth ~= '' and held('waiting') >= tonumber(limits.depth) then return 'depth', limits.depth, 1000000 end
+  if limits.concurrency ~= '' and held('open') >= tonumber(limits.concurrency) then
+    return 'concurrency', limits.concurrency, 1000000
   end
-  if limits[4] ~= '' and tonumber(redis.call('HGET', P .. 'projects', home .. ':open') or 0) >= tonumber(limits[4]) then
-    return 'concurrency', limits[4], 1000000
-  end
-  if limits[1] ~= '' then
+  if limits.rate_per_s ~= '' then
     -- The generic cell rate algorithm: `due` runs ahead of now by at most the burst.
-    local every = 1000000 / tonumber(limits[1])
+    local every = 1000000 / tonumber(limits.rate_per_s)
     local due = math.max(t, tonumber(redis.call('HGET', P .. 'rate', home) or 0))
-    local early = due - t - (tonumber(limits[2]) - 1) * every
-    if early > 0 then return 'rate', limits[1], early end
+    local early = due - t - (tonumber(limits.burst) - 1) * every
+    if early > 0 then return 'rate', limits.rate_per_s, early end
     if not asks then redis.call('HSET', P .. 'rate', home, int(due + every)) end
   end
 end
@@ -138,13 +160,13 @@ local replies = {}
 
 local function reply(channel, head, blob)
   if channel == '' then return end
-  local body = head .. '\n' .. blob
-  local list = replies[channel]
-  if not list then
-    list = {}
-    replies[channel] = list
+  local body = table.concat(head, '|') .. '\n' .. blob
+  local frames = replies[channel]
+  if not frames then
+    frames = {}
+    replies[channel] = frames
   end
-  list[#list + 1] = string.format('%010d', #body) .. body
+  frames[#frames + 1] = string.format('%010d', #body) .. body
 end
 
 -- 0 is not sent: most calls change one of the three, and Lua's negative zero is no integer to Redis before 7.
@@ -156,58 +178,79 @@ local function flush()
   add('count', 'waiting', waiting)
   for field, change in pairs(of_project) do
     -- What an older version accepted was not counted.
-    if change ~= 0 and redis.call('HINCRBY', P .. 'projects', field, change) < 0 then redis.call('HSET', P .. 'projects', field, 0) end
+    if change ~= 0 and redis.call('HINCRBY', P .. 'projects', field, change) < 0 then
+      redis.call('HSET', P .. 'projects', field, 0)
+    end
   end
   add('bytes', 'payload', payload_bytes)
   add('bytes', 'result', result_bytes)
-  for channel, list in pairs(replies) do redis.call('PUBLISH', channel, table.concat(list)) end
-  if arrived or freed and tonumber(redis.call('HGET', P .. 'count', 'waiting') or 0) > 0 then ring() end
+  for channel, frames in pairs(replies) do redis.call('PUBLISH', channel, table.concat(frames)) end
+  if arrived or freed and tonumber(redis.call('HGET', P .. 'count', 'waiting') or 0) > 0 then wake_leader() end
 end
 
--- What settle() needs of an invocation: 1 st  2 at  3 gpu  4 starts  5 dl  6 ar  7 cl  8 su  9 rev  10 rows  11 sync  12 psz  13 ch  14 key  15 tr
--- 16 sc. All false when there is no such record.
-local function facts(key)
-  return redis.call('HMGET', key, 'st', 'at', 'gpu', 'starts', 'dl', 'ar', 'cl', 'su', 'rev', 'rows', 'sync', 'psz', 'ch', 'key', 'tr', 'sc')
+-- What settle() needs of an invocation.
+local function settled_record(key)
+  return read(key, 'state', 'attempt', 'gpu', 'starts', 'deadline_us', 'arrival_us', 'claimed_us', 'started_us',
+    'revision', 'rows', 'sync', 'payload_bytes', 'channel', 'key_id', 'trace', 'schedule_us')
 end
 
--- The one way to end an invocation. The caller has checked state and attempt; `r` are its facts(). `meta` is the worker's JSON about the execution.
-local function settle(fk, id, key, r, state, cause, t, blob, meta)
+-- The one way to end an invocation. The caller has checked state and attempt; `record` is its settled_record(). `meta`
+-- is the worker's JSON about the execution.
+local function settle(fk, id, key, record, state, cause, t, blob, meta)
   local now, home = int(t), project(fk)
-  detach(fk, id, r[1], r[3])
+  detach(fk, id, record.state, record.gpu)
   freed = true
   count(fk, 'open', -1)
   redis.call('DEL', P .. 'p:' .. home .. ':' .. id)
   redis.call('SET', P .. 'r:' .. home .. ':' .. id, blob)
-  redis.call('HSET', key, 'st', state, 'cause', cause, 'fi', now, 'rsz', #blob)
-  payload_bytes = payload_bytes - r[12]
+  redis.call('HSET', key, F.state, state, F.cause, cause, F.finished_us, now, F.result_bytes, #blob)
+  payload_bytes = payload_bytes - record.payload_bytes
   result_bytes = result_bytes + #blob
-  redis.call('ZADD', P .. 'done', int(t + (r[11] == '1' and TTL_SYNC or TTL_RESULT)), fk .. '|' .. id)
-  reply(r[13], table.concat({ id, state, cause, r[2], r[6], r[7], r[8], now, r[3], r[16] }, '|'), blob)
-  emit({ 't', 1, fk, tonumber(r[9]), id, tonumber(r[2]), tonumber(r[4]), state, cause, r[3], tonumber(r[6]), tonumber(r[5]), tonumber(r[7]),
-    tonumber(r[8]), t, tonumber(r[10]), r[14], r[15], tonumber(r[16]), meta or '' })
+  redis.call('ZADD', P .. 'done', int(t + (record.sync == '1' and TTL_SYNC or TTL_RESULT)), fk .. '|' .. id)
+  reply(record.channel, list.reply({
+    id = id, state = state, cause = cause, attempt = record.attempt, arrival_us = record.arrival_us,
+    claimed_us = record.claimed_us, started_us = record.started_us, finished_us = now, gpu = record.gpu,
+    schedule_us = record.schedule_us,
+  }), blob)
+  emit(list.Settled({
+    fk = fk, revision = tonumber(record.revision), id = id, attempt = tonumber(record.attempt),
+    starts = tonumber(record.starts), state = state, cause = cause, gpu = record.gpu,
+    arrival_us = tonumber(record.arrival_us), deadline_us = tonumber(record.deadline_us),
+    claimed_us = tonumber(record.claimed_us), started_us = tonumber(record.started_us), finished_us = t,
+    rows = tonumber(record.rows), key_id = record.key_id, trace = record.trace,
+    schedule_us = tonumber(record.schedule_us), meta = meta or '',
+  }))
 end
 
--- Back to the queue, or to `failed` when a limit is reached. `refund` = user code did not fail on its own (its batch did).
+-- Back to the queue (returns 1), or to `failed` when a limit is reached (returns 0). `refund`: the start does not count,
+-- because user code did not fail on its own (its batch did).
 local function back(fk, id, key, cause, t, blob, refund, alone)
-  local r = redis.call('HMGET', key, 'st', 'gpu', 'at', 'starts', 'lost', 'ma', 'dl', 'ar', 'rows', 'shp', 'rev', 'al')
-  local starts = tonumber(r[4])
-  if r[1] == 'dispatched' then
-    if redis.call('HINCRBY', key, 'lost', 1) > MAX_LOST then
-      settle(fk, id, key, facts(key), 'failed', 'dispatch_limit', t, blob)
+  local record = read(key, 'state', 'gpu', 'attempt', 'starts', 'lost', 'max_attempts', 'deadline_us', 'arrival_us',
+    'rows', 'shape', 'revision', 'alone')
+  local starts = tonumber(record.starts)
+  if record.state == 'dispatched' then
+    if redis.call('HINCRBY', key, F.lost, 1) > MAX_LOST then
+      settle(fk, id, key, settled_record(key), 'failed', 'dispatch_limit', t, blob)
       return 0
     end
   elseif refund then
-    starts = redis.call('HINCRBY', key, 'starts', -1)
+    starts = redis.call('HINCRBY', key, F.starts, -1)
   end
-  if starts >= tonumber(r[6]) then
-    settle(fk, id, key, facts(key), 'failed', cause == 'worker_lost' and 'attempt_limit' or cause, t, blob)
+  if starts >= tonumber(record.max_attempts) then
+    local why = cause == 'worker_lost' and 'attempt_limit' or cause
+    settle(fk, id, key, settled_record(key), 'failed', why, t, blob)
     return 0
   end
-  detach(fk, id, r[1], r[2])
-  local al = alone and '1' or r[12]
+  detach(fk, id, record.state, record.gpu)
+  local stays_alone = alone and '1' or record.alone
   -- What is claimed and started later than now belongs to another attempt.
-  redis.call('HSET', key, 'st', 'queued', 'gpu', '', 'cl', 0, 'su', 0, 'sc', 0, 'al', al)
-  attach(fk, id, r[7])
-  emit({ 'q', 1, fk, tonumber(r[11]), id, tonumber(r[3]), cause, r[2], t, tonumber(r[8]), tonumber(r[7]), tonumber(r[9]), r[10], tonumber(al) })
+  redis.call('HSET', key, F.state, 'queued', F.gpu, '', F.claimed_us, 0, F.started_us, 0, F.schedule_us, 0,
+    F.alone, stays_alone)
+  attach(fk, id, record.deadline_us)
+  emit(list.Returned({
+    fk = fk, revision = tonumber(record.revision), id = id, attempt = tonumber(record.attempt), cause = cause,
+    gpu = record.gpu, at_us = t, arrival_us = tonumber(record.arrival_us), deadline_us = tonumber(record.deadline_us),
+    rows = tonumber(record.rows), shape = record.shape, alone = tonumber(stays_alone),
+  }))
   return 1
 end

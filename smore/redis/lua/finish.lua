@@ -1,16 +1,14 @@
--- A worker ends a batch. ARGV after P: 2 fk  3 meta (JSON about the execution)  4.. quintuples (id, attempt, action succeed|fail, cause, result)
+-- A worker ends a batch. items: id, attempt, action succeed|fail, cause, result. arg.meta: JSON about the execution.
 -- Returns 1 (accepted) or 0 (another attempt owns it, or it has ended) for each.
-local fk = ARGV[2]
 local t = us()
 local accepted = {}
 local STATE = { succeed = 'succeeded', fail = 'failed' }
-for i = 4, #ARGV, 5 do
-  local id, attempt, action = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local key = record_key(fk, id)
-  local r = facts(key)
+for _, item in ipairs(items) do
+  local key = record_key(arg.fk, item.id)
+  local record = settled_record(key)
   local ok = 0
-  if r[1] and FROM[action][r[1]] and r[2] == attempt then
-    settle(fk, id, key, r, STATE[action], ARGV[i + 3], t, ARGV[i + 4], ARGV[3])
+  if record.state and FROM[item.action][record.state] and record.attempt == item.attempt then
+    settle(arg.fk, item.id, key, record, STATE[item.action], item.cause, t, item.result, arg.meta)
     ok = 1
   end
   accepted[#accepted + 1] = ok

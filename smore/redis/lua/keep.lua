@@ -1,7 +1,9 @@
--- A synchronous caller has turned asynchronous: its record is kept as long as any other. ARGV after P: 2 project  3 id. Returns the state or ''.
-local key = P .. 'i:' .. ARGV[2] .. ':' .. ARGV[3]
-local r = redis.call('HMGET', key, 'st', 'f', 'fi')
-if not r[1] then return '' end
-redis.call('HSET', key, 'sync', 0)
-if r[3] then redis.call('ZADD', P .. 'done', 'XX', int(tonumber(r[3]) + TTL_RESULT), r[2] .. '|' .. ARGV[3]) end
-return r[1]
+-- The caller stops waiting: its record is kept as long as any other. Returns the state, '' = no such invocation.
+local key = P .. 'i:' .. arg.project .. ':' .. arg.id
+local record = read(key, 'state', 'fk', 'finished_us')
+if not record.state then return '' end
+redis.call('HSET', key, F.sync, 0)
+if record.finished_us then
+  redis.call('ZADD', P .. 'done', 'XX', int(tonumber(record.finished_us) + TTL_RESULT), record.fk .. '|' .. arg.id)
+end
+return record.state

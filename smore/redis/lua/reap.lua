@@ -1,13 +1,14 @@
--- Return what ran out of lease to the queue. ARGV after P: 2 fence  3 at most  4 result if a limit makes it fail. Returns how many, or -1 (fenced).
-if not is_leader(ARGV[2]) then return -1 end
+-- Return what ran out of lease to the queue, arg.at_most of them. arg.result: of one that a limit makes fail.
+-- Returns how many, -1 = fenced.
+if not is_leader(arg.token) then return -1 end
 local t = us()
-local members = redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', int(t), 'LIMIT', 0, ARGV[3])
+local members = redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', int(t), 'LIMIT', 0, arg.at_most)
 for _, member in ipairs(members) do
   local fk, id = split(member)
   local key = record_key(fk, id)
-  local st = redis.call('HGET', key, 'st')
-  if st and FROM.requeue[st] then
-    back(fk, id, key, st == 'running' and 'worker_lost' or 'dispatch_lost', t, ARGV[4])
+  local state = redis.call('HGET', key, F.state)
+  if state and FROM.requeue[state] then
+    back(fk, id, key, state == 'running' and 'worker_lost' or 'dispatch_lost', t, arg.result)
   else
     redis.call('ZREM', P .. 'leases', member)
   end

@@ -1,15 +1,15 @@
--- A GPU worker that has just started holds nothing: give back what its former self held. ARGV after P: 2 gpu  3 result if a limit makes it fail.
--- Returns how many.
+-- A GPU worker that has just started holds nothing: give back what its former process held. arg.result: of one that a
+-- limit makes fail. Returns how many.
 local t = us()
-local members = redis.call('SMEMBERS', P .. 'held:' .. ARGV[2])
+local members = redis.call('SMEMBERS', P .. 'held:' .. arg.gpu)
 for _, member in ipairs(members) do
   local fk, id = split(member)
   local key = record_key(fk, id)
-  local st = redis.call('HGET', key, 'st')
-  if st and FROM.requeue[st] then
-    back(fk, id, key, st == 'running' and 'worker_lost' or 'dispatch_lost', t, ARGV[3])
+  local state = redis.call('HGET', key, F.state)
+  if state and FROM.requeue[state] then
+    back(fk, id, key, state == 'running' and 'worker_lost' or 'dispatch_lost', t, arg.result)
   else
-    redis.call('SREM', P .. 'held:' .. ARGV[2], member)
+    redis.call('SREM', P .. 'held:' .. arg.gpu, member)
   end
 end
 flush()

@@ -1,21 +1,20 @@
--- A GPU worker's heartbeat: its report for a while, its leases renewed. ARGV after P: 2 gpu  3 report (JSON)  4 ttl_ms  5 lease_us  6 command cursor
--- 7.. triples (fk, id, attempt) of what it runs. Returns the ids it does not own any more.
-local gpu = ARGV[2]
+-- A GPU worker's heartbeat: its report (JSON) for arg.ttl_ms, its leases renewed. items: fk, id, attempt of what it runs.
+-- arg.cursor: how far it has read its commands, '' = not yet. Returns the ids that it does not own any more.
+local gpu = arg.gpu
 local t = us()
-redis.call('SET', P .. 'gpu:' .. gpu, ARGV[3], 'PX', ARGV[4])
+redis.call('SET', P .. 'gpu:' .. gpu, arg.report, 'PX', arg.ttl_ms)
 redis.call('SADD', P .. 'gpus', gpu)
-if ARGV[6] ~= '' then redis.call('HSET', P .. 'cmdpos', gpu, ARGV[6]) end
+if arg.cursor ~= '' then redis.call('HSET', P .. 'cmdpos', gpu, arg.cursor) end
 local lost = {}
-for i = 7, #ARGV, 3 do
-  local fk, id = ARGV[i], ARGV[i + 1]
-  local r = redis.call('HMGET', record_key(fk, id), 'st', 'at')
-  if r[1] == 'running' and r[2] == ARGV[i + 2] then
-    redis.call('ZADD', P .. 'leases', 'XX', int(t + tonumber(ARGV[5])), fk .. '|' .. id)
+for _, item in ipairs(items) do
+  local record = read(record_key(item.fk, item.id), 'state', 'attempt')
+  if record.state == 'running' and record.attempt == item.attempt then
+    redis.call('ZADD', P .. 'leases', 'XX', int(t + tonumber(arg.lease_us)), item.fk .. '|' .. item.id)
   else
-    lost[#lost + 1] = id
+    lost[#lost + 1] = item.id
   end
 end
-emit({ 'r', 1, gpu, t, ARGV[3] })
+emit(list.Reported({ gpu = gpu, at_us = t, report = arg.report }))
 freed = true
 flush()
 return lost

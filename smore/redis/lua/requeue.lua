@@ -1,17 +1,16 @@
--- A worker gives invocations back. ARGV after P: 2 fk  3 cause  4 refund 0|1  5 alone 0|1  6 result if a limit makes it fail  7.. pairs (id, attempt)
--- Returns for each: 1 queued again, 0 failed by a limit, -1 not ours.
-local fk = ARGV[2]
+-- A worker gives invocations back. items: id, attempt. arg.refund '1' = the start does not count; arg.alone '1' = from
+-- now on it runs without others in its batch; arg.result: of one that a limit makes fail.
+-- Returns for each: 1 queued again, 0 failed by a limit, -1 not this worker's.
 local t = us()
-local out = {}
-for i = 7, #ARGV, 2 do
-  local id, attempt = ARGV[i], ARGV[i + 1]
-  local key = record_key(fk, id)
-  local r = redis.call('HMGET', key, 'st', 'at')
-  if r[1] and FROM.requeue[r[1]] and r[2] == attempt then
-    out[#out + 1] = back(fk, id, key, ARGV[3], t, ARGV[6], ARGV[4] == '1', ARGV[5] == '1')
+local queued = {}
+for _, item in ipairs(items) do
+  local key = record_key(arg.fk, item.id)
+  local record = read(key, 'state', 'attempt')
+  if record.state and FROM.requeue[record.state] and record.attempt == item.attempt then
+    queued[#queued + 1] = back(arg.fk, item.id, key, arg.cause, t, arg.result, arg.refund == '1', arg.alone == '1')
   else
-    out[#out + 1] = -1
+    queued[#queued + 1] = -1
   end
 end
 flush()
-return out
+return queued

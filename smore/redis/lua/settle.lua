@@ -1,19 +1,18 @@
--- The leader ends waiting invocations. ARGV after P: 2 fence  3.. quintuples (fk, id, action reject|expire|fail, cause, result)
+-- The leader ends waiting invocations. items: fk, id, action reject|expire|fail, cause, result.
 -- Returns {'fenced'} or 1 | 0 for each.
-if not is_leader(ARGV[2]) then return { 'fenced' } end
+if not is_leader(arg.token) then return { 'fenced' } end
 local t = us()
 local STATE = { reject = 'rejected', expire = 'expired', fail = 'failed' }
-local out = {}
-for i = 3, #ARGV, 5 do
-  local fk, id, action = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local key = record_key(fk, id)
-  local r = facts(key)
-  if r[1] == 'queued' and FROM[action][r[1]] then
-    settle(fk, id, key, r, STATE[action], ARGV[i + 3], t, ARGV[i + 4])
-    out[#out + 1] = 1
+local ended = {}
+for _, item in ipairs(items) do
+  local key = record_key(item.fk, item.id)
+  local record = settled_record(key)
+  if record.state == 'queued' and FROM[item.action][record.state] then
+    settle(item.fk, item.id, key, record, STATE[item.action], item.cause, t, item.result)
+    ended[#ended + 1] = 1
   else
-    out[#out + 1] = 0
+    ended[#ended + 1] = 0
   end
 end
 flush()
-return out
+return ended

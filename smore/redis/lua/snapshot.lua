@@ -1,6 +1,5 @@
--- All that a new leader needs, at one instant. No ARGV after P.
--- Returns {last event id, {waiting...}, {held...}, {report...}, {paused...}}:
---   waiting = {fk, revision, id, attempt, arrival, deadline, rows, shape, alone}, held = the same + {state, gpu, started}, report = JSON text
+-- All that a new leader needs, at one instant.
+-- Returns {last event id, {list.queued...}, {list.leased...}, {report (JSON)...}, {paused target...}}.
 local last = '0-0'
 local tail = redis.call('XREVRANGE', P .. 'ev', '+', '-', 'COUNT', 1)
 if tail[1] then
@@ -12,19 +11,22 @@ elseif redis.call('EXISTS', P .. 'ev') == 1 then
   end
 end
 local function row(fk, id)
-  local r = redis.call('HMGET', record_key(fk, id), 'rev', 'at', 'ar', 'dl', 'rows', 'shp', 'al', 'st', 'gpu', 'su')
-  return { fk, r[1] or '0', id, r[2] or '0', r[3] or '0', r[4] or '0', r[5] or '1', r[6] or '', r[7] or '0', r[8] or '', r[9] or '', r[10] or '0' }
+  local record = read(record_key(fk, id), 'revision', 'attempt', 'arrival_us', 'deadline_us', 'rows', 'shape', 'alone',
+    'state', 'gpu', 'started_us')
+  record.fk, record.id = fk, id
+  return record
 end
-local queued, held, reports = {}, {}, {}
+local queued, leased, reports = {}, {}, {}
 for _, fk in ipairs(redis.call('ZRANGE', P .. 'q', 0, -1)) do
-  for _, id in ipairs(redis.call('ZRANGE', P .. 'q:' .. fk, 0, -1)) do queued[#queued + 1] = row(fk, id) end
+  for _, id in ipairs(redis.call('ZRANGE', P .. 'q:' .. fk, 0, -1)) do
+    queued[#queued + 1] = list.queued(row(fk, id))
+  end
 end
 for _, gpu in ipairs(redis.call('SMEMBERS', P .. 'gpus')) do
   local report = redis.call('GET', P .. 'gpu:' .. gpu)
   if report then reports[#reports + 1] = report end
 end
 for _, member in ipairs(redis.call('ZRANGE', P .. 'leases', 0, -1)) do
-  local fk, id = split(member)
-  held[#held + 1] = row(fk, id)
+  leased[#leased + 1] = list.leased(row(split(member)))
 end
-return { last, queued, held, reports, redis.call('SMEMBERS', P .. 'paused') }
+return { last, queued, leased, reports, redis.call('SMEMBERS', P .. 'paused') }

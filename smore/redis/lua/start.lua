@@ -1,29 +1,30 @@
--- A worker begins a batch. ARGV after P: 2 fk  3 gpu  4 lease_us  5.. pairs (id, attempt)
--- Returns {now, item...}: one item for each pair, either '' (not ours any more, or its deadline has passed) or
--- {payload, encoding, accept, rows, deadline, trace, alone, size}; an empty payload of another size lies beside Redis.
-local fk, gpu = ARGV[2], ARGV[3]
+-- A worker begins a batch. items: id, attempt.
+-- Returns {now, item...}: one item for each, either '' (not this worker's any more, or its deadline has passed) or
+-- list.started; an empty payload of another size lies beside Redis.
+local fk, gpu = arg.fk, arg.gpu
 local t = us()
-local now, lease_end = int(t), int(t + tonumber(ARGV[4]))
-local items = { now }
-for i = 5, #ARGV, 2 do
-  local id, attempt = ARGV[i], ARGV[i + 1]
+local now, lease_end = int(t), int(t + tonumber(arg.lease_us))
+local started = { now }
+for _, item in ipairs(items) do
+  local id = item.id
   local key = record_key(fk, id)
-  local r = redis.call('HMGET', key, 'st', 'at', 'gpu', 'starts', 'dl', 'rows', 'tr', 'enc', 'acc', 'al', 'psz')
-  local item = ''
-  if r[1] and FROM.start[r[1]] and r[2] == attempt and r[3] == gpu then
-    local payload = redis.call('GET', P .. 'p:' .. project(fk) .. ':' .. id)
-    if tonumber(r[5]) <= t then
-      settle(fk, id, key, facts(key), 'expired', 'deadline_expired', t, BLOB_EXPIRED)
-    elseif not payload then
+  local record = read(key, 'state', 'attempt', 'gpu', 'starts', 'deadline_us', 'rows', 'trace', 'encoding', 'accept',
+    'alone', 'payload_bytes')
+  local answer = ''
+  if record.state and FROM.start[record.state] and record.attempt == item.attempt and record.gpu == gpu then
+    record.payload = redis.call('GET', P .. 'p:' .. project(fk) .. ':' .. id)
+    if tonumber(record.deadline_us) <= t then
+      settle(fk, id, key, settled_record(key), 'expired', 'deadline_expired', t, BLOB_EXPIRED)
+    elseif not record.payload then
       -- It was volatile, and this server has started again since.
-      settle(fk, id, key, facts(key), 'failed', 'payload_lost', t, BLOB_LOST)
+      settle(fk, id, key, settled_record(key), 'failed', 'payload_lost', t, BLOB_LOST)
     else
-      redis.call('HSET', key, 'st', 'running', 'su', now, 'starts', tonumber(r[4]) + 1)
+      redis.call('HSET', key, F.state, 'running', F.started_us, now, F.starts, tonumber(record.starts) + 1)
       redis.call('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
-      item = { payload, r[8], r[9], r[6], r[5], r[7], r[10], r[11] }
+      answer = list.started(record)
     end
   end
-  items[#items + 1] = item
+  started[#started + 1] = answer
 end
 flush()
-return items
+return started

@@ -38,7 +38,7 @@ from smore.process.settings import RedisSettings, Settings
 from smore.redis import fleet
 from smore.redis.catalog import Catalog, FunctionEntry, KeyEntry
 from smore.redis.degradation import Table, Tables, Weight
-from smore.redis.queue import Begun, Queue
+from smore.redis.queue import Queue, StartedInvocation
 from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, Failure, FakePlatform, echo
 from tests.support.redis_server import RedisServer
@@ -322,7 +322,7 @@ def test_a_deadline_that_passes_is_504(
     redis_client.hset("smore:feasible", IMAGE, f"{int(time.time() * 1e6)}:3000:3000:0:0")
     running, finish = threading.Event(), threading.Event()
 
-    def hold(begun: Begun) -> Result:
+    def hold(begun: StartedInvocation) -> Result:
         running.set()
         finish.wait(10)
         return echo(begun)
@@ -376,7 +376,7 @@ def test_cancelling_ends_the_wait_of_a_sync_caller(
 def test_a_replay_gets_the_known_result(http: httpx.Client, platform: FakePlatform) -> None:
     runs: list[bytes] = []
 
-    def count(begun: Begun) -> Result:
+    def count(begun: StartedInvocation) -> Result:
         runs.append(begun.payload)
         return echo(begun)
 
@@ -713,7 +713,7 @@ def test_waiters_outlive_a_broken_subscription(
     monkeypatch.setattr("api.invoke.waiters.DOUBT_S", 600.0)
     running, finish = threading.Event(), threading.Event()
 
-    def hold(begun: Begun) -> Result:
+    def hold(begun: StartedInvocation) -> Result:
         running.set()
         finish.wait(10)
         # Every subscriber is cut off, and the reply goes out in the same moment.
@@ -813,7 +813,7 @@ def test_sigterm_waits_for_callers(config: Settings, functions: None, platform: 
     try:
         running, finish = threading.Event(), threading.Event()
 
-        def hold(begun: Begun) -> Result:
+        def hold(begun: StartedInvocation) -> Result:
             running.set()
             finish.wait(10)
             return echo(begun)

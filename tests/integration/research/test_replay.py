@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 
 from research.replay import replay
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.ids import new_id
 from smore.domain.invocation import State
 from smore.messages import stream
 from smore.postgres.catalog import Store
@@ -19,7 +20,6 @@ from smore.postgres.history import Reader, Recorder
 from smore.process.settings import PolicySettings, Settings
 from smore.redis.degradation import PlaceTable, Table, Tables
 from smore.redis.fleet import Fleet, JobReport, Report, encode_report
-from smore.redis.queue import new_id
 
 PREFIX = "smore:"
 PLACE = ("a CPU", "time-slice, functions nice 5")

@@ -19,6 +19,7 @@ from scheduler.policy.engine import Engine
 from scheduler.policy.knobs import PRESETS
 from scheduler.tasks.assign import LOADING_S, wait_for_turn
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.ids import new_id
 from smore.domain.invocation import Cause
 from smore.messages.reasons import Answer, decode_answer
 from smore.messages.stream import Asked, Dispatched, Result, decode, encode
@@ -26,7 +27,9 @@ from smore.process.settings import QueueSettings, SchedulerSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.degradation import Table, Tables
 from smore.redis.fleet import Fleet, JobReport, Report, Steer, Stranger, WarmInstance, WarmState, encode_report
-from smore.redis.queue import AsyncQueue, Claim, Gate, Outcome, Question, Queue, Request, new_id
+from smore.redis.gateway_queue import AdmissionCheck, GatewayQueue, Question
+from smore.redis.queue import Claim, Queue, RunOutcome
+from smore.redis.submission import Submission
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.tables import place
 
@@ -105,7 +108,7 @@ def heartbeat(
 def submit(queue: Queue, **fields: object) -> str:
     id_ = new_id()
     fields = {"slo_us": 20_000_000, **fields}
-    admission = queue.enqueue(Request(id=id_, function="default/echo", revision=1, payload=b"1", **fields))  # type: ignore[arg-type]
+    admission = queue.enqueue(Submission(id=id_, function="default/echo", revision=1, payload=b"1", **fields))  # type: ignore[arg-type]
     assert admission.status == "ok", admission
     return id_
 
@@ -127,7 +130,7 @@ def message(client: "redis.Redis", queue: Queue, gpu: str = "cpu0") -> list[list
 def finish(queue: Queue, id_: str, attempt: int) -> None:
     (begun,) = queue.start("default/echo", "cpu0", 2, [(id_, attempt)])
     assert begun is not None
-    outcome = Outcome(
+    outcome = RunOutcome(
         id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1"))
     )
     assert queue.finish("default/echo", "", [outcome]) == [True]
@@ -305,7 +308,7 @@ def test_slots_are_credits(redis_client: "redis.Redis", queue: Queue, lead: Call
     eventually(lambda: redis_client.zcard(f"{PREFIX}q:default/echo") == 3)
     assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
 
-    outcome = Outcome(
+    outcome = RunOutcome(
         id=first, attempt=1, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1"))
     )
     queue.finish("default/echo", "", [outcome])
@@ -325,13 +328,13 @@ def test_pause_and_resume(redis_client: "redis.Redis", queue: Queue, lead: Calla
     assert [[id_, 1]] == message(redis_client, queue)
 
 
-def ask(config: Settings, question: Question) -> tuple[Gate, Answer | None]:
+def ask(config: Settings, question: Question) -> tuple[AdmissionCheck, Answer | None]:
     """As a gateway does."""
 
-    async def put() -> tuple[Gate, Answer | None]:
+    async def put() -> tuple[AdmissionCheck, Answer | None]:
         assert config.redis.url is not None
         async with redis.asyncio.from_url(config.redis.url) as client:
-            queue = AsyncQueue(client, PREFIX, config.queue)
+            queue = GatewayQueue(client, PREFIX, config.queue)
             gate = await queue.ask(question)
             raw = await queue.answer(question.id, 5) if gate.leader == "asked" else None
             await queue.close()
@@ -410,10 +413,10 @@ def test_questions_are_bounded(config: Settings, redis_client: "redis.Redis", qu
     few = config.model_copy(update={"queue": QueueSettings(asks_per_s=3, max_pending=0)})
     question = Question(id="q", function="default/echo", revision=1, slo_us=1000)
 
-    async def put() -> list[Gate]:
+    async def put() -> list[AdmissionCheck]:
         assert config.redis.url is not None
         async with redis.asyncio.from_url(config.redis.url) as client:
-            asking = AsyncQueue(client, PREFIX, few.queue)
+            asking = GatewayQueue(client, PREFIX, few.queue)
             found = [await asking.ask(question) for _ in range(5)]
             await asking.close()
             return found

@@ -27,13 +27,16 @@ import pytest
 import redis
 
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.ids import new_id
 from smore.domain.invocation import Cause
 from smore.messages.stream import Dispatched, Event, Result, Settled, decode, encode
 from smore.process.settings import QueueSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.celery import gpu_queue
 from smore.redis.fleet import Fleet, Report, WarmInstance, WarmState, encode_report
-from smore.redis.queue import Outcome, Queue, Record, Request, new_id
+from smore.redis.queue import Queue, RunOutcome
+from smore.redis.records import InvocationRecord
+from smore.redis.submission import Submission
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -157,7 +160,7 @@ class Node:
         _, function, attempts = self._running[0]
         result = encode(Result(form="json", body=json.dumps(self._name).encode()))
         outcomes = [
-            Outcome(id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=result)
+            RunOutcome(id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=result)
             for id_, attempt in attempts
         ]
         self._queue.finish(function, "", outcomes)
@@ -285,7 +288,7 @@ class Play:
         for number in range(count):
             id_, function = new_id(), FUNCTIONS[number % len(FUNCTIONS)]
             admission = self._queue.enqueue(
-                Request(id=id_, function=function, revision=1, payload=b"1", slo_us=60_000_000)
+                Submission(id=id_, function=function, revision=1, payload=b"1", slo_us=60_000_000)
             )
             assert admission.status == "ok", admission
             self.sent[id_] = function
@@ -294,11 +297,11 @@ class Play:
         self._fleet.resume("*")
         return ids, at
 
-    def records(self, ids: Sequence[str]) -> list[Record]:
+    def records(self, ids: Sequence[str]) -> list[InvocationRecord]:
         found = [self._queue.record("default", id_) for id_ in ids]
         return [record for record in found if record is not None]
 
-    def done(self, ids: Sequence[str], within_s: float = 15.0) -> list[Record]:
+    def done(self, ids: Sequence[str], within_s: float = 15.0) -> list[InvocationRecord]:
         """Their records, once all have succeeded."""
         eventually(lambda: {self._state(id_) for id_ in ids} == {"succeeded"}, within_s, "the success of all")
         return self.records(ids)

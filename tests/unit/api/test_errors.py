@@ -19,7 +19,8 @@ from smore.domain.errors import CallerError, FunctionNotFound, InvalidInput, Pla
 from smore.domain.invocation import TERMINAL, Cause, State
 from smore.messages.stream import Result, encode, error_result
 from smore.redis.outage import is_outage
-from smore.redis.queue import Admission, Reply
+from smore.redis.records import Reply
+from smore.redis.submission import Admission
 
 
 def document(error: Exception) -> tuple[int, dict[str, object], dict[str, str]]:

@@ -19,7 +19,7 @@ from smore.domain.invocation import Cause, Encoding, State
 from smore.domain.limits import NO_LIMITS
 from smore.postgres.history import BatchTotal, Totals
 from smore.redis.catalog import FunctionEntry, KeyEntry
-from smore.redis.queue import Reply
+from smore.redis.records import Reply
 
 
 def call(slo_us: int = 5_000_000) -> Call:

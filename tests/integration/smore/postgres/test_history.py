@@ -16,6 +16,7 @@ from sqlalchemy import event as happening
 from sqlalchemy.exc import OperationalError
 
 from smore.domain.errors import InvocationNotFound
+from smore.domain.ids import new_id
 from smore.domain.invocation import Cause, State
 from smore.domain.job import JobState
 from smore.domain.loss import Sums, Window
@@ -28,7 +29,8 @@ from smore.postgres.rows import make_engine
 from smore.process.observability import RECORD_SKIPPED, RETIRED
 from smore.process.settings import QueueSettings
 from smore.redis.fleet import JobReport, Report, encode_report
-from smore.redis.queue import Claim, Outcome, Queue, Request, new_id
+from smore.redis.queue import Claim, Queue, RunOutcome
+from smore.redis.submission import Submission
 
 PREFIX = "smore:"
 FUNCTION = "default/echo"
@@ -165,7 +167,7 @@ def test_a_real_invocation_from_the_queue_to_its_row(
     queue = Queue(redis_client, PREFIX, QueueSettings())
     token, id_ = queue.lead("", 5.0), new_id()
     admission = queue.enqueue(
-        Request(id=id_, function=FUNCTION, revision=1, payload=b"1", slo_us=5_000_000, key_id="k", trace="t\\\t\n")
+        Submission(id=id_, function=FUNCTION, revision=1, payload=b"1", slo_us=5_000_000, key_id="k", trace="t\\\t\n")
     )
     claim = Claim(
         function=FUNCTION,
@@ -178,7 +180,7 @@ def test_a_real_invocation_from_the_queue_to_its_row(
     )
     queue.claim(token, 2.0, [claim])
     queue.start(FUNCTION, "cpu0", 2.0, [(id_, 1)])
-    outcome = Outcome(
+    outcome = RunOutcome(
         id=id_, attempt=1, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1"))
     )
     assert queue.finish(FUNCTION, META, [outcome]) == [True]

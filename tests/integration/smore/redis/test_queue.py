@@ -12,22 +12,14 @@ import pytest
 import redis
 import redis.asyncio
 
+from smore.domain.ids import new_id
 from smore.domain.invocation import Cause, Encoding
 from smore.messages import stream
 from smore.process.settings import QueueSettings
-from smore.redis.queue import (
-    AsyncQueue,
-    Begun,
-    Claim,
-    Ending,
-    Outcome,
-    Queue,
-    Reply,
-    Request,
-    Waiting,
-    new_id,
-    parse_replies,
-)
+from smore.redis.gateway_queue import GatewayQueue
+from smore.redis.queue import Claim, Ending, Queue, RunOutcome, StartedInvocation
+from smore.redis.records import QueuedInvocation, Reply, parse_replies
+from smore.redis.submission import Submission
 from tests.support.eventually import eventually
 from tests.support.redis_server import RedisServer
 
@@ -58,9 +50,9 @@ def queue(client: "redis.Redis") -> Queue:
 @asynccontextmanager
 async def gateway(
     server: RedisServer, patience_s: float = 10.0, bounds: QueueSettings = BOUNDS
-) -> AsyncIterator[AsyncQueue]:
+) -> AsyncIterator[GatewayQueue]:
     client = redis.asyncio.Redis.from_url(server.url)
-    queue = AsyncQueue(client, P, bounds, patience_s=patience_s)
+    queue = GatewayQueue(client, P, bounds, patience_s=patience_s)
     try:
         yield queue
     finally:
@@ -68,11 +60,11 @@ async def gateway(
         await client.aclose()
 
 
-def request(**fields: Any) -> Request:
-    return replace(Request(id=new_id(), function=F, revision=1, payload=b"{}", slo_us=60_000_000), **fields)
+def request(**fields: Any) -> Submission:
+    return replace(Submission(id=new_id(), function=F, revision=1, payload=b"{}", slo_us=60_000_000), **fields)
 
 
-def begin(queue: Queue, *ids: str, gpu: str = "cpu0", attempt: int = 0) -> list[Begun | None]:
+def begin(queue: Queue, *ids: str, gpu: str = "cpu0", attempt: int = 0) -> list[StartedInvocation | None]:
     """Claim and start as a leader and a worker would."""
     queue.redis.delete(f"{P}leader")
     claim = Claim(
@@ -89,7 +81,7 @@ def begin(queue: Queue, *ids: str, gpu: str = "cpu0", attempt: int = 0) -> list[
 
 
 def end(queue: Queue, *ids: str, result: bytes = b"r", attempt: int = 1) -> None:
-    outcomes = [Outcome(id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=result) for id_ in ids]
+    outcomes = [RunOutcome(id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=result) for id_ in ids]
     assert queue.finish(F, "", outcomes) == [True] * len(ids)
 
 
@@ -375,12 +367,12 @@ def test_a_batch_is_published_once_to_each_gateway_in_frames(queue: Queue, clien
         queue.enqueue(nobody)
         begin(queue, *(one.id for one in requests), nobody.id)
         outcomes = [
-            Outcome(id=one.id, attempt=1, action="succeed", cause=Cause.OK, result=result)
+            RunOutcome(id=one.id, attempt=1, action="succeed", cause=Cause.OK, result=result)
             for one, result in zip(requests, BINARY * 2, strict=True)
         ]
         assert all(
             queue.finish(
-                F, "", [*outcomes, Outcome(id=nobody.id, attempt=1, action="fail", cause=Cause.CRASHED, result=b"")]
+                F, "", [*outcomes, RunOutcome(id=nobody.id, attempt=1, action="fail", cause=Cause.CRASHED, result=b"")]
             )
         )
         told: dict[str, list[Reply]] = {}
@@ -411,7 +403,7 @@ def test_a_repeat_of_an_attempt_that_ended_tells_nobody(queue: Queue, client: "r
     with client.pubsub() as subscriber:  # type: ignore[no-untyped-call]
         subscriber.subscribe("gw")
         subscriber.get_message(timeout=5)
-        again = Outcome(id=one.id, attempt=1, action="fail", cause=Cause.CRASHED, result=b"late")
+        again = RunOutcome(id=one.id, attempt=1, action="fail", cause=Cause.CRASHED, result=b"late")
         assert queue.finish(F, "", [again]) == [False]
         assert subscriber.get_message(timeout=0.05) is None
     assert client.get(f"{P}r:default:{one.id}") == b"r"
@@ -575,13 +567,13 @@ def test_housekeeping_is_one_round_trip(queue: Queue, client: "redis.Redis") -> 
     client.zadd(f"{P}leases", {f"{F}|{lost.id}": 1})
     client.zadd(f"{P}done", {f"{F}|{old.id}": 1})
     token = str(client.get(f"{P}leader") or b"", "ascii")
-    queue.keep_house(token, "0-0", {}, {})  # the scripts are there now
+    queue.tick(token, "0-0", {}, {})  # the scripts are there now
     client.zadd(f"{P}leases", {f"{F}|{lost.id}": 1})
     begin(queue, lost.id, attempt=1)
     client.zadd(f"{P}leases", {f"{F}|{lost.id}": 1})
     token = str(client.get(f"{P}leader") or b"", "ascii")
     before = reads(client)
-    back, clock = queue.keep_house(token, "7-1", {F: "1:2:3:4:5"}, {F: 9.5})
+    back, clock = queue.tick(token, "7-1", {F: "1:2:3:4:5"}, {F: 9.5})
     assert reads(client) - before == 2, "its own, and that of this question"
     assert back == 1
     assert abs(clock - client.time()[0]) <= 2
@@ -592,7 +584,7 @@ def test_housekeeping_is_one_round_trip(queue: Queue, client: "redis.Redis") -> 
         b"9.5",
     )
     assert client.zscore(f"{P}q", F) == 9.5
-    assert queue.keep_house("another", "7-1", {}, {})[0] == -1
+    assert queue.tick("another", "7-1", {}, {})[0] == -1
 
 
 def test_what_cannot_be_met_is_refused_with_what_could(queue: Queue, client: "redis.Redis") -> None:
@@ -666,9 +658,9 @@ def test_snapshot_is_what_happened(queue: Queue, client: "redis.Redis") -> None:
     queue.report("cpu0", b'{"gpu":"cpu0"}', ttl_s=60, lease_s=60, cursor="1-1", running=[(F, running.id, 1)])
     client.sadd(f"{P}paused", "f:default/echo")
 
-    def row(one: Request, attempt: int, alone: bool = False) -> Waiting:
+    def row(one: Submission, attempt: int, alone: bool = False) -> QueuedInvocation:
         admission = admissions[one.id]
-        return Waiting(
+        return QueuedInvocation(
             function=F,
             revision=1,
             id=one.id,
@@ -713,7 +705,7 @@ def test_the_leader_ends_what_waits_and_nothing_else(queue: Queue) -> None:
     queue.redis.delete(f"{P}leader")
     token = queue.lead("", 60)
 
-    def ending(one: Request) -> Ending:
+    def ending(one: Submission) -> Ending:
         return Ending(function=F, id=one.id, action="fail", cause=Cause.QUARANTINED, message="no")
 
     assert queue.settle(token, [ending(waiting), ending(running), ending(waiting)]) == [True, False, False]

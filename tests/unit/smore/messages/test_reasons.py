@@ -25,7 +25,7 @@ from smore.messages.reasons import (
     refused_in_words,
     why_not_now,
 )
-from smore.redis.queue import Gate
+from smore.redis.gateway_queue import AdmissionCheck
 
 
 def test_every_code_has_words() -> None:
@@ -127,7 +127,7 @@ def test_what_is_not_finite_or_older_is_still_read() -> None:
     assert decode_answer(b'{"known":false,"start_at":null,"version":2}').known is False
 
 
-def gate(**fields: object) -> Gate:
+def gate(**fields: object) -> AdmissionCheck:
     known: dict[str, object] = {
         "now_us": 1_000_000,
         "deadline_us": 1_500_000,
@@ -136,7 +136,7 @@ def gate(**fields: object) -> Gate:
         "paused": "",
         "leader": "asked",
     }
-    return Gate(**{**known, **fields})  # type: ignore[arg-type]
+    return AdmissionCheck(**{**known, **fields})  # type: ignore[arg-type]
 
 
 PLACED = Answer(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smore.messages import stream
 from smore.redis import fleet
-from smore.redis.queue import Reply, parse_replies
+from smore.redis.records import Reply, parse_replies
 
 
 @pytest.mark.parametrize("kind", get_args(stream.Event))

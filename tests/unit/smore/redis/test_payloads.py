@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 
+from smore.domain.ids import new_id
 from smore.process.settings import QueueSettings
+from smore.redis.gateway_queue import GatewayQueue
 from smore.redis.payloads import Payloads
-from smore.redis.queue import AsyncQueue, Request, new_id
+from smore.redis.submission import Submission
 
 PAYLOAD = os.urandom(100_000)
 
@@ -106,11 +108,11 @@ def test_old_ones_are_named_and_old_spares_go(payloads: Payloads, tmp_path: Path
 def test_a_round_trip_that_fails_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "payloads"
     folder.mkdir()
-    request = Request(id=new_id(), function="p/f", revision=1, payload=PAYLOAD, slo_us=1_000_000, volatile=True)
+    request = Submission(id=new_id(), function="p/f", revision=1, payload=PAYLOAD, slo_us=1_000_000, volatile=True)
 
     async def enqueue() -> None:
         async with redis.asyncio.from_url(f"unix://{tmp_path}/nobody.sock") as client:
-            queue = AsyncQueue(client, "t:", QueueSettings(payloads=folder), patience_s=0.0)
+            queue = GatewayQueue(client, "t:", QueueSettings(payloads=folder), patience_s=0.0)
             with pytest.raises(redis.ConnectionError):
                 await queue.enqueue(request)
 

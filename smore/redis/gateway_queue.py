@@ -1,0 +1,332 @@
+"""
+The gateway's door to the queue (smore/redis/queue.py is the scheduler's): submit, ask, cancel, read what became of an
+invocation.
+"""
+
+import asyncio
+import math
+import socket
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+import redis
+import redis.asyncio
+
+from smore.domain.limits import NO_LIMITS, Limits
+from smore.messages.stream import error_result
+from smore.process.settings import QueueSettings
+from smore.redis.payloads import Payloads
+from smore.redis.records import (
+    RECORD_FIELDS,
+    InvocationRecord,
+    Keys,
+    Reply,
+    invocation_record,
+    project_of,
+    reply_of,
+)
+from smore.redis.scripts import CHECK, Arg, Call, Scripts, missing, packed
+from smore.redis.submission import Admission, Submission, admission, enqueue_call, gate_arguments
+
+#: Bytes that a gateway's connection may hold unsent.
+_SEND: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """
+    What would become of an invocation? ``deadline_us`` absolute, or ``slo_us`` from now; exactly one is not zero.
+
+    ``id`` is the question's own, '' = only the gate is asked, not the leader. ``size``: bytes of its payload;
+    ``limits`` of its project.
+    """
+
+    id: str
+    function: str
+    revision: int = 0
+    rows: int = 1
+    slo_us: int = 0
+    deadline_us: int = 0
+    size: int = 0
+    max_pending: int = 1000
+    limits: Limits = NO_LIMITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionCheck:
+    """
+    What the admission gate says to a :class:`Question`. Times in microseconds.
+
+    ``needed_us``: the earliest feasible finish from now, 0 = not known; ``full``: the bound that one more would break,
+    '' = none; ``limited``: the limit of its project that one more would break, '' = none, ``bound`` its value,
+    ``after_us`` when to try again; ``paused``: '', ``function`` or ``platform``. ``leader``: ``asked`` (its answer
+    comes), ``many`` (too many questions within a second), ``alone`` (nobody leads), ``gate`` (it was not to be asked).
+    """
+
+    now_us: int
+    deadline_us: int
+    needed_us: int
+    full: str
+    paused: Literal["", "function", "platform"]
+    leader: Literal["asked", "many", "alone", "gate"]
+    limited: str = ""
+    bound: float = 0.0
+    after_us: int = 0
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the gate would take it by its deadline."""
+        return self.deadline_us > self.now_us and self.now_us + self.needed_us <= self.deadline_us
+
+
+def _ask_call(question: Question, bounds: QueueSettings) -> Call:
+    return Call(
+        "ask",
+        {
+            "id": question.id,
+            "function": question.function,
+            "revision": question.revision,
+            "rows": question.rows,
+            "slo_us": question.slo_us,
+            "deadline_us": question.deadline_us,
+            "size": question.size,
+            "max_asks_per_s": bounds.asks_per_s,
+            **gate_arguments(question.max_pending, bounds, question.limits),
+        },
+    )
+
+
+def _check(raw: Sequence[bytes]) -> AdmissionCheck:
+    values = dict(zip(CHECK, (value.decode() for value in raw), strict=True))
+    return AdmissionCheck(
+        now_us=int(values["now_us"]),
+        deadline_us=int(values["deadline_us"]),
+        needed_us=int(values["needed_us"]),
+        full=values["full"],
+        paused=cast("Literal['', 'function', 'platform']", values["paused"]),
+        leader=cast("Literal['asked', 'many', 'alone', 'gate']", values["leader"]),
+        limited=values["limited"],
+        bound=float(values["bound"]),
+        after_us=int(values["after_us"]),
+    )
+
+
+class GatewayQueue:
+    """
+    The queue for an event loop. Submissions that arrive in the same turn of the event loop share one round trip.
+
+    A broken connection is tried again until ``patience_s`` has passed (``enqueue`` is idempotent by id); then
+    redis-py's error reaches the caller.
+    """
+
+    def __init__(
+        self,
+        client: "redis.asyncio.Redis",
+        prefix: str,
+        bounds: QueueSettings,
+        patience_s: float = 3.0,
+        timeout_s: float = 5.0,
+    ) -> None:
+        self.redis = client
+        self.prefix = prefix
+        self.bounds = bounds
+        self.patience_s = patience_s
+        self.timeout_s = timeout_s
+        self._keys = Keys(prefix)
+        self._scripts = Scripts(prefix, bounds)
+        self._payloads = Payloads(bounds.payloads) if bounds.payloads is not None else None
+        #: (the submission, whether its payload lies beside Redis, who waits for the answer)
+        self._pending: list[tuple[Submission, bool, asyncio.Future[Admission]]] = []
+        self._flushing = False
+        self._connection: redis.asyncio.Connection | None = None
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def _calls(self, calls: Sequence[Call]) -> list[Any]:
+        """
+        All of them in one round trip, errors among the answers. They share a connection and take turns, also while it
+        is broken.
+        """
+        until = time.monotonic() + self.patience_s
+        while True:
+            try:
+                async with self._turn:
+                    return await self._calls_once(calls)
+            except (redis.ConnectionError, redis.TimeoutError):
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(0.05)
+
+    async def _calls_once(self, calls: Sequence[Call]) -> list[Any]:
+        answers = await self._exchange([self._scripts.command(call) for call in calls])
+        if again := missing(answers):
+            await self._exchange(self._scripts.loading(calls[position].script for position in again))
+            repeated = await self._calls_once([calls[position] for position in again])
+            for position, answer in zip(again, repeated, strict=True):
+                answers[position] = answer
+        return answers
+
+    async def _exchange(self, commands: Sequence[tuple[Arg, ...]]) -> list[Any]:
+        """
+        Commands and their answers over a connection of the queue's own.
+
+        Half the CPU of redis-py's pipeline: the commands are packed in C and no pool is asked.
+        """
+        if self._connection is None:
+            self._connection = cast("redis.asyncio.Connection", self.redis.connection_pool.make_connection())  # type: ignore[no-untyped-call]
+            # The time limit below holds for all; redis-py's own would cost a task for every send.
+            self._connection.socket_timeout = None
+        connection = self._connection
+        answers: list[Any] = []
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                if not connection.is_connected:
+                    await connection.connect()  # type: ignore[no-untyped-call]
+                    # A payload goes out in one turn instead of one for each 200 KiB; redis-py has no public way to its
+                    # socket.
+                    writer = connection._writer
+                    if writer is not None:
+                        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND)
+                pieces = [piece for command in commands for piece in packed(command)]
+                await connection.send_packed_command(pieces, check_health=False)
+                for _ in commands:
+                    try:
+                        answers.append(await connection.read_response(timeout=math.inf))
+                    except redis.ResponseError as error:
+                        answers.append(error)
+        except BaseException as error:
+            # Answers that nobody reads must not meet the next question.
+            self._connection = None
+            await connection.disconnect(nowait=True)
+            if isinstance(error, TimeoutError | OSError):
+                raise redis.ConnectionError(str(error)) from error
+            raise
+        return answers
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.disconnect()
+
+    async def enqueue(self, submission: Submission) -> Admission:
+        """Submit an invocation. Raises redis-py's errors."""
+        future: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
+        beside = (
+            submission.volatile
+            and self._payloads is not None
+            and self._payloads.put(project_of(submission.function), submission.id, submission.payload)
+        )
+        self._pending.append((submission, beside, future))
+        if not self._flushing:
+            self._flushing = True
+            task = asyncio.create_task(self._flush())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    async def _flush(self) -> None:
+        try:
+            while self._pending:
+                batch, self._pending = self._pending, []
+                try:
+                    answers = await self._calls(
+                        [enqueue_call(submission, self.bounds, beside=beside) for submission, beside, _ in batch]
+                    )
+                except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers who wait
+                    for submission, beside, future in batch:
+                        if beside:
+                            # Where Redis took it nevertheless, it fails with payload_lost: its caller gets the
+                            # error of the connection.
+                            self.forget_payload(submission.function, submission.id)
+                        if not future.done():
+                            future.set_exception(error)
+                    continue
+                for (submission, beside, future), answer in zip(batch, answers, strict=True):
+                    admitted = answer if isinstance(answer, Exception) else admission(answer)
+                    if beside and (isinstance(admitted, Exception) or admitted.status != "ok"):
+                        self.forget_payload(submission.function, submission.id)
+                    if future.done():
+                        continue
+                    if isinstance(admitted, Exception):
+                        future.set_exception(admitted)
+                    else:
+                        future.set_result(admitted)
+        finally:
+            self._flushing = False
+
+    def forget_payload(self, function: str, id_: str) -> None:
+        """An invocation has ended, or was refused: what lies of it beside Redis goes."""
+        if self._payloads is not None:
+            self._payloads.drop(project_of(function), id_)
+
+    async def sweep_payloads(self, older_s: float) -> int:
+        """Remove what lies beside Redis of invocations that have ended. How many."""
+        if self._payloads is None:
+            return 0
+        old = list(self._payloads.older(older_s))
+        pipe = self.redis.pipeline(transaction=False)
+        for project, id_ in old:
+            pipe.exists(self._keys.payload(project, id_))
+        needed = await pipe.execute() if old else []
+        ended = [invocation for invocation, held in zip(old, needed, strict=True) if not held]
+        for project, id_ in ended:
+            self._payloads.drop(project, id_)
+        return len(ended)
+
+    async def _call(self, script: str, **arguments: Arg) -> Any:
+        return await self._answer(Call(script, arguments))
+
+    async def _answer(self, call: Call) -> Any:
+        answer = (await self._calls([call]))[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def ask(self, question: Question) -> AdmissionCheck:
+        """Put a question to the gate and, where it has an id, to the leader: :meth:`answer` waits for that one."""
+        return _check(await self._answer(_ask_call(question, self.bounds)))
+
+    async def answer(self, id_: str, wait_s: float) -> bytes | None:
+        """
+        What the leader answered (smore/messages/reasons.py: DryRunAnswer), None where it did not within ``wait_s``.
+        """
+        popped = await cast(Awaitable[Any], self.redis.blpop([self._keys.answer(id_)], timeout=wait_s))
+        return None if popped is None else cast(bytes, popped[1])
+
+    async def before(self, function: str, id_: str) -> int | None:
+        """How many of its function wait with earlier deadlines, None where it does not wait."""
+        return cast("int | None", await self.redis.zrank(self._keys.waiting(function), id_))
+
+    async def cancel(self, project: str, id_: str) -> tuple[str, str]:
+        """``("absent", "")``, ``("ended", state)`` or ``("cancelled", state before)``."""
+        result = error_result("It was cancelled.")
+        answer = await self._call("cancel", project=project, id=id_, result=result, only_waiting=0)
+        return answer[0].decode(), answer[1].decode() if len(answer) > 1 else ""
+
+    async def keep(self, project: str, id_: str) -> str:
+        """A waiting caller stops waiting. Returns the state, '' where there is no such invocation."""
+        return cast(bytes, await self._call("keep", project=project, id=id_)).decode()
+
+    async def record(self, project: str, id_: str) -> InvocationRecord | None:
+        raw = await cast(Awaitable[Any], self.redis.hmget(self._keys.invocation(project, id_), RECORD_FIELDS))
+        return invocation_record(id_, raw)
+
+    async def reply(self, project: str, id_: str) -> Reply | None:
+        """How an invocation ended, None while it has not, or where there is no such invocation."""
+        return (await self.replies([(project, id_)]))[0]
+
+    async def replies(self, invocations: Sequence[tuple[str, str]]) -> list[Reply | None]:
+        """The same of many (project, id) in one round trip."""
+        pipe = self.redis.pipeline(transaction=False)
+        # In this order: another client's call may come between the two, and where a result is, the record has ended
+        # already.
+        for project, id_ in invocations:
+            pipe.get(self._keys.result(project, id_))
+            pipe.hmget(self._keys.invocation(project, id_), RECORD_FIELDS)
+        answers = await pipe.execute()
+        replies: list[Reply | None] = []
+        for (_, id_), result, raw in zip(invocations, answers[::2], answers[1::2], strict=True):
+            record = invocation_record(id_, raw)
+            replies.append(None if record is None or result is None else reply_of(record, result))
+        return replies

@@ -1,0 +1,265 @@
+"""
+An invocation as Redis holds it: the keys, the fields of its hash, and what readers get of it.
+
+:data:`FIELDS` names the fields once for Python and for the Lua scripts (``F.<name>`` there). Times are integer
+microseconds of Redis' clock; 0 = it has not happened.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Final
+
+from smore.domain.invocation import Encoding
+
+#: What is known of an invocation → the field of its hash. The short words are the format in Redis and stay.
+FIELDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "function": "f",  # "<project>/<name>"
+        "revision": "rev",
+        "state": "st",
+        "cause": "cause",
+        "attempt": "at",
+        "starts": "starts",  # how often a worker began it
+        "lost": "lost",  # how often no worker began a dispatch of it
+        "max_attempts": "ma",
+        "deadline_us": "dl",
+        "arrival_us": "ar",
+        "schedule_us": "sc",  # how long deciding took
+        "claimed_us": "cl",
+        "started_us": "su",
+        "finished_us": "fi",
+        "gpu": "gpu",
+        "channel": "ch",  # where a waiting gateway is told, '' = none
+        "encoding": "enc",  # of the payload
+        "accept": "acc",  # the encoding that the caller wants
+        "rows": "rows",
+        "shape": "shp",  # the batching key
+        "alone": "al",  # 1 = runs without others in its batch
+        "sync": "sync",  # 1 = a caller waits, and the record may go soon
+        "gate_us": "nd",  # what the gate held against the deadline, from arrival
+        "trace": "tr",
+        "key_id": "key",  # the API key
+        "payload_bytes": "psz",
+        "result_bytes": "rsz",
+        "version": "v",
+    }
+)
+
+
+class Keys:
+    """Names of keys that Python reads or writes itself; lua/common.lua lists all. ``function``: project/name."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.events = f"{prefix}ev"
+        self.wakeup = f"{prefix}bell"
+        self.feasible = f"{prefix}feasible"
+        self.priorities = f"{prefix}prio"
+        self.functions = f"{prefix}q"
+        self.leader_cursor = f"{prefix}leader:cursor"
+
+    def invocation(self, project: str, id_: str) -> str:
+        return f"{self.prefix}i:{project}:{id_}"
+
+    def payload(self, project: str, id_: str) -> str:
+        return f"{self.prefix}p:{project}:{id_}"
+
+    def result(self, project: str, id_: str) -> str:
+        return f"{self.prefix}r:{project}:{id_}"
+
+    def waiting(self, function: str) -> str:
+        return f"{self.prefix}q:{function}"
+
+    def answer(self, question: str) -> str:
+        return f"{self.prefix}ask:{question}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvocationRecord:
+    """
+    An invocation as Redis holds it now. ``gate_us``: what the gate held against the deadline, from arrival; 0 = nothing
+    was published then.
+    """
+
+    id: str
+    function: str
+    revision: int
+    state: str
+    cause: str
+    attempt: int
+    starts: int
+    gpu: str
+    arrival_us: int
+    deadline_us: int
+    claimed_us: int
+    started_us: int
+    finished_us: int
+    rows: int
+    accept: Encoding
+    trace: str
+    schedule_us: int
+    gate_us: int
+
+
+_RECORD: Final = tuple(field.name for field in fields(InvocationRecord) if field.name != "id")
+#: What HMGET asks for to make an :class:`InvocationRecord`.
+RECORD_FIELDS: Final = tuple(FIELDS[name] for name in _RECORD)
+
+
+def invocation_record(id_: str, raw: Sequence[bytes | None]) -> InvocationRecord | None:
+    """The values of :data:`RECORD_FIELDS`; None where there is no such invocation."""
+    values = {name: value.decode() if value is not None else "" for name, value in zip(_RECORD, raw, strict=True)}
+    if not values["function"]:
+        return None
+
+    def number(name: str) -> int:
+        text = values[name]
+        return int(text) if text.isdigit() else 0
+
+    return InvocationRecord(
+        id=id_,
+        function=values["function"],
+        revision=number("revision"),
+        state=values["state"],
+        cause=values["cause"],
+        attempt=number("attempt"),
+        starts=number("starts"),
+        gpu=values["gpu"],
+        arrival_us=number("arrival_us"),
+        deadline_us=number("deadline_us"),
+        claimed_us=number("claimed_us"),
+        started_us=number("started_us"),
+        finished_us=number("finished_us"),
+        rows=number("rows"),
+        accept=Encoding(values["accept"]),
+        trace=values["trace"],
+        schedule_us=number("schedule_us"),
+        gate_us=number("gate_us"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """How an invocation ended, as a waiting gateway is told or as it is read back."""
+
+    id: str
+    state: str
+    cause: str
+    attempt: int
+    arrival_us: int
+    claimed_us: int
+    started_us: int
+    finished_us: int
+    gpu: str
+    schedule_us: int
+    result: bytes
+
+
+#: The head of a reply's frame, in this order.
+REPLY: Final = tuple(field.name for field in fields(Reply) if field.name != "result")
+
+
+def parse_replies(data: bytes) -> list[Reply]:
+    """The frames of one published message (lua/common.lua: reply)."""
+    replies, position = [], 0
+    while position < len(data):
+        start = position + 10
+        end = start + int(data[position:start])
+        head, _, result = data[start:end].partition(b"\n")
+        values = dict(zip(REPLY, head.decode().split("|"), strict=True))
+        replies.append(
+            Reply(
+                id=values["id"],
+                state=values["state"],
+                cause=values["cause"],
+                attempt=int(values["attempt"]),
+                arrival_us=int(values["arrival_us"]),
+                claimed_us=int(values["claimed_us"]),
+                started_us=int(values["started_us"]),
+                finished_us=int(values["finished_us"]),
+                gpu=values["gpu"],
+                schedule_us=int(values["schedule_us"]),
+                result=result,
+            )
+        )
+        position = end
+    return replies
+
+
+def reply_of(record: InvocationRecord, result: bytes) -> Reply:
+    """The reply of an invocation that has ended."""
+    return Reply(
+        id=record.id,
+        state=record.state,
+        cause=record.cause,
+        attempt=record.attempt,
+        arrival_us=record.arrival_us,
+        claimed_us=record.claimed_us,
+        started_us=record.started_us,
+        finished_us=record.finished_us,
+        gpu=record.gpu,
+        schedule_us=record.schedule_us,
+        result=result,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedInvocation:
+    """An invocation as the leader reads it from a snapshot. ``attempt``: the last one, 0 = none yet."""
+
+    function: str
+    revision: int
+    id: str
+    attempt: int
+    arrival_us: int
+    deadline_us: int
+    rows: int
+    shape: str
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedInvocation:
+    """An invocation that is dispatched or running."""
+
+    waiting: QueuedInvocation
+    state: str
+    gpu: str
+    started_us: int
+
+
+QUEUED: Final = tuple(field.name for field in fields(QueuedInvocation))
+LEASED: Final = (*QUEUED, "state", "gpu", "started_us")
+
+
+def queued_invocation(raw: Sequence[bytes]) -> QueuedInvocation:
+    """A row of :data:`QUEUED`, or of :data:`LEASED`; a value that is missing is '' there."""
+    values = dict(zip(QUEUED, (value.decode() for value in raw), strict=False))
+    return QueuedInvocation(
+        function=values["function"],
+        revision=int(values["revision"] or 0),
+        id=values["id"],
+        attempt=int(values["attempt"] or 0),
+        arrival_us=int(values["arrival_us"] or 0),
+        deadline_us=int(values["deadline_us"] or 0),
+        rows=int(values["rows"] or 1),
+        shape=values["shape"],
+        alone=values["alone"] == "1",
+    )
+
+
+def leased_invocation(raw: Sequence[bytes]) -> LeasedInvocation:
+    """A row of :data:`LEASED`."""
+    values = dict(zip(LEASED, raw, strict=True))
+    return LeasedInvocation(
+        waiting=queued_invocation(raw),
+        state=values["state"].decode(),
+        gpu=values["gpu"].decode(),
+        started_us=int(values["started_us"] or 0),
+    )
+
+
+def project_of(function: str) -> str:
+    """The project of ``<project>/<name>``."""
+    return function.partition("/")[0]

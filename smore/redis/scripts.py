@@ -1,0 +1,240 @@
+"""
+The queue's Lua scripts: the names of what goes in and comes out, their texts, and how they are called.
+
+The scripts (``lua/*.lua``) are the only writers of the queue. What is positional on the wire (ARGV, answers, replies,
+events) is named in the tables of this module, of smore/redis/records.py and of smore/messages: :func:`pack` puts
+arguments in their order, and the text before each script gives the same names to Lua (lua/common.lua lists them).
+Both doors of the queue call through :class:`Scripts`.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from types import MappingProxyType
+from typing import Any, Final
+
+import hiredis
+import msgspec
+from redis.exceptions import NoScriptError
+
+from smore.domain.invocation import TRANSITIONS
+from smore.messages.stream import Arrived, Asked, Dispatched, Reported, Returned, Settled, error_result
+from smore.process.settings import QueueSettings
+from smore.redis import records
+from smore.redis.fleet import Cancel
+
+#: What a command takes as one argument.
+Arg = bytes | str | int | float
+
+#: Bytes of an argument from which on it is sent as it lies.
+LARGE: Final = 32 << 10
+
+#: The result of an invocation whose payload is gone.
+LOST: Final = error_result("Its input was lost on the way; send it again.")
+#: The result of an invocation that a limit of attempts ends.
+TOO_OFTEN: Final = error_result("It was started or dispatched as often as allowed.")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The arguments of a script behind the key prefix, in order; then ``items``, a group that may be repeated."""
+
+    arguments: Sequence[str]
+    items: Sequence[str] = ()
+
+
+#: Limits of a project (smore/domain/limits.py), '' = none.
+_LIMITS: Final = ("rate_per_s", "burst", "depth", "concurrency")
+#: What the gate refuses at.
+_BOUNDS: Final = (
+    "max_function_pending",
+    "max_pending",
+    "max_payload_bytes",
+    "max_result_bytes",
+    "max_events",
+    "max_keys",
+)
+_ATTEMPT: Final = ("id", "attempt")
+
+SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
+    {
+        "enqueue": Shape(
+            (
+                *("id", "function", "revision", "slo_us", "deadline_us", "channel", "encoding", "accept", "rows"),
+                *("shape", "sync", "trace", "key_id", "idempotency_key", "request_hash", "idempotency_ttl_s"),
+                *("max_attempts", "payload", "volatile", "size", *_BOUNDS, *_LIMITS),
+            )
+        ),
+        "ask": Shape(
+            (
+                *("id", "function", "revision", "rows", "slo_us", "deadline_us", "size", "max_asks_per_s"),
+                *(*_BOUNDS, *_LIMITS),
+            )
+        ),
+        "claim": Shape(
+            (
+                *("token", "function", "gpu", "lease_us", "celery_list", "message", "decision", "schedule_us"),
+                "cursor",
+            ),
+            _ATTEMPT,
+        ),
+        "start": Shape(("function", "gpu", "lease_us"), _ATTEMPT),
+        "finish": Shape(("function", "meta"), (*_ATTEMPT, "action", "cause", "result")),
+        "requeue": Shape(("function", "cause", "refund", "alone", "result"), _ATTEMPT),
+        "reap": Shape(("token", "at_most", "result")),
+        "release": Shape(("gpu", "result")),
+        "settle": Shape(("token",), ("function", "id", "action", "cause", "result")),
+        "cancel": Shape(("project", "id", "result", "only_waiting")),
+        "keep": Shape(("project", "id")),
+        "sweep": Shape(("at_most",)),
+        "report": Shape(("gpu", "report", "ttl_ms", "lease_us", "cursor"), ("function", *_ATTEMPT)),
+        "lead": Shape(("token", "lease_ms")),
+        "snapshot": Shape(()),
+    }
+)
+
+#: Answers of ``enqueue``, ``ask`` and ``start`` (one for each invocation); what is missing is ''.
+ADMISSION: Final = (
+    *("status", "arrival_us", "deadline_us", "known_id", "limit", "bound", "after_us", "earliest_us", "now_us"),
+)
+CHECK: Final = (*("now_us", "deadline_us", "needed_us", "full", "paused", "leader", "limited", "bound", "after_us"),)
+STARTED: Final = ("payload", "encoding", "accept", "rows", "deadline_us", "trace", "alone", "payload_bytes")
+
+#: Lists that scripts make out of named values (``list.<name>`` in Lua).
+_LISTS: Final[Mapping[str, Sequence[str]]] = {
+    "admission": ADMISSION,
+    "check": CHECK,
+    "started": STARTED,
+    "queued": records.QUEUED,
+    "leased": records.LEASED,
+    "reply": records.REPLY,
+}
+#: Messages that scripts write, each under its class's name.
+_MESSAGES: Final[Sequence[type[msgspec.Struct]]] = (Arrived, Asked, Cancel, Dispatched, Reported, Returned, Settled)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a script: arguments and items by name."""
+
+    script: str
+    arguments: Mapping[str, Arg]
+    items: Iterable[Mapping[str, Arg]] = ()
+
+
+def pack(call: Call) -> list[Arg]:
+    """The arguments of a call in the order in which its script reads them. Raises KeyError for one that is missing."""
+    shape = SHAPES[call.script]
+    packed: list[Arg] = [call.arguments[name] for name in shape.arguments]
+    for item in call.items:
+        packed += [item[name] for name in shape.items]
+    return packed
+
+
+def _lua_text(value: bytes) -> str:
+    return '"' + "".join(f"\\{byte:03d}" for byte in value) + '"'
+
+
+def _lua_name(name: str) -> str:
+    """``function`` is a reserved word of Lua."""
+    return "fk" if name == "function" else name
+
+
+def _maker(name: str, values: Sequence[str]) -> str:
+    return f"  {name} = function(v) return {{ {', '.join(values)} }} end,\n"
+
+
+def _lists() -> str:
+    text = "local list = {\n"
+    for name, names in _LISTS.items():
+        # A hole would end the list where Redis answers with it.
+        text += _maker(name, [f"v.{_lua_name(field)} or ''" for field in names])
+    for kind in _MESSAGES:
+        first, *names = (field.name for field in msgspec.structs.fields(kind))
+        assert first == "version", kind
+        text += _maker(
+            kind.__name__, [f"'{kind.__struct_config__.tag}'", "1", *(f"v.{_lua_name(field)}" for field in names)]
+        )
+    return text + "}\n"
+
+
+def _arguments(shape: Shape) -> str:
+    """``arg`` and ``items`` for one script."""
+    # ARGV[1] is the prefix.
+    named = ", ".join(f"{_lua_name(name)} = ARGV[{place}]" for place, name in enumerate(shape.arguments, start=2))
+    text = f"local P, arg = ARGV[1], {{ {named} }}\n"
+    if shape.items:
+        first = len(shape.arguments) + 2
+        fields = ", ".join(f"{_lua_name(name)} = ARGV[i + {offset}]" for offset, name in enumerate(shape.items))
+        text += (
+            "local items = {}\n"
+            f"for i = {first}, #ARGV, {len(shape.items)} do items[#items + 1] = {{ {fields} }} end\n"
+        )
+    return text
+
+
+def script_sources(bounds: QueueSettings) -> dict[str, str]:
+    """Each script's whole text: its arguments by name, the shared names and constants, the prelude, the script."""
+    table = ", ".join(
+        f"{action} = {{ {', '.join(f'{state} = true' for state in moves)} }}" for action, moves in TRANSITIONS.items()
+    )
+    names = ", ".join(f"{_lua_name(name)} = '{field}'" for name, field in records.FIELDS.items())
+    shared = (
+        f"local F = {{ {names} }}\n"
+        f"local FROM = {{ {table} }}\n"
+        f"local TTL_RESULT, TTL_SYNC = {int(bounds.result_ttl_s * 1e6)}, {int(bounds.sync_result_ttl_s * 1e6)}\n"
+        f"local MAX_LOST = {bounds.max_lost}\n"
+        f"local BLOB_EXPIRED = {_lua_text(error_result('The deadline passed before a GPU instance could start it.'))}\n"
+        f"local BLOB_LOST = {_lua_text(LOST)}\n"
+    ) + _lists()
+    folder = resources.files("smore.redis") / "lua"
+    prelude = (folder / "common.lua").read_text()
+    return {
+        name: _arguments(shape) + shared + prelude + (folder / f"{name}.lua").read_text()
+        for name, shape in SHAPES.items()
+    }
+
+
+class Scripts:
+    """The scripts for one key prefix: their texts, and the commands that call and load them."""
+
+    def __init__(self, prefix: str, bounds: QueueSettings) -> None:
+        self._prefix = prefix
+        self._source = script_sources(bounds)
+        self._digest = {
+            name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() for name, text in self._source.items()
+        }
+
+    def command(self, call: Call) -> tuple[Arg, ...]:
+        return ("EVALSHA", self._digest[call.script], 0, self._prefix, *pack(call))
+
+    def loading(self, names: Iterable[str]) -> list[tuple[Arg, ...]]:
+        """The commands that give these scripts to a server that has lost them (a restart)."""
+        return [("SCRIPT", "LOAD", self._source[name]) for name in sorted(set(names))]
+
+
+def missing(answers: Sequence[Any]) -> list[int]:
+    """Positions of the answers that say that the server does not have the script."""
+    return [position for position, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+
+
+def packed(command: Sequence[Arg]) -> list[bytes]:
+    """
+    A command in Redis' protocol, in pieces: packing in C is quick for small arguments, but copies a large one several
+    times.
+    """
+    if all(not isinstance(arg, bytes) or len(arg) < LARGE for arg in command):
+        return [hiredis.pack_command(tuple(command))]  # type: ignore[arg-type]  # its stub means one-tuples
+    pieces: list[bytes] = []
+    small = [b"*%d\r\n" % len(command)]
+    for arg in command:
+        data = arg if isinstance(arg, bytes) else str(arg).encode()
+        small.append(b"$%d\r\n" % len(data))
+        if len(data) < LARGE:
+            small.append(data)
+        else:
+            pieces += [b"".join(small), data]
+            small = []
+        small.append(b"\r\n")
+    return [*pieces, b"".join(small)]

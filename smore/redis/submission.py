@@ -1,0 +1,133 @@
+"""A submission to the queue and the gate's answer to it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from smore.domain.invocation import Encoding
+from smore.domain.limits import NO_LIMITS, Limits
+from smore.process.settings import QueueSettings
+from smore.redis.scripts import ADMISSION, Arg, Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """
+    An invocation to be queued. ``function`` is ``<project>/<name>``. ``deadline_us`` absolute, or ``slo_us`` from
+    arrival; exactly one is not zero. ``channel``: where its reply is published, '' = nowhere; ``sync``: its caller
+    waits.
+
+    ``volatile``: the payload is not written to disk. When Redis is killed before a worker starts the invocation, it
+    fails with ``payload_lost``: for a caller who waits and can send it again. Such a payload may lie beside Redis
+    (smore/redis/payloads.py).
+    """
+
+    id: str
+    function: str
+    revision: int
+    payload: bytes
+    slo_us: int = 0
+    deadline_us: int = 0
+    channel: str = ""
+    encoding: Encoding = Encoding.JSON
+    accept: Encoding = Encoding.JSON
+    rows: int = 1
+    shape: str = ""
+    sync: bool = False
+    trace: str = ""
+    key_id: str = ""
+    idempotency_key: str = ""
+    request_hash: str = ""
+    max_pending: int = 1000
+    max_attempts: int = 3
+    limits: Limits = NO_LIMITS
+    volatile: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """
+    The gate's answer to a submission.
+
+    ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``), ``replay`` or ``mismatch`` (``known_id`` came with
+    the same Idempotency-Key), ``full`` (``limit`` names the bound), ``limited`` (``limit`` names the limit of its
+    project, ``bound`` is its value, ``after_us`` says when to try again), ``infeasible`` (``earliest_us``, the earliest
+    deadline that would be accepted, and ``now_us``), ``late``.
+    """
+
+    status: Literal["ok", "replay", "mismatch", "full", "limited", "infeasible", "late"]
+    arrival_us: int = 0
+    deadline_us: int = 0
+    known_id: str = ""
+    limit: str = ""
+    bound: float = 0.0
+    after_us: int = 0
+    earliest_us: int = 0
+    now_us: int = 0
+
+
+def gate_arguments(max_function_pending: int, bounds: QueueSettings, limits: Limits) -> dict[str, Arg]:
+    """What the gate refuses at: bounds of the queue, limits of the project ('' = none)."""
+
+    def text(value: float | None) -> Arg:
+        return "" if value is None else value
+
+    return {
+        "max_function_pending": max_function_pending,
+        "max_pending": bounds.max_pending,
+        "max_payload_bytes": bounds.payload_bytes,
+        "max_result_bytes": bounds.result_bytes,
+        "max_events": bounds.events,
+        "max_keys": bounds.keys,
+        "rate_per_s": text(limits.rate_per_s),
+        "burst": limits.burst or 1,
+        "depth": text(limits.depth),
+        "concurrency": text(limits.concurrency),
+    }
+
+
+def enqueue_call(submission: Submission, bounds: QueueSettings, *, beside: bool = False) -> Call:
+    """``beside``: its payload lies beside Redis."""
+    return Call(
+        "enqueue",
+        {
+            "id": submission.id,
+            "function": submission.function,
+            "revision": submission.revision,
+            "slo_us": submission.slo_us,
+            "deadline_us": submission.deadline_us,
+            "channel": submission.channel,
+            "encoding": submission.encoding.value,
+            "accept": submission.accept.value,
+            "rows": submission.rows,
+            "shape": submission.shape,
+            "sync": int(submission.sync),
+            "trace": submission.trace,
+            "key_id": submission.key_id,
+            "idempotency_key": submission.idempotency_key,
+            "request_hash": submission.request_hash,
+            "idempotency_ttl_s": int(bounds.idempotency_ttl_s),
+            "max_attempts": submission.max_attempts,
+            "payload": b"" if beside else submission.payload,
+            "volatile": int(submission.volatile and not beside),
+            "size": len(submission.payload) if beside else "",
+            **gate_arguments(submission.max_pending, bounds, submission.limits),
+        },
+    )
+
+
+def admission(raw: Sequence[bytes]) -> Admission:
+    """The answer of ``enqueue``."""
+    values = dict(zip(ADMISSION, (value.decode() for value in raw), strict=True))
+    status = cast("Literal['ok', 'replay', 'mismatch', 'full', 'limited', 'infeasible', 'late']", values["status"])
+    return Admission(
+        status=status,
+        arrival_us=int(values["arrival_us"] or 0),
+        deadline_us=int(values["deadline_us"] or 0),
+        known_id=values["known_id"],
+        limit=values["limit"],
+        bound=float(values["bound"] or 0),
+        after_us=int(values["after_us"] or 0),
+        earliest_us=int(values["earliest_us"] or 0),
+        now_us=int(values["now_us"] or 0),
+    )
