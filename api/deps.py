@@ -23,9 +23,8 @@ from api.auth import OPERATORS, Access, require_operator
 from api.errors import NotReady
 from api.invoke.waiters import Waiters
 from smore.domain.access import Scope
-from smore.domain.errors import Draining, Forbidden, FunctionNotFound, LimitReached, Unavailable
+from smore.domain.errors import Forbidden, FunctionNotFound, Unavailable
 from smore.domain.function import FunctionSpec
-from smore.domain.limits import NO_LIMITS, Limits
 from smore.process.observability import logger
 from smore.process.settings import Settings
 from smore.redis.catalog import AsyncCatalog, Catalog, FunctionEntry, KeyEntry
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from smore.postgres.arrivals import Prewarming
     from smore.postgres.audit import Audit, Change
     from smore.postgres.catalog import Store
-    from smore.postgres.history import Reader
+    from smore.postgres.history.reader import Reader
     from smore.postgres.predictors import Profiles
     from smore.process.vault import Vault
 
@@ -46,8 +45,6 @@ log = logger("api")
 
 #: How long a start waits for Redis before it serves refusals.
 START_PATIENCE_S = 5.0
-#: When to ask again where a person has to act first.
-DRAINING_S = 5
 #: How long Redis may take for one command of a request.
 COMMAND_S = 5.0
 #: How long Postgres may work on one statement of a request.
@@ -148,25 +145,6 @@ class Gateway:
             raise NotReady
         return entry, spec
 
-    def admit(self, entry: FunctionEntry, spec: FunctionSpec) -> Limits:
-        """
-        What the project of a function may use. Raises Draining, LimitReached where the function alone is more than may
-        be warm.
-        """
-        for target in self.catalog.paused:
-            if target == "-*" or target == f"-f:{entry.key}":
-                raise Draining(retry_after_s=DRAINING_S)
-        limits = self.catalog.limits.get(entry.project, NO_LIMITS)
-        most = limits.warm_memory_mib
-        if most is not None and spec.profile.memory_mib > most:
-            raise LimitReached(
-                f"The function needs {spec.profile.memory_mib:g} MiB and its project may keep {most:g} MiB warm.",
-                field="warm_memory_mib",
-                limit=most,
-                retry_after_s=DRAINING_S,
-            )
-        return limits
-
     # ---- doors that block: for worker threads ------------------------------------------------------------------------
 
     def client(self) -> "redis.Redis":
@@ -234,7 +212,7 @@ class Gateway:
             from smore.postgres.arrivals import Prewarming
             from smore.postgres.audit import Audit
             from smore.postgres.catalog import Store
-            from smore.postgres.history import Reader
+            from smore.postgres.history.reader import Reader
             from smore.postgres.predictors import Profiles
             from smore.postgres.rows import make_engine
 

@@ -42,9 +42,9 @@ from smore.domain.ids import new_id
 from smore.domain.job import JobState
 from smore.local import ServerUrls
 from smore.messages import stream
-from smore.postgres import history
 from smore.postgres.catalog import Store
-from smore.postgres.history import Recorder
+from smore.postgres.history import retention
+from smore.postgres.history.recorder import Recorder
 from smore.postgres.rows import make_engine
 from smore.process.settings import PostgresSettings, RedisSettings, Settings
 from smore.redis.catalog import Catalog
@@ -389,15 +389,15 @@ def _retention(dsn: str, rows: int) -> dict[str, float]:
         ).fetchone()
         assert found is not None
         before = found[0]
-    statements = list(history.rows_before(before))
+    statements = list(retention.rows_before(before))
     chunks: list[float] = []
     begin, deleted = time.perf_counter(), 0
     with psycopg.connect(dsn, autocommit=True) as connection:
         for table, statement, bound in statements[:2]:
-            count = history.RETAIN_CHUNK
-            while count == history.RETAIN_CHUNK:
+            count = retention.RETAIN_CHUNK
+            while count == retention.RETAIN_CHUNK:
                 one = time.perf_counter()
-                row = connection.execute(statement, {"before": bound, "chunk": history.RETAIN_CHUNK}).fetchone()
+                row = connection.execute(statement, {"before": bound, "chunk": retention.RETAIN_CHUNK}).fetchone()
                 count = row[0] if row else 0
                 deleted += count if table == "invocations" else 0
                 chunks.append(time.perf_counter() - one)
@@ -483,7 +483,7 @@ def run(rows: int, times: int, folder: Path) -> tuple[dict[str, float], dict[str
     with local.servers(folder, durable=True) as urls:
         config, dsn = _config(urls), _dsn(urls)
         with psycopg.connect(dsn) as connection:
-            size = history.measure(connection)
+            size = retention.measure(connection)
             tables = {
                 name: total / rows
                 for name, total in connection.execute(

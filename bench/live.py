@@ -47,7 +47,8 @@ from scheduler.simulation.world import World
 from smore import local
 from smore.domain.errors import SmoreError
 from smore.domain.invocation import State
-from smore.postgres.history import Reader, Served
+from smore.postgres.history.reader import Reader
+from smore.postgres.history.values import Served
 from smore.postgres.rows import make_engine
 
 PRESET: Final = "live"

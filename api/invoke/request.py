@@ -1,4 +1,4 @@
-"""A POST of an invocation as it was meant: headers and body read, checked against the function, nothing queued yet."""
+"""A POST of an invocation as a :class:`Call`: headers and body read and checked against the function; nothing is queued."""
 
 import hashlib
 import re
@@ -14,15 +14,15 @@ from starlette.types import Scope
 
 from api.deps import Gateway
 from api.errors import Malformed, UnsupportedMediaType
+from api.invoke.admit import admit
 from api.invoke.inputs import Payload, from_json, from_raw
-from api.openinference import codec
 from api.server.bodies import refuse_coding
-from smore.domain.errors import InvalidInput, PayloadTooLarge
+from smore.domain.errors import InvalidInput, InvocationNotFound, PayloadTooLarge
 from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import Encoding
 from smore.domain.limits import Limits
-from smore.domain.tensors import BYTES
+from smore.process.settings import QueueSettings
 from smore.redis.catalog import FunctionEntry, KeyEntry
 from smore.redis.submission import Submission
 
@@ -30,17 +30,20 @@ RAW = b"application/octet-stream"
 #: The longest wait that a caller may ask for.
 MAX_WAIT_S = 60.0
 #: A larger body is checked in a worker thread, so that the event loop does not stand still for tens of milliseconds.
-_LARGE_BODY = 512 << 10
-#: How long after its deadline an inference's answer may come: the platform itself ends what is overdue.
-_ANSWER_S = 1.0
-#: A tensor of this size is not written to disk while its caller waits: writing it there and cleaning up after it is
-#: half of what it costs.
-_VOLATILE = 64 << 10
+LARGE_BODY = 512 << 10
 #: The longest deadline, as for a function's own.
 _MAX_DEADLINE_MS = 86_400_000.0
 #: The most rows that a dry run may name.
 _MAX_ROWS = 1 << 16
 
+#: What the API's description says of Idempotency-Key. It is made before the settings are known, so it names the default
+#: and the setting.
+IDEMPOTENCY = (
+    f"1 to 255 visible ASCII characters; remembered for {QueueSettings().idempotency_ttl_s / 60:g} minutes, or as"
+    " `SMORE_QUEUE__IDEMPOTENCY_TTL_S` says"
+)
+
+_ID = re.compile(r"[0-9a-f]{32}")
 _IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
 #: Seconds, as RFC 7240 has them: digits alone.
@@ -51,7 +54,7 @@ _SECONDS = re.compile(rb"[0-9]{1,15}")
 class Call:
     """
     What one POST asks for. ``several``: its body had ``inputs``, so the answer is a list. ``wait_s`` None = answer 202
-    at once.
+    at once; ``slo_us``: microseconds from arrival to the deadline; ``limits``: of its project.
 
     ``volatile``: see :class:`smore.redis.submission.Submission`.
     """
@@ -72,10 +75,10 @@ class Call:
     limits: Limits
     volatile: bool = False
 
-    def wanted(self, position: int) -> Submission:
-        """The input at ``position`` as a request to the queue, under a new id."""
-        spec, payload, told = self.spec, self.payloads[position], self.wait_s is not None
-        # No key of a caller's has a space in it, so that those of several inputs are nobody else's.
+    def submission(self, position: int) -> Submission:
+        """The input at ``position`` under a new id."""
+        spec, payload, waits = self.spec, self.payloads[position], self.wait_s is not None
+        # A caller's key holds no space, so that the keys of several inputs collide with no other request's.
         suffix = f" {position}" if self.several else ""
         return Submission(
             id=new_id(),
@@ -83,12 +86,12 @@ class Call:
             revision=self.entry.revision,
             payload=payload.body,
             slo_us=self.slo_us,
-            channel=self.gateway.waiters.channel if told else "",
+            channel=self.gateway.waiters.channel if waits else "",
             encoding=payload.encoding,
             accept=self.accept,
             rows=payload.rows,
             shape=payload.shape,
-            sync=told,
+            sync=waits,
             trace=self.trace,
             key_id=self.key.id,
             idempotency_key=self.idempotency_key + suffix if self.idempotency_key else "",
@@ -106,11 +109,11 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
     """
     scope = request.scope
     headers: dict[bytes, bytes] = dict(scope["headers"])
-    limits, of_project = gateway.settings.api, gateway.admit(entry, spec)
+    limits, of_project = gateway.settings.api, admit(gateway, entry, spec)
     refuse_coding(headers)
     raw = _is_raw(headers.get(b"content-type", b""))
-    deadline = _given_deadline(scope, headers)
-    idempotency_key = _idempotency_key(headers)
+    deadline = given_deadline(scope, headers)
+    key_given = idempotency_key(headers)
 
     body = await read_body(request, min(limits.max_body_bytes, spec.payload_bytes) if raw else limits.max_body_bytes)
     shape = headers.get(b"smore-shape")
@@ -120,7 +123,7 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
             False,
             None,
         )
-    elif len(body) > _LARGE_BODY:
+    elif len(body) > LARGE_BODY:
         payloads, several, in_body = await run_in_threadpool(_parse, body, spec, limits.max_inputs_per_call)
     else:
         payloads, several, in_body = _parse(body, spec, limits.max_inputs_per_call)
@@ -135,87 +138,17 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
         payloads=payloads,
         several=several,
         accept=Encoding.RAW if wants_raw else Encoding.JSON,
-        slo_us=_slo_us(in_body, deadline, entry, spec),
+        slo_us=slo_us(in_body, deadline, entry, spec),
         wait_s=limits.sync_wait_s if prefer is None else wait_s(prefer, limits.sync_wait_s),
-        trace=_trace(trace) if trace is not None else "",
-        idempotency_key=idempotency_key,
-        request_hash=_digest(entry.key, shape, body) if idempotency_key else "",
+        trace=trace_id(trace) if trace is not None else "",
+        idempotency_key=key_given,
+        request_hash=digest(entry.key, shape, body) if key_given else "",
         request_id=scope["request_id"],
         limits=of_project,
     )
 
 
-async def read_inference(
-    request: Request, gateway: Gateway, key: KeyEntry, entry: FunctionEntry, spec: FunctionSpec
-) -> tuple[Call, codec.Inference]:
-    """
-    The same of a request in the Open Inference Protocol, whatever media type it claims: tritonclient sends none.
-
-    Raises InvalidInput that names the place, Malformed, PayloadTooLarge, Unsupported, UnsupportedMediaType, Draining,
-    LimitReached.
-    """
-    scope = request.scope
-    headers: dict[bytes, bytes] = dict(scope["headers"])
-    limit, of_project = gateway.settings.api.max_body_bytes, gateway.admit(entry, spec)
-    idempotency_key, size, coding = _idempotency_key(headers), _json_size(headers), _coding(headers)
-    body = await read_body(request, limit)
-    if coding or (len(body) if size is None else size) > _LARGE_BODY or (len(body) > _LARGE_BODY and _walked(spec)):
-        inference = await run_in_threadpool(_parse_inference, body, coding, size, limit, spec)
-    else:
-        inference = codec.read(body, size, spec)
-    deadline, trace, told = _given_deadline(scope, headers), headers.get(b"traceparent"), f"v2 {size} {coding}".encode()
-    slo_us = _slo_us(inference.deadline_ms, deadline, entry, spec)
-    call = Call(
-        gateway=gateway,
-        key=key,
-        entry=entry,
-        spec=spec,
-        payloads=[inference.payload],
-        several=False,
-        accept=Encoding.JSON if spec.inputs is None else Encoding.RAW,
-        slo_us=slo_us,
-        wait_s=min(slo_us / 1e6 + _ANSWER_S, MAX_WAIT_S),
-        trace=_trace(trace) if trace is not None else "",
-        idempotency_key=idempotency_key,
-        request_hash=_digest(f"{entry.key}@{entry.revision}", told, body) if idempotency_key else "",
-        request_id=scope["request_id"],
-        limits=of_project,
-        # Its caller is never told 202, and while the caller waits this process has the payload.
-        volatile=len(inference.payload.body) >= _VOLATILE and not idempotency_key,
-    )
-    return call, inference
-
-
-def _parse_inference(body: bytes, coding: str, size: int | None, limit: int, spec: FunctionSpec) -> codec.Inference:
-    return codec.read(codec.decompress(body, coding, limit) if coding else body, size, spec)
-
-
-def _walked(spec: FunctionSpec) -> bool:
-    """Whether checking its inputs takes a step for each element."""
-    return spec.inputs is None or any(tensor.datatype == BYTES for tensor in spec.inputs)
-
-
-def _json_size(headers: Mapping[bytes, bytes]) -> int | None:
-    given = headers.get(b"inference-header-content-length")
-    if given is None:
-        return None
-    # isdigit is true of ASCII digits alone where bytes are asked.
-    if not given.isdigit() or len(given) > 15:
-        raise Malformed("Inference-Header-Content-Length: a number of bytes is expected.")
-    return int(given)
-
-
-def _coding(headers: Mapping[bytes, bytes]) -> str:
-    """The body's content coding, '' = none."""
-    coding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
-    if coding in ("", "identity"):
-        return ""
-    if coding not in codec.CODINGS:
-        raise UnsupportedMediaType(f"Content-Encoding: {', '.join(codec.CODINGS)} or none is expected.")
-    return coding
-
-
-def _idempotency_key(headers: Mapping[bytes, bytes]) -> str:
+def idempotency_key(headers: Mapping[bytes, bytes]) -> str:
     given = headers.get(b"idempotency-key")
     if given is None:
         return ""
@@ -224,58 +157,10 @@ def _idempotency_key(headers: Mapping[bytes, bytes]) -> str:
     return given.decode()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a dry run asks for: ``size`` in bytes of the payload, 0 where only rows were named."""
-
-    rows: int
-    size: int
-    slo_us: int
-
-
-async def read_asked(request: Request, gateway: Gateway, entry: FunctionEntry, spec: FunctionSpec) -> Asked:
-    """
-    A dry run's POST: the body of an invocation with one input, or ``{"rows": n}`` in place of ``input``.
-
-    Raises InvalidInput that names the place, Malformed, PayloadTooLarge, UnsupportedMediaType.
-    """
-    scope = request.scope
-    headers: dict[bytes, bytes] = dict(scope["headers"])
-    limits = gateway.settings.api
-    raw = _is_raw(headers.get(b"content-type", b""))
-    body = await read_body(request, min(limits.max_body_bytes, spec.payload_bytes) if raw else limits.max_body_bytes)
-    in_body: object = None
-    if raw:
-        shape = headers.get(b"smore-shape")
-        payload = from_raw(body, shape.decode("latin-1") if shape is not None else None, spec)
-    elif len(body) > _LARGE_BODY:
-        payload, in_body = await run_in_threadpool(_parse_asked, body, spec)
-    else:
-        payload, in_body = _parse_asked(body, spec)
-    return Asked(
-        rows=payload.rows, size=len(payload.body), slo_us=_slo_us(in_body, _given_deadline(scope, headers), entry, spec)
-    )
-
-
-def _parse_asked(body: bytes, spec: FunctionSpec) -> tuple[Payload, object]:
-    """(what would be sent, its ``deadline_ms``)."""
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise Malformed(f"The body is not JSON: {error}") from error
-    if not isinstance(document, dict) or "rows" not in document:
-        payloads, several, in_body = _parse(body, spec, 1)
-        if several:
-            raise InvalidInput("inputs: a dry run is of one invocation, with input or rows", field="inputs")
-        return payloads[0], in_body
-    rows, in_body = document.pop("rows"), document.pop("deadline_ms", None)
-    most = _MAX_ROWS if spec.inputs is not None else 1
-    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= most:
-        raise InvalidInput(f"rows: a whole number from 1 to {most} is expected", field="rows")
-    if document:
-        name = next(iter(document))
-        raise InvalidInput(f"{name}: unknown field", field=name)
-    return Payload(body=b"", encoding=Encoding.JSON, rows=rows), in_body
+def check_id(id_: str) -> None:
+    """Raises InvocationNotFound for what cannot be an invocation's id."""
+    if _ID.fullmatch(id_) is None:
+        raise InvocationNotFound
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -353,8 +238,8 @@ def _parse(body: bytes, spec: FunctionSpec, max_inputs: int) -> tuple[list[Paylo
     return payloads, several, in_body
 
 
-def _given_deadline(scope: Scope, headers: Mapping[bytes, bytes]) -> bytes | None:
-    """The deadline in milliseconds as it stands in the query or a header, unread."""
+def given_deadline(scope: Scope, headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The deadline in milliseconds as it stands in the query or a header, not parsed."""
     if scope["query_string"]:
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         deadline: str | None = query.get("deadline_ms")
@@ -363,7 +248,11 @@ def _given_deadline(scope: Scope, headers: Mapping[bytes, bytes]) -> bytes | Non
     return headers.get(b"smore-deadline-ms")
 
 
-def _slo_us(in_body: object, given: bytes | None, entry: FunctionEntry, spec: FunctionSpec) -> int:
+def slo_us(in_body: object, given: bytes | None, entry: FunctionEntry, spec: FunctionSpec) -> int:
+    """
+    Microseconds from arrival to the deadline: of the body, else of query or header (``given``), else the function's.
+    Raises InvalidInput.
+    """
     if in_body is None and given is None:
         return int((spec.deadline_s if entry.deadline_s is None else entry.deadline_s) * 1e6)
     value: object = in_body
@@ -381,13 +270,71 @@ def _slo_us(in_body: object, given: bytes | None, entry: FunctionEntry, spec: Fu
     return max(1, int(value * 1000))
 
 
-def _trace(header: bytes) -> str:
+def trace_id(header: bytes) -> str:
     """The W3C trace id; '' where the header cannot be read."""
     match = _TRACE.fullmatch(header)
     return match[1].decode() if match is not None else ""
 
 
-def _digest(function: str, shape: bytes | None, body: bytes) -> str:
-    digest = hashlib.sha256(function.encode() + b"\0" + (shape or b"") + b"\0")
-    digest.update(body)
-    return digest.hexdigest()
+def digest(function: str, shape: bytes | None, body: bytes) -> str:
+    """What tells a repeated request from another one that came with the same Idempotency-Key."""
+    hashed = hashlib.sha256(function.encode() + b"\0" + (shape or b"") + b"\0")
+    hashed.update(body)
+    return hashed.hexdigest()
+
+
+# ---- a dry run ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRunRequest:
+    """What a dry run asks for: ``size`` in bytes of the payload, 0 where only rows were named."""
+
+    rows: int
+    size: int
+    slo_us: int
+
+
+async def read_dry_run(request: Request, gateway: Gateway, entry: FunctionEntry, spec: FunctionSpec) -> DryRunRequest:
+    """
+    A dry run's POST: the body of an invocation with one input, or ``{"rows": n}`` in place of ``input``.
+
+    Raises InvalidInput that names the place, Malformed, PayloadTooLarge, UnsupportedMediaType.
+    """
+    scope = request.scope
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    limits = gateway.settings.api
+    raw = _is_raw(headers.get(b"content-type", b""))
+    body = await read_body(request, min(limits.max_body_bytes, spec.payload_bytes) if raw else limits.max_body_bytes)
+    in_body: object = None
+    if raw:
+        shape = headers.get(b"smore-shape")
+        payload = from_raw(body, shape.decode("latin-1") if shape is not None else None, spec)
+    elif len(body) > LARGE_BODY:
+        payload, in_body = await run_in_threadpool(_parse_dry_run, body, spec)
+    else:
+        payload, in_body = _parse_dry_run(body, spec)
+    return DryRunRequest(
+        rows=payload.rows, size=len(payload.body), slo_us=slo_us(in_body, given_deadline(scope, headers), entry, spec)
+    )
+
+
+def _parse_dry_run(body: bytes, spec: FunctionSpec) -> tuple[Payload, object]:
+    """(what would be sent, its ``deadline_ms``)."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Malformed(f"The body is not JSON: {error}") from error
+    if not isinstance(document, dict) or "rows" not in document:
+        payloads, several, in_body = _parse(body, spec, 1)
+        if several:
+            raise InvalidInput("inputs: a dry run is of one invocation, with input or rows", field="inputs")
+        return payloads[0], in_body
+    rows, in_body = document.pop("rows"), document.pop("deadline_ms", None)
+    most = _MAX_ROWS if spec.inputs is not None else 1
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= most:
+        raise InvalidInput(f"rows: a whole number from 1 to {most} is expected", field="rows")
+    if document:
+        name = next(iter(document))
+        raise InvalidInput(f"{name}: unknown field", field=name)
+    return Payload(body=b"", encoding=Encoding.JSON, rows=rows), in_body

@@ -1,40 +1,29 @@
 """
-Endings as bytes: an invocation's reply turned into an HTTP answer, by concatenation (a JSON result is never parsed on
-its way).
+What became of a call as an HTTP answer of the native API. Bytes are concatenated: a JSON result is never parsed on its
+way.
 """
 
-import math
-from datetime import UTC, datetime
+from collections.abc import Sequence
 
 import orjson
 from starlette.responses import Response
 
-from api.errors import Ended, outcome
-from smore.domain.errors import (
-    CallerError,
-    DeadlineExpired,
-    IdempotencyMismatch,
-    LimitReached,
-    QueueFull,
-    SloInfeasible,
-)
+from api.errors import Ended, explain, outcome
+from api.invoke.admit import check_after_expiry, earliest
+from api.invoke.request import Call
+from api.invoke.submit import Submitted
+from smore.domain.errors import CallerError
 from smore.domain.invocation import State
 from smore.messages.stream import Result, decode_result
+from smore.process.observability import REFUSALS
 from smore.redis.gateway_queue import AdmissionCheck
 from smore.redis.records import Reply
-from smore.redis.submission import Admission
 
 JSON_TYPE = (b"content-type", b"application/json")
-#: What the gate calls a limit → the field that sets it (smore/domain/limits.py).
-_LIMITS = {"rate": "rate_per_s", "depth": "depth", "concurrency": "concurrency"}
 RAW_TYPE = (b"content-type", b"application/octet-stream")
-#: An estimate from here on says nothing: a thousand years, in microseconds.
-_NEVER_US = 1e9 * 365.25 * 86_400 * 1000
-#: The first and the last second that a date can be of, epoch.
-_FIRST_S, _LAST_S = -62_135_596_800.0, 253_402_300_799.0
 
 
-class Answer(Response):
+class BytesResponse(Response):
     """A response whose headers are bytes already: Starlette's own would encode them one by one."""
 
     def __init__(self, status: int, body: bytes, request_id: str, headers: list[tuple[bytes, bytes]]) -> None:
@@ -44,12 +33,73 @@ class Answer(Response):
         self.raw_headers = [*headers, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id.encode())]
 
 
-def settled(reply: Reply, request_id: str, gate: AdmissionCheck | None = None) -> Response:
+async def respond(call: Call, submitted: Submitted) -> Response:
+    """The answer to a call with one input. Raises :class:`Ended` for an ending without output."""
+    if submitted.reply is None:
+        response = accepted(submitted.id, submitted.state, call.gateway.durability, call.request_id)
+        if call.wait_s is None and not submitted.replayed:
+            response.headers["Preference-Applied"] = "respond-async"
+    else:
+        check = await check_after_expiry(call.gateway, call.entry.key, submitted.reply)
+        try:
+            response = settled(submitted.reply, call.request_id, check)
+        except Ended as error:
+            if not submitted.replayed:
+                raise
+            response = explain(error, call.request_id)
+    if submitted.replayed:
+        response.headers["Idempotency-Replayed"] = "true"
+    return response
+
+
+async def respond_several(call: Call, submissions: Sequence[Submitted | CallerError]) -> Response:
     """
-    200 with the output. Raises :class:`Ended` for an ending without one; ``gate``: what it says now, of one that was
-    too late.
+    The answer to a call with several inputs: 200 when all have ended, else 202. Raises the first refusal where all were
+    refused.
     """
-    result = result_of(reply, gate)
+    refusals = [submitted for submitted in submissions if isinstance(submitted, CallerError)]
+    if len(refusals) == len(submissions):
+        raise refusals[0]
+    check: AdmissionCheck | None = None
+    finished, replayed = True, False
+    parts: list[bytes] = []
+    for submitted in submissions:
+        if isinstance(submitted, CallerError):
+            REFUSALS.labels(call.entry.key, submitted.code).inc()
+            parts.append(_refused(submitted))
+            continue
+        replayed = replayed or submitted.replayed
+        if submitted.reply is not None:
+            check = check or await check_after_expiry(call.gateway, call.entry.key, submitted.reply)
+            parts.append(item(submitted.reply, check))
+        else:
+            finished = False
+            parts.append(orjson.dumps({"id": submitted.id, "state": submitted.state, "status": 202}))
+    headers = [JSON_TYPE, *([(b"idempotency-replayed", b"true")] if replayed else [])]
+    body = b'{"invocations":[%b],"durability":"%b"}' % (b",".join(parts), call.gateway.durability.encode())
+    return BytesResponse(200 if finished else 202, body, call.request_id, headers)
+
+
+def _refused(error: CallerError) -> bytes:
+    """An input that was not queued: it has no id."""
+    details = {key: value for key, value in error.details.items() if key != "retry_after_s"}
+    shown = {
+        "id": "",
+        "state": State.REJECTED,
+        "status": 429,
+        "code": error.code,
+        "cause": error.code,
+        "detail": str(error),
+    }
+    return orjson.dumps(shown | details, default=str)
+
+
+def settled(reply: Reply, request_id: str, check: AdmissionCheck | None = None) -> Response:
+    """
+    200 with the output. Raises :class:`Ended` for an ending without one; ``check``: what the gate says now, where the
+    invocation expired.
+    """
+    result = result_of(reply, check)
     timing = (b"server-timing", server_timing(reply, result))
     if result.form == "raw":
         headers = [
@@ -58,8 +108,8 @@ def settled(reply: Reply, request_id: str, gate: AdmissionCheck | None = None) -
             (b"smore-outputs", result.shapes.encode()),
             (b"smore-invocation", reply.id.encode()),
         ]
-        return Answer(200, result.body, request_id, headers)
-    return Answer(
+        return BytesResponse(200, result.body, request_id, headers)
+    return BytesResponse(
         200,
         b'{"id":"%b","state":"succeeded","output":%b}' % (reply.id.encode(), result.body),
         request_id,
@@ -67,21 +117,21 @@ def settled(reply: Reply, request_id: str, gate: AdmissionCheck | None = None) -
     )
 
 
-def result_of(reply: Reply, gate: AdmissionCheck | None = None) -> Result:
-    """What it came to. Raises as :func:`settled` does."""
+def result_of(reply: Reply, check: AdmissionCheck | None = None) -> Result:
+    """The result of an invocation that succeeded. Raises as :func:`settled` does."""
     result = decode_result(reply.result)
     if reply.state != State.SUCCEEDED:
-        raise _ended(reply, result, gate)
+        raise _ended(reply, result, check)
     return result
 
 
 def accepted(id_: str, state: str, durability: str, request_id: str) -> Response:
-    """202: it goes on."""
+    """202: the invocation goes on."""
     body = b'{"id":"%b","state":"%b","durability":"%b"}' % (id_.encode(), state.encode(), durability.encode())
-    return Answer(202, body, request_id, [JSON_TYPE, (b"location", b"/v1/invocations/" + id_.encode())])
+    return BytesResponse(202, body, request_id, [JSON_TYPE, (b"location", b"/v1/invocations/" + id_.encode())])
 
 
-def _ended(reply: Reply, result: Result, gate: AdmissionCheck | None) -> Ended:
+def _ended(reply: Reply, result: Result, check: AdmissionCheck | None) -> Ended:
     status, code = outcome(reply.state, reply.cause)
     details: dict[str, object] = {
         "status": status,
@@ -92,34 +142,20 @@ def _ended(reply: Reply, result: Result, gate: AdmissionCheck | None) -> Ended:
     }
     if status in (429, 503):
         details["retry_after_s"] = 1
-    if gate is not None and reply.state == State.EXPIRED:
-        details |= earliest(gate.now_us, gate.needed_us)
+    if check is not None and reply.state == State.EXPIRED:
+        details |= earliest(check.now_us, check.needed_us)
     return Ended(result.message or None, **details)
 
 
-def item(reply: Reply, gate: AdmissionCheck | None = None) -> bytes:
-    """One of several, as JSON; ``status`` is what a call of its own would have been answered with."""
+def item(reply: Reply, check: AdmissionCheck | None = None) -> bytes:
+    """One input of several, as JSON; ``status`` is what a call of its own would have been answered with."""
     result = decode_result(reply.result)
     if reply.state == State.SUCCEEDED:
         return b'{"id":"%b","state":"succeeded","status":200,"output":%b}' % (reply.id.encode(), result.body)
-    error = _ended(reply, result, gate)
+    error = _ended(reply, result, check)
     return orjson.dumps(
         {key: value for key, value in error.details.items() if key != "retry_after_s"} | {"detail": str(error)}
     )
-
-
-def earliest(now_us: float, needed_us: float) -> dict[str, object]:
-    """
-    The earliest deadline that would be accepted, from now and as an instant; nothing where it is not known. Any numbers
-    will do.
-    """
-    if not 0 < needed_us < _NEVER_US:
-        return {}
-    from_us = min(max(_FIRST_S * 1e6, now_us), _LAST_S * 1e6)
-    return {
-        "earliest_deadline_ms": math.ceil(needed_us / 1000),
-        "earliest_deadline_at": moment((from_us + needed_us) / 1e6),
-    }
 
 
 def server_timing(reply: Reply, result: Result) -> bytes:
@@ -132,43 +168,3 @@ def server_timing(reply: Reply, result: Result) -> bytes:
         result.load_us / 1000,
         result.run_us / 1000,
     )
-
-
-def refusal(admission: Admission, slo_us: int) -> CallerError:
-    """Why the gate did not take it."""
-    match admission.status:
-        case "mismatch":
-            return IdempotencyMismatch(id=admission.known_id)
-        case "full":
-            return QueueFull(
-                f"Too much is waiting already ({admission.limit}).", limit=admission.limit, retry_after_s=1
-            )
-        case "limited":
-            return limit_reached(admission.limit, admission.bound, admission.after_us)
-        case "infeasible":
-            needed_us = admission.earliest_us - admission.now_us
-            # When so much of what waits now will have been worked off.
-            return SloInfeasible(**earliest(admission.now_us, needed_us), retry_after_s=_after_s(needed_us - slo_us))
-        case _:
-            return DeadlineExpired()
-
-
-def limit_reached(limit: str, bound: float, after_us: int) -> LimitReached:
-    """What the gate calls ``limit`` is ``bound`` and reached."""
-    field = _LIMITS[limit]
-    return LimitReached(
-        f"The project has reached its limit {field} ({bound:g}).",
-        field=field,
-        limit=bound,
-        retry_after_s=_after_s(after_us),
-    )
-
-
-def _after_s(wait_us: float) -> int:
-    """For Retry-After: whole seconds, from one to a day."""
-    return math.ceil(min(max(1e6, wait_us), 86_400e6) / 1e6)
-
-
-def moment(at: float) -> datetime:
-    """Epoch seconds as what JSON writes in RFC 3339; the first or the last date that there is for what lies beyond."""
-    return datetime.fromtimestamp(min(max(_FIRST_S, at), _LAST_S), UTC)

@@ -3,8 +3,8 @@ The Open Inference Protocol v2: a function is a model, a revision its version; u
 can call it.
 
 The protocol's REST paths with Triton's extensions for binary tensors, the model repository, model configuration and
-statistics. Always 200 or an error (api/errors.py: hybrid); ``infer`` is a plain handler like the native one, described
-by hand beside it.
+statistics. Always 200 or an error (api/errors.py: hybrid). ``infer`` is a plain handler like the native ``invoke`` and
+takes the same pass through api/invoke; its description for OpenAPI is written by hand below.
 """
 
 import asyncio
@@ -20,25 +20,25 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
-from api import schemas
+from api import placing, readiness, schemas
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
-from api.errors import Ended, NotReady, StillRunning, Unsupported
-from api.invoke.request import Call, read_body, read_inference
-from api.invoke.response import JSON_TYPE, RAW_TYPE, Answer, result_of, server_timing
+from api.errors import NotReady, StillRunning, Unsupported
+from api.invoke.admit import authenticate, check_after_expiry, refusals_counted
+from api.invoke.request import IDEMPOTENCY, Call, read_body
+from api.invoke.response import JSON_TYPE, RAW_TYPE, BytesResponse, result_of, server_timing
+from api.invoke.submit import Submitted, submit_and_wait
 from api.openinference import codec
-from api.routes import functions, health, invocations
+from api.openinference.request import read_inference
 from api.server.bodies import BoundedRoute, read_json
-from smore.domain.access import Scope
-from smore.domain.errors import CallerError, InvalidInput, NotFound, Unavailable
+from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec
 from smore.domain.invocation import Cause
 from smore.domain.tensors import BYTES, DATATYPES
-from smore.process.observability import REFUSALS
 from smore.redis.catalog import FunctionEntry
 from smore.redis.fleet import WarmState
 
 if TYPE_CHECKING:
-    from smore.postgres.history import Totals
+    from smore.postgres.history.values import Totals
 
 router = APIRouter(prefix="/v2", tags=["open inference protocol"], route_class=BoundedRoute)
 
@@ -98,9 +98,9 @@ async def server_live() -> Live:
 @router.get("/health/ready", responses={503: {"model": schemas.Problem}})
 async def server_ready(gateway: TheGateway) -> Ready:
     """The platform can run an invocation."""
-    state = await health.readyz(gateway, Response())
-    if not state.ready:
-        raise Unavailable("; ".join(f"{name}: {check.detail}" for name, check in state.checks.items() if not check.ok))
+    failed = [(name, check) for name, check in (await readiness.checks(gateway)).items() if not check.ok]
+    if failed:
+        raise Unavailable("; ".join(f"{name}: {check.detail}" for name, check in failed))
     return Ready(ready=True)
 
 
@@ -384,8 +384,8 @@ async def repository_index(gateway: TheGateway, caller: ReadKey, request: Reques
     return index
 
 
-async def _gpu(request: Request) -> schemas.PlaceBody:
-    """Where to load or unload. Raises Unsupported for a configuration or files that came with the request."""
+async def _gpu(request: Request) -> str | None:
+    """The GPU instance where to load or unload, None = all. Raises Unsupported for a configuration or files that came with the request."""
     parameters = _parameters(await _document(request))
     for name in parameters:
         if name == "config" or name.startswith("file:"):
@@ -395,7 +395,7 @@ async def _gpu(request: Request) -> schemas.PlaceBody:
     gpu = parameters.get("gpu")
     if gpu is not None and not isinstance(gpu, str):
         raise InvalidInput("parameters.gpu: the name of a GPU instance is expected", field="parameters.gpu")
-    return schemas.PlaceBody(gpu=gpu)
+    return gpu
 
 
 @router.post("/repository" + _MODEL + "/load", openapi_extra=_json_body(_PLACE), response_class=Response)
@@ -403,10 +403,10 @@ async def load(gateway: TheGateway, caller: AdminKey, trail: TheTrail, request: 
     """
     Load the function before it is called. Answers when an instance of it is warm; 503 where none is within a minute.
     """
-    placed = await functions.warm(gateway, caller, trail, model, await _gpu(request))
-    entry, _ = await gateway.function(caller.project, model)
+    gpu = await _gpu(request)
+    entry, gpus = await placing.warm(gateway, caller, trail, model, gpu)
     until = time.monotonic() + LOAD_S
-    while not await run_in_threadpool(_is_warm, gateway, entry, placed.gpus):
+    while not await run_in_threadpool(_is_warm, gateway, entry, gpus):
         if time.monotonic() > until:
             raise Unavailable
         await asyncio.sleep(_LOOK_S)
@@ -428,7 +428,7 @@ async def unload(gateway: TheGateway, caller: AdminKey, trail: TheTrail, request
     End the function's idle warm instances. It stays deployed, so it stays ready: whoever calls it next waits for its
     load.
     """
-    await functions.offload(gateway, caller, trail, model, await _gpu(request))
+    await placing.offload(gateway, caller, trail, model, await _gpu(request))
     return Response()
 
 
@@ -471,58 +471,49 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
     [1]: a JSON text.
     """
     began = time.perf_counter()
-    scope = request.scope
-    gateway: Gateway = scope["app"].state.gateway
-    authorization = api_key = accepted = None
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            authorization = value
-        elif name == b"x-api-key":
-            api_key = value
-        elif name == b"accept-encoding":
-            accepted = value
-    key = gateway.access.caller(authorization, api_key, Scope.INVOKE)
+    gateway: Gateway = request.scope["app"].state.gateway
+    key = authenticate(gateway, request.scope)
     entry, spec = await _revision(gateway, key.project, model, version)
-    try:
+    with refusals_counted(entry.key):
         call, inference = await read_inference(request, gateway, key, entry, spec)
-        told = await _run(call, began)
-        if told.reply is None:
-            raise StillRunning(f"The wait has ended; ask at /v1/invocations/{told.id}.", id=told.id, state=told.state)
-        result = result_of(told.reply, await invocations.gate_now(gateway, entry.key, told.reply))
-        coding = _coding(accepted) if accepted is not None else ""
+        submitted = await _submit(call, began)
+        if submitted.reply is None:
+            raise StillRunning(
+                f"The wait has ended; ask at /v1/invocations/{submitted.id}.", id=submitted.id, state=submitted.state
+            )
+        result = result_of(submitted.reply, await check_after_expiry(gateway, entry.key, submitted.reply))
+        coding = _coding(next((value for name, value in request.scope["headers"] if name == b"accept-encoding"), b""))
         if (coding or not inference.binary) and len(result.body) > _LARGE_ANSWER:
             body, size = await run_in_threadpool(_written, result, inference, entry, coding)
         else:
             body, size = _written(result, inference, entry, coding)
-    except Ended:
-        raise
-    except CallerError as error:
-        REFUSALS.labels(entry.key, error.code).inc()
-        raise
     headers = [
         RAW_TYPE if size is not None else JSON_TYPE,
-        (b"server-timing", server_timing(told.reply, result)),
-        (b"smore-invocation", told.id.encode()),
+        (b"server-timing", server_timing(submitted.reply, result)),
+        (b"smore-invocation", submitted.id.encode()),
     ]
     if size is not None:
         headers.append((b"inference-header-content-length", b"%d" % size))
     if coding:
         headers.append((b"content-encoding", coding.encode()))
-    if told.replayed:
+    if submitted.replayed:
         headers.append((b"idempotency-replayed", b"true"))
-    return Answer(200, body, call.request_id, headers)
+    return BytesResponse(200, body, call.request_id, headers)
 
 
-async def _run(call: Call, began: float) -> invocations.Told:
-    """Queue it and wait; what Redis forgets in its own restart is queued again, for what is left of its time."""
-    told = await invocations.run(call, call.wait_s or 0.0, began)
-    while told.reply is not None and told.reply.cause == Cause.PAYLOAD_LOST:
+async def _submit(call: Call, began: float) -> Submitted:
+    """
+    Submit and wait. An input that Redis has lost in a restart is submitted again, for what is left of its deadline.
+    """
+    wait_s = call.wait_s or 0.0
+    submitted = await submit_and_wait(call, wait_s, began)
+    while submitted.reply is not None and submitted.reply.cause == Cause.PAYLOAD_LOST:
         waited_s = time.perf_counter() - began
         left_us = call.slo_us - int(waited_s * 1e6)
         if left_us <= 0:
             break
-        told = await invocations.run(replace(call, slo_us=left_us), max(0.0, (call.wait_s or 0.0) - waited_s), began)
-    return told
+        submitted = await submit_and_wait(replace(call, slo_us=left_us), max(0.0, wait_s - waited_s), began)
+    return submitted
 
 
 def _written(result: Any, inference: codec.Inference, entry: FunctionEntry, coding: str) -> tuple[bytes, int | None]:
@@ -617,7 +608,7 @@ _DESCRIPTION: dict[str, Any] = {
         _header("Inference-Header-Content-Length", "Bytes of the body that are JSON; default: all", "integer"),
         _header("Content-Encoding", "`gzip` or `deflate`"),
         _header("Accept-Encoding", "`gzip` or `deflate`, alone"),
-        _header("Idempotency-Key", invocations.IDEMPOTENCY),
+        _header("Idempotency-Key", IDEMPOTENCY),
         _header("traceparent", "W3C trace context"),
     ],
     "requestBody": {

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Query
 
 from api import schemas
 from api.auth import OPERATORS
+from api.dates import moment
 from api.deps import AdminKey, TheGateway
-from api.invoke.response import moment
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import Forbidden
 

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import ValidationError
 
-from api import schemas
+from api import placing, schemas
+from api.dates import moment
 from api.deps import AdminKey, DeployKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
 from api.errors import CanaryFailed, Malformed, UnsupportedMediaType
 from api.invoke.request import read_body
-from api.invoke.response import moment
 from api.server.bodies import BoundedRoute, read_json
 from smore.blobs import archive
 from smore.definition.requirements import check_requirements
@@ -19,11 +19,9 @@ from smore.domain.artifact import Artifact
 from smore.domain.errors import (
     FunctionNotFound,
     InvalidSpec,
-    NotFound,
     PayloadTooLarge,
     QueueFull,
     SmoreError,
-    Unavailable,
 )
 from smore.domain.function import FunctionSpec, parse_name, parse_spec
 from smore.domain.ids import new_id
@@ -31,7 +29,7 @@ from smore.domain.invocation import Encoding, State
 from smore.messages.stream import decode_result
 from smore.process.observability import logger
 from smore.redis.catalog import FunctionEntry, KeyEntry
-from smore.redis.fleet import Fetch, Offload, Prewarm, Respecify
+from smore.redis.fleet import Fetch, Respecify
 from smore.redis.submission import Submission
 
 if TYPE_CHECKING:
@@ -334,33 +332,13 @@ def delete_function(gateway: TheGateway, caller: DeployKey, trail: TheTrail, fun
         gateway.store().delete_function(caller.project, function)
 
 
-def _tell(
-    gateway: Gateway, trail: Trail, caller: KeyEntry, command: Prewarm | Offload, gpu: str | None
-) -> schemas.Placed:
-    fleet = gateway.fleet()
-    gpus = [report.gpu for report in fleet.reports()]
-    if gpu is not None:
-        if gpu not in gpus:
-            raise NotFound(f"There is no GPU instance {gpu}.")
-        gpus = [gpu]
-    if not gpus:
-        raise Unavailable
-    with trail.change(caller, f"function/{command.function.partition('/')[2]}") as change:
-        for one in gpus:
-            fleet.send(one, command)
-        change.after = {"revision": command.revision, "gpus": gpus}
-    return schemas.Placed(gpus=gpus)
-
-
 @router.post("/{function}/warm", status_code=202)
 async def warm(
     gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.PlaceBody
 ) -> schemas.Placed:
     """Load the function before it is called, on one GPU instance or all."""
-    entry, spec = await gateway.function(caller.project, function)
-    gateway.admit(entry, spec)
-    command = Prewarm(version=1, function=entry.key, revision=entry.revision)
-    return await run_in_threadpool(_tell, gateway, trail, caller, command, body.gpu)
+    _, gpus = await placing.warm(gateway, caller, trail, function, body.gpu)
+    return schemas.Placed(gpus=gpus)
 
 
 @router.post("/{function}/offload", status_code=202)
@@ -368,6 +346,5 @@ async def offload(
     gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.PlaceBody
 ) -> schemas.Placed:
     """End its idle warm instances, on one GPU instance or all."""
-    entry, _ = await gateway.function(caller.project, function)
-    command = Offload(version=1, function=entry.key, revision=entry.revision)
-    return await run_in_threadpool(_tell, gateway, trail, caller, command, body.gpu)
+    _, gpus = await placing.offload(gateway, caller, trail, function, body.gpu)
+    return schemas.Placed(gpus=gpus)

@@ -3,9 +3,9 @@
 from fastapi import APIRouter
 
 from api import schemas
+from api.dates import moment
 from api.deps import Gateway, OperatorKey, ReadKey, TheGateway, TheTrail
-from api.invoke.response import moment
-from api.routes.queues import ruled
+from api.pauses import set_pauses
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import NotFound
 from smore.redis.catalog import KeyEntry
@@ -70,7 +70,7 @@ def list_gpus(gateway: TheGateway, caller: ReadKey) -> schemas.Gpus:
 @router.post("/{gpu}/pause", status_code=204)
 def pause(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -> None:
     """No more dispatches there; what runs goes on."""
-    ruled(gateway, trail, caller, f"gpu/{_known(gateway, gpu)}", f"g:{gpu}", on=("paused",))
+    set_pauses(gateway, trail, caller, f"gpu/{_existing(gateway, gpu)}", f"g:{gpu}", on=("paused",))
 
 
 @router.post("/{gpu}/drain", status_code=202)
@@ -79,13 +79,13 @@ def drain(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -
     No more dispatches there; what runs goes on, and what idles is unloaded. `drained` in the list says when nothing is
     left.
     """
-    ruled(gateway, trail, caller, f"gpu/{_known(gateway, gpu)}", f"g:{gpu}", on=("draining",))
+    set_pauses(gateway, trail, caller, f"gpu/{_existing(gateway, gpu)}", f"g:{gpu}", on=("draining",))
 
 
 @router.post("/{gpu}/resume", status_code=204)
 def resume(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -> None:
     """End a pause and a drain."""
-    ruled(gateway, trail, caller, f"gpu/{_known(gateway, gpu)}", f"g:{gpu}", on=())
+    set_pauses(gateway, trail, caller, f"gpu/{_existing(gateway, gpu)}", f"g:{gpu}", on=())
 
 
 @router.post("/{gpu}/allow", status_code=204)
@@ -114,8 +114,8 @@ def _permit(gateway: Gateway, caller: KeyEntry, trail: TheTrail, gpu: str, pid: 
         change.after = {"allowed": allowed, "name": stranger.name}
 
 
-def _known(gateway: Gateway, gpu: str) -> str:
-    """One that is paused may be resumed though its worker is away."""
+def _existing(gateway: Gateway, gpu: str) -> str:
+    """The name of a GPU instance that reports, or that is paused: its worker may be away. Raises NotFound."""
     fleet = gateway.fleet()
     if not {f"g:{gpu}", f"-g:{gpu}"} & fleet.paused() and all(report.gpu != gpu for report in fleet.reports()):
         raise NotFound(f"There is no GPU instance {gpu}.")

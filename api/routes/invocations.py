@@ -1,44 +1,35 @@
 """
-Invocations: the hot path (:func:`invoke`), and what became of one.
+Invocations over HTTP: the hot path (:func:`invoke`), and what became of an invocation.
 
-``invoke`` is a plain handler, from headers and bytes to bytes, with no model on the way; its description for OpenAPI
-stands beside it.
+``invoke`` is the pass of a call through api/invoke: request, admission, submission, wait, response. It is a plain
+handler, from headers and bytes to bytes, without pydantic; its description for OpenAPI is written by hand below.
 """
 
-import asyncio
-import re
 import time
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
 
 import orjson
-import redis
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from prometheus_client import Counter, Histogram
 
 from api import schemas
+from api.dates import moment
 from api.deps import Gateway, InvokeKey, ReadKey, TheGateway
-from api.errors import Ended, ResultDropped, explain
-from api.invoke.request import MAX_WAIT_S, Call, read, wait_s
-from api.invoke.response import JSON_TYPE, Answer, accepted, item, moment, refusal, server_timing, settled
+from api.errors import ResultDropped
+from api.invoke.admit import authenticate, check_after_expiry, refusals_counted
+from api.invoke.request import IDEMPOTENCY, MAX_WAIT_S, check_id, read, wait_s
+from api.invoke.response import JSON_TYPE, BytesResponse, accepted, respond, respond_several, server_timing, settled
+from api.invoke.submit import submit, submit_and_wait, submit_several
 from api.server.bodies import BoundedRoute
-from smore.domain.access import Scope
-from smore.domain.errors import CallerError, Conflict, InvocationNotFound
+from smore.domain.errors import Conflict
 from smore.domain.invocation import TERMINAL, State
 from smore.messages.stream import decode_result
-from smore.process.observability import E2E_SECONDS, INVOCATIONS, REFUSALS
-from smore.process.settings import QueueSettings
-from smore.redis.gateway_queue import AdmissionCheck, Question
 from smore.redis.records import InvocationRecord, Reply
 
 if TYPE_CHECKING:
-    from smore.postgres.history import Execution, PastInvocation
+    from smore.postgres.history.values import Execution, PastInvocation
 
 router = APIRouter(prefix="/v1", tags=["invocations"], route_class=BoundedRoute)
-
-_ID = re.compile(r"[0-9a-f]{32}")
 
 
 # ---- running a function ----------------------------------------------------------------------------------------------
@@ -52,220 +43,15 @@ async def invoke(request: Request, function: str) -> Response:
     An error in the input is found before anything is queued, and names its place.
     """
     began = time.perf_counter()
-    scope = request.scope
-    gateway: Gateway = scope["app"].state.gateway
-    authorization = api_key = None
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            authorization = value
-        elif name == b"x-api-key":
-            api_key = value
-    key = gateway.access.caller(authorization, api_key, Scope.INVOKE)
+    gateway: Gateway = request.scope["app"].state.gateway
+    key = authenticate(gateway, request.scope)
     entry, spec = await gateway.function(key.project, function)
-    try:
+    with refusals_counted(entry.key):
         call = await read(request, gateway, key, entry, spec)
         if call.several:
-            return await _invoke_several(call)
-        return await (_submit(call) if call.wait_s is None else _invoke_one(call, call.wait_s, began))
-    except Ended:
-        raise
-    except CallerError as error:
-        REFUSALS.labels(entry.key, error.code).inc()
-        raise
-
-
-async def _invoke_one(call: Call, wait_s: float, began: float) -> Response:
-    told = await run(call, wait_s, began)
-    if told.replayed:
-        return await _replayed(call, told)
-    if told.reply is None:
-        return accepted(told.id, told.state, call.gateway.durability, call.request_id)
-    return settled(told.reply, call.request_id, await gate_now(call.gateway, call.entry.key, told.reply))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """
-    What a caller who waited is to be told: of the invocation ``id`` how it ended, or where it stood when the wait did.
-
-    ``replayed``: an earlier request with this Idempotency-Key made it.
-    """
-
-    id: str
-    reply: Reply | None
-    state: str
-    replayed: bool = False
-
-
-async def run(call: Call, wait_s: float, began: float) -> Told:
-    """Queue the call's one input and wait. Raises what the gate refuses it with, ResultDropped."""
-    gateway, project, wanted = call.gateway, call.key.project, call.wanted(0)
-    waiter = gateway.waiters.expect(project, wanted.id, wait_s, told=True)
-    try:
-        admission = await gateway.queue.enqueue(wanted)
-        if admission.status == "replay":
-            return await _earlier(call, admission.known_id)
-        if admission.status != "ok":
-            raise refusal(admission, wanted.slo_us)
-        reply, state = await waiter.future, ""
-    finally:
-        gateway.waiters.forget(waiter)
-    if reply is None:
-        reply, state = await _keep(gateway, project, wanted.id)
-    if reply is not None:
-        if wanted.volatile:
-            gateway.queue.forget_payload(wanted.function, wanted.id)
-        _e2e(call.entry.key).observe(time.perf_counter() - began)
-        _ends(call.entry.key, reply.state).inc()
-    return Told(id=wanted.id, reply=reply, state=state)
-
-
-async def _submit(call: Call) -> Response:
-    wanted = call.wanted(0)
-    admission = await call.gateway.queue.enqueue(wanted)
-    if admission.status == "replay":
-        return await _replayed(call, await _earlier(call, admission.known_id))
-    if admission.status != "ok":
-        raise refusal(admission, wanted.slo_us)
-    response = accepted(wanted.id, State.QUEUED, call.gateway.durability, call.request_id)
-    response.headers["Preference-Applied"] = "respond-async"
-    return response
-
-
-async def _invoke_several(call: Call) -> Response:
-    """Each input is an invocation with an id and a state of its own; one that was refused has no id."""
-    gateway, project = call.gateway, call.key.project
-    wanted = [call.wanted(position) for position in range(len(call.payloads))]
-    waiters = [gateway.waiters.expect(project, one.id, call.wait_s or 0.0, told=True) for one in wanted]
-    refusals: list[CallerError] = []
-    known: list[str] = []
-    parts: list[bytes] = []
-    gate: AdmissionCheck | None = None
-    finished = True
-    try:
-        # In one turn of the event loop, and so in one round trip.
-        admissions = await asyncio.gather(*(gateway.queue.enqueue(one) for one in wanted))
-        for one, waiter, admission in zip(wanted, waiters, admissions, strict=True):
-            id_ = one.id
-            reply: Reply | None = None
-            state = State.QUEUED.value
-            if admission.status == "ok":
-                if call.wait_s is not None:
-                    reply = await waiter.future
-                    if reply is None:
-                        reply, state = await _keep(gateway, project, id_)
-            elif admission.status == "replay":
-                id_ = admission.known_id
-                known.append(id_)
-                earlier = await _known(call, id_)
-                reply, state = (None, earlier) if isinstance(earlier, str) else (earlier, earlier.state)
-            else:
-                refusals.append(refusal(admission, one.slo_us))
-                parts.append(_refused(refusals[-1]))
-                continue
-            if reply is not None:
-                _ends(call.entry.key, reply.state).inc()
-                gate = gate or await gate_now(gateway, call.entry.key, reply)
-                parts.append(item(reply, gate))
-            else:
-                finished = False
-                parts.append(orjson.dumps({"id": id_, "state": state, "status": 202}))
-    finally:
-        for waiter in waiters:
-            gateway.waiters.forget(waiter)
-    if len(refusals) == len(wanted):
-        raise refusals[0]
-    for error in refusals:
-        REFUSALS.labels(call.entry.key, error.code).inc()
-    headers = [JSON_TYPE, *([(b"idempotency-replayed", b"true")] if known else [])]
-    body = b'{"invocations":[%b],"durability":"%b"}' % (b",".join(parts), gateway.durability.encode())
-    return Answer(200 if finished else 202, body, call.request_id, headers)
-
-
-async def gate_now(gateway: Gateway, function: str, reply: Reply) -> AdmissionCheck | None:
-    """
-    What the gate says now of a function whose invocation was too late: its answer names a deadline that would be
-    accepted.
-    """
-    if reply.state != State.EXPIRED:
-        return None
-    try:
-        return await gateway.queue.ask(Question(id="", function=function, slo_us=1))
-    except (redis.ConnectionError, redis.TimeoutError):
-        return None
-
-
-def _refused(error: CallerError) -> bytes:
-    """Nothing was queued, so there is no id."""
-    details = {key: value for key, value in error.details.items() if key != "retry_after_s"}
-    shown = {
-        "id": "",
-        "state": State.REJECTED,
-        "status": 429,
-        "code": error.code,
-        "cause": error.code,
-        "detail": str(error),
-    }
-    return orjson.dumps(shown | details, default=str)
-
-
-async def _keep(gateway: Gateway, project: str, id_: str) -> tuple[Reply | None, str]:
-    """The caller goes on without waiting: (the ending, if it came at the last moment, the state)."""
-    state = await gateway.queue.keep(project, id_)
-    return (
-        (await gateway.queue.reply(project, id_), state) if state in TERMINAL else (None, state or State.QUEUED.value)
-    )
-
-
-async def _state(gateway: Gateway, project: str, id_: str) -> str:
-    record = await gateway.queue.record(project, id_)
-    return record.state if record is not None else State.QUEUED.value
-
-
-async def _known(call: Call, id_: str) -> Reply | str:
-    """How what an earlier request with this Idempotency-Key made has ended, or its state. Raises ResultDropped."""
-    gateway, project = call.gateway, call.key.project
-    reply = await gateway.queue.reply(project, id_)
-    if reply is not None:
-        return reply
-    record = await gateway.queue.record(project, id_)
-    if record is None:
-        raise ResultDropped(
-            "The first request with this Idempotency-Key was served; its result has been dropped.", id=id_
-        )
-    if call.wait_s is None:
-        return record.state
-    # It may have come through another gateway, whose channel it then has.
-    return await gateway.waiters.wait(project, id_, call.wait_s, told=False) or await _state(gateway, project, id_)
-
-
-async def _earlier(call: Call, id_: str) -> Told:
-    known = await _known(call, id_)
-    if isinstance(known, str):
-        return Told(id=id_, reply=None, state=known, replayed=True)
-    return Told(id=id_, reply=known, state=known.state, replayed=True)
-
-
-async def _replayed(call: Call, told: Told) -> Response:
-    if told.reply is None:
-        response = accepted(told.id, told.state, call.gateway.durability, call.request_id)
-    else:
-        try:
-            response = settled(told.reply, call.request_id, await gate_now(call.gateway, call.entry.key, told.reply))
-        except Ended as error:
-            response = explain(error, call.request_id)
-    response.headers["Idempotency-Replayed"] = "true"
-    return response
-
-
-@lru_cache(maxsize=4096)
-def _e2e(function: str) -> Histogram:
-    return E2E_SECONDS.labels(function)
-
-
-@lru_cache(maxsize=4096)
-def _ends(function: str, state: str) -> Counter:
-    return INVOCATIONS.labels(function, state)
+            return await respond_several(call, await submit_several(call))
+        submitted = await (submit(call) if call.wait_s is None else submit_and_wait(call, call.wait_s, began))
+        return await respond(call, submitted)
 
 
 _INPUT_DOCUMENT = {
@@ -286,13 +72,6 @@ _INPUT_DOCUMENT = {
         },
     },
 }
-
-
-#: Of the API's description, which is made before the settings are known: the default, and where it is set.
-IDEMPOTENCY = (
-    f"1 to 255 visible ASCII characters; remembered for {QueueSettings().idempotency_ttl_s / 60:g} minutes, or as"
-    " `SMORE_QUEUE__IDEMPOTENCY_TTL_S` says"
-)
 
 
 def _header(name: str, description: str, kind: str = "string") -> dict[str, object]:
@@ -402,7 +181,7 @@ async def get_invocation(
     elif wait:
         reply = await gateway.waiters.wait(project, invocation, wait, told=False)
         record = await _record(gateway, project, invocation) or record
-    return Answer(200, _shown(record, reply), request.scope["request_id"], _headers(reply))
+    return BytesResponse(200, _shown(record, reply), request.scope["request_id"], _headers(reply))
 
 
 def _headers(reply: Reply | None) -> list[tuple[bytes, bytes]]:
@@ -453,7 +232,7 @@ async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, inv
     request_id: str = request.scope["request_id"]
     if reply is None:
         return accepted(invocation, record.state, gateway.durability, request_id)
-    return settled(reply, request_id, await gate_now(gateway, record.function, reply))
+    return settled(reply, request_id, await check_after_expiry(gateway, record.function, reply))
 
 
 @router.get("/invocations/{invocation}/executions", response_model_exclude_none=True)
@@ -526,11 +305,6 @@ def list_invocations(
         caller.project, function=function, state=state, limit=limit, cursor=cursor
     )
     return schemas.Invocations(invocations=[_from_past(one) for one in found], next_cursor=next_cursor)
-
-
-def check_id(id_: str) -> None:
-    if _ID.fullmatch(id_) is None:
-        raise InvocationNotFound
 
 
 async def _record(gateway: Gateway, project: str, id_: str) -> InvocationRecord | None:

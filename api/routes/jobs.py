@@ -13,9 +13,9 @@ from fastapi import APIRouter, Query
 
 from api import schemas, trainings
 from api.auth import is_operator
+from api.dates import moment
 from api.deps import AdminKey, Gateway, JobsKey, ReadKey, TheGateway, TheTrail
 from api.errors import LetGo
-from api.invoke.response import moment
 from api.server.bodies import BoundedRoute
 from smore.domain import loss
 from smore.domain.errors import InvalidInput, NotFound, Unavailable
@@ -29,7 +29,7 @@ from smore.redis.fleet import AttachJob, JobReport, Report, SetBudget, StartJob,
 
 if TYPE_CHECKING:
     from smore.postgres.catalog import Admit, Job
-    from smore.postgres.history import BudgetStep, Closed, Harvest
+    from smore.postgres.history.values import BudgetStep, Closed, Harvest
 
 #: Of the closed loop, in a statement.
 STEPS = 100

@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api import schemas
+from api.dates import moment
 from api.deps import Gateway, ReadKey, TheGateway
-from api.invoke.response import moment
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import InvalidInput, Unavailable
 from smore.domain.job import JobState

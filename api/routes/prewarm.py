@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Query
 
 from api import schemas
+from api.dates import moment
 from api.deps import ReadKey, TheGateway
-from api.invoke.response import moment
 from api.server.bodies import BoundedRoute
 from smore.redis.forecasts import Board, Keeping, decode_state
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, cast
 from fastapi import APIRouter
 
 from api import schemas, trainings
+from api.dates import moment
 from api.deps import OperatorKey, TheGateway, TheTrail
-from api.invoke.response import moment
 from api.server.bodies import BoundedRoute
 from smore.domain.limits import parse_limits
 

@@ -7,15 +7,15 @@ operators', for they are at others' cost.
 """
 
 import time
-from collections.abc import Collection
 from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Query
 
 from api import schemas
 from api.auth import require_operator
+from api.dates import moment
 from api.deps import AdminKey, Gateway, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
-from api.invoke.response import moment
+from api.pauses import set_pauses
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import FunctionNotFound
 from smore.redis.catalog import KeyEntry
@@ -74,71 +74,46 @@ def list_queues(gateway: TheGateway, caller: ReadKey) -> schemas.Queues:
 # ---- pause, drain ----------------------------------------------------------------------------------------------------
 
 
-def ruled(
-    gateway: Gateway,
-    trail: Trail,
-    caller: KeyEntry,
-    what: str,
-    target: str,
-    *,
-    on: Collection[str],
-    project: str | None = None,
-) -> None:
-    """
-    Pause (``paused``), drain (``draining``) or resume (neither) a target of :meth:`smore.redis.fleet.Fleet.pause`, and
-    record it.
-    """
-    fleet = gateway.fleet()
-    names = {"paused": target, "draining": f"-{target}"}
-    held = fleet.paused()
-    before = {name: of in held for name, of in names.items()}
-    # A pause leaves a drain as it is, and the other way round; only resuming ends both.
-    after = {name: (name in on or was) if on else False for name, was in before.items()}
-    with trail.change(caller, what, before, project=project) as change:
-        for name, of in names.items():
-            if after[name] and not before[name]:
-                fleet.pause(of)
-            elif before[name] and not after[name]:
-                fleet.resume(of)
-        change.after = after
-
-
 @router.post("/pause", status_code=204)
 def pause_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> None:
     """Stop dispatch of everything, in all projects."""
-    ruled(gateway, trail, caller, "platform", "*", on=("paused",))
+    set_pauses(gateway, trail, caller, "platform", "*", on=("paused",))
 
 
 @router.post("/drain", status_code=202)
 def drain_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> None:
     """Take nothing new in any project (503 `draining`); what waits is served."""
-    ruled(gateway, trail, caller, "platform", "*", on=("draining",))
+    set_pauses(gateway, trail, caller, "platform", "*", on=("draining",))
 
 
 @router.post("/resume", status_code=204)
 def resume_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> None:
     """End both; functions and GPU instances that were paused or drained by name stay so."""
-    ruled(gateway, trail, caller, "platform", "*", on=())
+    set_pauses(gateway, trail, caller, "platform", "*", on=())
 
 
 @router.post("/{function}/pause", status_code=204)
 def pause(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
     key = _key(gateway, caller, function, project)
-    ruled(gateway, trail, caller, f"function/{function}", f"f:{key}", on=("paused",), project=key.partition("/")[0])
+    set_pauses(
+        gateway, trail, caller, f"function/{function}", f"f:{key}", on=("paused",), project=key.partition("/")[0]
+    )
 
 
 @router.post("/{function}/drain", status_code=202)
 def drain(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
     """Take nothing new for the function (503 `draining`); what waits is served."""
     key = _key(gateway, caller, function, project)
-    ruled(gateway, trail, caller, f"function/{function}", f"f:{key}", on=("draining",), project=key.partition("/")[0])
+    set_pauses(
+        gateway, trail, caller, f"function/{function}", f"f:{key}", on=("draining",), project=key.partition("/")[0]
+    )
 
 
 @router.post("/{function}/resume", status_code=204)
 def resume(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
     """End a pause and a drain."""
     key = _key(gateway, caller, function, project)
-    ruled(gateway, trail, caller, f"function/{function}", f"f:{key}", on=(), project=key.partition("/")[0])
+    set_pauses(gateway, trail, caller, f"function/{function}", f"f:{key}", on=(), project=key.partition("/")[0])
 
 
 def _key(gateway: Gateway, caller: KeyEntry, function: str, project: str | None) -> str:
@@ -169,7 +144,7 @@ def purge(
 # ---- boost, pin ------------------------------------------------------------------------------------------------------
 
 
-def _steered(gateway: Gateway, trail: Trail, caller: KeyEntry, key: str, **changed: Any) -> None:
+def _override(gateway: Gateway, trail: Trail, caller: KeyEntry, key: str, **changed: Any) -> None:
     fleet = gateway.fleet()
     now = fleet.steering(time.time()).get(key, Steer(function=key))
     fields = {name: getattr(now, name) for name in ("boost", "boost_until", "gpus", "pin_until")}
@@ -197,14 +172,14 @@ def boost(
     priority.
     """
     key = _key(gateway, caller, function, project)
-    _steered(gateway, trail, caller, key, boost=body.factor, boost_until=_until(body.for_s))
+    _override(gateway, trail, caller, key, boost=body.factor, boost_until=_until(body.for_s))
 
 
 @router.delete("/{function}/boost", status_code=204)
 def unboost(
     gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, project: OfProject = None
 ) -> None:
-    _steered(gateway, trail, caller, _key(gateway, caller, function, project), boost=1.0, boost_until=None)
+    _override(gateway, trail, caller, _key(gateway, caller, function, project), boost=1.0, boost_until=None)
 
 
 @router.put("/{function}/pin", status_code=204)
@@ -218,9 +193,9 @@ def pin(
 ) -> None:
     """Keep the function to these GPU instances, for a time or until it is taken back. What runs elsewhere goes on."""
     key = _key(gateway, caller, function, project)
-    _steered(gateway, trail, caller, key, gpus=tuple(sorted(set(body.gpus))), pin_until=_until(body.for_s))
+    _override(gateway, trail, caller, key, gpus=tuple(sorted(set(body.gpus))), pin_until=_until(body.for_s))
 
 
 @router.delete("/{function}/pin", status_code=204)
 def unpin(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
-    _steered(gateway, trail, caller, _key(gateway, caller, function, project), gpus=(), pin_until=None)
+    _override(gateway, trail, caller, _key(gateway, caller, function, project), gpus=(), pin_until=None)

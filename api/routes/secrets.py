@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter
 
 from api import schemas
+from api.dates import moment
 from api.deps import DeployKey, TheGateway, TheTrail
-from api.invoke.response import moment
 from api.server.bodies import BoundedRoute
 from smore.domain.function import parse_secret_name
 

@@ -16,8 +16,8 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import StringConstraints
 
 from api import schemas
+from api.dates import moment
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
-from api.invoke.response import moment
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import FunctionNotFound, InvalidInput, NotFound, PayloadTooLarge
 from smore.domain.quote import quoted

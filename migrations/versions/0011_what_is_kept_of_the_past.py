@@ -9,7 +9,7 @@ down_revision = "0010"
 #: As in smore/postgres/rows.py.
 BIG = ("invocations", "executions", "decisions")
 
-# What ended, as the recorder counts it (smore/postgres/history.py), of the rows that are there.
+# What ended, as the recorder counts it (smore/postgres/history/recorder.py), of the rows that are there.
 ENDED = """
     SELECT i.*, e.cold AS was_cold, e.run_s AS batch_s, coalesce(e.rows, 0) AS batch_rows, e.jobs AS beside,
         1.0::float8 / greatest(coalesce(e.batch, 1), 1) AS part, i.state = 'succeeded' AS good,

@@ -45,7 +45,7 @@ from typing import Any, Final, Literal, TypeAlias
 from sqlalchemy import Engine, text
 
 from ml.measure.rows import BadRow, Profile, Solo, Timing, Workload
-from smore.postgres.history import JOB_WINDOW_S
+from smore.postgres.history.values import JOB_WINDOW_S
 
 #: Rows of version 1 are of pairs alone.
 VERSION: Final = 2

@@ -30,7 +30,8 @@ from scheduler.simulation.history_world import Past, PastGpu
 from scheduler.simulation.simulator import Inconsistent, Result, simulate
 from smore.domain.errors import SmoreError
 from smore.domain.loss import DEFAULT_BUDGET
-from smore.postgres.history import JobUse, Reader
+from smore.postgres.history.reader import Reader
+from smore.postgres.history.values import JobUse
 from smore.postgres.rows import make_engine
 from smore.process import observability
 from smore.process.settings import Settings, settings

@@ -37,7 +37,7 @@ RATIOS: Final = (0.1, 10.0)
 
 
 class Served(Protocol):
-    """An invocation that has ended, with its last attempt (``smore.postgres.history.Served``)."""
+    """An invocation that has ended, with its last attempt (``smore.postgres.history.values.Served``)."""
 
     @property
     def function(self) -> str: ...

@@ -12,7 +12,8 @@ from scheduler.tasks.sweep import sweep
 from smore.blobs.store import open_blobs
 from smore.domain.job import exit_of, state_of
 from smore.postgres.catalog import Store
-from smore.postgres.history import GIB, Recorder
+from smore.postgres.history import retention
+from smore.postgres.history.recorder import Recorder
 from smore.postgres.rows import make_engine
 from smore.process import observability as metrics
 from smore.process.settings import Settings
@@ -79,5 +80,6 @@ def register_record(app: Celery, config: Settings) -> None:
     @app.task(name=RETAIN)
     def retain() -> None:
         kept = config.postgres
-        recorder.retain(kept.retention_days, most_bytes=kept.retention_gib * GIB, minutes_days=kept.minutes_days)
+        most_bytes = kept.retention_gib * retention.GIB
+        retention.retain(engine, kept.retention_days, most_bytes=most_bytes, minutes_days=kept.minutes_days)
         sweep(open_blobs(config), store, now=time.time(), grace_s=config.blobs.grace_s)

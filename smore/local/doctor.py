@@ -29,7 +29,7 @@ from smore.process.settings import PostgresSettings, Settings
 from smore.redis.fleet import Fleet, Report
 
 if TYPE_CHECKING:
-    from smore.postgres.history import Size
+    from smore.postgres.history.retention import Size
 
 
 class Verdict(StrEnum):
@@ -401,7 +401,7 @@ def _postgres(place: Site) -> Iterator[Finding]:
                 "ALTER TABLE audit ENABLE TRIGGER USER, and find out who did it",
             )
         if at == head():
-            from smore.postgres.history import measure
+            from smore.postgres.history.retention import measure
 
             home = place.config.home
             # The files of a server that somebody else runs lie where its disk cannot be seen from here.

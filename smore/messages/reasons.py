@@ -76,6 +76,39 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     reasons: Reasons = Reasons()
 
 
+def pack_reasons(reasons: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    A decision as the history keeps it: nothing that is null or empty, and of each candidate the values in the order of
+    the fields of :class:`Candidate`; their names would be most of the bytes. So that order must not change; what is new
+    comes last.
+    """
+    kept = {name: value for name, value in reasons.items() if value not in (None, {}, [], "")}
+    if "candidates" in kept:
+        kept["candidates"] = [
+            [candidate.get(name) for name in Candidate.__struct_fields__] for candidate in kept["candidates"]
+        ]
+    return kept
+
+
+def unpack_reasons(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    A decision as it was packed, without what was null. Rows from before candidates were packed hold names already.
+    """
+    candidates = [
+        (
+            {
+                name: value
+                for name, value in zip(Candidate.__struct_fields__, candidate, strict=False)
+                if value is not None
+            }
+            if isinstance(candidate, list)
+            else candidate
+        )
+        for candidate in kept.get("candidates", [])
+    ]
+    return {**kept, "candidates": candidates}
+
+
 decode_answer = msgspec.json.Decoder(Answer).decode
 
 #: What stands against a GPU instance, as the rest of a sentence about one and about several.

@@ -4,7 +4,7 @@ Postgres: the tables, and how a process gets to them.
 Four parts. The **catalog** (projects, api_keys, functions, revisions, jobs) is the truth about what exists;
 ``smore/postgres/catalog.py`` is its only writer. The **audit** says who changed what; ``smore/postgres/audit.py``
 writes it, once. **What was learned** (profile_rows, predictors) is ``smore/postgres/predictors.py``'s. The **history**
-(all the others) is the past as the event stream told it; ``smore/postgres/history.py`` is its only writer. It has no
+(all the others) is the past as the event stream had it; ``smore/postgres/history/recorder.py`` is its only writer. It has no
 foreign keys: it is written in bulk, and no row waits for another.
 
 ``migrations/`` makes the tables; a test holds them equal to these.
@@ -419,7 +419,7 @@ class ExecutionRow(Base):
 
 class DecisionRow(Base):
     """
-    A dispatch and its reasons, packed (smore/postgres/history.py). ``id``: its stream entry's, milliseconds << 20 |
+    A dispatch and its reasons, packed (smore/messages/reasons.py). ``id``: its stream entry's, milliseconds << 20 |
     sequence. Which attempts it dispatched the executions say.
     """
 
@@ -582,7 +582,7 @@ class RunStartsRow(Base):
 class FunctionTotalRow(Base):
     """
     All that ever ended of a revision, in batches of ``batch_rows`` rows (0 = it did not run to the end); see
-    :class:`smore.postgres.history.Totals`.
+    :class:`smore.postgres.history.values.Totals`.
 
     ``batches`` of them ran for ``batch_s`` seconds; each member adds its part.
     """

@@ -24,7 +24,7 @@ import uvicorn
 from sqlalchemy.orm import Session
 
 from api.app import Application, create_app
-from api.routes import explain
+from api.invoke import explain
 from smore.domain.access import Scope, new_token, read_token
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Cause, State
@@ -1275,7 +1275,7 @@ def test_a_gateway_that_ends_tells_those_who_still_wait(
 @pytest.fixture
 def recording(config: Settings, redis_client: "redis.Redis", engine: Any) -> Iterator[None]:
     """The recorder, at work all the time."""
-    from smore.postgres.history import Recorder
+    from smore.postgres.history.recorder import Recorder
 
     stop, recorder = threading.Event(), Recorder(engine, redis_client, config.redis.prefix)
 
@@ -1499,7 +1499,7 @@ def test_a_dry_run_is_bounded_and_ends_without_an_answer(
 def test_history_serves_what_redis_has_dropped(
     http: httpx.Client, store: Store, config: Settings, redis_client: "redis.Redis", engine: Any
 ) -> None:
-    from smore.postgres.history import Recorder
+    from smore.postgres.history.recorder import Recorder
 
     id_ = http.post("/v1/functions/echo/invocations", json={"input": 1}).json()["id"]
     recorder = Recorder(engine, redis_client, config.redis.prefix)

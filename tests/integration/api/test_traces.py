@@ -15,7 +15,7 @@ from api.app import create_app
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec
 from smore.postgres.arrivals import Prewarming
-from smore.postgres.history import Recorder
+from smore.postgres.history.retention import retain
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.forecasts import Board
@@ -124,9 +124,9 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_kept(http: httpx.Client, 
         assert connection.execute(text("SELECT count(*) FROM traces")).scalar_one() == 0
 
 
-def test_traces_are_retired_with_the_history(http: httpx.Client, engine: Engine, redis_client: "redis.Redis") -> None:
+def test_traces_are_retired_with_the_history(http: httpx.Client, engine: Engine) -> None:
     imported(http, deal=["a"]).raise_for_status()
-    Recorder(engine, redis_client, "smore:").retain(2 / 1440)
+    retain(engine, 2 / 1440)
     assert len(http.get("/v1/traces").json()["traces"]) == 1
-    Recorder(engine, redis_client, "smore:").retain(-2 / 1440)
+    retain(engine, -2 / 1440)
     assert http.get("/v1/traces").json() == {"traces": []}

@@ -16,7 +16,8 @@ from smore.domain.ids import new_id
 from smore.domain.invocation import State
 from smore.messages import stream
 from smore.postgres.catalog import Store
-from smore.postgres.history import Reader, Recorder
+from smore.postgres.history.reader import Reader
+from smore.postgres.history.recorder import Recorder
 from smore.process.settings import PolicySettings, Settings
 from smore.redis.degradation import PlaceTable, Table, Tables
 from smore.redis.fleet import Fleet, JobReport, Report, encode_report

@@ -22,8 +22,7 @@ from starlette.exceptions import HTTPException
 from api import routes, schemas
 from api.app import create_app
 from api.errors import Malformed, UnsupportedMediaType, explain
-from api.invoke.request import MAX_WAIT_S, wait_s
-from api.routes.invocations import IDEMPOTENCY
+from api.invoke.request import IDEMPOTENCY, MAX_WAIT_S, wait_s
 from api.server import bodies
 from api.server.bodies import BoundedRoute, read_json, refuse_coding
 from smore.definition import plain_yaml

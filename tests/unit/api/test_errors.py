@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
 
+from api.dates import moment
 from api.errors import FAILURE, STATUS, Ended, ResultDropped, explain, outcome
-from api.invoke.response import earliest, moment, refusal, server_timing, settled
+from api.invoke.admit import earliest, refusal
+from api.invoke.response import server_timing, settled
 from smore.domain import errors
 from smore.domain.errors import CallerError, FunctionNotFound, InvalidInput, PlatformError, SmoreError, Unauthorised
 from smore.domain.invocation import TERMINAL, Cause, State

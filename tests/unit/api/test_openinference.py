@@ -9,15 +9,15 @@ import orjson
 import pytest
 
 from api.errors import Malformed, UnsupportedMediaType, explain, hybrid
-from api.invoke.request import Call, _coding, _json_size
+from api.invoke.request import Call
+from api.invoke.submit import Submitted
 from api.openinference import routes
-from api.routes import invocations
-from api.routes.invocations import Told
+from api.openinference.request import _coding, _json_size
 from smore.domain.errors import FunctionNotFound, QueueFull
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause, Encoding, State
 from smore.domain.limits import NO_LIMITS
-from smore.postgres.history import BatchTotal, Totals
+from smore.postgres.history.values import BatchTotal, Totals
 from smore.redis.catalog import FunctionEntry, KeyEntry
 from smore.redis.records import Reply
 
@@ -43,7 +43,7 @@ def call(slo_us: int = 5_000_000) -> Call:
     )
 
 
-def told(state: State, cause: Cause) -> Told:
+def submitted(state: State, cause: Cause) -> Submitted:
     reply = Reply(
         id="i",
         state=state,
@@ -57,23 +57,23 @@ def told(state: State, cause: Cause) -> Told:
         schedule_us=0,
         result=b"",
     )
-    return Told(id="i", reply=reply, state=state)
+    return Submitted(id="i", reply=reply, state=state)
 
 
 @pytest.mark.parametrize(("slo_us", "runs"), [(5_000_000, 3), (1, 1)])
 def test_what_redis_forgot_is_queued_again_while_there_is_time(
     monkeypatch: pytest.MonkeyPatch, slo_us: int, runs: int
 ) -> None:
-    lost, done = told(State.FAILED, Cause.PAYLOAD_LOST), told(State.SUCCEEDED, Cause.OK)
+    lost, done = submitted(State.FAILED, Cause.PAYLOAD_LOST), submitted(State.SUCCEEDED, Cause.OK)
     endings = [lost, lost, done]
     seen: list[tuple[int, float]] = []
 
-    async def run(one: Call, wait_s: float, _began: float) -> Told:
+    async def run(one: Call, wait_s: float, _began: float) -> Submitted:
         seen.append((one.slo_us, wait_s))
         return endings[len(seen) - 1]
 
-    monkeypatch.setattr(invocations, "run", run)
-    found = asyncio.run(routes._run(call(slo_us), time.perf_counter()))
+    monkeypatch.setattr(routes, "submit_and_wait", run)
+    found = asyncio.run(routes._submit(call(slo_us), time.perf_counter()))
 
     assert found is endings[runs - 1] and len(seen) == runs
     # Neither the deadline nor the caller's patience begins anew.

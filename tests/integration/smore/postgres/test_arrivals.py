@@ -25,7 +25,7 @@ from smore.domain.function import FunctionSpec, Prewarming
 from smore.messages import stream
 from smore.postgres.arrivals import Prewarming as History
 from smore.postgres.catalog import Store
-from smore.postgres.history import Recorder
+from smore.postgres.history.recorder import Recorder
 from smore.postgres.rows import ArrivalsMinuteRow, CountedMinuteRow
 from smore.process import observability as metrics
 from smore.process.settings import QueueSettings, SchedulerSettings, Settings

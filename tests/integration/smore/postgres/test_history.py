@@ -21,9 +21,13 @@ from smore.domain.invocation import Cause, State
 from smore.domain.job import JobState
 from smore.domain.loss import Sums, Window
 from smore.messages import stream
+from smore.messages.reasons import pack_reasons, unpack_reasons
 from smore.messages.stream import Result, encode
 from smore.postgres.catalog import Store
-from smore.postgres.history import Harvest, Reader, Recorder, _packed, measure, unpacked
+from smore.postgres.history.reader import Reader
+from smore.postgres.history.recorder import Recorder
+from smore.postgres.history.retention import measure, retain
+from smore.postgres.history.values import Harvest
 from smore.postgres.predictors import Profiles
 from smore.postgres.rows import make_engine
 from smore.process.observability import RECORD_SKIPPED, RETIRED
@@ -536,11 +540,11 @@ def test_what_was_harvested_beside_a_job(recorder: Recorder, reader: Reader, red
 
 def test_decisions_from_before_they_were_packed_are_read() -> None:
     told = json.loads(DECISION)
-    assert unpacked(told) == unpacked(_packed(told)) == told
+    assert unpack_reasons(told) == unpack_reasons(pack_reasons(told)) == told
 
 
 def test_the_windows_of_a_job_outlast_the_retention_while_it_runs(
-    recorder: Recorder, reader: Reader, store: Store, redis_client: "redis.Redis"
+    recorder: Recorder, reader: Reader, store: Store, engine: Engine, redis_client: "redis.Redis"
 ) -> None:
     running, ended = (store.create_job("default", name, ["zoo.train"], ["cpu0"]).id for name in ("running", "ended"))
     windows = [closed_window(time.time() - days * 86_400) for days in (9, 1)]
@@ -551,10 +555,10 @@ def test_the_windows_of_a_job_outlast_the_retention_while_it_runs(
         found = [reader.closed(job).get("cpu0") for job in (running, ended, "unknown")]
         return [of.sums.windows if of is not None else 0 for of in found]
 
-    assert (recorder.retain(5.0), kept()) == (1, [2, 2, 1])
+    assert (retain(engine, 5.0), kept()) == (1, [2, 2, 1])
     store.update_job("default", ended, JobState.ENDED)
-    assert (recorder.retain(5.0), kept()) == (0, [2, 2, 1]), "it has only just ended"
-    recorder.retain(1e-9)
+    assert (retain(engine, 5.0), kept()) == (0, [2, 2, 1]), "it has only just ended"
+    retain(engine, 1e-9)
     assert kept() == [2, 0, 0]
 
 
@@ -680,14 +684,14 @@ def test_retain_drops_what_is_old(
         old = "(SELECT decision_id FROM executions WHERE invocation = 'old')"
         connection.execute(text(f"UPDATE decisions SET id = id - (3 * 86400000::bigint << 20) WHERE id = {old}"))
 
-    assert recorder.retain(2.0) == 2  # the invocation and its decision
+    assert retain(engine, 2.0) == 2  # the invocation and its decision
     assert [row.id for row in reader.invocations("default")[0]] == ["newer", "new"]
     assert reader.executions("default", "old") == []
     assert 2 in reader.decisions("default", "new")
     assert len(arrivals(engine)) == 3
-    assert recorder.retain(2.0) == 0
+    assert retain(engine, 2.0) == 0
     assert (
-        recorder.retain(2.0, minutes_days=2.0) == 2 + 1 + 2
+        retain(engine, 2.0, minutes_days=2.0) == 2 + 1 + 2
     )  # arrivals, what ended, and how it began, by minute and hour
 
 
@@ -704,7 +708,7 @@ def test_what_is_too_large_loses_its_oldest_rows_and_keeps_its_minutes(
             ),
         )
     recorder.drain()
-    assert recorder.retain(1e5) == 0, "nothing is too old, nothing too large"
+    assert retain(engine, 1e5) == 0, "nothing is too old, nothing too large"
     totals, minutes = reader.totals("default"), table(engine, "function_minutes")
     with engine.connect() as connection:
         driver = connection.connection.driver_connection
@@ -713,12 +717,12 @@ def test_what_is_too_large_loses_its_oldest_rows_and_keeps_its_minutes(
     assert 0 < size.bytes <= size.file_bytes
     before = RETIRED.labels("invocations")._value.get()
 
-    deleted = recorder.retain(1e5, most_bytes=size.bytes / 2)
+    deleted = retain(engine, 1e5, most_bytes=size.bytes / 2)
 
     left = [row.id for row in reversed(reader.invocations("default", limit=1000)[0])]
     assert left == ids[-len(left) :]
     assert len(left) == 1000 - deleted
     assert 400 < len(left) < 500, "half of it, and some room"
     assert RETIRED.labels("invocations")._value.get() == before + deleted
-    assert recorder.retain(1e5, most_bytes=size.bytes / 2) == 0, "what the files have kept is not counted again"
+    assert retain(engine, 1e5, most_bytes=size.bytes / 2) == 0, "what the files have kept is not counted again"
     assert (reader.totals("default"), table(engine, "function_minutes")) == (totals, minutes)

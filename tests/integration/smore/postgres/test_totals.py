@@ -10,7 +10,9 @@ from sqlalchemy import Engine, text
 
 from smore.messages import stream
 from smore.messages.stream import encode
-from smore.postgres.history import BatchTotal, Reader, Recorder
+from smore.postgres.history.reader import Reader
+from smore.postgres.history.recorder import Recorder
+from smore.postgres.history.values import BatchTotal
 
 PREFIX = "smore:"
 #: Microseconds; a minute begins there.

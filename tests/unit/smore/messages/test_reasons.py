@@ -2,9 +2,11 @@
 Reasons in numbers and in words: every code has them, what is missing is left out, and old decisions are still read.
 """
 
+import json
+
 import pytest
 
-from api.routes.explain import _dry_run
+from api.invoke.explain import _dry_run
 from scheduler.policy.decisions import Refusal
 from smore.domain.errors import Draining
 from smore.domain.invocation import Cause, State
@@ -20,9 +22,11 @@ from smore.messages.reasons import (
     hopeless,
     in_words,
     obstacle,
+    pack_reasons,
     phases_ms,
     reasons,
     refused_in_words,
+    unpack_reasons,
     why_not_now,
 )
 from smore.redis.gateway_queue import AdmissionCheck
@@ -221,3 +225,28 @@ class TestDryRun:
 def test_the_obstacle_is_that_of_where_it_may_go(refused: dict[str, int], code: str) -> None:
     assert obstacle(Reasons(refused=refused)) == code
     assert obstacle(Reasons(refused=refused, candidates=[Candidate(gpu="a")])) == "busy"
+
+
+def test_a_decision_that_the_revision_before_packed_is_read() -> None:
+    kept = json.loads(
+        '{"policy":"smore","table":7,"priority":2.5,"refused":{"busy":1},"unforeseen":"first","candidates":'
+        '[["gpu0",true,0.25,0.5,1700000000.5,0.125,0.1,0.2,0.3,0.4,true,null],["gpu1",false,null,null,null,null,0,0,0,0,'
+        'false,"memory"]]}'
+    )
+    told = unpack_reasons(kept)
+    assert pack_reasons(told) == kept
+    first, second = (reasons(told) or Reasons()).candidates
+    assert first == Candidate(
+        gpu="gpu0",
+        warm=True,
+        delay_s=0.25,
+        run_s=0.5,
+        finish_at=1700000000.5,
+        impact=0.125,
+        function_degradation=0.1,
+        function_degradation_upper=0.2,
+        training_degradation=0.3,
+        training_degradation_upper=0.4,
+        known=True,
+    )
+    assert (second.gpu, second.refusal, second.warm) == ("gpu1", "memory", False)

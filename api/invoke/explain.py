@@ -1,0 +1,427 @@
+"""
+What would become of an invocation, and why one went as it did: the policy's reasons, asked for and read back from the
+history.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from fastapi.concurrency import run_in_threadpool
+
+from api import schemas
+from api.dates import moment
+from api.deps import Gateway
+from api.errors import NotReady
+from api.invoke.admit import earliest, limit_reached
+from api.invoke.request import DryRunRequest
+from smore.domain.errors import CallerError, DeadlineExpired, LimitReached, QueueFull, SloInfeasible, Unavailable
+from smore.domain.function import FunctionSpec
+from smore.domain.ids import new_id
+from smore.domain.invocation import TERMINAL, State
+from smore.domain.limits import Limits
+from smore.messages.reasons import (
+    Answer,
+    Candidate,
+    Reasons,
+    beside,
+    decode_answer,
+    duration,
+    hopeless,
+    in_words,
+    obstacle,
+    phases_ms,
+    reasons,
+    why_not_now,
+)
+from smore.messages.stream import decode_result
+from smore.redis.catalog import FunctionEntry
+from smore.redis.gateway_queue import AdmissionCheck, Question
+from smore.redis.records import InvocationRecord
+
+if TYPE_CHECKING:
+    from smore.postgres.history.values import Execution, JobWindow, PastDecision, PastInvocation
+
+#: How long the leader may take to answer.
+ANSWER_S = 2.0
+#: How long an explanation waits for the history to know what Redis knows already, and how often it looks.
+HISTORY_S, LOOK_S = 2.0, 0.1
+
+
+async def dry_run(
+    gateway: Gateway,
+    entry: FunctionEntry,
+    spec: FunctionSpec,
+    asked: DryRunRequest,
+    limits: Limits,
+    held: CallerError | None,
+) -> schemas.DryRun:
+    """
+    What would become of an invocation now; nothing is queued. ``held``: what the gateway itself refuses it with.
+
+    Raises QueueFull for too many questions, Unavailable while no scheduler leads, NotReady.
+    """
+    question = Question(
+        id=new_id(),
+        function=entry.key,
+        revision=entry.revision,
+        rows=asked.rows,
+        slo_us=asked.slo_us,
+        size=asked.size,
+        max_pending=spec.max_pending,
+        limits=limits,
+    )
+    check, answer = await _ask(gateway, question)
+    if check.leader == "many":
+        raise QueueFull("Too many questions within a second.", limit="asks", retry_after_s=1)
+    if answer is None:
+        raise Unavailable
+    if not answer.known:
+        raise NotReady
+    return _dry_run(check, answer, held)
+
+
+async def _ask(gateway: Gateway, question: Question) -> tuple[AdmissionCheck, Answer | None]:
+    """What gate and leader say; None where the leader says nothing."""
+    check = await gateway.queue.ask(question)
+    if check.leader != "asked":
+        return check, None
+    raw = await gateway.queue.answer(question.id, ANSWER_S)
+    try:
+        return check, None if raw is None else decode_answer(raw)
+    except msgspec.DecodeError:
+        # A leader of another version.
+        return check, None
+
+
+def _dry_run(check: AdmissionCheck, answer: Answer, held: CallerError | None = None) -> schemas.DryRun:
+    """``held``: what the gateway itself refuses an invocation with."""
+    deadline_at = check.deadline_us / 1e6
+    shown = schemas.DryRun(
+        outcome="placed",
+        feasible=True,
+        detail="",
+        deadline_at=moment(deadline_at),
+        decision=_decision(answer.reasons, None),
+    )
+    # The gate counts what waits before it; the scheduler knows of each GPU instance when it could be done there. Where
+    # something else than time stands against it, which may pass, the gate's word is the only one.
+    needed_us, later = float(check.needed_us), answer.earliest_deadline_at
+    if later is not None and (answer.gpu is not None or hopeless(answer.reasons)):
+        needed_us = max(needed_us, later * 1e6 - check.now_us)
+    soonest = earliest(check.now_us, needed_us)
+    outcome, shown.reason, shown.detail = _outcome(check, answer, held)
+    shown.outcome, shown.feasible = outcome, outcome == "placed" or (outcome == "waits" and not check.paused)
+    if outcome == "placed":
+        shown.gpu, shown.cold = answer.gpu, answer.cold
+        shown.start_at, shown.finish_at = _at(answer.start_at), _at(answer.finish_at)
+        chosen = next((one for one in answer.reasons.candidates if one.gpu == answer.gpu), None)
+        shown.predicted = _degradation(chosen) if chosen is not None else None
+    elif shown.feasible and answer.finish_s is not None:
+        shown.finish_at = moment(answer.at + answer.finish_s)
+    of_time = outcome != "refused" or shown.reason == SloInfeasible.code
+    if of_time and not (outcome == "late" and later is None):
+        for name, value in soonest.items():
+            setattr(shown, name, value)
+    return shown
+
+
+def _outcome(
+    check: AdmissionCheck, answer: Answer, held: CallerError | None
+) -> tuple[Literal["placed", "waits", "late", "refused"], str, str]:
+    """What it would come to, the code of that, and that in words. The gate refuses in the order of enqueue.lua."""
+    if held is not None:
+        return "refused", held.code, f"It would be refused: {held}"
+    if not check.feasible:
+        needed = duration(check.needed_us / 1e6)
+        paused = f" {why_not_now(answer.reasons, check.paused)}" if check.paused else ""
+        return (
+            "refused",
+            SloInfeasible.code,
+            f"The gate would refuse it: it could be done in {needed} at the earliest.{paused}",
+        )
+    if check.full:
+        return "refused", QueueFull.code, f"The gate would refuse it: too much is waiting already ({check.full})."
+    if check.limited:
+        return (
+            "refused",
+            LimitReached.code,
+            f"The gate would refuse it: {limit_reached(check.limited, check.bound, check.after_us)}",
+        )
+    if check.paused:
+        return "waits", "paused", why_not_now(answer.reasons, check.paused)
+    if answer.gpu is not None:
+        slack_s = check.deadline_us / 1e6 - (answer.finish_at or 0.0)
+        how = "after a cold start" if answer.cold else "on a warm instance"
+        return "placed", "", f"It would run on {answer.gpu} {how} and end {duration(slack_s)} before its deadline."
+    if hopeless(answer.reasons):
+        detail = f"The gate would take it; as things are it would expire. {why_not_now(answer.reasons)}"
+        return "late", DeadlineExpired.code, detail
+    return "waits", obstacle(answer.reasons), why_not_now(answer.reasons)
+
+
+# ---- explaining ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PastRuns:
+    """
+    What the history knows: ``past`` only where Redis knows nothing; decisions and windows of the trainings beside it by
+    attempt.
+    """
+
+    past: "PastInvocation | None"
+    runs: list["Execution"]
+    decisions: dict[int, "PastDecision"]
+    windows: dict[int, list["JobWindow"]]
+
+
+async def explain(gateway: Gateway, project: str, invocation: str) -> schemas.Explanation:
+    """
+    Why an invocation went as it did. The history is a second behind Redis: the explanation waits for it up to
+    HISTORY_S and is else not ``complete``. Raises InvocationNotFound.
+    """
+    until = time.monotonic() + HISTORY_S
+    while True:
+        record = await gateway.queue.record(project, invocation)
+        history = await run_in_threadpool(_past_runs, gateway, project, invocation, record)
+        complete = record is None or _complete(record, history)
+        if complete or time.monotonic() > until:
+            break
+        await asyncio.sleep(LOOK_S)
+    facts = _facts(record, history)
+    reply = await gateway.queue.reply(project, invocation) if record is not None and record.state in TERMINAL else None
+    message = decode_result(reply.result).message if reply is not None else ""
+    check, waits = await _now(gateway, project, invocation, record, facts)
+    slack_s = facts.deadline_at - facts.finished_at if facts.finished_at is not None else None
+    return schemas.Explanation(
+        id=invocation,
+        function=facts.function,
+        revision=facts.revision,
+        state=State(facts.state),
+        cause=facts.cause,
+        summary=in_words(
+            facts.state, facts.cause, gpu=facts.gpu, attempt=facts.attempt, slack_s=slack_s, message=message
+        ),
+        rows=facts.rows,
+        arrival_at=moment(facts.arrival_at),
+        deadline_at=moment(facts.deadline_at),
+        finished_at=_at(facts.finished_at),
+        slack_s=slack_s,
+        complete=complete,
+        waits=waits,
+        gate=schemas.GateKnew(
+            allowed_ms=round((facts.deadline_at - facts.arrival_at) * 1e3, 3),
+            needed_ms=None if facts.gate_s is None else round(facts.gate_s * 1e3, 3),
+            now_ms=check.needed_us / 1e3 if check.needed_us else None,
+        ),
+        attempts=_attempts(facts, history, record),
+    )
+
+
+def _past_runs(gateway: Gateway, project: str, id_: str, record: InvocationRecord | None) -> _PastRuns:
+    """Raises InvocationNotFound where neither Redis (``record``) nor the history knows it."""
+    with gateway.reader().together() as reader:
+        past = reader.invocation(project, id_) if record is None else None
+        runs = reader.executions(project, id_)
+        windows = {
+            run.attempt: [
+                window
+                for job in run.jobs or ()
+                for window in reader.windows_around(job, run.gpu, run.started_at or run.finished_at, run.finished_at)
+            ]
+            for run in runs
+            if run.finished_at is not None
+        }
+        return _PastRuns(past=past, runs=runs, decisions=reader.decisions(project, id_), windows=windows)
+
+
+def _complete(record: InvocationRecord, history: _PastRuns) -> bool:
+    """Whether the history has come as far as Redis."""
+    if not record.attempt:
+        return True
+    last = history.runs[-1] if history.runs else None
+    if last is None or last.attempt < record.attempt:
+        return False
+    runs = record.state in (State.DISPATCHED, State.RUNNING)
+    return runs or last.finished_at is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """An invocation from Redis or from the history; times in epoch seconds."""
+
+    function: str
+    revision: int
+    state: str
+    cause: str
+    attempt: int
+    gpu: str
+    rows: int
+    arrival_at: float
+    deadline_at: float
+    finished_at: float | None
+    gate_s: float | None
+
+
+def _facts(record: InvocationRecord | None, history: _PastRuns) -> _Facts:
+    if record is not None:
+        return _Facts(
+            function=record.function.partition("/")[2],
+            revision=record.revision,
+            state=record.state,
+            cause=record.cause,
+            attempt=record.attempt,
+            gpu=record.gpu,
+            rows=record.rows,
+            arrival_at=record.arrival_us / 1e6,
+            deadline_at=record.deadline_us / 1e6,
+            finished_at=record.finished_us / 1e6 or None,
+            gate_s=record.gate_us / 1e6 or None,
+        )
+    past = history.past
+    assert past is not None
+    return _Facts(
+        function=past.function,
+        revision=past.revision,
+        state=past.state.value,
+        cause=past.cause,
+        attempt=past.attempt,
+        gpu=past.gpu,
+        rows=past.rows,
+        arrival_at=past.arrival_at,
+        deadline_at=past.deadline_at,
+        finished_at=past.finished_at,
+        gate_s=past.gate_s,
+    )
+
+
+async def _now(
+    gateway: Gateway, project: str, id_: str, record: InvocationRecord | None, facts: _Facts
+) -> tuple[AdmissionCheck, schemas.Waits | None]:
+    """What the gate says now, and what one that waits waits for."""
+    waits = record is not None and record.state == State.QUEUED
+    question = Question(
+        id=new_id() if waits else "",
+        function=f"{project}/{facts.function}",
+        revision=facts.revision,
+        rows=facts.rows,
+        deadline_us=int(facts.deadline_at * 1e6),
+    )
+    if not waits:
+        return await gateway.queue.ask(question), None
+    (check, answer), before = await asyncio.gather(
+        _ask(gateway, question), gateway.queue.before(question.function, id_)
+    )
+    if answer is None or not answer.known:
+        detail = why_not_now(Reasons(), check.paused) if check.paused else "The scheduler did not say."
+        return check, schemas.Waits(before=before or 0, paused=check.paused, detail=detail)
+    detail = (
+        why_not_now(answer.reasons, check.paused)
+        if check.paused or answer.gpu is None
+        else f"It is about to go to {answer.gpu}."
+    )
+    return check, schemas.Waits(
+        before=before or 0, paused=check.paused, decision=_decision(answer.reasons, answer.at), detail=detail
+    )
+
+
+def _attempts(facts: _Facts, history: _PastRuns, record: InvocationRecord | None) -> list[schemas.Attempt]:
+    found, since = [], facts.arrival_at
+    for run in history.runs:
+        decided = history.decisions.get(run.attempt)
+        why = reasons(decided.decision) if decided is not None else None
+        schedule_us = why.schedule_us if why is not None else 0
+        if not schedule_us and record is not None and record.attempt == run.attempt:
+            schedule_us = record.schedule_us
+        phases = phases_ms(
+            since=since,
+            claimed=run.claimed_at,
+            started=run.started_at,
+            finished=run.finished_at,
+            schedule_us=schedule_us,
+            load_s=run.load_s,
+            run_s=run.run_s,
+        )
+        found.append(
+            schemas.Attempt(
+                attempt=run.attempt,
+                gpu=run.gpu,
+                state=run.state,
+                cause=run.cause,
+                cold=run.cold,
+                batch=run.batch,
+                rows=run.rows,
+                co_runners=run.co_runners or [],
+                jobs=run.jobs or [],
+                phases_ms=schemas.Phases(
+                    **phases, loading={name: seconds * 1e3 for name, seconds in (run.load_s or {}).items()}
+                ),
+                predicted=_predicted(facts, run, why),
+                measured=_measured(facts, run, history.windows.get(run.attempt, [])),
+                decision=_decision(why, decided.at) if why is not None and decided is not None else None,
+            )
+        )
+        since = run.finished_at or since
+    return found
+
+
+def _predicted(facts: _Facts, run: "Execution", why: Reasons | None) -> schemas.Side | None:
+    chosen = next((one for one in why.candidates if one.gpu == run.gpu), None) if why is not None else None
+    if chosen is None:
+        return None
+    slowed = None if chosen.run_s is None else chosen.run_s * (1 + (chosen.function_degradation or 0.0))
+    return schemas.Side(
+        run_s=slowed,
+        finish_at=_at(chosen.finish_at),
+        slack_s=None if chosen.finish_at is None else facts.deadline_at - chosen.finish_at,
+        function_degradation=chosen.function_degradation,
+        function_degradation_upper=chosen.function_degradation_upper,
+        training_degradation=chosen.training_degradation,
+        training_degradation_upper=chosen.training_degradation_upper,
+        known=chosen.known,
+    )
+
+
+def _measured(facts: _Facts, run: "Execution", windows: list["JobWindow"]) -> schemas.Side:
+    return schemas.Side(
+        run_s=run.run_s,
+        finish_at=_at(run.finished_at),
+        slack_s=None if run.finished_at is None else facts.deadline_at - run.finished_at,
+        function_degradation=run.degradation,
+        training_degradation=beside([(one.solo_s, one.solo_count, one.shared_s, one.shared_count) for one in windows]),
+    )
+
+
+def _decision(why: Reasons, at: float | None) -> schemas.Decision:
+    return schemas.Decision(
+        at=_at(at),
+        policy=why.policy,
+        table=why.table,
+        seed=why.seed,
+        priority=why.priority,
+        candidates=[_candidate(one) for one in why.candidates],
+        refused=why.refused,
+        shadow=schemas.Shadow(policy=why.shadow.policy, gpu=why.shadow.gpu) if why.shadow is not None else None,
+    )
+
+
+def _candidate(one: Candidate) -> schemas.Candidate:
+    return schemas.Candidate(**{**msgspec.structs.asdict(one), "finish_at": _at(one.finish_at)})
+
+
+def _degradation(one: Candidate) -> schemas.Degradation:
+    return schemas.Degradation(
+        function=one.function_degradation or 0.0,
+        function_upper=one.function_degradation_upper or 0.0,
+        training=one.training_degradation or 0.0,
+        training_upper=one.training_degradation_upper or 0.0,
+        known=one.known,
+    )
+
+
+def _at(at: float | None) -> datetime | None:
+    return None if at is None else moment(at)

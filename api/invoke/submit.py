@@ -1,0 +1,147 @@
+"""
+Submission: a :class:`api.invoke.request.Call` goes to the queue, and its caller waits where the call says so.
+
+Both REST doors submit here; api/invoke/response.py and api/openinference turn what comes of it into answers.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from prometheus_client import Counter, Histogram
+
+from api.deps import Gateway
+from api.errors import ResultDropped
+from api.invoke.admit import refusal
+from api.invoke.request import Call
+from smore.domain.errors import CallerError
+from smore.domain.invocation import TERMINAL, State
+from smore.process.observability import E2E_SECONDS, INVOCATIONS
+from smore.redis.records import Reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """
+    The invocation ``id`` when its caller stops waiting: ``reply`` says how it ended, None = it goes on, in ``state``.
+
+    ``replayed``: an earlier request with this Idempotency-Key made it.
+    """
+
+    id: str
+    reply: Reply | None
+    state: str
+    replayed: bool = False
+
+
+async def submit(call: Call) -> Submitted:
+    """Queue the call's one input; do not wait. Raises what the gate refuses it with, ResultDropped."""
+    submission = call.submission(0)
+    admission = await call.gateway.queue.enqueue(submission)
+    if admission.status == "replay":
+        return await _earlier(call, admission.known_id)
+    if admission.status != "ok":
+        raise refusal(admission, submission.slo_us)
+    return Submitted(id=submission.id, reply=None, state=State.QUEUED)
+
+
+async def submit_and_wait(call: Call, wait_s: float, began: float) -> Submitted:
+    """
+    Queue the call's one input and wait, at most ``wait_s``. ``began``: when the request came, time.perf_counter.
+
+    Raises what the gate refuses it with, ResultDropped.
+    """
+    gateway, project, submission = call.gateway, call.key.project, call.submission(0)
+    waiter = gateway.waiters.expect(project, submission.id, wait_s, told=True)
+    try:
+        admission = await gateway.queue.enqueue(submission)
+        if admission.status == "replay":
+            return await _earlier(call, admission.known_id)
+        if admission.status != "ok":
+            raise refusal(admission, submission.slo_us)
+        reply, state = await waiter.future, ""
+    finally:
+        gateway.waiters.forget(waiter)
+    if reply is None:
+        reply, state = await _keep(gateway, project, submission.id)
+    if reply is not None:
+        if submission.volatile:
+            gateway.queue.forget_payload(submission.function, submission.id)
+        _e2e(call.entry.key).observe(time.perf_counter() - began)
+        _ends(call.entry.key, reply.state).inc()
+    return Submitted(id=submission.id, reply=reply, state=state)
+
+
+async def submit_several(call: Call) -> Sequence[Submitted | CallerError]:
+    """
+    Queue every input, as an invocation with an id and a state of its own, and wait for all of them where the call
+    waits. In place of one that was refused stands the error. Raises ResultDropped.
+    """
+    gateway, project = call.gateway, call.key.project
+    submissions = [call.submission(position) for position in range(len(call.payloads))]
+    waiters = [
+        gateway.waiters.expect(project, submission.id, call.wait_s or 0.0, told=True) for submission in submissions
+    ]
+    results: list[Submitted | CallerError] = []
+    try:
+        # In one turn of the event loop, and so in one round trip.
+        admissions = await asyncio.gather(*(gateway.queue.enqueue(submission) for submission in submissions))
+        for submission, waiter, admission in zip(submissions, waiters, admissions, strict=True):
+            if admission.status == "replay":
+                submitted = await _earlier(call, admission.known_id)
+            elif admission.status != "ok":
+                results.append(refusal(admission, submission.slo_us))
+                continue
+            else:
+                reply, state = (await waiter.future, "") if call.wait_s is not None else (None, State.QUEUED.value)
+                if reply is None and call.wait_s is not None:
+                    reply, state = await _keep(gateway, project, submission.id)
+                submitted = Submitted(id=submission.id, reply=reply, state=state)
+            if submitted.reply is not None:
+                _ends(call.entry.key, submitted.reply.state).inc()
+            results.append(submitted)
+    finally:
+        for waiter in waiters:
+            gateway.waiters.forget(waiter)
+    return results
+
+
+async def _keep(gateway: Gateway, project: str, id_: str) -> tuple[Reply | None, str]:
+    """The caller stops waiting: (the reply, if it came at the last moment, the state)."""
+    state = await gateway.queue.keep(project, id_)
+    return (
+        (await gateway.queue.reply(project, id_), state) if state in TERMINAL else (None, state or State.QUEUED.value)
+    )
+
+
+async def _earlier(call: Call, id_: str) -> Submitted:
+    """What became of the invocation that an earlier request with this Idempotency-Key made. Raises ResultDropped."""
+    gateway, project = call.gateway, call.key.project
+    reply = await gateway.queue.reply(project, id_)
+    if reply is None:
+        record = await gateway.queue.record(project, id_)
+        if record is None:
+            raise ResultDropped(
+                "The first request with this Idempotency-Key was served; its result has been dropped.", id=id_
+            )
+        if call.wait_s is None:
+            return Submitted(id=id_, reply=None, state=record.state, replayed=True)
+        # It may have come through another gateway, whose channel it then has.
+        reply = await gateway.waiters.wait(project, id_, call.wait_s, told=False)
+    if reply is None:
+        record = await gateway.queue.record(project, id_)
+        state = record.state if record is not None else State.QUEUED.value
+        return Submitted(id=id_, reply=None, state=state, replayed=True)
+    return Submitted(id=id_, reply=reply, state=reply.state, replayed=True)
+
+
+@lru_cache(maxsize=4096)
+def _e2e(function: str) -> Histogram:
+    return E2E_SECONDS.labels(function)
+
+
+@lru_cache(maxsize=4096)
+def _ends(function: str, state: str) -> Counter:
+    return INVOCATIONS.labels(function, state)

@@ -1,0 +1,48 @@
+"""Commands of people to load a function before it is called, and to unload it; used by both REST doors."""
+
+from fastapi.concurrency import run_in_threadpool
+
+from api.deps import Gateway, Trail
+from api.invoke.admit import admit
+from smore.domain.errors import NotFound, Unavailable
+from smore.redis.catalog import FunctionEntry, KeyEntry
+from smore.redis.fleet import Offload, Prewarm
+
+
+async def warm(
+    gateway: Gateway, caller: KeyEntry, trail: Trail, function: str, gpu: str | None
+) -> tuple[FunctionEntry, list[str]]:
+    """
+    Load the function on one GPU instance, None = on all. The function, and where it was ordered.
+
+    Raises FunctionNotFound, NotReady, Draining, LimitReached, NotFound, Unavailable.
+    """
+    entry, spec = await gateway.function(caller.project, function)
+    admit(gateway, entry, spec)
+    command = Prewarm(version=1, function=entry.key, revision=entry.revision)
+    return entry, await run_in_threadpool(_send, gateway, trail, caller, command, gpu)
+
+
+async def offload(
+    gateway: Gateway, caller: KeyEntry, trail: Trail, function: str, gpu: str | None
+) -> tuple[FunctionEntry, list[str]]:
+    """End the idle warm instances of the function; as :func:`warm`, but a drain does not refuse it."""
+    entry, _ = await gateway.function(caller.project, function)
+    command = Offload(version=1, function=entry.key, revision=entry.revision)
+    return entry, await run_in_threadpool(_send, gateway, trail, caller, command, gpu)
+
+
+def _send(gateway: Gateway, trail: Trail, caller: KeyEntry, command: Prewarm | Offload, gpu: str | None) -> list[str]:
+    fleet = gateway.fleet()
+    gpus = [report.gpu for report in fleet.reports()]
+    if gpu is not None:
+        if gpu not in gpus:
+            raise NotFound(f"There is no GPU instance {gpu}.")
+        gpus = [gpu]
+    if not gpus:
+        raise Unavailable
+    with trail.change(caller, f"function/{command.function.partition('/')[2]}") as change:
+        for name in gpus:
+            fleet.send(name, command)
+        change.after = {"revision": command.revision, "gpus": gpus}
+    return gpus

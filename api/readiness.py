@@ -1,0 +1,60 @@
+"""Whether the platform can run an invocation, check by check; used by both REST doors."""
+
+import time
+from typing import Any
+
+import redis
+from pydantic import BaseModel
+
+from api.deps import Gateway
+
+#: A check that takes longer counts as failed.
+_PATIENCE_S = 2.0
+#: However often it is asked, a write is tried once in so many seconds: where every write is synced it costs the disk.
+_WRITE_EVERY_S = 1.0
+
+
+class Check(BaseModel):
+    ok: bool
+    detail: str = ""
+
+
+async def checks(gateway: Gateway) -> dict[str, Check]:
+    """Redis answers and takes writes, a leader holds the lease, a GPU instance has reported, the replies arrive."""
+    prefix = gateway.settings.redis.prefix
+    try:
+        began = time.perf_counter()
+        pipe = gateway.redis.pipeline(transaction=False)
+        pipe.get(f"{prefix}leader")
+        pipe.smembers(f"{prefix}gpus")
+        try_write = began - gateway.wrote_at >= _WRITE_EVERY_S
+        if try_write:
+            pipe.set(f"{prefix}written", b"1", ex=60)
+        leader, gpus, *written = await pipe.execute(raise_on_error=False)
+        for answer in (leader, gpus):
+            if isinstance(answer, Exception):
+                raise answer
+        took_s = time.perf_counter() - began
+        refusal = next((str(answer) for answer in written if isinstance(answer, Exception)), "")
+        if try_write and not refusal:
+            gateway.wrote_at = began
+        names = sorted(gpu.decode() for gpu in gpus)
+        reports: list[Any] = await gateway.redis.mget([f"{prefix}gpu:{name}" for name in names]) if names else []
+    except (redis.RedisError, OSError) as error:
+        away = Check(ok=False, detail="not known")
+        return {
+            "redis": Check(ok=False, detail=type(error).__name__),
+            "leader": away,
+            "gpus": away,
+            "subscription": away,
+        }
+    alive = [name for name, report in zip(names, reports, strict=True) if report is not None]
+    return {
+        "redis": Check(
+            ok=took_s < _PATIENCE_S and not refusal,
+            detail=f"it refuses writes: {refusal}" if refusal else f"{took_s * 1000:.1f} ms",
+        ),
+        "leader": Check(ok=leader is not None, detail="" if leader is not None else "no scheduler holds the lease"),
+        "gpus": Check(ok=bool(alive), detail=", ".join(alive) or "no GPU instance reports"),
+        "subscription": Check(ok=gateway.waiters.connected.is_set()),
+    }

@@ -1,0 +1,356 @@
+"""A batch of stream entries folded into rows for the history, in memory."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from smore.messages import stream
+from smore.messages.reasons import pack_reasons
+from smore.postgres.history.staging import (
+    BOOTS,
+    BUDGET_STEPS,
+    DECISIONS,
+    EXECUTIONS,
+    GPU_SAMPLES,
+    INSTANCES,
+    INVOCATIONS,
+    JOB_WINDOWS,
+    LATE,
+    LOSS_WINDOWS,
+    MINUTES,
+    Stage,
+    StagedBoot,
+    StagedBudgetStep,
+    StagedDecision,
+    StagedExecution,
+    StagedGpuSample,
+    StagedInstance,
+    StagedInvocation,
+    StagedJobWindow,
+    StagedLossWindow,
+    StagedMinute,
+    StagedRow,
+)
+from smore.postgres.history.values import JOB_WINDOW_S
+from smore.process.observability import logger
+from smore.redis import fleet
+
+log = logger(__name__)
+
+#: What an execution keeps of the decision's prediction for its GPU instance, where it is not 0.
+_EXPECTED: Final = (
+    "run_s",
+    "function_degradation",
+    "function_degradation_upper",
+    "training_degradation",
+    "training_degradation_upper",
+    "known",
+)
+
+_NO_RUN: Final = stream.Execution()
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def stream_number(entry: str) -> int:
+    """A stream id as one number of the same order: milliseconds << 20 | sequence."""
+    milliseconds, _, sequence = entry.partition("-")
+    return int(milliseconds) << 20 | int(sequence)
+
+
+class Fold:
+    """Folds a batch of entries into rows: an invocation that arrived and ended in it is one row."""
+
+    def __init__(self) -> None:
+        self.invocations: dict[str, StagedInvocation] = {}
+        self.executions: dict[tuple[str, int], StagedExecution] = {}
+        self.decisions: list[StagedDecision] = []
+        self.gpu_samples: dict[tuple[str, int], StagedGpuSample] = {}
+        self.job_windows: dict[tuple[str, str, int], StagedJobWindow] = {}
+        self.loss_windows: dict[tuple[str, str, int], StagedLossWindow] = {}
+        self.budget_steps: list[StagedBudgetStep] = []
+        self.minutes: dict[int, StagedMinute] = {}
+        self.instances: dict[str, StagedInstance] = {}
+        self.boots: dict[str, StagedBoot] = {}
+
+    def add(self, entry: str, raw: bytes) -> None:
+        """Raises ValueError where the entry cannot be read."""
+        event = stream.decode(raw)
+        self._counted(entry)
+        match event:
+            case stream.Arrived() as event:
+                self._arrived(event)
+            case stream.Dispatched() as event:
+                self._dispatched(entry, event)
+            case stream.Settled() as event:
+                self._settled(event)
+            case stream.Returned() as event:
+                self._returned(event)
+            case stream.Reported() as event:
+                self._reported(event)
+            case stream.Stepped() as event:
+                number = stream_number(entry)
+                self.budget_steps.append(
+                    StagedBudgetStep(number, event.job, event.gpu, event.at_us, event.step, event.duty, event.factor)
+                )
+            case stream.Warmed() as event:
+                self._warmed(event)
+            case stream.CatalogChanged() | stream.Asked():
+                pass
+
+    def stages(self) -> Sequence[tuple[Stage, Collection[StagedRow]]]:
+        return (
+            (INVOCATIONS, self.invocations.values()),
+            (EXECUTIONS, self.executions.values()),
+            (DECISIONS, self.decisions),
+            (GPU_SAMPLES, self.gpu_samples.values()),
+            (JOB_WINDOWS, self.job_windows.values()),
+            (LOSS_WINDOWS, self.loss_windows.values()),
+            (BUDGET_STEPS, self.budget_steps),
+            (MINUTES, self.minutes.values()),
+            (INSTANCES, self.instances.values()),
+            (BOOTS, self.boots.values()),
+        )
+
+    def _counted(self, entry: str) -> None:
+        """The platform was up in the second of an entry: a minute without arrivals then counts as 0."""
+        second = int(entry.partition("-")[0]) // 1000
+        minute = second // 60
+        row = self.minutes.get(minute)
+        if row is None:
+            row = self.minutes[minute] = StagedMinute(minute * 60_000_000, 0)
+        row.seconds |= 1 << second % 60
+
+    def _invocation(self, function: str, id_: str) -> StagedInvocation:
+        row = self.invocations.get(id_)
+        if row is None:
+            project, _, name = function.partition("/")
+            row = self.invocations[id_] = StagedInvocation(id_, project, name)
+        return row
+
+    def _execution(self, function: str, id_: str, attempt: int, gpu: str) -> StagedExecution:
+        row = self.executions.get((id_, attempt))
+        if row is None:
+            project, _, name = function.partition("/")
+            row = self.executions[id_, attempt] = StagedExecution(id_, attempt, project, name, gpu)
+        return row
+
+    def _arrived(self, event: stream.Arrived) -> None:
+        project, _, name = event.function.partition("/")
+        self.invocations[event.id] = StagedInvocation(
+            event.id,
+            project,
+            name,
+            event.revision,
+            state="queued",
+            arrival=event.arrival_us,
+            deadline=event.deadline_us,
+            rows=event.rows,
+            key_id=event.key_id,
+            trace=event.trace,
+            gate=event.gate_us,
+        )
+
+    def _dispatched(self, entry: str, event: stream.Dispatched) -> None:
+        project, _, name = event.function.partition("/")
+        number = stream_number(entry)
+        reasons = _reasons(event.decision)
+        decision = event.decision if reasons is None else _json(pack_reasons(reasons))
+        self.decisions.append(StagedDecision(number, project, name, event.gpu, event.at_us, decision))
+        (predicted, unforeseen), batch = _predicted(reasons or {}, event.gpu), len(event.attempts)
+        for id_, attempt in event.attempts:
+            row = self._invocation(event.function, id_)
+            row.state, row.cause, row.attempt, row.gpu, row.claimed, row.started = (
+                "dispatched",
+                "",
+                attempt,
+                event.gpu,
+                event.at_us,
+                0,
+            )
+            self.executions[id_, attempt] = StagedExecution(
+                id_,
+                attempt,
+                project,
+                name,
+                event.gpu,
+                number,
+                state="dispatched",
+                batch=batch,
+                predicted=predicted,
+                claimed=event.at_us,
+                unforeseen=unforeseen,
+            )
+
+    def _warmed(self, event: stream.Warmed) -> None:
+        project, _, name = event.function.partition("/")
+        earlier = self.instances.get(event.id)
+        if earlier is not None and earlier.told > event.at_us:
+            return
+        self.instances[event.id] = StagedInstance(
+            event.id,
+            event.gpu,
+            event.boot,
+            project,
+            name,
+            event.revision,
+            str(bool(event.prewarmed)),
+            event.outcome,
+            event.why,
+            event.asked_us,
+            event.ready_us,
+            event.used_us,
+            event.ended_us,
+            event.at_us,
+            event.load_us / 1e6,
+            event.busy_us / 1e6,
+            event.idle_us / 1e6,
+            event.uses,
+            event.saved,
+            event.memory_kib / 1024,
+            str(bool(event.host)),
+        )
+
+    def _returned(self, event: stream.Returned) -> None:
+        row = self._invocation(event.function, event.id)
+        row.revision, row.state, row.cause, row.attempt = event.revision, "queued", event.cause, event.attempt
+        row.arrival, row.deadline, row.gpu, row.rows = event.arrival_us, event.deadline_us, "", event.rows
+        run = self._execution(event.function, event.id, event.attempt, event.gpu)
+        run.state, run.cause, run.finished = "queued", event.cause, event.at_us
+
+    def _settled(self, event: stream.Settled) -> None:
+        project, _, name = event.function.partition("/")
+        # The start of an earlier attempt stands in the record until the next one starts.
+        started = event.started_us if event.started_us >= event.claimed_us else 0
+        earlier = self.invocations.get(event.id)
+        self.invocations[event.id] = ended = StagedInvocation(
+            event.id,
+            project,
+            name,
+            event.revision,
+            state=event.state,
+            cause=event.cause,
+            attempt=event.attempt,
+            starts=event.starts,
+            arrival=event.arrival_us,
+            deadline=event.deadline_us,
+            claimed=event.claimed_us,
+            started=started,
+            finished=event.finished_us,
+            gpu=event.gpu,
+            rows=event.rows,
+            key_id=event.key_id,
+            trace=event.trace,
+            gate=earlier.gate if earlier is not None else 0,
+        )
+        if not event.gpu:
+            return  # the invocation ended while it waited
+        row = self._execution(event.function, event.id, event.attempt, event.gpu)
+        row.state, row.cause, row.claimed, row.started, row.finished = (
+            event.state,
+            event.cause,
+            event.claimed_us,
+            started,
+            event.finished_us,
+        )
+        if event.meta:
+            run = _run(event.meta)
+            row.cold, row.run_s, row.rows = str(run.cold), (run.run_ms or 0.0) / 1000, run.rows
+            row.unforeseen = (
+                (row.unforeseen or LATE) if run.cold and row.decision_id else row.unforeseen if run.cold else ""
+            )
+            row.batch = run.batch or row.batch
+            row.load_s = (
+                _json({phase: milliseconds / 1000 for phase, milliseconds in run.load_ms.items()})
+                if run.load_ms
+                else ""
+            )
+            row.co_runners, row.jobs = _json(run.co), _json(run.jobs)
+            row.device, row.sharing_mode = run.device, run.sharing_mode
+            ended.cold, ended.run_s, ended.batch, ended.batch_rows, ended.jobs = (
+                row.cold,
+                row.run_s,
+                row.batch,
+                run.rows,
+                row.jobs,
+            )
+            ended.load = sum(run.load_ms.values()) / 1000
+
+    def _reported(self, event: stream.Reported) -> None:
+        report = fleet.decode_report(event.report)
+        second = event.at_us // 1_000_000 * 1_000_000
+        self.gpu_samples[report.gpu, second] = StagedGpuSample(
+            report.gpu,
+            second,
+            report.utilisation,
+            report.function_utilisation,
+            report.memory_used_mib,
+            report.memory_total_mib,
+            report.running,
+            report.utilisation_counter,
+            report.device,
+            report.sharing_mode,
+        )
+        window = event.at_us // (JOB_WINDOW_S * 1_000_000) * (JOB_WINDOW_S * 1_000_000)
+        self.boots[report.gpu] = StagedBoot(report.gpu, report.boot, event.at_us)
+        for job in report.jobs:
+            self.job_windows[job.id, report.gpu, window] = StagedJobWindow(
+                job.id,
+                window,
+                job.project,
+                report.gpu,
+                job.iterations,
+                job.window_s,
+                job.solo_s,
+                job.solo_count,
+                job.shared_s,
+                job.shared_count,
+                report.device,
+                report.sharing_mode,
+            )
+            for loss in job.windows:
+                start = int(loss.start * 1e6)
+                self.loss_windows[job.id, report.gpu, start] = StagedLossWindow(
+                    job.id,
+                    report.gpu,
+                    start,
+                    int(loss.end * 1e6),
+                    job.project,
+                    loss.before_s,
+                    loss.before_n,
+                    loss.closed_s,
+                    loss.closed_n,
+                    loss.closed_sd,
+                    loss.after_s,
+                    loss.after_n,
+                )
+
+
+def _reasons(decision: str) -> dict[str, Any] | None:
+    """A decision's JSON, None where it has another form."""
+    try:
+        reasons = msgspec.json.decode(decision)
+    except ValueError:
+        return None
+    if not isinstance(reasons, dict):
+        return None
+    candidates = reasons.get("candidates", [])
+    return reasons if isinstance(candidates, list) and all(isinstance(one, dict) for one in candidates) else None
+
+
+def _predicted(reasons: dict[str, Any], gpu: str) -> tuple[str, str]:
+    """What the decision predicted for the GPU instance, as JSON, and the reason of a cold start; '' = none."""
+    chosen = next((one for one in reasons.get("candidates", ()) if one.get("gpu") == gpu), None)
+    expected = "" if chosen is None else _json({name: chosen[name] for name in _EXPECTED if chosen.get(name)})
+    return expected, str(reasons.get("unforeseen") or "")
+
+
+def _run(meta: str) -> stream.Execution:
+    try:
+        return stream.decode_execution(meta)
+    except ValueError as error:
+        log.warning("unreadable execution record passed over", error=str(error))
+        return _NO_RUN

@@ -1,0 +1,396 @@
+"""
+Reads of the history, for the API, for people and for replays.
+
+:class:`Reader` is longer than other classes: each method is one query, and they share nothing but the connection.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection as SqlConnection
+from sqlalchemy import Engine, RowMapping, Select, func, select, tuple_
+from sqlalchemy.orm import Session
+
+from smore.domain.errors import InvocationNotFound
+from smore.domain.function import FunctionSpec, spec_from_dict
+from smore.domain.invocation import State
+from smore.domain.loss import Sums
+from smore.messages.reasons import unpack_reasons
+from smore.postgres.history.values import (
+    JOB_WINDOW_S,
+    BatchTotal,
+    BudgetStep,
+    Closed,
+    Execution,
+    GpuSample,
+    GpuUse,
+    Harvest,
+    JobUse,
+    JobWindow,
+    PastDecision,
+    PastInvocation,
+    Served,
+    Totals,
+)
+from smore.postgres.rows import (
+    Base,
+    BudgetStepRow,
+    DecisionRow,
+    ExecutionRow,
+    FunctionTotalRow,
+    GpuSampleRow,
+    InvocationRow,
+    JobHarvestRow,
+    JobRow,
+    JobWindowRow,
+    LossWindowRow,
+    ProfileRow,
+    RevisionRow,
+)
+
+#: Rows that a long query fetches at once.
+_PAGE: Final = 1000
+
+_Value = TypeVar("_Value", BudgetStep, PastInvocation, Execution, JobWindow, GpuSample)
+
+
+class Reader:
+    """
+    Reads the history, for the API and for people. Postgres away is SQLAlchemy's OperationalError.
+
+    Each method takes a connection of its own, which costs three round trips more: who calls several uses
+    :meth:`together`.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._connect: Callable[[], AbstractContextManager[SqlConnection]] = engine.connect
+
+    @contextmanager
+    def together(self) -> Iterator["Reader"]:
+        """A reader, for one thread, that reads over one connection."""
+        reader = copy(self)
+        with self._connect() as connection:
+            reader._connect = lambda: nullcontext(connection)
+            yield reader
+
+    def invocation(self, project: str, id_: str) -> PastInvocation:
+        """Raises InvocationNotFound."""
+        past = self._all(
+            PastInvocation, InvocationRow, lambda q: q.where(InvocationRow.id == id_, InvocationRow.project == project)
+        )
+        if not past:
+            raise InvocationNotFound
+        return past[0]
+
+    def invocations(
+        self,
+        project: str,
+        *,
+        function: str | None = None,
+        state: State | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> tuple[list[PastInvocation], str | None]:
+        """
+        The newest first, and the cursor of the next page, None after the last. ``function`` is the name without the
+        project.
+        """
+
+        def narrow(query: Select[Any]) -> Select[Any]:
+            query = query.where(InvocationRow.project == project)
+            if function is not None:
+                query = query.where(InvocationRow.function == function)
+            if state is not None:
+                query = query.where(InvocationRow.state == state)
+            if cursor is not None:
+                query = query.where(InvocationRow.id < cursor)
+            return query.order_by(InvocationRow.id.desc()).limit(limit + 1)
+
+        page = self._all(PastInvocation, InvocationRow, narrow)
+        return page[:limit], page[limit - 1].id if len(page) > limit else None
+
+    def executions(self, project: str, id_: str) -> list[Execution]:
+        """By attempt."""
+        which = (ExecutionRow.invocation == id_, ExecutionRow.project == project)
+        return self._all(Execution, ExecutionRow, lambda q: q.where(*which).order_by(ExecutionRow.attempt))
+
+    def decisions(self, project: str, id_: str) -> dict[int, PastDecision]:
+        """The decisions that dispatched an invocation, by attempt; those that are known."""
+        columns = [ExecutionRow.attempt, *(getattr(DecisionRow, field.name) for field in fields(PastDecision))]
+        query = select(*columns).join(DecisionRow, ExecutionRow.decision_id == DecisionRow.id)
+        query = query.where(ExecutionRow.invocation == id_, ExecutionRow.project == project)
+        with self._connect() as connection:
+            return {
+                attempt: PastDecision(
+                    id=number, function=function, gpu=gpu, at=at.timestamp(), decision=unpack_reasons(decision)
+                )
+                for attempt, number, function, gpu, at, decision in connection.execute(query)
+            }
+
+    def windows_around(self, job: str, gpu: str, start: float, end: float) -> list[JobWindow]:
+        """
+        What a job's iterations on a GPU instance took as last reported while something ran there, epoch seconds; at
+        most one window.
+        """
+        row = JobWindowRow
+        which = (row.job == job, row.gpu == gpu, row.at > _moment(start - JOB_WINDOW_S), row.at <= _moment(end))
+        return self._all(JobWindow, row, lambda q: q.where(*which).order_by(row.at.desc()).limit(1))
+
+    def job_windows(self, job: str) -> list[JobWindow]:
+        return self._all(JobWindow, JobWindowRow, lambda q: q.where(JobWindowRow.job == job).order_by(JobWindowRow.at))
+
+    def closed(self, job: str) -> dict[str, Closed]:
+        """The closed windows of a job by GPU instance."""
+        row = LossWindowRow
+        open_s = (row.before_s + row.after_s) / 2
+        ratio = func.sum(open_s).over(partition_by=row.gpu) / func.sum(row.closed_s).over(partition_by=row.gpu)
+        one = (
+            select(row.gpu, row.start_at, row.closed_s, open_s.label("open_s"), ratio.label("ratio"))
+            .where(row.job == job)
+            .subquery()
+            .c
+        )
+        rest = one.open_s - one.ratio * one.closed_s
+        sums = (func.sum(one.open_s), func.sum(one.closed_s), func.sum(rest * rest))
+        query = select(one.gpu, func.count(), func.min(one.start_at), func.max(one.start_at), *sums).group_by(one.gpu)
+        with self._connect() as connection:
+            return {
+                gpu: Closed(first_at=first.timestamp(), last_at=last.timestamp(), sums=Sums(windows, *of_them))
+                for gpu, windows, first, last, *of_them in connection.execute(query)
+            }
+
+    def budget_steps(self, job: str, limit: int) -> list[BudgetStep]:
+        """The last ``limit`` steps of the closed loop that were taken for a job, the newest first."""
+        return self._all(
+            BudgetStep,
+            BudgetStepRow,
+            lambda q: q.where(BudgetStepRow.job == job).order_by(BudgetStepRow.id.desc()).limit(limit),
+        )
+
+    def harvest(self, job: str, gpus: Sequence[str]) -> Harvest:
+        """What ran beside a job on its GPU instances, to the end or not, since it began."""
+        row = JobHarvestRow
+        sums = (func.coalesce(func.sum(row.seconds), 0.0), func.coalesce(func.sum(row.invocations), 0))
+        with self._connect() as connection:
+            seconds, invocations = connection.execute(select(*sums).where(row.job == job, row.gpu.in_(gpus))).one()
+        return Harvest(seconds=float(seconds), invocations=int(invocations))
+
+    def totals(self, project: str, function: str | None = None) -> list[Totals]:
+        """By function and revision, of all that ever ended; all functions of the project where none is named."""
+        row = FunctionTotalRow
+        query = select(row).where(row.project == project).order_by(row.function, row.revision, row.batch_rows)
+        if function is not None:
+            query = query.where(row.function == function)
+        found: dict[tuple[str, int], list[FunctionTotalRow]] = {}
+        with self._connect() as connection, Session(connection) as session:
+            for one in session.scalars(query):
+                found.setdefault((one.function, one.revision), []).append(one)
+        return [_totals(name, revision, rows) for (name, revision), rows in found.items()]
+
+    def solo_timings(self, workload: str, place: tuple[str, str]) -> list[dict[str, float]]:
+        """
+        Iteration times (n, mean, p50, p95, p99) of a profiled workload alone at a (device, sharing mode), newest first.
+        """
+        names = ("model", "preset", "role", "batch")
+        document = ProfileRow.document
+        which = (ProfileRow.kind == "solo", ProfileRow.device == place[0], ProfileRow.sharing_mode == place[1])
+        same = [
+            document["workload"][name].astext == part for name, part in zip(names, workload.split("/"), strict=True)
+        ]
+        query = select(document["timing"]).where(*which, *same).order_by(ProfileRow.at.desc())
+        with self._connect() as connection:
+            return list(connection.scalars(query))
+
+    def gpu_samples(self, gpu: str, since: float) -> list[GpuSample]:
+        """From the epoch second ``since`` on."""
+        which = (GpuSampleRow.gpu == gpu, GpuSampleRow.at >= datetime.fromtimestamp(since, UTC))
+        return self._all(GpuSample, GpuSampleRow, lambda q: q.where(*which).order_by(GpuSampleRow.at))
+
+    # ---- for replays: all projects -----------------------------------------------------------------------------------
+
+    def served(self, since: float, until: float, most: int) -> tuple[list[Served], int]:
+        """
+        Invocations that arrived in [since, until) and have ended, in order of arrival, and how many there were; the
+        newest ``most``.
+
+        Cancelled ones are left out, and counted with neither.
+        """
+        row, run = InvocationRow, ExecutionRow
+        ended = (State.SUCCEEDED, State.FAILED, State.REJECTED, State.EXPIRED)
+        which = (
+            row.arrival_at >= _moment(since),
+            row.arrival_at < _moment(until),
+            row.state.in_(ended),
+            row.finished_at.is_not(None),
+        )
+        columns = (
+            row.id,
+            row.project,
+            row.function,
+            row.revision,
+            row.state,
+            row.attempt,
+            row.arrival_at,
+            row.deadline_at,
+            row.finished_at,
+            row.rows,
+            row.gpu,
+            run.run_s,
+            run.batch,
+            run.rows.label("batch_rows"),
+            run.cold,
+            run.load_s,
+            run.predicted,
+            run.claimed_at,
+            run.started_at,
+        )
+        query = select(*columns).outerjoin(run, (run.invocation == row.id) & (run.attempt == row.attempt))
+        query = query.where(*which).order_by(row.arrival_at.desc(), row.id.desc()).limit(most)
+        with self._connect() as connection:
+            count = connection.execute(select(func.count()).select_from(row).where(*which)).scalar_one()
+            found = [_served(one) for one in connection.execution_options(yield_per=_PAGE).execute(query).mappings()]
+        found.reverse()
+        return found, count
+
+    def gpu_use(self, since: float, until: float) -> list[GpuUse]:
+        """Of every GPU instance that reported in [since, until), by name."""
+        row = GpuSampleRow
+        which = (row.at >= _moment(since), row.at < _moment(until))
+        means = (func.avg(row.utilisation), func.avg(row.function_utilisation), func.count(), func.max(row.at))
+        query = select(row.gpu, *means).where(*which).group_by(row.gpu).order_by(row.gpu)
+        with self._connect() as connection:
+            found = connection.execute(query).all()
+            newest = tuple_(row.gpu, row.at).in_([(gpu, last) for gpu, *_, last in found])
+            columns = (row.gpu, row.device, row.sharing_mode, row.memory_total_mib)
+            last = {one.gpu: one for one in connection.execute(select(*columns).where(newest))}
+        return [
+            GpuUse(
+                gpu=gpu,
+                device=last[gpu].device,
+                sharing_mode=last[gpu].sharing_mode,
+                memory_total_mib=last[gpu].memory_total_mib,
+                utilisation=float(busy),
+                function_utilisation=float(part),
+                samples=samples,
+            )
+            for gpu, busy, part, samples, _ in found
+        ]
+
+    def job_use(self, since: float, until: float) -> list[JobUse]:
+        """Of every job on every GPU instance in [since, until), those of most windows first."""
+        row = JobWindowRow
+
+        # Numbers of iterations weigh: a window without any has 0 seconds.
+        alone, beside = func.sum(row.solo_count), func.sum(row.shared_count)
+        spent = func.sum(row.solo_s * row.solo_count), func.sum(row.shared_s * row.shared_count)
+        columns = (
+            func.count(),
+            spent[0] / func.nullif(alone, 0),
+            (spent[0] + spent[1]) / func.nullif(alone + beside, 0),
+        )
+        query = select(row.job, row.gpu, *columns).where(row.at >= _moment(since), row.at < _moment(until))
+        query = query.group_by(row.job, row.gpu).order_by(func.count().desc(), row.job, row.gpu)
+        with self._connect() as connection:
+            return [
+                JobUse(job=job, gpu=gpu, windows=windows, solo_s=_float(solo), mean_s=_float(mean))
+                for job, gpu, windows, solo, mean in connection.execute(query)
+            ]
+
+    def policies(self, since: float, until: float) -> dict[str, int]:
+        """
+        How many dispatches each policy decided in [since, until), the busiest first; '' where a decision does not say.
+        """
+        name = func.coalesce(DecisionRow.decision["policy"].astext, "")
+        query = (
+            select(name, func.count())
+            .where(DecisionRow.at >= _moment(since), DecisionRow.at < _moment(until))
+            .group_by(name)
+        )
+        with self._connect() as connection:
+            return {str(policy): int(n) for policy, n in connection.execute(query.order_by(func.count().desc(), name))}
+
+    def specs(self, revisions: Collection[tuple[str, int]]) -> dict[tuple[str, int], FunctionSpec]:
+        """The catalog's word on (``<project>/<name>``, revision), with what their canaries found; those it knows."""
+        wanted = [(*function.split("/", 1), number) for function, number in revisions]
+        row = RevisionRow
+        query = select(row.project, row.function, row.number, row.spec)
+        query = query.where(tuple_(row.project, row.function, row.number).in_(wanted))
+        with self._connect() as connection:
+            return {
+                (f"{project}/{function}", number): spec_from_dict(spec)
+                for project, function, number, spec in connection.execute(query)
+            }
+
+    def job_tags(self, jobs: Collection[str]) -> dict[str, dict[str, Any]]:
+        """What was said of jobs when they were started (``workload``, ``budget``), by id."""
+        with self._connect() as connection:
+            return {
+                str(job): dict(tags)
+                for job, tags in connection.execute(select(JobRow.id, JobRow.tags).where(JobRow.id.in_(jobs)))
+            }
+
+    def _all(self, value: type[_Value], row: type[Base], narrow: Callable[[Select[Any]], Select[Any]]) -> list[_Value]:
+        """Values whose fields are the columns of the same name, times as epoch seconds."""
+        names = [field.name for field in fields(value)]
+        query = narrow(select(*(getattr(row, name) for name in names)))
+        with self._connect() as connection:
+            return [value(**dict(zip(names, map(_plain, one), strict=True))) for one in connection.execute(query)]
+
+
+def _totals(function: str, revision: int, rows: Sequence[FunctionTotalRow]) -> Totals:
+    return Totals(
+        function=function,
+        revision=revision,
+        succeeded=sum(row.succeeded for row in rows),
+        failed=sum(row.failed for row in rows),
+        rows=sum(row.rows for row in rows),
+        total_s=sum(row.total_s for row in rows),
+        failed_s=sum(row.failed_s for row in rows),
+        wait_s=sum(row.wait_s for row in rows),
+        run_s=sum(row.run_s for row in rows),
+        last_at=max(row.last_at for row in rows).timestamp(),
+        batches=tuple(
+            BatchTotal(rows=row.batch_rows, batches=round(row.batches), run_s=row.batch_s)
+            for row in rows
+            if row.batch_rows
+        ),
+    )
+
+
+def _served(row: RowMapping) -> Served:
+    started, claimed, load = row["started_at"], row["claimed_at"], row["load_s"]
+    return Served(
+        id=row["id"],
+        function=f"{row['project']}/{row['function']}",
+        revision=row["revision"],
+        state=State(row["state"]),
+        attempt=row["attempt"],
+        arrival_at=row["arrival_at"].timestamp(),
+        deadline_at=row["deadline_at"].timestamp(),
+        finished_at=row["finished_at"].timestamp(),
+        rows=row["rows"],
+        gpu=row["gpu"] or "",
+        run_s=row["run_s"],
+        batch=row["batch"],
+        batch_rows=row["batch_rows"],
+        cold=row["cold"],
+        load_s=sum(load.values()) if load else None,
+        slowdown=float((row["predicted"] or {}).get("function_degradation") or 0.0),
+        wait_s=(started - claimed).total_seconds() if started is not None and claimed is not None else None,
+    )
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+def _plain(cell: Any) -> Any:
+    return cell.timestamp() if isinstance(cell, datetime) else cell

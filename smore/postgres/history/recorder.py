@@ -1,0 +1,159 @@
+"""
+The recorder: the event stream written into Postgres in bulk. It is the only writer of the history.
+
+A batch of entries is folded in memory, copied into temporary tables and merged from there; the cursor moves in the same
+transaction. Only then is the stream cut, and never ahead of the leader. While Postgres is away the stream waits.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Final, cast
+
+import psycopg
+import redis
+from sqlalchemy import Engine
+
+from smore.messages import stream
+from smore.postgres.driver import Connection, driver
+from smore.postgres.history.fold import Fold, stream_number
+from smore.postgres.history.staging import CREATE, EMPTY, Stage, StagedRow
+from smore.process.observability import RECORD_LAG, RECORD_SKIPPED, RECORDED, logger
+from smore.redis import fleet
+
+log = logger(__name__)
+
+#: Name of the event stream's row in ``stream_cursor``.
+CURSOR: Final = "ev"
+#: Entries of one read. The nested lists of longer answers set off the garbage collector: six times the time an entry
+#: (measured).
+_PAGE: Final = 1000
+
+
+class Recorder:
+    """
+    Writes the event stream into Postgres. Any number may run: the cursor's row is locked while one of them works.
+
+    Redis away is redis-py's error, Postgres away SQLAlchemy's OperationalError; either way nothing is lost and the call
+    may be repeated.
+    """
+
+    def __init__(self, engine: Engine, client: "redis.Redis", prefix: str) -> None:
+        self._engine = engine
+        self._redis = client
+        self._stream = f"{prefix}ev"
+        self._leader = f"{prefix}leader:cursor"
+        #: As of the last drain.
+        self._cursor = "0-0"
+
+    def drain(self, limit: int = 5000) -> int:
+        """
+        Write at most ``limit`` entries and cut the stream behind them.
+
+        Returns how many there were. Fewer than ``limit``: the stream is at its end for now, or another recorder is at
+        work.
+        """
+        with driver(self._engine) as connection:
+            count = self._drain(connection, limit)
+        self._trim()
+        RECORDED.inc(count)
+        RECORD_LAG.set(self.lag_s())
+        return count
+
+    def lag_s(self) -> float:
+        """Seconds since the oldest entry that is not in Postgres yet, 0 where there is none."""
+        oldest = cast("list[tuple[bytes, object]]", self._redis.xrange(self._stream, min=f"({self._cursor}", count=1))
+        if not oldest:
+            return 0.0
+        seconds, micros = self._redis.time()
+        return max(0.0, seconds + micros / 1e6 - int(oldest[0][0].partition(b"-")[0]) / 1000)
+
+    def _drain(self, connection: Connection, limit: int) -> int:
+        with connection.transaction():
+            connection.execute(
+                "INSERT INTO stream_cursor (name, last_id, version) VALUES (%s, '0-0', %s) ON CONFLICT DO NOTHING",
+                (CURSOR, stream.VERSION),
+            )
+            row = connection.execute(
+                "SELECT last_id FROM stream_cursor WHERE name = %s FOR UPDATE SKIP LOCKED", (CURSOR,)
+            ).fetchone()
+            if row is None:
+                return 0
+            cursor = row[0]
+            entries = self._read(cursor, limit)
+            if not entries and cursor != "0-0" and stream_number(self._last()) < stream_number(cursor):
+                log.warning("the event stream began anew, so does the history", cursor=cursor, last=self._last())
+                cursor = "0-0"
+                entries = self._read(cursor, limit)
+            if entries:
+                connection.execute(CREATE)
+                self._write(connection, entries)
+                cursor = entries[-1][0]
+            if cursor != row[0]:
+                connection.execute(
+                    "UPDATE stream_cursor SET last_id = %s, version = %s, updated_at = now() WHERE name = %s",
+                    (cursor, stream.VERSION, CURSOR),
+                )
+        self._cursor = cursor
+        return len(entries)
+
+    def _read(self, cursor: str, limit: int) -> list[tuple[str, bytes]]:
+        entries: list[tuple[str, bytes]] = []
+        while len(entries) < limit:
+            asked = min(_PAGE, limit - len(entries))
+            answer = self._redis.xread({self._stream: cursor}, count=asked)
+            page = [(entry, values[b"e"]) for entry, values in fleet.stream_entries(answer)]
+            entries += page
+            if len(page) < asked:
+                break
+            cursor = page[-1][0]
+        return entries
+
+    def _last(self) -> str:
+        """Id of the last entry that the stream ever had."""
+        if not self._redis.exists(self._stream):
+            return "0-0"
+        return cast("dict[str, bytes]", self._redis.xinfo_stream(self._stream))["last-generated-id"].decode()
+
+    def _write(self, connection: Connection, entries: Sequence[tuple[str, bytes]]) -> None:
+        """
+        An entry that Postgres refuses (a value that it cannot hold) is searched for by halving, and passed over: it
+        must not block the others.
+        """
+        fold = Fold()
+        for entry, raw in entries:
+            try:
+                fold.add(entry, raw)
+            except ValueError as error:
+                _skipped(entry, error)
+        try:
+            with connection.transaction():
+                for stage, rows in fold.stages():
+                    if rows:
+                        _merge(connection, stage, rows)
+        except (psycopg.DataError, psycopg.IntegrityError) as error:
+            if len(entries) == 1:
+                _skipped(entries[0][0], error)
+                return
+            middle = len(entries) // 2
+            for half in (entries[:middle], entries[middle:]):
+                # Rows of the half before would be merged again.
+                connection.execute(EMPTY)
+                self._write(connection, half)
+
+    def _trim(self) -> None:
+        """Cut the entries before the cursor, but none that the leader has not read."""
+        leader = cast("bytes | None", self._redis.get(self._leader))
+        seen = min(self._cursor, leader.decode() if leader else self._cursor, key=stream_number)
+        self._redis.xtrim(self._stream, minid=seen, approximate=False)
+
+
+def _merge(connection: Connection, stage: Stage, rows: Collection[StagedRow]) -> None:
+    with connection.cursor() as cursor:
+        with cursor.copy(stage.copy) as copy:
+            copy.write("\n".join(map(stage.line, rows)) + "\n")
+        for merge in stage.merges:
+            cursor.execute(merge)
+
+
+def _skipped(entry: str, error: Exception) -> None:
+    RECORD_SKIPPED.inc()
+    log.warning("stream entry passed over", entry=entry, error=str(error))

@@ -1,0 +1,429 @@
+"""
+The tables on the way into the history: rows as the fold makes them, a temporary table for each kind, and the SQL that
+merges it into the tables of smore/postgres/rows.py.
+
+Merging never replaces a later state by an earlier one, and an arrival counts when its row first appears, so that
+reading entries again (a wiped Redis, a restored database) changes nothing. In rows 0 and '' stand for what is not known
+and times are microseconds. They are not tracked by the garbage collector, which would scan all of them.
+"""
+
+# ruff: noqa: S608 - every SQL text is put together from names and expressions of this module
+
+import re
+from operator import attrgetter
+from typing import TypeAlias
+
+import msgspec
+
+
+class StagedInvocation(msgspec.Struct, gc=False):
+    id: str
+    project: str
+    function: str
+    revision: int = 0
+    state: str = ""
+    cause: str = ""
+    attempt: int = 0
+    starts: int = 0
+    arrival: int = 0
+    deadline: int = 0
+    claimed: int = 0
+    started: int = 0
+    finished: int = 0
+    gpu: str = ""
+    rows: int = 0
+    key_id: str = ""
+    trace: str = ""
+    gate: int = 0
+    # Of its last run, for the counters.
+    cold: str = ""
+    load: float = 0.0
+    run_s: float = 0.0
+    batch: int = 0
+    batch_rows: int = 0
+    jobs: str = ""
+
+
+class StagedExecution(msgspec.Struct, gc=False):
+    invocation: str
+    attempt: int
+    project: str
+    function: str
+    gpu: str
+    decision_id: int = 0
+    state: str = ""
+    cause: str = ""
+    cold: str = ""
+    load_s: str = ""
+    run_s: float = 0.0
+    batch: int = 0
+    rows: int = 0
+    co_runners: str = ""
+    jobs: str = ""
+    predicted: str = ""
+    claimed: int = 0
+    started: int = 0
+    finished: int = 0
+    device: str = ""
+    sharing_mode: str = ""
+    unforeseen: str = ""
+
+
+class StagedDecision(msgspec.Struct, gc=False):
+    id: int
+    project: str
+    function: str
+    gpu: str
+    at: int
+    decision: str
+
+
+class StagedMinute(msgspec.Struct, gc=False):
+    minute: int
+    seconds: int
+
+
+class StagedInstance(msgspec.Struct, gc=False):
+    id: str
+    gpu: str
+    boot: str
+    project: str
+    function: str
+    revision: int
+    prewarmed: str
+    outcome: str
+    why: str
+    asked: int
+    ready: int
+    used: int
+    ended: int
+    told: int
+    load_s: float
+    busy_s: float
+    idle_s: float
+    uses: int
+    saved: int
+    memory_mib: float
+    host: str
+
+
+class StagedBoot(msgspec.Struct, gc=False):
+    gpu: str
+    boot: str
+    at: int
+
+
+class StagedGpuSample(msgspec.Struct, gc=False):
+    gpu: str
+    at: int
+    utilisation: float
+    function_utilisation: float
+    memory_used_mib: float
+    memory_total_mib: float
+    running: int
+    counter: str
+    device: str
+    sharing_mode: str
+
+
+class StagedJobWindow(msgspec.Struct, gc=False):
+    job: str
+    at: int
+    project: str
+    gpu: str
+    iterations: int
+    window_s: float
+    solo_s: float
+    solo_count: int
+    shared_s: float
+    shared_count: int
+    device: str
+    sharing_mode: str
+
+
+class StagedLossWindow(msgspec.Struct, gc=False):
+    job: str
+    gpu: str
+    start: int
+    end: int
+    project: str
+    before_s: float
+    before_n: int
+    closed_s: float
+    closed_n: int
+    closed_sd: float
+    after_s: float
+    after_n: int
+
+
+class StagedBudgetStep(msgspec.Struct, gc=False):
+    id: int
+    job: str
+    gpu: str
+    at: int
+    step: str
+    duty: float
+    factor: float
+
+
+StagedRow: TypeAlias = (
+    StagedInvocation
+    | StagedExecution
+    | StagedDecision
+    | StagedGpuSample
+    | StagedJobWindow
+    | StagedLossWindow
+    | StagedBudgetStep
+    | StagedMinute
+    | StagedInstance
+    | StagedBoot
+)
+
+_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\0": ""}
+_ESCAPED = re.compile(r"[\\\t\n\r\0]")
+_TYPES = {str: "text", int: "bigint", float: "float8"}
+
+
+class Stage:
+    """
+    A temporary table, emptied by every commit, with a column for each field of ``row``; ``merges`` carry it into the
+    history.
+    """
+
+    def __init__(self, row: type[StagedRow], *merges: str) -> None:
+        self.name = f"stage{row.__name__.lower()}"
+        columns = ", ".join(f'"{field.name}" {_TYPES[field.type]}' for field in msgspec.structs.fields(row))
+        self.create = f"CREATE TEMPORARY TABLE IF NOT EXISTS {self.name} ({columns}) ON COMMIT DELETE ROWS"
+        self.copy = f"COPY {self.name} FROM STDIN"
+        self.merges = [merge.replace("STAGE", self.name) for merge in merges]
+        self._cells = attrgetter(*row.__struct_fields__)
+        self._tabs = len(row.__struct_fields__) - 1
+        self._form = "\t".join(["%s"] * len(row.__struct_fields__))
+
+    def line(self, row: StagedRow) -> str:
+        """COPY's text form. Postgres' text cannot hold NUL: it is left out."""
+        cells = self._cells(row)
+        line = self._form % cells
+        # Hardly any row needs an escape, so the row is looked at as a whole first.
+        if line.count("\t") != self._tabs or "\\" in line or "\n" in line or "\r" in line or "\0" in line:
+            line = "\t".join(_ESCAPED.sub(lambda match: _ESCAPES[match[0]], str(cell)) for cell in cells)
+        return line
+
+
+def _at(column: str) -> str:
+    """A timestamp from microseconds, exact: a double holds 2^53 of them."""
+    return f"CASE WHEN {column} > 0 THEN to_timestamp({column}::float8 / 1e6) END"
+
+
+def _progress(table: str) -> str:
+    """
+    Grows with every step of an invocation that has not ended: dispatched, running, and queued again, attempt by
+    attempt.
+    """
+    return f"{table}.attempt * 4 + CASE {table}.state WHEN 'dispatched' THEN 1 WHEN 'running' THEN 2 ELSE 3 END"
+
+
+INVOCATIONS = Stage(
+    StagedInvocation,
+    # Invocations whose arrival is known, from whatever event.
+    f"""
+    WITH merged AS (
+        INSERT INTO invocations AS i (id, project, function, revision, state, cause, attempt, starts, arrival_at, deadline_at, claimed_at,
+            started_at, finished_at, gpu, rows, key_id, trace, gate_s)
+        SELECT id, project, function, revision, state, cause, attempt, starts, {_at("arrival")}, {_at("deadline")}, {_at("claimed")},
+            {_at("started")}, {_at("finished")}, gpu, rows, key_id, trace, CASE WHEN gate > 0 THEN gate::float8 / 1e6 END
+        FROM STAGE WHERE arrival > 0
+        ON CONFLICT (id) DO UPDATE SET state = excluded.state, cause = excluded.cause, attempt = excluded.attempt,
+            starts = greatest(excluded.starts, i.starts), claimed_at = coalesce(excluded.claimed_at, i.claimed_at),
+            started_at = coalesce(excluded.started_at, i.started_at), finished_at = excluded.finished_at, gpu = excluded.gpu,
+            key_id = coalesce(nullif(excluded.key_id, ''), i.key_id), trace = coalesce(nullif(excluded.trace, ''), i.trace)
+        WHERE i.finished_at IS NULL AND (excluded.finished_at IS NOT NULL OR {_progress("excluded")} > {_progress("i")})
+        RETURNING i.*, xmax = 0 AS inserted
+    ), arrived AS (
+        INSERT INTO arrivals_minute AS a (project, function, minute, n)
+        SELECT project, function, date_trunc('minute', arrival_at), count(*) FROM merged WHERE inserted GROUP BY 1, 2, 3
+        ON CONFLICT (project, function, minute) DO UPDATE SET n = a.n + excluded.n
+    ), ended AS (
+        SELECT m.*, nullif(s.cold, '')::boolean AS cold, s.load AS load_s, nullif(s.run_s, 0) AS run_s,
+            CASE WHEN s.run_s > 0 THEN s.batch_rows ELSE 0 END AS batch_rows, 1.0::float8 / greatest(s.batch, 1) AS part,
+            nullif(s.jobs, '')::jsonb AS jobs, m.state = 'succeeded' AS good,
+            extract(epoch FROM m.finished_at - m.arrival_at)::float8 AS whole_s,
+            coalesce(extract(epoch FROM m.started_at - m.arrival_at), 0)::float8 AS waited_s
+        FROM merged AS m JOIN STAGE AS s ON s.id = m.id WHERE m.finished_at IS NOT NULL
+    ), minutes AS (
+        INSERT INTO function_minutes AS f (minute, project, function, revision, gpu, succeeded, failed, met, ran, cold, rows, total_s,
+            failed_s, wait_s, run_s, load_s, worst_s)
+        SELECT date_trunc('minute', finished_at), project, function, revision, gpu, count(*) FILTER (WHERE good),
+            count(*) FILTER (WHERE NOT good), count(*) FILTER (WHERE good AND finished_at <= deadline_at), count(cold),
+            count(*) FILTER (WHERE cold), coalesce(sum(rows) FILTER (WHERE good), 0), coalesce(sum(whole_s) FILTER (WHERE good), 0),
+            coalesce(sum(whole_s) FILTER (WHERE NOT good), 0), coalesce(sum(waited_s) FILTER (WHERE good), 0),
+            coalesce(sum(run_s * part), 0), sum(load_s), coalesce(max(whole_s) FILTER (WHERE good), 0)
+        FROM ended GROUP BY 1, 2, 3, 4, 5
+        ON CONFLICT (minute, project, function, revision, gpu) DO UPDATE SET succeeded = f.succeeded + excluded.succeeded,
+            failed = f.failed + excluded.failed, met = f.met + excluded.met, ran = f.ran + excluded.ran, cold = f.cold + excluded.cold,
+            rows = f.rows + excluded.rows, total_s = f.total_s + excluded.total_s, failed_s = f.failed_s + excluded.failed_s,
+            wait_s = f.wait_s + excluded.wait_s, run_s = f.run_s + excluded.run_s, load_s = f.load_s + excluded.load_s,
+            worst_s = greatest(f.worst_s, excluded.worst_s)
+    ), totals AS (
+        INSERT INTO function_totals AS t (project, function, revision, batch_rows, succeeded, failed, rows, total_s, failed_s, wait_s,
+            run_s, batches, batch_s, last_at)
+        SELECT project, function, revision, batch_rows, count(*) FILTER (WHERE good), count(*) FILTER (WHERE NOT good),
+            coalesce(sum(rows) FILTER (WHERE good), 0), coalesce(sum(whole_s) FILTER (WHERE good), 0),
+            coalesce(sum(whole_s) FILTER (WHERE NOT good), 0), coalesce(sum(waited_s) FILTER (WHERE good), 0),
+            coalesce(sum(run_s) FILTER (WHERE good), 0), coalesce(sum(part) FILTER (WHERE run_s IS NOT NULL), 0),
+            coalesce(sum(run_s * part), 0), max(finished_at)
+        FROM ended GROUP BY 1, 2, 3, 4
+        ON CONFLICT (project, function, revision, batch_rows) DO UPDATE SET succeeded = t.succeeded + excluded.succeeded,
+            failed = t.failed + excluded.failed, rows = t.rows + excluded.rows, total_s = t.total_s + excluded.total_s,
+            failed_s = t.failed_s + excluded.failed_s, wait_s = t.wait_s + excluded.wait_s, run_s = t.run_s + excluded.run_s,
+            batches = t.batches + excluded.batches, batch_s = t.batch_s + excluded.batch_s, last_at = greatest(t.last_at, excluded.last_at)
+    )
+    INSERT INTO job_harvest AS h (job, gpu, seconds, invocations)
+    SELECT job, gpu, sum(run_s * part), count(*)
+    FROM ended CROSS JOIN LATERAL jsonb_array_elements_text(ended.jobs) AS job WHERE run_s IS NOT NULL GROUP BY 1, 2
+    ON CONFLICT (job, gpu) DO UPDATE SET seconds = h.seconds + excluded.seconds, invocations = h.invocations + excluded.invocations
+    """,
+    # A step of an invocation that arrived in an earlier batch.
+    f"""
+    UPDATE invocations AS i SET state = s.state, attempt = s.attempt, gpu = s.gpu, claimed_at = coalesce({_at("s.claimed")}, i.claimed_at),
+        started_at = coalesce({_at("s.started")}, i.started_at)
+    FROM STAGE AS s WHERE s.arrival = 0 AND i.id = s.id AND i.finished_at IS NULL AND {_progress("s")} > {_progress("i")}
+    """,
+)
+
+#: The reason of a cold start that the leader took for a warm one: the instance was still loading.
+LATE = "late"
+
+EXECUTIONS = Stage(
+    StagedExecution,
+    # Alphabetically, too, running comes after dispatched.
+    f"""
+    WITH merged AS (
+        INSERT INTO executions AS e (invocation, attempt, project, function, gpu, decision_id, state, cause, cold, load_s, run_s, batch,
+            rows, co_runners, jobs, predicted, device, sharing_mode, unforeseen, claimed_at, started_at, finished_at)
+        SELECT invocation, attempt, project, function, gpu, nullif(decision_id, 0), state, cause, nullif(cold, '')::boolean,
+            nullif(load_s, '')::jsonb, nullif(run_s, 0), nullif(batch, 0), nullif(rows, 0), nullif(co_runners, '')::jsonb,
+            nullif(jobs, '')::jsonb, nullif(predicted, '')::jsonb, nullif(device, ''), nullif(sharing_mode, ''),
+            nullif(unforeseen, ''), {_at("claimed")}, {_at("started")}, {_at("finished")}
+        FROM STAGE
+        ON CONFLICT (invocation, attempt) DO UPDATE SET decision_id = coalesce(e.decision_id, excluded.decision_id), state = excluded.state,
+            cause = excluded.cause, cold = excluded.cold, load_s = excluded.load_s, run_s = excluded.run_s,
+            batch = coalesce(excluded.batch, e.batch), rows = excluded.rows, co_runners = excluded.co_runners, jobs = excluded.jobs,
+            device = excluded.device, sharing_mode = excluded.sharing_mode,
+            unforeseen = CASE WHEN excluded.cold IS FALSE THEN NULL
+                ELSE coalesce(e.unforeseen, excluded.unforeseen, CASE WHEN excluded.cold THEN '{LATE}' END) END,
+            predicted = coalesce(e.predicted, excluded.predicted), claimed_at = coalesce(e.claimed_at, excluded.claimed_at),
+            started_at = coalesce(e.started_at, excluded.started_at), finished_at = excluded.finished_at
+        WHERE e.finished_at IS NULL AND (excluded.finished_at IS NOT NULL OR excluded.state > e.state)
+        RETURNING e.project, e.function, e.cold, e.unforeseen, e.finished_at
+    ), minutes AS (
+        SELECT date_trunc('minute', finished_at) AS at, project, function,
+            CASE WHEN cold THEN coalesce(unforeseen, 'unknown') ELSE 'warm' END AS kind, count(*) AS n
+        FROM merged WHERE cold IS NOT NULL AND finished_at IS NOT NULL GROUP BY 1, 2, 3, 4
+    )
+    INSERT INTO run_starts AS r (span, at, project, function, kind, n)
+    SELECT 60, at, project, function, kind, n FROM minutes
+    UNION ALL SELECT 3600, date_trunc('hour', at, 'UTC'), project, function, kind, sum(n) FROM minutes GROUP BY 1, 2, 3, 4, 5
+    ON CONFLICT (span, at, project, function, kind) DO UPDATE SET n = r.n + excluded.n
+    """,
+)
+
+DECISIONS = Stage(
+    StagedDecision,
+    f"""
+    INSERT INTO decisions (id, project, function, gpu, at, decision)
+    SELECT id, project, function, gpu, {_at("at")}, decision::jsonb FROM STAGE ON CONFLICT DO NOTHING
+    """,
+)
+
+GPU_SAMPLES = Stage(
+    StagedGpuSample,
+    f"""
+    INSERT INTO gpu_samples (gpu, at, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter,
+        device, sharing_mode)
+    SELECT gpu, {_at("at")}, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter, device, sharing_mode
+    FROM STAGE ON CONFLICT DO NOTHING
+    """,
+)
+
+JOB_WINDOWS = Stage(
+    StagedJobWindow,
+    f"""
+    INSERT INTO job_windows AS w (job, at, project, gpu, iterations, window_s, solo_s, solo_count, shared_s, shared_count, device,
+        sharing_mode)
+    SELECT job, {_at("at")}, project, gpu, iterations, window_s, solo_s, solo_count, shared_s, shared_count, device, sharing_mode FROM STAGE
+    ON CONFLICT (job, at, gpu) DO UPDATE SET iterations = excluded.iterations, window_s = excluded.window_s, solo_s = excluded.solo_s,
+        solo_count = excluded.solo_count, shared_s = excluded.shared_s, shared_count = excluded.shared_count
+    WHERE excluded.iterations >= w.iterations
+    """,
+)
+
+LOSS_WINDOWS = Stage(
+    StagedLossWindow,
+    # A window never changes, and comes with many reports.
+    f"""
+    INSERT INTO loss_windows (job, gpu, start_at, end_at, project, before_s, before_n, closed_s, closed_n, closed_sd, after_s, after_n)
+    SELECT job, gpu, {_at("start")}, {_at('"end"')}, project, before_s, before_n, closed_s, closed_n, closed_sd, after_s, after_n FROM STAGE
+    ON CONFLICT DO NOTHING
+    """,
+)
+
+BUDGET_STEPS = Stage(
+    StagedBudgetStep,
+    f"""
+    INSERT INTO budget_steps (id, job, gpu, at, step, duty, factor)
+    SELECT id, job, gpu, {_at("at")}, step, duty, factor FROM STAGE ON CONFLICT DO NOTHING
+    """,
+)
+
+MINUTES = Stage(
+    StagedMinute,
+    # Bits, so that reading entries again changes nothing.
+    f"""
+    INSERT INTO counted_minutes AS m (minute, seconds) SELECT {_at("minute")}, bit_or(seconds) FROM STAGE GROUP BY 1
+    ON CONFLICT (minute) DO UPDATE SET seconds = m.seconds | excluded.seconds
+    """,
+)
+
+INSTANCES = Stage(
+    StagedInstance,
+    f"""
+    INSERT INTO instances AS i (id, gpu, boot, project, function, revision, prewarmed, outcome, why, asked_at, ready_at, used_at, ended_at,
+        told_at, load_s, busy_s, idle_s, uses, saved, memory_mib, host)
+    SELECT DISTINCT ON (id) id, gpu, boot, project, function, revision, prewarmed::boolean, outcome, why, {_at("asked")}, {_at("ready")},
+        {_at("used")}, {_at("ended")}, {_at("told")}, load_s, busy_s, idle_s, uses, saved, memory_mib, host::boolean
+    FROM STAGE ORDER BY id, told DESC
+    ON CONFLICT (id) DO UPDATE SET outcome = excluded.outcome, why = excluded.why, ready_at = excluded.ready_at, used_at = excluded.used_at,
+        ended_at = excluded.ended_at, told_at = excluded.told_at, load_s = excluded.load_s, busy_s = excluded.busy_s,
+        idle_s = excluded.idle_s, uses = excluded.uses, saved = excluded.saved, memory_mib = excluded.memory_mib
+    WHERE i.ended_at IS NULL AND excluded.told_at >= i.told_at
+    """,
+)
+
+#: An instance whose worker is gone ended when it last reported; where nothing had used it, its load was wasted.
+_WORKER_LOST = """
+    UPDATE instances AS i SET ended_at = greatest(i.told_at, i.asked_at), why = 'worker_lost',
+        outcome = CASE WHEN i.outcome <> 'open' THEN i.outcome WHEN i.ready_at IS NULL THEN 'failed' ELSE 'wasted' END
+"""
+
+BOOTS = Stage(
+    StagedBoot,
+    # A worker that has started anew has none of the instances of its former process.
+    f"{_WORKER_LOST} FROM STAGE AS s WHERE i.ended_at IS NULL AND i.gpu = s.gpu AND i.boot <> s.boot AND i.told_at <"
+    f" {_at('s.at')}",
+)
+
+_STAGES = (
+    INVOCATIONS,
+    EXECUTIONS,
+    DECISIONS,
+    GPU_SAMPLES,
+    JOB_WINDOWS,
+    LOSS_WINDOWS,
+    BUDGET_STEPS,
+    MINUTES,
+    INSTANCES,
+    BOOTS,
+)
+CREATE = "; ".join(stage.create for stage in _STAGES)
+EMPTY = f"TRUNCATE {', '.join(stage.name for stage in _STAGES)}"

@@ -1,0 +1,233 @@
+"""What the history tells: values that :class:`smore.postgres.history.reader.Reader` gives. Times in epoch seconds."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from smore.domain.invocation import State
+from smore.domain.loss import Sums
+
+#: A serverful job has one row for this many seconds: its last report in them.
+JOB_WINDOW_S: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastInvocation:
+    """
+    An invocation as the event stream had it, finished or not. ``gate_s``: what the gate held against its deadline, from
+    arrival.
+    """
+
+    id: str
+    function: str
+    revision: int
+    state: State
+    cause: str
+    attempt: int
+    starts: int
+    arrival_at: float
+    deadline_at: float
+    claimed_at: float | None
+    started_at: float | None
+    finished_at: float | None
+    gpu: str
+    rows: int
+    key_id: str
+    trace: str
+    gate_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One attempt on a GPU instance; see :class:`smore.postgres.rows.ExecutionRow`. None = not known (yet)."""
+
+    invocation: str
+    attempt: int
+    function: str
+    gpu: str
+    state: State
+    cause: str
+    cold: bool | None
+    load_s: dict[str, float] | None
+    run_s: float | None
+    batch: int | None
+    rows: int | None
+    co_runners: list[str] | None
+    jobs: list[str] | None
+    predicted: dict[str, Any] | None
+    claimed_at: float | None
+    started_at: float | None
+    finished_at: float | None
+
+    @property
+    def degradation(self) -> float | None:
+        """
+        Measured: its run time over what the decision expected of it alone, minus one. None where it was cold, or not
+        run to the end.
+        """
+        alone_s = (self.predicted or {}).get("run_s")
+        return self.run_s / alone_s - 1 if self.run_s is not None and alone_s and not self.cold else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastDecision:
+    """A dispatch; ``decision``: its reasons (smore/messages/reasons.py), without what is null."""
+
+    id: int
+    function: str
+    gpu: str
+    at: float
+    decision: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobWindow:
+    """See :class:`smore.postgres.rows.JobWindowRow`."""
+
+    job: str
+    at: float
+    gpu: str
+    iterations: int
+    window_s: float
+    solo_s: float
+    solo_count: int
+    shared_s: float
+    shared_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """
+    The closed windows of a job on a GPU instance; ``first_at``, ``last_at``: when the first and the last began, epoch
+    seconds.
+    """
+
+    first_at: float
+    last_at: float
+    sums: Sums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetStep:
+    """See :class:`smore.postgres.rows.BudgetStepRow`; ``at`` in epoch seconds."""
+
+    gpu: str
+    at: float
+    step: str
+    duty: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Harvest:
+    """
+    What functions were given beside a job: seconds of device time (a batch counts once) and the invocations that they
+    served.
+    """
+
+    seconds: float
+    invocations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    gpu: str
+    at: float
+    utilisation: float
+    function_utilisation: float
+    memory_used_mib: float
+    memory_total_mib: float
+    running: int
+    counter: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """
+    An invocation that has ended, with its last attempt: what a replay needs. ``function`` is ``<project>/<name>``;
+    epoch seconds.
+
+    ``attempt`` 0 = never dispatched. ``run_s`` is that of the whole batch of ``batch`` invocations with ``batch_rows``
+    rows (None: not run to the end), ``slowdown`` the degradation that the decision expected of it; ``load_s`` a cold
+    start, all phases. ``wait_s``: from the dispatch to the start.
+    """
+
+    id: str
+    function: str
+    revision: int
+    state: State
+    attempt: int
+    arrival_at: float
+    deadline_at: float
+    finished_at: float
+    rows: int
+    gpu: str
+    run_s: float | None
+    batch: int | None
+    batch_rows: int | None
+    cold: bool | None
+    load_s: float | None
+    slowdown: float
+    wait_s: float | None
+
+    @property
+    def met(self) -> bool:
+        return self.state is State.SUCCEEDED and self.finished_at <= self.deadline_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """A GPU instance over a span: means of its samples, and what it was at the last one."""
+
+    gpu: str
+    device: str
+    sharing_mode: str
+    memory_total_mib: float
+    utilisation: float
+    function_utilisation: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobUse:
+    """
+    A serverful job on a GPU instance over a span: mean seconds of an iteration alone, and of any (None: there was
+    none).
+    """
+
+    job: str
+    gpu: str
+    windows: int
+    solo_s: float | None
+    mean_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTotal:
+    """``batches`` of ``rows`` rows that ran, for ``run_s`` seconds in all."""
+
+    rows: int
+    batches: int
+    run_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """
+    What became of a revision's invocations, all that ever ended; seconds are sums over them.
+
+    ``total_s``: arrival to end of those that succeeded, of which ``wait_s`` until they were started and ``run_s`` in
+    their batch's run; ``failed_s``: arrival to end of the others. ``rows``: of those that succeeded. ``last_at``: the
+    newest end, epoch seconds.
+    """
+
+    function: str
+    revision: int
+    succeeded: int
+    failed: int
+    rows: int
+    total_s: float
+    failed_s: float
+    wait_s: float
+    run_s: float
+    last_at: float
+    batches: tuple[BatchTotal, ...]
