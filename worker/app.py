@@ -30,7 +30,7 @@ from smore.redis.quarantine import Faults
 from smore.redis.queue import Queue, connect, new_id
 from worker.artifacts.environments import Environments
 from worker.artifacts.folders import Artifacts
-from worker.artifacts.needs import Supplier
+from worker.artifacts.runtime import RuntimeProvider
 from worker.batches import Executor
 from worker.device import driver
 from worker.device.device import Device, open_device
@@ -39,7 +39,9 @@ from worker.heartbeat import Heartbeat
 from worker.pool.parked import Parked
 from worker.pool.pool import Pool
 from worker.pool.secrets import Secrets
-from worker.runner.processes import Bounds, Runner, Zygote, end_survivors
+from worker.runner.runner_handle import Bounds, Runner
+from worker.runner.survivors import end_survivors
+from worker.runner.zygote_handle import Zygote
 from worker.sandbox.cgroup import ShareGroup, remove_left
 from worker.tasks import register_run
 from worker.training.jobs import Jobs
@@ -119,7 +121,7 @@ class Worker:
             threads=own.threads,
         )
         catalog, limit = Catalog(client, config.redis.prefix), own.cache_mib << 20
-        self.supplier = Supplier(
+        self.runtimes = RuntimeProvider(
             artifacts=Artifacts(self._cache, lambda: open_source(config, client), limit),
             environments=Environments(
                 self._cache / "environments",
@@ -145,7 +147,7 @@ class Worker:
             faulted=self._faulted,
             changed=lambda: self.heartbeat.wake(),
             boot=self.boot,
-            supply=self.supplier.take,
+            runtime_of=self.runtimes.provide,
             secrets_of=Secrets(catalog, config.secrets_file).of,
             parked=Parked(own.host_mib, own.keep_host_s),
             results=Results(one=config.queue.max_result_bytes, together=config.queue.result_bytes),
@@ -243,7 +245,7 @@ class Worker:
             log.info("started", gpu=self.config.worker.gpu, boot=self.boot, given_back=released)
             self._device.start()
             self.pool.start()
-            self.supplier.start()
+            self.runtimes.start()
             self.heartbeat.start()
             self.prober.start()
             return True
@@ -252,14 +254,14 @@ class Worker:
     def stopping(self) -> None:
         """Take nothing more; what runs goes on."""
         self.executor.drain()
-        self.supplier.stopping()
+        self.runtimes.stopping()
         self.heartbeat.wake()
 
     def close(self) -> None:
         self.prober.stop()
         self.heartbeat.stop()
         self.pool.close()
-        self.supplier.close()
+        self.runtimes.close()
         self.zygote.close()
         self._device.close()
         remove_left(self._runner_groups)

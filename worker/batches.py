@@ -27,9 +27,10 @@ from smore.redis.outage import is_outage
 from smore.redis.queue import Begun, Outcome, Queue
 from worker.device.device import Device
 from worker.frames import ITEM_TEXT, Answer, BadFrame, Item
-from worker.pool.pool import LoadFailed, Pool, Quarantined, Seat, Unservable
+from worker.pool.errors import LoadFailed, Quarantined, Unservable
+from worker.pool.pool import Pool, Seat
 from worker.runner import answers
-from worker.runner.processes import LOAD_PHASES, Ran, RunnerDied, RunnerFailed, RunnerTimeout
+from worker.runner.runner_handle import LOAD_PHASES, Ran, RunnerDied, RunnerFailed, RunnerTimeout
 from worker.training.run_gate import Gate
 
 log = observability.logger(__name__)
@@ -149,7 +150,7 @@ class Executor:
                 batch.lost.update(member.id for member in found)
                 if batch.phase is Phase.RUNNING and batch.seat is not None and not batch.mine():
                     # Still under the lock: once the batch is past RUNNING its runner may be another's.
-                    self._pool.doom(batch.seat)
+                    self._pool.retire(batch.seat)
                     doomed.append(batch.seat.runner)
         for runner in doomed:
             threading.Thread(target=runner.stop, args=(CANCEL_S,), name="cancel", daemon=True).start()
@@ -277,7 +278,6 @@ class Executor:
         self._settling(batch)
         self._pool.release(seat)
         self._pool.ran(seat, ran.run_s)
-        self._pool.succeeded(seat)
         observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(ran.run_s)
         meta = encode_json(
             Execution(
@@ -332,7 +332,7 @@ class Executor:
         match error.cause:
             case Cause.CONTEXT_LOST:
                 self._lost(batch, seat, error)
-            case Cause.DEVICE_FULL if self._pool.device_full(seat.instance):
+            case Cause.DEVICE_FULL if self._pool.device_full(seat):
                 # What it held is free for whoever needed it.
                 self._end(batch, seat)
                 self._give_back(batch, error.cause, str(error))

@@ -37,7 +37,8 @@ from smore.redis.queue import Queue
 from worker import proc
 from worker.batches import Executor
 from worker.device.device import Device, Load
-from worker.pool.pool import LoadFailed, Pool, Unservable
+from worker.pool.errors import LoadFailed, Unservable
+from worker.pool.pool import Pool
 from worker.training.jobs import Jobs
 from worker.training.run_gate import Gate
 
@@ -142,7 +143,7 @@ class Heartbeat:
                 # Before anything that waits for Redis: training's memory does not.
                 self._pool.relieve()
                 self.report()
-                self._pool.shut_out(self._faults.quarantined())
+                self._pool.quarantine_everywhere(self._faults.quarantined())
                 if time.monotonic() >= next_listen:
                     self._check_ears()
                     next_listen = time.monotonic() + 1.0
@@ -175,18 +176,18 @@ class Heartbeat:
             log.info("Redis is back")
             self._silent = False
         self._executor.lose(lost)
-        lives = self._pool.lives()
-        if lives:
-            self._fleet.tell(lives)
-            self._pool.told(lives)
+        events = self._pool.status.lifecycle_events()
+        if events:
+            self._fleet.tell(events)
+            self._pool.status.acknowledge(events)
 
     def _compose(self) -> Report:
         config = self._config.worker
-        warm = self._pool.warm()
+        warm = self._pool.status.warm()
         closed_until = self._gate.closed_until
         health = self._pool.health()
         # While a training may still grow into all that is left, nothing is left.
-        used_mib = self._pool.memory_used_mib() + self._jobs.memory_mib()
+        used_mib = self._pool.status.memory_used_mib() + self._jobs.memory_mib()
         total_mib = self._device.memory_total_mib
         self._sample()
         return Report(
@@ -207,9 +208,9 @@ class Heartbeat:
             function_utilisation=round(self._utilisation[1], 4),
             running=self._executor.batches(),
             warm=warm,
-            parked=self._pool.parked(),
+            parked=self._pool.status.parked(),
             jobs=self._jobs.reports(),
-            quarantined=self._pool.quarantined(),
+            quarantined=self._pool.status.quarantined(),
             duty=self._gate.duty,
             closed=closed_until is not None,
             closed_until=closed_until or 0.0,
@@ -221,7 +222,7 @@ class Heartbeat:
         computing = self._device.computing()
         if computing is None:
             return None
-        roots = {os.getpid(), *self._pool.runners(), *self._jobs.pids(), *self._zygotes()}
+        roots = {os.getpid(), *self._pool.status.runners(), *self._jobs.pids(), *self._zygotes()}
         known = {pid for root in roots for pid in proc.tree(root)}
         return [
             Stranger(pid=pid, start=proc.start_time(pid) or 0, memory_mib=round(memory_mib, 1), name=proc.name(pid))
@@ -235,7 +236,7 @@ class Heartbeat:
         if now - self._sampled_at < 0.8 * self._config.worker.heartbeat_s:
             return
         self._sampled_at = now
-        runners = self._pool.runners()
+        runners = self._pool.status.runners()
         functions_s = sum(proc.cpu_s(pid) for pid in (*runners, *self._zygotes()))
         found = self._device.utilisation(
             Load(at=now, functions_cpu_s=functions_s, jobs_cpu_s=self._jobs.cpu_s(), runners=runners)

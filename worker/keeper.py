@@ -32,8 +32,7 @@ from smore.local.embedded import private_folder, write_private
 from smore.process import observability
 from smore.process.settings import settings
 from worker.device.device import pinned
-from worker.inherited import scrubbed
-from worker.runner.processes import ROOT
+from worker.inherited import ROOT, scrubbed
 from worker.training import shim
 
 log = observability.logger(__name__)

@@ -29,9 +29,8 @@ from smore.redis.fleet import AttachJob, JobReport, StartJob
 from smore.tracking.ring import TrackReader
 from worker import keeper, proc
 from worker.activity import Activity
-from worker.inherited import MALLOC
+from worker.inherited import MALLOC, ROOT
 from worker.keeper import Started, Training
-from worker.runner.processes import ROOT
 from worker.training import shim, watch
 from worker.training.remote_steps import Feed
 from worker.training.run_gate import Due, Gate

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from smore.domain.invocation import Cause
 from worker.frames import META_BYTES, Answer, BadFrame, Channel, Item, Load, Results, encode, read_answer
 from worker.runner import processes
-from worker.runner.processes import Runner, RunnerDied, RunnerFailed, RunnerTimeout
+from worker.runner.runner_handle import Runner, RunnerDied, RunnerFailed, RunnerTimeout
 
 HEADER = struct.Struct("<IQ")
 LOAD = Load(entrypoint="m:C", device="cpu", memory_mib=64.0, label="f", results=Results(one=100, together=250))

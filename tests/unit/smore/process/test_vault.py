@@ -9,7 +9,7 @@ from smore.domain.errors import InvalidSpec
 from smore.domain.function import parse_secret_name, parse_spec, spec_from_dict
 from smore.process.vault import NoKey, Sealed, Vault, make_key
 from worker.frames import Answer, Failed, Predicted
-from worker.pool.pool import LoadFailed
+from worker.pool.errors import LoadFailed
 from worker.pool.secrets import Secrets
 from worker.runner.runner import _Log, _masked
 
