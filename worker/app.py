@@ -45,8 +45,8 @@ from worker.runner.zygote_handle import Zygote
 from worker.sandbox.cgroup import ShareGroup, remove_left
 from worker.tasks import register_run
 from worker.training.jobs import Jobs
-from worker.training.remote_steps import Feed
-from worker.training.run_gate import Gate, Prober
+from worker.training.remote_steps import RemoteSteps
+from worker.training.run_gate import Prober, RunGate
 from worker.training.watch import users_of
 
 log = observability.logger(__name__)
@@ -152,7 +152,7 @@ class Worker:
             parked=Parked(own.host_mib, own.keep_host_s),
             results=Results(one=config.queue.max_result_bytes, together=config.queue.result_bytes),
         )
-        self.gate = Gate(self.pool.activity)
+        self.gate = RunGate(self.pool.activity)
         self.jobs = Jobs(
             gpu=own.gpu,
             home=home,
@@ -171,9 +171,9 @@ class Worker:
             started=self._join_group,
             owns_rest=device.handler_device == "cuda",
             changed=lambda: self.heartbeat.wake(),
-            feed=lambda id_: Feed(client, config.redis.prefix, id_, own.gpu),
+            steps_of=lambda id_: RemoteSteps(client, config.redis.prefix, id_, own.gpu),
             born_on=cores,
-            kept=own.keeper,
+            hosted=own.keeper,
         )
         self.executor = Executor(
             config=own,

@@ -31,7 +31,7 @@ from worker.pool.errors import LoadFailed, Quarantined, Unservable
 from worker.pool.pool import Pool, Seat
 from worker.runner import answers
 from worker.runner.runner_handle import LOAD_PHASES, Ran, RunnerDied, RunnerFailed, RunnerTimeout
-from worker.training.run_gate import Gate
+from worker.training.run_gate import RunGate
 
 log = observability.logger(__name__)
 
@@ -91,7 +91,7 @@ class Executor:
         queue: Queue,
         catalog: Catalog,
         pool: Pool,
-        gate: Gate,
+        gate: RunGate,
         jobs: Callable[[], Sequence[str]],
     ) -> None:
         self._config = config

@@ -40,7 +40,7 @@ from worker.device.device import Device, Load
 from worker.pool.errors import LoadFailed, Unservable
 from worker.pool.pool import Pool
 from worker.training.jobs import Jobs
-from worker.training.run_gate import Gate
+from worker.training.run_gate import RunGate
 
 log = observability.logger(__name__)
 
@@ -88,7 +88,7 @@ class Heartbeat:
         device: Device,
         pool: Pool,
         executor: Executor,
-        gate: Gate,
+        gate: RunGate,
         jobs: Jobs,
         zygotes: Callable[[], list[int]],
     ) -> None:

@@ -27,8 +27,9 @@ from worker.pool.parked import Parked
 from worker.pool.pool import Pool
 from worker.pool.standby import CONTEXT_MIB
 from worker.runner.runner_handle import RunnerFailed
-from worker.training.jobs import SETTLED_ITERATIONS, SETTLED_S, UNTOLD_S, Record, _Job
-from worker.training.run_gate import Gate
+from worker.training.job import SETTLED_ITERATIONS, SETTLED_S, UNTRACKED_SETTLED_S, Job
+from worker.training.record import Record
+from worker.training.run_gate import RunGate
 from worker.training.windows import Windows
 
 #: Of no other test that runs at the same time.
@@ -91,7 +92,7 @@ class Stage:
         self.growing = self.fails = self.load_fails = ""
         self.prepared = 0
         self.told: list[str] = []
-        self.gate: Gate | None = None
+        self.gate: RunGate | None = None
         self.pool = Pool(
             gpu="g",
             device=self.device,
@@ -332,7 +333,7 @@ def test_a_handler_that_only_says_so_fails(stages: Any) -> None:
 def test_work_for_the_device_is_no_part_of_a_closed_window(stages: Any) -> None:
     stage = stages()
     stage.run("a")
-    stage.gate = Gate(stage.pool.activity)
+    stage.gate = RunGate(stage.pool.activity)
     stage.gate.protect(True)
     stage.gate.shut(until=0.0)
     seen: list[bool] = []
@@ -364,7 +365,7 @@ def test_what_is_reported(stages: Any) -> None:
         client=redis.Redis(),
         device=stage.device,
         pool=stage.pool,
-        gate=Gate(stage.pool.activity),
+        gate=RunGate(stage.pool.activity),
         executor=SimpleNamespace(draining=False, batches=lambda: 0),
         jobs=jobs,
         zygotes=list,  # type: ignore[arg-type]
@@ -387,15 +388,15 @@ class Steps:
 
 
 @pytest.fixture
-def job() -> _Job:
+def job() -> Job:
     record = Record(id="t", project="p", name="n", argv=[], pid=1, start=1, boot="b", token="", gpu="g")
-    return _Job(record, Steps(), Windows(seed="s", share=0.0, longest_s=1.0, since=0.0))  # type: ignore[arg-type]
+    return Job(record, Steps(), Windows(seed="s", share=0.0, longest_s=1.0, since=0.0))  # type: ignore[arg-type]
 
 
-def test_when_a_training_has_found_its_size(job: _Job) -> None:
+def test_when_a_training_has_found_its_size(job: Job) -> None:
     def at(mono: float, peak_mib: float, iterations: int) -> bool:
         job.record.peak_mib, job.reader.count = peak_mib, iterations  # type: ignore[misc]
-        job.stand(mono)
+        job.note_peak(mono)
         return job.growing(mono)
 
     assert at(0, 0.0, 0) and at(10_000, 0.0, 0), "nothing of it is seen on the device"
@@ -407,10 +408,10 @@ def test_when_a_training_has_found_its_size(job: _Job) -> None:
     assert at(10_021 + SETTLED_S, 62_000.0, 20_000)
 
 
-def test_a_training_that_tells_no_iterations(job: _Job) -> None:
+def test_a_training_that_tells_no_iterations(job: Job) -> None:
     job.record.peak_mib = 500.0
-    job.stand(0.0)
-    assert job.growing(UNTOLD_S - 1) and not job.growing(UNTOLD_S), "it may be reading its data"
+    job.note_peak(0.0)
+    assert job.growing(UNTRACKED_SETTLED_S - 1) and not job.growing(UNTRACKED_SETTLED_S), "it may be reading its data"
     job.record.attached = True
     assert not job.growing(SETTLED_S), "one that was found has begun"
     job.record.attached, job.record.memory_mib = False, 60_000.0
