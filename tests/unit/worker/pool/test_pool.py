@@ -16,7 +16,7 @@ from tests.support.pool_stage import FakeRunner, Killed, Stage
 from worker.artifacts.runtime import RuntimeEnvironment, RuntimeFailed, RuntimeUnavailable
 from worker.device.device import CpuPartition, Load
 from worker.frames import Results
-from worker.heartbeat import DEAF_S, Ears
+from worker.heartbeat import STALLED_S, ConsumerWatch
 from worker.pool.errors import LoadFailed, Quarantined, Unservable
 from worker.pool.pool import Pool
 from worker.runner.runner_handle import NoRunner
@@ -192,17 +192,17 @@ def test_a_cpu_partitions_utilisation_is_of_its_share() -> None:
 
 
 def test_ears() -> None:
-    ears = Ears()
+    watch = ConsumerWatch()
 
-    def deaf(now: float, waiting: int = 1, free: int = 1, consumed_at: float = 0.0) -> bool:
-        return ears.deaf(now=now, waiting=waiting, free=free, consumed_at=consumed_at)
+    def stalled(now: float, waiting: int = 1, free: int = 1, consumed_at: float = 0.0) -> bool:
+        return watch.stalled(now=now, waiting=waiting, free=free, consumed_at=consumed_at)
 
-    assert not deaf(10) and not deaf(12) and deaf(10 + DEAF_S)
-    assert not deaf(16, consumed_at=15.5), "it has heard one"
-    assert not deaf(17, free=0) and not deaf(30), "a full worker need not listen"
-    assert not deaf(31, waiting=0) and not deaf(36)
-    ears.reset()
-    assert not deaf(41) and not deaf(45) and deaf(46)
+    assert not stalled(10) and not stalled(12) and stalled(10 + STALLED_S)
+    assert not stalled(16, consumed_at=15.5), "it has heard one"
+    assert not stalled(17, free=0) and not stalled(30), "a full worker need not listen"
+    assert not stalled(31, waiting=0) and not stalled(36)
+    watch.reset()
+    assert not stalled(41) and not stalled(45) and stalled(46)
 
 
 class Measured:
