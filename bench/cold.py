@@ -32,7 +32,8 @@ from typing import Final
 
 from bench import confinement, report
 from worker.frames import Load, Results
-from worker.runner.processes import Runner, RunnerFailed, Zygote
+from worker.runner.runner_handle import Runner, RunnerFailed
+from worker.runner.zygote_handle import Zygote
 from zoo.model import NAMES
 
 TIMEOUT_S: Final = 120.0

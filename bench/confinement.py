@@ -29,7 +29,9 @@ from pathlib import Path
 from bench.report import emit, progress, rounded
 from smore.process.settings import WorkerSettings
 from worker.frames import SLACK_MIB, Confinement, Load, Results
-from worker.runner.processes import ROOT, Bounds, Zygote
+from worker.inherited import ROOT
+from worker.runner.runner_handle import Bounds
+from worker.runner.zygote_handle import Zygote
 
 FUNCTIONS = {"echo": "zoo.echo:Function", "mobilenet": "zoo.mobilenet:Function"}
 LOAD_S = 60.0

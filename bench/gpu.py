@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bench import report, verified
-from bench.keeper import CUT
+from bench.stage_host import CUT
 
 On = Literal["cuda", "cpu"]
 
@@ -425,10 +425,10 @@ class Session:
             "PYTHONUNBUFFERED": "1",
             "SMORE_TEST_DEVICE": self._on,
         }
-        keeper = [sys.executable, "-m", "bench.keeper", f"{limit_s:.1f}", sys.executable, "-m", *words]
+        command = [sys.executable, "-m", "bench.stage_host", f"{limit_s:.1f}", sys.executable, "-m", *words]
         with log.open("wb") as file:
             process = subprocess.Popen(
-                keeper,
+                command,
                 cwd=report.ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -175,7 +175,7 @@ def variant(name: str, device: str) -> dict[str, Any]:
     """What a runner finds in itself, or why there is none: in this process, which is of the right user."""
     from bench import confinement
     from worker.frames import Item, Load, Results
-    from worker.runner.processes import RunnerDied, RunnerFailed, RunnerTimeout
+    from worker.runner.runner_handle import RunnerDied, RunnerFailed, RunnerTimeout
 
     given = VARIANTS[name]
     with tempfile.TemporaryDirectory() as folder, confinement.nursery(Path(folder)) as place:

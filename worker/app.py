@@ -1,8 +1,9 @@
 """
-``python -m worker.app``: the worker of one GPU instance. The composition root.
+``python -m worker.app``: the worker of one GPU instance. The composition root: every other module gets its parts from
+here.
 
 One Celery worker (threads, one for each slot) that consumes ``gpu.<id>``; each thread waits on Redis or on a runner and
-computes nothing.
+computes nothing. What must stay true: this process imports no torch and never touches the device.
 """
 
 import ctypes
@@ -32,7 +33,7 @@ from smore.redis.quarantine import Faults
 from smore.redis.queue import Queue
 from worker.artifacts.environments import Environments
 from worker.artifacts.folders import Artifacts
-from worker.artifacts.needs import Supplier
+from worker.artifacts.runtime import RuntimeProvider
 from worker.batches import Executor
 from worker.device import driver
 from worker.device.device import Device, open_device
@@ -41,12 +42,14 @@ from worker.heartbeat import Heartbeat
 from worker.pool.parked import Parked
 from worker.pool.pool import Pool
 from worker.pool.secrets import Secrets
-from worker.runner.processes import Bounds, Runner, Zygote, end_survivors
+from worker.runner.runner_handle import Bounds, Runner
+from worker.runner.survivors import end_survivors
+from worker.runner.zygote_handle import Zygote
 from worker.sandbox.cgroup import ShareGroup, remove_left
 from worker.tasks import register_run
 from worker.training.jobs import Jobs
-from worker.training.remote_steps import Feed
-from worker.training.run_gate import Gate, Prober
+from worker.training.remote_steps import RemoteSteps
+from worker.training.run_gate import Prober, RunGate
 from worker.training.watch import users_of
 
 log = observability.logger(__name__)
@@ -79,7 +82,7 @@ class Worker:
         self._run = run
         self._record = run / f"worker-{own.gpu}.json"
         self._device = device
-        # The same name at every start: jobs that outlived the former self are in it.
+        # The same name at every start: jobs that outlived the worker before this one are in it.
         group = f"smore-{own.gpu}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:8]}"
         # In a group of their own the kernel weighs runners against jobs one by one; outside any it may divide time by
         # session first.
@@ -101,10 +104,10 @@ class Worker:
         )
         self.faults = Faults(client, config.redis.prefix)
         self._cache = home / "cache"
-        # There and open before the zygote starts, so that it is part of what its runners may see.
+        # Made before the zygote starts, so that it is part of what its runners may see.
         self._cache.mkdir(exist_ok=True)
         self._cache.chmod(0o755)
-        shut = confinement(own, self._cache)
+        confined = confinement(own, self._cache)
         self.zygote = Zygote(
             nursery=own.nursery or run.resolve() / NURSERY,
             cores=device.cores,
@@ -112,7 +115,7 @@ class Worker:
             environment=for_functions(own, device),
             scratch=run / "scratch" / own.gpu,
             home=home,
-            confinement=shut,
+            confinement=confined,
             bounds=self._bounds,
             record=self._record,
             exited=self._exited,
@@ -121,14 +124,14 @@ class Worker:
             threads=own.threads,
         )
         catalog, limit = Catalog(client, config.redis.prefix), own.cache_mib << 20
-        self.supplier = Supplier(
+        self.runtimes = RuntimeProvider(
             artifacts=Artifacts(self._cache, lambda: open_source(config, client), limit),
             environments=Environments(
                 self._cache / "environments",
                 limit,
                 own.build_s,
                 sdists=own.sdists,
-                confinement=shut,
+                confinement=confined,
                 home=home,
                 group=self._runner_groups,
             ),
@@ -147,12 +150,12 @@ class Worker:
             faulted=self._faulted,
             changed=lambda: self.heartbeat.wake(),
             boot=self.boot,
-            supply=self.supplier.take,
+            runtime_of=self.runtimes.provide,
             secrets_of=Secrets(catalog, config.secrets_file).of,
             parked=Parked(own.host_mib, own.keep_host_s),
             results=Results(one=config.queue.max_result_bytes, together=config.queue.result_bytes),
         )
-        self.gate = Gate(self.pool.activity)
+        self.gate = RunGate(self.pool.activity)
         self.jobs = Jobs(
             gpu=own.gpu,
             home=home,
@@ -171,9 +174,9 @@ class Worker:
             started=self._join_group,
             owns_rest=device.handler_device == "cuda",
             changed=lambda: self.heartbeat.wake(),
-            feed=lambda id_: Feed(client, config.redis.prefix, id_, own.gpu),
+            steps_of=lambda id_: RemoteSteps(client, config.redis.prefix, id_, own.gpu),
             born_on=cores,
-            kept=own.keeper,
+            hosted=own.keeper,
         )
         self.executor = Executor(
             config=own,
@@ -215,7 +218,9 @@ class Worker:
         try:
             begins = self.faults.note(function, revision, culprit, cause=cause.value, gpu=self.config.worker.gpu)
         except (redis.RedisError, OSError) as error:
-            log.warning("fault not told to the others", function=function, revision=revision, error=str(error))
+            log.warning(
+                "fault not reported to the other workers", function=function, revision=revision, error=str(error)
+            )
             return
         if begins:
             log.error("quarantined everywhere", function=function, revision=revision, cause=cause.value)
@@ -226,13 +231,12 @@ class Worker:
 
     def start(self, stop: threading.Event) -> bool:
         """
-        Clear up after a former self and be ready for batches.
-
-        Waits for Redis as long as it takes; False when ``stop`` was set meanwhile.
+        Clear up after the worker before this one and be ready for batches. Waits for Redis as long as it takes; False
+        when ``stop`` was set meanwhile.
         """
         if survivors := end_survivors(self._record):
             log.warning("survivors of the former worker ended", count=survivors)
-        # It comes while Redis is waited for.
+        # Returns at once: it is made while this waits for Redis.
         self.zygote.start()
         self.jobs.adopt()
         while not stop.is_set():
@@ -245,23 +249,24 @@ class Worker:
             log.info("started", gpu=self.config.worker.gpu, boot=self.boot, given_back=released)
             self._device.start()
             self.pool.start()
-            self.supplier.start()
+            self.runtimes.start()
             self.heartbeat.start()
             self.prober.start()
             return True
         return False
 
     def stopping(self) -> None:
-        """Take nothing more; what runs goes on."""
+        """Take no more batches; what runs goes on."""
         self.executor.drain()
-        self.supplier.stopping()
+        self.runtimes.stopping()
         self.heartbeat.wake()
 
     def close(self) -> None:
+        """End all runners; jobs go on."""
         self.prober.stop()
         self.heartbeat.stop()
         self.pool.close()
-        self.supplier.close()
+        self.runtimes.close()
         self.zygote.close()
         self._device.close()
         remove_left(self._runner_groups)
@@ -271,9 +276,9 @@ class Worker:
 
 def confinement(own: WorkerSettings, cache: Path) -> Confinement:
     """
-    How this worker's runners are shut in. Uploaded folders and environments, in ``cache``, may be read.
+    How this worker's runners are confined. Uploaded folders and environments, in ``cache``, may be read.
 
-    A GPU's driver may have reasons of its own for a socket or a core, a CPU partition's functions have none.
+    A GPU's driver may need unix sockets and its own choice of cores; functions of a CPU partition do not.
     """
     return Confinement(
         on=own.confine,
@@ -289,10 +294,10 @@ def confinement(own: WorkerSettings, cache: Path) -> Confinement:
 
 
 def for_functions(own: WorkerSettings, device: Device) -> Mapping[str, str]:
-    """What zygotes and runners find in their environment beside what everybody's do."""
+    """Environment variables of zygotes and runners beside those that all processes of the worker get."""
     if device.handler_device == "cpu" or _CUDA_CACHE in os.environ:
         return device.environment
-    # What CUDA compiles for this GPU lies in the scratch folder, which is in memory and has other uses.
+    # CUDA keeps what it compiles in the scratch folder, which is in memory: no more than a quarter of it.
     return {_CUDA_CACHE: str((own.scratch_mib << 20) // 4), **device.environment}
 
 
@@ -312,22 +317,22 @@ def celery_app(config: Settings) -> Celery:
     """
     The app of this GPU instance's worker.
 
-    Without acknowledgements: a message that is lost with its worker comes back by the lease of its claim in two
+    Without acknowledgements: the invocations of a message that is lost with its worker come back by their leases, in
     seconds, and keeping it in Redis until it is acknowledged would cost two round trips for each.
     """
     queue = gpu_queue(config.worker.gpu)
     app = make_app(f"worker-{config.worker.gpu}", config, [queue])
     app.conf.task_queues = [CeleryQueue(queue, routing_key=queue, no_ack=True)]
-    # The leader's credits bound what is on its way. Celery's own bound would leave a free slot unused until its loop
-    # turns again.
+    # The leader's credits bound what is on its way. Celery's own bound would leave a free slot unused until the next
+    # turn of its loop.
     app.conf.worker_disable_prefetch = False
     return app
 
 
 def _shut_memory() -> None:
     """
-    Nobody of our own user may look into this process: it knows the passwords. Where runners are other users, or
-    Landlock shuts them in, they could not anyway; it ends core files too.
+    Keep other processes of this user from reading this one's memory, which holds passwords. Runners that are other
+    users, or confined by Landlock, could not anyway. Ends core files too.
     """
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -349,13 +354,14 @@ def _serve(app: Celery, worker: Worker) -> int:
 
 
 def main() -> int:
+    """Run the worker until a signal ends it. Returns the exit status."""
     config = settings()
     observability.configure(config, f"worker-{config.worker.gpu}")
     _shut_memory()
     device = open_device(config.worker)
     if device.handler_device != "cpu":
         driver.make_device_files()
-    # This process keeps to the platform's cores; what it starts for a GPU does not.
+    # This process keeps to the platform's cores; the processes that it starts for a GPU do not.
     cores = sorted(os.sched_getaffinity(0)) if device.handler_device != "cpu" else ()
     if config.platform_cores:
         os.sched_setaffinity(0, [int(core) for core in config.platform_cores.split(",")])
@@ -374,7 +380,7 @@ def main() -> int:
 def _setter(event: threading.Event) -> Callable[..., None]:
     def stop(*_: object) -> None:
         event.set()
-        # Celery installs its own handlers only when it starts; a signal until then it finds here.
+        # Celery installs its own handlers only when it starts; it reads a signal that came before from here.
         celery_state.should_stop = 0  # type: ignore[assignment]  # typed by its first value
 
     return stop

@@ -1,10 +1,12 @@
 """
 One batch from its message to its results: start, a seat in the warm pool, predict, finish.
 
-Two round trips to Redis and one to the runner where the model is warm. What goes wrong has one place each: the caller's
-input and handler errors fail the invocation, a crash gives it back, an answer that is none fails it and is not tried
-again. In a batch only the guilty one may be charged, so a batch that fails as a whole is given back and each member
-runs alone. Nobody is charged for memory that others took.
+Called by the Celery task (worker/tasks.py), in its thread. Two round trips to Redis and one to the runner where the
+model is warm. Each kind of failure has one outcome: input and handler errors fail the invocation, a crash gives it
+back, an answer that breaks the protocol fails it without another attempt.
+
+What must stay true: in a batch only the invocation at fault may be charged an attempt, so a batch that fails as a whole
+is given back and each member runs alone; and nobody is charged for memory that others took.
 """
 
 import threading
@@ -27,29 +29,32 @@ from smore.redis.outage import is_outage
 from smore.redis.queue import Queue, RunOutcome, StartedInvocation
 from worker.device.device import Device
 from worker.frames import ITEM_TEXT, Answer, BadFrame, Item
-from worker.pool.pool import LoadFailed, Pool, Quarantined, Seat, Unservable
+from worker.pool.errors import LoadFailed, Quarantined, Unservable
+from worker.pool.pool import Pool, Seat
 from worker.runner import answers
-from worker.runner.processes import LOAD_PHASES, Ran, RunnerDied, RunnerFailed, RunnerTimeout
-from worker.training.run_gate import Gate
+from worker.runner.runner_handle import LOAD_PHASES, Ran, RunnerDied, RunnerFailed, RunnerTimeout
+from worker.training.run_gate import RunGate
 
 log = observability.logger(__name__)
 
-#: How long a result is held while Redis is away; then the lease's end returns the invocation to the queue.
+#: Seconds for which a result is held while Redis is away; then the lease ends and returns the invocation to the queue.
 PATIENCE_S: Final = 30.0
-#: How long a batch waits for a seat that others hold, beyond its own deadline too: Redis decides about deadlines, not
-#: this.
+#: Seconds that a batch waits for a seat that others hold, beyond its own deadline too: deadlines are decided in Redis,
+#: not here.
 SEAT_WAIT_S: Final = 10.0
-#: How long a batch waits at a shut gate before it is given back, at most: another GPU instance may take it.
+#: Seconds that a batch waits at a shut run gate before it is given back: at most, for another GPU instance may take it,
+#: and at least, however near its deadline is.
 GATE_WAIT_S: Final = 1.0
-#: And at least: its deadline may be too near for anything else.
 GATE_LEAST_S: Final = 0.05
-#: SIGTERM to SIGKILL of a cancelled invocation's runner.
+#: Seconds from SIGTERM to SIGKILL of a cancelled invocation's runner.
 CANCEL_S: Final = 1.0
 
 T = TypeVar("T")
 
 
 class Phase(StrEnum):
+    """Where a batch is: waiting for a seat, in its runner, or being finished in Redis."""
+
     WAITING = "waiting"
     RUNNING = "running"
     FINISHING = "finishing"
@@ -57,6 +62,8 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
+    """One invocation of a batch, as this attempt began it."""
+
     id: str
     attempt: int
     begun: StartedInvocation
@@ -71,15 +78,21 @@ class Batch:
     members: Sequence[Member]
     phase: Phase = Phase.WAITING
     seat: Seat | None = None
-    #: Ids that are no longer this worker's: cancelled, or given to another after a silence.
-    lost: set[str] = field(default_factory=set)
+    #: Ids that are no longer this worker's: cancelled, or given to another worker because their leases ended.
+    disowned: set[str] = field(default_factory=set)
 
-    def mine(self) -> list[Member]:
-        return [member for member in self.members if member.id not in self.lost]
+    def owned(self) -> list[Member]:
+        """The members that are still this worker's."""
+        return [member for member in self.members if member.id not in self.disowned]
 
 
 class Executor:
-    """Runs batches, each in the thread that brings it; knows what runs. Survives every outage of Redis."""
+    """
+    Runs batches, each in the thread that brings it, and keeps the list of those that run. Survives outages of Redis.
+
+    ``jobs`` gives the ids of the jobs that run beside. One lock guards the batches; it is never held during a call of
+    Redis, of the pool's :meth:`~worker.pool.pool.Pool.acquire` or of a runner.
+    """
 
     def __init__(
         self,
@@ -90,7 +103,7 @@ class Executor:
         queue: Queue,
         catalog: Catalog,
         pool: Pool,
-        gate: Gate,
+        gate: RunGate,
         jobs: Callable[[], Sequence[str]],
     ) -> None:
         self._config = config
@@ -104,7 +117,7 @@ class Executor:
         self._lock = threading.Lock()
         self._batches: set[Batch] = set()
         self._draining = threading.Event()
-        #: When a message was last taken, monotonic.
+        #: When a message was last taken, monotonic seconds.
         self.consumed_at = time.monotonic()
 
     # ---- what runs ---------------------------------------------------------------------------------------------------
@@ -112,46 +125,48 @@ class Executor:
     def running(self) -> list[tuple[str, str, int]]:
         """(function, id, attempt) of everything whose lease is to be renewed."""
         with self._lock:
-            return [(batch.function, member.id, member.attempt) for batch in self._batches for member in batch.mine()]
+            return [(batch.function, member.id, member.attempt) for batch in self._batches for member in batch.owned()]
 
     def batches(self) -> int:
+        """How many batches this worker has."""
         with self._lock:
             return len(self._batches)
 
     def drain(self) -> None:
-        """Begin nothing new: what has no seat yet goes back to the queue."""
+        """Begin no more: batches without a seat go back to the queue."""
         self._draining.set()
 
     @property
     def draining(self) -> bool:
+        """Whether :meth:`drain` was called."""
         return self._draining.is_set()
 
     def cancel(self, function: str, id_: str, attempt: int) -> None:
         """End an invocation that is alone in its runner; in a batch the others go on and finish refuses its result."""
-        self._forsake(
+        self._disown(
             lambda batch, member: batch.function == function and member.id == id_ and member.attempt == attempt
         )
 
-    def lose(self, ids: Iterable[str]) -> None:
-        """These belong to somebody else by now."""
-        lost = frozenset(ids)
-        if lost:
-            self._forsake(lambda _, member: member.id in lost)
+    def disown(self, ids: Iterable[str]) -> None:
+        """These invocations belong to another worker by now: end those that are alone in their runners."""
+        gone = frozenset(ids)
+        if gone:
+            self._disown(lambda _, member: member.id in gone)
 
-    def _forsake(self, matches: Callable[[Batch, Member], bool]) -> None:
-        doomed = []
+    def _disown(self, matches: Callable[[Batch, Member], bool]) -> None:
+        ending = []
         with self._lock:
             for batch in self._batches:
-                found = [member for member in batch.members if matches(batch, member)]
+                members = [member for member in batch.members if matches(batch, member)]
                 # While it is being finished Redis decides whose it is.
-                if not found or batch.phase is Phase.FINISHING:
+                if not members or batch.phase is Phase.FINISHING:
                     continue
-                batch.lost.update(member.id for member in found)
-                if batch.phase is Phase.RUNNING and batch.seat is not None and not batch.mine():
+                batch.disowned.update(member.id for member in members)
+                if batch.phase is Phase.RUNNING and batch.seat is not None and not batch.owned():
                     # Still under the lock: once the batch is past RUNNING its runner may be another's.
-                    self._pool.doom(batch.seat)
-                    doomed.append(batch.seat.runner)
-        for runner in doomed:
+                    self._pool.retire(batch.seat)
+                    ending.append(batch.seat.runner)
+        for runner in ending:
             threading.Thread(target=runner.stop, args=(CANCEL_S,), name="cancel", daemon=True).start()
 
     # ---- one batch ---------------------------------------------------------------------------------------------------
@@ -164,13 +179,13 @@ class Executor:
         except (redis.RedisError, OSError) as error:
             if not is_outage(error):
                 raise
-            # Not started, or started without our knowledge: the lease gives it back either way.
+            # Whether Redis has started it is unknown: the lease gives it back either way.
             log.warning("not started: Redis does not serve", function=function, error=str(error))
             return
         members = [
-            Member(id=id_, attempt=attempt, begun=one)
-            for (id_, attempt), one in zip(attempts, begun, strict=True)
-            if one is not None
+            Member(id=id_, attempt=attempt, begun=invocation)
+            for (id_, attempt), invocation in zip(attempts, begun, strict=True)
+            if invocation is not None
         ]
         if not members:
             return
@@ -197,7 +212,7 @@ class Executor:
         except Quarantined as error:
             self._fail(batch, Cause.QUARANTINED, str(error))
         except LoadFailed as error:
-            # The log behind the first line is for whoever deploys it, not for every caller.
+            # Behind the first line is the log, which is for a deployment's canary and not for every caller.
             canary = any(member.begun.encoding is Encoding.CANARY for member in batch.members)
             self._fail(batch, Cause.LOAD_FAILED, str(error) if canary else str(error).partition("\n")[0])
         else:
@@ -205,18 +220,18 @@ class Executor:
 
     def _seat(self, batch: Batch, spec: FunctionSpec) -> Seat:
         """
-        A seat while the gate is open. Raises what :meth:`Pool.acquire` raises, Unservable too where the gate stays
+        A seat while the run gate is open. Raises what :meth:`Pool.acquire` raises, and Unservable where the gate stays
         shut.
 
-        A load counts as the beginning of its run: once it has begun the run follows.
+        A load counts as the beginning of a run: once it has begun the run follows.
         """
 
         def wanted() -> bool:
-            return not self.draining and bool(batch.mine())
+            return not self.draining and bool(batch.owned())
 
         prepared = self._pool.prepare(batch.function, batch.revision, spec)
         deadline_at = min(member.begun.deadline_us for member in batch.members) / 1e6
-        # Half of what is left: the other half is for another place.
+        # Half of the time until the deadline: the other half is for another GPU instance.
         until = time.monotonic() + min(GATE_WAIT_S, max(GATE_LEAST_S, (deadline_at - time.time()) / 2))
         while True:
             if not self._gate.wait(until - time.monotonic(), wanted):
@@ -231,12 +246,12 @@ class Executor:
             )
             if seat.cold or self._gate.open():
                 return seat
-            # Shut while it waited for its seat. Nothing has run.
+            # The gate was shut while the batch waited for its seat. Nothing has run.
             self._pool.release(seat)
 
     def _run(self, batch: Batch, seat: Seat, spec: FunctionSpec, trace: str) -> None:
         with self._lock:
-            members = batch.mine()
+            members = batch.owned()
             batch.seat, batch.phase = seat, Phase.RUNNING
             beside = sorted(
                 {other.function for other in self._batches if other is not batch and other.phase is Phase.RUNNING}
@@ -247,15 +262,15 @@ class Executor:
         jobs = list(self._jobs())
         items = [
             Item(
-                encoding=m.begun.encoding.value,
-                accept=m.begun.accept.value,
-                rows=m.begun.rows,
-                length=len(m.begun.payload),
+                encoding=member.begun.encoding.value,
+                accept=member.begun.accept.value,
+                rows=member.begun.rows,
+                length=len(member.begun.payload),
             )
-            for m in members
+            for member in members
         ]
         try:
-            ran = seat.runner.predict(items, [m.begun.payload for m in members], trace, spec.timeout_s)
+            ran = seat.runner.predict(items, [member.begun.payload for member in members], trace, spec.timeout_s)
         except RunnerDied as error:
             self._died(batch, seat, error)
             return
@@ -271,13 +286,12 @@ class Executor:
             self._broke(batch, seat, error)
             return
         except BaseException:
-            # A defect of ours: the runner's state is unknown.
+            # A defect of the platform: the runner's state is unknown.
             self._end(batch, seat)
             raise
         self._settling(batch)
         self._pool.release(seat)
         self._pool.ran(seat, ran.run_s)
-        self._pool.succeeded(seat)
         observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(ran.run_s)
         meta = encode_json(
             Execution(
@@ -296,9 +310,10 @@ class Executor:
         ).decode()
         self._finish(batch, meta, _outcomes(members, ran, seat))
 
-    # ---- how it goes wrong -------------------------------------------------------------------------------------------
+    # ---- failures ----------------------------------------------------------------------------------------------------
 
     def _settling(self, batch: Batch) -> None:
+        """Its runner has ended: from now on Redis decides whose its members are."""
         with self._lock:
             batch.phase = Phase.FINISHING
 
@@ -307,10 +322,10 @@ class Executor:
         self._pool.release(seat, healthy=False)
 
     def _died(self, batch: Batch, seat: Seat, error: RunnerDied) -> None:
-        guilty = batch.mine()
+        members = batch.owned()
         self._end(batch, seat)
-        if not guilty:
-            return  # we have killed it ourselves, for a cancel
+        if not members:
+            return  # this worker has killed it, for a cancel
         if error.status is None:
             self._give_back(batch, Cause.WORKER_LOST, "The zygote ended.")
             return
@@ -324,44 +339,44 @@ class Executor:
         cause, message = (
             (Cause.OUT_OF_MEMORY, "It took more memory than it may.") if ran_out else (Cause.CRASHED, str(error))
         )
-        self._pool.crashed(seat, guilty[0].id, cause)
+        self._pool.crashed(seat, members[0].id, cause)
         self._retry(batch, cause, message)
 
     def _failed(self, batch: Batch, seat: Seat, error: RunnerFailed) -> None:
-        guilty = batch.members[0].id
+        culprit = batch.members[0].id
         match error.cause:
             case Cause.CONTEXT_LOST:
-                self._lost(batch, seat, error)
-            case Cause.DEVICE_FULL if self._pool.device_full(seat.instance):
-                # What it held is free for whoever needed it.
+                self._context_lost(batch, seat, error)
+            case Cause.DEVICE_FULL if self._pool.device_full(seat):
+                # Ending it frees the memory that others needed.
                 self._end(batch, seat)
                 self._give_back(batch, error.cause, str(error))
             case Cause.OUT_OF_MEMORY | Cause.DEVICE_FULL:
-                # What it holds is not known any more: only its end gives the memory back.
+                # How much it holds is unknown from now on: only its end gives the memory back.
                 self._end(batch, seat)
-                self._pool.crashed(seat, guilty, Cause.OUT_OF_MEMORY)
+                self._pool.crashed(seat, culprit, Cause.OUT_OF_MEMORY)
                 self._retry(batch, Cause.OUT_OF_MEMORY, str(error))
             case _:
                 self._settling(batch)
                 self._pool.release(seat)
                 self._charge(batch, error.cause, str(error))
 
-    def _lost(self, batch: Batch, seat: Seat, error: RunnerFailed) -> None:
+    def _context_lost(self, batch: Batch, seat: Seat, error: RunnerFailed) -> None:
         """
-        Only of one that ran alone in a runner that nobody had used it is certain that it was the one; others run again
-        so.
+        Only an invocation that ran alone, in a runner that nobody had used before, is certain to be at fault. Otherwise
+        each runs again in that way.
         """
-        guilty, certain = batch.members[0].id, seat.new and len(batch.members) == 1
+        culprit, certain = batch.members[0].id, seat.new and len(batch.members) == 1
         self._end(batch, seat)
         log.warning(
             "context lost", revision=batch.revision, pid=seat.runner.pid, error=str(error), batch=len(batch.members)
         )
         if certain:
-            self._pool.crashed(seat, guilty, error.cause)
+            self._pool.crashed(seat, culprit, error.cause)
         self._requeue(batch, error.cause, str(error), refund=not certain, alone=not certain)
 
     def _broke(self, batch: Batch, seat: Seat, error: BadFrame) -> None:
-        """No accident, and nothing that another GPU instance would do better."""
+        """The runner broke the protocol: no accident, so another GPU instance would do no better."""
         culprit = batch.members[0].id
         self._end(batch, seat)
         log.warning(
@@ -375,7 +390,7 @@ class Executor:
         self._charge(batch, Cause.CRASHED, f"The runner broke the protocol: {error}.")
 
     def _charge(self, batch: Batch, cause: Cause, message: str) -> None:
-        """The fault of the one that ran; of a batch, of one among them: each is run alone to find out which."""
+        """The invocation is at fault; in a batch one of them is, and each is run alone to find out which."""
         if len(batch.members) > 1:
             self._requeue(batch, cause, message, refund=True, alone=True)
         else:
@@ -383,19 +398,19 @@ class Executor:
 
     def _retry(self, batch: Batch, cause: Cause, message: str) -> None:
         """
-        A crash may have been an accident: try again while attempts are left. In a batch nobody's attempt is charged.
+        A crash may have been an accident: try again while attempts are left. In a batch no attempt is charged.
         """
         together = len(batch.members) > 1
         self._requeue(batch, cause, message, refund=together, alone=together)
 
     def _give_back(self, batch: Batch, cause: Cause, message: str) -> None:
-        """Nobody's fault: it never ran."""
+        """Give back what never ran: nobody is at fault."""
         self._requeue(batch, cause, message, refund=True, alone=False)
 
     def _requeue(self, batch: Batch, cause: Cause, message: str, *, refund: bool, alone: bool) -> None:
         self._settling(batch)
-        attempts = [(member.id, member.attempt) for member in batch.mine()]
-        # On a device that nothing can run on nobody has had a try.
+        attempts = [(member.id, member.attempt) for member in batch.owned()]
+        # On a device that nothing can run on no attempt was made.
         refund = refund or bool(self._pool.health())
         if attempts:
             self._patiently(
@@ -408,7 +423,8 @@ class Executor:
         self._settling(batch)
         blob = error_result(message)
         outcomes = [
-            RunOutcome(id=m.id, attempt=m.attempt, action="fail", cause=cause, result=blob) for m in batch.mine()
+            RunOutcome(id=member.id, attempt=member.attempt, action="fail", cause=cause, result=blob)
+            for member in batch.owned()
         ]
         meta = encode_json(
             Execution(
@@ -422,12 +438,12 @@ class Executor:
 
     def _finish(self, batch: Batch, meta: str, outcomes: Sequence[RunOutcome]) -> None:
         with self._lock:
-            kept = [outcome for outcome in outcomes if outcome.id not in batch.lost]
+            kept = [outcome for outcome in outcomes if outcome.id not in batch.disowned]
         if kept:
             self._patiently(lambda: self._queue.finish(batch.function, meta, kept))
 
     def _patiently(self, call: Callable[[], T]) -> T | None:
-        """Redis may be restarting, or full: try again for a while. None when that goes on."""
+        """Call Redis, and again for :data:`PATIENCE_S` while it restarts or is full. None where that goes on."""
         until = time.monotonic() + PATIENCE_S
         pause_s = 0.02
         while True:
@@ -444,7 +460,7 @@ class Executor:
 
 
 def _rows(items: Sequence[Item], given: Sequence[Answer]) -> int:
-    """Of those that ran: an input that could not be read is answered with the function's own error."""
+    """The rows of the inputs that ran; one that could not be read is answered with a handler error."""
     pairs = zip(items, given, strict=True)
     return sum(
         item.rows for item, answer in pairs if item.encoding != Encoding.CANARY and answer.cause != Cause.HANDLER_ERROR
@@ -463,16 +479,16 @@ def _outcomes(members: Sequence[Member], ran: Ran, seat: Seat) -> list[RunOutcom
 
 
 def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
-    """What a canary found, for whoever deploys it: what the runner says of its tensors, and times by our own clock."""
-    found = answers.describe(description)
+    """A canary's result: the tensors as the runner describes them, and times by the worker's own clock."""
+    described = answers.describe(description)
     load_ms = sum(seat.instance.phases.get(phase, 0.0) for phase in LOAD_PHASES)
     return encode_json(
         {
-            "inputs": found.inputs,
-            "outputs": found.outputs,
+            "inputs": described.inputs,
+            "outputs": described.outputs,
             "load_ms": round(load_ms, 3),
             "run_ms": round(ran.run_s * 1e3, 3),
-            "memory_mib": round(found.memory_mib, 1),
+            "memory_mib": round(described.memory_mib, 1),
         }
     )
 

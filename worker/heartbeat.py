@@ -1,6 +1,9 @@
 """
-What a GPU worker says and hears beside its runs: a report every heartbeat, commands as they come, and a look at its own
-ears.
+A GPU worker's heartbeat: a report to Redis every interval and at every change, the leader's commands as they come, and a
+check that the worker's own consumer still takes messages.
+
+Started by the composition root (worker/app.py). What must stay true: a heartbeat frees training's memory before it
+waits for Redis, and no error ends either thread, for a worker without heartbeats loses all that it runs.
 """
 
 import os
@@ -37,46 +40,57 @@ from smore.redis.queue import Queue
 from worker import proc
 from worker.batches import Executor
 from worker.device.device import Device, Load
-from worker.pool.pool import LoadFailed, Pool, Unservable
+from worker.pool.errors import LoadFailed, Unservable
+from worker.pool.pool import Pool
 from worker.training.jobs import Jobs
-from worker.training.run_gate import Gate
+from worker.training.run_gate import RunGate
 
 log = observability.logger(__name__)
 
 _OUTAGE: Final = (redis.RedisError, OSError)
-#: A report lives for so many heartbeats.
+#: Heartbeats for which a report is valid.
 TTL_HEARTBEATS: Final = 4
-#: Changes of the warm set within this go into one report.
+#: Seconds within which several changes go into one report.
 COALESCE_S: Final = 0.03
-#: Messages waiting, a slot free and nothing taken for this long: the consumer hears nothing any more.
-DEAF_S: Final = 5.0
-DEAF_EXIT: Final = 70
+#: Seconds with messages waiting, a slot free and none taken, after which the consumer counts as stalled.
+STALLED_S: Final = 5.0
+STALLED_EXIT: Final = 70
 _COMMAND_WAIT_S: Final = 1.0
 _OUTAGE_PAUSE_S: Final = 0.5
 
 
-class Ears:
-    """Tells a deaf consumer: messages wait, a slot is free, and none has been taken for :data:`DEAF_S`. Pure."""
+class ConsumerWatch:
+    """
+    Detects a stalled consumer: messages wait, a slot is free, and none has been taken for :data:`STALLED_S`. Pure, for
+    one thread.
+    """
 
     def __init__(self) -> None:
         self._since: float | None = None
 
-    def deaf(self, *, now: float, waiting: int, free: int, consumed_at: float) -> bool:
-        """Called about once a second while Redis answers."""
+    def stalled(self, *, now: float, waiting: int, free: int, consumed_at: float) -> bool:
+        """
+        Called about once a second while Redis answers, with monotonic seconds, the messages that wait and the slots
+        that are free.
+        """
         if not waiting or free <= 0:
             self._since = None
             return False
         if self._since is None or consumed_at > self._since:
             self._since = now
-        return now - self._since >= DEAF_S
+        return now - self._since >= STALLED_S
 
     def reset(self) -> None:
-        """Redis did not answer: what the consumer takes meanwhile is no sign."""
+        """Redis did not answer: that the consumer takes nothing meanwhile proves nothing."""
         self._since = None
 
 
 class Heartbeat:
-    """Two threads. ``zygotes`` names the processes whose CPU time (with their reaped children) is the functions'."""
+    """
+    Two threads, one for reports and one for commands. ``zygotes`` gives the processes whose CPU time, with that of their
+    reaped children, is the functions'. Only :meth:`wake` and :meth:`stop` are for other threads; what the two threads
+    share is guarded by the objects that they call.
+    """
 
     def __init__(
         self,
@@ -87,7 +101,7 @@ class Heartbeat:
         device: Device,
         pool: Pool,
         executor: Executor,
-        gate: Gate,
+        gate: RunGate,
         jobs: Jobs,
         zygotes: Callable[[], list[int]],
     ) -> None:
@@ -107,7 +121,7 @@ class Heartbeat:
         self._faults = Faults(client, prefix)
         self._list = f"{prefix}{gpu_queue(config.worker.gpu)}"
         self._cursor = ""
-        self._ears = Ears()
+        self._consumer = ConsumerWatch()
         self._utilisation = (0.0, 0.0)
         self._counters: Mapping[str, float] = {}
         self._sampled_at = 0.0
@@ -120,10 +134,12 @@ class Heartbeat:
         self._woken.set()
 
     def start(self) -> None:
+        """Begin both threads."""
         for target, name in ((self._beat, "heartbeat"), (self._listen, "commands")):
             threading.Thread(target=target, name=name, daemon=True).start()
 
     def stop(self) -> None:
+        """End both threads."""
         self._stopped.set()
         self._woken.set()
 
@@ -132,25 +148,25 @@ class Heartbeat:
     def _beat(self) -> None:
         beat_s = self._config.worker.heartbeat_s
         next_beat = time.monotonic()
-        next_listen = next_beat + DEAF_S
+        next_check = next_beat + STALLED_S
         while not self._stopped.is_set():
             if self._woken.wait(max(0.0, next_beat - time.monotonic())):
                 self._stopped.wait(COALESCE_S)
                 self._woken.clear()
             try:
                 self._jobs.tick()
-                # Before anything that waits for Redis: training's memory does not.
+                # Before anything that waits for Redis: training's memory cannot wait.
                 self._pool.relieve()
                 self.report()
-                self._pool.shut_out(self._faults.quarantined())
-                if time.monotonic() >= next_listen:
-                    self._check_ears()
-                    next_listen = time.monotonic() + 1.0
+                self._pool.quarantine_everywhere(self._faults.quarantined())
+                if time.monotonic() >= next_check:
+                    self._check_consumer()
+                    next_check = time.monotonic() + 1.0
             except _OUTAGE as error:
-                self._ears.reset()
+                self._consumer.reset()
                 self._mark_silent(error)
             except Exception:
-                # A worker without heartbeats loses all it runs: what one report was missing the next may have.
+                # A worker without heartbeats loses all that it runs. The next report may succeed.
                 log.exception("heartbeat failed")
             next_beat = time.monotonic() + beat_s
 
@@ -160,7 +176,7 @@ class Heartbeat:
         self._silent = True
 
     def report(self) -> None:
-        """Send one report and act on what is lost. Raises redis-py's errors."""
+        """Send one report and disown the invocations that Redis has given to others. Raises redis-py's errors."""
         config = self._config.worker
         report = self._compose()
         lost = self._queue.report(
@@ -174,19 +190,19 @@ class Heartbeat:
         if self._silent:
             log.info("Redis is back")
             self._silent = False
-        self._executor.lose(lost)
-        lives = self._pool.lives()
-        if lives:
-            self._fleet.tell(lives)
-            self._pool.told(lives)
+        self._executor.disown(lost)
+        events = self._pool.status.lifecycle_events()
+        if events:
+            self._fleet.tell(events)
+            self._pool.status.acknowledge(events)
 
     def _compose(self) -> Report:
         config = self._config.worker
-        warm = self._pool.warm()
+        warm = self._pool.status.warm()
         closed_until = self._gate.closed_until
         health = self._pool.health()
-        # While a training may still grow into all that is left, nothing is left.
-        used_mib = self._pool.memory_used_mib() + self._jobs.memory_mib()
+        # While a training may still grow into the rest of the device, all of it counts as used.
+        used_mib = self._pool.status.memory_used_mib() + self._jobs.memory_mib()
         total_mib = self._device.memory_total_mib
         self._sample()
         return Report(
@@ -196,7 +212,7 @@ class Heartbeat:
             kind=config.kind,
             device=self._device.description,
             sharing_mode=self._device.sharing_mode,
-            # A worker that is ending takes nothing more, nor does one whose device is lost.
+            # No slots in a worker that is ending, nor on a device that nothing can run on.
             slots=0 if self._executor.draining or health else config.slots,
             health=health,
             memory_total_mib=round(total_mib, 1),
@@ -207,49 +223,56 @@ class Heartbeat:
             function_utilisation=round(self._utilisation[1], 4),
             running=self._executor.batches(),
             warm=warm,
-            parked=self._pool.parked(),
+            parked=self._pool.status.parked(),
             jobs=self._jobs.reports(),
-            quarantined=self._pool.quarantined(),
+            quarantined=self._pool.status.quarantined(),
             duty=self._gate.duty,
             closed=closed_until is not None,
             closed_until=closed_until or 0.0,
-            strangers=self._strangers(),
+            strangers=self._unregistered(),
         )
 
-    def _strangers(self) -> list[Stranger] | None:
-        """Who computes on the device and is neither ours nor a job's."""
+    def _unregistered(self) -> list[Stranger] | None:
+        """
+        Unregistered processes: those that compute on the device and belong neither to this worker nor to a job. None
+        where the device cannot tell.
+        """
         computing = self._device.computing()
         if computing is None:
             return None
-        roots = {os.getpid(), *self._pool.runners(), *self._jobs.pids(), *self._zygotes()}
-        known = {pid for root in roots for pid in proc.tree(root)}
+        roots = {os.getpid(), *self._pool.status.runners(), *self._jobs.pids(), *self._zygotes()}
+        registered = {pid for root in roots for pid in proc.tree(root)}
         return [
             Stranger(pid=pid, start=proc.start_time(pid) or 0, memory_mib=round(memory_mib, 1), name=proc.name(pid))
             for pid, memory_mib in sorted(computing.items())
-            if pid not in known
+            if pid not in registered
         ]
 
     def _sample(self) -> None:
-        """Over whole heartbeats only: a report between two would divide clock ticks by nearly nothing."""
+        """
+        Measure the utilisation over whole heartbeats: a report between two would divide clock ticks by nearly nothing.
+        """
         now = time.monotonic()
         if now - self._sampled_at < 0.8 * self._config.worker.heartbeat_s:
             return
         self._sampled_at = now
-        runners = self._pool.runners()
+        runners = self._pool.status.runners()
         functions_s = sum(proc.cpu_s(pid) for pid in (*runners, *self._zygotes()))
-        found = self._device.utilisation(
+        sample = self._device.utilisation(
             Load(at=now, functions_cpu_s=functions_s, jobs_cpu_s=self._jobs.cpu_s(), runners=runners)
         )
-        self._utilisation, self._counters = (found.total, found.functions), found.counters
+        self._utilisation, self._counters = (sample.total, sample.functions), sample.counters
 
-    def _check_ears(self) -> None:
+    def _check_consumer(self) -> None:
         waiting = int(self._redis.llen(self._list))
         free = self._config.worker.slots - self._executor.batches()
         if self._executor.draining:
             return
-        if self._ears.deaf(now=time.monotonic(), waiting=waiting, free=free, consumed_at=self._executor.consumed_at):
-            log.critical("deaf: messages wait and none is taken; ending to be started anew", waiting=waiting)
-            os._exit(DEAF_EXIT)
+        if self._consumer.stalled(
+            now=time.monotonic(), waiting=waiting, free=free, consumed_at=self._executor.consumed_at
+        ):
+            log.critical("stalled: messages wait and none is taken; ending to be started anew", waiting=waiting)
+            os._exit(STALLED_EXIT)
 
     # ---- commands ----------------------------------------------------------------------------------------------------
 
@@ -262,7 +285,7 @@ class Heartbeat:
                 commands = self._fleet.commands(gpu, cursor, _COMMAND_WAIT_S)
                 for entry, command in commands:
                     self._obey(command)
-                    # Reported, and so passed for good, only now that it is done.
+                    # Reported, and so never read again, only now that it is done.
                     self._cursor = cursor = entry
             except _OUTAGE:
                 self._stopped.wait(_OUTAGE_PAUSE_S)
@@ -277,13 +300,13 @@ class Heartbeat:
             case Cancel():
                 self._executor.cancel(command.function, command.id, command.attempt)
             case Offload():
-                # In a thread of its own: it waits for memory, and a throttle behind it may not.
+                # In a thread of its own: it waits for memory, and a throttle behind it must not wait.
                 args, how = (command.function, command.revision, command.keep), {"gone": command.gone}
                 threading.Thread(target=self._pool.offload, args=args, kwargs=how, name="offload", daemon=True).start()
             case Prewarm():
                 spec = self._catalog.revision(command.function, command.revision)
                 hold_s = max(0.0, command.until - time.time())
-                # One that comes too late, after a restart, is nobody's wish any more.
+                # One that comes after its time, behind a restart, is out of date.
                 if spec is not None and (hold_s or not command.until):
                     self._pool.prewarm(command.function, command.revision, spec, command.instances, hold_s)
             case Respecify():
@@ -305,7 +328,7 @@ class Heartbeat:
                 assert_never(command)
 
     def _respecify(self, function: str, revision: int) -> None:
-        """For the batches that come, too."""
+        """Read a revision's knobs anew, for its instances and for the batches that come."""
         for catalog in (self._catalog, self._executor.catalog):
             catalog.forget(function)
         spec = self._catalog.revision(function, revision)
@@ -318,7 +341,7 @@ class Heartbeat:
             if spec is not None:
                 self._pool.prepare(function, revision, spec)
         except (LoadFailed, Unservable, *_OUTAGE) as error:
-            # Its first cold start here tries again and tells its caller.
+            # Its first cold start here tries again and answers its caller.
             log.warning("not fetched", function=function, revision=revision, error=str(error))
 
     def _throttle(self, duty: float) -> None:

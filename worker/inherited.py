@@ -1,11 +1,16 @@
 """
-What a process of the platform hands on to those that it starts: the environment of jobs, of zygotes and of their
-runners.
+The environment variables that a worker passes on to the processes that it starts: jobs, zygotes, runners, builders.
+
+What must stay true: no credential of the platform reaches a process that runs somebody else's code.
 """
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
+
+#: The folder of the platform's own code: the PYTHONPATH and the working folder of what is started.
+ROOT: Final = Path(__file__).parents[1]
 
 #: glibc gives memory back and takes it again at random moments, which doubles some latencies: it keeps what it has. A
 #: runner's memory comes back when it ends.
@@ -16,7 +21,7 @@ MALLOC: Final = {
     "MALLOC_ARENA_MAX": "1",
 }
 
-#: What of our environment a runner gets: how programs find things and behave. Anything else may be somebody's password.
+#: Variables that a runner gets: how programs find things and behave. Any other may hold a password.
 _PASSED: Final = (
     "PATH",
     "LANG",
@@ -49,11 +54,11 @@ _PASSED_PREFIXES: Final = (
 
 
 def scrubbed(extra: Mapping[str, str]) -> dict[str, str]:
-    """Our environment without the platform's settings, credentials among them; ``extra`` on top."""
+    """This process's environment without the platform's settings, which hold credentials; ``extra`` on top."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SMORE_")} | dict(extra)
 
 
 def for_runners(extra: Mapping[str, str]) -> dict[str, str]:
-    """What zygotes and runners find in their environment: the little that is :data:`_PASSED`, ``extra`` on top."""
+    """The environment of zygotes and runners: only what :data:`_PASSED` and its prefixes name, ``extra`` on top."""
     passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)}
     return passed | dict(extra)

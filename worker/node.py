@@ -1,8 +1,8 @@
 """
 ``python -m worker.node``: the GPU workers of one machine, one for each GPU instance, under one supervisor.
 
-What `smore up` does for the machine of the whole platform, for a machine that only brings GPUs, or for a container that
-is given all of them. Names come from the device itself (``GPU-<uuid>``, ``MIG-<uuid>``), so that two machines never
+As `smore up` for the machine of the whole platform, but for a machine that only has GPUs, or a container that is given
+all of them. Names come from the device itself (``GPU-<uuid>``, ``MIG-<uuid>``), so that two machines never
 have the same; Celery queues are ``gpu.<name>``. The process becomes the supervisor (smore/local/daemon.py): a signal to
 end reaches every worker, which ends its runners.
 """
@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> None:
+    """Become the supervisor of this machine's workers. Exits with a message where the settings allow none."""
     config = settings()
     if reason := refused(config.worker.sharing_mode):
         sys.exit(f"smore: {reason}")
@@ -34,13 +35,13 @@ def main() -> None:
     home = config.home.resolve()
     run = private_folder(home / "run")
     file = run / f"node-{socket.gethostname()}.conf"
-    # Of the group that starts by itself: here nothing waits for servers, which the workers do on their own.
+    # The group that starts by itself: nothing here waits for servers; the workers do that on their own.
     own = private_folder(run / f"node-{socket.gethostname()}")
     # Not in `run` itself, which several machines may share.
     nursery = own / NURSERY
     groups = {SERVERS: worker_processes(parts, config.node.metrics_port, nursery)}
     write_private(file, supervision.configuration(run=own, logs=None, root=ROOT, groups=groups))
-    # For the healthcheck, to which NVML would be dear.
+    # For the healthcheck, for which NVML would be too slow.
     write_private(names_file(run), "".join(f"{part.gpu}\n" for part in parts))
     for part in parts:
         print(f"{part.gpu}: {part.kind} {part.device}", flush=True)
@@ -52,7 +53,7 @@ def main() -> None:
         **os.environ,
         "SMORE_WORKER__NURSERY": str(nursery),
     }
-    os.execve(command[0], command, given)  # noqa: S606 - it is to become it
+    os.execve(command[0], command, given)  # noqa: S606 - this process becomes the supervisor
 
 
 if __name__ == "__main__":

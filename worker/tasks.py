@@ -1,4 +1,8 @@
-"""The task ``worker.run``: what ``claim.lua`` puts on this GPU instance's list."""
+"""
+The Celery task ``worker.run``: takes a batch that ``claim.lua`` has put on this GPU instance's list to the executor.
+
+Registered by the composition root (worker/app.py). What must stay true: no error of a batch ends a thread of the pool.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +20,7 @@ Handle = Callable[[Any, Any, Any, Any, Any], None]
 
 
 def register_run(app: Celery, executor: Executor, stopping: Callable[[], None]) -> None:
-    """Make this app's worker run batches; ``stopping`` is called when it is told to end."""
+    """Make this app's worker run batches; ``stopping`` is called when it begins to shut down."""
 
     @worker_shutting_down.connect(weak=False)
     def _stop(**_: object) -> None:
@@ -29,17 +33,17 @@ def register_run(app: Celery, executor: Executor, stopping: Callable[[], None]) 
 
 def straight(task: "Task[Any, Any]", app: Celery, consumer: Any, **_: object) -> Handle:  # noqa: ARG001 - Celery's signature
     """
-    Celery's strategy for this task: from the consumer into the pool, nothing between.
+    Celery's strategy for this task: straight from the consumer into the thread pool.
 
-    Its default makes a request object, traces it for retries, results and events, and acknowledges: half of a message's
-    CPU time in this process and a round trip to Redis, for things that leases and attempts do here.
+    Celery's default makes a request object, traces it for retries, results and events, and acknowledges. That costs
+    half of a message's CPU time in this process and a round trip to Redis, for what leases and attempts do here.
     """
 
     def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> None:  # noqa: ARG001 - Celery's signature
         try:
             (function, revision, attempts), *_rest = message.payload
         except (ValueError, TypeError) as error:
-            # It is off the list already; what it claimed comes back by its lease.
+            # It is off the list already; its invocations come back by their leases.
             log.error("unreadable message dropped", error=str(error))
             return
         consumer.pool.apply_async(_guarded, (task.run, function, revision, attempts), callback=_done)
@@ -51,9 +55,9 @@ def _guarded(run: Callable[..., None], *args: object) -> None:
     try:
         run(*args)
     except Exception:
-        # A defect of ours: told, and the batch's leases run out. The thread goes on.
+        # A defect of the platform: it is logged, and the batch's leases run out. The thread goes on.
         log.exception("batch failed")
 
 
 def _done(_: object) -> None:
-    """Celery's pool insists on being able to tell somebody."""
+    """Celery's pool requires a callback."""

@@ -64,7 +64,7 @@ SAMPLE_S = 0.2
 #: NVML's utilisation is of the second before, so what it says in the first second of a window is not the window's.
 LAG_S = 1.0
 
-#: As for runners and serverful jobs (worker/runner/processes.py): the allocator keeps what it has, or it alone doubles
+#: As for runners and serverful jobs (worker/inherited.py): the allocator keeps what it has, or it alone doubles
 #: some run times.
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(256 << 20),

@@ -15,7 +15,8 @@ from bench import confinement
 from smore.process.settings import WorkerSettings
 from worker.device.device import Device, open_device
 from worker.frames import Item, Load, Results
-from worker.runner.processes import Runner, Zygote
+from worker.runner.runner_handle import Runner
+from worker.runner.zygote_handle import Zygote
 
 RESULTS = Results(one=1 << 20, together=1 << 20)
 

@@ -12,7 +12,7 @@ from ml.measure.profile import CudaGpu
 from tests.gpu.conftest import ask
 from tests.support.eventually import eventually
 from worker.device.device import Device
-from worker.runner.processes import Runner
+from worker.runner.runner_handle import Runner
 
 BARE = "import torch; torch.zeros(1 << 28, device='cuda'); print('there', flush=True); input()"
 

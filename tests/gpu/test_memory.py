@@ -9,7 +9,7 @@ from smore.domain.invocation import Cause
 from tests.gpu.conftest import ask
 from tests.support.eventually import eventually
 from worker.device.device import Device
-from worker.runner.processes import Runner, RunnerFailed
+from worker.runner.runner_handle import Runner, RunnerFailed
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from smore.domain.invocation import Cause
 from tests.gpu.conftest import ask
-from worker.runner.processes import Runner, RunnerFailed
+from worker.runner.runner_handle import Runner, RunnerFailed
 
 
 def test_a_lost_context_ends_the_runner_and_the_next_one_answers(runner: Callable[..., Runner]) -> None:

@@ -16,10 +16,10 @@ from scheduler.policy.prewarm.window import Hold
 from smore.domain.function import FunctionSpec
 from smore.redis.fleet import WarmState
 from tests.support.eventually import eventually
+from tests.support.pool_stage import Host
 from tests.unit.scheduler.policy.test_engine import function, known
 from tests.unit.scheduler.policy.test_prewarmer import Stage, T, report, served
-from tests.unit.worker.pool.test_parked import Host
-from worker.pool.pool import Unservable
+from worker.pool.errors import Unservable
 
 NAMES = "abcd"
 SPEC = FunctionSpec(entrypoint="m:C", memory_mib=100.0, max_warm=2, keep_alive_s=20.0)
@@ -52,22 +52,24 @@ def test_what_is_busy_is_never_let_go_of(steps: list[tuple[str, int, int]], host
                 pool.release(seats.pop(which % len(seats)))
             case "prewarm":
                 pool.prewarm(f"p/{name}", 1, SPEC, number, hold_s=30.0)
-                eventually(lambda: not [one for one in pool.warm() if one.state is WarmState.LOADING], what="the load")
+                eventually(
+                    lambda: not [one for one in pool.status.warm() if one.state is WarmState.LOADING], what="the load"
+                )
             case "offload":
                 pool.offload(f"p/{name}", 1, keep=number)
             case "forget":
                 pool.offload(f"p/{name}", 1, gone=True)
-                assert name not in [one.function.removeprefix("p/") for one in pool.parked()]
+                assert name not in [one.function.removeprefix("p/") for one in pool.status.parked()]
             case "rounds":
-                stage.rounds()
+                pool.upkeep.round()
             case "wait":
                 stage.now += 15.0
         assert not any(seat.runner.ended.is_set() for seat in seats)
         assert len({id(seat.runner) for seat in seats}) == len(seats)
-        assert pool.memory_used_mib() <= 300.0
-        assert pool._parked.host_mib <= host_mib
+        assert pool.status.memory_used_mib() <= 300.0
+        assert stage.parked.host_mib <= host_mib
     alive = {runner.pid for runner in stage.made if not runner.ended.is_set()}
-    assert set(pool.runners()) == alive, "every process that lives is somebody's"
+    assert set(pool.status.runners()) == alive, "every process that lives is somebody's"
 
 
 @settings(max_examples=25, deadline=None)

@@ -33,8 +33,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from smore.domain.quote import quoted
 from worker import proc
 from worker.frames import Confinement, packages_of
-from worker.inherited import for_runners
-from worker.runner.processes import ROOT
+from worker.inherited import ROOT, for_runners
 from worker.runner.zygote import die_with_parent
 from worker.sandbox import warden as sandbox
 from worker.sandbox.cgroup import RunnerGroup

@@ -47,7 +47,7 @@ class Held:
         self.close()
 
 
-class Shelf:
+class ArtifactCache:
     """``limit_bytes`` bounds what lies here unused; what is held stays, however large."""
 
     def __init__(self, root: Path, limit_bytes: int) -> None:

@@ -28,10 +28,9 @@ from smore.definition.requirements import check_requirements
 from smore.domain.artifact import Artifact
 from smore.domain.errors import InvalidSpec
 from worker.artifacts.builder import Build
-from worker.artifacts.cache import Held, Shelf
+from worker.artifacts.cache import ArtifactCache, Held
 from worker.frames import Confinement
-from worker.inherited import scrubbed
-from worker.runner.processes import ROOT
+from worker.inherited import ROOT, scrubbed
 
 #: Imported by the process that runners are forked from (worker/runner/zygote.py, worker/runner/runner.py): never
 #: another version than the platform's.
@@ -77,7 +76,7 @@ class Environments:
         home: Path,
         group: str,
     ) -> None:
-        self.shelf = Shelf(root, limit_bytes)
+        self.cache = ArtifactCache(root, limit_bytes)
         self._limit = limit_bytes
         self._build_s = build_s
         self._sdists = sdists
@@ -96,7 +95,7 @@ class Environments:
         Built by the first who asks on this node; the others wait for it. Raises BuildFailed, BuildEnded, OSError.
         """
         key = environment_key(requirements, artifact)
-        return self.shelf.take(key, lambda folder, lock: self._build(requirements, code, folder, lock))
+        return self.cache.take(key, lambda folder, lock: self._build(requirements, code, folder, lock))
 
     def _build(self, requirements: Sequence[str], code: Path, folder: Path, lock: int) -> None:
         try:
@@ -104,7 +103,7 @@ class Environments:
             check_requirements(requirements)
         except InvalidSpec as error:
             raise BuildFailed(str(error)) from error
-        self.shelf.sweep()
+        self.cache.sweep()
         room = min(self._limit, shutil.disk_usage(folder).free // 2)
         build = Build(
             folder=str(folder),

@@ -13,7 +13,7 @@ from smore.blobs import archive
 from smore.blobs.store import Source
 from smore.domain.artifact import Artifact, check_path
 from smore.domain.errors import WrongDigest
-from worker.artifacts.cache import Held, Shelf
+from worker.artifacts.cache import ArtifactCache, Held
 
 #: A file without a second link that was last written this long ago belongs to nobody who still fetches.
 _FETCHED_S: Final = 3600.0
@@ -27,7 +27,7 @@ class Artifacts:
 
     def __init__(self, root: Path, source: Callable[[], Source], limit_bytes: int) -> None:
         self._files = root / "files"
-        self._shelf = Shelf(root / "folders", limit_bytes)
+        self._cache = ArtifactCache(root / "folders", limit_bytes)
         self._source = source
 
     def take(self, project: str, artifact: Artifact) -> Held:
@@ -36,7 +36,7 @@ class Artifacts:
 
         Raises BlobNotFound, WrongDigest, InvalidArtifact, OSError (a broken connection or a full disk).
         """
-        return self._shelf.take(artifact.digest, lambda folder, _: self._make(project, artifact, folder))
+        return self._cache.take(artifact.digest, lambda folder, _: self._make(project, artifact, folder))
 
     def _make(self, project: str, artifact: Artifact, folder: Path) -> None:
         self.sweep(None)
@@ -79,8 +79,8 @@ class Artifacts:
             raise WrongDigest(f"What came for the blob {digest} has another digest.")
 
     def sweep(self, wanted: Collection[str] | None) -> None:
-        """As :meth:`worker.artifacts.cache.Shelf.sweep`, with the files that no folder has any more."""
-        self._shelf.sweep(wanted)
+        """As :meth:`worker.artifacts.cache.ArtifactCache.sweep`, with the files that no folder has any more."""
+        self._cache.sweep(wanted)
         for path in self._files.glob("*.*"):
             # A part or an archive that is being fetched has one link as well; what is young may be one.
             with contextlib.suppress(OSError):

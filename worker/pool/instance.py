@@ -1,29 +1,31 @@
-"""A model that a GPU worker holds: loading, warm, at work, parked or leaving."""
+"""One warm instance of the pool: a handler that is loading, idle, busy, parked or leaving."""
 
 from dataclasses import dataclass, field
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
 from smore.redis.fleet import WarmState
-from worker.artifacts.needs import Supply
-from worker.pool.lifecycle import Life
+from worker.artifacts.runtime import RuntimeEnvironment
+from worker.pool.lifecycle import Lifecycle
 from worker.pool.quarantine import Key
-from worker.runner.processes import Runner
+from worker.runner.runner_handle import Runner
 
 
 @dataclass(eq=False, slots=True)
 class Instance:
-    """A resident model; everything that changes is guarded by the pool."""
+    """One runner process with one revision loaded. Every field that changes is guarded by the pool's lock."""
 
     function: str
     revision: int
     spec: FunctionSpec
     memory_mib: float
-    life: Life
+    lifecycle: Lifecycle
     state: WarmState = WarmState.LOADING
+    #: None until its load has a process.
     runner: Runner | None = None
-    #: Milliseconds by phase.
+    #: Milliseconds of the load by phase.
     phases: dict[str, float] = field(default_factory=dict)
+    #: Seconds of the pool's clock; 0 = not yet.
     used_at: float = 0.0
     loaded_at: float = 0.0
     measured_at: float = 0.0
@@ -31,12 +33,12 @@ class Instance:
     leaving: bool = False
     #: Why it never became ready.
     failure: Exception | None = None
-    #: Of an uploaded function: what it stands on.
-    supply: Supply | None = None
-    #: What its runner holds in common with others, MiB: found when it is measured, and subtracted from quick looks
-    #: until the next time.
+    #: What an uploaded function runs on; None for a module of the platform.
+    runtime: RuntimeEnvironment | None = None
+    #: MiB that its runner shares with other processes, as last measured. Quick measurements count them in full, so they
+    #: are subtracted there.
     shared_mib: float = 0.0
-    #: Ended for its memory: OUT_OF_MEMORY = it took more than it may, WORKER_BUSY = training needed it.
+    #: Why it was killed for its memory: OUT_OF_MEMORY = it took more than it may, WORKER_BUSY = training needed it.
     evicted: Cause | None = None
     #: Whether it has had a holder.
     used: bool = False
@@ -47,4 +49,5 @@ class Instance:
 
     @property
     def label(self) -> str:
+        """``function@revision``, for logs."""
         return f"{self.function}@{self.revision}"

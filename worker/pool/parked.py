@@ -1,33 +1,30 @@
 """
-The third state of an instance, between warm and gone: its process lives, its weights lie in pinned host memory (digest
-A62).
+Parked instances, between warm and gone: the process lives, the weights lie in pinned host memory.
 
-Whatever wants memory of the device goes before it; a load of its revision takes it before it begins anything new.
+Used by the parts of the pool. What must stay true: whatever needs memory of the device goes before a parked instance,
+and a load of a revision takes its parked instance before it begins a new process.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from smore.redis.fleet import ParkedInstance
-
-if TYPE_CHECKING:
-    from worker.pool.instance import Instance
-    from worker.pool.quarantine import Key
-    from worker.runner.processes import Runner
+from worker.pool.instance import Instance
+from worker.pool.quarantine import Key
+from worker.runner.runner_handle import Runner
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Entry:
-    instance: "Instance"
+    instance: Instance
     host_mib: float
     until: float
 
 
 class Parked:
     """
-    Parked instances, the one parked longest ago first; guarded by the pool. ``most_mib``: of host memory, 0 = nothing
-    is parked; ``keep_s``: how long one stays.
+    Parked instances, the one parked longest ago first; guarded by the pool's lock. ``most_mib``: of host memory, 0 = no
+    instance is parked; ``keep_s``: seconds for which one stays.
     """
 
     def __init__(self, most_mib: float = 0.0, keep_s: float = 600.0) -> None:
@@ -35,24 +32,26 @@ class Parked:
         self._keep_s = keep_s
         self._entries: list[_Entry] = []
 
-    def __iter__(self) -> Iterator["Instance"]:
-        """Also those that leave."""
+    def __iter__(self) -> Iterator[Instance]:
+        """All, leaving ones too."""
         return (entry.instance for entry in self._entries)
 
     @property
     def host_mib(self) -> float:
+        """Host memory that they hold."""
         return sum(entry.host_mib for entry in self._entries)
 
     @property
     def memory_mib(self) -> float:
-        """What their processes still hold of the device: its context, and what a handler keeps beside its modules."""
+        """What their processes still hold of the device: contexts, and what handlers keep beside their modules."""
         return sum(entry.instance.memory_mib for entry in self._entries)
 
-    def add(self, instance: "Instance", host_mib: float, now: float) -> None:
+    def add(self, instance: Instance, host_mib: float, now: float) -> None:
+        """Its weights, ``host_mib`` of them, lie in host memory from now on."""
         self._entries.append(_Entry(instance=instance, host_mib=host_mib, until=now + self._keep_s))
 
-    def take(self, key: "Key") -> "Instance | None":
-        """The one that was parked last; it is the caller's then."""
+    def take(self, key: Key) -> Instance | None:
+        """The one of a revision that was parked last; it is the caller's then."""
         entry = next(
             (entry for entry in reversed(self._entries) if entry.instance.key == key and not entry.instance.leaving),
             None,
@@ -62,34 +61,36 @@ class Parked:
         self._entries.remove(entry)
         return entry.instance
 
-    def remove(self, instance: "Instance") -> bool:
+    def remove(self, instance: Instance) -> bool:
         """It is gone. False where it was not parked."""
         kept = [entry for entry in self._entries if entry.instance is not instance]
-        found = len(kept) < len(self._entries)
+        removed = len(kept) < len(self._entries)
         self._entries = kept
-        return found
+        return removed
 
-    def of(self, runner: "Runner") -> "Instance | None":
-        return next((one for one in self if one.runner is runner and not one.leaving), None)
+    def of(self, runner: Runner) -> Instance | None:
+        """The one with this runner, if it does not leave already."""
+        return next((instance for instance in self if instance.runner is runner and not instance.leaving), None)
 
-    def told(self, now: float) -> list[ParkedInstance]:
-        """For a report."""
+    def report(self, now: float) -> list[ParkedInstance]:
+        """Those that do not leave, as a report has them."""
         return [
             ParkedInstance(
-                function=one.function,
-                revision=one.revision,
-                memory_mib=round(one.memory_mib, 1),
+                function=instance.function,
+                revision=instance.revision,
+                memory_mib=round(instance.memory_mib, 1),
                 host_mib=round(entry.host_mib, 1),
                 left_s=round(max(0.0, entry.until - now), 3),
             )
             for entry in self._entries
-            if not (one := entry.instance).leaving
+            if not (instance := entry.instance).leaving
         ]
 
-    def staying(self) -> list["Instance"]:
-        return [one for one in self if not one.leaving]
+    def staying(self) -> list[Instance]:
+        """Those that do not leave."""
+        return [instance for instance in self if not instance.leaving]
 
-    def due(self, now: float) -> list["Instance"]:
+    def due(self, now: float) -> list[Instance]:
         """Those whose time is over, and the ones parked longest ago beyond ``most_mib``. They leave from now on."""
         over = self.host_mib - self.most_mib
         going = []

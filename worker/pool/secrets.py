@@ -1,4 +1,7 @@
-"""A function's secrets, opened for its runner."""
+"""
+A function's secrets, decrypted for the load of its runner. Used by the pool's loads. What must stay true: a decrypted
+secret is kept nowhere in the worker.
+"""
 
 import threading
 from collections.abc import Mapping
@@ -9,11 +12,14 @@ import redis
 from smore.domain.function import FunctionSpec
 from smore.process.vault import NoKey, Sealed, Vault
 from smore.redis.catalog import Catalog
-from worker.pool.pool import LoadFailed, Unservable
+from worker.pool.errors import LoadFailed, Unservable
 
 
 class Secrets:
-    """Reads them anew for every load: a replaced one is in force with the next. Nothing opened is kept."""
+    """
+    Reads secrets anew for every load, so a replaced one is in force with the next. ``key_file`` holds the key that they
+    are sealed with; it is read at the first use. Safe from any thread.
+    """
 
     def __init__(self, catalog: Catalog, key_file: Path) -> None:
         self._catalog = catalog
@@ -23,7 +29,8 @@ class Secrets:
 
     def of(self, function: str, spec: FunctionSpec) -> Mapping[str, str]:
         """
-        By name. Raises LoadFailed where one does not exist or cannot be opened here, Unservable while Redis is away.
+        The secrets that a function (``project/name``) names, by name. Raises LoadFailed where one does not exist or
+        cannot be opened here, Unservable while Redis is away.
         """
         if not spec.secrets:
             return {}

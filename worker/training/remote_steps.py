@@ -1,5 +1,6 @@
 """
-Steps of a training that runs elsewhere, as the gateway hands them on: a list in Redis for each job and GPU instance.
+The steps of a training that runs elsewhere, which the gateway puts on a list in Redis for each job and GPU instance.
+Read by :mod:`worker.training.job`.
 """
 
 import time
@@ -13,8 +14,8 @@ from smore.redis.fleet import StepChunk, steps_key
 
 log = logger(__name__)
 
-#: A training that the worker cannot see (another container, another host) counts as lost after so many seconds without
-#: a word.
+#: Seconds without a message after which a training that the worker cannot see (another container, another host) counts
+#: as lost.
 SILENT_S: Final = 30.0
 _CHUNKS: Final = 1000
 _AHEAD_S: Final = 2.0
@@ -22,28 +23,30 @@ _AHEAD_S: Final = 2.0
 _decode = msgspec.msgpack.Decoder(StepChunk).decode
 
 
-class Feed:
+class RemoteSteps:
     """
-    What :class:`smore.tracking.track.TrackReader` is for a file: steps since the last look, each once and in order.
+    As :class:`smore.tracking.ring.TrackReader` reads a file: the steps since the last call, each once and in order. Not
+    thread-safe.
 
-    Redis being away gives nothing and raises nothing: the gateway and the training keep what they have.
+    While Redis is away there are no steps and no error: the gateway and the training keep what they have.
     """
 
     def __init__(self, client: "redis.Redis", prefix: str, job: str, gpu: str) -> None:
         self._redis = client
         self._feeds, self._field = f"{prefix}feeds", f"{job}|{gpu}"
         self._key = steps_key(prefix, job, gpu)
-        #: Steps told so far, those included that were lost on the way.
+        #: Steps reported so far, those included that were lost on the way.
         self.count = 0
         self.ended = False
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
 
     @property
     def silent(self) -> bool:
-        return time.monotonic() - self._heard_at > SILENT_S
+        """Whether nothing has come for :data:`SILENT_S`."""
+        return time.monotonic() - self._received_at > SILENT_S
 
     def read_new(self) -> list[tuple[float, float]]:
-        """(end in epoch seconds, duration in seconds) of each."""
+        """(end in epoch seconds, duration in seconds) of each new step."""
         try:
             pipe = self._redis.pipeline(transaction=True)
             pipe.lrange(self._key, 0, _CHUNKS - 1)
@@ -58,7 +61,7 @@ class Feed:
             except msgspec.DecodeError:
                 log.warning("unreadable steps passed over", key=self._key)
                 continue
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             # A report that was sent again because its answer was lost.
             new = chunk.steps[max(0, self.count - chunk.first) :]
             # A clock that is ahead of ours would put steps into windows that are still to come.
@@ -69,9 +72,9 @@ class Feed:
         return steps
 
     def close(self) -> None:
-        """No more is wanted: whoever sends some is told that the job is over."""
+        """No more steps are wanted: the gateway answers their sender that the job is over."""
         try:
             self._redis.hdel(self._feeds, self._field)
             self._redis.delete(self._key)
         except (redis.RedisError, OSError) as error:
-            log.warning("a feed stays open", key=self._key, error=str(error))
+            log.warning("the list of remote steps could not be removed", key=self._key, error=str(error))

@@ -1,10 +1,10 @@
 """
-The gate of a GPU instance: between batches, and nowhere else, functions can be held back from the training beside them.
+The run gate of a GPU instance: holds functions back from the training beside them, between batches.
 
-It is shut for two reasons. A **throttle**, told by the leader: functions may be at work for ``duty`` of the time. A
-**closed window**, drawn by chance for one job, in which is measured what that job does without them
-(worker/training/windows.py, smore/domain/loss.py). Neither can stop a batch that runs: the gate stands between runs,
-and how long a run may be is reported (``longest_s``). Where no job runs it is always open.
+It is shut for two reasons. A **throttle**, set by the leader: functions may work for ``duty`` of the time. A **closed
+window**, drawn at random for one job, in which the job's iterations are measured without functions
+(worker/training/windows.py, smore/domain/loss.py). Neither stops a batch that runs; how long a run may be is reported
+(``longest_s``). Where no job runs the gate is always open.
 """
 
 import math
@@ -20,21 +20,22 @@ from worker.training.windows import Closing
 
 log = observability.logger(__name__)
 
-#: The throttle's tokens are seconds of work: ``duty`` of them come in each second, and no more than this long's are
-#: kept.
+#: The throttle is a token bucket of seconds of work: ``duty`` tokens are added each second, and the bucket holds those
+#: of this many seconds.
 PERIOD_S: Final = 1.0
-#: A batch may owe so many: one that runs for longer is not made up for.
+#: The most tokens that a batch can leave owed: work beyond that is not made up for.
 DEBT_S: Final = 5.0
-#: How often the prober looks whether a window has become due.
+#: Seconds between two looks of the prober for a window that has become due.
 _LOOK_S: Final = 0.25
 
 
-class Gate:
+class RunGate:
     """
-    Open or shut, for every thread that is about to run a batch. ``activity`` says how long functions have been at work.
+    Open or shut, for every thread that is about to run a batch. ``activity`` says how long functions have worked;
+    ``clock`` gives seconds. A condition of its own guards everything.
 
-    The throttle is a bucket: it fills with ``duty`` seconds a second, empties while anything runs, and a batch may
-    start while it is not empty. So functions are at work for at most ``duty`` of the time in the long run, however long
+    The throttle is a token bucket: it fills with ``duty`` seconds a second, empties while anything runs, and a batch
+    may start while it is not empty. So functions work for at most ``duty`` of the time in the long run, however long
     each batch is (up to :data:`DEBT_S`), and the training has at least ``1 - duty`` of it to itself.
     """
 
@@ -47,13 +48,13 @@ class Gate:
         self._filled_at = clock()
         self._busy_s = activity.busy_s()
         self._protecting = False
-        #: Epoch seconds by which the window at hand is over, None without one.
+        #: Epoch seconds by which the present window is over, None without one.
         self._closed_until: float | None = None
 
     # ---- for batches -------------------------------------------------------------------------------------------------
 
     def open(self) -> bool:
-        """Whether a batch that has waited here may start: nobody has shut it since. Its tokens it has had already."""
+        """Whether a batch that :meth:`wait` has let pass may still start; the bucket is not asked again."""
         with self._changed:
             return not self._protecting or (self._closed_until is None and self._duty > 0)
 
@@ -70,13 +71,14 @@ class Gate:
 
     def window_over(self, within_s: float) -> bool:
         """
-        Wait until no closed window is at hand: for work that is no batch and can be put off. False after ``within_s``.
+        Wait until no closed window is under way: for work that is no batch and can be put off. False after
+        ``within_s``.
         """
         with self._changed:
             return self._changed.wait_for(lambda: not self._protecting or self._closed_until is None, within_s)
 
     def _wait_s(self) -> float:
-        """For how long it stays shut as things are, 0 = it is open. inf: until somebody opens it."""
+        """Seconds for which it stays shut as things are, 0 = it is open, inf = until it is opened."""
         if not self._protecting:
             return 0.0
         if self._closed_until is not None:
@@ -98,8 +100,8 @@ class Gate:
 
     def protect(self, on: bool) -> None:
         """
-        Whether there is a job here; without one the gate is open. Said with every heartbeat: so the bucket is never
-        long out of date.
+        Whether a job runs here; without one the gate is open. Called with every heartbeat, so the bucket is never long
+        out of date.
         """
         with self._changed:
             self._fill()
@@ -109,14 +111,14 @@ class Gate:
 
     def throttle(self, duty: float) -> None:
         """
-        Functions may work for this part of the time, 0..1; at once for whatever has not started. Raises ValueError.
+        Functions may work for this part of the time, 0..1; applies at once to what has not started. Raises ValueError.
         """
         if not 0 <= duty <= 1:
             raise ValueError(f"duty: {duty} is not from 0 to 1")
         with self._changed:
             self._fill()
             if duty != self._duty:
-                # What was saved up under another duty is no right to a burst, and what is owed is owed.
+                # Tokens of another duty allow no burst; a debt stays.
                 self._duty, self._tokens = duty, min(self._tokens, duty * PERIOD_S)
                 self._changed.notify_all()
 
@@ -126,6 +128,7 @@ class Gate:
             self._closed_until = until
 
     def reopen(self) -> None:
+        """The window is over."""
         with self._changed:
             self._closed_until = None
             self._changed.notify_all()
@@ -134,11 +137,12 @@ class Gate:
 
     @property
     def duty(self) -> float:
+        """The part of the time in which functions may work, 0..1."""
         return self._duty
 
     @property
     def closed_until(self) -> float | None:
-        """Epoch seconds by which the window at hand is over, None without one."""
+        """Epoch seconds by which the present window is over, None without one."""
         with self._changed:
             return self._closed_until if self._protecting else None
 
@@ -146,8 +150,8 @@ class Gate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
     """
-    A window that is wanted for a job: from ``at`` on, quiet for ``length_s``, with ``side_s`` of open time before and
-    after.
+    The next window of a job: from ``at`` (epoch seconds) on, quiet for ``length_s``, with ``side_s`` of open time before
+    and after.
     """
 
     job: str
@@ -171,7 +175,7 @@ class Probed(Protocol):
 
 class Prober:
     """
-    One thread that shuts the gate for the windows of the jobs, one after the other, and never for longer than
+    One thread that shuts the run gate for the windows of the jobs, one after the other, and never for longer than
     ``longest_s`` at a time.
 
     ``changed`` is called when it shuts and when it opens. ``clock`` gives epoch seconds, as the jobs' iterations do.
@@ -180,7 +184,7 @@ class Prober:
     def __init__(
         self,
         *,
-        gate: Gate,
+        gate: RunGate,
         activity: Activity,
         jobs: Probed,
         longest_s: float,
@@ -195,13 +199,15 @@ class Prober:
         self._changed = changed
         self._clock = clock
         self._stopped = stopped if stopped is not None else threading.Event()
-        #: Until then the window before wants open time after it.
+        #: Epoch seconds until which the window before needs open time after it.
         self._clear_at = 0.0
 
     def start(self) -> None:
+        """Begin, in a thread of its own."""
         threading.Thread(target=self._run, name="prober", daemon=True).start()
 
     def stop(self) -> None:
+        """End the thread and, at once, a window that is under way."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -218,10 +224,10 @@ class Prober:
     def step(self) -> float:
         """Make the window that is due, or say how long to wait before looking again, seconds."""
         now = self._clock()
-        wanted = [(max(one.at, self._clear_at + one.side_s), one) for one in self._jobs.due()]
-        if not wanted:
+        windows = [(max(due.at, self._clear_at + due.side_s), due) for due in self._jobs.due()]
+        if not windows:
             return 1.0
-        at, due = min(wanted, key=lambda pair: pair[0])
+        at, due = min(windows, key=lambda pair: pair[0])
         if at > now:
             return min(at - now, _LOOK_S)
         closing = self._close(due)

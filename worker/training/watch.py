@@ -1,9 +1,10 @@
 """
-Which processes may be watched as somebody's training (``smore jobs attach``): the rules of docs/security.md.
+Which processes may be watched as a training (``smore jobs attach``): the rules of docs/security.md. Used by
+:class:`worker.training.jobs.Jobs`.
 
-Whoever names a process makes the platform keep that process's memory free of functions. So a process that is no
-training must not be named: above all none of the platform's own, and, by a project's key, none of a user whose
-processes are not that project's business.
+The platform keeps the memory of a watched process free of functions. So a process that is no training must not be
+watched: above all none of the platform's own, and, with a project's key, none of a user whose processes are not that
+project's.
 """
 
 import os
@@ -66,24 +67,24 @@ def users_of(names: Sequence[str]) -> frozenset[int] | None:
     """
     if ANYBODY in names:
         return None
-    found = {os.geteuid()} - {0}
+    users = {os.geteuid()} - {0}
     for name in names:
         try:
-            found.add(int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid)
+            users.add(int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid)
         except KeyError:
             raise ValueError(f"SMORE_WORKER__ATTACH_USERS: this machine has no user {name}") from None
-    return frozenset(found)
+    return frozenset(users)
 
 
 def _platform(pid: int) -> bool:
     """
-    Whether it belongs to a platform, ours or another: by its command, by that of an ancestor (runners descend from
-    their zygote), or by its session's leader, the supervisor. What has come to the supervisor as an orphan has another
-    session and is not the platform's.
+    Whether it belongs to a platform, this one or another: by its command, by that of an ancestor (runners descend from
+    their zygote), or by its session's leader, the supervisor. An orphan that the supervisor has inherited has another
+    session and does not belong to the platform.
     """
     if _is_supervisor(pid) or _is_supervisor(proc.session(pid)):
         return True
-    return any(_is_part(one) for one in (pid, *proc.ancestors(pid)))
+    return any(_is_part(number) for number in (pid, *proc.ancestors(pid)))
 
 
 def _is_part(pid: int) -> bool:

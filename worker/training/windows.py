@@ -1,7 +1,8 @@
 """
-The closed windows of one job: when the gate must be shut for it, and what its iterations in them and beside them say.
+The closed windows of one job: when the run gate must be shut for it, and what its iterations in and beside them show.
 
-Pure: times come as arguments, epoch seconds like the ends in the job's ring. A window is shut from ``shut`` on, quiet
+Used by :class:`worker.training.jobs.Jobs`, under its lock. Pure: times are arguments, epoch seconds like the ends in the
+job's file of steps. A window is shut from ``shut`` on, quiet
 (nothing runs any more) from ``quiet`` on and opens at ``opened``. With ``g = opened - shut`` and an iteration as the
 interval from its begin to its end:
 
@@ -9,7 +10,7 @@ interval from its begin to its end:
 closed       wholly between ``quiet`` and ``opened``, and no function met it
 open, before the last as many that ended before ``shut - g``
 open, after  the first as many that began after ``opened + g``
-transitional everything between: the runs that end, and the work that had waited and is caught up with; it is dropped
+transitional everything between, with runs that end and a backlog that is worked off; it is dropped
 ============ ==========================================================================================================
 
 The same distance ``g`` is left before and after, so that both sides lie equally far from the window and a trend
@@ -24,17 +25,17 @@ from typing import Final
 from smore.domain import loss
 from smore.domain.loss import Loss, Sample, Window
 
-#: Open iterations that must be known before the first window.
-_KNOWN: Final = 20
+#: Open iterations that are needed before the first window.
+_NEEDED: Final = 20
 #: The fast test's iterations: those that ended in the last so many seconds, and older ones up to ``loss.LEAST_RECENT``.
 RECENT_S: Final = 5.0
 #: Windows whose closed iterations are the fast test's reference.
 _REFERENCE: Final = 5
-#: Windows on which the loss in reports rests: what the control looks at is the present, not the whole life of the job.
+#: Windows that the loss in reports averages: the control needs the present, not the whole run of the job.
 LOSS_WINDOWS: Final = 60
-#: How long a finished window is repeated in reports: a report may be lost.
+#: Seconds for which a finished window is repeated in reports: a report may be lost.
 REPEATED_S: Final = 30.0
-#: What comes after a window waits for so many times its own length before it is given up.
+#: How many times its own length a window waits for the open iterations after it before it is given up.
 _PATIENCE: Final = 10.0
 
 
@@ -62,8 +63,8 @@ class _Iteration:
 class Windows:
     """
     Not thread-safe. ``seed`` makes the times reproducible; ``share`` of the time is closed, 0 = never; no window is
-    longer than ``longest_s``, the wait for what runs included. Iterations that began before ``since`` are not looked
-    at: nobody knows what ran then.
+    longer than ``longest_s``, the wait for running batches included. Iterations that began before ``since`` are left
+    out: nobody knows what ran then.
     """
 
     def __init__(self, *, seed: str, share: float, longest_s: float, since: float) -> None:
@@ -74,11 +75,11 @@ class Windows:
         #: As far back as a window and both its sides can reach.
         self._iterations: deque[_Iteration] = deque()
         self._closings: deque[Closing] = deque()
-        #: Waiting for what comes after them.
+        #: Waiting for the open iterations after them.
         self._pending: list[Closing] = []
         self._iteration_s: float | None = None
         self._due: float | None = None
-        #: How long what ran took to end at the last closing.
+        #: Seconds that running batches took to end at the last closing.
         self._drain_s = 0.0
         self._windows: deque[Window] = deque(maxlen=LOSS_WINDOWS)
         #: (when it was finished, window).
@@ -91,7 +92,7 @@ class Windows:
     def length_s(self) -> float | None:
         """How long the next window must be quiet. None: not known yet, or iterations are too long for a window."""
         recent = self.recent
-        if recent is not None and recent.n >= _KNOWN:
+        if recent is not None and recent.n >= _NEEDED:
             self._iteration_s = recent.mean
         if self._iteration_s is None:
             return None
@@ -138,10 +139,10 @@ class Windows:
 
     def add(self, end: float, duration: float, met: bool) -> None:
         """One iteration, in their order; ``met``: a function was at work meanwhile."""
-        one = _Iteration(end - duration, end, met)
-        if one.begin < self._since or duration <= 0:
+        iteration = _Iteration(end - duration, end, met)
+        if iteration.begin < self._since or duration <= 0:
             return
-        self._iterations.append(one)
+        self._iterations.append(iteration)
         kept_s = _PATIENCE * self._longest_s
         while self._iterations[0].end < end - kept_s:
             self._iterations.popleft()
@@ -168,38 +169,39 @@ class Windows:
         assert closing.quiet is not None
         guard_s = closing.opened - closing.shut
         inside = [
-            one.seconds
-            for one in self._iterations
-            if one.begin >= closing.quiet and one.end <= closing.opened and not one.met
+            iteration.seconds
+            for iteration in self._iterations
+            if iteration.begin >= closing.quiet and iteration.end <= closing.opened and not iteration.met
         ]
         count = len(inside)
         if count < loss.LEAST_ITERATIONS:
             return None
         others = [past for past in self._closings if past is not closing]
-        around = [one for one in self._iterations if not any(_met(one, other) for other in others)]
-        before = [one.seconds for one in around if one.end <= closing.shut - guard_s][-count:]
-        after = [one.seconds for one in around if one.begin >= closing.opened + guard_s][:count]
+        around = [i for i in self._iterations if not any(_disturbed(i, other) for other in others)]
+        before = [i.seconds for i in around if i.end <= closing.shut - guard_s][-count:]
+        after = [i.seconds for i in around if i.begin >= closing.opened + guard_s][:count]
         if len(before) < count or len(after) < count:
             return None
-        found = Sample.of(inside)
+        closed = Sample.of(inside)
         return Window(
             start=closing.quiet,
             end=closing.opened,
             before_s=Sample.of(before).mean,
             before_n=count,
-            closed_s=found.mean,
+            closed_s=closed.mean,
             closed_n=count,
-            closed_sd=found.sd,
+            closed_sd=closed.sd,
             after_s=Sample.of(after).mean,
             after_n=count,
         )
 
     def fresh(self) -> list[Window]:
-        """Finished a short while ago: what reports carry."""
+        """The windows that were finished a short while ago: what reports carry."""
         return [window for _, window in self._fresh]
 
     @property
     def count(self) -> int:
+        """Windows that the loss averages."""
         return len(self._windows)
 
     @property
@@ -213,13 +215,13 @@ class Windows:
         The last iterations with the gate open: of :data:`RECENT_S`, and :data:`~smore.domain.loss.LEAST_RECENT` where
         there are.
         """
-        found: list[float] = []
-        for one in reversed(self._iterations):
-            if len(found) >= loss.LEAST_RECENT and one.end <= self._iterations[-1].end - RECENT_S:
+        recent: list[float] = []
+        for iteration in reversed(self._iterations):
+            if len(recent) >= loss.LEAST_RECENT and iteration.end <= self._iterations[-1].end - RECENT_S:
                 break
-            if not any(_met(one, past) for past in self._closings):
-                found.append(one.seconds)
-        return Sample.of(found) if found else None
+            if not any(_disturbed(iteration, past) for past in self._closings):
+                recent.append(iteration.seconds)
+        return Sample.of(recent) if recent else None
 
     @property
     def reference(self) -> Sample | None:
@@ -227,6 +229,6 @@ class Windows:
         return loss.reference(list(self._windows)[-_REFERENCE:])
 
 
-def _met(one: _Iteration, closing: Closing) -> bool:
-    """Whether it lay in a closing or in the time after it in which is caught up with what had waited."""
-    return one.end > closing.shut and one.begin < closing.opened + (closing.opened - closing.shut)
+def _disturbed(iteration: _Iteration, closing: Closing) -> bool:
+    """Whether it lay in a closing or in the time after it, in which the backlog is worked off."""
+    return iteration.end > closing.shut and iteration.begin < closing.opened + (closing.opened - closing.shut)

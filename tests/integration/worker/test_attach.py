@@ -32,8 +32,8 @@ from worker.activity import Activity
 from worker.training import jobs as worker_jobs
 from worker.training import remote_steps as feeds
 from worker.training.jobs import Jobs
-from worker.training.remote_steps import Feed
-from worker.training.run_gate import Gate
+from worker.training.remote_steps import RemoteSteps
+from worker.training.run_gate import RunGate
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -69,7 +69,7 @@ class Worker:
             cores=(),
             environment={},
             activity=activity,
-            gate=Gate(activity),
+            gate=RunGate(activity),
             seed="s",
             probe_share=0.0,
             probe_max_s=1.0,
@@ -77,7 +77,7 @@ class Worker:
             quick_memory_of=lambda _pid: None,
             computing=lambda: self.computing,
             users=frozenset({os.geteuid()}),
-            feed=lambda id_: Feed(client, prefix, id_, GPU),
+            steps_of=lambda id_: RemoteSteps(client, prefix, id_, GPU),
             started=self.moved.append,
             changed=lambda: None,
         )

@@ -16,7 +16,8 @@ import pytest
 from tests.support.eventually import eventually
 from tests.support.nursery import nursery
 from worker.frames import Confinement, Item, Load, Results
-from worker.runner.processes import Runner, RunnerDied, Zygote
+from worker.runner.runner_handle import Runner, RunnerDied
+from worker.runner.zygote_handle import Zygote
 from worker.sandbox import landlock
 
 pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel's Landlock knows no signals yet")

@@ -18,7 +18,7 @@ from tests.support.nursery import nursery
 from worker import proc
 from worker.artifacts.environments import BuildFailed, Environments
 from worker.frames import Confinement, Item, Load, Results, packages_of
-from worker.runner.processes import Zygote
+from worker.runner.zygote_handle import Zygote
 from worker.sandbox import landlock
 
 pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel's Landlock knows no signals yet")
@@ -222,4 +222,4 @@ def test_a_build_that_does_not_end_or_fills_the_disk_is_ended_with_all_it_starte
             environments.take([name], ARTIFACT, stage.code)
         assert len(str(failed.value)) < 8000, "of what it printed the end is told"
         assert left(str(stage.home)) == []
-        assert {path.suffix for path in environments.shelf._root.iterdir()} == {".lock"}
+        assert {path.suffix for path in environments.cache._root.iterdir()} == {".lock"}

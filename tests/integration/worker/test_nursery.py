@@ -15,7 +15,8 @@ from tests.support import nursery
 from tests.support.eventually import eventually
 from worker import proc
 from worker.frames import Confinement
-from worker.runner.processes import NoRunner, Zygote
+from worker.runner.runner_handle import NoRunner
+from worker.runner.zygote_handle import Zygote
 
 ASK_AND_LEAVE = """
 import sys

@@ -11,21 +11,19 @@ import pytest
 
 from smore.domain.invocation import Cause
 from smore.process.settings import WorkerSettings
-from tests.unit.worker.pool.test_pool import FakeRunner, Stage
+from tests.support.pool_stage import FakeRunner, Stage
 from worker.batches import Batch, Executor, Member
-from worker.pool.pool import LoadFailed, Unservable
-from worker.runner.processes import RunnerFailed
+from worker.pool.errors import LoadFailed, Unservable
+from worker.runner.runner_handle import RunnerFailed
 
 
 class Gpu(Stage):
     """A GPU of 300 MiB, of which ``free`` are free, and contexts take nothing."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.free = 300.0
-        self.pool._context_mib = 0.0
         self.faults: list[tuple[str, str]] = []
-        self.pool._device = SimpleNamespace(  # type: ignore[assignment]
+        device = SimpleNamespace(
             handler_device="cuda",
             memory_total_mib=300.0,
             description="",
@@ -38,14 +36,15 @@ class Gpu(Stage):
             refresh=lambda: None,
             looked_at=math.inf,
         )
-        self.pool._faulted = lambda _function, _revision, culprit, cause: self.faults.append((culprit, cause.value))
+        super().__init__(device=device, faulted=lambda *fault: self.faults.append((fault[2], fault[3].value)))
+        self.pool._standby.context_mib = 0.0
         #: (cause, ids, refund, alone) of what was given back, (ids) of what ended.
         self.given_back: list[tuple[str, list[str], bool, bool]] = []
         self.ended: list[str] = []
         own = WorkerSettings(kind="cuda")
         self.executor = Executor(
             config=own,
-            device=self.pool._device,
+            device=device,  # type: ignore[arg-type]
             boot="b",
             queue=self,
             catalog=None,
@@ -133,7 +132,7 @@ def test_a_load_that_finds_no_room_is_for_another_worker() -> None:
 
 def test_a_function_without_device_memory_gets_no_device_and_no_context() -> None:
     stage = Gpu()
-    stage.pool._standby = FakeRunner(99)  # type: ignore[assignment]
+    stage.pool._standby.runner = FakeRunner(99)  # type: ignore[assignment]
     seat = stage.acquire("echo", memory_mib=0.0)
     assert (seat.runner.pid, seat.runner.loaded.device) == (1, "cpu")
     seat = stage.acquire("a", max_batch=8)

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from smore.domain.invocation import Cause
 from worker.frames import META_BYTES, Answer, BadFrame, Channel, Item, Load, Results, encode, read_answer
-from worker.runner import processes
-from worker.runner.processes import Runner, RunnerDied, RunnerFailed, RunnerTimeout
+from worker.runner import runner_handle
+from worker.runner.runner_handle import Runner, RunnerDied, RunnerFailed, RunnerTimeout
 
 HEADER = struct.Struct("<IQ")
 LOAD = Load(entrypoint="m:C", device="cpu", memory_mib=64.0, label="f", results=Results(one=100, together=250))
@@ -346,7 +346,7 @@ def test_a_runner_that_is_a_step_ahead_is_ended_and_nobody_gets_anothers_result(
 
 def test_one_that_closes_its_socket_and_lives_on_is_ended_and_has_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a status it would be taken for the zygote's end: nobody's fault, and tried again without end."""
-    monkeypatch.setattr(processes, "_REAP_S", 0.01)
+    monkeypatch.setattr(runner_handle, "_REAP_S", 0.01)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         runner = Runner(7, ours, lambda _, number: runner.gone(-number))

@@ -9,9 +9,9 @@ from smore.domain.errors import InvalidSpec
 from smore.domain.function import parse_secret_name, parse_spec, spec_from_dict
 from smore.process.vault import NoKey, Sealed, Vault, make_key
 from worker.frames import Answer, Failed, Predicted
-from worker.pool.pool import LoadFailed
+from worker.pool.errors import LoadFailed
 from worker.pool.secrets import Secrets
-from worker.runner.runner import _Log, _masked
+from worker.runner.output_log import OutputLog, masked
 
 
 def test_what_is_sealed_comes_back_under_its_name_alone(tmp_path: Path) -> None:
@@ -93,17 +93,17 @@ def test_a_worker_opens_what_the_function_names(tmp_path: Path) -> None:
 
 def test_what_a_runner_says_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
-    monkeypatch.setattr("worker.runner.runner.os.write", lambda descriptor, data: written.append(data))
-    log = _Log()
+    monkeypatch.setattr("worker.runner.output_log.os.write", lambda descriptor, data: written.append(data))
+    log = OutputLog()
     log.prefix = "f"
     log.hide(["hunter2-hunter2", "hunter2-hunter2-longer", "-----BEGIN-----\nsecond line\nend", "short"])
     log.write(b"it is hunter2-hunter2-longer, hunter2-")
     log.write(b"hunter2 and \xff second line, short\n")
     (line,) = written
     assert line.decode() == "[f] it is ***, *** and � ***, short\n"
-    failed = _masked(Failed(cause="handler_error", message="ValueError: hunter2-hunter2"), log)
+    failed = masked(Failed(cause="handler_error", message="ValueError: hunter2-hunter2"), log)
     assert isinstance(failed, Failed) and failed.message == "ValueError: ***"
-    predicted = _masked(
+    predicted = masked(
         Predicted(answers=[Answer(form="error", message="no hunter2-hunter2"), Answer(form="json")]), log
     )
     assert isinstance(predicted, Predicted) and [one.message for one in predicted.answers] == ["no ***", ""]

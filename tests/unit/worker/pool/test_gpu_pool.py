@@ -18,15 +18,18 @@ from smore.process.settings import Settings, WorkerSettings
 from tests.support import nvml
 from tests.support.eventually import eventually
 from tests.support.nvml import Gpu, Machine, Process
-from tests.unit.worker.pool.test_pool import Killed
+from tests.support.pool_stage import Killed
 from worker.device.device import CudaDevice
 from worker.frames import Load, Loaded, Results
 from worker.heartbeat import Heartbeat
+from worker.pool.errors import LoadFailed, Unservable
 from worker.pool.parked import Parked
-from worker.pool.pool import _CONTEXT_MIB, LoadFailed, Pool, Unservable
-from worker.runner.processes import RunnerFailed
-from worker.training.jobs import SETTLED_ITERATIONS, SETTLED_S, UNTOLD_S, Record, _Job
-from worker.training.run_gate import Gate
+from worker.pool.pool import Pool
+from worker.pool.standby import CONTEXT_MIB
+from worker.runner.runner_handle import RunnerFailed
+from worker.training.job import SETTLED_ITERATIONS, SETTLED_S, UNTRACKED_SETTLED_S, Job
+from worker.training.record import Record
+from worker.training.run_gate import RunGate
 from worker.training.windows import Windows
 
 #: Of no other test that runs at the same time.
@@ -89,7 +92,7 @@ class Stage:
         self.growing = self.fails = self.load_fails = ""
         self.prepared = 0
         self.told: list[str] = []
-        self.gate: Gate | None = None
+        self.gate: RunGate | None = None
         self.pool = Pool(
             gpu="g",
             device=self.device,
@@ -100,7 +103,7 @@ class Stage:
             growing=lambda: self.growing,
             window_over=lambda: self.gate is None or self.gate.window_over(30.0),
             faulted=lambda function, *_: self.told.append(function),
-            supply=lambda *_: None,
+            runtime_of=lambda *_: None,
             changed=lambda: None,  # type: ignore[arg-type,return-value]
             clock=lambda: self.now,
             results=Results(one=1, together=1),
@@ -127,21 +130,14 @@ class Stage:
         self.pool.release(seat)
 
     def warm(self) -> dict[str, float]:
-        return {one.function[2:]: one.memory_mib for one in self.pool.warm()}
+        return {one.function[2:]: one.memory_mib for one in self.pool.status.warm()}
 
     def standby(self) -> bool:
-        return self.pool._standby is not None
+        return self.pool._standby.runner is not None
 
-    def keep(self) -> None:
-        """A round of the keeper, in this thread."""
-        with self.pool._state:
-            crowded, standby = self.pool._crowded()
-            due = self.pool._standby_due()
-        self.pool._let_go(crowded, "evicted")  # type: ignore[arg-type]
-        if standby is not None:
-            self.pool._end(standby)
-        if due:
-            self.pool._make_standby()
+    def upkeep(self) -> None:
+        """A round of the upkeep, in this thread."""
+        self.pool.upkeep.round()
 
 
 @pytest.fixture
@@ -163,7 +159,7 @@ def test_a_load_needs_room_for_its_context(stages: Any) -> None:
     stage.look()
     with pytest.raises(Unservable, match="no room"):
         stage.acquire("b", memory_mib=700.0)
-    stage.acquire("c", memory_mib=10_240.0 - 9000.0 - CONTEXT - _CONTEXT_MIB)
+    stage.acquire("c", memory_mib=10_240.0 - 9000.0 - CONTEXT - CONTEXT_MIB)
     with pytest.raises(LoadFailed, match="this GPU instance has 10240 MiB"):
         stage.acquire("d", memory_mib=10_000.0)
 
@@ -174,16 +170,16 @@ def test_the_driver_says_what_every_process_holds(stages: Any) -> None:
     assert stage.warm() == {"a": 1000.0 + CONTEXT}
     stage.gpu.processes[0].mib = 1900.0
     stage.look()
-    assert stage.warm() == {"a": 1900.0} and stage.pool.memory_used_mib() == 1900.0
+    assert stage.warm() == {"a": 1900.0} and stage.pool.status.memory_used_mib() == 1900.0
 
 
 def test_memory_beyond_what_was_declared(stages: Any) -> None:
     """Taken past torch's allocator, which knows its bound."""
     stage = stages()
     seat = stage.acquire("a")
-    stage.gpu.processes[0].mib = 1000.0 + _CONTEXT_MIB + 500.0
+    stage.gpu.processes[0].mib = 1000.0 + CONTEXT_MIB + 500.0
     assert stage.look() == [], "a context grows with what is used of the libraries"
-    stage.gpu.processes[0].mib = 1000.0 + _CONTEXT_MIB + 600.0
+    stage.gpu.processes[0].mib = 1000.0 + CONTEXT_MIB + 600.0
     assert stage.look() == ["a"] and seat.instance.evicted is Cause.OUT_OF_MEMORY
 
 
@@ -210,19 +206,19 @@ def test_a_training_that_grows_has_the_rest(stages: Any) -> None:
     stage = stages(standby=True, host_mib=1000.0)
     stage.run("a")
     busy = stage.acquire("b")
-    stage.keep()
+    stage.upkeep()
     assert stage.standby()
     stage.growing = "The training t grows."
     stage.look()
-    stage.keep()
+    stage.upkeep()
     assert not stage.standby() and list(stage.warm()) == ["b"], "what idles is parked, what runs goes on"
-    assert [one.function for one in stage.pool.parked()] == ["p/a"]
+    assert [one.function for one in stage.pool.status.parked()] == ["p/a"]
     for name in "ac":
         with pytest.raises(Unservable, match="grows"):
             stage.acquire(name)
     stage.pool.release(busy)
     stage.pool.prewarm("p/c", 1, FunctionSpec(entrypoint="m:C", memory_mib=100.0))
-    stage.keep()
+    stage.upkeep()
     assert not stage.warm() and not stage.standby()
     stage.growing = ""
     assert stage.acquire("a").instance.runner.pid == 1, "out of host memory"
@@ -236,25 +232,25 @@ def test_what_becomes_a_loads_own_is_part_of_what_it_needs(stages: Any) -> None:
     stage.look()
     with pytest.raises(Unservable, match="no room"):
         stage.acquire("b", memory_mib=1000.0)
-    assert [one.function for one in stage.pool.parked()] == ["p/a"], "to end it would not help"
+    assert [one.function for one in stage.pool.status.parked()] == ["p/a"], "to end it would not help"
     assert stage.acquire("a").instance.runner.pid == 1, "its context is there"
 
 
 def test_a_standby_runner_only_where_there_is_room(stages: Any) -> None:
     stage = stages(standby=True)
-    stage.gpu.used_mib = 10_240.0 - _CONTEXT_MIB
+    stage.gpu.used_mib = 10_240.0 - CONTEXT_MIB
     stage.look()
-    stage.keep()
+    stage.upkeep()
     assert not stage.prepared
     stage.gpu.used_mib, stage.owed_mib = 9000.0, 800.0
     stage.look()
-    stage.keep()
+    stage.upkeep()
     assert not stage.prepared, "what is free is owed to a training"
     stage.owed_mib = 0.0
-    stage.keep()
-    assert stage.standby() and stage.pool.memory_used_mib() == _CONTEXT_MIB
+    stage.upkeep()
+    assert stage.standby() and stage.pool.status.memory_used_mib() == CONTEXT_MIB
     stage.look()
-    assert stage.pool.memory_used_mib() == CONTEXT, "what a context takes is measured with the first"
+    assert stage.pool.status.memory_used_mib() == CONTEXT, "what a context takes is measured with the first"
     # It becomes the load's own, which does not need room for two.
     stage.gpu.used_mib = 10_240.0 - 1100.0
     stage.look()
@@ -269,7 +265,7 @@ def test_no_standby_runner_is_tried_for_ever(stages: Any) -> None:
         stage.now += 1
         stage.device.sample()
         before = stage.prepared
-        stage.keep()
+        stage.upkeep()
         tried += [stage.now] * (stage.prepared - before)
     pauses = [after - before for before, after in pairwise(tried)]
     assert pauses[:6] == [1, 2, 4, 8, 16, 32] and max(pauses) == 60
@@ -289,7 +285,7 @@ def test_a_lost_gpu_takes_nothing_and_blames_nobody(stages: Any) -> None:
     seat.runner.status = -6
     for number in range(4):
         stage.pool.crashed(seat, f"i{number}", Cause.CRASHED)
-    assert not stage.told and not stage.pool.quarantined()
+    assert not stage.told and not stage.pool.status.quarantined()
     stage.pool.release(seat, healthy=False)
     stage.gpu.errors.clear()
     stage.look()
@@ -308,7 +304,7 @@ def test_loads_that_fail_with_the_gpu_are_given_back(stages: Any, monkeypatch: p
     monkeypatch.setattr(stage.device, "refresh", refresh)
     with pytest.raises(Unservable, match="GPU requires restart"):
         stage.acquire("a")
-    assert not stage.pool.quarantined() and not stage.told
+    assert not stage.pool.status.quarantined() and not stage.told
 
 
 def test_where_no_process_can_begin_to_use_the_device(stages: Any) -> None:
@@ -317,11 +313,11 @@ def test_where_no_process_can_begin_to_use_the_device(stages: Any) -> None:
     with pytest.raises(Unservable, match="too old"):
         stage.acquire("a")
     assert NO_DRIVER in stage.pool.health() and stage.prepared == 1, "a process without a handler fails too"
-    stage.keep()
+    stage.upkeep()
     assert stage.prepared == 1
     stage.fails, stage.now = "", stage.now + 2
     stage.device.sample()
-    stage.keep()
+    stage.upkeep()
     assert stage.pool.health() == "" and not stage.standby(), "nobody has asked for one"
     stage.acquire("a")
 
@@ -337,7 +333,7 @@ def test_a_handler_that_only_says_so_fails(stages: Any) -> None:
 def test_work_for_the_device_is_no_part_of_a_closed_window(stages: Any) -> None:
     stage = stages()
     stage.run("a")
-    stage.gate = Gate(stage.pool.activity)
+    stage.gate = RunGate(stage.pool.activity)
     stage.gate.protect(True)
     stage.gate.shut(until=0.0)
     seen: list[bool] = []
@@ -346,8 +342,8 @@ def test_work_for_the_device_is_no_part_of_a_closed_window(stages: Any) -> None:
     try:
         # Its keep-alive is over. The keeper waits for the window's end, not this test for the keeper.
         stage.now += 10_000
-        with stage.pool._state:
-            stage.pool._rounds.notify()
+        with stage.pool._residents.lock:
+            stage.pool._residents.upkeep.notify()
         eventually(lambda: stage.gate._changed._waiters, what="the keeper at the gate")
         assert not seen
         stage.gate.reopen()
@@ -369,7 +365,7 @@ def test_what_is_reported(stages: Any) -> None:
         client=redis.Redis(),
         device=stage.device,
         pool=stage.pool,
-        gate=Gate(stage.pool.activity),
+        gate=RunGate(stage.pool.activity),
         executor=SimpleNamespace(draining=False, batches=lambda: 0),
         jobs=jobs,
         zygotes=list,  # type: ignore[arg-type]
@@ -392,15 +388,15 @@ class Steps:
 
 
 @pytest.fixture
-def job() -> _Job:
+def job() -> Job:
     record = Record(id="t", project="p", name="n", argv=[], pid=1, start=1, boot="b", token="", gpu="g")
-    return _Job(record, Steps(), Windows(seed="s", share=0.0, longest_s=1.0, since=0.0))  # type: ignore[arg-type]
+    return Job(record, Steps(), Windows(seed="s", share=0.0, longest_s=1.0, since=0.0))  # type: ignore[arg-type]
 
 
-def test_when_a_training_has_found_its_size(job: _Job) -> None:
+def test_when_a_training_has_found_its_size(job: Job) -> None:
     def at(mono: float, peak_mib: float, iterations: int) -> bool:
         job.record.peak_mib, job.reader.count = peak_mib, iterations  # type: ignore[misc]
-        job.stand(mono)
+        job.note_peak(mono)
         return job.growing(mono)
 
     assert at(0, 0.0, 0) and at(10_000, 0.0, 0), "nothing of it is seen on the device"
@@ -412,10 +408,10 @@ def test_when_a_training_has_found_its_size(job: _Job) -> None:
     assert at(10_021 + SETTLED_S, 62_000.0, 20_000)
 
 
-def test_a_training_that_tells_no_iterations(job: _Job) -> None:
+def test_a_training_that_tells_no_iterations(job: Job) -> None:
     job.record.peak_mib = 500.0
-    job.stand(0.0)
-    assert job.growing(UNTOLD_S - 1) and not job.growing(UNTOLD_S), "it may be reading its data"
+    job.note_peak(0.0)
+    assert job.growing(UNTRACKED_SETTLED_S - 1) and not job.growing(UNTRACKED_SETTLED_S), "it may be reading its data"
     job.record.attached = True
     assert not job.growing(SETTLED_S), "one that was found has begun"
     job.record.attached, job.record.memory_mib = False, 60_000.0

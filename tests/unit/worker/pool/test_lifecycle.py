@@ -1,6 +1,5 @@
 """
-What is told of instances: labels of what was loaded ahead, seconds that were for nothing, and nothing that is lost on
-the way.
+The events of instances: the outcomes of prewarms, busy and idle seconds, and nothing that is lost on the way.
 """
 
 import pytest
@@ -9,34 +8,26 @@ from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
 from smore.messages import stream
 from tests.support.eventually import eventually
-from tests.unit.worker.pool.test_pool import Stage
+from tests.support.pool_stage import Stage, lifecycle_events, prewarm
 from worker.frames import Loaded
-from worker.runner.processes import RunnerFailed
+from worker.runner.runner_handle import RunnerFailed
 
 
-def prewarm(stage: Stage, name: str, instances: int = 1, hold_s: float = 0.0, **spec: object) -> None:
-    """Returns when what was begun is loaded."""
-    described = FunctionSpec(entrypoint="m:C", **{"memory_mib": 100.0} | spec)  # type: ignore[arg-type]
-    stage.pool.prewarm(f"p/{name}", 1, described, instances, hold_s)
-    eventually(lambda: not [one for one in stage.pool.warm() if one.state == "loading"], what="the load")
-
-
-def told(stage: Stage) -> dict[str, stream.Warmed]:
-    """By id; taken, as by a stream."""
-    events = stage.pool.lives()
-    stage.pool.told(events)
-    return {event.id: event for event in events}
+def after_upkeep(stage: Stage) -> list[str]:
+    """The functions that are warm after a round."""
+    stage.pool.upkeep.round()
+    return stage.warm()
 
 
 def only(stage: Stage) -> stream.Warmed:
-    (event,) = told(stage).values()
+    (event,) = lifecycle_events(stage).values()
     return event
 
 
 def test_a_hit_was_ready_before_its_first_use() -> None:
     stage = Stage()
     prewarm(stage, "a")
-    assert (only(stage).outcome, told(stage)) == ("open", {})
+    assert (only(stage).outcome, lifecycle_events(stage)) == ("open", {})
     stage.now += 7.0
     assert not stage.run("a").cold
     event = only(stage)
@@ -51,7 +42,7 @@ def test_one_that_nobody_used_was_wasted() -> None:
     stage.pool.offload("p/a", 1)
     event = only(stage)
     assert (event.outcome, event.why, event.idle_us, event.uses) == ("wasted", "offload", 5_000_000, 0)
-    assert told(stage) == {}
+    assert lifecycle_events(stage) == {}
 
 
 def test_a_request_that_waits_for_the_load_makes_it_late() -> None:
@@ -87,10 +78,10 @@ def test_a_load_that_fails_is_told_and_leaves_nothing() -> None:
     runner.load = load  # type: ignore[method-assign]
     stage.fork = lambda: runner
     prewarm(stage, "a", hold_s=60.0)
-    event = eventually(lambda: next((e for e in told(stage).values() if e.ended_us), None), what="the end")
+    event = eventually(lambda: next((e for e in lifecycle_events(stage).values() if e.ended_us), None), what="the end")
     assert (event.outcome, event.why, event.ready_us) == ("failed", "failed", 0)
     assert stage.warm() == []
-    assert stage.pool.memory_used_mib() == 0
+    assert stage.pool.status.memory_used_mib() == 0
 
 
 def test_an_offload_in_mid_load_leaves_nothing() -> None:
@@ -102,7 +93,7 @@ def test_an_offload_in_mid_load_leaves_nothing() -> None:
     stage.pool.offload("p/a", 1)
     assert stage.warm() == []
     runner.gate.set()
-    event = eventually(lambda: next((e for e in told(stage).values() if e.ended_us), None), what="the end")
+    event = eventually(lambda: next((e for e in lifecycle_events(stage).values() if e.ended_us), None), what="the end")
     assert (event.outcome, event.why, runner.ended.is_set()) == ("wasted", "offload", True)
 
 
@@ -110,13 +101,13 @@ def test_what_is_held_outlives_its_keep_alive_until_its_time() -> None:
     stage = Stage()
     prewarm(stage, "a", hold_s=30.0, keep_alive_s=5.0)
     stage.now += 29.0
-    assert stage.pool._expired() == []
+    assert after_upkeep(stage) == ["a"]
     assert not stage.run("a", keep_alive_s=5.0).cold
     assert only(stage).saved == 1
     stage.now += 4.0
-    assert stage.pool._expired() == []  # the hold is over, the keep-alive is not
+    assert after_upkeep(stage) == ["a"], "the hold is over, the keep-alive is not"
     stage.now += 2.0
-    assert [one.function for one in stage.pool._expired()] == ["p/a"]
+    assert after_upkeep(stage) == []
 
 
 def test_a_use_after_the_keep_alive_was_saved_by_the_hold() -> None:
@@ -131,7 +122,8 @@ def test_a_use_after_the_keep_alive_was_saved_by_the_hold() -> None:
 
 
 def only_uses(stage: Stage) -> int:
-    return next(life.uses for life in (one.life for one in stage.pool._all()))
+    (instance,) = stage.pool._residents
+    return instance.lifecycle.uses
 
 
 def test_room_for_one_ahead_is_made_of_what_nobody_holds() -> None:
@@ -160,19 +152,19 @@ def test_several_are_held_and_the_rest_goes() -> None:
     stage.pool.offload("p/a", 1, keep=1)
     assert stage.warm() == ["a"]
     stage.now += 50.0
-    assert stage.pool._expired() == []
+    assert after_upkeep(stage) == ["a"]
 
 
 def test_what_the_stream_did_not_take_is_offered_again() -> None:
     stage = Stage()
     prewarm(stage, "a")
-    first = stage.pool.lives()
-    assert [event.id for event in stage.pool.lives()] == [event.id for event in first]
+    first = stage.pool.status.lifecycle_events()
+    assert [event.id for event in stage.pool.status.lifecycle_events()] == [event.id for event in first]
     stage.run("a")
-    stage.pool.told(stage.pool.lives())
-    assert stage.pool.lives() == []
+    stage.pool.status.acknowledge(stage.pool.status.lifecycle_events())
+    assert stage.pool.status.lifecycle_events() == []
     stage.now += 60.0
-    assert [event.outcome for event in stage.pool.lives()] == ["hit"]
+    assert [event.outcome for event in stage.pool.status.lifecycle_events()] == ["hit"]
 
 
 @pytest.mark.parametrize("hold_s", [0.0, 30.0])

@@ -16,82 +16,22 @@ from smore.domain.invocation import Cause
 from smore.process.settings import Settings, WorkerSettings
 from smore.redis.fleet import ParkedInstance
 from tests.support.eventually import eventually
-from tests.unit.worker.pool.test_lifecycle import told
-from tests.unit.worker.pool.test_pool import FakeRunner, Stage
+from tests.support.pool_stage import Host, lifecycle_events
 from worker import frames
 from worker.app import Worker
 from worker.device.device import CpuPartition
-from worker.frames import Loaded
-from worker.frames import Parked as Answer
-from worker.pool.parked import Parked
 from worker.runner import weights
-from worker.runner.processes import Runner, RunnerDied, RunnerFailed
+from worker.runner.runner_handle import Runner, RunnerFailed
 from worker.runner.weights import NotParked, Weights
-
-
-class Parking(FakeRunner):
-    def __init__(self, pid: int, stage: "Host") -> None:
-        super().__init__(pid)
-        self.stage = stage
-
-    def park(self, timeout_s: float) -> Answer:
-        if self.stage.refused is not None:
-            raise self.stage.refused
-        self.stage.said.append(f"park {self.pid}")
-        return Answer(host_mib=80.0)
-
-    def restore(self, timeout_s: float) -> Loaded:
-        if self.stage.broken:
-            self.ended.set()
-            raise RunnerDied(-9)
-        self.stage.said.append(f"restore {self.pid}")
-        return Loaded(phases={"host": 3.0}, memory_mib=90.0, tensors=True)
-
-    def kill(self, number: int = 9) -> None:
-        self.ended.set()
-
-
-class Host(Stage):
-    """
-    A GPU instance of 300 MiB; functions take 100 MiB, 80 of it weights, and what is parked keeps 10 MiB of the device.
-    """
-
-    def __init__(self, host_mib: float = 200.0) -> None:
-        super().__init__()
-        self.said: list[str] = []
-        self.refused: Exception | None = None
-        self.broken = False
-        self.pool._parked = Parked(host_mib, keep_s=600.0)
-        self.pool._device.runner_memory_mib = lambda pid: 10.0  # type: ignore[method-assign]
-
-    def _fork(self) -> FakeRunner:
-        self.made.append(Parking(len(self.made) + 1, self))
-        return self.made[-1]
-
-    def offload(self, name: str) -> None:
-        self.pool.offload(f"p/{name}", 1)
-
-    def rounds(self) -> None:
-        """What its own thread does."""
-        with self.pool._state:
-            expired, forgotten = self.pool._expired(), self.pool._parked.due(self.now)
-        self.pool._let_go(expired, self._why())
-        self.pool._unload(forgotten, self._why())
-
-    @staticmethod
-    def _why() -> Any:
-        from worker.pool.lifecycle import Why
-
-        return Why.KEEP_ALIVE
 
 
 def test_what_is_let_go_of_is_parked_and_comes_back_by_its_next_load() -> None:
     stage = Host()
     stage.run("a")
     stage.offload("a")
-    assert (stage.said, stage.warm(), stage.pool.memory_used_mib()) == (["park 1"], [], 10.0)
+    assert (stage.said, stage.warm(), stage.pool.status.memory_used_mib()) == (["park 1"], [], 10.0)
     # Its process is one of ours still.
-    assert stage.pool.runners() == [1]
+    assert stage.pool.status.runners() == [1]
     seat = stage.run("a")
     assert (stage.said, seat.cold, seat.instance.phases, len(stage.made)) == (
         ["park 1", "restore 1"],
@@ -99,8 +39,8 @@ def test_what_is_let_go_of_is_parked_and_comes_back_by_its_next_load() -> None:
         {"host": 3.0},
         1,
     )
-    assert (stage.warm(), stage.pool.memory_used_mib()) == (["a"], 100.0)
-    second, first = told(stage).values()
+    assert (stage.warm(), stage.pool.status.memory_used_mib()) == (["a"], 100.0)
+    second, first = lifecycle_events(stage).values()
     assert (first.why, first.host, second.why, second.host, second.outcome) == ("parked", 0, "", 1, "cold")
 
 
@@ -108,14 +48,18 @@ def test_the_keep_alive_ends_in_host_memory_and_that_ends_too() -> None:
     stage = Host()
     stage.run("a", keep_alive_s=5.0)
     stage.now += 5.0
-    stage.rounds()
+    stage.pool.upkeep.round()
     assert (stage.said, stage.warm()) == (["park 1"], [])
     stage.now += 599.0
-    stage.rounds()
-    assert stage.pool.runners() == [1]
+    stage.pool.upkeep.round()
+    assert stage.pool.status.runners() == [1]
     stage.now += 1.0
-    stage.rounds()
-    assert (stage.pool.runners(), stage.made[0].ended.is_set(), stage.pool.memory_used_mib()) == ([], True, 0.0)
+    stage.pool.upkeep.round()
+    assert (stage.pool.status.runners(), stage.made[0].ended.is_set(), stage.pool.status.memory_used_mib()) == (
+        [],
+        True,
+        0.0,
+    )
 
 
 def test_host_memory_is_bounded_and_the_oldest_goes() -> None:
@@ -123,12 +67,12 @@ def test_host_memory_is_bounded_and_the_oldest_goes() -> None:
     for name in "abc":
         stage.run(name)
         stage.offload(name)
-    assert stage.pool.runners() == [2, 3]
+    assert stage.pool.status.runners() == [2, 3]
     assert stage.made[0].ended.is_set()
     small = Host(host_mib=79.0)
     small.run("a")
     small.offload("a")
-    assert (small.pool.runners(), small.made[0].ended.is_set()) == ([], True)
+    assert (small.pool.status.runners(), small.made[0].ended.is_set()) == ([], True)
 
 
 def test_nothing_is_parked_unless_it_is_asked_for() -> None:
@@ -147,7 +91,7 @@ def test_a_handler_that_names_nothing_is_asked_once() -> None:
     stage.refused = None
     stage.run("a")
     stage.offload("a")
-    assert (stage.said, stage.pool.runners()) == ([], [])
+    assert (stage.said, stage.pool.status.runners()) == ([], [])
 
 
 def test_what_cannot_be_restored_is_loaded_anew() -> None:
@@ -156,7 +100,7 @@ def test_what_cannot_be_restored_is_loaded_anew() -> None:
     stage.offload("a")
     stage.broken = True
     seat = stage.run("a")
-    assert (seat.instance.phases, len(stage.made), stage.pool.runners()) == ({"import": 1.0}, 2, [2])
+    assert (seat.instance.phases, len(stage.made), stage.pool.status.runners()) == ({"import": 1.0}, 2, [2])
 
 
 def test_a_parked_process_gives_way_to_loads_and_to_training() -> None:
@@ -166,28 +110,28 @@ def test_a_parked_process_gives_way_to_loads_and_to_training() -> None:
     for name in "bc":
         stage.acquire(name)
     # 10 MiB too many for a third one.
-    assert stage.pool.runners() == [2, 3, 1]
+    assert stage.pool.status.runners() == [2, 3, 1]
     stage.acquire("d")
-    assert (stage.pool.runners(), stage.made[0].ended.is_set()) == ([2, 3, 4], True)
+    assert (stage.pool.status.runners(), stage.made[0].ended.is_set()) == ([2, 3, 4], True)
 
     stage = Host()
     stage.run("a")
     stage.offload("a")
-    stage.jobs_mib, stage.pool._owed_mib = 295.0, lambda: 295.0
+    stage.jobs_mib = stage.owed_mib = 295.0
     stage.pool.relieve()
-    eventually(lambda: stage.pool.runners() == [], what="its end")
+    eventually(lambda: stage.pool.status.runners() == [], what="its end")
 
 
 def test_a_report_names_what_is_parked_and_until_when() -> None:
     stage = Host()
     stage.run("a")
-    assert stage.pool.parked() == []
+    assert stage.pool.status.parked() == []
     stage.offload("a")
     stage.now += 100.0
-    (told_,) = stage.pool.parked()
+    (told_,) = stage.pool.status.parked()
     assert told_ == ParkedInstance(function="p/a", revision=1, memory_mib=10.0, host_mib=80.0, left_s=500.0)
     stage.run("a")
-    assert stage.pool.parked() == []
+    assert stage.pool.status.parked() == []
 
 
 def test_what_a_load_is_about_to_take_is_not_told_of_any_more() -> None:
@@ -195,8 +139,8 @@ def test_what_a_load_is_about_to_take_is_not_told_of_any_more() -> None:
     stage.run("a")
     stage.offload("a")
     seen = []
-    take = stage.pool._parked.take
-    stage.pool._parked.take = lambda key: (seen.append(stage.pool.parked()), take(key))[1]  # type: ignore[func-returns-value,method-assign]
+    take = stage.parked.take
+    stage.parked.take = lambda key: (seen.append(stage.pool.status.parked()), take(key))[1]  # type: ignore[func-returns-value,method-assign]
     stage.run("a")
     assert seen == [[]]
 
@@ -210,11 +154,11 @@ def test_what_is_to_be_gone_is_not_parked_and_leaves_host_memory() -> None:
     stage.offload("b")
     stage.run("b")
     stage.pool.offload("p/b", 1, gone=True)
-    assert (stage.said[-1], stage.made[1].ended.is_set(), stage.pool.parked()) == ("restore 2", True, [])
+    assert (stage.said[-1], stage.made[1].ended.is_set(), stage.pool.status.parked()) == ("restore 2", True, [])
     stage.run("c")
     stage.offload("c")
     stage.pool.offload("p/c", 1, gone=True)
-    assert (stage.made[2].ended.is_set(), stage.pool.parked()) == (True, [])
+    assert (stage.made[2].ended.is_set(), stage.pool.status.parked()) == (True, [])
 
 
 def test_what_a_load_comes_out_of_is_part_of_what_it_needs() -> None:
@@ -234,7 +178,7 @@ def test_one_that_dies_in_host_memory_is_gone() -> None:
     stage.offload("a")
     stage.made[0].ended.set()
     stage.pool.exited(stage.made[0])  # type: ignore[arg-type]
-    assert stage.pool.runners() == []
+    assert stage.pool.status.runners() == []
     stage.run("a")
     stage.pool.close()
     assert all(runner.ended.is_set() for runner in stage.made)

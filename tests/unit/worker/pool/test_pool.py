@@ -1,8 +1,6 @@
 """The warm pool's rules, with runners that are no processes."""
 
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,78 +12,14 @@ from smore.domain.invocation import Cause
 from smore.process.settings import WorkerSettings
 from smore.redis.fleet import WarmState
 from tests.support.eventually import eventually
-from worker import frames
-from worker.artifacts.needs import Supply, SupplyAway, SupplyFailed
+from tests.support.pool_stage import FakeRunner, Killed, Stage
+from worker.artifacts.runtime import RuntimeEnvironment, RuntimeFailed, RuntimeUnavailable
 from worker.device.device import CpuPartition, Load
-from worker.frames import Loaded, Results
-from worker.heartbeat import DEAF_S, Ears
-from worker.pool.pool import LoadFailed, Pool, Quarantined, Unservable
-from worker.runner.processes import NoRunner
-
-
-class FakeRunner:
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.ended = threading.Event()
-        self.status: int | None = None
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def load(self, request: frames.Load, timeout_s: float) -> Loaded:
-        self.loaded = request
-        self.gate.wait(5)
-        return Loaded(phases={"import": 1.0}, memory_mib=0.0, tensors=False)
-
-    def unload(self) -> None:
-        self.ended.set()
-
-    end = unload
-
-
-class Stage:
-    def __init__(self, memory_mib: int = 300) -> None:
-        self.now = 1000.0
-        self.made: list[FakeRunner] = []
-        self.jobs_mib = 0.0
-        self.fork: Callable[[], Any] = self._fork
-        self.supply: Callable[[str, FunctionSpec], Any] = self._supply
-        self.supplied: list[str] = []
-        device = CpuPartition(WorkerSettings(memory_mib=memory_mib))
-        self.pool = Pool(
-            gpu="g",
-            device=device,
-            zygote=lambda: SimpleNamespace(fork=lambda: self.fork()),
-            standby=False,  # type: ignore[arg-type,return-value]
-            others_mib=lambda: self.jobs_mib,
-            changed=lambda: None,
-            supply=lambda *which: self.supply(*which),
-            clock=lambda: self.now,
-            results=Results(one=1, together=1),
-        )
-
-    def _supply(self, function: str, spec: FunctionSpec) -> Supply:
-        """On an environment of its own where it requires something."""
-        self.supplied.append(f"+{function[2:]}")
-        environment = Path("/environment") if spec.requirements else None
-        return Supply(Path("/code"), environment, {"fetch": 2.0}, [lambda: self.supplied.append(f"-{function[2:]}")])
-
-    def _fork(self) -> FakeRunner:
-        self.made.append(FakeRunner(len(self.made) + 1))
-        return self.made[-1]
-
-    def acquire(self, name: str, *, wait_s: float = -1.0, **spec: object) -> Any:
-        described = FunctionSpec(entrypoint="m:C", **{"memory_mib": 100.0} | spec)  # type: ignore[arg-type]
-        return self.pool.acquire(f"p/{name}", 1, described, until=self.now + wait_s, wanted=lambda: True)
-
-    def run(self, name: str, **spec: object) -> Any:
-        seat = self.acquire(name, **spec)
-        self.now += 1
-        self.pool.release(seat)
-        return seat
-
-    def warm(self) -> list[str]:
-        return sorted(one.function[2:] for one in self.pool.warm())
-
+from worker.frames import Results
+from worker.heartbeat import STALLED_S, ConsumerWatch
+from worker.pool.errors import LoadFailed, Quarantined, Unservable
+from worker.pool.pool import Pool
+from worker.runner.runner_handle import NoRunner
 
 UPLOADED = Artifact(code="a" * 64)
 
@@ -123,7 +57,7 @@ def test_a_function_with_requirements_is_loaded_in_its_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"), [(SupplyFailed("no such package"), LoadFailed), (SupplyAway("gone"), Unservable)]
+    ("error", "raised"), [(RuntimeFailed("no such package"), LoadFailed), (RuntimeUnavailable("gone"), Unservable)]
 )
 def test_what_cannot_be_supplied_leaves_its_room(error: Exception, raised: type[Exception]) -> None:
     """The instances that had to make room for it are gone, and what was theirs is free."""
@@ -131,14 +65,14 @@ def test_what_cannot_be_supplied_leaves_its_room(error: Exception, raised: type[
     for name in "abc":
         stage.run(name)
 
-    def failing(function: str, spec: FunctionSpec) -> Supply:
+    def failing(function: str, spec: FunctionSpec) -> RuntimeEnvironment:
         assert stage.pool.activity.wait_idle(0), "it counts as no run"
         raise error
 
     stage.supply = failing
     with pytest.raises(raised, match=str(error)):
         stage.run("d", artifact=UPLOADED)
-    assert (stage.warm(), stage.pool.memory_used_mib()) == (["b", "c"], 200.0)
+    assert (stage.warm(), stage.pool.status.memory_used_mib()) == (["b", "c"], 200.0)
     assert stage.made[0].ended.is_set()
     assert stage.run("e").cold
 
@@ -199,7 +133,7 @@ def test_max_warm_bounds_the_instances() -> None:
 def test_a_doomed_instance_goes_to_nobody() -> None:
     stage = Stage()
     seat = stage.acquire("a")
-    stage.pool.doom(seat)
+    stage.pool.retire(seat)
     stage.pool.release(seat)
     assert stage.warm() == [] and stage.made[0].ended.is_set()
     assert stage.acquire("a").cold
@@ -233,7 +167,7 @@ def test_a_load_without_a_zygote_leaves_nothing_behind() -> None:
     stage.fork = none
     with pytest.raises(Unservable):
         stage.acquire("a")
-    assert stage.warm() == [] and stage.pool.memory_used_mib() == 0
+    assert stage.warm() == [] and stage.pool.status.memory_used_mib() == 0
     assert not stage.pool.activity.overlaps(0, 1e12) or not stage.pool.activity._running
 
 
@@ -258,17 +192,17 @@ def test_a_cpu_partitions_utilisation_is_of_its_share() -> None:
 
 
 def test_ears() -> None:
-    ears = Ears()
+    watch = ConsumerWatch()
 
-    def deaf(now: float, waiting: int = 1, free: int = 1, consumed_at: float = 0.0) -> bool:
-        return ears.deaf(now=now, waiting=waiting, free=free, consumed_at=consumed_at)
+    def stalled(now: float, waiting: int = 1, free: int = 1, consumed_at: float = 0.0) -> bool:
+        return watch.stalled(now=now, waiting=waiting, free=free, consumed_at=consumed_at)
 
-    assert not deaf(10) and not deaf(12) and deaf(10 + DEAF_S)
-    assert not deaf(16, consumed_at=15.5), "it has heard one"
-    assert not deaf(17, free=0) and not deaf(30), "a full worker need not listen"
-    assert not deaf(31, waiting=0) and not deaf(36)
-    ears.reset()
-    assert not deaf(41) and not deaf(45) and deaf(46)
+    assert not stalled(10) and not stalled(12) and stalled(10 + STALLED_S)
+    assert not stalled(16, consumed_at=15.5), "it has heard one"
+    assert not stalled(17, free=0) and not stalled(30), "a full worker need not listen"
+    assert not stalled(31, waiting=0) and not stalled(36)
+    watch.reset()
+    assert not stalled(41) and not stalled(45) and stalled(46)
 
 
 class Measured:
@@ -298,19 +232,6 @@ class Measured:
         self.wrong = self.wrong or self.comes
 
 
-class Killed(FakeRunner):
-    spent = False
-
-    def exhausted(self) -> bool:
-        return self.spent
-
-    def prepare(self, device: str, timeout_s: float) -> None:
-        pass
-
-    def kill(self, number: int = 9) -> None:
-        self.ended.set()
-
-
 class Training(Stage):
     """A pool beside a job that is owed memory; every instance holds 60 MiB of its 100 unless told otherwise."""
 
@@ -329,7 +250,7 @@ class Training(Stage):
             owed_mib=lambda: self.owed_mib,
             beyond_mib=50.0,
             faulted=lambda function, revision, culprit, cause: self.told.append((function, cause.value)),
-            supply=lambda *which: self.supply(*which),
+            runtime_of=lambda *which: self.supply(*which),
             changed=lambda: self.changes.append(self.now),
             clock=lambda: self.now,
             results=Results(one=1, together=1),
@@ -380,14 +301,14 @@ def test_then_from_running_ones() -> None:
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_standby_runner_counts_and_can_be_switched_off(wanted: bool) -> None:
     stage = Training()
-    stage.pool._wants_standby = wanted
+    stage.pool._standby._wanted = wanted
     stage.run("a", keep_alive_s=5.0)
     stage.pool.start()
     try:
         # The keeper's work in one round: first what has waited long enough goes, then a standby runner comes.
         stage.now += 10
-        eventually(lambda: not stage.pool.warm(), what="the end of what idles")
-        eventually(lambda: stage.pool.memory_used_mib() == (60.0 if wanted else 0.0), what="its memory")
+        eventually(lambda: not stage.pool.status.warm(), what="the end of what idles")
+        eventually(lambda: stage.pool.status.memory_used_mib() == (60.0 if wanted else 0.0), what="its memory")
     finally:
         stage.pool.close()
     assert len(stage.made) == 1 + wanted
@@ -396,11 +317,11 @@ def test_the_standby_runner_counts_and_can_be_switched_off(wanted: bool) -> None
 def test_the_standby_runner_goes_before_what_works() -> None:
     stage = Training()
     seat, standby = stage.acquire("a"), Killed(99)
-    stage.pool._standby, stage.pool._standby_mib = standby, 60.0  # type: ignore[assignment]
+    stage.pool._standby.runner, stage.pool._standby.memory_mib = standby, 60.0  # type: ignore[assignment]
     # 300 - 60 - 60 - 100 are free: 80, and the job is owed 120.
     stage.jobs_mib, stage.owed_mib = 220.0, 120.0
     assert stage.relieve() == [] and standby.ended.is_set() and not seat.instance.evicted
-    assert stage.pool.memory_used_mib() == 100.0
+    assert stage.pool.status.memory_used_mib() == 100.0
     stage.jobs_mib, stage.owed_mib = 260.0, 160.0
     assert stage.relieve() == ["a"]
 
@@ -448,9 +369,9 @@ def test_only_what_a_function_did_itself_counts_everywhere(status: int, told: bo
 
 def test_what_is_shut_out_everywhere_is_refused_until_it_is_lifted() -> None:
     stage = Training()
-    stage.pool.shut_out([("p/a", 1)])
-    assert stage.pool.quarantined() == ["p/a@1"]
+    stage.pool.quarantine_everywhere([("p/a", 1)])
+    assert stage.pool.status.quarantined() == ["p/a@1"]
     with pytest.raises(Quarantined, match="everywhere"):
         stage.acquire("a")
-    stage.pool.shut_out([])
+    stage.pool.quarantine_everywhere([])
     assert stage.acquire("a").cold

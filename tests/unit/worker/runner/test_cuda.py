@@ -22,7 +22,8 @@ from worker.device.device import CpuPartition
 from worker.frames import Confinement, Item, Load, Loaded, Results
 from worker.inherited import for_runners
 from worker.runner import cuda
-from worker.runner.processes import Bounds, Runner, RunnerFailed, Zygote
+from worker.runner.runner_handle import Bounds, Runner, RunnerFailed
+from worker.runner.zygote_handle import Zygote
 
 PATIENCE_S = 60.0
 ROOT = Path(__file__).resolve().parents[4]

@@ -8,7 +8,7 @@ import pytest
 
 from smore.domain.tensors import ITEM_BYTES
 from worker.frames import Channel
-from worker.runner.runner import (
+from worker.runner.arrays import (
     DTYPES,
     BadOutput,
     InvalidInput,

@@ -14,9 +14,9 @@ import pytest
 from smore.redis import fleet
 from worker import proc
 from worker.activity import Activity
-from worker.training import jobs as worker_jobs
+from worker.training import host
 from worker.training.jobs import Jobs
-from worker.training.run_gate import Gate
+from worker.training.run_gate import RunGate
 
 
 def jobs(home: Path, *, cores: Sequence[int] = (), born_on: Sequence[int] = ()) -> Jobs:
@@ -28,7 +28,7 @@ def jobs(home: Path, *, cores: Sequence[int] = (), born_on: Sequence[int] = ()) 
         cores=cores,
         environment={},
         activity=activity,
-        gate=Gate(activity),
+        gate=RunGate(activity),
         seed="s",
         probe_share=0.0,
         probe_max_s=1.0,
@@ -36,7 +36,7 @@ def jobs(home: Path, *, cores: Sequence[int] = (), born_on: Sequence[int] = ()) 
         quick_memory_of=lambda _: None,
         computing=lambda: None,
         users=frozenset({os.geteuid()}),
-        feed=lambda _: None,
+        steps_of=lambda _: None,
         started=lambda _: None,
         changed=lambda: None,
         born_on=born_on,  # type: ignore[arg-type,return-value]
@@ -56,7 +56,7 @@ def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(
         started.append((os.sched_getaffinity(0), env))
         raise OSError("enough")
 
-    monkeypatch.setattr(worker_jobs.subprocess, "Popen", popen)
+    monkeypatch.setattr(host.subprocess, "Popen", popen)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     # What the platform's own processes have.
     monkeypatch.setenv("MALLOC_ARENA_MAX", "2")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from worker.activity import Activity
-from worker.training.run_gate import DEBT_S, Due, Gate, Prober
+from worker.training.run_gate import DEBT_S, Due, Prober, RunGate
 from worker.training.windows import Closing
 
 
@@ -24,7 +24,7 @@ class Stage:
     def __init__(self, duty: float = 1.0) -> None:
         self.clock = Clock()
         self.activity = Activity(self.clock)
-        self.gate = Gate(self.activity, self.clock)
+        self.gate = RunGate(self.activity, self.clock)
         self.gate.protect(True)
         self.gate.throttle(duty)
 
@@ -115,7 +115,7 @@ def test_without_a_job_nothing_is_shut() -> None:
 
 
 def test_a_batch_waits_and_goes_when_it_opens_or_gives_up() -> None:
-    gate = Gate(Activity())
+    gate = RunGate(Activity())
     gate.protect(True)
     gate.throttle(0.0)
     assert not gate.wait(0.0, lambda: True)
@@ -200,7 +200,7 @@ def test_a_run_that_does_not_end_in_time_voids_the_window() -> None:
 def test_a_window_waits_for_what_runs() -> None:
     jobs = FakeJobs(Due(job="j", at=0.0, length_s=0.1, side_s=2.0))
     activity = Activity()
-    gate = Gate(activity)
+    gate = RunGate(activity)
     gate.protect(True)
     activity.begin()
     told = threading.Event()

@@ -16,13 +16,14 @@ import pytest
 from smore import alive
 from smore.redis.fleet import StartJob
 from tests.support.eventually import eventually
-from worker import keeper, proc
+from worker import proc
 from worker.activity import Activity
-from worker.training import shim, watch
-from worker.training.jobs import TOKEN, Jobs
-from worker.training.run_gate import Gate
+from worker.training import host, shim, watch
+from worker.training.jobs import Jobs
+from worker.training.record import TOKEN
+from worker.training.run_gate import RunGate
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 #: A module of the standard library that runs until it is told to end.
 ENTRY = "timeit"
 ARGV = [ENTRY, "-n", "1", "-r", "1", "import time; time.sleep(600)"]
@@ -38,7 +39,7 @@ def jobs(home: Path) -> Jobs:
         cores=(0,),
         environment={},
         activity=activity,
-        gate=Gate(activity),
+        gate=RunGate(activity),
         seed="s",
         probe_share=0.0,
         probe_max_s=1.0,
@@ -46,10 +47,10 @@ def jobs(home: Path) -> Jobs:
         quick_memory_of=lambda _pid: None,
         computing=lambda: None,
         users=frozenset(),
-        feed=lambda _id: pytest.fail("no job of these tells its steps"),
+        steps_of=lambda _id: pytest.fail("no job of these tells its steps"),
         started=lambda _pid: None,
         changed=lambda: None,
-        kept=True,
+        hosted=True,
     )
     made.adopt()
     return made
@@ -66,7 +67,7 @@ def service(home: Path) -> Iterator["subprocess.Popen[bytes]"]:
     given = own | {"SMORE_HOME": str(home), "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "-m", "worker.keeper"], env=given, cwd=ROOT)
     try:
-        eventually(lambda: healthy(home), what="the keeper takes connections")
+        eventually(lambda: healthy(home), what="the training host takes connections")
         yield process
     finally:
         process.terminate()
@@ -108,7 +109,7 @@ def test_it_outlives_the_worker_and_hears_of_the_end(home: Path, service: "subpr
     start(first)
     state, pid, _ = only(first)
     assert state == "running"
-    assert service.pid in proc.ancestors(pid), "it is the keeper's, not the worker's"
+    assert service.pid in proc.ancestors(pid), "it is the training host's, not the worker's"
     given = proc.environment_of(pid)
     assert (given["MINE"], given["PYTHONPATH"]) == ("1", str(ROOT))
     assert {name for name in given if name.startswith("SMORE_")} == {TOKEN, "SMORE_TRACK"}
@@ -123,7 +124,7 @@ def test_it_outlives_the_worker_and_hears_of_the_end(home: Path, service: "subpr
     eventually(lambda: only(second)[0] == "ended", what="the job has ended")
     assert second.reports()[0].exit_code == -signal.SIGTERM
 
-    # The keeper goes, and gives its trainings a SIGTERM and the time that they need.
+    # The training host ends, and gives its trainings a SIGTERM and the time that they need.
     start(second, "two")
     service.terminate()
     assert service.wait(30) == 0
@@ -137,7 +138,7 @@ def test_it_outlives_the_worker_and_hears_of_the_end(home: Path, service: "subpr
 def test_nothing_is_started_for_whom_it_does_not_know_or_who_has_left(
     home: Path, service: "subprocess.Popen[bytes]"
 ) -> None:
-    training = keeper.Training(argv=ARGV, env={}, cores=(), status=str(home / "status"), log=str(home / "log"))
+    training = host.Training(argv=ARGV, env={}, cores=(), status=str(home / "status"), log=str(home / "log"))
     pid, token = (home / "run" / "trainings.token").read_text().split()
     assert (home / "run" / "trainings.token").stat().st_mode & 0o777 == 0o600
     assert (home / "run" / "trainings.sock").stat().st_mode & 0o077 == 0
@@ -145,7 +146,7 @@ def test_nothing_is_started_for_whom_it_does_not_know_or_who_has_left(
     def send(known: str) -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(str(home / "run" / "trainings.sock"))
-            connection.sendall(keeper._encode(keeper._Request(token=known, training=training)))
+            connection.sendall(host._encode(host._Request(token=known, training=training)))
             connection.shutdown(socket.SHUT_WR)
             # Whoever knows the token leaves before the answer.
             return connection.recv(100) if known != token else b""
@@ -157,7 +158,7 @@ def test_nothing_is_started_for_whom_it_does_not_know_or_who_has_left(
     # One in another PID namespace would name numbers that mean other processes here.
     (home / "run" / "trainings.token").write_text(f"{int(pid) + 1} {token}")
     with pytest.raises(OSError, match="another PID namespace"):
-        keeper.ask(home, training)
+        host.ask(home, training)
 
 
 def test_without_the_service_a_job_is_refused_with_the_reason(home: Path) -> None:

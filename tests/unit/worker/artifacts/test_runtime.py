@@ -29,10 +29,10 @@ from smore.domain.function import FunctionSpec
 from tests.support.eventually import eventually
 from worker import proc
 from worker.artifacts.builder import Failed, check_wheel, named, pip_settings
-from worker.artifacts.cache import Shelf
+from worker.artifacts.cache import ArtifactCache
 from worker.artifacts.environments import BuildEnded, BuildFailed, Environments, environment_key
 from worker.artifacts.folders import Artifacts
-from worker.artifacts.needs import FAILURE_S, Supplier, SupplyAway, SupplyFailed
+from worker.artifacts.runtime import FAILURE_S, RuntimeFailed, RuntimeProvider, RuntimeUnavailable
 from worker.frames import Confinement
 from worker.runner.runner import _enter
 
@@ -46,11 +46,11 @@ def make(content: str, made: list[str]) -> Any:
     return fill
 
 
-class TestShelf:
+class TestArtifactCache:
     def test_made_once_and_read_only(self, tmp_path: Path) -> None:
-        shelf, made = Shelf(tmp_path / "s", 1000), list[str]()
+        cache, made = ArtifactCache(tmp_path / "s", 1000), list[str]()
         for _ in range(2):
-            with shelf.take("a", make("x", made)) as held:
+            with cache.take("a", make("x", made)) as held:
                 assert (held.folder / "sub" / "file").read_text() == "x"
         assert made == ["x"]
         for path in (held.folder, held.folder / "sub", held.folder / "sub" / "file"):
@@ -61,7 +61,7 @@ class TestShelf:
 
         def take() -> None:
             ready.wait()
-            Shelf(tmp_path, 1000).take("a", make("x", made)).close()
+            ArtifactCache(tmp_path, 1000).take("a", make("x", made)).close()
 
         threads = [threading.Thread(target=take) for _ in range(4)]
         for thread in threads:
@@ -75,26 +75,26 @@ class TestShelf:
             (folder / "half").write_text("x")
             raise OSError("disk full")
 
-        shelf = Shelf(tmp_path, 1000)
+        cache = ArtifactCache(tmp_path, 1000)
         with pytest.raises(OSError, match="disk full"):
-            shelf.take("a", broken)
+            cache.take("a", broken)
         assert not (tmp_path / "a").exists()
-        assert shelf.take("a", make("x", [])).folder == tmp_path / "a"
+        assert cache.take("a", make("x", [])).folder == tmp_path / "a"
 
     def test_the_rest_of_a_maker_that_died_is_made_anew(self, tmp_path: Path) -> None:
         (tmp_path / "a").mkdir()
         (tmp_path / "a" / "half").write_text("x")
-        with Shelf(tmp_path, 1000).take("a", make("x", [])) as held:
+        with ArtifactCache(tmp_path, 1000).take("a", make("x", [])) as held:
             assert sorted(path.name for path in held.folder.iterdir()) == ["sub"]
 
     def test_a_child_keeps_others_away_when_its_maker_was_killed(self, tmp_path: Path) -> None:
         """As pip does that builds on: nobody else may touch the folder until it has ended, too."""
         code = (
-            "import os, subprocess, sys; from pathlib import Path; from worker.artifacts.cache import Shelf\n"
+            "import os, subprocess, sys; from pathlib import Path; from worker.artifacts.cache import ArtifactCache\n"
             "def fill(folder, lock):\n"
             "    subprocess.Popen(['cat'], pass_fds=[lock])\n"
             "    os._exit(9)\n"
-            "Shelf(Path(sys.argv[1]), 1000).take('a', fill)\n"
+            "ArtifactCache(Path(sys.argv[1]), 1000).take('a', fill)\n"
         )
         ours, theirs = os.pipe()
         subprocess.run([sys.executable, "-c", code, str(tmp_path)], stdin=ours, stdout=subprocess.DEVNULL, check=False)
@@ -104,26 +104,26 @@ class TestShelf:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.close(theirs)  # cat ends
             fcntl.flock(lock, fcntl.LOCK_EX)
-        Shelf(tmp_path, 1000).take("a", make("x", [])).close()
+        ArtifactCache(tmp_path, 1000).take("a", make("x", [])).close()
 
     def test_what_a_maker_has_left_running_keeps_nobody_away(self, tmp_path: Path) -> None:
         kept = []
-        shelf = Shelf(tmp_path, 1000)
-        shelf.take("a", lambda folder, lock: kept.append(os.dup(lock))).close()
-        assert shelf.sweep(set()) == ["a"]
+        cache = ArtifactCache(tmp_path, 1000)
+        cache.take("a", lambda folder, lock: kept.append(os.dup(lock))).close()
+        assert cache.sweep(set()) == ["a"]
         os.close(kept[0])
 
     def test_the_least_recently_used_goes_but_nothing_that_is_held(self, tmp_path: Path) -> None:
-        shelf = Shelf(tmp_path, 20)
+        cache = ArtifactCache(tmp_path, 20)
         for number, key in enumerate("abc"):
-            shelf.take(key, make("x" * 10, [])).close()
+            cache.take(key, make("x" * 10, [])).close()
             os.utime(tmp_path / f"{key}.json", (number, number))
-        held = shelf.take("a", make("", []))
+        held = cache.take("a", make("", []))
         os.utime(tmp_path / "a.json", (0, 0))
-        assert shelf.sweep() == ["b"]
-        assert shelf.sweep() == []
+        assert cache.sweep() == ["b"]
+        assert cache.sweep() == []
         held.close()
-        assert shelf.sweep(set("c")) == ["a"]
+        assert cache.sweep(set("c")) == ["a"]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.json", "c.lock"]
 
 
@@ -390,7 +390,7 @@ class TestEnvironments:
 
 class FakeEnvironments:
     def __init__(self, root: Path) -> None:
-        self.shelf = Shelf(root, 1 << 30)
+        self.cache = ArtifactCache(root, 1 << 30)
         self.error: Exception | None = None
         self.asked = 0
 
@@ -398,7 +398,7 @@ class FakeEnvironments:
         self.asked += 1
         if self.error is not None:
             raise self.error
-        return self.shelf.take(environment_key(requirements, artifact), make("env", []))
+        return self.cache.take(environment_key(requirements, artifact), make("env", []))
 
 
 class Stage:
@@ -406,7 +406,7 @@ class Stage:
         self.now = 0.0
         self.specs: list[FunctionSpec] = []
         self.environments = FakeEnvironments(tmp_path / "environments")
-        self.supplier = Supplier(
+        self.provider = RuntimeProvider(
             artifacts=artifacts,
             environments=self.environments,
             catalog=SimpleNamespace(specs=lambda: self.specs),  # type: ignore[arg-type]
@@ -415,7 +415,7 @@ class Stage:
         self.artifact = upload(store, tmp_path, handler_py="x")
 
     def take(self, *requirements: str) -> Any:
-        return self.supplier.take(
+        return self.provider.provide(
             "p/f", FunctionSpec(entrypoint="handler:F", artifact=self.artifact, requirements=requirements)
         )
 
@@ -425,7 +425,7 @@ def stage(tmp_path: Path, store: Store, artifacts: Artifacts) -> Stage:
     return Stage(tmp_path, store, artifacts)
 
 
-class TestSupplier:
+class TestRuntimeProvider:
     def test_without_requirements_the_platforms_packages_will_do(self, stage: Stage) -> None:
         supply = stage.take()
         assert (supply.environment, set(supply.phases), stage.environments.asked) == (None, {"fetch"}, 0)
@@ -439,10 +439,10 @@ class TestSupplier:
     def test_a_failure_is_told_again_for_a_while_without_another_try(self, stage: Stage) -> None:
         stage.environments.error = BuildFailed("no such package\nthe log")
         for _ in range(3):
-            with pytest.raises(SupplyFailed, match="the log"):
+            with pytest.raises(RuntimeFailed, match="the log"):
                 stage.take("x")
         assert stage.environments.asked == 1
-        with pytest.raises(SupplyFailed):
+        with pytest.raises(RuntimeFailed):
             stage.take("y")
         stage.now += FAILURE_S
         stage.environments.error = None
@@ -450,29 +450,29 @@ class TestSupplier:
 
     def test_what_is_away_is_no_failure(self, stage: Stage, store: Store) -> None:
         store.error = SourceAway("refused")
-        with pytest.raises(SupplyAway):
+        with pytest.raises(RuntimeUnavailable):
             stage.take()
         store.error = None
         stage.take()
 
     def test_what_is_missing_fails(self, stage: Stage, store: Store) -> None:
         store.blobs.clear()
-        with pytest.raises(SupplyFailed, match="no such blob"):
+        with pytest.raises(RuntimeFailed, match="no such blob"):
             stage.take()
 
     def test_what_no_revision_names_is_removed_unless_it_is_used(self, stage: Stage) -> None:
         used, unused = stage.take("used"), stage.take("unused")
         unused.close()
-        stage.supplier.sweep()
-        assert len(list((stage.environments.shelf._root).glob("*.json"))) == 2, "an empty mirror names nothing"
+        stage.provider.sweep()
+        assert len(list((stage.environments.cache._root).glob("*.json"))) == 2, "an empty mirror names nothing"
         stage.specs = [FunctionSpec(entrypoint="zoo.echo:Function")]
-        stage.supplier.sweep()
-        assert [path.stem for path in stage.environments.shelf._root.glob("*.json")] == [
+        stage.provider.sweep()
+        assert [path.stem for path in stage.environments.cache._root.glob("*.json")] == [
             environment_key(["used"], stage.artifact)
         ]
         assert used.folder.exists()
         used.close()
-        stage.supplier.sweep()
+        stage.provider.sweep()
         assert not used.folder.exists()
 
 

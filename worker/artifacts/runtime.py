@@ -1,6 +1,9 @@
 """
-What an uploaded function needs on this node before a runner can load it: its folder and, where it has requirements, its
-environment.
+What an uploaded function needs on this node before a runner can load it: its folder and, where it has requirements, a
+virtual environment with them. Provided to the warm pool out of the artifact caches that the node's workers share.
+
+What must stay true: a folder or an environment is not removed while a :class:`RuntimeEnvironment` that names it is
+open.
 """
 
 import threading
@@ -22,25 +25,25 @@ from worker.artifacts.folders import Artifacts
 
 log = observability.logger(__name__)
 
-#: A failure is told again without another try for so long.
+#: Seconds for which a failure is answered again without another try.
 FAILURE_S: Final = 60.0
-#: How often what no revision names is removed.
+#: Seconds between two removals of what no revision names.
 SWEEP_S: Final = 3600.0
 
 
-class SupplyFailed(Exception):
-    """It cannot be had; the message is for the caller."""
+class RuntimeFailed(Exception):
+    """The runtime environment cannot be made; the message is for the caller."""
 
 
-class SupplyAway(Exception):
-    """It cannot be had now."""
+class RuntimeUnavailable(Exception):
+    """The runtime environment cannot be made now; later, or on another worker, it may."""
 
 
 @dataclass(eq=False, slots=True)
-class Supply:
+class RuntimeEnvironment:
     """
-    Of one instance, until it is closed. ``environment`` None = the platform's packages will do; ``phases``:
-    milliseconds of what had to be waited for.
+    What one instance runs on, kept on this node until it is closed. ``environment`` None = the platform's packages will
+    do; ``phases``: milliseconds of what had to be waited for, by phase.
     """
 
     folder: Path
@@ -49,11 +52,17 @@ class Supply:
     _release: list[Callable[[], None]] = field(default_factory=list)
 
     def close(self) -> None:
+        """Give it up; may be called again."""
         while self._release:
             self._release.pop()()
 
 
-class Supplier:
+class RuntimeProvider:
+    """
+    Fetches folders and builds environments, and removes those that no revision names. ``clock`` gives seconds. Safe from
+    any thread: the caches below it lock, and failures are replaced as a whole.
+    """
+
     def __init__(
         self,
         *,
@@ -70,10 +79,14 @@ class Supplier:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        threading.Thread(target=self._keep, name="supply", daemon=True).start()
+        """Begin to remove what is not needed, in a thread of its own."""
+        threading.Thread(target=self._run, name="artifacts", daemon=True).start()
 
-    def take(self, function: str, spec: FunctionSpec) -> Supply:
-        """For a function with an artifact. May take minutes. Raises SupplyFailed, SupplyAway."""
+    def provide(self, function: str, spec: FunctionSpec) -> RuntimeEnvironment:
+        """
+        For a function with an artifact, the caller's to close. May take minutes. Raises RuntimeFailed,
+        RuntimeUnavailable.
+        """
         assert spec.artifact is not None
         key = environment_key(spec.requirements, spec.artifact) if spec.requirements else ""
         self._refuse(spec.artifact.digest)
@@ -81,43 +94,43 @@ class Supplier:
         try:
             held = self._artifacts.take(function.partition("/")[0], spec.artifact)
         except (SourceAway, redis.ConnectionError, redis.TimeoutError) as error:
-            raise SupplyAway(f"The uploaded folder cannot be fetched now: {error}") from error
+            raise RuntimeUnavailable(f"The uploaded folder cannot be fetched now: {error}") from error
         except (SmoreError, OSError) as error:
             raise self._failure(spec.artifact.digest, f"The uploaded folder cannot be had: {error}") from error
-        supply = Supply(held.folder, None, {"fetch": (self._clock() - began) * 1e3}, [held.close])
+        runtime = RuntimeEnvironment(held.folder, None, {"fetch": (self._clock() - began) * 1e3}, [held.close])
         if not spec.requirements:
-            return supply
+            return runtime
         try:
             self._refuse(key)
             began = self._clock()
             environment = self._environments.take(spec.requirements, spec.artifact, held.folder)
         except (BuildFailed, OSError) as error:
-            supply.close()
+            runtime.close()
             raise self._failure(key, str(error)) from error
         except BuildEnded as error:
-            supply.close()
-            raise SupplyAway("The worker is ending.") from error
-        except SupplyFailed:
-            supply.close()
+            runtime.close()
+            raise RuntimeUnavailable("The worker is ending.") from error
+        except RuntimeFailed:
+            runtime.close()
             raise
-        supply.phases["environment"] = (self._clock() - began) * 1e3
-        supply.environment = environment.folder
-        supply._release.append(environment.close)
-        return supply
+        runtime.phases["environment"] = (self._clock() - began) * 1e3
+        runtime.environment = environment.folder
+        runtime._release.append(environment.close)
+        return runtime
 
     def _refuse(self, key: str) -> None:
         until, message = self._failed.get(key, (0.0, ""))
         if self._clock() < until:
-            raise SupplyFailed(message)
+            raise RuntimeFailed(message)
 
-    def _failure(self, key: str, message: str) -> SupplyFailed:
-        self._failed = {name: told for name, told in self._failed.items() if self._clock() < told[0]}
+    def _failure(self, key: str, message: str) -> RuntimeFailed:
+        self._failed = {name: failure for name, failure in self._failed.items() if self._clock() < failure[0]}
         self._failed[key] = (self._clock() + FAILURE_S, message)
-        return SupplyFailed(message)
+        return RuntimeFailed(message)
 
     # ---- what is not needed any more ---------------------------------------------------------------------------------
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while True:
             try:
                 self.sweep()
@@ -133,13 +146,14 @@ class Supplier:
             return  # a Redis that has just lost its mirror names nothing either
         uploaded = [(spec.requirements, spec.artifact) for spec in specs if spec.artifact is not None]
         self._artifacts.sweep({artifact.digest for _, artifact in uploaded})
-        self._environments.shelf.sweep(
+        self._environments.cache.sweep(
             {environment_key(requirements, artifact) for requirements, artifact in uploaded if requirements}
         )
 
     def stopping(self) -> None:
-        """Build nothing more: another worker, or the next one here, begins anew."""
+        """End builds and begin none: another worker, or the next one here, begins anew."""
         self._environments.end()
 
     def close(self) -> None:
+        """End the thread."""
         self._stopped.set()

@@ -1,5 +1,5 @@
 """
-Runs a command within a time and leaves nothing of it behind: ``python -m bench.keeper SECONDS COMMAND...``.
+Runs a command within a time and leaves nothing of it behind: ``python -m bench.stage_host SECONDS COMMAND...``.
 
 When the time is over, or SIGTERM comes, the command's process group is asked to end and killed :data:`GRACE_S` later.
 However it ended, whatever it has started dies then, in sessions of its own too: a platform's supervisor and its

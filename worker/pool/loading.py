@@ -1,0 +1,318 @@
+"""
+Loads, parks and unloads instances: everything of the warm pool that takes time.
+
+Used by the pool's batches and commands and by its upkeep, each in its own thread. What must stay true: however a load
+ends, its instance is either ready or out of the pool with its memory back, and whoever waits for it learns why.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NoReturn
+
+from smore.domain.function import FunctionSpec
+from smore.domain.invocation import Cause
+from smore.process import observability
+from smore.redis.fleet import WarmState
+from worker.activity import Activity
+from worker.artifacts.runtime import RuntimeEnvironment, RuntimeFailed, RuntimeUnavailable
+from worker.device.device import Device
+from worker.frames import BadFrame, Load, Loaded, Results
+from worker.pool.crashes import CRASH_STATUSES, Crashes
+from worker.pool.errors import LoadFailed, Unservable
+from worker.pool.health import DeviceHealth, names_no_device
+from worker.pool.instance import Instance
+from worker.pool.lifecycle import Ending
+from worker.pool.quarantine import Key
+from worker.pool.residents import Residents
+from worker.pool.standby import Standby
+from worker.runner.runner_handle import NoRunner, Runner, RunnerDied, RunnerFailed, RunnerTimeout
+from worker.runner.zygote_handle import Zygote
+
+log = observability.logger(__name__)
+
+#: Seconds that a load may take at least; it may take as long as a run.
+LOAD_S: Final = 120.0
+#: Seconds that moving weights to host memory may take.
+PARK_S: Final = 30.0
+
+
+class Loader:
+    """
+    Parameters as in :class:`worker.pool.pool.Pool`. Every method is called without the pool's lock, takes it where it
+    changes an instance, and never holds it while it waits for a process.
+    """
+
+    def __init__(
+        self,
+        *,
+        gpu: str,
+        residents: Residents,
+        device: Device,
+        health: DeviceHealth,
+        standby: Standby,
+        crashes: Crashes,
+        activity: Activity,
+        zygote: Callable[[], Zygote],
+        runtime_of: Callable[[str, FunctionSpec], RuntimeEnvironment],
+        secrets_of: Callable[[str, FunctionSpec], Mapping[str, str]],
+        results: Results,
+    ) -> None:
+        self._gpu = gpu
+        self._residents = residents
+        self._device = device
+        self._health = health
+        self._standby = standby
+        self._crashes = crashes
+        self._activity = activity
+        self._zygote = zygote
+        self._runtime_of = runtime_of
+        self._secrets_of = secrets_of
+        self._results = results
+        #: Revisions whose handlers name nothing that can be moved to host memory. Only ever grows; needs no lock.
+        self._unparkable: set[Key] = set()
+
+    # ---- loads -------------------------------------------------------------------------------------------------------
+
+    def runtime(self, function: str, spec: FunctionSpec) -> RuntimeEnvironment:
+        """What an uploaded function runs on, the caller's to close; may take minutes. Raises LoadFailed, Unservable."""
+        try:
+            return self._runtime_of(function, spec)
+        except RuntimeFailed as error:
+            raise LoadFailed(str(error)) from error
+        except RuntimeUnavailable as error:
+            raise Unservable(str(error)) from error
+
+    def provide(self, instance: Instance, victims: list[Instance], prepared: Mapping[str, float]) -> None:
+        """
+        Have ready what an uploaded function runs on; ``prepared``: milliseconds by phase that this has taken before.
+        However long it takes, this is no run of a function: it uses the platform's cores.
+
+        Raises LoadFailed, Unservable; then the instance is gone, and so are the victims.
+        """
+        if instance.spec.artifact is None:
+            return
+        try:
+            runtime = instance.runtime = self.runtime(instance.function, instance.spec)
+            runtime.phases = {phase: ms + prepared.get(phase, 0.0) for phase, ms in runtime.phases.items()}
+        except (LoadFailed, Unservable) as error:
+            self.unload(victims, Ending.EVICTED)
+            self._fail(instance, error)
+
+    def load(self, instance: Instance, victims: list[Instance], then: WarmState) -> None:
+        """
+        Unload the victims and load the instance, out of host memory where its revision is parked. ``then``: BUSY = the
+        caller holds it, IDLE = nobody does. Raises LoadFailed, Unservable; then the instance is gone.
+        """
+        try:
+            self.unload(victims, Ending.EVICTED)
+            runner, loaded = self._restore(instance) or self._load_anew(instance)
+        except (LoadFailed, Unservable) as error:
+            self._fail(instance, error)
+        except NoRunner as error:
+            self._fail(instance, Unservable(f"There is no process to load in: {error}"))
+        except RunnerFailed as error:
+            self._fail(instance, self._refused(instance, error))
+        except RunnerTimeout as error:
+            self._fail(instance, LoadFailed(f"The load took too long. {error}"))
+        except RunnerDied as error:
+            self._fail(instance, self._died(instance, error))
+        except BadFrame as error:
+            self._blame(instance, Cause.CRASHED)
+            self._fail(instance, LoadFailed(f"While loading: it broke the protocol: {error}."))
+        self._ready(instance, runner, loaded, then)
+
+    def _load_anew(self, instance: Instance) -> tuple[Runner, Loaded]:
+        """In the standby runner or a new one. Raises LoadFailed, Unservable and what a runner raises."""
+        spec, runtime = instance.spec, instance.runtime
+        # One that declares no memory of the device gets none of it: neither it nor a standby runner's context.
+        device = self._device.handler_device if spec.memory_mib else "cpu"
+        runner = instance.runner = (
+            self._take_runner() if device == self._device.handler_device else self._zygote().fork()
+        )
+        request = Load(
+            entrypoint=spec.entrypoint,
+            device=device,
+            memory_mib=spec.memory_mib,
+            results=self._results,
+            label=instance.label,
+            folder=str(runtime.folder) if runtime is not None else "",
+            environment=str(runtime.environment) if runtime is not None and runtime.environment is not None else "",
+            secrets=dict(self._secrets_of(instance.function, spec)),
+            max_batch=spec.max_batch,
+        )
+        return runner, runner.load(request, max(LOAD_S, spec.timeout_s))
+
+    def _take_runner(self) -> Runner:
+        runner = self._standby.take()
+        if runner is not None and not runner.ended.is_set():
+            return runner
+        return self._zygote().fork()
+
+    def _restore(self, instance: Instance) -> tuple[Runner, Loaded] | None:
+        """None where its revision is not parked, or where moving it back failed: then it is loaded anew."""
+        with self._residents.lock:
+            parked = self._residents.parked.take(instance.key)
+        if parked is None:
+            return None
+        assert parked.runner is not None
+        if parked.runtime is not None:
+            # The instance that is loaded has its own hold on the runtime environment.
+            parked.runtime.close()
+        try:
+            loaded = parked.runner.restore(max(LOAD_S, instance.spec.timeout_s))
+        except (RunnerFailed, RunnerDied, RunnerTimeout) as error:
+            log.warning("not restored", function=instance.label, error=str(error))
+            parked.runner.end()
+            return None
+        except BadFrame as error:
+            log.warning("not restored", function=instance.label, error=str(error))
+            self._crashes.in_load(instance, parked.runner, Cause.CRASHED)
+            parked.runner.end()
+            return None
+        instance.runner, instance.lifecycle.host, instance.used = parked.runner, True, True
+        return parked.runner, loaded
+
+    def _ready(self, instance: Instance, runner: Runner, loaded: Loaded, then: WarmState) -> None:
+        phases = {**instance.runtime.phases, **loaded.phases} if instance.runtime is not None else loaded.phases
+        for phase, ms in phases.items():
+            observability.LOAD_SECONDS.labels(instance.function, phase).observe(ms / 1e3)
+        residents = self._residents
+        with residents.lock:
+            instance.phases = phases
+            instance.memory_mib = max(loaded.memory_mib, instance.memory_mib)
+            instance.used_at = instance.loaded_at = residents.clock()
+            died = runner.ended.is_set()
+            # A runner may have died the moment it was ready: then nobody gets it.
+            if then is WarmState.IDLE and died:
+                instance.leaving = True
+            instance.state = then
+            instance.lifecycle.ready(instance.loaded_at, used=then is WarmState.BUSY)
+            residents.loading -= 1
+            residents.announce()
+            residents.upkeep.notify()
+        if instance.leaving and then is WarmState.IDLE:
+            # Dead, or offloaded while it was loading.
+            if not died:
+                runner.unload()
+            self.drop(instance, Ending.CRASHED if died else Ending.OFFLOAD)
+
+    # ---- loads that fail ---------------------------------------------------------------------------------------------
+
+    def _refused(self, instance: Instance, error: RunnerFailed) -> LoadFailed | Unservable:
+        """The load was answered with an error: whether that is the handler's doing."""
+        if reason := self._device_reason(error):
+            return Unservable(f"Nothing can run on {self._gpu}: {reason}")
+        if error.cause is Cause.DEVICE_FULL and self._health.full(instance):
+            return Unservable(f"Others have taken the device's memory. {error}")
+        if error.cause is Cause.CONTEXT_LOST:
+            self._blame(instance, error.cause)
+        return LoadFailed(str(error))
+
+    def _device_reason(self, error: RunnerFailed) -> str:
+        """Why the device is at fault for a failed load, '' = it is not."""
+        if self._device.handler_device == "cpu":
+            return ""
+        if not self._health.failed() and names_no_device(error):
+            # Its handler may say that, but not a process without one.
+            self._standby.make()
+        return self._health.reason()
+
+    def _died(self, instance: Instance, error: RunnerDied) -> LoadFailed | Unservable:
+        """The runner has ended during the load."""
+        if error.status is None:
+            # With its zygote: not the handler's doing.
+            return Unservable("The zygote ended.")
+        if instance.evicted is Cause.WORKER_BUSY:
+            return Unservable("Training needed the memory.")
+        assert instance.runner is not None
+        ran_out = instance.evicted is not None or instance.runner.ran_out
+        self._blame(
+            instance,
+            Cause.OUT_OF_MEMORY if ran_out else Cause.CRASHED if error.status in CRASH_STATUSES else None,
+        )
+        return LoadFailed(f"While loading: {error}")
+
+    def _blame(self, instance: Instance, fault: Cause | None) -> None:
+        assert instance.runner is not None
+        self._crashes.in_load(instance, instance.runner, fault)
+
+    def _fail(self, instance: Instance, failure: LoadFailed | Unservable) -> NoReturn:
+        """End the process of a failed load, tell those who wait for it, raise."""
+        if instance.runner is not None:
+            instance.runner.end()
+        with self._residents.lock:
+            self._residents.loading -= 1
+            instance.failure = failure
+        self.drop(instance, Ending.FAILED)
+        raise failure
+
+    # ---- what goes ---------------------------------------------------------------------------------------------------
+
+    def let_go(self, going: Iterable[Instance], ending: Ending) -> None:
+        """Park idle instances that can be parked, unload the others."""
+        for instance in going:
+            if not self._park(instance):
+                self.unload([instance], ending)
+
+    def unload(self, going: Iterable[Instance], ending: Ending) -> None:
+        """Unload idle and parked instances; their memory is back on return."""
+        for instance in going:
+            assert instance.runner is not None
+            with self._activity.working():
+                instance.runner.unload()
+            self.drop(instance, ending)
+
+    def bury(self, instance: Instance) -> None:
+        """Wait for the end of an idle instance whose process was killed for its memory."""
+        assert instance.runner is not None
+        with self._activity.working():
+            instance.runner.end()
+        self.drop(instance, Ending.EVICTED)
+
+    def drop(self, instance: Instance, ending: Ending) -> None:
+        """Its process has ended: take it out of the pool. Does nothing where that was done before."""
+        residents = self._residents
+        with residents.lock:
+            removed = residents.remove(instance, ending) or residents.parked.remove(instance)
+            residents.announce()
+            residents.upkeep.notify()
+        if removed and instance.runtime is not None:
+            instance.runtime.close()
+
+    def _park(self, instance: Instance) -> bool:
+        """
+        Move its weights to host memory. False where that is not wanted or not possible: it is as it was, or its process
+        has ended.
+        """
+        assert instance.runner is not None
+        residents = self._residents
+        if not residents.parked.most_mib or instance.key in self._unparkable:
+            return False
+        try:
+            with self._activity.working():
+                host_mib = instance.runner.park(PARK_S).host_mib
+        except RunnerFailed as error:
+            # Want of memory passes; that there is nothing to move does not.
+            if error.cause == Cause.HANDLER_ERROR:
+                self._unparkable.add(instance.key)
+            log.info("not parked", function=instance.label, error=str(error))
+            return False
+        except (RunnerDied, RunnerTimeout) as error:
+            log.warning("not parked", function=instance.label, error=str(error))
+            return False
+        except BadFrame as error:
+            log.warning("not parked", function=instance.label, error=str(error))
+            self._blame(instance, Cause.CRASHED)
+            return False
+        left_mib = self._device.runner_memory_mib(instance.runner.pid) or 0.0
+        with residents.lock:
+            fits = not residents.closed and host_mib <= residents.parked.most_mib
+            if not fits or not residents.remove(instance, Ending.PARKED):
+                return False
+            instance.memory_mib, instance.leaving = left_mib, instance.runner.ended.is_set()
+            residents.parked.add(instance, host_mib, residents.clock())
+            over = residents.parked.due(residents.clock())
+            if instance.leaving:
+                over.append(instance)
+            residents.announce()
+        self.unload(over, Ending.PARKED)
+        return True

@@ -1,0 +1,100 @@
+"""What the warm pool reports: its instances, their lifecycles, their memory. Read by :mod:`worker.heartbeat`."""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Final
+
+from smore.messages import stream
+from smore.redis.fleet import ParkedInstance, WarmInstance, WarmState
+from worker.pool.crashes import Crashes
+from worker.pool.memory import Memory
+from worker.pool.quarantine import Key
+from worker.pool.residents import Residents
+from worker.pool.standby import Standby
+
+#: Runs of a revision whose longest is reported.
+_RUNS: Final = 50
+
+
+class Status:
+    """
+    The pool as its reports see it. Every method takes the pool's lock for a moment, so each answer is consistent in
+    itself and two answers may differ by what happened between them.
+    """
+
+    def __init__(self, *, gpu: str, residents: Residents, memory: Memory, standby: Standby, crashes: Crashes) -> None:
+        self._gpu = gpu
+        self._residents = residents
+        self._memory = memory
+        self._standby = standby
+        self._crashes = crashes
+        #: Seconds of a revision's last runs.
+        self._runs_s: dict[Key, deque[float]] = {}
+
+    def ran(self, key: Key, seconds: float) -> None:
+        """Note how long a run of a revision took, from its begin to its end: nothing could have stopped it meanwhile."""
+        with self._residents.lock:
+            self._runs_s.setdefault(key, deque(maxlen=_RUNS)).append(seconds)
+
+    def warm(self) -> list[WarmInstance]:
+        """The instances that load, are idle or busy, without those that leave."""
+        residents = self._residents
+        now = residents.clock()
+        with residents.lock:
+            return [
+                WarmInstance(
+                    function=instance.function,
+                    revision=instance.revision,
+                    state=instance.state,
+                    memory_mib=round(instance.memory_mib, 1),
+                    pid=instance.runner.pid if instance.runner is not None else 0,
+                    idle_s=round(now - instance.used_at, 3) if instance.state is WarmState.IDLE else 0.0,
+                    longest_s=round(max(self._runs_s.get(instance.key, ()), default=0.0), 6),
+                )
+                for instance in residents
+                if not instance.leaving
+            ]
+
+    def parked(self) -> list[ParkedInstance]:
+        """The parked instances, without those that a load which has begun will come out of."""
+        residents = self._residents
+        with residents.lock:
+            coming = Counter(instance.key for instance in residents if instance.runner is None)
+            parked = []
+            for instance in residents.parked.report(residents.clock()):
+                coming[instance.function, instance.revision] -= 1
+                if coming[instance.function, instance.revision] < 0:
+                    parked.append(instance)
+            return parked
+
+    def lifecycle_events(self) -> list[stream.Warmed]:
+        """
+        What the stream is to learn of instances, the same again until :meth:`acknowledge` takes it: those that came,
+        were first used or ended, and each one a while after its last event.
+        """
+        residents = self._residents
+        with residents.lock:
+            living = ((instance.lifecycle, instance.memory_mib) for instance in residents)
+            return residents.lifecycles.due(self._gpu, residents.clock(), living)
+
+    def acknowledge(self, events: Sequence[stream.Warmed]) -> None:
+        """These have reached the stream."""
+        residents = self._residents
+        with residents.lock:
+            residents.lifecycles.acknowledge(events, residents.clock())
+
+    def memory_used_mib(self) -> float:
+        """Of the device, by all instances, the parked ones and the standby runner."""
+        with self._residents.lock:
+            return self._memory.used_mib()
+
+    def runners(self) -> list[int]:
+        """Process numbers of all runners: of instances, parked ones and the standby runner."""
+        residents = self._residents
+        with residents.lock:
+            runners = [instance.runner for instance in (*residents, *residents.parked)]
+            return [runner.pid for runner in (*runners, self._standby.runner) if runner is not None]
+
+    def quarantined(self) -> list[str]:
+        """``function@revision`` of all that are quarantined here or everywhere."""
+        return self._crashes.quarantined()

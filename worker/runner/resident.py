@@ -1,0 +1,211 @@
+"""
+A loaded handler in its runner, and how a batch runs through it: decode, join on axis 0, predict, divide, encode.
+
+Used by :mod:`worker.runner.runner`. What must stay true: each invocation of a batch gets its own answer or its own
+error, and no answer is larger than the bounds of its load.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+import numpy as np
+import orjson
+
+from smore.domain.invocation import Cause, Encoding
+from smore.handler import Handler
+from worker import frames, proc
+from worker.frames import Answer, Chunk, Item, Loaded, Predicted
+from worker.runner import cuda, encoding
+from worker.runner.arrays import (
+    Arrays,
+    BadOutput,
+    InvalidInput,
+    as_texts,
+    checked_outputs,
+    is_tensors,
+    raw_bytes,
+    read_json,
+    read_raw,
+    specs,
+    write_raw,
+)
+from worker.runner.encoding import ResultTooLarge
+from worker.runner.weights import Weights
+
+
+class Resident:
+    """A loaded handler on ``device`` ("cpu" or "cuda"). One request at a time."""
+
+    def __init__(self, handler: Handler, device: str, results: frames.Results) -> None:
+        self._handler = handler
+        self._device = device
+        self._results = results
+        self._example: Any = handler.example
+        self.tensors = is_tensors(self._example)
+        self._weights = Weights(handler.modules())
+
+    def first_run(self) -> Any:
+        """One run on the example; its output, checked."""
+        if self.tensors:
+            rows = next(iter(self._example.values())).shape[0]
+            return checked_outputs(self._predict(dict(self._example)), rows)
+        return self._values([self._example])
+
+    def warm_up(self, batch: int) -> None:
+        """
+        Run ``batch`` copies of a tensor function's example together, for a device loads other kernels for a large batch
+        than for a small one.
+
+        An error is only logged, for a full batch may never come; a lost context is raised.
+        """
+        try:
+            self._predict({name: np.concatenate([array] * batch) for name, array in self._example.items()})
+        except Exception as error:
+            if cuda.fault(error, 0.0) is Cause.CONTEXT_LOST:
+                raise
+            print(f"a first run of {batch} inputs together failed: {error}")
+
+    def _predict(self, inputs: Any) -> Any:
+        """
+        Run the handler and wait for the device: until it has done its work, neither the run time nor its success is
+        known.
+        """
+        output = self._handler.predict(inputs)
+        cuda.settle()
+        return output
+
+    def _values(self, values: list[Any]) -> list[Any]:
+        output = self._predict(values)
+        if not isinstance(output, list) or len(output) != len(values):
+            raise BadOutput(f"predict returned {type(output).__name__}, a list of {len(values)} is expected")
+        return output
+
+    def memory_mib(self) -> float:
+        """What it holds of the device; on a CPU, of the machine."""
+        if self._device == "cuda":
+            return cuda.held_mib()
+        return proc.private_mib(os.getpid())
+
+    def unload(self) -> None:
+        """Let the handler clean up."""
+        self._handler.unload()
+
+    def park(self) -> frames.Parked:
+        """Move the weights to host memory. Raises worker.runner.weights.NotParked."""
+        return frames.Parked(host_mib=self._weights.park())
+
+    def restore(self) -> Loaded:
+        """Move the weights back to the device."""
+        return Loaded(phases={"host": self._weights.restore()}, memory_mib=self.memory_mib(), tensors=self.tensors)
+
+    def canary(self) -> tuple[Answer, list[Chunk]]:
+        """Run the example once more, warm, and describe what went in and came out."""
+        output = self.first_run()
+        body = msgspec.json.encode(
+            frames.Description(
+                inputs=specs(self._example) if self.tensors else None,
+                outputs=specs(output) if self.tensors else None,
+                memory_mib=self.memory_mib(),
+            )
+        )
+        return Answer(form="json", length=len(body)), [body]
+
+    def predict(self, items: Sequence[Item], body: memoryview) -> tuple[Predicted, list[Chunk]]:
+        """
+        Serve a batch; ``body`` holds the payloads one after the other. An invocation whose payload cannot be read is
+        answered with its own error; the others run.
+
+        Raises what the handler raises, BadOutput where its output does not fit the inputs, ResultTooLarge where all
+        results together are too large.
+        """
+        answers: list[Answer | None] = [None] * len(items)
+        bodies: list[list[Chunk]] = [[] for _ in items]
+        inputs: list[tuple[int, Any]] = []
+        start = 0
+        for index, item in enumerate(items):
+            payload = body[start : start + item.length]
+            start += item.length
+            if item.encoding == Encoding.CANARY:
+                answers[index], bodies[index] = self.canary()
+                continue
+            try:
+                inputs.append((index, self._read(item, payload)))
+            except (ValueError, TypeError, OverflowError) as error:
+                kind = "InvalidInput" if isinstance(error, InvalidInput) else type(error).__name__
+                answers[index] = _error(Cause.HANDLER_ERROR, f"{kind}: {error}")
+        if inputs:
+            left = self._results.together
+            for (index, _), (answer, chunks) in zip(inputs, self._run(items, inputs), strict=True):
+                left -= answer.length
+                if left < 0:
+                    raise ResultTooLarge(
+                        f"the results of the batch are larger than {encoding.amount(self._results.together)} together"
+                    )
+                answers[index], bodies[index] = answer, chunks
+        done = [answer for answer in answers if answer is not None]
+        assert len(done) == len(items)
+        return Predicted(answers=done), [chunk for chunks in bodies for chunk in chunks]
+
+    def _read(self, item: Item, payload: memoryview) -> Any:
+        if not self.tensors:
+            if item.encoding == Encoding.RAW:
+                raise InvalidInput("this function takes JSON values")
+            return orjson.loads(payload)
+        if item.encoding == Encoding.RAW:
+            return read_raw(payload, self._example)
+        return read_json(payload, self._example)
+
+    def _run(self, items: Sequence[Item], inputs: list[tuple[int, Any]]) -> Iterator[tuple[Answer, list[Chunk]]]:
+        """Run the readable inputs together and yield one result after the other, each encoded when it is asked for."""
+        values = [value for _, value in inputs]
+        outputs = self._rows(values) if self.tensors else self._values(values)
+        for (index, _), output in zip(inputs, outputs, strict=True):
+            try:
+                yield self._encoded(output, raw=self.tensors and items[index].accept == Encoding.RAW)
+            except UnicodeDecodeError as error:
+                # The output is good; the caller asked for it in a form that cannot hold bytes.
+                message = (
+                    f"InvalidInput: the output is no text, which JSON needs ({error}); ask for application/octet-stream"
+                )
+                yield _error(Cause.HANDLER_ERROR, message), []
+            except TypeError as error:
+                yield _error(Cause.BAD_OUTPUT, f"the output is not JSON: {error}"), []
+            except ResultTooLarge as error:
+                yield _error(Cause.RESULT_TOO_LARGE, str(error)), []
+
+    def _rows(self, parts: list[Arrays]) -> list[Arrays]:
+        """The outputs of each part of a batch of tensors."""
+        counts = [next(iter(arrays.values())).shape[0] for arrays in parts]
+        batch = (
+            parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        )
+        output = checked_outputs(self._predict(batch), sum(counts))
+        ends = list(accumulate(counts))
+        return [
+            {name: array[end - count : end] for name, array in output.items()}
+            for end, count in zip(ends, counts, strict=True)
+        ]
+
+    def _encoded(self, output: Any, *, raw: bool) -> tuple[Answer, list[Chunk]]:
+        """Raises UnicodeDecodeError, TypeError, ResultTooLarge."""
+        most = self._results.one
+        if raw:
+            encoding.bound(raw_bytes(output), most)
+            chunks, shapes = write_raw(output)
+            if len(shapes.encode()) > frames.SHAPES_BYTES:
+                raise ResultTooLarge(f"the names and shapes of the outputs take more than {frames.SHAPES_BYTES} bytes")
+            return Answer(form="raw", length=sum(map(len, chunks)), shapes=shapes), chunks
+        if self.tensors:
+            encoding.bound(raw_bytes({name: array for name, array in output.items() if array.dtype.kind == "O"}), most)
+            output = {
+                name: as_texts(array).tolist() if array.dtype.kind == "O" else array for name, array in output.items()
+            }
+        encoded = encoding.json(output, most)
+        return Answer(form="json", length=len(encoded)), [encoded]
+
+
+def _error(cause: Cause, message: str) -> Answer:
+    return Answer(form="error", cause=cause, message=message[: frames.ITEM_TEXT])

@@ -1,0 +1,313 @@
+"""
+The worker's handle on its zygote, the process that its runners are forked from (worker/runner/zygote.py), and the list
+of the runners that live.
+
+A zygote comes from the machine's nursery (worker/runner/nursery.py) by one message over a unix socket. What must stay
+true: a zygote that has died is replaced, its runners count as ended, and nothing that they have started survives.
+"""
+
+import contextlib
+import errno
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from smore.process import observability
+from worker import frames
+from worker.inherited import MALLOC, ROOT, for_runners
+from worker.runner.runner_handle import Bounds, NoRunner, Runner
+from worker.runner.survivors import end_survivors, write_session
+from worker.sandbox.cgroup import RunnerGroup
+
+log = observability.logger(__name__)
+
+_FORK_S: Final = 30.0
+#: Seconds between two requests for a zygote.
+_RETRY_S: Final = 0.1
+#: Seconds that a zygote may take to end with its runners.
+_END_S: Final = 6.0
+_BUFFER_BYTES: Final = 1 << 20
+
+
+class _Pending:
+    """A fork that was asked for. ``pid`` 0 when ``done`` = the zygote has ended."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.pid = 0
+
+
+class Zygote:
+    """
+    The zygote of one worker, asked for anew when it has died (then its runners have died with it). Safe from any thread;
+    a condition of its own guards the connection and the runners.
+
+    ``nursery`` is the socket that hands out zygotes (:mod:`worker.runner.nursery`). ``record`` is the file with the
+    zygote's session, for :func:`worker.runner.survivors.end_survivors`. ``started`` is called with the process number
+    of every zygote and ``exited`` with every runner that has ended, in a thread of this object. ``cores``: those that
+    the zygote and its runners keep to, with one thread each; without them they start on ``near`` (none = the worker's
+    cores) and compute with ``threads`` threads (0 = torch's default).
+    """
+
+    def __init__(
+        self,
+        *,
+        nursery: Path,
+        cores: Sequence[int],
+        nice: int,
+        environment: Mapping[str, str],
+        scratch: Path,
+        home: Path,
+        confinement: frames.Confinement,
+        bounds: Bounds | None,
+        record: Path,
+        exited: Callable[[Runner], None],
+        started: Callable[[int], None],
+        near: Sequence[int] = (),
+        threads: int = 0,
+    ) -> None:
+        self._nursery = nursery
+        self._cores = cores
+        self._near = near
+        self._threads = 1 if cores else threads
+        self._nice = nice
+        own_threads = {"OMP_NUM_THREADS": str(self._threads)} if self._threads else {}
+        self._environment = {**MALLOC, "PYTHONPATH": str(ROOT), **own_threads, **environment}
+        self._scratch = scratch
+        self._home = home
+        self._confinement = confinement
+        self._bounds = bounds
+        self._record = record
+        self._exited = exited
+        self._started = started
+        self._tokens = itertools.count()
+        #: Notified when there is a zygote, and when there will be none.
+        self._state = threading.Condition()
+        self._pending: dict[int, _Pending] = {}
+        self._sockets: dict[int, socket.socket] = {}
+        self._runners: dict[int, Runner] = {}
+        #: Control groups of ended runners in which a process has still to end.
+        self._lingering: list[RunnerGroup] = []
+        self._pid: int | None = None
+        #: Connections: to the zygote that is ready, and to the one that was asked for.
+        self._control: socket.socket | None = None
+        self._asked: socket.socket | None = None
+        self._listener: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """Process number of the zygote, None while there is none."""
+        return self._pid
+
+    def start(self) -> None:
+        """Have a zygote from now on; returns at once."""
+        with self._state:
+            if self._listener is None and not self._closed.is_set():
+                self._listener = threading.Thread(target=self._run, name="zygote", daemon=True)
+                self._listener.start()
+
+    def _run(self) -> None:
+        logged = False
+        while not self._closed.is_set():
+            try:
+                with self._ask() as control:
+                    self._listen(control)
+                logged = False
+            except OSError as error:
+                # The nursery is being started, and this is tried again until it is there.
+                if not logged:
+                    log.warning("no zygote yet", nursery=str(self._nursery), error=str(error))
+                logged = True
+            except Exception:
+                # Without this thread the worker would never have a zygote again.
+                log.exception("zygote lost")
+            self._closed.wait(_RETRY_S)
+
+    def _ask(self) -> socket.socket:
+        """The connection that becomes the zygote's. Raises OSError."""
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        setup = frames.Setup(
+            cores=list(self._cores or self._near) or sorted(os.sched_getaffinity(0)),
+            threads=self._threads,
+            nice=self._nice,
+            environment=for_runners(self._environment),
+            scratch=str(self._scratch),
+            home=str(self._home),
+            confinement=self._confinement,
+        )
+        passed: list[int] = []
+        try:
+            passed.append(os.open(self._nursery.parent, os.O_RDONLY | os.O_DIRECTORY))
+            passed.append(os.pidfd_open(os.getpid()))
+            # A zygote does not wait long for its setup.
+            control.connect(os.fspath(self._nursery))
+            socket.send_fds(control, [frames.encode(setup)], [*passed, 1, 2])
+        except BaseException:
+            control.close()
+            raise
+        finally:
+            for descriptor in passed:
+                os.close(descriptor)
+        return control
+
+    def fork(self) -> Runner:
+        """
+        A new runner. Raises NoRunner, also where the machine has no memory, processes or descriptors left for one.
+        """
+        try:
+            return self._fork()
+        except OSError as error:
+            raise NoRunner(str(error)) from error
+
+    def _fork(self) -> Runner:
+        self.start()
+        gone: socket.socket | None = None
+        # Only a request shows that a zygote has just died: then its successor is asked.
+        for _ in range(2):
+            control = self._connection(other_than=gone)
+            runner = self._ask_for_runner(control)
+            if runner is not None:
+                return runner
+            gone = control
+        raise NoRunner("The zygote did not answer.")
+
+    def _connection(self, other_than: socket.socket | None) -> socket.socket:
+        """The connection to the zygote, which is waited for. Raises NoRunner."""
+        with self._state:
+            self._state.wait_for(lambda: self._control not in (None, other_than) or self._closed.is_set(), _FORK_S)
+            if self._control in (None, other_than):
+                raise NoRunner("The worker is ending." if self._closed.is_set() else "There is no zygote.")
+            assert self._control is not None
+            return self._control
+
+    def _ask_for_runner(self, control: socket.socket) -> Runner | None:
+        """None where this zygote has ended before it answered. Raises NoRunner, OSError."""
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        token = next(self._tokens)
+        pending = self._pending[token] = _Pending()
+        self._sockets[token] = ours
+        try:
+            with theirs:
+                try:
+                    socket.send_fds(control, [frames.encode(frames.Fork(token=token))], [theirs.fileno()])
+                except OSError as error:
+                    if error.errno in (errno.EPIPE, errno.ECONNRESET, errno.EBADF):
+                        ours.close()
+                        return None
+                    raise
+            if not pending.done.wait(_FORK_S):
+                raise NoRunner("The zygote did not answer.")
+            if not pending.pid:
+                ours.close()
+                return None
+            with self._state:
+                runner = self._runners.get(pending.pid)
+            if runner is None:
+                return self._dead(pending.pid, ours)
+            runner.enter_group()
+            return runner
+        finally:
+            self._pending.pop(token, None)
+            self._sockets.pop(token, None)
+
+    def _dead(self, pid: int, sock: socket.socket) -> Runner:
+        """A runner that has ended before it could be handed out."""
+        runner = Runner(pid, sock, lambda *_: None)
+        runner.ended.set()
+        return runner
+
+    def _signal(self, pid: int, number: int) -> None:
+        control = self._control
+        if control is not None and pid in self._runners:
+            try:
+                control.send(frames.encode(frames.Kill(pid=pid, signal=number)))
+            except OSError as error:
+                log.warning("runner not signalled", pid=pid, error=str(error))
+
+    def _listen(self, control: socket.socket) -> None:
+        """
+        Read what the zygote reports until it is gone, with all its runners. Raises OSError where no zygote came.
+        """
+        with self._state:
+            if self._closed.is_set():
+                return
+            self._asked = control
+        asked_at = time.monotonic()
+        pid = None
+        try:
+            while data := control.recv(frames.ZYGOTE_PACKET):
+                match frames.decode_from_zygote(data):
+                    case frames.Ready() as ready:
+                        pid = ready.pid
+                        write_session(self._record, pid)
+                        self._started(pid)
+                        log.info(
+                            "zygote ready",
+                            pid=pid,
+                            waited_ms=round((time.monotonic() - asked_at) * 1e3),
+                            holds=ready.holds,
+                        )
+                        with self._state:
+                            self._pid, self._control = pid, control
+                            self._state.notify_all()
+                    case frames.Forked() as forked:
+                        pending, sock = self._pending.get(forked.token), self._sockets.get(forked.token)
+                        if pending is not None and sock is not None:
+                            with self._state:
+                                self._runners[forked.pid] = Runner(forked.pid, sock, self._signal, self._bounds)
+                            pending.pid = forked.pid
+                            pending.done.set()
+                    case frames.Exited() as exited:
+                        self._gone(exited.pid, exited.status)
+        except ConnectionResetError:
+            pass  # it has ended with requests unread
+        finally:
+            self._bury()
+        if self._closed.is_set():
+            return
+        if pid is None:
+            raise ConnectionResetError("the nursery has ended, or refused")
+        log.error("zygote ended", pid=pid)
+
+    def _bury(self) -> None:
+        """The zygote is gone: so are its runners."""
+        # Processes that user code has started outlive a zygote that was killed.
+        end_survivors(self._record)
+        with self._state:
+            self._pid = self._control = self._asked = None
+            left = list(self._runners)
+        for pending in list(self._pending.values()):
+            pending.done.set()
+        for runner in left:
+            self._gone(runner, None)
+
+    def _gone(self, pid: int, status: int | None) -> None:
+        with self._state:
+            runner = self._runners.pop(pid, None)
+        if runner is not None:
+            group = runner.gone(status)
+            groups = [*self._lingering, group] if group is not None else self._lingering
+            self._lingering = [lingering for lingering in groups if not lingering.remove()]
+            self._exited(runner)
+
+    def close(self) -> None:
+        """End the zygote and all runners."""
+        with self._state:
+            self._closed.set()
+            self._state.notify_all()
+            asked, listener = self._asked, self._listener
+            if asked is not None:
+                # A zygote ends when its socket ends, its runners first, and the listening thread reads the end. A nursery
+                # that has not taken the connection yet would send nothing.
+                with contextlib.suppress(OSError):
+                    asked.shutdown(socket.SHUT_WR if self._control is not None else socket.SHUT_RDWR)
+        if listener is not None:
+            listener.join(_END_S)

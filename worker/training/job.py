@@ -1,0 +1,189 @@
+"""
+One job as its worker sees it: its record, its steps, its memory. Part of :mod:`worker.training.jobs`, whose lock guards
+it.
+"""
+
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from smore.domain.job import RESERVE, JobState
+from smore.domain.loss import Sample
+from smore.redis.fleet import JobReport
+from smore.tracking.ring import TrackReader
+from worker import proc
+from worker.training.record import Record
+from worker.training.remote_steps import RemoteSteps
+from worker.training.windows import Windows
+
+#: Seconds of iterations that a report averages.
+WINDOW_S: Final = 60.0
+#: Most seconds between two exact measurements of a job's memory.
+_MEASURE_S: Final = 5.0
+#: A training whose memory was not declared has found its size when its peak has stood still for so many seconds and so
+#: many iterations, or for the longer time where it reports no steps.
+SETTLED_S: Final = 60.0
+SETTLED_ITERATIONS: Final = 50
+UNTRACKED_SETTLED_S: Final = 600.0
+#: Growth of its peak by no more than this fraction is none.
+_STILL: Final = 0.01
+
+_NOTHING: Final = Sample(mean=0.0, sd=0.0, n=0)
+
+
+@dataclass(slots=True)
+class Job:
+    """Times are monotonic seconds where nothing else is said."""
+
+    record: Record
+    reader: TrackReader | RemoteSteps
+    windows: Windows
+    #: Its shim; None where it was adopted or is the training host's child.
+    child: "subprocess.Popen[bytes] | None" = None
+    #: When its process was first seen to have ended, while its shim had still to say how.
+    gone_at: float | None = None
+    #: (end in epoch seconds, duration in seconds, shared) of the iterations of the last :data:`WINDOW_S`.
+    iterations: deque[tuple[float, float, bool]] = field(default_factory=deque)
+    memory_mib: float = 0.0
+    #: MiB that a quick measurement counts too much.
+    shared_mib: float = 0.0
+    #: Of the first and of the last exact measurement.
+    first_measured_at: float | None = None
+    measured_at: float = 0.0
+    #: Its peak when it last grew, MiB, and since when and since which iteration it has stood there.
+    still_mib: float = 0.0
+    still_since: float | None = None
+    still_from: int = 0
+    #: When it is killed.
+    kill_at: float | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.record.state is JobState.RUNNING
+
+    @property
+    def reserve_mib(self) -> float:
+        """What no function may take from it: its declared memory, or the most that was measured, and a little more."""
+        return max(self.record.memory_mib, self.record.peak_mib) * (1 + RESERVE) if self.running else 0.0
+
+    def alive(self) -> bool:
+        """Whether it still trains: by its process, or, where that cannot be seen from here, by the steps it reports."""
+        if isinstance(self.reader, RemoteSteps):
+            if self.reader.ended:
+                return False
+            if self.record.pid == 0:
+                return not self.reader.silent
+        return self.record.alive()
+
+    # ---- memory ------------------------------------------------------------------------------------------------------
+
+    def measure(
+        self, mono: float, exact_mib: Callable[[int], float | None], quick_mib: Callable[[int], float | None]
+    ) -> None:
+        """
+        Measure its memory: exactly after twice as long as the time before, up to :data:`_MEASURE_S`, and between with
+        what takes microseconds. Both functions give a process's MiB of the device, None where they cannot.
+        """
+        record, family = self.record, self.record.processes()
+        if self.first_measured_at is None:
+            self.first_measured_at = mono
+        elif mono - self.measured_at < min(_MEASURE_S, self.measured_at - self.first_measured_at):
+            quick = sum(quick_mib(pid) or 0.0 for pid in family)
+            self.memory_mib = max(self.memory_mib, quick - self.shared_mib)
+            record.peak_mib = max(record.peak_mib, self.memory_mib)
+            return
+        self.memory_mib, self.measured_at = sum(exact_mib(pid) or 0.0 for pid in family), mono
+        self.shared_mib = max(0.0, sum(quick_mib(pid) or 0.0 for pid in family) - self.memory_mib)
+        record.peak_mib = max(record.peak_mib, self.memory_mib)
+
+    def note_peak(self, mono: float) -> None:
+        """Note whether its peak stands still."""
+        peak_mib = self.record.peak_mib
+        if self.still_since is None or peak_mib > self.still_mib * (1 + _STILL):
+            self.still_mib, self.still_since, self.still_from = peak_mib, mono, self.reader.count
+
+    def growing(self, mono: float) -> bool:
+        """
+        Whether it may still grow into all that its device has left: nobody has declared how much it needs, and it has
+        not shown it.
+        """
+        record = self.record
+        if not self.running or record.memory_mib or self.still_since is None:
+            return self.running and not record.memory_mib
+        if not record.peak_mib and record.pid:
+            return True  # nothing of it is seen on the device: it has not begun, or the driver does not tell
+        still_s = mono - self.still_since
+        if self.reader.count:
+            return still_s < SETTLED_S or self.reader.count - self.still_from < SETTLED_ITERATIONS
+        # What was started here may be reading its data before its first iteration.
+        return still_s < (SETTLED_S if record.attached else UNTRACKED_SETTLED_S)
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def read_steps(self, now: float, overlaps: Callable[[float, float], bool]) -> None:
+        """
+        Take its new iterations; ``now`` in epoch seconds. ``overlaps``: whether a function ran within an interval,
+        which makes an iteration shared.
+        """
+        for end, duration in self.reader.read_new():
+            if end > now - WINDOW_S:
+                shared = overlaps(end - duration, end)
+                self.iterations.append((end, duration, shared))
+                self.windows.add(end, duration, shared)
+        self.windows.settle(now)
+        while self.iterations and self.iterations[0][0] <= now - WINDOW_S:
+            self.iterations.popleft()
+
+    # ---- its end -----------------------------------------------------------------------------------------------------
+
+    def close(self, state: JobState, code: int | None) -> None:
+        """It has ended so; nothing of it is read any more. The caller writes the record."""
+        self.record.state, self.record.exit_code, self.record.ended_at = state, code, time.time()
+        self.memory_mib = 0.0
+
+    def reap(self) -> None:
+        """Let the kernel forget its shim, and whoever sends steps know that they are not wanted any more."""
+        if self.child is not None:
+            self.child.poll()
+        if isinstance(self.reader, RemoteSteps):
+            self.reader.close()
+
+    def report(self) -> JobReport:
+        solo = [duration for _, duration, shared in self.iterations if not shared]
+        shared = [duration for _, duration, shared in self.iterations if shared]
+        windows, loss, record = self.windows, self.windows.loss, self.record
+        recent, closed = windows.recent or _NOTHING, windows.reference or _NOTHING
+        return JobReport(
+            id=record.id,
+            project=record.project,
+            state=record.state.value,
+            pid=record.pid,
+            memory_mib=round(self.memory_mib, 1),
+            reserve_mib=round(self.reserve_mib, 1),
+            iterations=self.reader.count,
+            window_s=WINDOW_S,
+            solo_s=sum(solo) / len(solo) if solo else 0.0,
+            solo_count=len(solo),
+            shared_s=sum(shared) / len(shared) if shared else 0.0,
+            shared_count=len(shared),
+            exit_code=record.exit_code,
+            workload=record.workload,
+            budget=record.budget,
+            measured=record.tracked or not record.attached,
+            windows=windows.fresh(),
+            loss=loss.mean if loss else None,
+            loss_low=loss.low if loss else None,
+            loss_high=loss.high if loss else None,
+            loss_windows=windows.count,
+            recent_s=recent.mean,
+            recent_n=recent.n,
+            recent_sd=recent.sd,
+            closed_s=closed.mean,
+            closed_n=closed.n,
+            closed_sd=closed.sd,
+            suspended=self.running and proc.suspended(record.pid),
+            reason=record.reason,
+        )
