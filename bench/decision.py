@@ -155,7 +155,7 @@ def placement(made: Engine, *, fast: bool) -> Callable[[], object]:
         column = next(turn)
         demand = cluster.demands[column]
         kind = cluster.kind(demand, 1)
-        weighed = made.weigh(NOW, demand, kind, 1, NOW + 60.0, fast)
+        weighed = made.placement.weigh(NOW, demand, kind, 1, NOW + 60.0, fast)
         id_ = str(next(ids))
         cluster.begin(batch(weighed.warm, column, kind, id_), NOW)
         cluster.end(id_, 1, NOW)
@@ -166,7 +166,7 @@ def placement(made: Engine, *, fast: bool) -> Callable[[], object]:
 def refusal(made: Engine) -> Callable[[], object]:
     demand = made.cluster.demands[0]
     kind = made.cluster.kind(demand, 1)
-    return lambda: made.weigh(NOW, demand, kind, 1, NOW, True)
+    return lambda: made.placement.weigh(NOW, demand, kind, 1, NOW, True)
 
 
 def plain(n: int) -> Callable[[], object]:
@@ -209,7 +209,7 @@ def through(made: Engine, count: int) -> Callable[[], object]:
     def once() -> None:
         start = next(turn)
         placed = made.decide(NOW, arrivals(count, start, NOW))
-        assert len(placed) == count
+        assert len(placed.decisions) == count
         made.decide(NOW, [InvocationSettled(id=f"{start + number:08d}", attempt=1) for number in range(count)])
 
     return once
@@ -235,9 +235,7 @@ def main(arguments: Sequence[str]) -> int:
     made = engine(8, 8, product, busy=0)
     figures["event_us_8"] = microseconds(through(made, 1))
     for row in range(8):
-        made.cluster.report(
-            replace(report(row, [(f"p/f{number}", 1, 64) for number in range(8)]), slots=64), made.columns
-        )
+        made.cluster.report(replace(report(row, [(f"p/f{number}", 1, 64) for number in range(8)]), slots=64))
     figures["round100_us"] = microseconds(through(made, 100))
     one = through(made, 1)
     figures["single100_us"] = 100 * microseconds(one)

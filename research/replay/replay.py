@@ -23,8 +23,9 @@ from sqlalchemy.exc import OperationalError
 
 from research.compare.comparison import quiet
 from scheduler.leader.tables import ArrayTable
-from scheduler.policy.engine import Engine, Policy
+from scheduler.policy.engine import Engine
 from scheduler.policy.knobs import preset
+from scheduler.policy.policy import Policy
 from scheduler.simulation import history_world, policies
 from scheduler.simulation.history_world import Past, PastGpu
 from scheduler.simulation.simulator import Inconsistent, Result, simulate

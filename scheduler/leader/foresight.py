@@ -11,9 +11,10 @@ import numpy as np
 
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import CountsKnown, ForecastsUpdated
-from scheduler.policy.prewarm.prewarmer import SILENCES, Warmth
+from scheduler.policy.prewarm.prewarmer import PrewarmKnobs
 from scheduler.policy.prewarm.rules import RULES, rule
-from scheduler.policy.prewarm.window import Forecast, WarmPolicy
+from scheduler.policy.prewarm.status import SILENCES
+from scheduler.policy.prewarm.window import Forecast, PrewarmRule
 from smore.domain.function import FunctionSpec, Prewarming
 from smore.process.settings import PrewarmSettings
 from smore.redis import forecasts as wire
@@ -23,8 +24,8 @@ PAPER: Final = "ls-lstm"
 #: Rules that have nothing to say without a forecast.
 FORESEE: Final = frozenset(("ls-lstm", "ls-lstm-quantile", "priced"))
 #: Why a function goes by its keep-alive although it has a rule.
-SILENT: Final = tuple(one.value for one in SILENCES)
-#: Minutes of the past that rules are taught when a leader begins, all functions together: some tenths of a second.
+SILENT: Final = tuple(reason.value for reason in SILENCES)
+#: Minutes of the past that rules learn when a leader begins, all functions together: some tenths of a second.
 TAUGHT: Final = 20_000
 
 
@@ -42,33 +43,33 @@ def updated(blob: wire.Forecasts) -> ForecastsUpdated:
     )
 
 
-def known(counted: wire.Counted, most: int = TAUGHT) -> CountsKnown:
+def counts_known(counted: wire.Counted, most: int = TAUGHT) -> CountsKnown:
     """At most ``most`` minutes with arrivals, the newest of each function, an equal share for each."""
     share = max(1, most // max(1, len(counted.counts)))
-    found: dict[str, list[tuple[float, int]]] = {}
+    newest: dict[str, list[tuple[float, int]]] = {}
     for function, pairs in counted.counts.items():
         minutes = [
             (counted.from_at + 60.0 * minute, count) for minute, count in zip(pairs[::2], pairs[1::2], strict=True)
         ]
-        found[function] = minutes[-share:]
-    return CountsKnown(counts=found)
+        newest[function] = minutes[-share:]
+    return CountsKnown(counts=newest)
 
 
-def warmth(settings: PrewarmSettings) -> Warmth:
+def prewarm_knobs(settings: PrewarmSettings) -> PrewarmKnobs:
     """Raises ValueError for a rule or knob that does not exist."""
     knobs: Mapping[Prewarming, tuple[str, dict[str, Any]]] = {
         Prewarming.AUTO: (settings.rule, settings.knobs),
         Prewarming.PAPER: (PAPER, {}),
     }
 
-    def make(mode: Prewarming, demand: Demand) -> WarmPolicy:
+    def make(mode: Prewarming, demand: Demand) -> PrewarmRule:
         name, own = knobs[mode]
         return rule(name, **(_facts(name, demand, settings) | own))
 
-    # A name or knob that does not exist is told at the start, not when the first function comes.
+    # A name or knob that does not exist fails at the start, not when the first function comes.
     spec = FunctionSpec(entrypoint="none:None")
     make(Prewarming.AUTO, Demand(function="none", revision=1, spec=spec, column=0))
-    return Warmth(
+    return PrewarmKnobs(
         rules=make,
         foresees=frozenset(mode for mode, (name, _) in knobs.items() if name in FORESEE),
         on=settings.on,
@@ -89,6 +90,6 @@ def _facts(name: str, demand: Demand, settings: PrewarmSettings) -> dict[str, An
         "seconds": keep_s,
         "price_gb_s": settings.price_gb_s,
     }
-    made: Callable[..., WarmPolicy] | None = RULES.get(name)
-    asked = inspect.signature(made).parameters if made is not None else {}
-    return {key: value for key, value in facts.items() if key in asked}
+    maker: Callable[..., PrewarmRule] | None = RULES.get(name)
+    parameters = inspect.signature(maker).parameters if maker is not None else {}
+    return {key: value for key, value in facts.items() if key in parameters}

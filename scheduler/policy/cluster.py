@@ -89,6 +89,8 @@ class Cluster:
         self.names: list[str] = []
         self.index: dict[str, int] = {}
         self.demands: list[Demand] = []
+        #: (function, revision) → its column.
+        self.columns: dict[tuple[str, int], int] = {}
         self.kinds = Kinds()
         self.places = Places(self.kinds)
         self.cap_s, self.aim = cap_s, aim
@@ -107,7 +109,6 @@ class Cluster:
         self.there: list[list[Batch]] = []
         #: Rows with a resident instance of a revision, in order, by column.
         self.homes: list[Ints] = []
-        self.reported_at: dict[str, float] = {}
         #: Memory of the largest GPU instance ever seen, MiB, 0 before the first: what is away now may come back.
         self.largest = 0.0
         self._shares = np.array(shares, float)
@@ -198,7 +199,17 @@ class Cluster:
         if len(self.demands) == len(self.cells):
             self.cells = _grown(self.cells, 0, _EMPTY_CELL)
         self.demands.append(demand)
+        self.columns[demand.function, demand.revision] = demand.column
         self.homes.append(np.zeros(0, np.int64))
+
+    def find(self, function: str, revision: int) -> Demand | None:
+        """None for an unknown revision."""
+        column = self.columns.get((function, revision))
+        return None if column is None else self.demands[column]
+
+    def demand(self, function: str, revision: int) -> Demand:
+        """Of a revision that is known: its invocations wait."""
+        return self.demands[self.columns[function, revision]]
 
     def kind(self, demand: Demand, rows: int) -> int:
         """The kind of a batch of ``rows``: one for each size that is a power of two, made when it is first met."""
@@ -242,7 +253,7 @@ class Cluster:
         """See Places.averages, over the places of this cluster."""
         return self.places.averages(model, sorted(self._known_places))
 
-    def report(self, event: GpuReported, columns: dict[tuple[str, int], int]) -> bool:
+    def report(self, event: GpuReported) -> bool:
         """Take a worker's word; True where it is at a place where no GPU instance was before."""
         row = self.add_row(event.gpu)
         facts = self.rows[:, row]
@@ -263,26 +274,26 @@ class Cluster:
         at_home: set[int] = set()
         for field_, counts in ((kernel.RESIDENT, event.warm), (kernel.LOADING, event.loading)):
             for function, revision, count in counts:
-                column = columns.get((function, revision))
+                column = self.columns.get((function, revision))
                 if column is not None:
                     cells[column, field_] = count
                     at_home.add(column)
         self._settle(row, at_home)
         for function, revision, _ in event.parked:
-            column = columns.get((function, revision))
+            column = self.columns.get((function, revision))
             if column is not None:
                 cells[column, kernel.PARKED] += 1.0
         for function, revision, memory_mib in event.sizes:
-            column = columns.get((function, revision))
+            column = self.columns.get((function, revision))
             if column is not None:
                 self.demands[column].observe_memory(memory_mib)
         for function, revision, seconds in event.stretches:
-            column = columns.get((function, revision))
+            column = self.columns.get((function, revision))
             if column is not None:
                 self.demands[column].observe_stretch(row, seconds)
         for name in event.quarantined:
             function, _, number = name.rpartition("@")
-            column = columns.get((function, int(number)))
+            column = self.columns.get((function, int(number)))
             if column is not None:
                 cells[column, kernel.QUARANTINED] = 1.0
         for column in range(len(self.demands)):
@@ -301,7 +312,6 @@ class Cluster:
             self._join(row)
         self._room(row)
         self.refresh(row, event.at)
-        self.reported_at[event.gpu] = event.at
         self.largest = max(self.largest, event.memory_total)
         return news
 
@@ -336,7 +346,6 @@ class Cluster:
             kernel.gate(self.rows, row)
             self._settle(row, set())
             self._windows.discard(row)
-            self.reported_at.pop(name, None)
 
     def offload(self, demand: Demand, row: int, keep: int) -> None:
         """Idle instances of a revision are on their way out there: ``keep`` are left, before any report says so."""
@@ -550,3 +559,8 @@ class Cluster:
             used[batch.row] += 1
             outstanding[batch.row, batch.column] += 1
         return used, outstanding
+
+    def differing(self) -> int:
+        """Entries of ``used`` and ``outstanding`` that differ from a fresh count: each is a defect."""
+        used, outstanding = self.rebuilt()
+        return int((used != self.used).sum() + (outstanding != self.outstanding).sum())

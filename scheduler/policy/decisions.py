@@ -6,8 +6,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from scheduler.policy import kernel
-from scheduler.policy.budget import Step
+from scheduler.policy.budget.controller import Step
 from scheduler.policy.kernel import Floats
+from scheduler.policy.prewarm.status import PrewarmStatus
 from smore.domain.invocation import Cause
 
 
@@ -51,7 +52,7 @@ REFUSALS: Mapping[int, Refusal] = {
 
 class Candidate(NamedTuple):
     """
-    One GPU instance as it was weighed. Seconds; ``impact`` is the scalar of digest A27.
+    One GPU instance as it was weighed. Seconds; ``impact`` weighs what the batch costs the training, itself and the other batches there.
 
     ``function_degradation`` of the batch and ``training_degradation`` of the training by all functions there, with
     their 90 % bounds, are fractions; ``known``: they came from the table, not from what was declared.
@@ -100,7 +101,7 @@ class Reasons:
     numbers: Floats
     counts: Sequence[int]
     shadow: "Shadow | None" = None
-    #: Of a cold start, why no instance stood ready (prewarm/keeper.py: Unforeseen).
+    #: Of a cold start, why no instance stood ready (prewarm/status.py: ColdStartReason).
     unforeseen: str = ""
 
     @property
@@ -238,4 +239,74 @@ class Offload:
     gone: bool = False
 
 
-Decision = Dispatch | End | Prewarm | Throttle | Offload
+class FinishBounds(NamedTuple):
+    """
+    When a new invocation of a function could end, seconds from now: ``backlog_s`` behind what waits, ``floor_s`` on an
+    idle platform.
+
+    ``each_s``: how much later for each further invocation of the function that waits beside the ``counted`` ones.
+    """
+
+    backlog_s: float
+    floor_s: float
+    each_s: float
+    counted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionAnswered:
+    """The answer to the question ``id``; ``answer`` and ``bounds`` are None for an unknown revision."""
+
+    id: str
+    answer: Answer | None
+    bounds: FinishBounds | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishAdmission:
+    """
+    What gateways admit by, by function: finish bounds (unknown revisions are missing) and P (Eq. 5).
+
+    ``pressed``: budgets of trainings limit what is placed, so that the bounds change with each run.
+    """
+
+    bounds: Mapping[str, FinishBounds]
+    priorities: Mapping[str, float]
+    pressed: bool
+
+
+class TokenBucket(NamedTuple):
+    """
+    The budget of a training as it stands: ``factor`` multiplies predicted costs on that GPU instance, ``tokens_s`` is
+    the training time that functions may still cost, seconds (a debt is negative).
+    """
+
+    gpu: str
+    factor: float
+    tokens_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishStatus:
+    """
+    ``waiting``: how many invocations wait, by function that has any; ``buckets``: of each GPU instance with a training;
+    ``differing``: entries of the arrays that differ from a fresh count, of which each is a defect.
+    """
+
+    waiting: Mapping[str, int]
+    buckets: Sequence[TokenBucket]
+    differing: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishPrewarmStatus:
+    """How each function is kept ready; ``clock_steps``: steps of the clock so far that were no passing of time."""
+
+    functions: Sequence[PrewarmStatus]
+    clock_steps: int
+
+
+#: What changes queues and workers, and what is only published.
+Action = Dispatch | End | Prewarm | Throttle | Offload
+Publication = QuestionAnswered | PublishAdmission | PublishStatus | PublishPrewarmStatus
+Decision = Action | Publication

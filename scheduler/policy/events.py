@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from scheduler.policy.budget import JobLoss
+from scheduler.policy.budget.controller import JobLoss
 from scheduler.policy.degradation import Table
 from scheduler.policy.prewarm.window import Forecast
 from smore.domain.function import FunctionSpec
@@ -218,6 +218,49 @@ class InstanceTold:
     host: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionAsked:
+    """
+    A gateway asks what would become of an invocation that came now; answered by
+    :class:`~scheduler.policy.decisions.QuestionAnswered`. ``deadline_at`` in epoch seconds.
+    """
+
+    id: str
+    function: str
+    revision: int
+    rows: int
+    deadline_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionDue:
+    """
+    The shell is about to publish what gateways admit by; answered by
+    :class:`~scheduler.policy.decisions.PublishAdmission`. ``revisions``: function → the revision that takes its traffic.
+    """
+
+    revisions: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusDue:
+    """
+    The shell is about to publish gauges and to check the arrays; answered by
+    :class:`~scheduler.policy.decisions.PublishStatus`.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrewarmStatusDue:
+    """
+    The shell is about to publish which instances are kept ready; a policy that prewarms answers by
+    :class:`~scheduler.policy.decisions.PublishPrewarmStatus`.
+    """
+
+
+#: Events that ask and change nothing.
+Question = QuestionAsked | AdmissionDue | StatusDue | PrewarmStatusDue
+
 Event = (
     FunctionKnown
     | FunctionRemoved
@@ -235,4 +278,5 @@ Event = (
     | ForecastsUpdated
     | CountsKnown
     | InstanceTold
+    | Question
 )

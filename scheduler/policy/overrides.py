@@ -1,7 +1,7 @@
 """
-What people have set by hand and for a time: boosts, pins, and how much memory a project may keep warm.
+What people have set by hand: pauses and drains, boosts and pins for a time, and how much memory a project may keep warm.
 
-Part of the pure rule: it is told by events, and time is what ``decide`` is given, so that a replay of the same events
+Part of the pure rule: it changes by events, and time is the ``now`` of ``decide``, so that a replay of the same events
 ends the same.
 """
 
@@ -15,32 +15,66 @@ from scheduler.policy import kernel
 from scheduler.policy.cluster import Cluster
 from scheduler.policy.decisions import Offload
 from scheduler.policy.demand import Demand
-from scheduler.policy.events import Steer
+from scheduler.policy.events import InvocationArrived, Steer
+from scheduler.policy.lanes import Lane
+
+_Head = tuple[Demand, InvocationArrived]
 
 #: A worker ends an idle instance and reports it within this; until then nobody asks again.
 ROOM_S: Final = 1.0
 
 
-class Steering:
+class Overrides:
     """
-    By shares a boost multiplies a function's weight; by P it leaves the starvation bound as it is: P is changed before
-    it is normalised, and normalised priorities differ by at most one.
+    Overrides of one cluster. By shares a boost multiplies a function's weight; by P it leaves the starvation bound as it
+    is: P is changed before it is normalised, and normalised priorities differ by at most one.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._steers: dict[str, Steer] = {}
+        self._paused: frozenset[str] = frozenset()
+        self._overrides: dict[str, Steer] = {}
         self._limits: Mapping[str, float] = {}
         #: What the pins were last applied to: (GPU instances, revisions).
         self._applied = (0, 0)
         #: When the next of them is over.
         self._due = inf
-        #: (row, column) → when its idle instances were last told to go.
-        self._told: dict[tuple[int, int], float] = {}
+        #: (row, column) → when its idle instances were last offloaded.
+        self._offloaded_at: dict[tuple[int, int], float] = {}
 
-    def change(self, steers: Sequence[Steer]) -> None:
-        """From now on these hold, and no others."""
-        self._steers = {steer.function: steer for steer in steers}
+    # ---- pauses ------------------------------------------------------------------------------------------------------
+
+    def pause(self, paused: frozenset[str]) -> None:
+        """From now on these targets are paused or drained, and no others."""
+        self._paused = paused
+        for row, name in enumerate(self._cluster.names):
+            self._cluster.pause(row, self.gpu_paused(name))
+
+    @property
+    def platform_paused(self) -> bool:
+        return "*" in self._paused
+
+    def function_paused(self, function: str) -> bool:
+        return f"f:{function}" in self._paused
+
+    def gpu_paused(self, gpu: str) -> bool:
+        """Paused or drained: nothing is placed there."""
+        return f"g:{gpu}" in self._paused or self.gpu_drained(gpu)
+
+    def gpu_drained(self, gpu: str) -> bool:
+        return f"-g:{gpu}" in self._paused
+
+    def without_paused(self, heads: dict[Lane, _Head]) -> dict[Lane, _Head]:
+        """Lanes of functions that are not paused."""
+        if not self._paused:
+            return heads
+        return {lane: head for lane, head in heads.items() if not self.function_paused(lane[0])}
+
+    # ---- boosts and pins ---------------------------------------------------------------------------------------------
+
+    def change(self, overrides: Sequence[Steer]) -> None:
+        """From now on these boosts and pins hold, and no others."""
+        self._overrides = {override.function: override for override in overrides}
         self._applied, self._due = (-1, -1), -inf
 
     def limit(self, mib: Mapping[str, float]) -> None:
@@ -55,20 +89,21 @@ class Steering:
         there = (len(cluster), len(cluster.demands))
         if there == self._applied and now < self._due:
             return
-        left = [_left(steer, now) for steer in self._steers.values()]
-        self._steers = {steer.function: steer for steer in left if steer.boost != 1.0 or steer.gpus}
+        left = [_left(override, now) for override in self._overrides.values()]
+        self._overrides = {override.function: override for override in left if override.boost != 1.0 or override.gpus}
         self._due = min(
-            (end for steer in self._steers.values() for end in (steer.boost_until, steer.pin_until)), default=inf
+            (end for override in self._overrides.values() for end in (override.boost_until, override.pin_until)),
+            default=inf,
         )
         self._applied = there
         for demand in cluster.demands:
-            pinned = self._steers.get(demand.function)
+            pinned = self._overrides.get(demand.function)
             cluster.pin(demand.column, pinned.gpus if pinned is not None else ())
 
     def boost(self, function: str) -> float:
         """What a function's P is multiplied by."""
-        steer = self._steers.get(function)
-        return steer.boost if steer is not None else 1.0
+        override = self._overrides.get(function)
+        return override.boost if override is not None else 1.0
 
     # ---- memory that a project may keep warm -------------------------------------------------------------------------
 
@@ -94,8 +129,8 @@ class Steering:
                 continue
             away = cluster.cells[other.column, kernel.AWAY, : len(cluster)] != 0.0
             for row in np.flatnonzero(cluster.idle(other.column) & ((other.column != demand.column) | away)).tolist():
-                if now - self._told.get((row, other.column), -inf) >= ROOM_S:
-                    self._told[row, other.column] = now
+                if now - self._offloaded_at.get((row, other.column), -inf) >= ROOM_S:
+                    self._offloaded_at[row, other.column] = now
                     return [Offload(function=other.function, revision=other.revision, gpu=cluster.names[row])]
         return []
 
@@ -111,15 +146,15 @@ class Steering:
         return held
 
 
-def _left(steer: Steer, now: float) -> Steer:
+def _left(override: Steer, now: float) -> Steer:
     """The same without what is over."""
-    boosted, pinned = now < steer.boost_until, now < steer.pin_until
+    boosted, pinned = now < override.boost_until, now < override.pin_until
     return Steer(
-        function=steer.function,
-        boost=steer.boost if boosted else 1.0,
-        boost_until=steer.boost_until if boosted else inf,
-        gpus=steer.gpus if pinned else frozenset(),
-        pin_until=steer.pin_until if pinned else inf,
+        function=override.function,
+        boost=override.boost if boosted else 1.0,
+        boost_until=override.boost_until if boosted else inf,
+        gpus=override.gpus if pinned else frozenset(),
+        pin_until=override.pin_until if pinned else inf,
     )
 
 

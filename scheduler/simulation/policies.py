@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from scheduler.policy.engine import Engine, Policy
+from scheduler.policy.engine import Engine
 from scheduler.policy.knobs import UnknownPolicy, preset
+from scheduler.policy.policy import Policy
 
 Factory = Callable[[int], Policy]
 

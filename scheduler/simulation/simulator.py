@@ -19,21 +19,33 @@ The same world, trace, seed and policy give the same :class:`Result`, byte for b
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from pathlib import Path
 from time import process_time
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.policy.budget import JobLoss, between
-from scheduler.policy.decisions import Decision, Dispatch, End, Offload, Prewarm, Throttle
+from scheduler.policy.budget.controller import JobLoss, between
+from scheduler.policy.decisions import (
+    Decision,
+    Dispatch,
+    End,
+    FinishBounds,
+    Offload,
+    Prewarm,
+    PublishAdmission,
+    PublishPrewarmStatus,
+    PublishStatus,
+    QuestionAnswered,
+    Throttle,
+)
 from scheduler.policy.degradation import Table
-from scheduler.policy.engine import Admitting, Feasible, Policy
 from scheduler.policy.events import (
+    AdmissionDue,
     Event,
     FunctionKnown,
     GpuLost,
@@ -41,7 +53,9 @@ from scheduler.policy.events import (
     InvocationArrived,
     InvocationSettled,
     TableUpdated,
+    TrafficMoved,
 )
+from scheduler.policy.policy import Policy
 from scheduler.simulation.archive import archive
 from scheduler.simulation.interference import Contention
 from scheduler.simulation.traces import Trace
@@ -127,6 +141,7 @@ class _Gpu:
         "instances",
         "lanes",
         "lasted",
+        "leased",
         "loaded_s",
         "loading",
         "loads",
@@ -159,6 +174,8 @@ class _Gpu:
         self.count = [0] * functions
         self.loading = [0] * functions
         self.loads: list[_Load] = []
+        #: Function → instances that are kept whatever their keep-alive says, and until when.
+        self.leased: dict[int, tuple[int, float]] = {}
         #: By function: how long its last runs took.
         self.lasted: list[deque[float]] = [deque(maxlen=_LASTED) for _ in range(functions)]
         self.free_mib = free_mib
@@ -196,6 +213,11 @@ class _Gpu:
         self.function_s += part * dt
         self.loaded_s += self.instances * dt
         self.executing_s += len(self.running) * dt
+
+    def kept(self, function: int, now: float) -> int:
+        """Instances of a function that are kept whatever their keep-alive says."""
+        instances, until = self.leased.get(function, (0, 0.0))
+        return instances if now < until else 0
 
     def totals(self) -> tuple[float, ...]:
         return (self.alive_s, self.slow_s, self.work_s, self.busy_s, self.function_s, self.loaded_s, self.executing_s)
@@ -330,6 +352,7 @@ class _Simulation:
         self._number = 0
         self._events: list[Event] = []
         self._policy_s = 0.0
+        self._wake_at = math.inf
         self._specs = [world.spec(function) for function in world.functions]
         self._need = [world.memory_mib(function) for function in world.functions]
         self._load_s = [world.load_s(function) for function in world.functions]
@@ -348,7 +371,7 @@ class _Simulation:
         self._measured: list[tuple[float, ...]] = []
         self._table = table
         #: Function → what the gate was told, and how many wait there.
-        self._feasible: list[Feasible | None] = [None] * functions
+        self._bounds: list[FinishBounds | None] = [None] * functions
         self._queued = [0] * functions
         self._windows = np.random.default_rng([seed, 3])
         self._pool = self._sized()
@@ -361,6 +384,7 @@ class _Simulation:
             self._preload(gpu)
         for index, spec in enumerate(self._specs):
             events.append(FunctionKnown(function=self._names[index], revision=REVISION, spec=spec))
+            events.append(TrafficMoved(function=self._names[index], revision=REVISION))
         if self._table is not None:
             events.append(TableUpdated(table=self._table))
         for gpu in self._gpus:
@@ -372,7 +396,7 @@ class _Simulation:
         for gpu in self._gpus:
             if world.probe_share and gpu.contention.training is not None:
                 self._push(self._gap_s(gpu), _WINDOW, gpu.index, True)
-        if world.gate_s and isinstance(self._policy, Admitting):
+        if world.gate_s:
             self._push(0.0, _TELL, 0, None)
         self._push(self._duration, _MEASURED, 0, None)
         # Never comes: the heap is never empty.
@@ -408,7 +432,9 @@ class _Simulation:
                     self._happen(now, kind, index, payload)
             if events or tick <= now:
                 self._decide(now)
-                tick = now + world.round_s if self._waiting else math.inf
+                # Not at ``wake_at`` alone while something waits: rounds of a fixed length are part of what published
+                # figures were computed with, and the policy decides the same in fewer or more of them only nearly.
+                tick = now + world.round_s if self._waiting else self._wake_at
         return self._result()
 
     def _push(self, at: float, kind: int, index: int, payload: Any) -> None:
@@ -451,60 +477,87 @@ class _Simulation:
             self._measured = [each.totals() for each in self._gpus]
 
     def _decide(self, now: float) -> None:
-        events = self._events
+        """Give the policy what has happened, and perform what it decides."""
+        events = list(self._events)
+        self._events.clear()
+        self._wake_at = self._perform(now, events)
+
+    def _perform(self, now: float, events: Sequence[Event]) -> float:
+        """Returns when the policy wants to be woken."""
         began = process_time()
-        decisions = self._policy.decide(now, events)
+        decisions, wake_at = self._policy.decide(now, events)
         self._policy_s += process_time() - began
-        events.clear()
         for decision in decisions:
             self._carry_out(decision, now)
+        return wake_at
 
     # ---- what the policy decided -------------------------------------------------------------------------------------
 
     def _carry_out(self, decision: Decision, now: float) -> None:
-        if isinstance(decision, Dispatch):
-            members = []
-            for id_, attempt in decision.attempts:
-                number = int(id_)
-                if self._status[number] != WAITING or self._attempt[number] != attempt:
-                    raise Inconsistent(
-                        f"{id_} was dispatched as attempt {attempt}: it is {STATUS[self._status[number]]} as"
-                        f" {self._attempt[number]}"
-                    )
-                self._status[number] = HELD
+        match decision:
+            case Dispatch():
+                self._dispatch(decision, now)
+            case End():
+                number = int(decision.id)
+                if self._status[number] != WAITING:
+                    raise Inconsistent(f"{decision.id} was ended while it was {STATUS[self._status[number]]}")
+                self._waiting -= 1
                 self._queued[self._function[number]] -= 1
-                self._attempt[number] = attempt + 1
-                self._dispatched[number] = now
-                members.append(number)
-            gpu = self._by_name[decision.gpu]
-            self._waiting -= len(members)
-            batch = self._batch(gpu, members)
-            if self._world.dispatch_s:
-                self._push(now + self._world.dispatch_s, _START, gpu.index, batch)
-            else:
-                self._accept(gpu, batch, now)
-        elif isinstance(decision, End):
-            number = int(decision.id)
-            if self._status[number] != WAITING:
-                raise Inconsistent(f"{decision.id} was ended while it was {STATUS[self._status[number]]}")
-            self._waiting -= 1
+                self._end(number, _ENDS[decision.action], now)
+            case Prewarm():
+                self._prewarm(decision, now)
+            case Throttle():
+                gpu = self._by_name[decision.gpu]
+                gpu.duty = decision.duty
+                self._let_in(gpu, now)
+            case Offload():
+                # There is no host memory here, so that what is offloaded is gone, whatever ``gone`` says.
+                gpu, function = self._by_name[decision.gpu], self._column[decision.function]
+                gpu.advance(now)
+                instances, until = gpu.leased.get(function, (0, 0.0))
+                gpu.leased[function] = (min(instances, decision.keep), until)
+                while gpu.idle[function] and gpu.count[function] > decision.keep:
+                    self._offload(gpu, function)
+                self._wake(gpu, now)
+            case PublishAdmission():
+                self._bounds = [decision.bounds.get(name) for name in self._names]
+            case QuestionAnswered() | PublishStatus() | PublishPrewarmStatus():
+                pass  # nobody asks and nobody reads it here
+            case _:
+                assert_never(decision)
+
+    def _dispatch(self, decision: Dispatch, now: float) -> None:
+        members = []
+        for id_, attempt in decision.attempts:
+            number = int(id_)
+            if self._status[number] != WAITING or self._attempt[number] != attempt:
+                raise Inconsistent(
+                    f"{id_} was dispatched as attempt {attempt}: it is {STATUS[self._status[number]]} as"
+                    f" {self._attempt[number]}"
+                )
+            self._status[number] = HELD
             self._queued[self._function[number]] -= 1
-            self._end(number, _ENDS[decision.action], now)
-        elif isinstance(decision, Prewarm):
-            gpu = self._by_name[decision.gpu]
-            if gpu.alive and self._make_room(gpu, self._column[decision.function], now):
-                self._begin_load(gpu, _Load(self._column[decision.function], None, gpu.boot, now), now)
-                self._resume(gpu, now)
-        elif isinstance(decision, Throttle):
-            gpu = self._by_name[decision.gpu]
-            gpu.duty = decision.duty
-            self._let_in(gpu, now)
-        elif isinstance(decision, Offload):
-            gpu, function = self._by_name[decision.gpu], self._column[decision.function]
-            gpu.advance(now)
-            while gpu.idle[function]:
-                self._offload(gpu, function)
-            self._wake(gpu, now)
+            self._attempt[number] = attempt + 1
+            self._dispatched[number] = now
+            members.append(number)
+        gpu = self._by_name[decision.gpu]
+        self._waiting -= len(members)
+        batch = self._batch(gpu, members)
+        if self._world.dispatch_s:
+            self._push(now + self._world.dispatch_s, _START, gpu.index, batch)
+        else:
+            self._accept(gpu, batch, now)
+
+    def _prewarm(self, decision: Prewarm, now: float) -> None:
+        """Load what is missing of the instances that are asked for, and keep them until ``until_at``."""
+        gpu, function = self._by_name[decision.gpu], self._column[decision.function]
+        if not gpu.alive:
+            return
+        if decision.until_at:
+            gpu.leased[function] = (decision.instances, decision.until_at)
+        while gpu.count[function] < decision.instances and self._make_room(gpu, function, now):
+            self._begin_load(gpu, _Load(function, None, gpu.boot, now), now)
+            self._resume(gpu, now)
 
     def _batch(self, gpu: _Gpu, members: list[int]) -> _Batch:
         first = members[0]
@@ -737,6 +790,7 @@ class _Simulation:
         self._lost[gpu.index] += batches
         gpu.running, gpu.loads, gpu.shut, gpu.code, gpu.used, gpu.instances = [], [], [], 0, 0, 0
         functions = len(self._need)
+        gpu.leased.clear()
         gpu.idle, gpu.count, gpu.loading = [[] for _ in range(functions)], [0] * functions, [0] * functions
         gpu.free_mib = gpu.spec.memory_mib - self._world.training_mib(gpu.spec)
         self._push(now + self._world.lost_s, _TOLD, gpu.index, None)
@@ -786,7 +840,7 @@ class _Simulation:
                 function.keep_alive_s >= 0
                 and idle
                 and now - idle[0] > function.keep_alive_s
-                and gpu.count[index] > self._pool[gpu.index][index]
+                and gpu.count[index] > max(self._pool[gpu.index][index], gpu.kept(index, now))
             ):
                 self._offload(gpu, index)
                 changed = True
@@ -841,6 +895,11 @@ class _Simulation:
             jobs=int(training is not None),
             warm=[(names[index], REVISION, count) for index, count in enumerate(gpu.count) if count],
             loading=[(names[index], REVISION, count) for index, count in enumerate(gpu.loading) if count],
+            idle=[
+                (names[index], REVISION, need[index], now - since)
+                for index, idle in enumerate(gpu.idle)
+                for since in idle
+            ],
             job_degradation=degradation,
             device=world.device(spec),
             sharing_mode=world.sharing_mode(spec),
@@ -936,19 +995,18 @@ class _Simulation:
 
     def _tell(self, now: float) -> None:
         """The gate is told of every function when a new invocation could end."""
-        assert isinstance(self._policy, Admitting)
-        self._feasible = [self._policy.feasible(now, name, REVISION) for name in self._names]
+        self._perform(now, [AdmissionDue(revisions=dict.fromkeys(self._names, REVISION))])
         if self._open or now < self._duration:
             self._push(now + self._world.gate_s, _TELL, 0, None)
 
     def _refused_at(self, number: int) -> bool:
         """Whether the gate refuses an invocation that comes now, as smore/redis/lua/common.lua does."""
         function = self._function[number]
-        told = self._feasible[function]
-        if told is None:
+        bounds = self._bounds[function]
+        if bounds is None:
             return False
-        backlog_s = told.backlog_s + told.each_s * max(0, self._queued[function] - told.counted)
-        return self._arrival[number] + max(told.floor_s, backlog_s) > self._deadline[number]
+        backlog_s = bounds.backlog_s + bounds.each_s * max(0, self._queued[function] - bounds.counted)
+        return self._arrival[number] + max(bounds.floor_s, backlog_s) > self._deadline[number]
 
     # ---- invocations -------------------------------------------------------------------------------------------------
 

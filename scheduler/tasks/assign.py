@@ -70,30 +70,30 @@ def _stand_by(client: "redis.Redis", config: Settings, stop: threading.Event) ->
     loading = f"{config.redis.prefix}leader:loading"
     # All that leading needs is loaded before it is needed: it takes seconds where the processor is busy.
     wait_for_turn(client, loading, stop)
-    from scheduler.leader.foresight import warmth
+    from scheduler.leader.foresight import prewarm_knobs
     from scheduler.leader.leader import Leader
     from scheduler.policy.engine import Engine, prepare
     from scheduler.policy.knobs import preset
     from scheduler.policy.prewarm import rules
-    from scheduler.policy.prewarm.prewarmer import Keeper
+    from scheduler.policy.prewarm.prewarmer import Prewarmer
 
     prepare()
     rules.prepare()
     knobs = preset(config.policy.name, seed=config.policy.seed, **config.policy.knobs)
     shadow = preset(config.policy.shadow) if config.policy.shadow else None
-    warm = warmth(config.prewarm)
-    leader = Leader(client, config, stop, lambda: Engine(knobs, shadow, Keeper(warm)))
+    warm = prewarm_knobs(config.prewarm)
+    leader = Leader(client, config, stop, lambda: Engine(knobs, shadow, Prewarmer(warm)), knobs, prewarms=True)
     with contextlib.suppress(redis.RedisError):
         client.delete(loading)
-    told = False
+    logged = False
     while not stop.is_set():
         try:
             leader.lead()
-            told = False
+            logged = False
         except redis.RedisError as error:
             if not is_outage(error):
                 raise
-            if not told:
+            if not logged:
                 log.warning("leading waits for Redis", error=str(error))
-            told = True
+            logged = True
         stop.wait(LOOK_S)

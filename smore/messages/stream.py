@@ -88,7 +88,7 @@ class CatalogChanged(Entry, frozen=True, tag="c"):
 
 class Stepped(Entry, frozen=True, tag="b"):
     """
-    A step of the closed loop of a training's budget (scheduler/policy/budget.py). ``job`` '' = the training has gone.
+    A step of the closed loop of a training's budget (scheduler/policy/budget/controller.py). ``job`` '' = the training has gone.
     """
 
     gpu: str

@@ -485,7 +485,7 @@ class LossWindowRow(Base):
 
 class BudgetStepRow(Base):
     """
-    A step of the closed loop of a training's budget (scheduler/policy/budget.py); ``id``: its entry of the stream as a
+    A step of the closed loop of a training's budget (scheduler/policy/budget/controller.py); ``id``: its entry of the stream as a
     number.
     """
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.policy.decisions import Dispatch, End
-from scheduler.policy.engine import LEAST_SHARE, Engine
 from scheduler.policy.events import (
     ClaimRefused,
     Event,
@@ -24,7 +23,9 @@ from scheduler.policy.events import (
     WarmLimits,
 )
 from scheduler.policy.knobs import preset
+from scheduler.policy.ordering import LEAST_SHARE
 from smore.domain.function import FunctionSpec, Profile
+from tests.support.driven import DrivenEngine
 
 FUNCTIONS = ("p/a", "p/b", "p/c")
 GPUS = ("g0", "g1", "g2")
@@ -81,7 +82,7 @@ class World:
     """The queue and the workers as a policy sees them: enough truth to know what must hold."""
 
     def __init__(self, seed: int) -> None:
-        self.policy = Engine(preset("smore-product", seed=seed))
+        self.policy = DrivenEngine(preset("smore-product", seed=seed))
         self.now = 1000.0
         self.waiting: dict[str, InvocationArrived] = {}
         self.running: dict[str, tuple[int, str]] = {}
@@ -215,7 +216,7 @@ def test_starvation_bound(ageing: float, usage: float, service_s: float, burst: 
 
     So a function whose head has is next, whatever the priorities are (docs/architecture.md).
     """
-    policy = Engine(preset("smore-product", order="priority", ageing_per_s=ageing))
+    policy = DrivenEngine(preset("smore-product", order="priority", ageing_per_s=ageing))
     gains = {"p/low": usage, "p/high": rival}
     known: list[Event] = [
         FunctionKnown(
@@ -278,7 +279,7 @@ def test_shares_bound_starvation(usage: float, low_s: float, high_s: float, burs
     One slot, two functions that always have something waiting: what each has had of the run time, over its weight,
     never differs by more than one batch of each (start-time fair queueing).
     """
-    policy = Engine(preset("smore-product"))
+    policy = DrivenEngine(preset("smore-product"))
     runs, gains = {"p/low": low_s, "p/high": high_s}, {"p/low": usage, "p/high": 1.0}
     weights = {name: max(LEAST_SHARE, gain / 1.0) for name, gain in gains.items()}
     now, number = 1000.0, 0

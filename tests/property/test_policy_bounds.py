@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from scheduler.policy import kernel
 from scheduler.policy.decisions import Dispatch
-from scheduler.policy.engine import Engine
 from scheduler.policy.events import Event, InvocationSettled, TableUpdated
 from scheduler.policy.knobs import preset
+from tests.support.driven import DrivenEngine
 from tests.unit.scheduler.policy.test_engine import NOW, arrived, function, gpu, known, own, placed
 
 Placed = Iterator[list[tuple[str, str]]]
@@ -41,7 +41,7 @@ def gpus(
 
 
 def run(
-    engine: Engine,
+    engine: DrivenEngine,
     table: TableUpdated,
     plan: list[tuple[int | None, float]],
     reports: list[Event],
@@ -72,7 +72,7 @@ def run(
 def test_no_training_is_predicted_to_lose_more_than_its_budget(
     table: TableUpdated, plan: list[tuple[int | None, float]], budgets: tuple[float, ...]
 ) -> None:
-    engine = Engine(preset("smore"))
+    engine = DrivenEngine(preset("smore"))
     for _ in run(engine, table, plan, gpus(budgets=budgets)):
         loss, budget = engine.cluster.fact(kernel.NOW_TRAINING), engine.cluster.fact(kernel.BUDGET)
         assert (loss <= budget + 1e-9).all()
@@ -89,7 +89,8 @@ def test_the_order_of_gpu_instances_means_nothing(
     table: TableUpdated, plan: list[tuple[int | None, float]], order: list[int], name: str
 ) -> None:
     one, other = (
-        list(run(Engine(preset(name)), table, plan, gpus(rows))) for rows in (tuple(range(TRAININGS)), tuple(order))
+        list(run(DrivenEngine(preset(name)), table, plan, gpus(rows)))
+        for rows in (tuple(range(TRAININGS)), tuple(order))
     )
     assert one == other
 
@@ -100,7 +101,9 @@ def test_elasticflow_is_smore_where_nothing_ever_waits_beside_another(
     table: TableUpdated, plan: list[tuple[int | None, float]]
 ) -> None:
     """They differ in order and in the fast mode only (digest 3.3)."""
-    one, other = (list(run(Engine(preset(name)), table, plan, gpus(), alone=True)) for name in ("smore", "elasticflow"))
+    one, other = (
+        list(run(DrivenEngine(preset(name)), table, plan, gpus(), alone=True)) for name in ("smore", "elasticflow")
+    )
     assert one == other
 
 
@@ -115,7 +118,7 @@ def test_a_hundred_dispatches_at_once_never_take_more_memory_than_there_is(
     policy: str, which: list[int], used: tuple[float, ...], sizes: tuple[float, ...]
 ) -> None:
     """No report comes between them: what is on its way to a load is reserved. Digest 2.19 (4)."""
-    engine = Engine(preset(policy))
+    engine = DrivenEngine(preset(policy))
     told = [function(number, max_warm=62) for number in range(FUNCTIONS)]
     told = [
         replace(one, spec=replace(one.spec, profile=replace(one.spec.profile, memory_mib=size)))

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from scheduler.leader.tables import ArrayTable
 from scheduler.policy import kernel
-from scheduler.policy.budget import JobLoss
+from scheduler.policy.budget.controller import JobLoss
 from scheduler.policy.cluster import Batch
 from scheduler.policy.demand import Demand
-from scheduler.policy.engine import Engine
 from scheduler.policy.events import Event, FunctionKnown, GpuReported, TableUpdated
 from scheduler.policy.knobs import BudgetRule, Choice, Knobs, SmRule, preset
 from smore.domain.function import FunctionSpec, Profile
 from smore.redis.degradation import Kind, PlaceTable, Table, Weight
+from tests.support.driven import DrivenEngine
 from tests.support.tables import DEVICE, MODE, place
 
 pytestmark = pytest.mark.numeric
@@ -333,7 +333,7 @@ class Pair:
 
     def __init__(self, seed: int, knobs: Knobs, n: int) -> None:
         self.random, self.knobs, self.now, self.count = Random(seed), knobs, 1_000.0, 0
-        self.engine, self.draws = Engine(knobs), Random(knobs.seed)
+        self.engine, self.draws = DrivenEngine(knobs), Random(knobs.seed)
         self.under_way: list[list[str]] = [[] for _ in range(n)]
         table = self._table()
         events: list[Event] = [
@@ -408,7 +408,7 @@ class Pair:
             parked=[(f"p/f{random.randrange(FUNCTIONS)}", 1, self.now + 600.0) for _ in range(random.randrange(4))],
         )
         tabled = training if training is not None and training < TRAININGS else None
-        self.engine.cluster.report(told, self.engine.columns)
+        self.engine.cluster.report(told)
         if row == len(plain.gpus):
             plain.gpus.append(Gpu(told=told, training=tabled, balance=0.0, at=0.0))
         gpu = plain.gpus[row]
@@ -457,7 +457,7 @@ class Pair:
         column = self.random.randrange(FUNCTIONS)
         demand, deadline_at = self.plain.demands[column], self.now + self.random.uniform(0.0, 4.0)
         run_s, cluster = demand.run_s(1), self.engine.cluster
-        found = self.engine.weigh(self.now, demand, self.kinds[column], 1, deadline_at, fast)
+        found = self.engine.engine.placement.weigh(self.now, demand, self.kinds[column], 1, deadline_at, fast)
         looked = self.plain.sample(self.draws, column) if fast else list(range(len(self.plain.gpus)))
         codes: dict[int, int] = {}
         steps, earliest, late = 0, inf, []
@@ -485,7 +485,7 @@ class Pair:
                 cluster.cells,
                 cluster.effects,
                 cluster.code,
-                self.engine._asks,
+                self.engine.engine.placement.ask,
                 len(cluster),
                 column,
                 self.kinds[column],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler.policy import kernel
 from scheduler.policy.decisions import Offload, Prewarm
-from scheduler.policy.prewarm.window import Hold
+from scheduler.policy.prewarm.window import WarmWindow
 from smore.domain.function import FunctionSpec
 from smore.redis.fleet import WarmState
 from tests.support.eventually import eventually
@@ -106,7 +106,7 @@ def test_loads_ahead_never_cost_a_training_more_than_its_account(
     for number, wanted, passed, unloaded in steps:
         now += passed
         decisions = stage.hold(
-            now, *([Hold(from_at=now, until_at=math.inf, instances=wanted)] if wanted else []), number=number
+            now, *([WarmWindow(from_at=now, until_at=math.inf, instances=wanted)] if wanted else []), number=number
         )
         for one in decisions:
             which = int(one.function[-1]) if isinstance(one, Prewarm | Offload) else -1

@@ -8,10 +8,21 @@ import numpy as np
 import pytest
 
 from research.compare.comparison import Plan, run_cell
-from scheduler.policy.budget import Step
-from scheduler.policy.decisions import Decision, End, Offload, Throttle
-from scheduler.policy.engine import Feasible
-from scheduler.policy.events import Event, GpuLost, InvocationArrived, InvocationSettled
+from scheduler.policy.budget.controller import Step
+from scheduler.policy.decisions import (
+    Decision,
+    End,
+    FinishBounds,
+    Offload,
+    Prewarm,
+    PublishAdmission,
+    Throttle,
+)
+from scheduler.policy.engine import Engine
+from scheduler.policy.events import AdmissionDue, Event, GpuLost, InvocationArrived, InvocationSettled
+from scheduler.policy.knobs import preset
+from scheduler.policy.prewarm.fixed import Always
+from scheduler.policy.prewarm.prewarmer import Prewarmer, PrewarmKnobs
 from scheduler.simulation import policies, traces
 from scheduler.simulation.interference import Truth
 from scheduler.simulation.simulator import (
@@ -27,7 +38,7 @@ from scheduler.simulation.simulator import (
 from scheduler.simulation.traces import BadTrace, Trace
 from scheduler.simulation.world import Failure, Function, Gpu, Training, World, load
 from smore.domain.invocation import Cause
-from tests.support.policies import AtOnce, Reckless, dispatch
+from tests.support.policies import AtOnce, Reacting, Reckless, dispatch
 
 PLAIN = replace(Truth(), noise=0.0, time_sharing=False)
 
@@ -209,7 +220,7 @@ def test_an_idle_instance_is_offloaded_after_its_time() -> None:
 
 def test_invocations_of_one_batch_run_together() -> None:
     class Pairs(AtOnce):
-        def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+        def react(self, now: float, events: Sequence[Event]) -> list[Decision]:
             arrived = [event for event in events if isinstance(event, InvocationArrived)]
             return [dispatch("bert", "gpu0", [(event.id, 0) for event in arrived])] if arrived else []
 
@@ -351,7 +362,7 @@ def test_a_result_is_read_back(tmp_path: Path) -> None:
 
 def test_the_end_of_what_waits_is_the_policy_s() -> None:
     class Refuses(AtOnce):
-        def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+        def react(self, now: float, events: Sequence[Event]) -> list[Decision]:
             return [
                 End(function="bert", id=event.id, action="expire", cause=Cause.DEADLINE_EXPIRED, message="")
                 for event in events
@@ -364,13 +375,13 @@ def test_the_end_of_what_waits_is_the_policy_s() -> None:
     assert result.attempts.tolist() == [0]
 
 
-class Silent:
-    def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+class Silent(Reacting):
+    def react(self, now: float, events: Sequence[Event]) -> list[Decision]:
         return []
 
 
-class Twice:
-    def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+class Twice(Reacting):
+    def react(self, now: float, events: Sequence[Event]) -> list[Decision]:
         return [
             dispatch("bert", "gpu0", [(event.id, 0)])
             for event in events
@@ -410,12 +421,12 @@ class Throttles(AtOnce):
         super().__init__()
         self._duties = duties
 
-    def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+    def react(self, now: float, events: Sequence[Event]) -> list[Decision]:
         due = [at for at in self._duties if at <= now]
         steps: list[Decision] = [
             Throttle(gpu="gpu0", step=Step.DUTY_25, duty=self._duties.pop(at), job="job-gpu0", factor=1.0) for at in due
         ]
-        return steps + super().decide(now, events)
+        return steps + super().react(now, events)
 
 
 def test_a_throttled_gate_lets_start_in_the_first_part_of_a_second() -> None:
@@ -430,13 +441,50 @@ def test_a_throttled_gate_lets_start_in_the_first_part_of_a_second() -> None:
 
 def test_offloaded_instances_are_gone() -> None:
     class Offloads(AtOnce):
-        def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
-            return [Offload(function="deepfm", revision=1, gpu="gpu0")] if now == 0 else super().decide(now, events)
+        def react(self, now: float, events: Sequence[Event]) -> list[Decision]:
+            return [Offload(function="deepfm", revision=1, gpu="gpu0")] if now == 0 else super().react(now, events)
 
     result, policy = run(world("deepfm", keep_warm=0), trace((0.4, "deepfm"), functions=["deepfm"]), Offloads())
 
     assert result.cold.tolist() == [True]
     assert policy.reports()[0][1].memory_used == 0
+
+
+def test_prewarms_and_offloads_are_performed_by_their_counts() -> None:
+    """
+    Two are loaded and kept beyond their keep-alive of 1 s until 15 s; at 5 s an offload leaves one of them; a second
+    command to hold two that are there loads nothing.
+    """
+
+    class Counts(AtOnce):
+        def react(self, now: float, events: Sequence[Event]) -> list[Decision]:
+            decisions = super().react(now, events)
+            if now in (0, 4.0):
+                decisions.append(Prewarm(function="deepfm", revision=1, gpu="gpu0", instances=2, until_at=15.0))
+            elif any(isinstance(event, InvocationArrived) for event in events):
+                decisions.insert(0, Offload(function="deepfm", revision=1, gpu="gpu0", keep=1))
+            return decisions
+
+    brief = world("deepfm", functions=(Function(name="deepfm", model="deepfm", keep_alive_s=1.0),), keep_warm=0)
+    result, policy = run(brief, trace((5.0, "deepfm"), functions=["deepfm"], duration_s=20.0), Counts())
+
+    def resident(at: float) -> int:
+        counts = [report.warm[0][2] if report.warm else 0 for now, report in policy.reports() if now <= at]
+        return int(counts[-1])
+
+    assert [resident(at) for at in (4.9, 5.9, 14.9, 19.0)] == [2, 1, 1, 0]
+    assert result.cold.tolist() == [False]
+
+
+def test_a_prewarmer_is_woken_and_reported_to() -> None:
+    """A rule that always wants one instance has it loaded before the only invocation, and kept after its keep-alive."""
+    knobs = PrewarmKnobs(rules=lambda mode, demand: Always(), foresees=frozenset(), share=1.0)
+    brief = world("deepfm", functions=(Function(name="deepfm", model="deepfm", keep_alive_s=1.0),), keep_warm=0)
+    arrivals = trace((200.0, "deepfm"), functions=["deepfm"], duration_s=201.0)
+    result, _ = run(brief, arrivals, Engine(preset("smore-product"), prewarmer=Prewarmer(knobs)))
+
+    assert (result.status.tolist(), result.cold.tolist()) == ([SUCCEEDED], [False])
+    assert result.gpus[0][GPU_COLUMNS.index("loaded_s")] > 100.0
 
 
 def test_reports_of_a_closed_loop_hold_what_budgets_are_kept_by() -> None:
@@ -462,14 +510,13 @@ def test_the_gate_refuses_what_would_end_too_late() -> None:
     """
 
     class Full(AtOnce):
-        def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+        def react(self, now: float, events: Sequence[Event]) -> list[Decision]:
             self.heard += [(now, event) for event in events]
             waiting = [event for now, event in self.heard if isinstance(event, InvocationArrived)]
+            if any(isinstance(event, AdmissionDue) for event in events):
+                bounds = FinishBounds(0.1 * (len(waiting) + 1), 0.01, 0.1, len(waiting))
+                return [PublishAdmission(bounds={"bert": bounds}, priorities={}, pressed=False)]
             return [dispatch("bert", "gpu0", [(event.id, 0)]) for event in waiting] if now == 2.0 else []
-
-        def feasible(self, now: float, function: str, revision: int) -> Feasible:
-            waiting = sum(isinstance(event, InvocationArrived) for _, event in self.heard)
-            return Feasible(0.1 * (waiting + 1), 0.01, 0.1, waiting)
 
     arrivals = trace(*((0.2, "bert"),) * 2, *((1.05, "bert"),) * 3, functions=["bert"])
     given = replace(arrivals, deadline_s=np.array([50.0, 50.0, 0.35, 0.35, 50.0]))

@@ -1,10 +1,12 @@
 """Small policies whose every decision is plain to see."""
 
 from collections.abc import Sequence
+from math import inf
 from random import Random
 
 from scheduler.policy.decisions import Decision, Dispatch, End, Prewarm
 from scheduler.policy.events import Event, GpuLost, GpuReported, InvocationArrived, InvocationSettled
+from scheduler.policy.policy import Round
 from smore.domain.invocation import Cause
 
 
@@ -12,13 +14,23 @@ def dispatch(function: str, gpu: str, attempts: Sequence[tuple[str, int]]) -> Di
     return Dispatch(function=function, revision=1, gpu=gpu, attempts=attempts, cold=False, reasons=None)  # type: ignore[arg-type]
 
 
-class AtOnce:
+class Reacting:
+    """A policy that answers with what :meth:`react` decides, and never wants to be woken."""
+
+    def decide(self, now: float, events: Sequence[Event]) -> Round:
+        return Round(self.react(now, events), inf)
+
+    def react(self, now: float, events: Sequence[Event]) -> list[Decision]:
+        raise NotImplementedError
+
+
+class AtOnce(Reacting):
     """Sends whatever arrives to the first GPU instance, at once, and keeps what it was told."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[float, Event]] = []
 
-    def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+    def react(self, now: float, events: Sequence[Event]) -> list[Decision]:
         self.heard += [(now, event) for event in events]
         return [
             dispatch(event.function, "gpu0", [(event.id, event.attempt)])
@@ -30,7 +42,7 @@ class AtOnce:
         return [(now, event) for now, event in self.heard if isinstance(event, GpuReported)]
 
 
-class Reckless:
+class Reckless(Reacting):
     """
     Any GPU instance, any time, lost or not; ends some without reason, lets some wait until their deadline, loads at
     random.
@@ -42,7 +54,7 @@ class Reckless:
         self._waiting: list[InvocationArrived] = []
         self._settled: set[tuple[str, int]] = set()
 
-    def decide(self, now: float, events: Sequence[Event]) -> list[Decision]:
+    def react(self, now: float, events: Sequence[Event]) -> list[Decision]:
         for event in events:
             if isinstance(event, InvocationArrived):
                 self._waiting.append(event)

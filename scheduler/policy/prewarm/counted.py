@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import Final, Literal, TypeAlias
 
 from scheduler.policy.prewarm.fixed import KeepAlive
-from scheduler.policy.prewarm.window import Forecast, Hold
+from scheduler.policy.prewarm.window import Forecast, WarmWindow
 
 MINUTE_S: Final = 60.0
 #: Means above this take the normal approximation of a Poisson stream.
@@ -88,7 +88,7 @@ class Counted:
         self._until = -math.inf
         self._held = 0
 
-    def arrived(self, at: float) -> Sequence[Hold] | None:
+    def arrived(self, at: float) -> Sequence[WarmWindow] | None:
         if self._requests is None or at >= self._until:
             return None
         self._seen += 1
@@ -99,7 +99,7 @@ class Counted:
         self._held = 0
         return ()
 
-    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
+    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[WarmWindow] | None:
         kept = self._keep.idle(at, instances, busy)
         if self._requests is None:
             return kept
@@ -107,7 +107,7 @@ class Counted:
             self._held = max(self._held, instances + busy)
         return self._holds(at)
 
-    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
+    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[WarmWindow] | None:
         ahead = [] if forecast is None else [forecast.expected(at), forecast.expected(at + MINUTE_S)]
         self._seen, self._until = 0, at + MINUTE_S
         if not ahead or math.isnan(ahead[0]):
@@ -118,7 +118,9 @@ class Counted:
         self._held = instances_for(self._requests, self._run_s, burst=self._burst, how=self._how)
         return self._holds(at)
 
-    def _holds(self, at: float) -> Sequence[Hold]:
+    def _holds(self, at: float) -> Sequence[WarmWindow]:
         return (
-            (Hold(from_at=at, until_at=self._until, instances=self._held),) if self._held and at < self._until else ()
+            (WarmWindow(from_at=at, until_at=self._until, instances=self._held),)
+            if self._held and at < self._until
+            else ()
         )

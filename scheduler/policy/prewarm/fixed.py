@@ -3,19 +3,19 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from scheduler.policy.prewarm.window import Forecast, Hold
+from scheduler.policy.prewarm.window import Forecast, WarmWindow
 
 
 class Never:
     """Every instance goes when its work is done: the least that is held, the most cold starts."""
 
-    def arrived(self, at: float) -> Sequence[Hold] | None:
+    def arrived(self, at: float) -> Sequence[WarmWindow] | None:
         return None
 
-    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
+    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[WarmWindow] | None:
         return ()
 
-    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
+    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[WarmWindow] | None:
         return None
 
 
@@ -25,18 +25,18 @@ class Always:
     def __init__(self, *, instances: int = 1) -> None:
         self._instances = instances
 
-    def arrived(self, at: float) -> Sequence[Hold] | None:
+    def arrived(self, at: float) -> Sequence[WarmWindow] | None:
         return None
 
-    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
+    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[WarmWindow] | None:
         self._instances = max(self._instances, instances + busy)
         return self._hold(at)
 
-    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
+    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[WarmWindow] | None:
         return self._hold(at)
 
-    def _hold(self, at: float) -> Sequence[Hold]:
-        return (Hold(from_at=at, until_at=math.inf, instances=self._instances),)
+    def _hold(self, at: float) -> Sequence[WarmWindow]:
+        return (WarmWindow(from_at=at, until_at=math.inf, instances=self._instances),)
 
 
 class Levels:
@@ -55,7 +55,7 @@ class Levels:
             self._windows.append([])
         self._windows[level - 1] = [(at + begin, at + end) for begin, end in windows if end > begin]
 
-    def holds(self, at: float, busy: int) -> list[Hold]:
+    def holds(self, at: float, busy: int) -> list[WarmWindow]:
         """
         What of it still lies ahead. Levels that are at work are held by their work, and by their windows again when it
         ends.
@@ -64,7 +64,7 @@ class Levels:
         for index, windows in enumerate(self._windows):
             if index >= busy:
                 found += [
-                    Hold(from_at=max(at, begin), until_at=end, instances=index + 1)
+                    WarmWindow(from_at=max(at, begin), until_at=end, instances=index + 1)
                     for begin, end in windows
                     if end > at
                 ]
@@ -82,14 +82,14 @@ class KeepAlive:
         self._levels = Levels()
         self._seconds = seconds
 
-    def arrived(self, at: float) -> Sequence[Hold] | None:
+    def arrived(self, at: float) -> Sequence[WarmWindow] | None:
         return None
 
-    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
+    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[WarmWindow] | None:
         self._levels.fell_idle(at, busy + 1, [(0.0, self._seconds)])
         return self._levels.holds(at, busy)
 
-    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
+    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[WarmWindow] | None:
         return None
 
 
@@ -101,8 +101,8 @@ class Told:
     """
 
     def __init__(self, *, work: Iterable[tuple[float, float, int]], load_s: float) -> None:
-        self._holds: list[Hold] = []
-        last: dict[int, Hold] = {}
+        self._holds: list[WarmWindow] = []
+        last: dict[int, WarmWindow] = {}
         for begin, end, instances in sorted(work):
             for level in range(1, instances + 1):
                 before = last.get(level)
@@ -113,14 +113,14 @@ class Told:
                     if before is not None:
                         self._holds.append(before)
                     begin_at, end_at = begin, end
-                last[level] = Hold(from_at=begin_at, until_at=end_at, instances=level)
+                last[level] = WarmWindow(from_at=begin_at, until_at=end_at, instances=level)
         self._holds += last.values()
 
-    def arrived(self, at: float) -> Sequence[Hold] | None:
+    def arrived(self, at: float) -> Sequence[WarmWindow] | None:
         return None
 
-    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
+    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[WarmWindow] | None:
         return None
 
-    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
+    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[WarmWindow] | None:
         return [hold for hold in self._holds if hold.until_at > at]

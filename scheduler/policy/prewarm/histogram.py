@@ -12,7 +12,7 @@ from typing import Final
 
 from scheduler.policy.prewarm import kernel
 from scheduler.policy.prewarm.fixed import Levels
-from scheduler.policy.prewarm.window import Forecast, Hold
+from scheduler.policy.prewarm.window import Forecast, WarmWindow
 
 MINUTE_S: Final = 60.0
 
@@ -63,14 +63,14 @@ class Histogram:
             self._origin = MINUTE_S * math.floor(at / MINUTE_S)
         return int((at - self._origin) / MINUTE_S)
 
-    def arrived(self, at: float) -> Sequence[Hold] | None:
+    def arrived(self, at: float) -> Sequence[WarmWindow] | None:
         if self._idle_since is not None:
             idle_s = max(0.0, at - self._idle_since)
             kernel.observe(self._hist, self._log, self._place, self._minute_of(at), idle_s)
             self._idle_since = None
         return None
 
-    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
+    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[WarmWindow] | None:
         unload, keep = self._window
         if busy == 0:
             self._idle_since = at
@@ -78,7 +78,7 @@ class Histogram:
         self._levels.fell_idle(at, busy + 1, [(unload, unload + keep)] if busy == 0 or unload == 0 else [])
         return self._levels.holds(at, busy)
 
-    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
+    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[WarmWindow] | None:
         minute = self._minute_of(at)
         kernel.forget(self._hist, self._log, self._place, minute, *self._spans)
         unload, keep, _ = kernel.blended(self._hist, *self._knobs)

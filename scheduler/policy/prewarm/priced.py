@@ -23,7 +23,7 @@ from typing import Final
 
 from scheduler.policy.prewarm import kernel
 from scheduler.policy.prewarm.fixed import Levels
-from scheduler.policy.prewarm.window import OWN, Forecast, Hold
+from scheduler.policy.prewarm.window import OWN, Forecast, WarmWindow
 
 MINUTE_S: Final = 60.0
 
@@ -59,10 +59,10 @@ class Priced:
         #: When each level fell idle; NaN while it is at work or before it ever was.
         self._since = [math.nan]
         self._busy = 0
-        self._forecasts: list[Hold] = []
+        self._forecasts: list[WarmWindow] = []
         self._forecast_until = -math.inf
 
-    def arrived(self, at: float) -> Sequence[Hold] | None:
+    def arrived(self, at: float) -> Sequence[WarmWindow] | None:
         self._busy += 1
         if self._busy > len(self._since):
             self._since.append(math.nan)
@@ -72,7 +72,7 @@ class Priced:
             self._since[self._busy - 1] = math.nan
         return None
 
-    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
+    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[WarmWindow] | None:
         level = busy + 1
         self._since += [math.nan] * (level - len(self._since))
         for index in range(busy, max(level, self._busy)):
@@ -86,7 +86,7 @@ class Priced:
     def _windows_of(self, group: int, told: bool) -> list[tuple[float, float]]:
         return [kernel.level_window(self._windows, group, which, told) for which in range(kernel.WINDOWS)]
 
-    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
+    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[WarmWindow] | None:
         before = self._forecasts
         self._forecast_until = -math.inf
         # The minute after this one too, so that a load may begin before it does; what is said of it then takes its
@@ -98,7 +98,7 @@ class Priced:
             return None
         return self._holds(at, self._busy)
 
-    def _held(self, begin: float, forecast: Forecast | None) -> Hold | None:
+    def _held(self, begin: float, forecast: Forecast | None) -> WarmWindow | None:
         """What a forecast is worth in the minute from ``begin``."""
         if forecast is None or forecast.source == OWN:
             return None
@@ -108,7 +108,7 @@ class Priced:
         if self._forecast_until == -math.inf:
             self._forecast_until = begin + MINUTE_S
         wanted = kernel.minute_wanted(chance, mean, *self._prices, self._run_s)
-        return Hold(from_at=begin, until_at=begin + MINUTE_S, instances=wanted) if wanted else None
+        return WarmWindow(from_at=begin, until_at=begin + MINUTE_S, instances=wanted) if wanted else None
 
-    def _holds(self, at: float, busy: int) -> list[Hold]:
+    def _holds(self, at: float, busy: int) -> list[WarmWindow]:
         return [hold for hold in self._forecasts if hold.until_at > at] + self._levels.holds(at, busy)

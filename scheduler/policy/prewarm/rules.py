@@ -11,11 +11,11 @@ from scheduler.policy.prewarm.counted import Counted
 from scheduler.policy.prewarm.fixed import Always, KeepAlive, Never, Told
 from scheduler.policy.prewarm.histogram import hhp, lsth
 from scheduler.policy.prewarm.priced import Priced
-from scheduler.policy.prewarm.window import Forecast, WarmPolicy
+from scheduler.policy.prewarm.window import Forecast, PrewarmRule
 
 #: ``ls-lstm`` is the rule of the paper: the caller chooses the forecaster behind it. ``ls-lstm-quantile`` prepares for
 #: a quantile of the forecast instead of its mean, so that a minute that was predicted a little too low is not cold.
-RULES: Final[Mapping[str, Callable[..., WarmPolicy]]] = {
+RULES: Final[Mapping[str, Callable[..., PrewarmRule]]] = {
     "never": Never,
     "always": Always,
     "keep-alive": KeepAlive,
@@ -28,7 +28,7 @@ RULES: Final[Mapping[str, Callable[..., WarmPolicy]]] = {
 }
 
 
-def rule(name: str, **knobs: Any) -> WarmPolicy:
+def rule(name: str, **knobs: Any) -> PrewarmRule:
     """
     A new rule for one function. ValueError for a name or knob that does not exist, or for a value that makes no sense.
     """

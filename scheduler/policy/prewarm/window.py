@@ -13,7 +13,7 @@ OWN: Final = "gaps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class WarmWindow:
     """
     At least ``instances`` instances should be loaded, at work or not, from ``from_at`` until before ``until_at`` (epoch
     seconds; inf = for ever). Whoever acts begins to load a cold start earlier than ``from_at``; what is more than is
@@ -59,7 +59,7 @@ def _at(forecast: Forecast, values: NDArray[np.float64], at: float, most: float)
     return value if 0.0 <= value <= most and value < math.inf else math.nan
 
 
-class WarmPolicy(Protocol):
+class PrewarmRule(Protocol):
     """
     The rule of one function. Each method answers with the holds from now on, which replace all that were said before;
     None = they stay.
@@ -67,18 +67,18 @@ class WarmPolicy(Protocol):
     Times are epoch seconds and never decrease from call to call; a clock that jumps is straightened by the caller.
     """
 
-    def arrived(self, at: float) -> Sequence[Hold] | None:
+    def arrived(self, at: float) -> Sequence[WarmWindow] | None:
         """A request came."""
         ...
 
-    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
+    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[WarmWindow] | None:
         """
         An instance has ended its work and has none: ``instances`` are loaded and idle now, this one included; ``busy``
         are at work.
         """
         ...
 
-    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
+    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[WarmWindow] | None:
         """
         A minute begins. ``count`` arrivals came in the one before, None = nobody counted. ``forecast`` is None where
         there is none.

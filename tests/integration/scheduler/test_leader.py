@@ -60,7 +60,7 @@ def lead(redis_client: "redis.Redis", queue: Queue) -> Iterator[Callable[..., th
 
         def loop() -> None:
             while not stop.is_set():
-                Leader(redis_client, config, stop, Engine).lead()
+                Leader(redis_client, config, stop, Engine, PRESETS["smore-product"], prewarms=False).lead()
                 stop.wait(0.02)
 
         thread = threading.Thread(target=loop, daemon=True)
@@ -173,7 +173,8 @@ def test_schedulers_load_one_after_the_other(redis_client: "redis.Redis") -> Non
 def test_a_policy_that_checks_sms_does_not_lead_where_no_counter_tells_them(
     redis_client: "redis.Redis", queue: Queue
 ) -> None:
-    leader = Leader(redis_client, CONFIG, threading.Event(), lambda: Engine(PRESETS["smore"]))
+    knobs = PRESETS["smore"]
+    leader = Leader(redis_client, CONFIG, threading.Event(), lambda: Engine(knobs), knobs, prewarms=False)
     thread = threading.Thread(target=leader.lead, daemon=True)
     heartbeat(queue, counter="gpm-sm-util")
     thread.start()

@@ -14,11 +14,12 @@ import redis
 from sqlalchemy import Engine, insert, text
 
 from research.prewarm.served import write
-from scheduler.leader.foresight import warmth
+from scheduler.leader.foresight import prewarm_knobs
 from scheduler.leader.leader import Leader
 from scheduler.policy import kernel
-from scheduler.policy.engine import Engine as Policy
-from scheduler.policy.prewarm.prewarmer import Keeper
+from scheduler.policy.engine import Engine as PolicyEngine
+from scheduler.policy.knobs import PRESETS
+from scheduler.policy.prewarm.prewarmer import Prewarmer
 from scheduler.tasks.forecasting import foresight
 from smore.domain.errors import Conflict, InvalidSpec
 from smore.domain.function import FunctionSpec, Prewarming
@@ -343,8 +344,15 @@ class Led:
         self.queue = Queue(client, PREFIX, QueueSettings())
         self.stop = threading.Event()
         config = Settings(scheduler=SchedulerSettings(lease_s=5.0, tick_s=0.02))
-        warm = warmth(config.prewarm)
-        self.leader = Leader(client, config, self.stop, lambda: Policy(keeper=Keeper(warm)))
+        warm = prewarm_knobs(config.prewarm)
+        self.leader = Leader(
+            client,
+            config,
+            self.stop,
+            lambda: PolicyEngine(prewarmer=Prewarmer(warm)),
+            PRESETS["smore-product"],
+            prewarms=True,
+        )
         self._thread = threading.Thread(target=self.leader.lead, daemon=True)
         self._after = "0-0"
         self.report = REPORT
@@ -424,7 +432,7 @@ def test_what_a_worker_has_parked_is_known_and_how_long_its_return_takes(led: Le
         found = led.state(parked=2).functions[0]
         assert (found.loaded, found.host_s, found.load_s) == (0, 1.0, 1.0)
         # What their processes hold of the device is theirs only until somebody needs it.
-        cluster = cast(Policy, led.leader._policy).cluster
+        cluster = cast(PolicyEngine, led.leader._policy).cluster
         assert cluster.fact(kernel.MEMORY_FREE)[0] == pytest.approx(REPORT.memory_total_mib)
         assert metrics.PARKED._value.get() == 2
         # A request has waited for one of them.
@@ -445,14 +453,14 @@ def test_forecasts_come_as_events_and_bad_ones_leave_the_keep_alive(led: Led) ->
     led.start()
     try:
         assert led.state().functions[0].silence == "no_forecast"
-        keeper = cast(Policy, led.leader._policy).keeper
-        assert keeper is not None
+        prewarmer = cast(PolicyEngine, led.leader._policy).prewarmer
+        assert prewarmer is not None
         # What was counted was taught.
-        assert keeper._kept["default/echo"].seen
+        assert prewarmer._functions["default/echo"].seen
         led.client.set(f"{PREFIX}prewarm:forecasts", b"no forecast")
         led.client.set(f"{PREFIX}prewarm:version", 1)
         led.state(silence="no_forecast")
-        assert keeper._forecasts == {}
+        assert prewarmer._forecasts == {}
         numbers = np.full((1, 3), 0.5, "<f4").tobytes()
         now = time.time()
         led.board.publish(
@@ -468,7 +476,7 @@ def test_forecasts_come_as_events_and_bad_ones_leave_the_keep_alive(led: Led) ->
                 any=numbers,
             )
         )
-        eventually(lambda: "default/echo" in keeper._forecasts, what="the forecasts")
+        eventually(lambda: "default/echo" in prewarmer._forecasts, what="the forecasts")
         # A worker's word on a failed load stands for a while.
         led.heartbeat()
         failed = stream.Warmed(
@@ -494,7 +502,7 @@ def test_forecasts_come_as_events_and_bad_ones_leave_the_keep_alive(led: Led) ->
             memory_kib=1,
         )
         led.fleet.tell([failed])
-        eventually(lambda: keeper._kept["default/echo"].failures == 1, what="the failure")
+        eventually(lambda: prewarmer._functions["default/echo"].failures == 1, what="the failure")
     finally:
         led.end()
 

@@ -21,7 +21,7 @@ from scheduler.policy.prewarm import window
 from scheduler.policy.prewarm.counted import Counted as PaperRule
 from scheduler.policy.prewarm.fixed import KeepAlive
 from scheduler.policy.prewarm.priced import Priced
-from scheduler.policy.prewarm.window import Hold
+from scheduler.policy.prewarm.window import WarmWindow
 from scheduler.tasks.forecasting import Rehearsal
 from smore.domain.function import FunctionSpec, Prewarming, Profile
 from smore.postgres.arrivals import Fitted, Past
@@ -204,10 +204,10 @@ def test_a_forecaster_that_returns_no_number_leaves_its_function_to_the_keep_ali
     stage = Stage(foresees=True)
     stage.at(now[0] - 60, function(0), function(1), served(0), served(1))
     for rule in stage.rules.values():
-        rule.on_minute = [Hold(from_at=now[0], until_at=math.inf)]
+        rule.on_minute = [WarmWindow(from_at=now[0], until_at=math.inf)]
     stage.at(now[0] - 1, report("a", now[0] - 1), foresight.updated(blob))
     assert [(one.function, one.gpu) for one in stage.at(now[0]) if isinstance(one, Prewarm)] == [("p/f1", "a")]
-    assert {one.function: (one.source, one.silence) for one in stage.keeper.standings()} == {
+    assert {one.function: (one.source, one.silence) for one in stage.prewarmer.statuses()} == {
         "p/f0": ("keep-alive", "not_a_number"),
         "p/f1": ("broken", ""),
     }
@@ -223,7 +223,7 @@ def test_a_new_leader_is_taught_the_newest_minutes_alone() -> None:
     assert wall.counted is not None
     counted = wire.decode_counted(wire.encode(wall.counted))
     assert (counted.from_at, len(counted.known), counted.known[-1]) == (T + 60 * 60, 1439, 1438)
-    event = foresight.known(counted, most=20)
+    event = foresight.counts_known(counted, most=20)
     assert list(event.counts["p/b"]) == []
     assert list(event.counts["p/a"])[-1] == (T + 1497 * 60, 1)
     assert len(event.counts["p/a"]) == 10
@@ -385,14 +385,14 @@ def demand(**fields: Any) -> Demand:
 
 
 def test_a_function_gets_the_rule_of_its_mode() -> None:
-    found = foresight.warmth(PrewarmSettings())
+    found = foresight.prewarm_knobs(PrewarmSettings())
     assert isinstance(found.rules(Prewarming.AUTO, demand()), Priced)
     assert isinstance(found.rules(Prewarming.PAPER, demand()), PaperRule)
     assert found.foresees == {Prewarming.AUTO, Prewarming.PAPER}
-    found = foresight.warmth(PrewarmSettings(rule="keep-alive", knobs={"seconds": 5.0}))
+    found = foresight.prewarm_knobs(PrewarmSettings(rule="keep-alive", knobs={"seconds": 5.0}))
     rule = found.rules(Prewarming.AUTO, demand(keep_alive_s=600.0))
     assert isinstance(rule, KeepAlive)
-    assert rule.idle(T, 1) == [window.Hold(from_at=T, until_at=T + 5.0)]
+    assert rule.idle(T, 1) == [window.WarmWindow(from_at=T, until_at=T + 5.0)]
     assert found.foresees == {Prewarming.PAPER}
 
 
@@ -402,7 +402,7 @@ def test_a_function_gets_the_rule_of_its_mode() -> None:
 )
 def test_unknown_rules_and_knobs_are_told_at_the_start(settings: PrewarmSettings) -> None:
     with pytest.raises(ValueError, match=r"spine|tail"):
-        foresight.warmth(settings)
+        foresight.prewarm_knobs(settings)
 
 
 def test_both_sides_call_a_functions_own_gaps_the_same() -> None:

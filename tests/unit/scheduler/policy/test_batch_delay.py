@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from scheduler.policy.decisions import Decision, Dispatch
-from scheduler.policy.engine import Engine
 from scheduler.policy.events import GpuLost
 from scheduler.policy.knobs import preset
+from tests.support.driven import DrivenEngine
 from tests.unit.scheduler.policy.test_engine import NOW, arrived, batched, gpu, known
 
 #: What an account of 10 % earns a second, and holds when it is full, seconds.
@@ -21,9 +21,9 @@ EIGHT = 0.02 / 3
 SPENT = FULL - 1.01 * ONE
 
 
-def stage(run_s: dict[int, float] | None = None, *, spent: float = SPENT, **knobs: object) -> Engine:
+def stage(run_s: dict[int, float] | None = None, *, spent: float = SPENT, **knobs: object) -> DrivenEngine:
     """A training that loses half as much again to each function. Its account holds what one costs, and no more."""
-    engine = Engine(preset("smore-product", **knobs))
+    engine = DrivenEngine(preset("smore-product", **knobs))
     functions = [batched(number, run_s or {1: 0.01, 8: 0.02}) for number in range(2)]
     engine.decide(NOW, [known([[0.5, 0.5]]), *functions, gpu("a", functions=2)])
     engine.cluster.spend(0, spent, NOW)
@@ -37,7 +37,7 @@ def batches(decisions: Sequence[Decision]) -> list[tuple[str, int]]:
 def test_it_waits_for_half_of_its_time() -> None:
     engine = stage()
     assert batches(engine.decide(NOW, [arrived(0, "0", within=1.0)])) == []
-    assert engine.next_at == pytest.approx(NOW + 0.5)
+    assert engine.wake_at == pytest.approx(NOW + 0.5)
     assert batches(engine.decide(NOW + 0.3, [arrived(0, "1", at=NOW + 0.3, within=1.0)])) == []
     assert batches(engine.decide(NOW + 0.49, [])) == []
     assert batches(engine.decide(NOW + 0.5, [])) == [("p/f0", 2)]
@@ -67,7 +67,7 @@ def test_it_leaves_while_its_account_could_still_earn_a_larger_one() -> None:
     engine = stage()
     engine.decide(NOW, [arrived(0, "0", within=0.08)])
     run_s = 0.01 + 0.01 / 7
-    assert engine.next_at - NOW == pytest.approx(0.08 - run_s - run_s / 3 / EARNS)
+    assert engine.wake_at - NOW == pytest.approx(0.08 - run_s - run_s / 3 / EARNS)
     assert batches(stage().decide(NOW, [arrived(0, "0", within=0.05)])) == [("p/f0", 1)]
 
 
@@ -87,7 +87,7 @@ def test_the_gate_lets_in_who_finds_room_in_it() -> None:
     """The batch leaves in half a second, whoever joins."""
     engine = stage()
     engine.decide(NOW, [arrived(0, "0", within=1.0)])
-    told = engine.feasible(NOW, "p/f0", 1)
+    told = engine.bounds(NOW, "p/f0", 1)
     assert told is not None
     assert told.backlog_s == pytest.approx(0.5 + engine.cluster.demands[0].run_s(2))
     assert told.each_s > 0
@@ -102,9 +102,9 @@ def test_the_gate_lets_in_no_more_than_are_worth_waiting_for() -> None:
     for within in (0.08, 1.0):
         engine = stage()
         engine.decide(NOW, [arrived(0, "0", within=within)])
-        told = engine.feasible(NOW, "p/f0", 1)
+        told = engine.bounds(NOW, "p/f0", 1)
         assert told is not None
-        assert told.backlog_s == pytest.approx(engine.next_at - NOW + engine.cluster.demands[0].run_s(2))
+        assert told.backlog_s == pytest.approx(engine.wake_at - NOW + engine.cluster.demands[0].run_s(2))
         each.append(told.each_s)
     assert each[0] == pytest.approx(7 * each[1])
 
@@ -115,7 +115,7 @@ def test_rooms_are_invocations_of_the_lane_that_waits() -> None:
     for rows in (1, 3):
         engine = stage(spent=FULL - 0.0044)  # three rows cost 4.3 ms
         engine.decide(NOW, [replace(arrived(0, "0", within=1.0), rows=rows)])
-        told = engine.feasible(NOW, "p/f0", 1)
+        told = engine.bounds(NOW, "p/f0", 1)
         assert told is not None
         each.append(told.each_s)
     assert each[1] == pytest.approx(7 * each[0])
@@ -124,13 +124,13 @@ def test_rooms_are_invocations_of_the_lane_that_waits() -> None:
 def test_it_is_forgotten_with_who_waited_and_with_its_gpu_instance() -> None:
     engine = stage()
     engine.decide(NOW, [arrived(0, "0", within=1.0)])
-    held = engine.accounts(NOW)
+    held = engine.buckets(NOW)
     engine.decide(NOW + 1.0, [])
     engine.waiting.remove("0")
     engine.decide(NOW + 1.0, [])
-    assert engine.next_at == float("inf")
+    assert engine.wake_at == float("inf")
     again = stage()
     again.decide(NOW, [arrived(0, "0", within=1.0)])
-    assert again.accounts(NOW) == held
+    assert again.buckets(NOW) == held
     again.decide(NOW + 0.1, [GpuLost(gpu="a")])
     assert batches(again.decide(NOW + 0.2, [gpu("b", functions=2, at=NOW + 0.2)])) == [("p/f0", 1)]

@@ -9,12 +9,24 @@ from random import Random
 import pytest
 
 from scheduler.policy import kernel
-from scheduler.policy.budget import DUTY, FACTOR_MAX, FACTOR_MIN, MARGIN, PRIOR_SD, STEPS, Governor, JobLoss, Step, Toll
+from scheduler.policy.admission import with_margin
+from scheduler.policy.budget.controller import (
+    DUTY,
+    FACTOR_MAX,
+    FACTOR_MIN,
+    MARGIN,
+    PRIOR_SD,
+    STEPS,
+    BudgetController,
+    CostCorrection,
+    JobLoss,
+    Step,
+)
 from scheduler.policy.decisions import Dispatch, Offload, Throttle
-from scheduler.policy.engine import Engine, with_margin
 from scheduler.policy.events import ClaimRefused, Event, InvocationSettled, WarmLimits
 from scheduler.policy.knobs import preset
 from smore.domain.loss import Sample, Window
+from tests.support.driven import DrivenEngine
 from tests.unit.scheduler.policy.test_engine import NOW, arrived, batched, function, gpu, known
 
 CLOSED = Sample(mean=0.1, sd=0.002, n=30)
@@ -49,7 +61,7 @@ def window(end: float, lost: float, noise: float = 0.0) -> Window:
 
 
 def test_steps_down_only_on_younger_iterations_and_back_one_by_one() -> None:
-    governor = Governor()
+    governor = BudgetController()
     assert governor.judge(0.0, [job(0.05)], BUSY) is None
     assert governor.judge(1.0, [job(0.3)], BUSY) == "j"
     assert governor.step is Step.HELD
@@ -65,7 +77,7 @@ def test_steps_down_only_on_younger_iterations_and_back_one_by_one() -> None:
 
 
 def test_the_last_step_is_the_last() -> None:
-    governor, now, steps = Governor(), 0.0, []
+    governor, now, steps = BudgetController(), 0.0, []
     for _ in range(10):
         governor.judge(now, [job(0.5)], BUSY)
         steps.append(governor.step)
@@ -83,7 +95,7 @@ def test_noise_takes_no_step() -> None:
     noisy = JobLoss(
         id="j", budget=0.1, recent=Sample(mean=0.123, sd=0.05, n=20), closed=Sample(mean=0.1, sd=0.05, n=20)
     )
-    governor = Governor()
+    governor = BudgetController()
     assert governor.judge(0.0, [noisy], BUSY) is None
     assert governor.judge(0.0, [job(0.15)], BUSY) is None
     governor.judge(1.0, [job(0.3)], BUSY)
@@ -93,7 +105,7 @@ def test_noise_takes_no_step() -> None:
 
 def test_functions_are_not_blamed_for_what_they_cannot_have_cost() -> None:
     """At work for a twentieth of the time they can have cost a tenth of it; the training loses three."""
-    governor = Governor()
+    governor = BudgetController()
     for second in range(60):
         assert governor.judge(float(second), [job(0.3)], 0.05) is None
     for second in range(60, 70):
@@ -103,7 +115,7 @@ def test_functions_are_not_blamed_for_what_they_cannot_have_cost() -> None:
 
 @pytest.mark.parametrize("silent", [JobLoss(id="j", budget=0.1), job(0.3, n=10)])
 def test_a_training_that_says_too_little_is_not_judged_and_holds_nobody_back(silent: JobLoss) -> None:
-    governor = Governor()
+    governor = BudgetController()
     assert governor.judge(0.0, [silent], BUSY) is None
     governor.judge(1.0, [job(0.3)], BUSY)
     assert governor.judge(10.0, [silent], BUSY) == "j"
@@ -111,7 +123,7 @@ def test_a_training_that_says_too_little_is_not_judged_and_holds_nobody_back(sil
 
 
 def test_the_end_of_a_training_opens_everything() -> None:
-    governor = Governor()
+    governor = BudgetController()
     governor.judge(1.0, [job(0.3)], BUSY)
     assert governor.judge(1.1, [], BUSY) == ""
     assert (governor.step, governor.factor) == (Step.OPEN, 1.0)
@@ -120,14 +132,14 @@ def test_the_end_of_a_training_opens_everything() -> None:
 
 def settled(
     truth: float, charged: Callable[[float], float], *, minutes: float = 5.0, noise: float = 0.0, drift: float = 0.0
-) -> Governor:
+) -> BudgetController:
     """
     A window each 5 s beside a training that loses ``truth`` times the ``charged`` (seconds a second at each second),
     reports each 0.5 s.
 
     ``noise``: of what is lost; ``drift``: the training slows down by itself by that fraction a minute.
     """
-    governor, random, windows = Governor(), Random(0), deque[Window](maxlen=6)
+    governor, random, windows = BudgetController(), Random(0), deque[Window](maxlen=6)
     for tick in range(int(minutes * 120)):
         now = tick / 2
         governor.charged_s += charged(now) / 2
@@ -156,7 +168,7 @@ def test_charges_that_are_booked_beside_their_time_make_nothing_dearer(seed: int
     """
     random = Random(seed)
     bursts = [random.choice((0.0, 0.02, 0.18)) for _ in range(1000)]
-    toll = Toll()
+    toll = CostCorrection()
     for number in range(100):
         toll.learn(
             window(10.0 * number + 5.0, max(0.0, bursts[number] + random.gauss(0.0, 0.03))),
@@ -170,7 +182,7 @@ def test_a_first_window_whose_sides_differ_says_little() -> None:
     A training that has only just started, or a hiccup: the same loss over even sides would have made runs several times
     as dear.
     """
-    even, uneven = Toll(), Toll()
+    even, uneven = CostCorrection(), CostCorrection()
     whole = window(10.0, 0.3)
     even.learn(whole, 0.02)
     uneven.learn(replace(whole, before_s=1.4 * whole.before_s, after_s=0.6 * whole.after_s), 0.02)
@@ -196,7 +208,7 @@ def test_a_few_windows_are_enough_for_a_prediction_that_is_far_off() -> None:
 
 
 def test_a_window_is_learned_from_once_and_not_where_the_books_do_not_reach() -> None:
-    governor = Governor()
+    governor = BudgetController()
     for tick in range(20):
         governor.charged_s += 0.025
         governor.judge(tick / 2, [job(windows=[window(5.0, 0.2)])], BUSY)
@@ -204,7 +216,7 @@ def test_a_window_is_learned_from_once_and_not_where_the_books_do_not_reach() ->
     assert 1.0 < once < 4.0
     governor.judge(10.0, [job(windows=[window(5.0, 0.2)])], BUSY)
     assert governor.factor == once
-    late = Governor()
+    late = BudgetController()
     for tick in range(8, 20):
         late.judge(tick / 2, [job(windows=[window(5.0, 0.2)])], BUSY)
     assert late.factor == 1.0
@@ -216,7 +228,7 @@ def test_the_factor_has_bounds() -> None:
 
 
 def test_one_of_two_trainings_is_enough_to_hold_back_and_both_must_recover() -> None:
-    governor = Governor()
+    governor = BudgetController()
     assert governor.judge(0.0, [job(0.0), job(0.3)], BUSY) == "j"
     assert governor.judge(10.0, [job(0.0), job(0.105, budget=0.1)], BUSY) is None
     assert governor.judge(20.0, [job(0.0), job(0.05)], BUSY) == "j"
@@ -224,7 +236,7 @@ def test_one_of_two_trainings_is_enough_to_hold_back_and_both_must_recover() -> 
 
 def test_the_policy_holds_throttles_offloads_and_comes_back() -> None:
     """From the report that proves it, in the same round; on the next GPU instance nothing changes."""
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.01]]), function(0), gpu("a", functions=1), gpu("b", functions=1, warm=0)])
     log, now = [], NOW
     for slower in (0.3, 0.3, 0.3, 0.3, 0.3, 0.0, 0.0, 0.0, 0.0, 0.0):
@@ -241,7 +253,7 @@ def test_the_policy_holds_throttles_offloads_and_comes_back() -> None:
 
 
 def test_nothing_new_goes_beside_a_training_over_its_budget() -> None:
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.01]]), function(0), gpu("a", functions=1, losses=[job(0.0)])])
     slowed = gpu("a", functions=1, at=NOW + 1.0, losses=[job(0.3)], function_utilisation=BUSY)
     held = engine.decide(NOW + 1.0, [slowed, arrived(0, "1", at=NOW + 1.0)])
@@ -255,7 +267,7 @@ def test_a_corrected_prediction_is_what_is_charged() -> None:
     """
     Runs that take a third of the training while they last, charged 0.067 s a second: windows show that 0.06 are lost.
     """
-    engine, now = Engine(preset("smore-product")), NOW
+    engine, now = DrivenEngine(preset("smore-product")), NOW
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1, losses=[job()])])
     for tick in range(120):
         now = NOW + tick / 2
@@ -267,25 +279,25 @@ def test_a_corrected_prediction_is_what_is_charged() -> None:
             ],
         )
         engine.decide(now + 0.1, [InvocationSettled(id=f"{tick}", attempt=1, run_s=0.1, batch_rows=1)])
-    ((name, factor, _),) = engine.accounts(now)
+    ((name, factor, _),) = engine.buckets(now)
     truth = 0.06 / (0.1 * 0.5 / 1.5 * 2)
     assert name == "a"
     assert truth < factor < 1.2 * truth
     engine.decide(now + 10.0, [arrived(0, "last", at=now + 10.0)])
-    ((_, _, held),) = engine.accounts(now + 10.0)
+    ((_, _, held),) = engine.buckets(now + 10.0)
     assert held == pytest.approx(FULL - factor * 0.1 * 0.5 / 1.5)
 
 
 def test_what_was_never_run_costs_nothing() -> None:
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=2), gpu("a", functions=1, losses=[job()])])
     engine.decide(NOW, [arrived(0, "1"), arrived(0, "2")])
-    spent = engine.accounts(NOW)[0][2]
+    spent = engine.buckets(NOW)[0][2]
     assert spent < FULL
     engine.decide(NOW, [ClaimRefused(id="1", attempt=0)])
-    assert engine.accounts(NOW)[0][2] == spent
+    assert engine.buckets(NOW)[0][2] == spent
     engine.decide(NOW, [ClaimRefused(id="2", attempt=0)])
-    assert engine.accounts(NOW)[0][2] == pytest.approx(FULL)
+    assert engine.buckets(NOW)[0][2] == pytest.approx(FULL)
 
 
 def test_the_gate_is_told_what_a_budget_leaves() -> None:
@@ -293,7 +305,7 @@ def test_the_gate_is_told_what_a_budget_leaves() -> None:
     Runs of 0.1 s that cost a training a third of that each: 10 a second by throughput, 2.2 a second by a budget of 10
     %. What waits is told at the rate at which it is really placed.
     """
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_warm=1, max_batch=1), gpu("a", functions=1, warm=1)])
     now, count, running, done = NOW, 0, "", 0
     while now < NOW + 60.0:
@@ -304,7 +316,7 @@ def test_the_gate_is_told_what_a_budget_leaves() -> None:
         running = next((d.attempts[0][0] for d in engine.decide(now, events) if isinstance(d, Dispatch)), "")
         now, count = now + 0.1, count + 1
     waiting = engine.waiting.count("p/f0")
-    told = engine.feasible(now, "p/f0", 1)
+    told = engine.bounds(now, "p/f0", 1)
     assert waiting > 20
     assert done / 60.0 == pytest.approx(2.2, rel=0.1)
     assert told is not None
@@ -320,7 +332,7 @@ def test_the_longest_run_that_was_seen_must_fit_an_account() -> None:
     10 ms expected, but one of the last runs took 4 s: with less than that saved nothing starts, because nothing could
     stop it.
     """
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.01), gpu("a", functions=1, stretches=[("p/f0", 1, 4.0)])])
     first = engine.decide(NOW, [arrived(0, "1")])
     assert [type(decision) for decision in first] == [Dispatch]
@@ -332,7 +344,7 @@ def test_the_longest_run_that_was_seen_must_fit_an_account() -> None:
 
 def test_a_long_run_that_was_seen_once_does_not_keep_a_function_out() -> None:
     """10 ms expected, 0.5 s the longest: that would leave an account at half a debt that the next seconds pay back."""
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.01), gpu("a", functions=1, stretches=[("p/f0", 1, 0.5)])])
     engine.cluster.spend(0, FULL / 2, NOW)
     assert [type(decision) for decision in engine.decide(NOW, [arrived(0, "1")])] == [Dispatch]
@@ -345,36 +357,36 @@ def test_a_batch_is_saved_for_and_goes_when_it_can_be_paid() -> None:
     One costs 3.3 ms and eight cost 26.7 ms: what waits at an account that holds nothing goes together, as soon as all
     are paid.
     """
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), batched(0, {1: 0.01, 8: 0.03}), gpu("a", functions=1)])
     engine.cluster.spend(0, FULL, NOW)
     assert engine.decide(NOW, [arrived(0, str(number)) for number in range(8)]) == []
     paid_at = NOW + 0.03 * 0.5 / 1.5 / EARNS
-    assert engine.next_at == pytest.approx(paid_at)
+    assert engine.wake_at == pytest.approx(paid_at)
     assert engine.cluster.fact(kernel.BALANCE)[0] == pytest.approx(0.0), "what is saved for is not spent yet"
     assert engine.decide(paid_at - 0.01, []) == []
-    placed = engine.decide(engine.next_at, [])
+    placed = engine.decide(engine.wake_at, [])
     assert [len(decision.attempts) for decision in placed if isinstance(decision, Dispatch)] == [8]
-    assert engine.next_at == inf
+    assert engine.wake_at == inf
 
 
 def test_what_cannot_be_saved_for_in_time_is_made_smaller() -> None:
     """Eight are paid after 0.14 s, and four, which take two thirds of that time, after 0.09 s."""
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), batched(0, {1: 0.01, 4: 0.02, 8: 0.03}), gpu("a", functions=1)])
     engine.cluster.spend(0, FULL, NOW)
     assert engine.decide(NOW, [arrived(0, str(number), within=0.15) for number in range(8)]) == []
-    assert engine.next_at == pytest.approx(NOW + 0.02 * 0.5 / 1.5 / EARNS)
-    placed = engine.decide(engine.next_at, [])
+    assert engine.wake_at == pytest.approx(NOW + 0.02 * 0.5 / 1.5 / EARNS)
+    placed = engine.decide(engine.wake_at, [])
     assert [len(decision.attempts) for decision in placed if isinstance(decision, Dispatch)] == [4]
 
 
 def test_what_is_no_cheaper_together_goes_as_soon_as_one_is_paid() -> None:
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), batched(0, {1: 0.01, 8: 0.08}), gpu("a", functions=1)])
     engine.cluster.spend(0, FULL, NOW)
     assert engine.decide(NOW, [arrived(0, str(number)) for number in range(8)]) == []
-    assert engine.next_at == pytest.approx(NOW + 0.01 * 0.5 / 1.5 / EARNS)
+    assert engine.wake_at == pytest.approx(NOW + 0.01 * 0.5 / 1.5 / EARNS)
 
 
 def test_nobody_takes_what_is_saved_for_whose_turn_it_is() -> None:
@@ -382,7 +394,7 @@ def test_nobody_takes_what_is_saved_for_whose_turn_it_is() -> None:
     A dear run costs as much as ten cheap ones, of which there are always some. It has had nothing yet, so it is its
     turn: the account pays for it as soon as it can, and for the cheap ones afterwards.
     """
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     functions = [function(0, run_s=0.01, max_batch=1), function(1, run_s=0.1, max_batch=1)]
     engine.decide(NOW, [known([[0.5, 0.5]]), *functions, gpu("a", functions=2)])
     engine.decide(NOW, [arrived(0, "before")])
@@ -398,13 +410,13 @@ def test_nobody_takes_what_is_saved_for_whose_turn_it_is() -> None:
 
 def test_who_cannot_be_paid_in_time_leaves_its_turn_to_the_next_of_its_lane() -> None:
     """What one run costs is earned in 0.46 s; the head has 0.3."""
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=1), gpu("a", functions=1)])
     engine.cluster.spend(0, FULL, NOW)
     assert engine.decide(NOW, [arrived(0, "head", within=0.3), arrived(0, "next")]) == []
     paid_at = NOW + 0.1 * 0.5 / 1.5 / EARNS
-    assert engine.next_at == pytest.approx(paid_at)
-    placed = engine.decide(engine.next_at, [])
+    assert engine.wake_at == pytest.approx(paid_at)
+    placed = engine.decide(engine.wake_at, [])
     assert [decision.attempts for decision in placed if isinstance(decision, Dispatch)] == [[("next", 0)]]
 
 
@@ -413,7 +425,7 @@ def test_what_a_long_run_asks_for_is_saved_too() -> None:
     A function was seen to run for ten seconds, so a full account is asked for before it may go; cheap ones do not keep
     it empty.
     """
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     functions = [function(0, run_s=0.01, max_batch=1), function(1, run_s=0.1, max_batch=1)]
     stretched = gpu("a", functions=2, stretches=[("p/f1", 1, 10.0)])
     engine.decide(NOW, [known([[0.5, 0.5]]), *functions, stretched])
@@ -436,14 +448,14 @@ def test_nothing_is_saved_where_a_project_may_load_no_more(mib: float, saved: bo
     It has no instance, one of another function holds 100 MiB, and it needs as much: below 200 its project leaves room
     for none.
     """
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     functions = [function(number, run_s=0.1, max_batch=1) for number in range(2)]
     report = replace(gpu("a", functions=2), warm=[("p/f1", 1, 1)])
     engine.decide(NOW, [known([[0.5, 0.5]]), *functions, WarmLimits(mib={"p": mib}), report])
     engine.cluster.spend(0, FULL, NOW)
     engine.decide(NOW, [arrived(0, "x")])
     assert engine.waiting.count("p/f0") == 1
-    assert (engine.next_at < inf) == saved
+    assert (engine.wake_at < inf) == saved
 
 
 def test_the_gate_is_told_when_an_account_can_pay() -> None:
@@ -452,10 +464,10 @@ def test_the_gate_is_told_when_an_account_can_pay() -> None:
     five times 0.46 s away, and for each that comes beside it as much more; margins are added. A GPU instance without a
     training asks for nothing.
     """
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     cost, earns = 0.1 * 0.5 / 1.5, EARNS
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=1), gpu("a", functions=1)])
-    assert engine.feasible(NOW, "p/f0", 1) == (
+    assert engine.bounds(NOW, "p/f0", 1) == (
         pytest.approx(0.1),
         pytest.approx(0.1),
         pytest.approx(with_margin(cost / earns)),
@@ -464,7 +476,7 @@ def test_the_gate_is_told_when_an_account_can_pay() -> None:
     engine.cluster.spend(0, FULL, NOW)
     engine.decide(NOW, [arrived(0, str(number)) for number in range(4)])
     assert engine.waiting.count("p/f0") == 4
-    told = engine.feasible(NOW + 1e-6, "p/f0", 1)
+    told = engine.bounds(NOW + 1e-6, "p/f0", 1)
     assert told is not None
     assert (told.backlog_s, told.floor_s) == (
         pytest.approx(with_margin(5 * cost / earns) + 0.1, rel=1e-3),
@@ -475,7 +487,7 @@ def test_the_gate_is_told_when_an_account_can_pay() -> None:
         4,
     )
     engine.decide(NOW + 0.2, [gpu("b", None, functions=1)])
-    told = engine.feasible(NOW + 0.2, "p/f0", 1)
+    told = engine.bounds(NOW + 0.2, "p/f0", 1)
     assert told is not None
     assert told.backlog_s < 0.25
 
@@ -485,13 +497,13 @@ def test_the_gate_divides_what_a_budget_leaves_among_the_functions_that_want_it(
     Two functions of one P and one cost: with ten of the one waiting, the other waits for one of them and for itself,
     not for all ten.
     """
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     cost, earns = 0.1 * 0.5 / 1.5, EARNS
     functions = [function(number, run_s=0.1, max_batch=1) for number in range(2)]
     engine.decide(NOW, [known([[0.5, 0.5]]), *functions, gpu("a", functions=2)])
     engine.cluster.spend(0, FULL, NOW)
     engine.decide(NOW, [arrived(0, str(number), within=60.0) for number in range(10)])
-    one, other = engine.feasible(NOW, "p/f0", 1), engine.feasible(NOW, "p/f1", 1)
+    one, other = engine.bounds(NOW, "p/f0", 1), engine.bounds(NOW, "p/f1", 1)
     assert one is not None and other is not None
     assert one.backlog_s == pytest.approx(with_margin(11 * cost / earns) + 0.1)
     assert other.backlog_s == pytest.approx(with_margin(2 * cost / earns) + 0.1)
@@ -500,22 +512,22 @@ def test_the_gate_divides_what_a_budget_leaves_among_the_functions_that_want_it(
 
 def test_a_closed_gpu_instance_counts_when_it_opens() -> None:
     """It is taken to stay closed for a second, and then for as long as it did before."""
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=1), gpu("a", functions=1, closed=True)])
-    told = engine.feasible(NOW + 0.25, "p/f0", 1)
+    told = engine.bounds(NOW + 0.25, "p/f0", 1)
     assert told is not None
     assert told.backlog_s == pytest.approx(with_margin(0.75) + 0.1)
     for second in range(1, 20):
         now = NOW + 10.0 * second
         engine.decide(now + 0.2, [gpu("a", functions=1, at=now + 0.2)])
         engine.decide(now + 10.0, [gpu("a", functions=1, at=now + 10.0, closed=True)])
-    told = engine.feasible(NOW + 200.0, "p/f0", 1)
+    told = engine.bounds(NOW + 200.0, "p/f0", 1)
     assert told is not None
     assert told.backlog_s == pytest.approx(with_margin(0.2) + 0.1, rel=0.5)
 
 
 def test_a_worker_that_starts_anew_is_told_again() -> None:
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.01]]), function(0), gpu("a", functions=1)])
     slowed = [
         gpu("a", functions=1, at=NOW + second, losses=[job(0.3)], function_utilisation=BUSY) for second in (1.0, 10.0)

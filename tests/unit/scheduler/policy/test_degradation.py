@@ -69,8 +69,7 @@ class Joined:
                     device=DEVICE,
                     sharing_mode=MODE,
                     workloads=workloads,
-                ),
-                {},
+                )
             )
 
     def adopt(self, table: PolicyTable) -> None:

@@ -14,9 +14,8 @@ import pytest
 
 from scheduler.leader.tables import ArrayTable
 from scheduler.policy import kernel
-from scheduler.policy.budget import JobLoss
+from scheduler.policy.budget.controller import JobLoss
 from scheduler.policy.decisions import Decision, Dispatch, End, Refusal
-from scheduler.policy.engine import Engine
 from scheduler.policy.events import (
     Event,
     FunctionKnown,
@@ -31,6 +30,7 @@ from scheduler.policy.load import LoadSwitch
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import Cause
 from smore.redis.degradation import Table
+from tests.support.driven import DrivenEngine
 from tests.support.tables import DEVICE, MODE, place
 
 NOW = 1_000.0
@@ -107,7 +107,7 @@ def placed(decisions: Sequence[Decision]) -> list[tuple[str, str]]:
     ]
 
 
-def refused(engine: Engine) -> Counter[str]:
+def refused(engine: DrivenEngine) -> Counter[str]:
     """Codes of the last weighing, in words."""
     names = {value: name for name, value in vars(kernel).items() if name.isupper() and isinstance(value, int)}
     return Counter(names[int(code)] for code in engine.cluster.code[: len(engine.cluster)])
@@ -118,21 +118,21 @@ def refused(engine: Engine) -> Counter[str]:
 
 @pytest.mark.parametrize(("training", "fits"), [(0.09, True), (0.11, False)])
 def test_predicted_degradation_stays_within_the_budget(training: float, fits: bool) -> None:
-    engine = Engine(preset("smore"))
+    engine = DrivenEngine(preset("smore"))
     decisions = engine.decide(NOW, [known([[training]]), function(0), gpu("a", functions=1), arrived(0, "1")])
     assert placed(decisions) == ([("1", "a")] if fits else [])
 
 
 def test_functions_together_stay_within_the_budget() -> None:
     """Eq. 3 counts all that run there: two at 4 % fit under 10 %, a third does not."""
-    engine = Engine(preset("smore"))
+    engine = DrivenEngine(preset("smore"))
     events: list[Event] = [known([[0.04]]), function(0), gpu("a", functions=1), *[arrived(0, str(i)) for i in range(4)]]
     assert [id_ for id_, _ in placed(engine.decide(NOW, events))] == ["0", "1"]
     assert placed(engine.decide(NOW + 0.01, [InvocationSettled(id="0", attempt=1)])) == [("2", "a")]
 
 
 def test_a_jobs_own_budget_counts() -> None:
-    engine = Engine(preset("smore"))
+    engine = DrivenEngine(preset("smore"))
     events = [
         known([[0.04]]),
         function(0),
@@ -151,7 +151,7 @@ def test_an_account_is_spent_and_earns() -> None:
     A function that costs half of the training while it runs, 0.1 s at a time: more than the budget at any moment, a
     tenth of the time on average. Two seconds of a 10 % budget are 0.182 s; each run costs 0.1 x 0.5 / 1.5 = 0.0333 s.
     """
-    engine = Engine(preset("smore-product", guard=0.0))
+    engine = DrivenEngine(preset("smore-product", guard=0.0))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1)])
     done, now, count = 0, NOW, 0
     while now < NOW + 100.0:
@@ -164,7 +164,7 @@ def test_an_account_is_spent_and_earns() -> None:
 
 
 def test_an_account_earns_nothing_while_a_window_is_closed() -> None:
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=1.0), gpu("a", functions=1), arrived(0, "1")])
     earns, left = 0.8 * 0.1 / 1.1, 0.8 * 0.1 / 1.1 * 2.0 - 1.0 * 0.5 / 1.5
     for at, closed in ((1.0, True), (1.3, True), (1.6, False), (2.0, False)):
@@ -173,7 +173,7 @@ def test_an_account_earns_nothing_while_a_window_is_closed() -> None:
 
 
 def test_what_it_really_took_is_what_the_account_pays() -> None:
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1), arrived(0, "1")])
     full = 0.8 * 0.1 / 1.1 * 2.0
     assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(full - 0.1 * 0.5 / 1.5)
@@ -182,7 +182,7 @@ def test_what_it_really_took_is_what_the_account_pays() -> None:
 
 
 def test_what_costs_more_than_an_account_holds_may_go_when_it_is_full() -> None:
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     first = engine.decide(
         NOW, [known([[1.0]]), function(0, run_s=10.0), gpu("a", functions=1), arrived(0, "1", within=60.0)]
     )
@@ -194,7 +194,7 @@ def test_what_costs_more_than_an_account_holds_may_go_when_it_is_full() -> None:
 
 
 def test_another_training_begins_with_an_account_of_its_own() -> None:
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[1.0]]), function(0, run_s=10.0), gpu("a", functions=1), arrived(0, "1", within=60.0)])
     assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) < 0
     engine.decide(NOW + 1.0, [gpu("a", None, functions=1, at=NOW + 1.0), gpu("a", functions=1, at=NOW + 2.0)])
@@ -203,7 +203,7 @@ def test_another_training_begins_with_an_account_of_its_own() -> None:
 
 def test_without_a_training_no_budget_is_asked() -> None:
     for name in ("smore", "smore-product"):
-        engine = Engine(preset(name))
+        engine = DrivenEngine(preset(name))
         assert placed(
             engine.decide(NOW, [known([[5.0]]), function(0), gpu("a", None, functions=1), arrived(0, "1")])
         ) == [("1", "a")]
@@ -215,14 +215,14 @@ def test_without_a_training_no_budget_is_asked() -> None:
 def test_deadline_counts_predicted_degradation() -> None:
     """10 ms alone, 1.5 x slower beside the training: 25 ms."""
     for within, fits in ((0.024, False), (0.026, True)):
-        engine = Engine(preset("smore"))
+        engine = DrivenEngine(preset("smore"))
         events = [known([[0.0]], [[1.5]]), function(0), gpu("a", functions=1), arrived(0, "1", within=within)]
         assert bool(placed(engine.decide(NOW, events))) is fits
 
 
 def test_what_runs_still_meets_its_deadline() -> None:
     """f1 doubles f0's time: f0 has 10 ms to go and 15 ms left, so f1 waits; half-way through f0 it may go."""
-    engine = Engine(preset("smore"))
+    engine = DrivenEngine(preset("smore"))
     table = known([[0.0, 0.0]], functions=[[0.0, 1.0], [0.0, 0.0]])
     engine.decide(NOW, [table, function(0), function(1), gpu("a", functions=2), arrived(0, "1", within=0.015)])
     assert placed(engine.decide(NOW, [arrived(1, "2")])) == []
@@ -231,7 +231,7 @@ def test_what_runs_still_meets_its_deadline() -> None:
 
 
 def test_what_is_late_already_protects_nobody() -> None:
-    engine = Engine(preset("smore"))
+    engine = DrivenEngine(preset("smore"))
     table = known([[0.0, 0.0]], functions=[[0.0, 1.0], [0.0, 0.0]])
     engine.decide(NOW, [table, function(0), function(1), gpu("a", functions=2), arrived(0, "1", within=0.015)])
     assert placed(
@@ -241,12 +241,12 @@ def test_what_is_late_already_protects_nobody() -> None:
 
 def test_strict10_bounds_functions_too() -> None:
     events: list[Event] = [known([[0.0]], [[0.2]]), function(0), gpu("a", functions=1), arrived(0, "1")]
-    assert placed(Engine(preset("smore")).decide(NOW, events)) == [("1", "a")]
-    assert placed(Engine(preset("smore-strict10")).decide(NOW, events)) == []
+    assert placed(DrivenEngine(preset("smore")).decide(NOW, events)) == [("1", "a")]
+    assert placed(DrivenEngine(preset("smore-strict10")).decide(NOW, events)) == []
 
 
 def test_nothing_is_placed_where_no_sm_is_left() -> None:
-    engine = Engine(preset("smore"))
+    engine = DrivenEngine(preset("smore"))
     assert (
         placed(
             engine.decide(
@@ -257,7 +257,7 @@ def test_nothing_is_placed_where_no_sm_is_left() -> None:
     )
     assert refused(engine) == {"NO_SM": 1}
     # What runs there counts before the counter has seen it.
-    engine = Engine(preset("smore"))
+    engine = DrivenEngine(preset("smore"))
     events: list[Event] = [
         known([[0.0]]),
         function(0, sm=0.3),
@@ -273,7 +273,7 @@ def test_past_use_of_functions_is_not_counted_again(policy: str) -> None:
     The training uses 0.5; functions used 0.4 in the last interval and are done: one of 0.3 fits, and again after it has
     ended.
     """
-    engine = Engine(preset(policy))
+    engine = DrivenEngine(preset(policy))
     busy = gpu("a", functions=1, utilisation=0.9, function_utilisation=0.4)
     decisions = engine.decide(NOW, [known([[0.0]]), function(0, sm=0.3), busy, arrived(0, "1"), arrived(0, "2")])
     assert placed(decisions) == [("1", "a")]  # two of them would take 1.1
@@ -284,7 +284,7 @@ def test_past_use_of_functions_is_not_counted_again(policy: str) -> None:
 
 
 def test_a_later_deadline_in_the_lane_is_tried_where_the_earliest_cannot_be_met() -> None:
-    engine = Engine(preset("smore"))
+    engine = DrivenEngine(preset("smore"))
     events = [
         known([[0.0]], [[1.5]]),
         function(0),
@@ -315,7 +315,7 @@ def test_load_switch_has_hysteresis() -> None:
 
 def test_high_load_takes_the_first_acceptable_of_at_most_d() -> None:
     """Of 100 GPU instances two accept; ten are looked at, in the sample's order."""
-    engine = Engine(preset("smore", hold_s=1e9))
+    engine = DrivenEngine(preset("smore", hold_s=1e9))
     budgets = [0.1 if number in (7, 42) else 0.0 for number in range(100)]
     engine.decide(
         NOW,
@@ -340,7 +340,7 @@ def test_high_load_takes_the_first_acceptable_of_at_most_d() -> None:
 
 def test_few_gpu_instances_are_all_weighed_by_the_product() -> None:
     """A scan of few costs what a sample costs, and finds the best."""
-    engine = Engine(preset("smore-product"))
+    engine = DrivenEngine(preset("smore-product"))
     table = known([[0.02], [0.05], [0.08]])
     engine.decide(NOW, [table, function(0), *[gpu(f"g{i}", 2 - i % 3, functions=1) for i in range(30)]])
     for number in range(10):
@@ -351,7 +351,7 @@ def test_few_gpu_instances_are_all_weighed_by_the_product() -> None:
 
 
 def test_warm_ones_are_looked_at_first() -> None:
-    engine = Engine(preset("smore-product", fast_from=0))
+    engine = DrivenEngine(preset("smore-product", fast_from=0))
     events: list[Event] = [function(0), *[gpu(f"g{i:02d}", None, functions=1, warm=int(i == 77)) for i in range(100)]]
     engine.decide(NOW, events)
     engine.load.is_high = True
@@ -371,7 +371,7 @@ def test_figure_6_of_the_paper() -> None:
     cluster[2] = replace(
         cluster[2], memory_used=9_450.0, warm=[]
     )  # 50 MiB are left below the reserve; an instance takes 100
-    engine = Engine(preset("smore"))
+    engine = DrivenEngine(preset("smore"))
     events: list[Event] = [table, *[function(number) for number in range(4)], *cluster]
     engine.decide(NOW, events)
 
@@ -396,7 +396,7 @@ def test_orders() -> None:
         ("random", "old"),
         ("edf-util", "urgent"),
     ):
-        engine = Engine(preset(name))
+        engine = DrivenEngine(preset(name))
         events: list[Event] = [
             function(0, gain=0.9, degradation=0.1),
             function(1, gain=0.1, degradation=0.1),
@@ -420,7 +420,7 @@ def test_elasticflow_is_smore_where_there_is_no_queue() -> None:
     table = known([[0.02, 0.05, 0.2], [0.01, 0.08, 0.05]], [[0.1, 0.2, 0.3], [0.3, 0.1, 0.2]], [[0.2] * 3] * 3)
     logs = []
     for name in ("smore", "elasticflow"):
-        engine, log = Engine(preset(name)), []
+        engine, log = DrivenEngine(preset(name)), []
         engine.decide(NOW, [table, *[function(i) for i in range(3)], *[gpu(f"g{i}", i % 2) for i in range(4)]])
         for number in range(60):
             now = NOW + 0.3 * number
@@ -439,24 +439,24 @@ def test_edf_util_counts_the_training_alone_and_takes_the_least_utilised() -> No
         gpu("c", functions=1, utilisation=0.7, function_utilisation=0.5),
         *[arrived(0, str(i)) for i in range(2)],
     ]
-    assert [name for _, name in placed(Engine(preset("edf-util")).decide(NOW, events))] == ["b", "b"]
+    assert [name for _, name in placed(DrivenEngine(preset("edf-util")).decide(NOW, events))] == ["b", "b"]
     # With what runs there counted, b is full after the first.
-    assert [name for _, name in placed(Engine(preset("edf-util-total")).decide(NOW, events))] == ["b", "c"]
+    assert [name for _, name in placed(DrivenEngine(preset("edf-util-total")).decide(NOW, events))] == ["b", "c"]
 
 
 def test_baselines_place_what_is_too_late_and_too_dear() -> None:
     for name in ("random", "edf-util", "fifo"):
         events = [known([[5.0]], [[5.0]]), function(0), gpu("a", functions=1), arrived(0, "1", within=0.02)]
-        assert placed(Engine(preset(name)).decide(NOW, events)) == [("1", "a")]
+        assert placed(DrivenEngine(preset(name)).decide(NOW, events)) == [("1", "a")]
 
 
 @pytest.mark.parametrize("name", ["random", "edf-util", "edf-util-spread"])
 def test_late_invocations_are_executed_where_a_baseline_says_so(name: str) -> None:
     """Its run would end after its deadline: dropped, or executed all the same; what nothing takes ends some time."""
     late: list[Event] = [function(0), gpu("a", functions=1), arrived(0, "1", at=NOW - 6.0, within=5.0)]
-    (dropped,) = Engine(preset(name)).decide(NOW, late)
+    (dropped,) = DrivenEngine(preset(name)).decide(NOW, late)
     assert isinstance(dropped, End) and dropped.cause is Cause.DEADLINE_EXPIRED
-    engine = Engine(preset(f"{name}-all"))
+    engine = DrivenEngine(preset(f"{name}-all"))
     assert placed(engine.decide(NOW, late)) == [("1", "a")]
     assert engine.decide(NOW + 1.0, [gpu("a", functions=1, utilisation=1.0, slots=0), arrived(0, "2")]) == []
     assert isinstance(engine.decide(NOW + 5.0 + EXECUTED_S, [])[0], End)
@@ -474,12 +474,12 @@ def test_edf_util_can_spread_over_all_that_pass() -> None:
         gpu("full", functions=1, utilisation=0.9),
         *[arrived(0, str(i)) for i in range(8)],
     ]
-    assert {name for _, name in placed(Engine(preset("edf-util")).decide(NOW, events))} == {"b"}
-    assert {name for _, name in placed(Engine(preset("edf-util-spread")).decide(NOW, events))} == {"a", "b"}
+    assert {name for _, name in placed(DrivenEngine(preset("edf-util")).decide(NOW, events))} == {"b"}
+    assert {name for _, name in placed(DrivenEngine(preset("edf-util-spread")).decide(NOW, events))} == {"a", "b"}
 
 
 def test_exclusive_keeps_away_from_trainings() -> None:
-    engine = Engine(preset("exclusive"))
+    engine = DrivenEngine(preset("exclusive"))
     assert placed(engine.decide(NOW, [function(0), gpu("a", functions=1), arrived(0, "1")])) == []
     assert refused(engine) == {"BESIDE_TRAINING": 1}
     assert placed(engine.decide(NOW, [gpu("b", None, functions=1)])) == [("1", "b")]
@@ -487,7 +487,7 @@ def test_exclusive_keeps_away_from_trainings() -> None:
 
 def test_random_takes_any_and_agrees_with_itself() -> None:
     def run(seed: int) -> list[str]:
-        engine = Engine(preset("random", seed=seed))
+        engine = DrivenEngine(preset("random", seed=seed))
         engine.decide(NOW, [function(0), *[gpu(f"g{i}", functions=1) for i in range(4)]])
         return [name for _, name in placed(engine.decide(NOW, [arrived(0, str(i)) for i in range(20)]))]
 
@@ -501,7 +501,7 @@ def test_random_choice_never_rests_on_what_was_weighed_for_another() -> None:
     last weighed.
     """
     for seed in range(8):
-        engine = Engine(preset("random", fast=True, d_least=1, d_share=0.0, seed=seed))
+        engine = DrivenEngine(preset("random", fast=True, d_least=1, d_share=0.0, seed=seed))
         there = [gpu(f"g{i}", functions=1, slots=2) for i in range(4)]
         engine.decide(NOW, [function(0, max_batch=1), *there, arrived(0, "first")])
         first = engine.cluster.used.tolist()
@@ -519,7 +519,7 @@ def test_the_order_of_gpu_instances_does_not_matter() -> None:
     reports = [gpu("a", 2, functions=1), gpu("b", 0, functions=1), gpu("c", 1, functions=1)]
     for name in ("smore", "smore-product", "elasticflow"):
         for turned in (reports, reports[::-1], [reports[1], reports[2], reports[0]]):
-            engine = Engine(preset(name, fast=False))
+            engine = DrivenEngine(preset(name, fast=False))
             assert placed(engine.decide(NOW, [table, function(0), *turned, arrived(0, "1")])) == [("1", "b")]
 
 
@@ -562,7 +562,7 @@ def test_unknown_or_impossible_knobs_are_named(name: str, changed: dict[str, obj
 
 
 def test_ask_places_nothing_and_says_what_would_be() -> None:
-    engine = Engine(preset("smore"))
+    engine = DrivenEngine(preset("smore"))
     engine.decide(
         NOW, [known([[0.05], [0.2]], [[0.5], [0.0]]), function(0), gpu("a", functions=1), gpu("b", 1, functions=1)]
     )
@@ -580,7 +580,7 @@ def test_ask_places_nothing_and_says_what_would_be() -> None:
 
 
 def test_ask_names_the_earliest_deadline() -> None:
-    engine = Engine(preset("smore"))
+    engine = DrivenEngine(preset("smore"))
     engine.decide(NOW, [known([[0.05]], [[0.5]]), function(0), gpu("a", functions=1)])
     answer = engine.ask(NOW, "p/f0", 1, 1, NOW + 0.012)
     assert answer is not None
@@ -595,7 +595,10 @@ def test_ask_names_the_earliest_deadline() -> None:
 def test_a_shadow_decides_and_does_not_act() -> None:
     table = known([[0.02], [0.09]])
     reports = [gpu("a", functions=1, utilisation=0.6), gpu("b", 1, functions=1, utilisation=0.4)]
-    alone, beside = Engine(preset("smore", fast=False)), Engine(preset("smore", fast=False), preset("edf-util"))
+    alone, beside = (
+        DrivenEngine(preset("smore", fast=False)),
+        DrivenEngine(preset("smore", fast=False), preset("edf-util")),
+    )
     events: list[Event] = [table, function(0), *reports, *[arrived(0, str(i)) for i in range(3)]]
     plain, shadowed = alone.decide(NOW, events), beside.decide(NOW, events)
     assert placed(plain) == placed(shadowed) == [("0", "a"), ("1", "a"), ("2", "a")]

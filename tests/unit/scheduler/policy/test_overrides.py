@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 
 from scheduler.policy.decisions import Decision, Dispatch, End, Offload, Refusal
-from scheduler.policy.engine import Engine
 from scheduler.policy.events import (
     Event,
     FunctionKnown,
@@ -18,6 +17,7 @@ from scheduler.policy.events import (
 )
 from scheduler.policy.knobs import preset
 from smore.domain.function import FunctionSpec, Profile
+from tests.support.driven import DrivenEngine
 
 NOW = 1_000.0
 
@@ -53,8 +53,8 @@ def placed(decisions: Sequence[Decision]) -> list[tuple[str, str]]:
     ]
 
 
-def engine(*events: Event, **knobs: object) -> Engine:
-    made = Engine(preset("smore-product", **knobs))
+def engine(*events: Event, **knobs: object) -> DrivenEngine:
+    made = DrivenEngine(preset("smore-product", **knobs))
     made.decide(NOW, [function("p/a", gain=0.4), function("p/b", gain=0.2), *events])
     return made
 
@@ -120,7 +120,7 @@ def test_nothing_is_placed_beside_a_process_that_nobody_registered() -> None:
 
 @pytest.mark.parametrize("rule", ["smore-product", "random", "edf-util"])
 def test_what_a_project_may_keep_warm_bounds_loads(rule: str) -> None:
-    policy = Engine(preset(rule))
+    policy = DrivenEngine(preset(rule))
     events = [function("p/a"), function("p/b"), function("q/c"), gpu("g", "p/a"), WarmLimits(mib={"p": 150.0})]
     assert policy.decide(NOW, [*events, arrived("p/b", "1")]) == [Offload(function="p/a", revision=1, gpu="g")]
     assert policy.decide(NOW + 0.1, []) == [], "asked for once"

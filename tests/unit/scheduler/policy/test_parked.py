@@ -9,7 +9,6 @@ import pytest
 
 from scheduler.policy import kernel
 from scheduler.policy.decisions import Dispatch, Offload, Prewarm
-from scheduler.policy.engine import Engine
 from scheduler.policy.events import (
     FunctionRemoved,
     GpuReported,
@@ -19,7 +18,8 @@ from scheduler.policy.events import (
     PausesChanged,
 )
 from scheduler.policy.knobs import preset
-from scheduler.policy.prewarm.window import Hold
+from scheduler.policy.prewarm.window import WarmWindow
+from tests.support.driven import DrivenEngine
 from tests.unit.scheduler.policy.test_engine import arrived, function
 from tests.unit.scheduler.policy.test_prewarmer import Stage, T, kinds, report, served, standing
 
@@ -52,16 +52,16 @@ def stage() -> Stage:
 
 def test_a_hold_waits_for_a_return_where_one_is_parked_and_for_a_cold_start_where_none_is(stage: Stage) -> None:
     stage.at(T, holding("b", T, T + 600, training=0))
-    assert stage.hold(T, Hold(from_at=T + 10, until_at=T + 20)) == []
-    assert stage.keeper.next_at == pytest.approx(T + 10 - HOST_S - 1)
+    assert stage.hold(T, WarmWindow(from_at=T + 10, until_at=T + 20)) == []
+    assert stage.prewarmer.next_at == pytest.approx(T + 10 - HOST_S - 1)
     # It is gone: what a cold start needs is needed now.
     stage.at(T + 1, report("b", T + 1, training=0))
-    assert stage.keeper.next_at == pytest.approx(T + 8)
+    assert stage.prewarmer.next_at == pytest.approx(T + 8)
 
 
 def test_it_comes_back_where_it_is_parked(stage: Stage) -> None:
     stage.at(T, holding("b", T, T + 600, training=0))
-    stage.hold(T, Hold(from_at=T + 10, until_at=T + 20))
+    stage.hold(T, WarmWindow(from_at=T + 10, until_at=T + 20))
     assert stage.at(T + 8.8) == []
     assert kinds(stage.at(T + 8.9)) == [("prewarm", "b", 1)]
 
@@ -81,19 +81,19 @@ def test_the_lead_is_the_longest_that_a_hold_needs(
 ) -> None:
     """A cold start where more are held than are parked, or where one will have gone by then."""
     stage.at(T, holding("b", T, *until, training=0))
-    stage.hold(T, Hold(from_at=T + 10, until_at=T + 20, instances=instances))
-    assert stage.keeper.next_at == pytest.approx(T + 10 - lead_s - 1)
+    stage.hold(T, WarmWindow(from_at=T + 10, until_at=T + 20, instances=instances))
+    assert stage.prewarmer.next_at == pytest.approx(T + 10 - lead_s - 1)
 
 
 def test_what_is_parked_where_nothing_may_be_loaded_is_not_waited_for(stage: Stage) -> None:
     stage.at(T, holding("b", T, T + 600, training=0), PausesChanged(paused=frozenset({"g:b"})))
-    stage.hold(T, Hold(from_at=T + 10, until_at=T + 20))
-    assert stage.keeper.next_at == pytest.approx(T + 8)
+    stage.hold(T, WarmWindow(from_at=T + 10, until_at=T + 20))
+    assert stage.prewarmer.next_at == pytest.approx(T + 8)
 
 
 def test_more_than_is_parked_is_loaded_anew_elsewhere(stage: Stage) -> None:
     stage.at(T, holding("b", T, T + 600, training=0))
-    assert kinds(stage.hold(T, Hold(from_at=T, until_at=math.inf, instances=2))) == [
+    assert kinds(stage.hold(T, WarmWindow(from_at=T, until_at=math.inf, instances=2))) == [
         ("prewarm", "b", 1),
         ("prewarm", "a", 1),
     ]
@@ -125,27 +125,27 @@ def test_a_drained_gpu_instance_gives_back_what_is_parked(stage: Stage) -> None:
 
 
 @pytest.fixture
-def engine() -> Engine:
+def engine() -> DrivenEngine:
     """One of f0 is parked on b, where a run costs more than on a."""
-    made = Engine(preset("smore-product"))
+    made = DrivenEngine(preset("smore-product"))
     made.decide(T, [function(0), report("a", T), holding("b", T, T + 600, training=0)])
     return made
 
 
-def in_(engine: Engine, within: float, id_: str = "1", at: float = T) -> list[Dispatch | Prewarm]:
+def in_(engine: DrivenEngine, within: float, id_: str = "1", at: float = T) -> list[Dispatch | Prewarm]:
     """What becomes of an invocation that must end ``within`` seconds."""
     arrival = arrived(0, id_, at=at, within=within)
     return [one for one in engine.decide(at, [arrival]) if isinstance(one, (Dispatch, Prewarm))]
 
 
-def test_a_deadline_that_no_cold_start_meets_is_met_out_of_host_memory(engine: Engine) -> None:
+def test_a_deadline_that_no_cold_start_meets_is_met_out_of_host_memory(engine: DrivenEngine) -> None:
     # Before a return was measured it counts as a cold start.
     (asked,) = in_(engine, 0.5)
     assert isinstance(asked, Prewarm)
     assert engine.decide(T + 1, [])[0].action == "expire"  # type: ignore[union-attr]
-    assert engine.feasible(T + 1, "p/f0", 1).backlog_s == pytest.approx(1.01)  # type: ignore[union-attr]
+    assert engine.bounds(T + 1, "p/f0", 1).backlog_s == pytest.approx(1.01)  # type: ignore[union-attr]
     engine.decide(T + 1, [returned()])
-    assert engine.feasible(T + 1, "p/f0", 1).backlog_s == pytest.approx(HOST_S + 0.01)  # type: ignore[union-attr]
+    assert engine.bounds(T + 1, "p/f0", 1).backlog_s == pytest.approx(HOST_S + 0.01)  # type: ignore[union-attr]
     (dispatch,) = in_(engine, 0.5, "2", T + 1)
     assert isinstance(dispatch, Dispatch)
     assert (dispatch.gpu, dispatch.cold) == ("b", True)
@@ -155,7 +155,7 @@ def test_a_deadline_that_no_cold_start_meets_is_met_out_of_host_memory(engine: E
     assert chosen.finish_at < T + 1.5 < other.finish_at
 
 
-def test_what_is_parked_goes_before_a_cold_start_that_weighs_less_and_after_what_is_warm(engine: Engine) -> None:
+def test_what_is_parked_goes_before_a_cold_start_that_weighs_less_and_after_what_is_warm(engine: DrivenEngine) -> None:
     engine.decide(T, [function(0, run_s=5.0), returned()])
     (first,) = in_(engine, 30.0)
     (second,) = in_(engine, 30.0, "2", T + 1)
@@ -171,22 +171,22 @@ def test_what_is_parked_goes_before_a_cold_start_that_weighs_less_and_after_what
     assert (third.gpu, third.cold) == ("a", False)
 
 
-def test_a_gpu_instance_that_falls_silent_has_nothing_parked(engine: Engine) -> None:
+def test_a_gpu_instance_that_falls_silent_has_nothing_parked(engine: DrivenEngine) -> None:
     assert engine.cluster.host(0).tolist() == [False, True]
     engine.cluster.lose("b")
-    engine.cluster.report(report("b", T + 1, training=0), engine.columns)
+    engine.cluster.report(report("b", T + 1, training=0))
     assert engine.cluster.cell(kernel.PARKED)[:, 0].tolist() == [0, 0]
     assert engine.cluster.host(0).tolist() == [False, False]
 
 
-def test_an_answer_to_a_question_knows_of_the_return(engine: Engine) -> None:
+def test_an_answer_to_a_question_knows_of_the_return(engine: DrivenEngine) -> None:
     engine.decide(T, [returned()])
     answer = engine.ask(T, "p/f0", 1, 1, T + 0.5)
     assert answer is not None
     assert (answer.row_gpu, answer.cold, answer.start_at) == ("b", True, pytest.approx(T + HOST_S))
 
 
-def test_waiting_for_a_busy_instance_is_weighed_against_the_return(engine: Engine) -> None:
+def test_waiting_for_a_busy_instance_is_weighed_against_the_return(engine: DrivenEngine) -> None:
     """A busy one is free in half a second: sooner than a cold start, not sooner than a return."""
     engine.decide(T, [returned(), function(0, run_s=0.5, max_warm=1), report("b", T, 1, training=0)])
     assert [type(one) for one in in_(engine, 30.0)] == [Dispatch]

@@ -4,7 +4,6 @@ import pytest
 
 from scheduler.policy.decisions import Decision, Dispatch, End, Prewarm, Refusal
 from scheduler.policy.demand import Demand
-from scheduler.policy.engine import Engine
 from scheduler.policy.events import (
     ClaimRefused,
     Event,
@@ -20,6 +19,7 @@ from scheduler.policy.events import (
 from scheduler.policy.knobs import preset
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import Cause
+from tests.support.driven import DrivenEngine
 
 NOW = 1_000.0
 
@@ -72,8 +72,8 @@ def dispatches(decisions: list[Decision]) -> list[tuple[str, str, list[str]]]:
     return [(d.function, d.gpu, [id_ for id_, _ in d.attempts]) for d in decisions if isinstance(d, Dispatch)]
 
 
-def run(*events: Event, policy: Engine | None = None, now: float = NOW) -> list[Decision]:
-    return (policy or Engine()).decide(now, events)
+def run(*events: Event, policy: DrivenEngine | None = None, now: float = NOW) -> list[Decision]:
+    return (policy or DrivenEngine()).decide(now, events)
 
 
 def test_warm_instance_comes_first() -> None:
@@ -103,7 +103,7 @@ def test_reasons_name_what_was_refused_and_why() -> None:
 
 def test_batches_what_waits_and_never_waits_for_company() -> None:
     """A lone request goes at once; what gathered behind it goes as one batch when the instance is free."""
-    policy = Engine()
+    policy = DrivenEngine()
     first = run(known("p/f", max_batch=8), gpu("a", warm={"p/f": 1}), arrived("p/f", "0"), policy=policy)
     second = policy.decide(NOW + 0.001, [arrived("p/f", str(i)) for i in range(1, 6)])
     third = policy.decide(NOW + 0.02, [InvocationSettled(id="0", attempt=1, run_s=0.01, batch_rows=1)])
@@ -192,7 +192,7 @@ def test_batch_shrinks_until_its_earliest_deadline_holds() -> None:
         known("p/f", max_batch=8, run_s=0.010),
         gpu("a", warm={"p/f": 1}),
         *[arrived("p/f", str(i), within=0.011) for i in range(2)],
-        policy=Engine(),
+        policy=DrivenEngine(),
     )
 
     assert dispatches(decisions) == [("p/f", "a", ["0"])]
@@ -235,8 +235,8 @@ def test_ageing_overtakes_priority_within_its_bound() -> None:
         arrived("p/high", "2", at=NOW, within=10),
     ]
 
-    assert dispatches(run(*events, policy=Engine(ageing))) == [("p/low", "a", ["1"])]
-    assert dispatches(run(*events, policy=Engine(preset("smore-product", order="priority")))) == [
+    assert dispatches(run(*events, policy=DrivenEngine(ageing))) == [("p/low", "a", ["1"])]
+    assert dispatches(run(*events, policy=DrivenEngine(preset("smore-product", order="priority")))) == [
         ("p/high", "a", ["2"])
     ]
 
@@ -258,7 +258,7 @@ def test_fig_6_a_refused_function_does_not_block_the_next() -> None:
 
 
 def test_expires_what_cannot_finish_in_time() -> None:
-    policy = Engine()
+    policy = DrivenEngine()
     run(known("p/f", run_s=0.1), gpu("a", slots=0), arrived("p/f", "1", within=1.0), policy=policy)
 
     assert policy.decide(NOW + 0.85, []) == []
@@ -276,7 +276,7 @@ def test_rejects_what_no_gpu_instance_could_ever_hold() -> None:
 
 def test_loads_ahead_where_the_deadline_leaves_no_time_for_a_cold_start() -> None:
     """The first request of such a function expires, but somebody loads the model meanwhile; it is asked for once."""
-    policy = Engine()
+    policy = DrivenEngine()
     decisions = run(known("p/f", run_s=0.01, load_s=2.0), gpu("a"), arrived("p/f", "1", within=0.5), policy=policy)
 
     assert [Prewarm(function="p/f", revision=1, gpu="a")] == decisions
@@ -284,14 +284,14 @@ def test_loads_ahead_where_the_deadline_leaves_no_time_for_a_cold_start() -> Non
 
 
 def test_waits_for_a_busy_instance_rather_than_loading_a_second() -> None:
-    policy = Engine()
+    policy = DrivenEngine()
     run(known("p/f", max_warm=2, load_s=0.5), gpu("a", warm={"p/f": 1}), arrived("p/f", "1"), policy=policy)
 
     assert policy.decide(NOW + 0.001, [arrived("p/f", "2", at=NOW + 0.001)]) == []
 
 
 def test_refused_claim_frees_its_slot() -> None:
-    policy = Engine()
+    policy = DrivenEngine()
     (first,) = run(known("p/f"), gpu("a", slots=1, warm={"p/f": 1}), arrived("p/f", "1"), policy=policy)
     assert isinstance(first, Dispatch)
 
@@ -300,7 +300,7 @@ def test_refused_claim_frees_its_slot() -> None:
 
 
 def test_nothing_is_placed_on_what_is_lost_or_paused() -> None:
-    policy = Engine()
+    policy = DrivenEngine()
     assert run(known("p/f"), gpu("a"), GpuLost(gpu="a"), arrived("p/f", "1"), policy=policy) == []
     assert policy.decide(NOW, [gpu("a"), PausesChanged(paused=frozenset({"g:a"}))]) == []
     assert policy.decide(NOW, [PausesChanged(paused=frozenset({"f:p/f"}))]) == []
@@ -315,7 +315,7 @@ def test_quarantined_revision_goes_elsewhere() -> None:
 
 
 def test_removed_function_fails_what_waits() -> None:
-    policy = Engine()
+    policy = DrivenEngine()
     run(known("p/f"), arrived("p/f", "1"), policy=policy)
 
     (ending,) = policy.decide(NOW, [FunctionRemoved(function="p/f")])
@@ -325,7 +325,7 @@ def test_removed_function_fails_what_waits() -> None:
 
 def test_takes_over_what_runs_already() -> None:
     """A new leader counts what is held: a full GPU instance takes nothing until one of them ends."""
-    policy = Engine()
+    policy = DrivenEngine()
     held = InvocationHeld(function="p/f", revision=1, id="0", attempt=1, rows=1, gpu="a", since_at=NOW)
     assert run(known("p/f"), gpu("a", slots=1, warm={"p/f": 1}), held, arrived("p/f", "1"), policy=policy) == []
 
@@ -338,23 +338,23 @@ def test_run_times_are_learned() -> None:
     Measured batches move the estimate, so that a function slower than declared stops being promised what it cannot
     hold.
     """
-    policy = Engine()
+    policy = DrivenEngine()
     run(known("p/f", run_s=0.01), gpu("a", warm={"p/f": 1}), policy=policy)
     for n in range(60):
         policy.decide(NOW + n, [gpu("a", warm={"p/f": 1}), arrived("p/f", f"{n}", at=NOW + n)])
         policy.decide(NOW + n + 0.1, [InvocationSettled(id=f"{n}", attempt=1, run_s=0.1, batch_rows=1)])
 
-    told = policy.feasible(NOW + 100, "p/f", 1)
+    told = policy.bounds(NOW + 100, "p/f", 1)
     assert told is not None
     assert (told.backlog_s, told.floor_s) == (pytest.approx(0.1, rel=0.05), told.backlog_s)
 
 
 def test_gate_is_told_of_the_backlog() -> None:
-    policy = Engine()
+    policy = DrivenEngine()
     run(known("p/f", run_s=0.1, max_batch=1), gpu("a", warm={"p/f": 1}), policy=policy)
     policy.decide(NOW, [arrived("p/f", str(i)) for i in range(11)])
 
-    told = policy.feasible(NOW, "p/f", 1)
+    told = policy.bounds(NOW, "p/f", 1)
     assert told is not None
     assert (told.floor_s, told.each_s, told.counted) == (pytest.approx(0.1), pytest.approx(0.1), 10)
     assert 1.0 <= told.backlog_s <= 1.4

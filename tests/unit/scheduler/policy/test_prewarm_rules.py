@@ -10,7 +10,7 @@ from scipy import stats
 
 from scheduler.policy.prewarm.counted import requests_of
 from scheduler.policy.prewarm.rules import rule
-from scheduler.policy.prewarm.window import OWN, Forecast, Hold
+from scheduler.policy.prewarm.window import OWN, Forecast, WarmWindow
 
 
 def forecast(at: float, *mean: float) -> Forecast:
@@ -58,7 +58,7 @@ def test_an_oracle_holds_through_pauses_shorter_than_a_load() -> None:
 def test_the_paper_rule_holds_what_the_minute_needs() -> None:
     counted = rule("ls-lstm", run_s=2.0, load_s=1.5)
     # 120 in a minute at 2 s each are 4 at once, times 1.5.
-    assert counted.minute(0.0, 0, forecast(0.0, 120.0, 0.0)) == (Hold(from_at=0.0, until_at=60.0, instances=6),)
+    assert counted.minute(0.0, 0, forecast(0.0, 120.0, 0.0)) == (WarmWindow(from_at=0.0, until_at=60.0, instances=6),)
     assert counted.minute(60.0, 120, forecast(60.0, 0.4, 0.0)) == ()
     assert held(rule("ls-lstm", run_s=2.0, load_s=1.5, how="literal").minute(0.0, 0, forecast(0.0, 121.0)), 1.0) == 3
 

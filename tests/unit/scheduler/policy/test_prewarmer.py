@@ -14,7 +14,6 @@ import pytest
 from scheduler.policy import kernel
 from scheduler.policy.decisions import Decision, Dispatch, Offload, Prewarm
 from scheduler.policy.demand import Demand
-from scheduler.policy.engine import Engine
 from scheduler.policy.events import (
     CountsKnown,
     Event,
@@ -29,11 +28,14 @@ from scheduler.policy.events import (
     TrafficMoved,
 )
 from scheduler.policy.knobs import preset
-from scheduler.policy.prewarm.prewarmer import AT_A_TIME, LEASE_S, Keeper, Unforeseen, Warmth
+from scheduler.policy.prewarm.instances import LEASE_S
+from scheduler.policy.prewarm.prewarmer import AT_A_TIME, Prewarmer, PrewarmKnobs
 from scheduler.policy.prewarm.priced import Priced
 from scheduler.policy.prewarm.rules import rule
-from scheduler.policy.prewarm.window import Forecast, Hold, WarmPolicy
+from scheduler.policy.prewarm.status import ColdStartReason
+from scheduler.policy.prewarm.window import Forecast, PrewarmRule, WarmWindow
 from smore.domain.function import Prewarming
+from tests.support.driven import DrivenEngine
 from tests.unit.scheduler.policy.test_engine import arrived, function, gpu, known
 
 #: The beginning of a minute.
@@ -45,22 +47,22 @@ class Script:
 
     def __init__(self) -> None:
         self.heard: list[tuple[object, ...]] = []
-        self.on_minute: Sequence[Hold] | None = None
-        self.on_idle: Sequence[Hold] | None = None
+        self.on_minute: Sequence[WarmWindow] | None = None
+        self.on_idle: Sequence[WarmWindow] | None = None
 
-    def arrived(self, at: float) -> Sequence[Hold] | None:
+    def arrived(self, at: float) -> Sequence[WarmWindow] | None:
         self.heard.append(("arrived", at))
         return None
 
-    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[Hold] | None:
+    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[WarmWindow] | None:
         self.heard.append(("idle", at, instances, busy))
         return (
             self.on_idle
             if self.on_idle is not None
-            else [Hold(from_at=at, until_at=math.inf, instances=instances + busy)]
+            else [WarmWindow(from_at=at, until_at=math.inf, instances=instances + busy)]
         )
 
-    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[Hold] | None:
+    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[WarmWindow] | None:
         self.heard.append(("minute", at, count, None if forecast is None else forecast.source))
         return self.on_minute
 
@@ -77,25 +79,25 @@ class Stage:
     def __init__(self, *, foresees: bool = False, **knobs: object) -> None:
         self.rules: dict[str, Script] = {}
         modes = frozenset((Prewarming.AUTO, Prewarming.PAPER)) if foresees else frozenset[Prewarming]()
-        self.keeper = Keeper(Warmth(rules=self._rule, foresees=modes, **knobs))  # type: ignore[arg-type]
-        self.engine = Engine(preset("smore-product"), keeper=self.keeper)
+        self.prewarmer = Prewarmer(PrewarmKnobs(rules=self._rule, foresees=modes, **knobs))  # type: ignore[arg-type]
+        self.engine = DrivenEngine(preset("smore-product"), prewarmer=self.prewarmer)
 
-    def _rule(self, mode: Prewarming, demand: Demand) -> WarmPolicy:
+    def _rule(self, mode: Prewarming, demand: Demand) -> PrewarmRule:
         return self.rules.setdefault(demand.function, Script())
 
     def at(self, now: float, *events: Event) -> list[Decision]:
         return self.engine.decide(now, list(events))
 
-    def hold(self, now: float, *holds: Hold, number: int = 0) -> list[Decision]:
+    def hold(self, now: float, *holds: WarmWindow, number: int = 0) -> list[Decision]:
         """The rule of a function answers this from ``now`` on, by the end of a batch."""
         rule = self.rules[f"p/f{number}"]
         rule.on_idle = holds
-        self.keeper.idle(now, self.engine.cluster.demands[number], 1, 0)
+        self.prewarmer.idle(now, self.engine.cluster.demands[number], 1, 0)
         return self.at(now)
 
 
 def standing(stage: Stage, number: int = 0) -> object:
-    return next(one for one in stage.keeper.standings() if one.function == f"p/f{number}")
+    return next(one for one in stage.prewarmer.statuses() if one.function == f"p/f{number}")
 
 
 def served(number: int = 0) -> TrafficMoved:
@@ -140,14 +142,14 @@ def kinds(decisions: Sequence[Decision]) -> list[tuple[str, str, int]]:
 def test_a_load_begins_a_cold_start_and_the_lead_before_its_hold() -> None:
     stage = Stage()
     stage.at(T, function(0), served(), report("a", T))
-    assert stage.hold(T, Hold(from_at=T + 10, until_at=T + 20)) == []
-    assert stage.keeper.next_at == T + 8
+    assert stage.hold(T, WarmWindow(from_at=T + 10, until_at=T + 20)) == []
+    assert stage.prewarmer.next_at == T + 8
     assert stage.at(T + 7.9) == []
     (decision,) = stage.at(T + 8)
     assert decision == Prewarm(function="p/f0", revision=1, gpu="a", instances=1, until_at=T + 8 + LEASE_S)
     assert stage.at(T + 9) == []
     assert stage.at(T + 10, report("a", T + 10, 1)) == []
-    assert stage.keeper.next_at == T + 20
+    assert stage.prewarmer.next_at == T + 20
     assert kinds(stage.at(T + 20)) == [("offload", "a", 0)]
     assert stage.engine.cluster.cell(kernel.RESIDENT)[0, 0] == 0
     assert stage.at(T + 20.1) == []
@@ -158,14 +160,14 @@ def test_the_lead_is_the_measured_cold_start() -> None:
     stage.at(T, function(0), served(), report("a", T))
     for _ in range(30):
         stage.at(T, InstanceTold(function="p/f0", revision=1, gpu="a", load_s=5.0))
-    stage.hold(T, Hold(from_at=T + 10, until_at=T + 20))
-    assert stage.keeper.next_at == pytest.approx(T + 4, abs=0.01)
+    stage.hold(T, WarmWindow(from_at=T + 10, until_at=T + 20))
+    assert stage.prewarmer.next_at == pytest.approx(T + 4, abs=0.01)
 
 
 def test_a_hold_is_told_again_before_its_lease_is_over() -> None:
     stage = Stage()
     stage.at(T, function(0), served(), report("a", T, 1))
-    assert stage.hold(T, Hold(from_at=T, until_at=math.inf)) == []  # it was told when it was found
+    assert stage.hold(T, WarmWindow(from_at=T, until_at=math.inf)) == []  # it was told when it was found
     assert kinds(stage.at(T + LEASE_S / 2 - 1)) == []
     (again,) = stage.at(T + LEASE_S / 2)
     assert isinstance(again, Prewarm)
@@ -174,13 +176,13 @@ def test_a_hold_is_told_again_before_its_lease_is_over() -> None:
 
 def test_nothing_is_due_where_nobody_is_held() -> None:
     """And nothing is decided otherwise than without a keeper."""
-    stage, bare = Stage(), Engine(preset("smore-product"))
+    stage, bare = Stage(), DrivenEngine(preset("smore-product"))
     events = [function(0), report("a", T), arrived(0, "1", at=T), arrived(0, "2", at=T)]
     assert [
         replace(one, reasons=replace(one.reasons, unforeseen="")) if isinstance(one, Dispatch) else one
         for one in stage.at(T, *events)
     ] == bare.decide(T, events)
-    assert stage.keeper.next_at == math.inf
+    assert stage.prewarmer.next_at == math.inf
 
 
 # ---- where -----------------------------------------------------------------------------------------------------------
@@ -195,7 +197,7 @@ def test_it_is_loaded_where_it_weighs_least() -> None:
         served(),
         *[report(name, T, training=i) for i, name in enumerate("abc")],
     )
-    assert kinds(stage.hold(T, Hold(from_at=T, until_at=T + 60, instances=2))) == [
+    assert kinds(stage.hold(T, WarmWindow(from_at=T, until_at=T + 60, instances=2))) == [
         ("prewarm", "b", 1),
         ("prewarm", "a", 1),
     ]
@@ -203,7 +205,7 @@ def test_it_is_loaded_where_it_weighs_least() -> None:
 
 def test_it_is_not_loaded_where_the_budget_forbids() -> None:
     stage = Stage()
-    engine = Engine(preset("smore"), keeper=stage.keeper)
+    engine = DrivenEngine(preset("smore"), prewarmer=stage.prewarmer)
     stage.engine = engine
     stage.at(
         T,
@@ -213,7 +215,7 @@ def test_it_is_not_loaded_where_the_budget_forbids() -> None:
         report("a", T, training=0),
         report("b", T, training=1),
     )
-    assert kinds(stage.hold(T, Hold(from_at=T, until_at=T + 60, instances=2))) == [("prewarm", "b", 1)]
+    assert kinds(stage.hold(T, WarmWindow(from_at=T, until_at=T + 60, instances=2))) == [("prewarm", "b", 1)]
     assert standing(stage).unmet  # type: ignore[attr-defined]
 
 
@@ -221,19 +223,19 @@ def test_a_load_is_paid_from_the_trainings_account() -> None:
     stage = Stage()
     stage.at(T, known([[0.1]]), function(0), served(), report("a", T, training=0))
     before = stage.engine.cluster.fact(kernel.BALANCE)[0]
-    stage.hold(T, Hold(from_at=T, until_at=T + 60))
+    stage.hold(T, WarmWindow(from_at=T, until_at=T + 60))
     assert stage.engine.cluster.fact(kernel.BALANCE)[0] == pytest.approx(before - 0.1 / 1.1, abs=1e-6)
 
 
 def test_idle_instances_hold_a_share_of_the_free_memory_at_most() -> None:
     stage = Stage(share=0.025)  # of 10,000 MiB: two of them
     stage.at(T, function(0, max_warm=8), served(), report("a", T))
-    assert kinds(stage.hold(T, Hold(from_at=T, until_at=T + 60, instances=5))) == [
+    assert kinds(stage.hold(T, WarmWindow(from_at=T, until_at=T + 60, instances=5))) == [
         ("prewarm", "a", 1),
         ("prewarm", "a", 2),
     ]
     (dispatch,) = (one for one in stage.at(T + 1, arrived(0, "1", at=T + 1)) if isinstance(one, Dispatch))
-    assert dispatch.reasons.unforeseen == Unforeseen.LATE
+    assert dispatch.reasons.unforeseen == ColdStartReason.LATE
 
 
 def test_the_least_recently_used_idle_instance_gives_way() -> None:
@@ -242,7 +244,7 @@ def test_the_least_recently_used_idle_instance_gives_way() -> None:
     warm = [("p/x", 1, 1), ("p/y", 1, 2), ("p/z", 1, 1)]
     stage.at(T, function(0), served(), replace(report("a", T), idle=idle, warm=warm))
     # y has another instance, which is at work.
-    assert stage.hold(T, Hold(from_at=T, until_at=T + 60)) == [
+    assert stage.hold(T, WarmWindow(from_at=T, until_at=T + 60)) == [
         Offload(function="p/y", revision=1, gpu="a", keep=1),
         Prewarm(function="p/f0", revision=1, gpu="a", instances=1, until_at=T + LEASE_S),
     ]
@@ -251,22 +253,22 @@ def test_the_least_recently_used_idle_instance_gives_way() -> None:
 def test_what_is_held_gives_way_to_nobody() -> None:
     stage = Stage(share=0.015)
     stage.at(T, function(0), function(1), served(0), served(1), report("a", T, 1))
-    stage.hold(T, Hold(from_at=T, until_at=math.inf))
-    assert kinds(stage.hold(T, Hold(from_at=T, until_at=math.inf), number=1)) == []
+    stage.hold(T, WarmWindow(from_at=T, until_at=math.inf))
+    assert kinds(stage.hold(T, WarmWindow(from_at=T, until_at=math.inf), number=1)) == []
     assert standing(stage, 1).unmet  # type: ignore[attr-defined]
 
 
 def test_promised_memory_is_promised_once() -> None:
     stage = Stage(share=0.015)
     stage.at(T, function(0), function(1), served(0), served(1), report("a", T))
-    assert kinds(stage.hold(T, Hold(from_at=T, until_at=math.inf))) == [("prewarm", "a", 1)]
-    assert kinds(stage.hold(T, Hold(from_at=T, until_at=math.inf), number=1)) == []
+    assert kinds(stage.hold(T, WarmWindow(from_at=T, until_at=math.inf))) == [("prewarm", "a", 1)]
+    assert kinds(stage.hold(T, WarmWindow(from_at=T, until_at=math.inf), number=1)) == []
 
 
 def test_more_than_max_warm_goes_elsewhere_or_nowhere() -> None:
     stage = Stage()
     stage.at(T, function(0, max_warm=1), served(), report("a", T), report("b", T))
-    found = kinds(stage.hold(T, Hold(from_at=T, until_at=math.inf, instances=5)))
+    found = kinds(stage.hold(T, WarmWindow(from_at=T, until_at=math.inf, instances=5)))
     assert found == [("prewarm", "a", 1), ("prewarm", "b", 1)]
 
 
@@ -274,7 +276,7 @@ def test_a_paused_function_or_platform_is_not_loaded() -> None:
     for paused in ("*", "f:p/f0", "g:a"):
         stage = Stage()
         stage.at(T, function(0), served(), report("a", T), PausesChanged(paused=frozenset((paused,))))
-        assert stage.hold(T, Hold(from_at=T, until_at=math.inf)) == []
+        assert stage.hold(T, WarmWindow(from_at=T, until_at=math.inf)) == []
 
 
 # ---- knobs of a function ---------------------------------------------------------------------------------------------
@@ -294,7 +296,7 @@ def test_min_warm_needs_no_rule() -> None:
 def test_off_leaves_idle_instances_to_their_keep_alive() -> None:
     stage = Stage()
     assert stage.at(T, function(0, prewarm=Prewarming.OFF), served(), report("a", T, 3)) == []
-    assert standing(stage).silence == Unforeseen.OFF  # type: ignore[attr-defined]
+    assert standing(stage).silence == ColdStartReason.OFF  # type: ignore[attr-defined]
 
 
 def test_for_ever_is_for_ever_whatever_a_rule_decides() -> None:
@@ -313,8 +315,8 @@ def test_what_is_lost_while_another_is_on_its_way_is_charged_when_it_is_loaded_a
     stage = Stage(share=1.0)
     stage.at(T, known([[0.3] * 3]), function(0), served(), report("a", T, 1, training=0))
     charged: list[int] = []
-    stage.engine.charge_load = lambda now, demand, row: charged.append(row)  # type: ignore[method-assign]
-    wanted = Hold(from_at=T, until_at=math.inf, instances=2)
+    stage.engine.engine.charge_load = lambda now, demand, row: charged.append(row)  # type: ignore[method-assign]
+    wanted = WarmWindow(from_at=T, until_at=math.inf, instances=2)
     assert kinds(stage.hold(T, wanted)) == [("prewarm", "a", 2)]
     # The one that was there is evicted before the second has come: one is on its way, so it takes one more, which is
     # paid for.
@@ -350,7 +352,7 @@ def test_rules_are_told_of_a_minute_a_few_at_a_time() -> None:
     stage.at(T - 1, *events)
     stage.at(T)
     heard = [rule for rule in stage.rules.values() if ("minute", T, None, None) in rule.heard]
-    assert (len(heard), stage.keeper.next_at) == (AT_A_TIME, T)
+    assert (len(heard), stage.prewarmer.next_at) == (AT_A_TIME, T)
     # One hears of the minute before it hears of anything in it.
     last = stage.rules[f"p/f{AT_A_TIME + 49}"]
     stage.at(T + 0.1, arrived(AT_A_TIME + 49, "1", at=T))
@@ -358,7 +360,7 @@ def test_rules_are_told_of_a_minute_a_few_at_a_time() -> None:
     for _ in range(3):
         stage.at(T + 60)
     assert last.minutes()[-1] == (T + 60, 1, None)
-    assert stage.keeper.next_at == T + 120
+    assert stage.prewarmer.next_at == T + 120
 
 
 def test_a_new_leader_teaches_its_rules_what_was_counted() -> None:
@@ -413,7 +415,7 @@ def test_rules_begin_anew_with_what_was_imported_meanwhile_and_with_what_is_load
     assert ("minute", T + 120, 5, None) not in begun.heard
     assert ("idle", T + 90, 2, 0) in begun.heard
     assert "p/f1" not in stage.rules
-    stage.keeper.idle(T + 91, stage.engine.cluster.demands[1], 1, 0)
+    stage.prewarmer.idle(T + 91, stage.engine.cluster.demands[1], 1, 0)
     assert other.heard[-1] == ("idle", T + 91, 1, 0)
 
 
@@ -421,7 +423,7 @@ def test_an_instance_that_nobody_asked_for_begins_to_be_idle() -> None:
     """A former leader has, or a person: the rule decides how long it stays."""
     stage = Stage()
     stage.at(T, function(0), served())
-    stage.rules["p/f0"].on_idle = [Hold(from_at=T, until_at=T + 30)]
+    stage.rules["p/f0"].on_idle = [WarmWindow(from_at=T, until_at=T + 30)]
     assert kinds(stage.at(T + 1, report("a", T + 1, 1))) == [("prewarm", "a", 1)]
     assert kinds(stage.at(T + 30)) == [("offload", "a", 0)]
 
@@ -432,7 +434,7 @@ def test_an_instance_that_nobody_asked_for_begins_to_be_idle() -> None:
 def foreseeing() -> Stage:
     stage = Stage(foresees=True)
     stage.at(T, function(0), served(), report("a", T, 1))
-    stage.rules["p/f0"].on_minute = [Hold(from_at=T, until_at=math.inf)]
+    stage.rules["p/f0"].on_minute = [WarmWindow(from_at=T, until_at=math.inf)]
     return stage
 
 
@@ -456,7 +458,7 @@ def test_a_stale_forecast_counts_for_nothing() -> None:
     for minute in range(1, 5):
         stage.at(T + 60 * minute, report("a", T + 60 * minute, 1))
     assert stage.at(T + 300, report("a", T + 300, 1)) == []
-    assert standing(stage).silence == Unforeseen.STALE  # type: ignore[attr-defined]
+    assert standing(stage).silence == ColdStartReason.STALE  # type: ignore[attr-defined]
     assert standing(stage).holds == []  # type: ignore[attr-defined]
     stage.at(T + 301, forecasts(T + 300))
     stage.at(T + 360)
@@ -468,7 +470,7 @@ def test_a_forecast_that_is_no_number_counts_for_nothing(value: float) -> None:
     stage = foreseeing()
     stage.at(T + 50, forecasts(T, value))
     assert stage.at(T + 60) == []
-    assert standing(stage).silence == Unforeseen.NOT_A_NUMBER  # type: ignore[attr-defined]
+    assert standing(stage).silence == ColdStartReason.NOT_A_NUMBER  # type: ignore[attr-defined]
 
 
 def test_a_minute_without_a_number_is_one_without_the_others() -> None:
@@ -480,14 +482,14 @@ def test_a_minute_without_a_number_is_one_without_the_others() -> None:
     assert kinds(stage.at(T + 60)) == [("prewarm", "a", 1)]
     assert stage.at(T + 119) == []
     assert stage.at(T + 120, report("a", T + 120, 1)) == []
-    assert (standing(stage).silence, standing(stage).holds) == (Unforeseen.NOT_A_NUMBER, [])  # type: ignore[attr-defined]
+    assert (standing(stage).silence, standing(stage).holds) == (ColdStartReason.NOT_A_NUMBER, [])  # type: ignore[attr-defined]
     assert stage.at(T + 150, report("a", T + 150, 1)) == []
     stage.rules["p/f0"].on_minute = None
     assert kinds(stage.at(T + 180, report("a", T + 180, 1))) == [("prewarm", "a", 1)]
     assert standing(stage).silence == ""  # type: ignore[attr-defined]
     assert [line[2] for line in stage.rules["p/f0"].minutes()[-3:]] == ["naive", None, "naive"]
     stage.at(T + 240)
-    assert standing(stage).silence == Unforeseen.NOT_A_NUMBER  # type: ignore[attr-defined]
+    assert standing(stage).silence == ColdStartReason.NOT_A_NUMBER  # type: ignore[attr-defined]
 
 
 def test_what_a_rule_held_while_nobody_listened_is_not_let_go_of_when_it_has_its_say_again() -> None:
@@ -497,7 +499,7 @@ def test_what_a_rule_held_while_nobody_listened_is_not_let_go_of_when_it_has_its
     dispatched = stage.at(T + 10, arrived(0, "1", at=T + 10))
     assert [type(one) for one in dispatched] == [Dispatch]
     stage.at(T + 11, InvocationSettled(id="1", attempt=1))
-    assert standing(stage).silence == Unforeseen.NO_FORECAST  # type: ignore[attr-defined]
+    assert standing(stage).silence == ColdStartReason.NO_FORECAST  # type: ignore[attr-defined]
     stage.at(T + 50, forecasts(T, 0.0))
     assert kinds(stage.at(T + 60, report("a", T + 60, 1))) == [("prewarm", "a", 1)]
 
@@ -528,11 +530,11 @@ def test_a_clock_that_is_set_back_goes_on_for_rules_and_holds() -> None:
     stage = Stage()
     stage.at(T - 1, function(0), served(), report("a", T - 1, 1))
     stage.at(T)
-    stage.hold(T + 10, Hold(from_at=T + 10, until_at=T + 40))
+    stage.hold(T + 10, WarmWindow(from_at=T + 10, until_at=T + 40))
     back = -3600.0
     assert kinds(stage.at(T + 11 + back)) == []
-    assert stage.keeper.jumps == 1
-    assert stage.keeper.next_at == pytest.approx(T + 40 + back)
+    assert stage.prewarmer.clock_steps == 1
+    assert stage.prewarmer.next_at == pytest.approx(T + 40 + back)
     assert kinds(stage.at(T + 40 + back)) == [("offload", "a", 0)]
     stage.at(T + 60 + back)
     times = [line[1] for line in stage.rules["p/f0"].heard]
@@ -554,9 +556,9 @@ def test_a_small_step_back_is_an_error_of_measurement() -> None:
     )
     heard: list[Forecast | None] = []
     stage.rules["p/f0"].minute = lambda at, count, forecast: heard.append(forecast)  # type: ignore[method-assign,assignment,func-returns-value]
-    assert stage.keeper.next_at == T + 60
+    assert stage.prewarmer.next_at == T + 60
     stage.at(T + 60)
-    assert (stage.keeper.jumps, len(heard)) == (0, 1)
+    assert (stage.prewarmer.clock_steps, len(heard)) == (0, 1)
     assert heard[0] is not None
     assert heard[0].chance(T + 60) == 1.0
 
@@ -582,20 +584,20 @@ def test_minutes_that_a_clock_jumped_over_are_counted_by_nobody() -> None:
 def test_a_deleted_function_is_unloaded_where_it_is_and_where_it_is_on_its_way() -> None:
     stage = Stage()
     stage.at(T, function(0, max_warm=1), served(), report("a", T, 1), report("b", T))
-    assert kinds(stage.hold(T, Hold(from_at=T, until_at=math.inf, instances=2))) == [("prewarm", "b", 1)]
+    assert kinds(stage.hold(T, WarmWindow(from_at=T, until_at=math.inf, instances=2))) == [("prewarm", "b", 1)]
     assert kinds(stage.at(T + 1, FunctionRemoved(function="p/f0"))) == [("offload", "a", 0), ("offload", "b", 0)]
     assert stage.at(T + 100) == []
-    assert stage.keeper.standings() == []
+    assert stage.prewarmer.statuses() == []
 
 
 def test_after_a_failed_load_it_waits_longer_each_time() -> None:
     stage = Stage()
     stage.at(T, function(0), served(), report("a", T))
-    assert kinds(stage.hold(T, Hold(from_at=T, until_at=math.inf))) == [("prewarm", "a", 1)]
+    assert kinds(stage.hold(T, WarmWindow(from_at=T, until_at=math.inf))) == [("prewarm", "a", 1)]
     failed = InstanceTold(function="p/f0", revision=1, gpu="a", failed=True)
     assert stage.at(T + 1, failed) == []
     (dispatch,) = (one for one in stage.at(T + 2, arrived(0, "1", at=T + 2)) if isinstance(one, Dispatch))
-    assert dispatch.reasons.unforeseen == Unforeseen.LOAD_FAILED
+    assert dispatch.reasons.unforeseen == ColdStartReason.LOAD_FAILED
     stage.at(T + 3, InvocationSettled(id="1", attempt=1))
     assert stage.at(T + 30.9) == []
     assert kinds(stage.at(T + 31)) == [("prewarm", "a", 1)]
@@ -607,7 +609,7 @@ def test_after_a_failed_load_it_waits_longer_each_time() -> None:
 def test_a_load_that_is_never_heard_of_is_asked_for_again() -> None:
     stage = Stage()
     stage.at(T, function(0), served(), report("a", T))
-    stage.hold(T, Hold(from_at=T, until_at=math.inf))
+    stage.hold(T, WarmWindow(from_at=T, until_at=math.inf))
     assert stage.at(T + 12.9, report("a", T + 12.9)) == []
     assert kinds(stage.at(T + 13)) == [("prewarm", "a", 1)]
 
@@ -615,17 +617,17 @@ def test_a_load_that_is_never_heard_of_is_asked_for_again() -> None:
 def test_a_gpu_instance_that_falls_silent_is_replaced() -> None:
     stage = Stage()
     stage.at(T, function(0), served(), report("a", T), report("b", T, training=0))
-    assert kinds(stage.hold(T, Hold(from_at=T, until_at=math.inf))) == [("prewarm", "a", 1)]
+    assert kinds(stage.hold(T, WarmWindow(from_at=T, until_at=math.inf))) == [("prewarm", "a", 1)]
     assert kinds(stage.at(T + 1, GpuLost(gpu="a"))) == [("prewarm", "b", 1)]
 
 
 def test_knobs_that_change_change_the_rule() -> None:
     stage = Stage()
     stage.at(T, function(0), served(), report("a", T, 1))
-    stage.hold(T, Hold(from_at=T, until_at=math.inf))
+    stage.hold(T, WarmWindow(from_at=T, until_at=math.inf))
     stage.at(T + 1, function(0, prewarm=Prewarming.OFF), served())
     assert stage.at(T + 100) == []
-    assert standing(stage).silence == Unforeseen.OFF  # type: ignore[attr-defined]
+    assert standing(stage).silence == ColdStartReason.OFF  # type: ignore[attr-defined]
 
 
 # ---- why it was cold -------------------------------------------------------------------------------------------------
@@ -642,15 +644,15 @@ def test_the_first_call_of_all_was_not_to_be_foreseen() -> None:
     stage = Stage()
     stage.at(T, function(0), served(), report("a", T))
     stage.rules["p/f0"].on_idle = ()
-    assert why(stage, T + 1) == Unforeseen.NEVER_SEEN
+    assert why(stage, T + 1) == ColdStartReason.NEVER_SEEN
     stage.at(T + 2, InvocationSettled(id="1", attempt=1))
-    assert why(stage, T + 3, "2") == Unforeseen.NOT_FORESEEN
+    assert why(stage, T + 3, "2") == ColdStartReason.NOT_FORESEEN
 
 
 def test_what_was_counted_before_was_seen() -> None:
     stage = Stage(foresees=True)
     stage.at(T, function(0), served(), report("a", T), CountsKnown(counts={"p/f0": [(T - 600, 1)]}))
-    assert why(stage, T + 1) == Unforeseen.NO_FORECAST
+    assert why(stage, T + 1) == ColdStartReason.NO_FORECAST
 
 
 def test_off_is_off() -> None:
@@ -658,35 +660,35 @@ def test_off_is_off() -> None:
     stage.at(T, function(0, prewarm=Prewarming.OFF), served(), report("a", T))
     why(stage, T)
     stage.at(T + 1, InvocationSettled(id="1", attempt=1))
-    assert why(stage, T + 1, "2") == Unforeseen.OFF
+    assert why(stage, T + 1, "2") == ColdStartReason.OFF
 
 
 def test_what_was_let_go_within_its_keep_alive_was_given_up() -> None:
     stage = Stage()
     stage.at(T, function(0, keep_alive_s=100.0), served(), report("a", T, 1))
     assert kinds(stage.hold(T)) == [("offload", "a", 0)]
-    assert why(stage, T + 99) == Unforeseen.GIVEN_UP
+    assert why(stage, T + 99) == ColdStartReason.GIVEN_UP
     stage = Stage()
     stage.at(T, function(0, keep_alive_s=100.0), served(), report("a", T, 1))
     stage.hold(T)
-    assert why(stage, T + 101) == Unforeseen.NOT_FORESEEN
+    assert why(stage, T + 101) == ColdStartReason.NOT_FORESEEN
 
 
 def test_no_room_evicted_and_more_at_once() -> None:
     stage = Stage(share=0.0)
     stage.at(T, function(0), served(), report("a", T))
-    stage.hold(T, Hold(from_at=T, until_at=math.inf))
-    assert why(stage, T + 1) == Unforeseen.NO_ROOM
+    stage.hold(T, WarmWindow(from_at=T, until_at=math.inf))
+    assert why(stage, T + 1) == ColdStartReason.NO_ROOM
     stage = Stage()
     stage.at(T, function(0), served(), report("a", T), InstanceTold(function="p/f0", revision=1, gpu="a", evicted=True))
-    assert why(stage, T + 1) == Unforeseen.EVICTED
+    assert why(stage, T + 1) == ColdStartReason.EVICTED
     stage = Stage()
     # One is loaded and at work; its batch has just begun, so waiting for it is no better than a load.
     stage.at(T, function(0, run_s=20.0), served(), report("a", T, 1), arrived(0, "1", at=T, within=100.0))
-    assert why(stage, T + 1, "2") == Unforeseen.MORE_AT_ONCE
+    assert why(stage, T + 1, "2") == ColdStartReason.MORE_AT_ONCE
 
 
 def test_another_revision_is_another_matter() -> None:
     stage = Stage()
     stage.at(T, function(0), report("a", T))
-    assert why(stage, T) == Unforeseen.OTHER_REVISION
+    assert why(stage, T) == ColdStartReason.OTHER_REVISION

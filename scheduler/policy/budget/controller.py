@@ -13,7 +13,7 @@ too little of the time to have cost as much (:data:`WORST`). It is a brake, not 
 
 What a training loses over time is kept by ``factor``, which multiplies what runs are predicted to cost. Each closed
 window says what the training really lost beside it, free of drift; what was charged at that time stands over against
-it. Their ratio (:class:`Toll`) is what predictions are corrected by, so that the load itself teaches nothing: only how
+it. Their ratio (:class:`CostCorrection`) is what predictions are corrected by, so that the load itself teaches nothing: only how
 wrong the predictions are.
 """
 
@@ -65,13 +65,13 @@ FADING: Final = 0.97
 #: So many standard errors of the factor are charged on top: what is not known yet is paid for by functions, not by
 #: trainings.
 MARGIN: Final = 0.5
-#: How well what was charged in the seconds beside a window tells what ran in them, as a share of it: a charge is booked
+#: How well what was charged in the seconds beside a window tells what ran in them, as a share of it: a charge is logged
 #: when a run starts.
-BOOKED_SD: Final = 0.5
+CHARGED_SD: Final = 0.5
 #: No window resolves a smaller share of the time than this.
 LEAST_NOISE: Final = 0.005
 #: How far back what was charged is known, seconds: windows are told that late at most.
-BOOKS_S: Final = 180.0
+LOGGED_S: Final = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class JobLoss:
 
 
 @dataclass(slots=True)
-class Toll:
+class CostCorrection:
     """
     How many times its prediction a training pays. Beside window ``i`` a share ``y_i`` of the time was lost and ``c_i``
     charged, at the predictions as they are: ``factor`` is the ratio of their sums, shrunk towards one as far as the
@@ -127,7 +127,7 @@ class Toll:
             FADING**2 * self._noise
             + max(noise, LEAST_NOISE) ** 2
             + uneven**2
-            + (BOOKED_SD * self.factor * charged) ** 2
+            + (CHARGED_SD * self.factor * charged) ** 2
         )
         doubt = self._noise / PRIOR_SD**2
         factor = (self._lost * self._charged + doubt) / (self._charged**2 + doubt)
@@ -144,7 +144,7 @@ class Toll:
 
 
 @dataclass(slots=True)
-class Governor:
+class BudgetController:
     """Of one GPU instance. ``factor`` multiplies predicted losses there."""
 
     step: Step = Step.OPEN
@@ -156,9 +156,9 @@ class Governor:
     #: Epoch second from which the compared iterations are all younger than the last step.
     _settled_at: float = 0.0
     #: (epoch second, ``charged_s`` then), a report each.
-    _books: deque[tuple[float, float]] = field(default_factory=deque)
+    _charge_log: deque[tuple[float, float]] = field(default_factory=deque)
     #: By training.
-    _tolls: dict[str, Toll] = field(default_factory=dict)
+    _corrections: dict[str, CostCorrection] = field(default_factory=dict)
 
     def judge(self, now: float, jobs: Sequence[JobLoss], busy: float) -> str | None:
         """
@@ -170,7 +170,7 @@ class Governor:
         """
         if not jobs:
             self.factor = 1.0
-            self._tolls.clear()
+            self._corrections.clear()
             return self._go(now, Step.OPEN, 0.0, "") if self.step is not Step.OPEN else None
         self._correct(now, jobs)
         self.busy += BUSY_WEIGHT * (busy - self.busy)
@@ -199,29 +199,29 @@ class Governor:
 
     def _correct(self, now: float, jobs: Sequence[JobLoss]) -> None:
         """Learn from the windows that are new. Of several trainings the one that pays most counts."""
-        self._books.append((now, self.charged_s))
-        while self._books[0][0] < now - BOOKS_S:
-            self._books.popleft()
-        self._tolls = {job.id: self._tolls.get(job.id) or Toll() for job in jobs}
+        self._charge_log.append((now, self.charged_s))
+        while self._charge_log[0][0] < now - LOGGED_S:
+            self._charge_log.popleft()
+        self._corrections = {job.id: self._corrections.get(job.id) or CostCorrection() for job in jobs}
         for job in jobs:
-            toll = self._tolls[job.id]
-            for window in sorted(job.windows, key=lambda one: one.start):
-                charged = self._charged(window) if window.start > toll.seen else None
+            correction = self._corrections[job.id]
+            for window in sorted(job.windows, key=lambda window: window.start):
+                charged = self._charged(window) if window.start > correction.seen else None
                 if charged is not None:
-                    toll.seen = window.start
-                    toll.learn(window, charged)
-        self.factor = max(toll.rate for toll in self._tolls.values())
+                    correction.seen = window.start
+                    correction.learn(window, charged)
+        self.factor = max(correction.rate for correction in self._corrections.values())
 
     def _charged(self, window: Window) -> float | None:
-        """Seconds a second that were charged while its open iterations went on; None where the books do not reach."""
+        """Seconds a second that were charged while its open iterations went on; None where the log does not reach."""
         guard_s = window.end - window.start
         before_s, after_s = window.before_n * window.before_s, window.after_n * window.after_s
         sides = ((window.start - guard_s - before_s, before_s), (window.end + guard_s, after_s))
-        if sides[0][0] < self._books[0][0] or sum(sides[1]) > self._books[-1][0]:
+        if sides[0][0] < self._charge_log[0][0] or sum(sides[1]) > self._charge_log[-1][0]:
             return None
-        return sum(between(self._books, begin + length) - between(self._books, begin) for begin, length in sides) / (
-            before_s + after_s
-        )
+        return sum(
+            between(self._charge_log, begin + length) - between(self._charge_log, begin) for begin, length in sides
+        ) / (before_s + after_s)
 
 
 def between(points: Sequence[tuple[float, float]], at: float) -> float:

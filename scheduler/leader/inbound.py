@@ -1,0 +1,439 @@
+"""
+What happens in Redis as the policy's events: the snapshot that a new leader begins with, entries of the stream, and what
+is published by others (tables, forecasts, overrides).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from math import inf
+from typing import Final
+
+import redis
+
+from scheduler.leader import foresight
+from scheduler.leader.admission_board import AdmissionBoard
+from scheduler.leader.tables import ArrayTable
+from scheduler.policy.budget.controller import JobLoss
+from scheduler.policy.events import (
+    Event,
+    FunctionKnown,
+    FunctionRemoved,
+    GpuLost,
+    GpuReported,
+    InstanceTold,
+    InvocationArrived,
+    InvocationHeld,
+    InvocationSettled,
+    PausesChanged,
+    QuestionAsked,
+    Steer,
+    SteeringChanged,
+    TableUpdated,
+    TrafficMoved,
+    WarmLimits,
+)
+from smore.domain.loss import Sample
+from smore.messages import stream
+from smore.process import observability as metrics
+from smore.process.settings import Settings
+from smore.redis import fleet as wire
+from smore.redis.catalog import Catalog
+from smore.redis.degradation import BadTable, Tables
+from smore.redis.forecasts import BadForecast, Board
+from smore.redis.queue import ANSWER_TTL_S, Queue, Snapshot
+from smore.redis.records import LeasedInvocation, QueuedInvocation
+
+log = metrics.logger(__name__)
+
+#: A GPU instance is gone when it has not reported for this many heartbeats.
+LOST_HEARTBEATS: Final = 4
+
+
+class Inbound:
+    """
+    ``prewarms``: whether the policy takes forecasts and counts. ``now``: Redis' clock, epoch seconds. It remembers what
+    the policy was given: :meth:`begin` starts anew.
+    """
+
+    def __init__(
+        self,
+        client: "redis.Redis",
+        config: Settings,
+        queue: Queue,
+        board: AdmissionBoard,
+        now: Callable[[], float],
+        prewarms: bool,
+    ) -> None:
+        prefix = config.redis.prefix
+        self._queue, self._board, self._now, self._prewarms = queue, board, now, prewarms
+        self._silent_s = LOST_HEARTBEATS * config.worker.heartbeat_s
+        self._fleet, self._catalog = wire.Fleet(client, prefix), Catalog(client, prefix)
+        self._tables, self._forecasts = Tables(client, prefix), Board(client, prefix)
+        #: The versions of the table and of the forecasts that were looked at last, good or not.
+        self._table_version = 0
+        self.forecasts_version = 0
+        #: What was imported when rules last learned what was counted.
+        self._lesson = 0
+        #: Revisions that the policy was given.
+        self._registered: set[tuple[str, int]] = set()
+        #: Processes beside which functions may run though nobody registered them.
+        self._allowed: frozenset[str] = frozenset()
+        #: Functions with traffic → their newest revision.
+        self.active: dict[str, int] = {}
+        #: When each GPU instance last reported, epoch seconds.
+        self._reported_at: dict[str, float] = {}
+        #: Questions of gateways that are not answered yet.
+        self._asked: list[stream.Asked] = []
+
+    # ---- a new leader ------------------------------------------------------------------------------------------------
+
+    def begin(self, snapshot: Snapshot) -> list[Event]:
+        """All that a new policy must be given first."""
+        self._registered.clear()
+        self._reported_at.clear()
+        self.active.clear()
+        self._table_version = self.forecasts_version = self._lesson = 0
+        events: list[Event] = [*self._overrides(), *self.new_table()]
+        for function, entry in self._catalog.functions().items():
+            if entry.revision:
+                self.active[function] = entry.revision
+                self._register(function, entry.revision, events)
+                events.append(TrafficMoved(function=function, revision=entry.revision))
+        events += self._counts()
+        events += self.new_forecasts()
+        for report in snapshot.reports:
+            self._reported(report, events)
+        for held in snapshot.held:
+            self._held(held, events)
+        for waiting in snapshot.waiting:
+            self._register(waiting.function, waiting.revision, events)
+            events.append(_arrival(waiting))
+        return events
+
+    def new_table(self) -> list[Event]:
+        """
+        Another version of the degradation table, if one was published. One that cannot be used leaves the last good one
+        in place.
+        """
+        version = self._tables.version()
+        if version in (0, self._table_version):
+            return []
+        self._table_version = version
+        try:
+            table = self._tables.current()
+        except BadTable as error:
+            log.error("degradation table not used", version=version, error=str(error))
+            return []
+        if table is None:
+            return []
+        log.info("degradation table", version=table.version, source=table.source, places=len(table.places))
+        return [TableUpdated(table=ArrayTable(table))]
+
+    def _overrides(self) -> list[Event]:
+        """What people have set: pauses and drains, boosts and pins, limits, processes that are allowed."""
+        self._allowed = self._fleet.allowed()
+        overrides = [
+            Steer(
+                function=override.function,
+                boost=override.boost,
+                boost_until=inf if override.boost_until is None else override.boost_until,
+                gpus=frozenset(override.gpus),
+                pin_until=inf if override.pin_until is None else override.pin_until,
+            )
+            for override in self._fleet.steering(self._now()).values()
+        ]
+        mib = {
+            name: limits.warm_memory_mib
+            for name, limits in self._catalog.limits().items()
+            if limits.warm_memory_mib is not None
+        }
+        return [PausesChanged(paused=self._fleet.paused()), SteeringChanged(steers=overrides), WarmLimits(mib=mib)]
+
+    def new_forecasts(self) -> list[Event]:
+        """Other forecasts, if some were published. What cannot be used leaves the last ones, which grow stale."""
+        version = self._forecasts.version() if self._prewarms else 0
+        if version in (0, self.forecasts_version):
+            return []
+        self.forecasts_version = version
+        try:
+            forecasts = self._forecasts.current()
+        except BadForecast as error:
+            log.error("forecasts not used", version=version, error=str(error))
+            return []
+        if forecasts is None:
+            return []
+        # Rules that learned counts before others were imported begin anew.
+        counts = self._counts() if forecasts.lesson != self._lesson else []
+        self._lesson = forecasts.lesson
+        return [*counts, foresight.updated(forecasts)]
+
+    def _counts(self) -> list[Event]:
+        """What was counted before this leader began."""
+        if not self._prewarms:
+            return []
+        try:
+            counts = self._forecasts.counts()
+        except BadForecast as error:
+            log.error("counts not used", error=str(error))
+            return []
+        if counts is None:
+            return []
+        self._lesson = counts.lesson
+        return [foresight.counts_known(counts)]
+
+    def _held(self, held: LeasedInvocation, events: list[Event]) -> None:
+        waiting = held.waiting
+        self._register(waiting.function, waiting.revision, events)
+        since = held.started_us / 1e6 or self._now()
+        events.append(
+            InvocationHeld(
+                function=waiting.function,
+                revision=waiting.revision,
+                id=waiting.id,
+                attempt=waiting.attempt,
+                rows=waiting.rows,
+                gpu=held.gpu,
+                since_at=since,
+                deadline_at=waiting.deadline_us / 1e6,
+            )
+        )
+
+    def _register(self, function: str, revision: int, events: list[Event]) -> None:
+        """Give the policy a revision before the first event that names it."""
+        if (function, revision) in self._registered:
+            return
+        spec = self._catalog.revision(function, revision)
+        if spec is not None:
+            self._registered.add((function, revision))
+            events.append(FunctionKnown(function=function, revision=revision, spec=spec))
+
+    # ---- the stream --------------------------------------------------------------------------------------------------
+
+    def events(self, entries: Iterable[tuple[str, bytes]]) -> list[Event]:
+        """Entries of the stream as events; questions are kept for :meth:`questions`."""
+        events: list[Event] = []
+        for entry, raw in entries:
+            try:
+                event = stream.decode(raw)
+            except ValueError:
+                log.warning("unreadable event passed over", entry=entry)
+                continue
+            match event:
+                case stream.Arrived():
+                    self._register(event.function, event.revision, events)
+                    events.append(
+                        InvocationArrived(
+                            function=event.function,
+                            revision=event.revision,
+                            id=event.id,
+                            attempt=0,
+                            arrival_at=event.arrival_us / 1e6,
+                            deadline_at=event.deadline_us / 1e6,
+                            rows=event.rows,
+                            shape=event.shape,
+                        )
+                    )
+                case stream.Settled():
+                    if event.claimed_us:
+                        metrics.QUEUE_WAIT_SECONDS.labels(event.function).observe(
+                            (event.claimed_us - event.arrival_us) / 1e6
+                        )
+                    run_s, rows = _run(event.meta)
+                    events.append(InvocationSettled(id=event.id, attempt=event.attempt, run_s=run_s, batch_rows=rows))
+                case stream.Returned():
+                    self._register(event.function, event.revision, events)
+                    events.append(
+                        InvocationArrived(
+                            function=event.function,
+                            revision=event.revision,
+                            id=event.id,
+                            attempt=event.attempt,
+                            arrival_at=event.arrival_us / 1e6,
+                            deadline_at=event.deadline_us / 1e6,
+                            rows=event.rows,
+                            shape=event.shape,
+                            alone=bool(event.alone),
+                        )
+                    )
+                case stream.Reported():
+                    self._reported(event.report.encode(), events)
+                case stream.CatalogChanged():
+                    self._catalog_changed(event.function, events)
+                case stream.Asked():
+                    self._register(event.function, event.revision, events)
+                    self._asked.append(event)
+                case stream.Warmed():
+                    self._warmed(event, events)
+                case stream.Dispatched() | stream.Stepped():
+                    pass  # the leader's own doing: the policy counts it already
+        return events
+
+    def _catalog_changed(self, function: str, events: list[Event]) -> None:
+        if not function:
+            events += self._overrides()
+            return
+        # An activated revision's spec holds what its canary measured.
+        self._catalog.forget(function)
+        self._registered -= {key for key in self._registered if key[0] == function}
+        entry = self._catalog.functions().get(function)
+        if entry is not None:
+            if entry.revision:
+                self.active[function] = entry.revision
+            self._register(function, entry.revision, events)
+            if entry.revision:
+                events.append(TrafficMoved(function=function, revision=entry.revision))
+        elif function in self.active:
+            del self.active[function]
+            self._board.forget(function)
+            self._queue.forget_function(function)
+            with suppress(KeyError):
+                metrics.QUEUE_DEPTH.remove(function)
+            events.append(FunctionRemoved(function=function))
+
+    def _warmed(self, event: stream.Warmed, events: list[Event]) -> None:
+        """An instance is ready, was used, or has ended."""
+        if event.outcome != "open" and event.prewarmed and event.ended_us:
+            metrics.PREWARMS.labels(event.function, event.outcome).inc()
+        # An instance is reported several times; out of host memory hardly anything is loaded ahead, so that the first
+        # use must not hide its load.
+        loaded = event.ready_us and not event.ended_us and (event.uses <= 1 if event.host else not event.used_us)
+        events.append(
+            InstanceTold(
+                function=event.function,
+                revision=event.revision,
+                gpu=event.gpu,
+                load_s=event.load_us / 1e6 if loaded else None,
+                failed=bool(event.prewarmed) and event.why == "failed",
+                evicted=event.why == "evicted",
+                host=bool(event.host),
+            )
+        )
+
+    def _reported(self, raw: bytes, events: list[Event]) -> None:
+        try:
+            report = wire.decode_report(raw)
+        except ValueError:
+            log.warning("unreadable report passed over")
+            return
+        self._reported_at[report.gpu] = self._now()
+        counts: Counter[tuple[str, int]] = Counter()
+        loading: Counter[tuple[str, int]] = Counter()
+        sizes: dict[tuple[str, int], float] = {}
+        stretches: dict[tuple[str, int], float] = {}
+        idle_mib = 0.0
+        idle: list[tuple[str, int, float, float]] = []
+        for instance in report.warm:
+            self._register(instance.function, instance.revision, events)
+            key = (instance.function, instance.revision)
+            counts[key] += 1
+            sizes[key] = max(instance.memory_mib, sizes.get(key, 0.0))
+            stretches[key] = max(instance.longest_s, stretches.get(key, 0.0))
+            if instance.state is wire.WarmState.IDLE:
+                idle_mib += instance.memory_mib
+                idle.append((*key, instance.memory_mib, instance.idle_s))
+            elif instance.state is wire.WarmState.LOADING:
+                loading[key] += 1
+        for waiting in report.parked:
+            self._register(waiting.function, waiting.revision, events)
+            idle_mib += waiting.memory_mib
+        degradations = [
+            job.shared_s / job.solo_s - 1
+            for job in report.jobs
+            if job.solo_count >= 20 and job.shared_count >= 20 and job.solo_s
+        ]
+        events.append(
+            GpuReported(
+                gpu=report.gpu,
+                boot=report.boot,
+                at=self._now(),
+                slots=report.slots,
+                memory_total=report.memory_total_mib,
+                memory_used=report.memory_used_mib,
+                memory_idle=idle_mib,
+                utilisation=report.utilisation,
+                function_utilisation=report.function_utilisation,
+                jobs=sum(job.state == "running" for job in report.jobs),
+                warm=[(function, revision, count) for (function, revision), count in counts.items()],
+                loading=[(function, revision, count) for (function, revision), count in loading.items()],
+                sizes=[(function, revision, memory_mib) for (function, revision), memory_mib in sizes.items()],
+                quarantined=list(report.quarantined),
+                job_degradation=max(degradations, default=None),
+                device=report.device,
+                sharing_mode=report.sharing_mode,
+                workloads=[job.workload for job in report.jobs if job.state == "running"],
+                closed=report.closed,
+                stretches=[(function, revision, seconds) for (function, revision), seconds in stretches.items()],
+                losses=[_loss(job) for job in report.jobs if job.state == "running"],
+                strangers=sum(
+                    f"{report.gpu}|{process.pid}|{process.start}" not in self._allowed
+                    for process in report.strangers or ()
+                ),
+                idle=idle,
+                parked=[
+                    (instance.function, instance.revision, self._now() + instance.left_s) for instance in report.parked
+                ],
+            )
+        )
+
+    # ---- what is due -------------------------------------------------------------------------------------------------
+
+    def lost(self) -> list[Event]:
+        """GPU instances that have fallen silent since they last reported."""
+        now = self._now()
+        lost = [gpu for gpu, at in self._reported_at.items() if now - at > self._silent_s]
+        for gpu in lost:
+            log.warning("GPU instance lost", gpu=gpu)
+            del self._reported_at[gpu]
+        return [GpuLost(gpu=gpu) for gpu in lost]
+
+    def questions(self) -> list[Event]:
+        """Questions of gateways that still wait for an answer. Those to which nobody listens any more are dropped."""
+        asked, self._asked = self._asked, []
+        now = self._now()
+        return [
+            QuestionAsked(
+                id=question.id,
+                function=question.function,
+                revision=question.revision,
+                rows=question.rows,
+                deadline_at=question.deadline_us / 1e6,
+            )
+            for question in asked
+            if now - question.at_us / 1e6 <= ANSWER_TTL_S
+        ]
+
+
+def _arrival(waiting: QueuedInvocation) -> InvocationArrived:
+    return InvocationArrived(
+        function=waiting.function,
+        revision=waiting.revision,
+        id=waiting.id,
+        attempt=waiting.attempt,
+        arrival_at=waiting.arrival_us / 1e6,
+        deadline_at=waiting.deadline_us / 1e6,
+        rows=waiting.rows,
+        shape=waiting.shape,
+        alone=waiting.alone,
+    )
+
+
+def _loss(job: wire.JobReport) -> JobLoss:
+    return JobLoss(
+        id=job.id,
+        budget=job.budget,
+        recent=Sample(mean=job.recent_s, sd=job.recent_sd, n=job.recent_n) if job.recent_n else None,
+        closed=Sample(mean=job.closed_s, sd=job.closed_sd, n=job.closed_n) if job.closed_n else None,
+        windows=job.windows,
+    )
+
+
+def _run(meta: str) -> tuple[float | None, int]:
+    """(run seconds, rows) of a worker's execution record; (None, 0) where it was cold or did not run to the end."""
+    if not meta:
+        return None, 0
+    try:
+        execution = stream.decode_execution(meta)
+    except ValueError:
+        return None, 0
+    return (execution.run_ms / 1000, execution.rows) if execution.run_ms and not execution.cold else (None, 0)

@@ -1,0 +1,302 @@
+"""
+The policy's decisions performed: claims and ends on the queue, commands to workers, answers to gateways, publications.
+
+Every claim and every end carries the fencing token; what a former leader still sends is refused (:class:`Fenced`).
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from math import inf
+from typing import Final, Literal, assert_never, cast
+
+import orjson
+import redis
+
+from scheduler.leader import foresight
+from scheduler.leader.admission_board import AdmissionBoard
+from scheduler.policy.decisions import (
+    Answer,
+    Decision,
+    Dispatch,
+    End,
+    FinishBounds,
+    Offload,
+    Prewarm,
+    PublishAdmission,
+    PublishPrewarmStatus,
+    PublishStatus,
+    QuestionAnswered,
+    Reasons,
+    Throttle,
+)
+from scheduler.policy.events import ClaimRefused, Event
+from smore.process import observability as metrics
+from smore.process.settings import Settings
+from smore.redis import fleet as wire
+from smore.redis.celery import RUN, gpu_queue, message
+from smore.redis.forecasts import Board, Keeping, State, encode_state
+from smore.redis.queue import Claim, Ending, Queue
+
+log = metrics.logger(__name__)
+
+#: For how long a published prewarm status counts, seconds.
+STATE_TTL_S: Final = 10.0
+
+
+class Fenced(Exception):
+    """Another leader has taken over."""
+
+
+class Outbound:
+    """:meth:`begin` must be called before a leader's first decision."""
+
+    def __init__(self, client: "redis.Redis", config: Settings, queue: Queue, board: AdmissionBoard) -> None:
+        prefix = config.redis.prefix
+        self._config, self._prefix, self._queue, self._board = config, prefix, queue, board
+        self._fleet, self._forecasts = wire.Fleet(client, prefix), Board(client, prefix)
+        self._token = ""
+        self._clock_steps = 0
+        #: The entry of the stream up to which events were read: a claim reads on from there.
+        self.cursor = "0-0"
+        #: Of the forecasts that the policy has, published beside the status.
+        self.forecasts_version = 0
+
+    def begin(self, token: str) -> None:
+        """A leader begins, with its fencing token."""
+        self._token = token
+        self._board.begin()
+
+    def perform(self, now: float, decisions: Sequence[Decision], began: float) -> list[Event]:
+        """
+        Perform decisions, claims in one round trip. Returns what the queue refused, for the policy.
+
+        ``now``: Redis' clock, epoch seconds; ``began``: when the round began (``time.perf_counter``).
+        """
+        dispatches: list[Dispatch] = []
+        endings: list[End] = []
+        for decision in decisions:
+            match decision:
+                case Dispatch():
+                    dispatches.append(decision)
+                case End():
+                    endings.append(decision)
+                case Prewarm():
+                    self._prewarm(decision)
+                case Throttle():
+                    self._throttle(now, decision)
+                case Offload():
+                    self._offload(decision)
+                case QuestionAnswered():
+                    self._queue.answer(decision.id, _answer_json(now, decision.answer, decision.bounds))
+                case PublishAdmission():
+                    self._board.take(now, decision)
+                case PublishStatus():
+                    self._status(decision)
+                case PublishPrewarmStatus():
+                    self._prewarm_status(now, decision)
+                case _:
+                    assert_never(decision)
+        if endings:
+            self._end(endings)
+        return self._dispatch(dispatches, began) if dispatches else []
+
+    # ---- commands to workers -----------------------------------------------------------------------------------------
+
+    def _prewarm(self, decision: Prewarm) -> None:
+        command = wire.Prewarm(
+            version=1,
+            function=decision.function,
+            revision=decision.revision,
+            instances=decision.instances,
+            until=decision.until_at,
+        )
+        self._fleet.send(decision.gpu, command)
+        metrics.DECISIONS.labels("prewarm", "held" if decision.until_at else "wanted").inc()
+
+    def _throttle(self, now: float, decision: Throttle) -> None:
+        self._fleet.step(decision.gpu, decision.job, now, decision.step.value, decision.duty, decision.factor)
+        metrics.DECISIONS.labels("throttle", decision.step.value).inc()
+        log.warning(
+            "degradation budget",
+            gpu=decision.gpu,
+            job=decision.job,
+            step=decision.step.value,
+            duty=decision.duty,
+            factor=round(decision.factor, 3),
+        )
+
+    def _offload(self, decision: Offload) -> None:
+        command = wire.Offload(
+            version=1,
+            function=decision.function,
+            revision=decision.revision,
+            keep=decision.keep,
+            gone=decision.gone,
+        )
+        self._fleet.send(decision.gpu, command)
+        metrics.DECISIONS.labels("offload", "decided").inc()
+
+    # ---- publications ------------------------------------------------------------------------------------------------
+
+    def _status(self, status: PublishStatus) -> None:
+        """Gauges; and a difference of the arrays from a fresh count, which is a defect."""
+        for function in self._board.functions:
+            metrics.QUEUE_DEPTH.labels(function).set(status.waiting.get(function, 0))
+        for bucket in status.buckets:
+            metrics.BUDGET_FACTOR.labels(bucket.gpu).set(bucket.factor)
+            metrics.BUDGET_ACCOUNT.labels(bucket.gpu).set(bucket.tokens_s)
+        if status.differing:
+            metrics.AUDIT_DIFFERENCES.inc(status.differing)
+            log.error("the arrays differ from a fresh count", entries=status.differing)
+
+    def _prewarm_status(self, now: float, status: PublishPrewarmStatus) -> None:
+        """How functions are kept ready, for people (``GET /v1/prewarm``)."""
+        silent = Counter(function.silence for function in status.functions if function.silence)
+        metrics.PARKED.set(sum(function.parked for function in status.functions))
+        for reason in foresight.SILENT:
+            metrics.PREWARM_SILENT.labels(reason).set(silent[reason])
+        if status.clock_steps != self._clock_steps:
+            steps = status.clock_steps - self._clock_steps
+            log.warning("the clock was set; minutes across it count for nothing", steps=steps)
+            self._clock_steps = status.clock_steps
+        settings = self._config.prewarm
+        state = State(
+            at=now,
+            rule=settings.rule,
+            on=settings.on,
+            share=settings.share,
+            forecasts=self.forecasts_version,
+            jumps=status.clock_steps,
+            functions=[
+                Keeping(
+                    function=function.function,
+                    revision=function.revision,
+                    mode=function.mode.value,
+                    source=function.source,
+                    silence=function.silence,
+                    wanted=function.wanted,
+                    loaded=function.loaded,
+                    unmet=function.unmet,
+                    load_s=function.load_s,
+                    parked=function.parked,
+                    host_s=function.host_s,
+                    holds=[(begin, None if end == inf else end, count) for begin, end, count in function.holds],
+                )
+                for function in status.functions
+            ],
+        )
+        self._forecasts.tell(encode_state(state), STATE_TTL_S)
+
+    # ---- the queue ---------------------------------------------------------------------------------------------------
+
+    def _end(self, endings: Sequence[End]) -> None:
+        done = self._queue.settle(
+            self._token,
+            [
+                Ending(
+                    function=ending.function,
+                    id=ending.id,
+                    action=cast("Literal['reject', 'expire', 'fail']", ending.action),
+                    cause=ending.cause,
+                    message=ending.message,
+                )
+                for ending in endings
+            ],
+        )
+        if done is None:
+            raise Fenced
+        for ending in endings:
+            metrics.DECISIONS.labels(ending.action, ending.cause.value).inc()
+
+    def _dispatch(self, dispatches: Sequence[Dispatch], began: float) -> list[Event]:
+        schedule_us = int((time.perf_counter() - began) * 1e6)
+        claims = []
+        for dispatch in dispatches:
+            queue = gpu_queue(dispatch.gpu)
+            attempts = [[id_, attempt + 1] for id_, attempt in dispatch.attempts]
+            claims.append(
+                Claim(
+                    function=dispatch.function,
+                    gpu=dispatch.gpu,
+                    celery_list=f"{self._prefix}{queue}",
+                    message=message(RUN, [dispatch.function, dispatch.revision, attempts], queue),
+                    decision=_reasons_json(dispatch.reasons, schedule_us).decode(),
+                    schedule_us=schedule_us,
+                    attempts=dispatch.attempts,
+                )
+            )
+        refused: list[Event] = []
+        for dispatch, claimed in zip(dispatches, self._claim(claims), strict=True):
+            if claimed is None:
+                raise Fenced
+            metrics.DECISIONS.labels("dispatch", "cold" if dispatch.cold else "warm").inc()
+            if dispatch.reasons.unforeseen:
+                metrics.UNFORESEEN.labels(dispatch.function, dispatch.reasons.unforeseen).inc()
+            if len(claimed) != len(dispatch.attempts):
+                refused += [
+                    ClaimRefused(id=id_, attempt=attempt) for id_, attempt in dispatch.attempts if id_ not in claimed
+                ]
+        return refused
+
+    def _claim(self, claims: Sequence[Claim]) -> list[frozenset[str] | None]:
+        lease_s = self._config.scheduler.dispatch_lease_s
+        if len(claims) > 1:
+            return self._queue.claim(self._token, lease_s, claims)
+        claimed, self.cursor = self._queue.claim_one(self._token, lease_s, claims[0], self.cursor)
+        return [claimed]
+
+
+def _answer_json(now: float, found: Answer | None, bounds: FinishBounds | None) -> bytes:
+    """See smore.messages.reasons.Answer. Numbers that are not finite become null."""
+    if found is None:
+        return orjson.dumps({"version": 1, "known": False, "at": now})
+    return orjson.dumps(
+        {
+            "version": 1,
+            "at": now,
+            "gpu": found.row_gpu,
+            "cold": found.cold,
+            "start_at": found.start_at,
+            "finish_at": found.finish_at,
+            "earliest_deadline_at": found.earliest_deadline_at,
+            "finish_s": bounds.backlog_s if bounds is not None else None,
+            "reasons": orjson.Fragment(_reasons_json(found.reasons, 0)),
+        }
+    )
+
+
+def _reasons_json(reasons: Reasons, schedule_us: int) -> bytes:
+    """See smore.messages.reasons.Reasons."""
+    return orjson.dumps(
+        {
+            "v": 1,
+            "policy": reasons.policy,
+            "table": reasons.table_version,
+            "seed": reasons.seed,
+            "priority": round(reasons.priority, 4),
+            "schedule_us": schedule_us,
+            "candidates": [
+                {
+                    "gpu": c.gpu,
+                    "warm": c.warm,
+                    "delay_s": round(c.start_delay_s, 4),
+                    "run_s": round(c.run_s, 5),
+                    "finish_at": round(c.finish_at, 4),
+                    "impact": round(c.impact, 4),
+                    "function_degradation": round(c.function_degradation, 4),
+                    "function_degradation_upper": round(c.function_degradation_upper, 4),
+                    "training_degradation": round(c.training_degradation, 4),
+                    "training_degradation_upper": round(c.training_degradation_upper, 4),
+                    "known": c.known,
+                    "refusal": c.refusal,
+                }
+                for c in reasons.candidates
+            ],
+            "refused": {code.value: count for code, count in reasons.refused.items()},
+            "shadow": {"policy": reasons.shadow.policy, "gpu": reasons.shadow.gpu}
+            if reasons.shadow is not None
+            else None,
+        }
+        | ({"unforeseen": reasons.unforeseen} if reasons.unforeseen else {})
+    )

@@ -1,0 +1,245 @@
+"""
+When a new invocation could end: the bounds by which gateways admit, and the answers to their questions.
+
+A bound counts what waits at the batch throughput of the instances there are, and what the token buckets of the trainings
+allow. It changes nothing.
+"""
+
+from dataclasses import dataclass, field
+from math import inf, nan, sqrt
+from random import Random
+from typing import Final
+
+import numpy as np
+
+from scheduler.policy import kernel
+from scheduler.policy.batching import Batching
+from scheduler.policy.budget.budgets import Budgets
+from scheduler.policy.cluster import Bools, Cluster
+from scheduler.policy.decisions import Answer, FinishBounds
+from scheduler.policy.demand import Demand
+from scheduler.policy.knobs import BudgetRule, Knobs
+from scheduler.policy.lanes import Waiting
+from scheduler.policy.ordering import Ordering
+from scheduler.policy.placement import Placement
+
+#: How old a backlog must be to be judged by what was placed meanwhile, and the slowest rate that is published, seconds
+#: for one invocation.
+BACKLOG_S: Final = 0.5
+LONGEST_WAIT_S: Final = 60.0
+#: See :func:`with_margin`.
+CAUTION: Final = 1.5
+STRAY_S: Final = 0.4
+#: A function that had something placed within so many seconds takes part in the division of what a budget leaves.
+ACTIVE_S: Final = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Supply:
+    """
+    What all open token buckets hold together at the moment ``at``, and who shares it.
+
+    ``refill``: seconds a second (inf: some GPU instance needs no budget; 0: none is open); ``tokens_s``; ``starts_s``:
+    seconds until the first bucket can pay anything; ``rows``: GPU instances that may be used. ``rivals``: functions that
+    take part in the division → their column in ``of_rivals`` [6, F]: SFQ tag, weight, cost and run time of one
+    invocation (seconds), how many wait, how many are placed a second.
+    """
+
+    at: float = -1.0
+    refill: float = inf
+    tokens_s: float = 0.0
+    starts_s: float = 0.0
+    rows: Bools = field(default_factory=lambda: np.zeros(0, bool))
+    rivals: dict[str, int] = field(default_factory=dict)
+    of_rivals: kernel.Floats = field(default_factory=lambda: np.zeros((6, 0)))
+
+
+class Admission:
+    """Reads the state of the other parts; keeps nothing but what it computed for one moment."""
+
+    def __init__(
+        self,
+        knobs: Knobs,
+        cluster: Cluster,
+        waiting: Waiting,
+        ordering: Ordering,
+        batching: Batching,
+        placement: Placement,
+        budgets: Budgets,
+    ) -> None:
+        self._knobs, self._cluster, self._waiting = knobs, cluster, waiting
+        self._ordering, self._batching, self._placement, self._budgets = ordering, batching, placement, budgets
+        self._supply = _Supply()
+
+    def forget(self) -> None:
+        """Something has happened: what was computed for this moment holds no more."""
+        self._supply.at = -1.0
+
+    def bounds(self, now: float, demand: Demand) -> FinishBounds:
+        """
+        When a new invocation of a revision could end.
+
+        The backlog counts what waits before it at the batch throughput of the instances there are, and what the
+        trainings' token buckets allow at the function's share; once it has lasted for :data:`BACKLOG_S`, no less than
+        at the rate at which it was really placed.
+        """
+        cluster, floor = self._cluster, demand.best_s(1)
+        cell = cluster.cells[demand.column, :, : len(cluster)]
+        usable = cluster.alive & ~cluster.paused & ~cluster.protected
+        instances = int(np.maximum(cell[kernel.RESIDENT], cell[kernel.OUTSTANDING])[usable].sum())
+        waiting = self._waiting.count(demand.function)
+        if not instances:
+            # A cold start counts only where the function's own deadline has room for it: where it has none, a load is
+            # asked for ahead (Dispatching).
+            load_s = demand.host_s if (cluster.host(demand.column) & usable).any() else demand.load_s
+            cold = load_s + floor
+            return FinishBounds(cold if cold <= demand.spec.deadline_s else floor, floor, 0.0, waiting)
+        most = demand.spec.max_batch
+        batch_s = demand.run_s(most) / instances
+        wait, each = (waiting // most) * batch_s, batch_s / most
+        if waiting and now - self._waiting.oldest(demand.function, now) > min(BACKLOG_S, demand.spec.deadline_s / 4):
+            placed = 1.0 / max(demand.placed.at(now), 1.0 / LONGEST_WAIT_S)
+            wait, each = max(wait, waiting * placed), max(each, placed)
+        unpaid, unpaid_each = self._unpaid(now, demand, waiting)
+        unpaid, unpaid_each = max(0.0, unpaid), max(0.0, unpaid_each)
+        budget_s = with_margin(unpaid)
+        delay = self._batching.with_room(demand.function, demand.revision)
+        if delay is not None:
+            # There is room in a delayed batch; its cost is reserved from those after it.
+            wait, each = max(wait, delay.leaves_at - now), max(each, budget_s / delay.room)
+        else:
+            wait, each = max(wait, budget_s), max(each, with_margin(unpaid + unpaid_each) - budget_s)
+        under_way = cell[kernel.OUTSTANDING][usable].any()
+        if (waiting or not cluster.idle(demand.column)[usable].any()) and under_way:
+            wait += max(0.0, float(cell[kernel.FREE_AT][usable].min(initial=np.inf)) - now)
+        # What nobody tries is never learned: with nothing before it, its run counts as in the best case.
+        run_s = demand.run_s(min(most, waiting + 1)) if waiting or under_way else floor
+        return FinishBounds(wait + run_s, floor, each, waiting)
+
+    def pressed(self, now: float) -> bool:
+        """
+        Whether budgets of trainings limit what is placed: then the bounds change with each run. Not while nothing is
+        placed.
+        """
+        if self._knobs.budget_rule is not BudgetRule.ACCOUNT or not self._budgets.any:
+            return False
+        supply = self._supply_at(now)
+        return supply.refill < inf and bool(supply.rivals)
+
+    def answer(self, now: float, demand: Demand, rows: int, deadline_at: float) -> Answer:
+        """What would become of an invocation that came now, all GPU instances weighed."""
+        cluster, placement = self._cluster, self._placement
+        kind, run_s = cluster.kind(demand, rows), demand.run_s(rows)
+        weighed = placement.weigh(now, demand, kind, rows, deadline_at, False)
+        row = placement.choose(now, demand, kind, weighed, deadline_at, rows, Random(self._knobs.seed))
+        cold = row >= 0 and bool(cluster.cells[demand.column, kernel.STATE, row] < 0)
+        open_ = cluster.finish[: len(cluster)][cluster.code[: len(cluster)] == kernel.OPEN]
+        earliest = min(weighed.earliest, float(open_.min(initial=inf)))
+        return Answer(
+            row_gpu=cluster.names[row] if row >= 0 else None,
+            cold=cold,
+            start_at=(now + cluster.delay_s(demand, row)) if row >= 0 else nan,
+            finish_at=float(cluster.finish[row]) if row >= 0 else nan,
+            earliest_deadline_at=earliest if earliest < inf else None,
+            reasons=placement.reasons(demand, kind, weighed, row, run_s, demand.priority),
+        )
+
+    # ---- budgets -----------------------------------------------------------------------------------------------------
+
+    def _unpaid(self, now: float, demand: Demand, waiting: int) -> tuple[float, float]:
+        """
+        Seconds until the token buckets allow one more invocation, at its function's share of them, and how much longer
+        for each further one that waits.
+
+        Work of other functions counts as far as their shares go: what they have waiting and what they go on sending.
+        """
+        if self._knobs.budget_rule is not BudgetRule.ACCOUNT:
+            return 0.0, 0.0
+        supply = self._supply_at(now)
+        if supply.refill == inf:
+            return 0.0, 0.0
+        if not supply.refill:
+            return supply.starts_s, 0.0
+        cost_s, weight, run_s = self._cost_s(demand), self._ordering.weight(demand), demand.run_s(1)
+        # It starts when no other function has had less run time for its weight than its own will have had before it:
+        # until then each of the others may have what it lacks, and the batch with which it passes that.
+        start = self._ordering.tag(demand.function, bool(waiting)) + waiting * run_s / weight
+        tags, weights, costs, runs, waits, rates = supply.of_rivals
+        shares = np.maximum(0.0, start - tags) * weights * costs / runs + costs * (tags <= start)
+        slope = cost_s + float((weights * costs / runs).sum()) * run_s / weight
+        if demand.function in supply.rivals:
+            own = supply.rivals[demand.function]
+            shares[own] = 0.0
+            slope -= float(weights[own] * costs[own] / runs[own]) * run_s / weight
+        own_s = (waiting + 1) * cost_s
+        longest = max(0.0, (own_s + float(shares.sum()) - supply.tokens_s) / supply.refill)
+        ahead = own_s + float(np.minimum(shares, costs * (waits + longest * rates)).sum())
+        return max(supply.starts_s, (ahead - supply.tokens_s) / supply.refill), slope / supply.refill
+
+    def _supply_at(self, now: float) -> _Supply:
+        """Computed once for each moment: a publication asks for every function."""
+        if self._supply.at == now:
+            return self._supply
+        cluster = self._cluster
+        usable = cluster.alive & ~cluster.paused & ~cluster.protected
+        jobs, closed = cluster.fact(kernel.JOBS) > 0, cluster.fact(kernel.CLOSED) > 0
+        supply = self._supply = _Supply(at=now)
+        if not usable.any() or (usable & ~jobs & ~closed).any():
+            return supply
+        refill = cluster.fact(kernel.EARNS)
+        tokens = np.minimum(
+            cluster.fact(kernel.BALANCE) + refill * np.maximum(0.0, now - cluster.fact(kernel.AT)),
+            refill * cluster.cap_s,
+        )
+        starts_s = np.maximum(0.0, -tokens) / refill
+        for row in np.flatnonzero(usable & closed).tolist():
+            starts_s[row] = max(starts_s[row], self._budgets.closed_left_s(row, now))
+        supply.starts_s = float(starts_s[usable].min())
+        open_ = refill[usable & ~closed]
+        # One at a time closes for a window; who is let in now may still wait when the next one does.
+        spare = float(open_.max()) if len(open_) > 1 and not (usable & closed).any() else 0.0
+        supply.refill = float(open_.sum()) - spare
+        supply.tokens_s = float(tokens[usable & ~closed].sum())
+        supply.rows = usable
+        rivals: dict[str, tuple[float, ...]] = {}
+        newest: dict[str, float] = {}
+        for demand in cluster.demands:
+            waiting = self._waiting.count(demand.function)
+            if waiting or now - demand.placed.last_at < ACTIVE_S:
+                if demand.placed.last_at < newest.get(demand.function, 0.0):
+                    continue  # another revision was placed since
+                newest[demand.function] = demand.placed.last_at
+                rivals[demand.function] = (
+                    self._ordering.tag(demand.function, bool(waiting)),
+                    self._ordering.weight(demand),
+                    self._cost_s(demand),
+                    demand.run_s(1),
+                    waiting,
+                    demand.placed.at(now),
+                )
+        supply.rivals = {function: place for place, function in enumerate(rivals)}
+        supply.of_rivals = np.array(list(rivals.values()), float).reshape(-1, 6).T
+        return supply
+
+    def _cost_s(self, demand: Demand) -> float:
+        """Training time that one invocation costs by itself, on the GPU instance where it is least, seconds."""
+        cluster = self._cluster
+        kind = cluster.kind(demand, 1)
+        more = np.maximum(0.0, cluster.effect(kind, kernel.TRAINING) - cluster.fact(kernel.NOW_TRAINING))
+        costs = (
+            demand.run_s(1)
+            * (1.0 + cluster.effect(kind, kernel.OWN))
+            * more
+            / (1.0 + more)
+            * cluster.fact(kernel.FACTOR)
+        )
+        return float(costs[self._supply.rows].min(initial=inf))
+
+
+def with_margin(wait_s: float) -> float:
+    """
+    A wait for a token bucket that is seldom exceeded, seconds: ``CAUTION * w + 2 * sqrt(STRAY_S * w)``.
+
+    A wait is a sum of random run times and closed windows, so its standard deviation grows with the square root of it.
+    """
+    return CAUTION * wait_s + 2.0 * sqrt(STRAY_S * wait_s)

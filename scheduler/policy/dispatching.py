@@ -1,0 +1,240 @@
+"""
+One round: what cannot be in time any more expires, then lane after lane is tried, and each dispatches the largest batch
+that passes.
+"""
+
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from math import inf
+
+import numpy as np
+
+from scheduler.policy import kernel
+from scheduler.policy.batching import Batching
+from scheduler.policy.budget.budgets import Budgets
+from scheduler.policy.budget.reservations import Reservations
+from scheduler.policy.cluster import Batch, Cluster
+from scheduler.policy.decisions import Decision, Dispatch, End, Prewarm
+from scheduler.policy.demand import Demand
+from scheduler.policy.events import InvocationArrived
+from scheduler.policy.knobs import Choice, Knobs, Order
+from scheduler.policy.lanes import Lane, Waiting
+from scheduler.policy.load import LoadSwitch
+from scheduler.policy.ordering import Heads, Ordering
+from scheduler.policy.overrides import Overrides
+from scheduler.policy.placement import Placement, Weighed
+from scheduler.policy.prewarm.prewarmer import Prewarmer
+from smore.domain.invocation import Cause
+
+
+class Dispatching:
+    """The rounds of one policy, over the parts that it is made of."""
+
+    def __init__(
+        self,
+        *,
+        knobs: Knobs,
+        cluster: Cluster,
+        waiting: Waiting,
+        load: LoadSwitch,
+        overrides: Overrides,
+        ordering: Ordering,
+        placement: Placement,
+        budgets: Budgets,
+        reservations: Reservations,
+        batching: Batching,
+        prewarmer: Prewarmer | None,
+    ) -> None:
+        self._knobs, self._cluster, self._waiting, self._load = knobs, cluster, waiting, load
+        self._overrides, self._ordering, self._placement = overrides, ordering, placement
+        self._budgets, self._reservations, self._batching = budgets, reservations, batching
+        self._prewarmer = prewarmer
+        #: (function, revision) → when its load was last asked for, so that one is asked for once.
+        self._loaded_at: dict[tuple[str, int], float] = {}
+        #: Row → the one column that has run there, and since when.
+        self._sole: dict[int, tuple[int, float]] = {}
+
+    def run(self, now: float, decisions: list[Decision]) -> None:
+        """One round at ``now`` (epoch seconds); adds what it decides."""
+        self._reservations.begin()
+        self._batching.begin()
+        if len(self._waiting):
+            self._place(now, self._expire(now, decisions), decisions)
+            self._reservations.release(now)
+
+    @property
+    def wake_at(self) -> float:
+        """When a reserved or delayed batch may go, epoch seconds; inf = there is none."""
+        return min(self._reservations.paid_at, self._batching.wake_at)
+
+    def sole(self, row: int, at: float) -> tuple[int, float]:
+        """The one column that has run on a row, and since when; (-1, ``at``) before any."""
+        return self._sole.get(row, (-1, at))
+
+    def sole_from(self, row: int, column: int, at: float) -> None:
+        """Count anew from ``at`` for how long a column has had a row to itself."""
+        self._sole[row] = (column, at)
+
+    def _expire(self, now: float, decisions: list[Decision]) -> Heads:
+        """
+        End what cannot finish in time even warm and alone, or so long after (``late_s``); returns the heads that are
+        left.
+
+        Heads are the earliest of their lane, so a lane is looked at until one can be in time.
+        """
+        heads: Heads = {}
+        for function in self._waiting.functions():
+            for lane in self._waiting.lanes(function):
+                demand = self._cluster.demand(lane[0], lane[1])
+                while (head := self._waiting.head(lane)) is not None:
+                    if now + demand.best_s(head.rows) <= head.deadline_at + self._knobs.late_s:
+                        heads[lane] = (demand, head)
+                        break
+                    self._waiting.take(lane, 1)
+                    if not self._cluster.cells[demand.column, kernel.OUTSTANDING].any():
+                        demand.relax()
+                    message = "No GPU instance could finish it before its deadline."
+                    decisions.append(ending(head, "expire", Cause.DEADLINE_EXPIRED, message))
+        return heads
+
+    def _place(self, now: float, heads: Heads, decisions: list[Decision]) -> None:
+        """Try every lane in order until it takes no more; a lane that fails does not block the next (Fig. 6)."""
+        if self._overrides.platform_paused:
+            return
+        n = len(self._cluster.names)
+        free, slots = kernel.slots(self._cluster.rows, n)
+        if not free:
+            return
+        fast = self._load.fast(now, slots, len(self._waiting), n)
+        # A random choice is one among all that accept: of a sample only the first is known.
+        fast = fast and self._knobs.fast and n >= self._knobs.fast_from and self._knobs.choice is not Choice.RANDOM
+        open_ = self._overrides.without_paused(heads)
+        if self._knobs.order is Order.PRIORITY:
+            for priority, lane in self._ordering.by_priority(now, open_):
+                while self._place_one(now, lane, open_[lane][0], priority, fast, decisions):
+                    pass
+            return
+        several = len({lane[0] for lane in open_}) < len(open_)
+        key_of = self._ordering.key
+        heap = [key_of(lane, demand, head) for lane, (demand, head) in open_.items()]
+        heapify(heap)
+        while heap:
+            key = heappop(heap)
+            lane = key[-1]
+            demand = open_[lane][0]
+            if (
+                several
+                and (head := self._waiting.head(lane)) is not None
+                and (fresh := key_of(lane, demand, head)) != key
+            ):
+                heappush(heap, fresh)  # another lane of its function has had something placed meanwhile
+            elif (
+                self._place_one(now, lane, demand, 0.0, fast, decisions)
+                and (head := self._waiting.head(lane)) is not None
+            ):
+                heappush(heap, key_of(lane, demand, head))
+
+    def _place_one(
+        self, now: float, lane: Lane, demand: Demand, priority: float, fast: bool, decisions: list[Decision]
+    ) -> bool:
+        """Dispatch the largest batch of a lane that passes; returns whether one did."""
+        cluster = self._cluster
+        members = waiting = self._waiting.first(lane, demand.spec.max_batch)
+        if not members:
+            return False
+        while True:
+            rows = sum(member.rows for member in members)
+            kind, deadline_at = cluster.kind(demand, rows), members[0].deadline_at
+            run_s = demand.run_s(rows)
+            weighed = self._placement.weigh(now, demand, kind, rows, deadline_at, fast, run_s)
+            row = self._placement.choose(now, demand, kind, weighed, deadline_at, rows)
+            if row >= 0:
+                delay = self._batching.delay_to_fill(now, demand, kind, rows, members[0], row, waiting)
+                if delay is None:
+                    break
+                self._batching.delay(lane, delay)
+                self._reservations.reserve(now, row, delay.cost_s)
+                return False
+            reserved, ends_at = self._reservations.reserve_budget(now, demand, kind, run_s, members, weighed)
+            if reserved:
+                return False
+            if len(members) == 1:
+                later = self._later(lane, min(weighed.earliest, ends_at), members[0])
+                if later is None:
+                    if weighed.cold >= 0 and not self._overrides.may_load(demand):
+                        decisions += self._overrides.room(now, demand)
+                    else:
+                        self._load_ahead(now, demand, weighed, decisions)
+                    return False
+                members = [later]
+            else:
+                # A smaller batch helps where the deadline or the budget was the reason; where neither was, one is tried
+                # all the same.
+                members = members[: len(members) // 2]
+        cold, delay_s = cluster.cells.item(demand.column, kernel.STATE, row) < 0, cluster.delay_s(demand, row)
+        slowdown, expected_end_at = cluster.effects.item(kind, kernel.OWN, row), cluster.finish.item(row)
+        reasons = self._placement.reasons(demand, kind, weighed, row, run_s, priority)
+        if cold and self._prewarmer is not None:
+            self._prewarmer.dispatched(demand)
+            reasons = replace(reasons, unforeseen=self._prewarmer.cold_start_reason(now, demand, cluster).value)
+        shadow = self._placement.shadowed(now, demand, kind, rows, deadline_at)
+        if shadow is not None:
+            reasons = replace(reasons, shadow=shadow)
+        batch = Batch(
+            row=row,
+            column=demand.column,
+            kind=kind,
+            run_s=run_s,
+            start_at=now + delay_s,
+            deadline_at=deadline_at,
+            expected_end_at=expected_end_at,
+            members={member.id: member.attempt + 1 for member in members},
+            slowdown=slowdown,
+        )
+        decisions.append(
+            Dispatch(
+                function=demand.function,
+                revision=demand.revision,
+                gpu=cluster.names[row],
+                attempts=[(member.id, member.attempt) for member in members],
+                cold=cold,
+                reasons=reasons,
+            )
+        )
+        if self._budgets.kept(row):
+            batch.charge_s = self._budgets.charge_run(now, row, kind, run_s)
+        self._waiting.take_these(members)
+        demand.placed.add(now, len(members))
+        self._ordering.placed(demand, run_s)
+        cluster.begin(batch, now)
+        if self.sole(row, now)[0] != demand.column:
+            self.sole_from(row, demand.column, now)
+        return True
+
+    def _later(self, lane: Lane, earliest: float, head: InvocationArrived) -> InvocationArrived | None:
+        """The first of a lane that would be in time where its head would not."""
+        if not head.deadline_at < earliest < inf:
+            return None
+        return self._waiting.due_after(lane, earliest)
+
+    def _load_ahead(self, now: float, demand: Demand, weighed: Weighed, decisions: list[Decision]) -> None:
+        """
+        Load a revision that has no instance where its deadline leaves no time for a cold start.
+
+        Without this, requests of a function whose deadline is shorter than its load would expire for ever with nobody
+        loading it.
+        """
+        cluster, cell = self._cluster, self._cluster.cells[demand.column]
+        key = (demand.function, demand.revision)
+        if weighed.late < 0 or len(cluster.homes[demand.column]):
+            return
+        if not self._overrides.may_load(demand) or cell[kernel.RESIDENT].any() or cell[kernel.OUTSTANDING].any():
+            return
+        if now - self._loaded_at.get(key, -np.inf) < 2 * demand.load_s + 1.0:
+            return
+        self._loaded_at[key] = now
+        decisions.append(Prewarm(function=demand.function, revision=demand.revision, gpu=cluster.names[weighed.late]))
+
+
+def ending(invocation: InvocationArrived, action: str, cause: Cause, message: str) -> End:
+    return End(function=invocation.function, id=invocation.id, action=action, cause=cause, message=message)

@@ -1,0 +1,249 @@
+"""Which GPU instance a batch goes to: every one is weighed (or a sample), the best acceptable one is chosen (algorithm 1)."""
+
+from math import ceil, inf
+from random import Random
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from scheduler.policy import kernel
+from scheduler.policy.cluster import Bools, Cluster
+from scheduler.policy.decisions import Reasons, Shadow
+from scheduler.policy.demand import Demand
+from scheduler.policy.knobs import BudgetRule, Choice, Knobs, SmRule
+from scheduler.policy.overrides import Overrides
+
+_SM_RULES: Final = {
+    SmRule.NONE: kernel.SM_NONE,
+    SmRule.TOTAL: kernel.SM_TOTAL,
+    SmRule.TRAINING: kernel.SM_TRAINING_ONLY,
+}
+_BUDGET_RULES: Final = {
+    BudgetRule.NONE: kernel.BUDGET_NONE,
+    BudgetRule.INSTANT: kernel.BUDGET_INSTANT,
+    BudgetRule.ACCOUNT: kernel.BUDGET_ACCOUNT,
+}
+_NO_ROWS: Final = np.zeros(0, np.int64)
+
+
+class Weighed(NamedTuple):
+    """
+    What the kernel computed for one batch: the best warm row and the best cold one (-1 = none), the earliest end
+    (epoch seconds), the row of least impact among those refused for the deadline alone, how many rows were looked at,
+    and whether as a sample.
+    """
+
+    warm: int
+    cold: int
+    earliest: float
+    late: int
+    seen: int
+    sampled: bool
+
+
+def kernel_knobs(knobs: Knobs) -> kernel.Row:
+    """The knobs that the kernel reads [kernel.ASK_FIELDS]."""
+    ask = np.zeros(kernel.ASK_FIELDS)
+    ask[kernel.A_GUARD], ask[kernel.A_SM_CAP], ask[kernel.A_TAU_FUNCTION] = (
+        knobs.guard,
+        knobs.sm_cap,
+        knobs.tau_function,
+    )
+    ask[kernel.A_SM_RULE], ask[kernel.A_BUDGET_RULE] = _SM_RULES[knobs.sm_rule], _BUDGET_RULES[knobs.budget_rule]
+    ask[kernel.A_PROTECT], ask[kernel.A_ACCEPT], ask[kernel.A_BESIDE] = (
+        knobs.protect_inflight,
+        knobs.accept,
+        knobs.beside_training,
+    )
+    ask[kernel.A_CHOICE] = kernel.LEAST_UTILISED if knobs.choice is Choice.LEAST_UTILISED else kernel.LEAST_IMPACT
+    ask[kernel.A_UPPER], ask[kernel.A_CAP_S] = knobs.use_upper, knobs.account_s
+    return ask
+
+
+class Placement:
+    """
+    ``shadow``: knobs of another policy that decides beside this one, on the same state, where it would have placed each
+    batch; it does not act.
+    """
+
+    def __init__(self, knobs: Knobs, shadow: Knobs | None, cluster: Cluster, overrides: Overrides) -> None:
+        self._knobs, self._shadow, self._cluster, self._overrides = knobs, shadow, cluster, overrides
+        self.ask = kernel_knobs(knobs)
+        self._shadow_ask = kernel_knobs(shadow) if shadow is not None else self.ask
+        self._random = Random(knobs.seed)
+        self._shadow_random = Random(shadow.seed if shadow is not None else 0)
+        #: Of how many GPU instances a sample looks at how many.
+        self._sample = (0, 0)
+        self._best = np.zeros(knobs.recorded, np.int64)
+        self._numbers = np.zeros((knobs.recorded, kernel.CANDIDATE_FIELDS))
+        self._counts = np.zeros(kernel.CODES, np.int64)
+
+    def weigh(
+        self,
+        now: float,
+        demand: Demand,
+        kind: int,
+        rows: int,
+        deadline_at: float,
+        fast: bool,
+        run_s: float | None = None,
+        ask: kernel.Row | None = None,
+    ) -> Weighed:
+        """
+        May a batch of ``rows`` run on each GPU instance now, and when would it end; with ``fast`` of a sample.
+
+        ``run_s``: seconds alone, where it is not a run of so many rows; ``ask``: knobs other than this policy's own.
+        Codes and ends stay in the cluster's arrays ``code`` and ``finish``.
+        """
+        cluster, column = self._cluster, demand.column
+        n, homes, start, stride, d = len(cluster.names), _NO_ROWS, 0, 1, 0
+        if fast:
+            d, start, stride = self._draw(n)
+            if self._knobs.warm_first:
+                homes = cluster.homes[column]
+        warm, cold, earliest, late, seen = kernel.weigh(
+            cluster.rows,
+            cluster.cells,
+            cluster.effects,
+            cluster.code,
+            cluster.finish,
+            cluster.looked,
+            homes,
+            self.ask if ask is None else ask,
+            n,
+            column,
+            kind,
+            now,
+            deadline_at,
+            demand.run_s(rows) if run_s is None else run_s,
+            demand.load_s,
+            demand.host_s,
+            demand.memory_mib,
+            demand.sm,
+            demand.stretch_s,
+            fast,
+            start,
+            stride,
+            d,
+        )
+        return Weighed(warm, cold, earliest, late, seen, fast)
+
+    def _draw(self, n: int) -> tuple[int, int, int]:
+        """How many of ``n`` rows a sample looks at, where it starts (below ``n``), and its stride (1 to ``n``)."""
+        sampled_of, d = self._sample
+        if sampled_of != n:
+            d = min(n, max(self._knobs.d_least, ceil(self._knobs.d_share * n)))
+            self._sample = (n, d)
+        # As random.randrange draws, without its checks.
+        draw, bits = self._random.getrandbits, n.bit_length()
+        while (start := draw(bits)) >= n:
+            pass
+        while (stride := draw(bits)) >= n:
+            pass
+        return d, start, stride + 1
+
+    def choose(
+        self,
+        now: float,
+        demand: Demand,
+        kind: int,
+        weighed: Weighed,
+        deadline_at: float,
+        rows: int,
+        random: Random | None = None,
+    ) -> int:
+        """The best acceptable row, -1 = none. ``random``: the draws of a random choice, by default this policy's own."""
+        return self._choose(
+            now, demand, kind, weighed, deadline_at, rows, self._knobs, self._random if random is None else random
+        )
+
+    def _choose(
+        self,
+        now: float,
+        demand: Demand,
+        kind: int,
+        weighed: Weighed,
+        deadline_at: float,
+        rows: int,
+        knobs: Knobs,
+        random: Random,
+    ) -> int:
+        may_load = self._overrides.may_load(demand)
+        if knobs.choice is Choice.RANDOM:
+            open_ = np.flatnonzero(self._cluster.code[: len(self._cluster)] == kernel.OPEN)
+            if not may_load:
+                open_ = open_[self._cluster.cells[demand.column, kernel.STATE, open_] >= 0]
+            if not len(open_) or (
+                weighed.warm < 0 and self._better_to_wait(now, demand, weighed.cold, deadline_at, rows)
+            ):
+                return -1
+            return int(open_[random.randrange(len(open_))])
+        if weighed.warm >= 0:
+            if knobs.warm_first or weighed.cold < 0 or not may_load:
+                return weighed.warm
+            impact = self._cluster.effects[kind, kernel.IMPACT]
+            return weighed.warm if impact[weighed.warm] <= impact[weighed.cold] else weighed.cold
+        if weighed.cold < 0 or not may_load or self._better_to_wait(now, demand, weighed.cold, deadline_at, rows):
+            return -1
+        return weighed.cold
+
+    def _better_to_wait(self, now: float, demand: Demand, cold: int, deadline_at: float, rows: int) -> bool:
+        """True where a busy instance will be free in time, and sooner than a new one is loaded on the row ``cold``."""
+        cluster = self._cluster
+        free_at = float(cluster.cells[demand.column, kernel.FREE_AT, : len(cluster)][cluster.alive].min(initial=np.inf))
+        # An instance that is overdue by x is expected to take x more, so that nobody waits for ever for one that hangs.
+        remaining = abs(free_at - now)
+        return remaining < cluster.delay_s(demand, cold) and now + remaining + demand.run_s(rows) <= deadline_at
+
+    def loadable(self, now: float, demand: Demand) -> Bools:
+        """GPU instances [N] that would accept a run as long as a load now. Out of host memory a load is shorter."""
+        cluster = self._cluster
+        n, kind = len(cluster), cluster.kind(demand, 1)
+        self.weigh(now, demand, kind, 1, inf, False, demand.load_s)
+        open_: Bools = cluster.code[:n] == kernel.OPEN
+        host = cluster.host(demand.column)
+        if host.any():
+            self.weigh(now, demand, kind, 1, inf, False, demand.host_s)
+            open_ = np.where(host, cluster.code[:n] == kernel.OPEN, open_)
+        return open_
+
+    def shadowed(self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float) -> Shadow | None:
+        """Where the shadow policy would place a batch; None without a shadow."""
+        if self._shadow is None:
+            return None
+        weighed = self.weigh(now, demand, kind, rows, deadline_at, False, ask=self._shadow_ask)
+        row = self._choose(now, demand, kind, weighed, deadline_at, rows, self._shadow, self._shadow_random)
+        return Shadow(policy=self._shadow.name, gpu=self._cluster.names[row] if row >= 0 else None)
+
+    def reasons(
+        self, demand: Demand, kind: int, weighed: Weighed, chosen: int, run_s: float, priority: float
+    ) -> Reasons:
+        """Of the batch that was weighed last; ``chosen``: its row, -1 = none."""
+        cluster = self._cluster
+        kept = kernel.rank(
+            cluster.cells,
+            cluster.effects,
+            demand.column,
+            kind,
+            cluster.code,
+            cluster.finish,
+            cluster.looked,
+            weighed.seen,
+            weighed.sampled,
+            chosen,
+            self._best,
+            self._numbers,
+            self._counts,
+        )
+        return Reasons(
+            policy=self._knobs.name,
+            table_version=cluster.places.table.version,
+            seed=self._knobs.seed,
+            priority=priority,
+            run_s=run_s,
+            load_s=demand.load_s,
+            host_s=demand.host_s,
+            names=[cluster.names[row] for row in self._best[:kept].tolist()],
+            numbers=self._numbers[:kept].copy(),
+            counts=self._counts.tolist(),
+        )
