@@ -5,7 +5,7 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -73,7 +73,7 @@ def arrived(id_: str, at: float) -> stream.Arrived:
 
 def ran(id_: str, at: float, *, cold: bool, reason: str = "") -> list[stream.Event]:
     us = int(at * 1e6)
-    decision = {"candidates": []} | ({"unforeseen": reason} if reason else {})
+    decision: dict[str, object] = {"candidates": []} | ({"unforeseen": reason} if reason else {})
     meta = json.dumps({"cold": cold, "run_ms": 1.0, "batch": 1, "rows": 1})
     return [
         arrived(id_, at),
@@ -103,7 +103,7 @@ def ran(id_: str, at: float, *, cold: bool, reason: str = "") -> list[stream.Eve
 
 
 def warmed(
-    id_: str, told: float, *, outcome: str = "open", why: str = "", boot: str = "b", **fields: float
+    id_: str, told: float, *, outcome: str = "open", why: str = "", boot: str = "b", **fields: Any
 ) -> stream.Warmed:
     """Of 1 GiB, asked for at T. ``fields`` in seconds."""
     us = {name: int(value * 1e6) for name, value in fields.items()}
@@ -174,7 +174,7 @@ def test_a_life_is_told_in_parts_and_the_last_word_counts(
     emit(redis_client, T, warmed("a", T + 2, ready=T + 2, load=2.0))
     recorder.drain()
     assert door.account(T - 1, T + 1)[0].open == 1
-    ended = {"ready": T + 2, "used": T + 4, "ended": T + 10, "load": 2.0, "busy": 1.0, "idle": 7.0}
+    ended: dict[str, Any] = {"ready": T + 2, "used": T + 4, "ended": T + 10, "load": 2.0, "busy": 1.0, "idle": 7.0}
     emit(
         redis_client,
         T + 1,
@@ -424,7 +424,7 @@ def test_what_a_worker_has_parked_is_known_and_how_long_its_return_takes(led: Le
         found = led.state(parked=2).functions[0]
         assert (found.loaded, found.host_s, found.load_s) == (0, 1.0, 1.0)
         # What their processes hold of the device is theirs only until somebody needs it.
-        cluster = cast(Policy, led.leader._policy).cluster
+        cluster = led.leader._policy.cluster
         assert cluster.fact(kernel.MEMORY_FREE)[0] == pytest.approx(REPORT.memory_total_mib)
         assert metrics.PARKED._value.get() == 2
         # A request has waited for one of them.
@@ -445,7 +445,7 @@ def test_forecasts_come_as_events_and_bad_ones_leave_the_keep_alive(led: Led) ->
     led.start()
     try:
         assert led.state().functions[0].silence == "no_forecast"
-        keeper = cast(Policy, led.leader._policy).keeper
+        keeper = led.leader._policy.keeper
         assert keeper is not None
         # What was counted was taught.
         assert keeper._kept["default/echo"].seen
