@@ -37,7 +37,7 @@ _CANCELLED: Final = error_result("It was cancelled.")
 
 class ManualClock:
     """
-    A clock that stands still until :meth:`advance`. Call it for the time in seconds, as ``time.monotonic``.
+    A clock that stands still until it is advanced. Call it for the time in seconds, as ``time.monotonic``.
 
     It never goes back. Threads in :meth:`wait` wake up when their time has come.
     """
@@ -51,10 +51,14 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         """Move the time forward. Raises ValueError for a negative number."""
-        if seconds < 0:
-            raise ValueError("a clock never goes back")
+        self.advance_to(self._now + seconds)
+
+    def advance_to(self, moment: float) -> None:
+        """Move the time forward to a moment. Raises ValueError for one that has passed."""
         with self._moved:
-            self._now += seconds
+            if moment < self._now:
+                raise ValueError("a clock never goes back")
+            self._now = moment
             self._moved.notify_all()
 
     def wait(self, seconds: float) -> None:

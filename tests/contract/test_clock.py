@@ -70,6 +70,10 @@ def test_a_manual_clock_stands_still_until_it_is_advanced() -> None:
     clock.advance(1.5)
     clock.advance(0.0)
     assert clock() == 6.5
+    clock.advance_to(7.0)
+    assert clock() == 7.0
     clock.wait(0.0)
     with pytest.raises(ValueError, match="never goes back"):
         clock.advance(-1.0)
+    with pytest.raises(ValueError, match="never goes back"):
+        clock.advance_to(6.0)

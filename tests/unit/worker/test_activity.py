@@ -5,9 +5,9 @@ from worker.activity import KEPT_S, Activity
 
 
 def ran(activity: Activity, clock: ManualClock, start: float, stop: float) -> None:
-    clock.advance(start - clock())
+    clock.advance_to(start)
     activity.begin()
-    clock.advance(stop - clock())
+    clock.advance_to(stop)
     activity.end()
 
 
@@ -27,13 +27,13 @@ def test_runs_side_by_side_are_one_interval_and_one_that_goes_on_counts() -> Non
     clock = ManualClock(100.0)
     activity = Activity(clock)
     activity.begin()
-    clock.advance(101 - clock())
+    clock.advance_to(101)
     activity.begin()
-    clock.advance(102 - clock())
+    clock.advance_to(102)
     activity.end()
     assert activity.overlaps(101.5, 103), "one still runs"
     assert not activity.overlaps(98, 99)
-    clock.advance(104 - clock())
+    clock.advance_to(104)
     activity.end()
     assert activity.overlaps(103, 103.5) and not activity.overlaps(104, 105)
 

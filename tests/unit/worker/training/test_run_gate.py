@@ -170,9 +170,9 @@ def test_a_window_shuts_the_gate_for_its_length() -> None:
     seen: list[tuple[bool, float | None]] = []
     prober = probe(stage, jobs, lambda: seen.append((stage.gate.open(), stage.gate.closed_until)))
     prober._clear_at = 0.0
-    stage.clock.advance(100.0 - stage.clock())
+    stage.clock.advance_to(100.0)
     assert prober.step() == pytest.approx(0.1)
-    stage.clock.advance(100.2 - stage.clock())
+    stage.clock.advance_to(100.2)
     assert prober.step() == 0.0
     ((job, closing),) = jobs.told
     assert (job, closing.shut, closing.quiet, closing.opened) == ("j", 100.2, 100.2, pytest.approx(101.2))
@@ -221,7 +221,7 @@ def test_two_jobs_windows_keep_clear_of_each_other() -> None:
     stage = Stage()
     jobs = FakeJobs(Due(job="a", at=100.0, length_s=1.0, side_s=2.0), Due(job="b", at=100.5, length_s=0.5, side_s=1.0))
     prober = probe(stage, jobs)
-    stage.clock.advance(102.5 - stage.clock())
+    stage.clock.advance_to(102.5)
     while jobs.wanted:
         stage.clock.advance(prober.step())
     (first, a), (second, b) = jobs.told
