@@ -7,8 +7,6 @@ and both stand still).
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import psutil
@@ -18,64 +16,8 @@ import redis
 from smore import local
 from smore.client.clients import Client
 from smore.process.settings import Settings
-from smore.redis.fleet import Fleet, Report
 from tests.support.eventually import eventually
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Platform:
-    home: Path
-    url: str
-    key: str
-    client: Client
-    redis: "redis.Redis"
-    #: The GPU instance.
-    gpu: str
-
-    @property
-    def worker(self) -> str:
-        """The name of its worker's process."""
-        return f"worker-{self.gpu}"
-
-    def pid(self, name: str) -> int:
-        return eventually(lambda: local.pid(self.home, name), what=f"{name} running")
-
-    def leader_pid(self) -> int:
-        raw = eventually(lambda: self.redis.get("smore:leader:process"), what="a leader")
-        assert isinstance(raw, bytes)
-        return int(raw.decode().rpartition(":")[2])
-
-    def reports(self) -> list[Report]:
-        return Fleet(self.redis, "smore:").reports()
-
-    def runner_pids(self, function: str) -> list[int]:
-        return [
-            warm.pid
-            for report in self.reports()
-            for warm in report.warm
-            if warm.pid and warm.function == f"default/{function}"
-        ]
-
-    def deploy(self, name: str, entrypoint: str, **spec: object) -> None:
-        body = {
-            "apiVersion": "smore/v1",
-            "kind": "Function",
-            "metadata": {"name": name},
-            "spec": {"entrypoint": entrypoint, **spec},
-        }
-        self.client.deploy(body)
-
-
-def partitions() -> int | tuple[local.Partition, ...]:
-    """What the platform runs on. Skips where a GPU is asked for and there is none."""
-    if os.environ.get("SMORE_TEST_DEVICE", "cpu") == "cpu":
-        return 1
-    found = local.gpu_partitions()
-    if not found:
-        pytest.skip("NVML finds no GPU")
-    return found[:1]
+from tests.support.whole_platform import Platform, partitions
 
 
 @pytest.fixture(scope="module")

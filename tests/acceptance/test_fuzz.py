@@ -20,9 +20,9 @@ import pytest
 from bench import connections, fuzz
 from bench.connections import GIB, Gate
 from smore import local
-from tests.acceptance.conftest import Platform
-from tests.acceptance.handlers import Mirror
 from tests.support.eventually import eventually
+from tests.support.tensor_handlers import Mirror
+from tests.support.whole_platform import Platform
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
@@ -299,7 +299,7 @@ def test_json_that_is_none(attacked: Attacked, body: bytes) -> None:
 # ---- values that break what is careless ------------------------------------------------------------------------------
 
 VALUES = "values"
-FLOATS = {"FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
+FLOATS: dict[str, type[np.floating[Any]]] = {"FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
 #: Infinities, no number, the smallest denormal, the largest number, and a zero that has a sign.
 ODD = {
     name: np.array(
@@ -317,7 +317,7 @@ TEXTS = [[b"\0", b"a\0b"], [b"", "\u00e9\U0001f600".encode()], [b"\0\0", b"\x01\
 
 @pytest.fixture(scope="module")
 def values(platform: Platform, attacked: Attacked) -> Iterator[httpx.Client]:
-    platform.deploy(VALUES, "tests.acceptance.handlers:Mirror", slo={"deadline": "20s"})
+    platform.deploy(VALUES, "tests.support.tensor_handlers:Mirror", slo={"deadline": "20s"})
     with httpx.Client(base_url=platform.url, headers={"Authorization": f"Bearer {platform.key}"}, timeout=60) as client:
         yield client
 
@@ -426,11 +426,12 @@ def test_tensors_without_rows(values: httpx.Client) -> None:
     assert {name: empty[name] for name in Mirror.example} == dict.fromkeys(Mirror.example, b"")
     data = [{"name": name, "datatype": name, "shape": [0, 2], "data": []} for name in Mirror.example]
     assert outputs(values.post(f"/v2/models/{VALUES}/infer", json={"inputs": data}))["FP32"] == []
-    for how in (
+    requests: tuple[dict[str, Any], ...] = (
         {"content": b"", "headers": {"Content-Type": "application/octet-stream"}},
         {"content": b"", "headers": {"Content-Type": "application/octet-stream", "Smore-Shape": shapes(0)}},
         {"json": {"input": {name: [] for name in Mirror.example}}},
-    ):
+    )
+    for how in requests:
         refused = values.post(f"/v1/functions/{VALUES}/invocations", **how)
         assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input"), refused.text
 

@@ -13,8 +13,8 @@ import pytest
 
 from smore import local
 from smore.client.clients import Client
-from tests.acceptance.conftest import Platform
 from tests.support.eventually import eventually
+from tests.support.whole_platform import Platform
 
 pytestmark = pytest.mark.acceptance
 
@@ -179,6 +179,7 @@ def test_a_redis_that_refuses_writes_is_waited_for(nap: Platform, setting: str) 
     ]
     traffic = Traffic(nap)
     usual = nap.redis.config_get(setting)[setting]
+    assert usual is not None
     with (
         traffic.running(),
         httpx.Client(base_url=nap.url, headers={"Authorization": f"Bearer {nap.key}"}, timeout=60) as http,

@@ -28,9 +28,9 @@ from tritonclient.http import (
 
 from smore.client.transport import ApiError
 from smore.local.embedded import memory_folder
-from tests.acceptance.conftest import ROOT, Platform
-from tests.acceptance.handlers import Mirror
 from tests.support.eventually import eventually
+from tests.support.tensor_handlers import Mirror
+from tests.support.whole_platform import ROOT, Platform
 
 pytestmark = pytest.mark.acceptance
 
@@ -43,7 +43,7 @@ ENVIRONMENT = {"SMORE_REDIS__DURABILITY": "strict"}
 
 @pytest.fixture(scope="module")
 def headers(platform: Platform) -> dict[str, str]:
-    handlers = "tests.acceptance.handlers"
+    handlers = "tests.support.tensor_handlers"
     platform.deploy("mirror", f"{handlers}:Mirror", slo={"deadline": "20s"}, batching={"max_size": 8})
     platform.deploy("slow", f"{handlers}:Slow", slo={"deadline": "20s"})
     platform.client.deploy(ROOT / "zoo/functions/echo.yaml")
@@ -140,7 +140,7 @@ def test_a_revision_that_failed_its_first_run_is_not_ready(
     assert (index["broken"], index["mirror"]) == ("UNAVAILABLE", "READY")
     # Beside a revision that serves, the failed one can be named, and is not ready either.
     with pytest.raises(ApiError):
-        platform.deploy("echo", "tests.acceptance.handlers:Broken")
+        platform.deploy("echo", "tests.support.tensor_handlers:Broken")
     assert triton.is_model_ready("echo", headers=headers)
     newest = platform.client.function("echo").revision + 1
     assert not triton.is_model_ready("echo", str(newest), headers=headers)

@@ -9,8 +9,8 @@ import pytest
 from smore.client.transport import ApiError
 from smore.client.types import PrewarmFunction
 from smore.redis.fleet import WarmState
-from tests.acceptance.conftest import ROOT, Platform
 from tests.support.eventually import eventually
+from tests.support.whole_platform import ROOT, Platform
 
 pytestmark = pytest.mark.acceptance
 

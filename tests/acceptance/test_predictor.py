@@ -8,8 +8,8 @@ import pytest
 from ml.measure.rows import profiles, read
 from smore import local
 from smore.client.types import Degradation
-from tests.acceptance.conftest import ROOT, Platform
 from tests.support.eventually import eventually
+from tests.support.whole_platform import ROOT, Platform
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 

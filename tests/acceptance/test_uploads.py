@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from smore.client.transport import ApiError
-from tests.acceptance.conftest import Platform
 from tests.support.eventually import eventually
+from tests.support.whole_platform import Platform
 
 pytestmark = pytest.mark.acceptance
 

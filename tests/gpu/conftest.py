@@ -13,8 +13,9 @@ import torch
 
 from bench import confinement
 from smore.process.settings import WorkerSettings
+from tests.support.nursery import nursery
 from worker.device.device import Device, open_device
-from worker.frames import Item, Load, Results
+from worker.frames import Load, Results
 from worker.runner.runner_handle import Runner
 from worker.runner.zygote_handle import Zygote
 
@@ -33,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     """Shuts its runners in, as a GPU worker's does."""
-    made = confinement.zygote(tmp_path_factory.mktemp("zygote") / "home", shut=True, device="cuda")
+    made = confinement.zygote(tmp_path_factory.mktemp("zygote") / "home", nursery(), shut=True, device="cuda")
     yield made
     made.close()
 
@@ -60,12 +61,6 @@ def runner(zygote: Zygote) -> Iterator[Callable[..., Runner]]:
     yield make
     for one in made:
         one.end()
-
-
-def ask(one: Runner, value: bytes) -> bytes:
-    """The JSON that its handler answers to this JSON."""
-    ran = one.predict([Item(encoding="json", accept="json", rows=1, length=len(value))], [value], "", 60)
-    return bytes(ran.results[0])
 
 
 @pytest.fixture(scope="session")

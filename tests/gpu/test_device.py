@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from ml.measure.profile import CudaGpu
-from tests.gpu.conftest import ask
 from tests.support.eventually import eventually
+from tests.support.inference import ask
 from worker.device.device import Device
 from worker.runner.runner_handle import Runner
 

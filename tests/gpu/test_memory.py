@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from smore.domain.invocation import Cause
-from tests.gpu.conftest import ask
 from tests.support.eventually import eventually
+from tests.support.inference import ask
 from worker.device.device import Device
 from worker.runner.runner_handle import Runner, RunnerFailed
 

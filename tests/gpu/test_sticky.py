@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from smore.domain.invocation import Cause
-from tests.gpu.conftest import ask
+from tests.support.inference import ask
 from worker.runner.runner_handle import Runner, RunnerFailed
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -10,7 +10,9 @@ T = TypeVar("T")
 PATIENCE = 4.0
 
 
-def eventually(condition: Callable[[], T | None], within_s: float = 10.0, what: str = "the condition") -> T:
+def eventually(
+    condition: Callable[[], T | Literal[False] | None], within_s: float = 10.0, what: str = "the condition"
+) -> T:
     """
     The first truthy value of ``condition``. Raises AssertionError when none came within the time, and says what came
     last.

@@ -1,4 +1,4 @@
-"""A nursery for tests that have no platform."""
+"""A nursery and its zygotes for tests that have no platform."""
 
 import atexit
 import os
@@ -8,6 +8,9 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+
+from worker.frames import Confinement
+from worker.runner.zygote_handle import Zygote
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,3 +29,20 @@ def nursery() -> Path:
     atexit.register(process.wait)
     atexit.register(process.terminate)
     return folder / "nursery.sock"
+
+
+def zygote(folder: Path, name: str = "one") -> Zygote:
+    """A zygote of the nursery at ``<folder>/nursery.sock``; its runners are not shut in."""
+    return Zygote(
+        nursery=folder / "nursery.sock",
+        cores=(max(os.sched_getaffinity(0)),),
+        nice=0,
+        environment={},
+        scratch=folder / name,
+        home=folder,
+        bounds=None,
+        confinement=Confinement(on=False),
+        record=folder / f"{name}.json",
+        exited=lambda _: None,
+        started=lambda _: None,
+    )

@@ -63,8 +63,8 @@ class Stage:
         self.pool = Pool(
             gpu="g",
             device=device if device is not None else CpuPartition(WorkerSettings(memory_mib=memory_mib)),
-            zygote=lambda: SimpleNamespace(fork=lambda: self.fork()),
-            standby=False,  # type: ignore[arg-type,return-value]
+            zygote=lambda: SimpleNamespace(fork=lambda: self.fork()),  # type: ignore[arg-type,return-value]
+            standby=False,
             others_mib=lambda: self.jobs_mib,
             owed_mib=lambda: self.owed_mib,
             faulted=faulted,
@@ -92,7 +92,7 @@ class Stage:
         return self.pool.acquire(f"p/{name}", 1, described, until=self.now + wait_s, wanted=lambda: True)
 
     def run(self, name: str, **spec: object) -> Any:
-        seat = self.acquire(name, **spec)
+        seat = self.acquire(name, **spec)  # type: ignore[arg-type]
         self.now += 1
         self.pool.release(seat)
         return seat

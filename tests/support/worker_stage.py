@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -157,7 +158,7 @@ class Bench:
 
     # ---- invocations -------------------------------------------------------------------------------------------------
 
-    def function(self, entrypoint: str, name: str = "", **spec: object) -> str:
+    def function(self, entrypoint: str, name: str = "", **spec: Any) -> str:
         """
         Register a function, named after its class by default; its key. A worker keeps what it has read of a revision.
         """
@@ -168,7 +169,7 @@ class Bench:
         self.catalog.put_revision(key, 1, described)
         return key
 
-    def enqueue(self, function: str, payload: bytes, **request: object) -> str:
+    def enqueue(self, function: str, payload: bytes, **request: Any) -> str:
         id_ = new_id()
         values = {"slo_us": 60_000_000, "max_attempts": 3} | request
         admission = self.queue.enqueue(Submission(id=id_, function=function, revision=1, payload=payload, **values))  # type: ignore[arg-type]
@@ -212,9 +213,11 @@ class Bench:
 
     def ended(self, id_: str) -> tuple[InvocationRecord, Result]:
         record = self.state(id_, *TERMINAL)
-        return record, decode_result(self.client.get(f"{PREFIX}r:p:{id_}"))
+        result = self.client.get(f"{PREFIX}r:p:{id_}")
+        assert isinstance(result, bytes)
+        return record, decode_result(result)
 
-    def call(self, function: str, payload: object, **request: object) -> tuple[InvocationRecord, Result]:
+    def call(self, function: str, payload: object, **request: Any) -> tuple[InvocationRecord, Result]:
         """One JSON invocation, alone, from here to its end."""
         id_ = self.enqueue(function, json.dumps(payload).encode(), **request)
         self.dispatch(function, [id_])

@@ -1,5 +1,6 @@
 """The house itself: where names import from, what a process may load, what compose starts."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -151,3 +152,33 @@ def test_every_file_that_is_named_is_there() -> None:
             missing += [f"{file}:{number}: {one}" for one in named if not known(one.rstrip("/"), file)]
 
     assert missing == []
+
+
+#: Areas whose tests still import one another.
+NOT_YET = (
+    "tests/property/",
+    "tests/unit/ml/forecast/test_foresight.py",
+    "tests/unit/scheduler/",
+    "tests/unit/smore/cli/",
+    "tests/unit/worker/",
+)
+
+
+def test_tests_share_through_support_alone() -> None:
+    """A test file that imports another runs its imports, its fixtures by accident, and breaks when that one moves."""
+    imported: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        file = str(path.relative_to(ROOT))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names = {f"{node.module}.{alias.name}" for alias in node.names} if node.level == 0 else {"tests.?"}
+            elif isinstance(node, ast.Import):
+                names = {alias.name for alias in node.names}
+            else:
+                continue
+            others = {name for name in names if name.startswith("tests.") and not name.startswith("tests.support.")}
+            if others:
+                imported[file] = imported.get(file, set()) | others
+
+    assert {file: names for file, names in imported.items() if not file.startswith(NOT_YET)} == {}
+    assert {area for area in NOT_YET if not any(file.startswith(area) for file in imported)} == set(), "these are done"

@@ -102,8 +102,9 @@ def _send_many(connection: socket.socket, data: bytes, flags: int, address: tupl
         raise OSError(ctypes.get_errno(), "sendmmsg")
 
 
-def _as_subflow(connection: socket.socket) -> None:
+def _connected_as_subflow(connection: socket.socket, address: tuple[str, int]) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"mptcp")
+    connection.connect(address)
 
 
 def _fast_connect(connection: socket.socket, address: tuple[str, int]) -> None:
@@ -122,7 +123,7 @@ STREAMS: dict[str, tuple[tuple[int, ...], Callable[[socket.socket, tuple[str, in
         (socket.AF_INET6, socket.SOCK_STREAM, IPPROTO_MPTCP),
         lambda sock, to: sock.connect((f"::ffff:{to[0]}", to[1])),
     ),
-    "mptcp by option": ((socket.AF_INET, socket.SOCK_STREAM), lambda sock, to: (_as_subflow(sock), sock.connect(to))),
+    "mptcp by option": ((socket.AF_INET, socket.SOCK_STREAM), _connected_as_subflow),
     "smc": ((AF_SMC, socket.SOCK_STREAM), socket.socket.connect),
     "smc by protocol": ((socket.AF_INET, socket.SOCK_STREAM, IPPROTO_SMC), socket.socket.connect),
     "sctp": ((socket.AF_INET, socket.SOCK_STREAM, IPPROTO_SCTP), socket.socket.connect),
@@ -160,6 +161,11 @@ def _bound(connection: socket.socket) -> None:
     connection.listen()
 
 
+def _listening_at_a_path(connection: socket.socket) -> None:
+    connection.bind("socket")
+    connection.listen()
+
+
 def _bound_when_unspecified(connection: socket.socket) -> None:
     """A connection to nobody leaves the socket as it was, and is no connection to Landlock."""
     with contextlib.suppress(OSError):
@@ -177,7 +183,7 @@ OFFERS: dict[str, tuple[tuple[int, ...], Callable[[socket.socket], object]]] = {
     "mptcp unbound": ((socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP), socket.socket.listen),
     "smc": ((AF_SMC, socket.SOCK_STREAM), socket.socket.listen),
     "vsock": ((socket.AF_VSOCK, socket.SOCK_STREAM), socket.socket.listen),
-    "unix": ((socket.AF_UNIX, socket.SOCK_STREAM), lambda sock: (sock.bind("socket"), sock.listen())),
+    "unix": ((socket.AF_UNIX, socket.SOCK_STREAM), _listening_at_a_path),
 }
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from smore.client.transport import ApiError
 from smore.tracking.ring import TrackReader
-from tests.acceptance.conftest import ROOT, Platform
 from tests.support.eventually import eventually
+from tests.support.whole_platform import ROOT, Platform
 from worker import proc
 
 ENTRYPOINT = "tests.acceptance.hostile.functions:Hostile"
@@ -78,13 +78,13 @@ def trains_on(stage: Platform) -> None:
     eventually(lambda: reader.read_new(), 20, f"an iteration after {before}")
 
 
-def attempt(stage: Platform, do: str, function: str = "hostile", **item: object) -> dict[str, Any]:
+def attempt(stage: Platform, do: str, function: str = "hostile", **item: Any) -> dict[str, Any]:
     output = stage.client.invoke(function, {"do": do, **item}, deadline_ms=60_000).output
     assert isinstance(output, dict)
     return output
 
 
-def refused(stage: Platform, do: str, **item: object) -> bool:
+def refused(stage: Platform, do: str, **item: Any) -> bool:
     answer = attempt(stage, do, **item)
     assert "got" not in answer, f"{do} {item}: {answer['got']}"
     return True

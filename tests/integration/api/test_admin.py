@@ -21,9 +21,9 @@ from smore.process.settings import Settings
 from smore.redis import fleet
 from smore.redis.catalog import Catalog
 from smore.redis.queue import Queue
-from tests.integration.api.test_api import Served, add_key, problem
 from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, FakePlatform
+from tests.support.gateway import Served, add_key, problem
 
 ECHO = "default/echo"
 
@@ -80,7 +80,7 @@ def asked(client: httpx.Client) -> dict[str, Any]:
     return found
 
 
-def limit(client: httpx.Client, project: str = "default", **limits: object) -> None:
+def limit(client: httpx.Client, project: str = "default", **limits: Any) -> None:
     ok(client.put(f"/v1/projects/{project}/limits", json=limits))
 
 
@@ -93,7 +93,7 @@ def limit(client: httpx.Client, project: str = "default", **limits: object) -> N
     ],
 )
 def test_a_limit_refuses_with_its_field_and_when_to_come_back(
-    http: httpx.Client, other: httpx.Client, platform: FakePlatform, limits: dict[str, object], taken: int, field: str
+    http: httpx.Client, other: httpx.Client, platform: FakePlatform, limits: dict[str, Any], taken: int, field: str
 ) -> None:
     platform.held |= {ECHO, "other/echo"}
     platform.answer = PLACED

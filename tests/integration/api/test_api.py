@@ -14,18 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import httpx
 import pytest
 import redis
-import uvicorn
 from sqlalchemy.orm import Session
 
-from api.app import Application, create_app
+from api.app import create_app
 from api.invoke import explain
-from smore.domain.access import Scope, new_token, read_token
+from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Cause, State
 from smore.domain.job import JobState
@@ -36,11 +36,12 @@ from smore.postgres.predictors import Profiles
 from smore.postgres.rows import ExecutionRow, JobHarvestRow, JobWindowRow, LossWindowRow
 from smore.process.settings import RedisSettings, Settings
 from smore.redis import fleet
-from smore.redis.catalog import Catalog, FunctionEntry, KeyEntry
+from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.degradation import Table, Tables, Weight
 from smore.redis.queue import Queue, StartedInvocation
 from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, Failure, FakePlatform, echo
+from tests.support.gateway import Served, add_key, problem
 from tests.support.redis_server import RedisServer
 from tests.support.tables import place
 
@@ -54,44 +55,6 @@ SPECS = {
     TEXT: FunctionSpec(entrypoint="a:B", inputs=(TensorSpec(name="tokens", datatype="INT64", shape=(-1, -1)),)),
     "default/never-ready": FunctionSpec(entrypoint="a:B"),
 }
-
-
-class Served:
-    """The application in a thread, on a port of its own (0) or a given one."""
-
-    def __init__(self, app: Application, port: int = 0) -> None:
-        self.app = app
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                app, loop="uvloop", http="httptools", ws="none", log_config=None, timeout_graceful_shutdown=2
-            )
-        )
-        self._socket = socket.create_server(("127.0.0.1", port))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
-
-    def __enter__(self) -> "Served":
-        self._thread.start()
-        eventually(lambda: self._server.started, what="the gateway")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join()
-        self._socket.close()
-
-    @property
-    def waiting(self) -> int:
-        """Callers who wait."""
-        return len(self.app.state.gateway.waiters)
-
-
-def add_key(catalog: Catalog, *scopes: Scope, project: str = "default") -> str:
-    token = new_token()
-    read = read_token(token)
-    assert read is not None
-    catalog.put_key(KeyEntry(id=read[0], project=project, digest=read[1], scopes=[scope.value for scope in scopes]))
-    return token
 
 
 @pytest.fixture
@@ -137,15 +100,6 @@ def foreign(gateway: Served, catalog: Catalog) -> Iterator[httpx.Client]:
         yield client
 
 
-def problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/problem+json"
-    body: dict[str, Any] = response.json()
-    assert (body["code"], body["status"]) == (code, status)
-    assert body["request_id"] == response.headers["x-request-id"]
-    return body
-
-
 def later(call: Callable[[], httpx.Response]) -> Callable[[], httpx.Response]:
     """Start a call in a thread; the result joins it."""
     found: list[httpx.Response] = []
@@ -186,9 +140,7 @@ def test_sync(http: httpx.Client) -> None:
 
 
 def test_many_at_once(http: httpx.Client) -> None:
-    platform_wide = [
-        later(lambda n=n: http.post("/v1/functions/echo/invocations", json={"input": n})) for n in range(5)
-    ]  # type: ignore[misc]
+    platform_wide = [later(partial(http.post, "/v1/functions/echo/invocations", json={"input": n})) for n in range(5)]
 
     assert [join().json()["output"] for join in platform_wide] == list(range(5))
 
@@ -1072,7 +1024,7 @@ def test_a_job_may_say_which_workload_it_is(
 
 
 def last_command(redis_client: "redis.Redis") -> Any:
-    ((_, fields),) = redis_client.xrevrange(f"smore:cmd:{GPU}", count=1)
+    ((_, fields),) = cast("list[tuple[bytes, dict[bytes, bytes]]]", redis_client.xrevrange(f"smore:cmd:{GPU}", count=1))
     return fleet._readable(fields[b"c"])
 
 

@@ -19,8 +19,8 @@ from smore.postgres.history.retention import retain
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.forecasts import Board
-from tests.integration.api.test_api import Served, add_key, problem
 from tests.support.eventually import eventually
+from tests.support.gateway import Served, add_key, problem
 
 FILE = "HashFunction,480,481,482\nbusy,9,0,8\nother,1,1,1\nrare,0,0,1\n"
 

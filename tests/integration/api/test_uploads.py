@@ -28,8 +28,8 @@ from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fetch, Fleet
 from smore.redis.queue import Queue
-from tests.integration.api.test_api import Served, add_key
 from tests.support.fake_platform import GPU, Failure, FakePlatform, echo
+from tests.support.gateway import Served, add_key
 
 
 @pytest.fixture

@@ -225,7 +225,7 @@ def test_a_better_challenger_takes_over(door: Learning, known: Profiles, tables:
     assert outcome.result == "published"
     assert "function better (RMSLE" in outcome.reason
     assert states(known) == {1: STATES.RETIRED, 2: STATES.CHAMPION}
-    assert current(tables).version == outcome.version > (first or 0)
+    assert outcome.version is not None and current(tables).version == outcome.version > (first or 0)
     champion = known.champion()
     assert champion is not None
     judged = champion.manifest["places"][0]["directions"]["function"]

@@ -70,7 +70,7 @@ def table() -> Table:
 @pytest.fixture(autouse=True)
 def _logging(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of the tests keeps its own."""
-    monkeypatch.setattr(replay.observability, "configure", lambda *_: None)
+    monkeypatch.setattr("research.replay.replay.observability.configure", lambda *_: None)
 
 
 @pytest.fixture

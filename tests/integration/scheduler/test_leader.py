@@ -267,7 +267,8 @@ def test_a_leader_whose_lease_ran_out_takes_it_again_at_once(
     redis_client: "redis.Redis", queue: Queue, monkeypatch: pytest.MonkeyPatch, lead: Callable[..., threading.Event]
 ) -> None:
     """It found its own gone and took the next: nobody waits for the end of that one, which is long here."""
-    rebuild, rebuilt = Leader._rebuild, []
+    rebuild = Leader._rebuild
+    rebuilt: list[Leader] = []
 
     def stalled(self: Leader) -> Any:
         events = rebuild(self)
@@ -356,9 +357,12 @@ def test_what_people_set_reaches_the_policy(
     assert message(redis_client, queue, "cpu1") == [[pinned, 1]]
     fleet.steer(Steer(function="default/echo"))
     fleet.pause("-g:cpu1")
-    eventually(
-        lambda: fleet.commands("cpu1", "0-0", 0.01) or heartbeat(queue, "cpu1"), what="the idle instance told to go"
-    )
+
+    def commanded() -> bool:
+        heartbeat(queue, "cpu1")
+        return bool(fleet.commands("cpu1", "0-0", 0.01))
+
+    eventually(commanded, what="the idle instance told to go")
     drained = submit(queue)
     assert message(redis_client, queue) == [[drained, 1]]
     stop.set()
@@ -452,7 +456,7 @@ def test_the_gate_hears_often_of_functions_that_want_what_budgets_leave(
 
     def often() -> bool:
         told = redis_client.hget(f"{PREFIX}feasible", "default/echo")
-        if told is not None and (stamp := int(told.partition(b":")[0])) not in stamps:
+        if isinstance(told, bytes) and (stamp := int(told.partition(b":")[0])) not in stamps:
             stamps.append(stamp)
         return any(later - earlier < 500_000 for earlier, later in pairwise(stamps))
 

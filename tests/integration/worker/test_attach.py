@@ -24,9 +24,9 @@ from smore.process.settings import Settings
 from smore.redis import fleet
 from smore.redis.catalog import Catalog
 from smore.redis.queue import Queue
-from tests.integration.api.test_api import Served, add_key, problem
 from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, report
+from tests.support.gateway import Served, add_key, problem
 from worker import proc
 from worker.activity import Activity
 from worker.training import jobs as worker_jobs

@@ -13,33 +13,17 @@ import pytest
 
 from tests.support import nursery
 from tests.support.eventually import eventually
+from tests.support.nursery import zygote
 from worker import proc
-from worker.frames import Confinement
 from worker.runner.runner_handle import NoRunner
 from worker.runner.zygote_handle import Zygote
 
 ASK_AND_LEAVE = """
 import sys
 from pathlib import Path
-from tests.integration.worker.test_nursery import zygote
+from tests.support.nursery import zygote
 zygote(Path(sys.argv[1]))._ask()
 """
-
-
-def zygote(folder: Path, name: str = "one") -> Zygote:
-    return Zygote(
-        nursery=folder / "nursery.sock",
-        cores=(max(os.sched_getaffinity(0)),),
-        nice=0,
-        environment={},
-        scratch=folder / name,
-        home=folder,
-        bounds=None,
-        confinement=Confinement(on=False),
-        record=folder / f"{name}.json",
-        exited=lambda _: None,
-        started=lambda _: None,
-    )
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from smore.domain.invocation import Encoding
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.celery import RUN, gpu_queue, message
 from smore.redis.fleet import Cancel, Offload, Prewarm, WarmState
-from tests.integration.api.test_api import Served, add_key
 from tests.support.eventually import eventually
+from tests.support.gateway import Served, add_key
 from tests.support.worker_stage import PREFIX, Bench, RedisProcess, bench
 from worker import proc
 

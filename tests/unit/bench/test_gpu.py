@@ -14,6 +14,7 @@ import pytest
 
 from bench import gpu, probes, verified
 from bench.gpu import Session, Stage
+from bench.report import ROOT
 from tests.support.eventually import eventually
 from tests.support.nvml import Machine, install
 
@@ -163,7 +164,7 @@ def test_a_run_that_is_ended_ends_its_stage_and_writes_down_that_it_was_cut(tmp_
         " [gpu.Stage(name='one', seconds=60, argv=('stub', 'one', 'hang'))]}\ngpu.code = lambda:"
         f" 'c'\nsys.exit(gpu.main(['first', '--out', {str(tmp_path / 'out')!r}, '--minutes', '5', '--json']))"
     )
-    path = os.pathsep.join((str(tmp_path), str(gpu.report.ROOT)))
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
     made = subprocess.Popen(
         [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True
     )
@@ -296,7 +297,7 @@ def test_a_variant_that_cannot_be_had_is_told_and_the_first_decides(monkeypatch:
             argv, 1 if broken else 0, "" if broken else f"log\n{json.dumps(inside)}\n", "it broke"
         )
 
-    monkeypatch.setattr(probes.subprocess, "run", started)
+    monkeypatch.setattr("bench.probes.subprocess.run", started)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     figures, found = probes.cell("cuda")
     assert (figures["variants"], figures["variants_ok"], figures["own_user_ok"], figures["root_group"]) == (4, 2, 1, 0)

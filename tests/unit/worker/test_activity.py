@@ -1,25 +1,18 @@
 """When functions ran, and which iterations met them."""
 
+from smore.testing import ManualClock
 from worker.activity import KEPT_S, Activity
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def ran(activity: Activity, clock: Clock, start: float, stop: float) -> None:
-    clock.now = start
+def ran(activity: Activity, clock: ManualClock, start: float, stop: float) -> None:
+    clock.advance_to(start)
     activity.begin()
-    clock.now = stop
+    clock.advance_to(stop)
     activity.end()
 
 
 def test_overlap_is_of_half_open_intervals() -> None:
-    clock = Clock()
+    clock = ManualClock(100.0)
     activity = Activity(clock)
     ran(activity, clock, 101, 102)
     ran(activity, clock, 105, 106)
@@ -31,22 +24,22 @@ def test_overlap_is_of_half_open_intervals() -> None:
 
 
 def test_runs_side_by_side_are_one_interval_and_one_that_goes_on_counts() -> None:
-    clock = Clock()
+    clock = ManualClock(100.0)
     activity = Activity(clock)
     activity.begin()
-    clock.now = 101
+    clock.advance_to(101)
     activity.begin()
-    clock.now = 102
+    clock.advance_to(102)
     activity.end()
     assert activity.overlaps(101.5, 103), "one still runs"
     assert not activity.overlaps(98, 99)
-    clock.now = 104
+    clock.advance_to(104)
     activity.end()
     assert activity.overlaps(103, 103.5) and not activity.overlaps(104, 105)
 
 
 def test_the_past_is_forgotten() -> None:
-    clock = Clock()
+    clock = ManualClock(100.0)
     activity = Activity(clock)
     ran(activity, clock, 100, 101)
     ran(activity, clock, 101 + KEPT_S, 102 + KEPT_S)

@@ -84,6 +84,7 @@ def test_redis_settings(
     place: Site, redis_client: "redis.Redis", setting: str, wrong: str, name: str, fix: str
 ) -> None:
     before = redis_client.config_get(setting)[setting]
+    assert before is not None
     redis_client.config_set(setting, wrong)
     try:
         found = ills(place)

@@ -207,9 +207,11 @@ def test_up_survives_kills_and_down_leaves_nothing(home: Path, config: Settings)
         before = pid(home, name)
         assert before is not None
         os.kill(before, signal.SIGKILL)
-        eventually(
-            lambda name=name, before=before: pid(home, name) not in (None, before) or None, what=f"{name} is back"
-        )  # type: ignore[misc]
+
+        def back(name: str = name, before: int = before) -> bool:
+            return pid(home, name) not in (None, before)
+
+        eventually(back, what=f"{name} is back")
     assert eventually(lambda: redis_value(reached.redis_url, "kept"), what="Redis answers") == b"yes"
     assert eventually(lambda: rows(reached.postgres_url), what="Postgres answers") == 1
 

@@ -5,7 +5,7 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -74,7 +74,7 @@ def arrived(id_: str, at: float) -> stream.Arrived:
 
 def ran(id_: str, at: float, *, cold: bool, reason: str = "") -> list[stream.Event]:
     us = int(at * 1e6)
-    decision = {"candidates": []} | ({"unforeseen": reason} if reason else {})
+    decision: dict[str, object] = {"candidates": []} | ({"unforeseen": reason} if reason else {})
     meta = json.dumps({"cold": cold, "run_ms": 1.0, "batch": 1, "rows": 1})
     return [
         arrived(id_, at),
@@ -104,7 +104,7 @@ def ran(id_: str, at: float, *, cold: bool, reason: str = "") -> list[stream.Eve
 
 
 def warmed(
-    id_: str, told: float, *, outcome: str = "open", why: str = "", boot: str = "b", **fields: float
+    id_: str, told: float, *, outcome: str = "open", why: str = "", boot: str = "b", **fields: Any
 ) -> stream.Warmed:
     """Of 1 GiB, asked for at T. ``fields`` in seconds."""
     us = {name: int(value * 1e6) for name, value in fields.items()}
@@ -175,7 +175,7 @@ def test_a_life_is_told_in_parts_and_the_last_word_counts(
     emit(redis_client, T, warmed("a", T + 2, ready=T + 2, load=2.0))
     recorder.drain()
     assert door.account(T - 1, T + 1)[0].open == 1
-    ended = {"ready": T + 2, "used": T + 4, "ended": T + 10, "load": 2.0, "busy": 1.0, "idle": 7.0}
+    ended: dict[str, Any] = {"ready": T + 2, "used": T + 4, "ended": T + 10, "load": 2.0, "busy": 1.0, "idle": 7.0}
     emit(
         redis_client,
         T + 1,

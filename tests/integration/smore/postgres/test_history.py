@@ -70,6 +70,11 @@ def reader(engine: Engine) -> Reader:
     return Reader(engine)
 
 
+def entries_of(client: "redis.Redis") -> list[tuple[bytes, dict[Any, Any]]]:
+    """The event stream: (id, fields) of each entry."""
+    return cast("list[tuple[bytes, dict[Any, Any]]]", client.xrange(f"{PREFIX}ev"))
+
+
 def emit(client: "redis.Redis", *events: stream.Event) -> None:
     for event in events:
         client.xadd(f"{PREFIX}ev", {"e": encode(event)})
@@ -261,7 +266,7 @@ def test_reading_everything_again_changes_nothing(
 ) -> None:
     events = [*life("a"), arrived("b"), dispatched("b"), returned("b"), arrived("c")]
     emit(redis_client, *events)
-    entries = redis_client.xrange(f"{PREFIX}ev")
+    entries = entries_of(redis_client)
     recorder.drain()
     names = ("invocations", "executions", "decisions", "arrivals_minute", "run_starts")
     before = {name: table(engine, name) for name in names}
@@ -292,13 +297,13 @@ def test_the_stream_is_cut_behind_the_cursor_but_not_ahead_of_the_leader(
     recorder: Recorder, redis_client: "redis.Redis"
 ) -> None:
     emit(redis_client, *life("a"))
-    ids = [entry for entry, _ in redis_client.xrange(f"{PREFIX}ev")]
+    ids = [entry for entry, _ in entries_of(redis_client)]
     redis_client.set(f"{PREFIX}leader:cursor", ids[2])
     recorder.drain()
-    assert [entry for entry, _ in redis_client.xrange(f"{PREFIX}ev")] == ids[2:]
+    assert [entry for entry, _ in entries_of(redis_client)] == ids[2:]
     redis_client.set(f"{PREFIX}leader:cursor", ids[-1])
     recorder.drain()
-    assert [entry for entry, _ in redis_client.xrange(f"{PREFIX}ev")] == ids[-1:]
+    assert [entry for entry, _ in entries_of(redis_client)] == ids[-1:]
 
 
 def test_a_wiped_stream_with_older_ids_is_read_from_its_beginning(
@@ -534,7 +539,8 @@ def test_what_was_harvested_beside_a_job(recorder: Recorder, reader: Reader, red
     )  # did not run to its end
     recorder.drain()
 
-    assert reader.harvest("j1", ["cpu0"]) == Harvest(seconds=pytest.approx(0.0375), invocations=4)
+    harvest = reader.harvest("j1", ["cpu0"])
+    assert (harvest.seconds, harvest.invocations) == (pytest.approx(0.0375), 4)
     assert reader.harvest("j1", ["cpu1"]) == Harvest(seconds=0.0, invocations=0)
 
 

@@ -26,7 +26,7 @@ def test_different_culprits_shut_a_revision_out_until_it_is_lifted(redis_client:
 def test_old_faults_do_not_count(redis_client: "redis.Redis", monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Faults(redis_client, "smore:")
     now = 1000.0
-    monkeypatch.setattr(quarantine.time, "time", lambda: now)
+    monkeypatch.setattr("smore.redis.quarantine.time.time", lambda: now)
     note(counted, "a")
     note(counted, "b")
     now += quarantine.WINDOW_S + 1

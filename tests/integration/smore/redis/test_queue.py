@@ -29,6 +29,12 @@ BOUNDS = QueueSettings()
 BINARY = (b"", b"\n", b"0000000003|a\nb", bytes(range(256)) * 40)
 
 
+def holder(client: "redis.Redis") -> str:
+    """The token of the leader's lease, '' = nobody leads."""
+    token = client.get(f"{P}leader")
+    return token.decode() if isinstance(token, bytes) else ""
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
     with RedisServer() as server:
@@ -566,12 +572,12 @@ def test_housekeeping_is_one_round_trip(queue: Queue, client: "redis.Redis") -> 
     end(queue, old.id)
     client.zadd(f"{P}leases", {f"{F}|{lost.id}": 1})
     client.zadd(f"{P}done", {f"{F}|{old.id}": 1})
-    token = str(client.get(f"{P}leader") or b"", "ascii")
+    token = holder(client)
     queue.tick(token, "0-0", {}, {})  # the scripts are there now
     client.zadd(f"{P}leases", {f"{F}|{lost.id}": 1})
     begin(queue, lost.id, attempt=1)
     client.zadd(f"{P}leases", {f"{F}|{lost.id}": 1})
-    token = str(client.get(f"{P}leader") or b"", "ascii")
+    token = holder(client)
     before = reads(client)
     back, clock = queue.tick(token, "7-1", {F: "1:2:3:4:5"}, {F: 9.5})
     assert reads(client) - before == 2, "its own, and that of this question"

@@ -1,5 +1,7 @@
 """Forecasters: what they say of traces whose next minute is known, and that they survive what is not a number."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -17,14 +19,15 @@ def _one_thread() -> None:
 
 
 def made(name: str) -> Forecaster:
-    return {
+    kinds: dict[str, Callable[[], Forecaster]] = {
         "seasonal": Seasonal,
         "renewal": Renewal,
         "intermittent": Intermittent,
         "grouped": lambda: Grouped(span=60, hidden=4, epochs=1),
         "long-short": lambda: LongShort(epochs=1),
         "shared": lambda: Shared(hidden=4, epochs=1),
-    }[name]()
+    }
+    return kinds[name]()
 
 
 NAMES = ["seasonal", "renewal", "intermittent", "grouped", "long-short", "shared"]

@@ -5,7 +5,7 @@ number.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -95,14 +95,23 @@ class Twice:
         return mean, np.minimum(mean, 1.0), ["twice"] * len(since)
 
 
+def learner(
+    door: Door, wall: Wall, now: list[float], *, craft: Any = None, paper: frozenset[str] = frozenset(), **knobs: Any
+) -> Foresight:
+    settings = PrewarmSettings(least_minutes=10, horizon=3, **knobs)
+    return Foresight(
+        cast(Any, door),
+        cast(Any, wall),
+        settings,
+        craft=craft or Twice(),
+        paper=lambda: set(paper),
+        clock=lambda: now[0],
+    )
+
+
 def made(past: Past, now: list[float], *, craft: Any = None, **knobs: Any) -> tuple[Foresight, Door, Wall]:
     door, wall = Door(past), Wall()
-    settings = PrewarmSettings(least_minutes=10, horizon=3, **knobs)
-    return (
-        Foresight(door, wall, settings, craft=craft or Twice(), paper=lambda: {"p/b"}, clock=lambda: now[0]),  # type: ignore[arg-type]
-        door,
-        wall,
-    )
+    return learner(door, wall, now, craft=craft, paper=frozenset({"p/b"}), **knobs), door, wall
 
 
 def past(minutes: int, *, unknown: Sequence[int] = ()) -> Past:
@@ -151,9 +160,7 @@ def test_a_fit_that_is_killed_leaves_the_last_one_in_use() -> None:
     now = [T + 20 * 60 + 5]
     made_, door, wall = made(past(20), now)
     made_.fit(asked=True)
-    killed = Foresight(
-        door, wall, PrewarmSettings(least_minutes=10, horizon=3), craft=Killed(), paper=set, clock=lambda: now[0]
-    )  # type: ignore[arg-type]
+    killed = learner(door, wall, now, craft=Killed())
     with pytest.raises(KeyboardInterrupt):
         killed.fit(asked=True)
     assert (len(door.fitted), wall.used, wall.forecasts) == (1, 1, [])
@@ -167,9 +174,7 @@ def test_what_a_redis_has_lost_is_said_again() -> None:
     made_.fit(asked=True)
     door.fitted[0] = Fitted(version=1, created_at=now[0], manifest=door.fitted[0].manifest, model=door.fitted[0].model)
     emptied = Wall()
-    again = Foresight(
-        door, emptied, PrewarmSettings(least_minutes=10, horizon=3), craft=Twice(), paper=set, clock=lambda: now[0]
-    )  # type: ignore[arg-type]
+    again = learner(door, emptied, now)
     assert again.fit(asked=False).result == "skipped"
     assert (emptied.used, emptied.counted is not None) == (1, True)
     now[0] += 60
@@ -283,7 +288,7 @@ def best(price_gb_s: float = 60.0) -> Best:
 
 def hourly(minutes: int) -> Floats:
     """Once in four minutes of each hour, which gaps alone do not tell apart."""
-    return np.isin(np.arange(minutes) % 60, [0, 7, 19, 40]) * 1.0
+    return np.isin(np.arange(minutes) % 60, [0, 7, 19, 40]).astype(np.float64)
 
 
 def test_each_function_gets_the_forecaster_that_would_have_cost_least() -> None:

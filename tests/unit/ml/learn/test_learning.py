@@ -6,7 +6,7 @@ import math
 import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -39,7 +39,7 @@ from tests.support.measured import (
 HERE = PLACE.key
 
 
-def profile(count: int = 24, **kind: float) -> Profile:
+def profile(count: int = 24, **kind: Any) -> Profile:
     (found,) = profiles([*solos(), *pairs(count, **kind)])
     return found
 

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ ALONE = {HERE: {F: solo(F), G: solo(G), T: solo(T)}}
 JOB = Job(id="j1", gpus=("cpu0",), workload=T, created=T0 - 60, began=T0 - 59, ended=math.inf)
 
 
-def run(number: int, **changes: object) -> Run:
+def run(number: int, **changes: Any) -> Run:
     """Twenty milliseconds every tenth of a second beside ``j1``, each a bit slower than the one before."""
     start = T0 + number / 10
     made = Run(
@@ -37,7 +38,7 @@ def run(number: int, **changes: object) -> Run:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def runs(count: int = MIN_RUNS, first: int = 0, **changes: object) -> list[Run]:
+def runs(count: int = MIN_RUNS, first: int = 0, **changes: Any) -> list[Run]:
     return [run(number, **changes) for number in range(first, first + count)]
 
 
@@ -100,7 +101,7 @@ def test_a_run_counts_once() -> None:
         ({"place": (HERE[0], "mps")}, "not profiled here"),
     ],
 )
-def test_what_is_no_sample(changes: dict[str, object], why: str) -> None:
+def test_what_is_no_sample(changes: dict[str, Any], why: str) -> None:
     assert rows(runs(**changes)) == []
     assert passed(runs(**changes)) == {why: MIN_RUNS}
 
@@ -144,7 +145,7 @@ def test_a_job_that_came_or_went_changes_the_co_runners() -> None:
 # A function beside several
 
 
-def beside_g(**changes: object) -> list[Run]:
+def beside_g(**changes: Any) -> list[Run]:
     """
     A hundred runs of F that compute for 50 ms, each with one of G that begins 10 ms before that and ends 20 ms after
     it.
@@ -231,7 +232,7 @@ def test_each_set_needs_runs_of_its_own() -> None:
 # A training beside functions
 
 
-def window(**changes: object) -> Window:
+def window(**changes: Any) -> Window:
     made = Window(
         job="j1",
         gpu="cpu0",

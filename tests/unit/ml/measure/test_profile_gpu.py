@@ -11,9 +11,10 @@ import torch
 
 from ml.measure import layers, profile, rows
 from ml.measure.rows import BadRow, Place
+from tests.support.measured import function, solo, training
 from tests.support.nvml import Gpu, Instance, Machine, Process, install
-from tests.unit.ml.measure.test_rows import FUNCTION, TRAINING, solo
 
+TRAINING, FUNCTION = training("bert", 4), function("vgg16")
 H200 = Gpu(uuid="GPU-a", gpm={"sm": 0.4, "tensor": 0.2}, utilisation=0.9, processes=[Process(pid=7, mib=1000.0)])
 USAGE = {"sm": 0.4, "tensor": 0.2, "nvml": 0.9}
 

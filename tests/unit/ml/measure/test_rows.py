@@ -15,6 +15,7 @@ from ml.measure.rows import (
     Colocation,
     Member,
     Place,
+    Row,
     Solo,
     Timing,
     Workload,
@@ -34,7 +35,7 @@ def timing(p50: float, *, n: int = 100, mean: float | None = None, p99: float | 
     return Timing(n=n, mean=p50 if mean is None else mean, p50=p50, p95=p50, p99=p50 if p99 is None else p99)
 
 
-def solo(workload: Workload, p50: float = 0.1, *, place: Place = PLACE, **timings: float) -> Solo:
+def solo(workload: Workload, p50: float = 0.1, *, place: Place = PLACE, **timings: Any) -> Solo:
     return Solo(
         place=place,
         workload=workload,
@@ -68,7 +69,7 @@ def together(*sides: tuple[Workload, float], place: Place = PLACE, control: floa
 
 
 def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
-    written = [solo(TRAINING), solo(FUNCTION), together((TRAINING, 0.12), (FUNCTION, 0.3))]
+    written: list[Row] = [solo(TRAINING), solo(FUNCTION), together((TRAINING, 0.12), (FUNCTION, 0.3))]
     for row in written:
         rows.write(tmp_path / "rows.jsonl", row)
     assert rows.read(tmp_path / "rows.jsonl") == written
@@ -165,7 +166,7 @@ def test_places_never_come_together() -> None:
 
 
 def test_samples_by_direction() -> None:
-    measured = [
+    measured: list[Row] = [
         solo(TRAINING),
         solo(FUNCTION),
         solo(OTHER),

@@ -277,7 +277,7 @@ def test_a_cold_start_counts_what_the_paper_counts_at_the_smallest_batch() -> No
 def test_deviation_is_pooled_over_groups() -> None:
     spread = observations.pooled([[0.0, math.e - 1], [1.0], [3.0, 3.0, 3.0]])
 
-    assert spread == observations.Spread(pytest.approx(math.sqrt(0.5 / 3)), 3)
+    assert (spread.deviation, spread.freedom) == (pytest.approx(math.sqrt(0.5 / 3)), 3)
     assert math.isnan(observations.pooled([[1.0]]).deviation)
 
 

@@ -289,7 +289,7 @@ def test_who_is_neither_ours_nor_a_jobs_is_a_stranger(
     monkeypatch.setattr(heartbeat.proc, "tree", lambda pid: [pid])
     beat = Heartbeat.__new__(Heartbeat)
     beat._device, beat._jobs = Listing(computing), Held(22)  # type: ignore[assignment]
-    beat._pool = SimpleNamespace(status=Held(11))  # type: ignore[assignment]
+    beat._pool = types.SimpleNamespace(status=Held(11))  # type: ignore[assignment]
     beat._zygotes = lambda: [44]
     found = beat._unregistered()
     assert (found if found is None else [one.pid for one in found]) == expected

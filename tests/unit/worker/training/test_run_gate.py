@@ -7,22 +7,15 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from smore.testing import ManualClock
 from worker.activity import Activity
 from worker.training.run_gate import DEBT_S, Due, Prober, RunGate
 from worker.training.windows import Closing
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Stage:
     def __init__(self, duty: float = 1.0) -> None:
-        self.clock = Clock()
+        self.clock = ManualClock(100.0)
         self.activity = Activity(self.clock)
         self.gate = RunGate(self.activity, self.clock)
         self.gate.protect(True)
@@ -30,7 +23,7 @@ class Stage:
 
     def run(self, seconds: float) -> None:
         self.activity.begin()
-        self.clock.now += seconds
+        self.clock.advance(seconds)
         self.activity.end()
 
     def may_run(self) -> bool:
@@ -38,12 +31,12 @@ class Stage:
 
     def busy(self, batch_s: float, during_s: float) -> float:
         """Whoever wants to run always does: the part of the time in which something ran."""
-        end, before = self.clock.now + during_s, self.activity.busy_s()
-        while self.clock.now < end:
+        end, before = self.clock() + during_s, self.activity.busy_s()
+        while self.clock() < end:
             if self.may_run():
                 self.run(batch_s)
             else:
-                self.clock.now += 0.001
+                self.clock.advance(0.001)
         return (self.activity.busy_s() - before) / during_s
 
 
@@ -60,7 +53,7 @@ def test_all_and_nothing() -> None:
 
 def test_what_was_not_used_is_no_right_to_a_burst() -> None:
     stage = Stage(0.5)
-    stage.clock.now += 1000
+    stage.clock.advance(1000)
     assert stage.busy(0.01, 2.0) <= 0.5 + 0.3
 
 
@@ -68,7 +61,7 @@ def test_a_very_long_run_does_not_shut_it_for_ever() -> None:
     stage = Stage(0.5)
     stage.run(1000)
     stage.gate.protect(True)  # a heartbeat
-    stage.clock.now += DEBT_S / 0.5 + 0.01
+    stage.clock.advance(DEBT_S / 0.5 + 0.01)
     assert stage.may_run()
 
 
@@ -84,7 +77,7 @@ def test_taking_a_seat_is_not_held_against_a_batch_that_has_waited() -> None:
     stage = Stage(0.25)
     stage.run(1.0)
     while not stage.may_run():
-        stage.clock.now += 0.001
+        stage.clock.advance(0.001)
     stage.run(0.01)  # as long as it takes to get a seat: the few tokens are gone
     assert not stage.may_run()
     assert stage.gate.open()
@@ -96,7 +89,7 @@ def test_the_last_word_holds_at_once_and_what_is_no_duty_is_refused() -> None:
     stage = Stage()
     for duty, opened in ((0.0, False), (0.0, False), (0.25, True), (1.0, True)):
         stage.gate.throttle(duty)
-        stage.clock.now += 0.1
+        stage.clock.advance(0.1)
         assert (stage.may_run(), stage.gate.open(), stage.gate.duty) == (opened, opened, duty)
     for wrong in (-0.1, 1.1, float("nan")):
         with pytest.raises(ValueError, match="duty"):
@@ -150,12 +143,12 @@ class FakeJobs:
 class Ticking(threading.Event):
     """An event whose waits take no time but on the clock."""
 
-    def __init__(self, clock: Clock, meanwhile: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, clock: ManualClock, meanwhile: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         self._clock, self._meanwhile = clock, meanwhile
 
     def wait(self, timeout: float | None = None) -> bool:
-        self._clock.now += timeout or 0.0
+        self._clock.advance(timeout or 0.0)
         self._meanwhile()
         return self.is_set()
 
@@ -177,9 +170,9 @@ def test_a_window_shuts_the_gate_for_its_length() -> None:
     seen: list[tuple[bool, float | None]] = []
     prober = probe(stage, jobs, lambda: seen.append((stage.gate.open(), stage.gate.closed_until)))
     prober._clear_at = 0.0
-    stage.clock.now = 100.0
+    stage.clock.advance_to(100.0)
     assert prober.step() == pytest.approx(0.1)
-    stage.clock.now = 100.2
+    stage.clock.advance_to(100.2)
     assert prober.step() == 0.0
     ((job, closing),) = jobs.told
     assert (job, closing.shut, closing.quiet, closing.opened) == ("j", 100.2, 100.2, pytest.approx(101.2))
@@ -228,9 +221,9 @@ def test_two_jobs_windows_keep_clear_of_each_other() -> None:
     stage = Stage()
     jobs = FakeJobs(Due(job="a", at=100.0, length_s=1.0, side_s=2.0), Due(job="b", at=100.5, length_s=0.5, side_s=1.0))
     prober = probe(stage, jobs)
-    stage.clock.now = 102.5
+    stage.clock.advance_to(102.5)
     while jobs.wanted:
-        stage.clock.now += prober.step()
+        stage.clock.advance(prober.step())
     (first, a), (second, b) = jobs.told
     assert (first, second) == ("a", "b")
     assert b.shut >= a.opened + (a.opened - a.shut) + 1.0 + 1.0, "a's distance and its side, then b's"
