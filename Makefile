@@ -61,7 +61,7 @@ fmt: $(STAMP) ## Format and fix
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-bench: $(STAMP) ## The path of an invocation against its peer; docs/benchmarks.md names the others
+bench: $(STAMP) ## The path of an invocation against its peer; docs/research/log/benchmarks.md names the others
 	$(PY) -m bench.path --json
 
 migrate: $(STAMP) ## Bring the database to the newest schema

@@ -131,7 +131,7 @@ class PolicySettings(BaseModel):
 
 
 class PrewarmSettings(BaseModel):
-    """When instances stand ready, and who says so (docs/prewarming-live.md)."""
+    """When instances stand ready, and who says so (docs/guides/warm-instances.md)."""
 
     #: False = nobody but ``min_warm`` holds an instance, whatever functions ask for.
     on: bool = True
@@ -139,7 +139,7 @@ class PrewarmSettings(BaseModel):
     #: it.
     rule: str = "priced"
     #: What a cold start is worth to that rule, GB-seconds of memory that stands idle. With the default there are no
-    #: more cold starts than with the default keep-alive, on the traces of docs/prewarming.md ("The price").
+    #: more cold starts than with the default keep-alive, on the traces of docs/research/prewarming.md ("The price").
     price_gb_s: float = Field(default=1000.0, ge=0)
     #: Other knobs of it, as a JSON object.
     knobs: dict[str, Any] = {}
@@ -206,8 +206,8 @@ class WorkerSettings(BaseModel):
     #: Keep one started runner without a model, so that a cold start pays neither imports nor the device context.
     standby: bool = True
     #: Part of the time in which no function may run beside a job, in windows drawn at random: what its loss is measured
-    #: against (docs/budgets.md). For each job; 0 = its loss is not measured, and no budget can be proven. More than a
-    #: tenth would leave no room for chance between windows.
+    #: against (docs/guides/budgets.md). For each job; 0 = its loss is not measured, and no budget can be proven. More
+    #: than a tenth would leave no room for chance between windows.
     probe_share: float = Field(default=PROBE_SHARE, ge=0, le=0.1)
     #: The longest such window, the wait for what runs included, seconds: how long an invocation may have to wait for
     #: it. A job whose iterations need a longer one (seven of them) is not measured.
@@ -223,16 +223,16 @@ class WorkerSettings(BaseModel):
     #: How long building the environment of an uploaded function may take, seconds.
     build_s: float = Field(default=480.0, gt=0)
     #: Users of this machine, by name or number, whose processes a project's key may have watched as its training
-    #: (docs/security.md); "*" = anybody. The worker's own user is one of them unless it is root. An operator's key may
-    #: name any process.
+    #: (docs/guides/security.md); "*" = anybody. The worker's own user is one of them unless it is root. An operator's
+    #: key may name any process.
     attach_users: tuple[str, ...] = ()
     #: Trainings are started by ``python -m worker.keeper`` of the same home, in a container of its own, so that they do
     #: not end with the worker's container. Both need one PID namespace.
     keeper: bool = False
     #: Whether such an environment may have packages that come as source alone: their build runs what they bring, in a
-    #: cell (docs/security.md). Off, wheels alone are installed.
+    #: cell (docs/guides/security.md). Off, wheels alone are installed.
     sdists: bool = False
-    #: Shut runners in (docs/security.md). Off, every function is the worker's equal.
+    #: Shut runners in (docs/guides/security.md). Off, every function is the worker's equal.
     confine: bool = True
     #: What a function may read beside the installation and write beside its scratch folder: weights that lie elsewhere,
     #: a cache.
@@ -280,7 +280,7 @@ class Settings(BaseSettings):
     #: What a serverful job may run: modules, started as ``python -m module …``. The gateway refuses others, the workers
     #: too.
     job_entrypoints: tuple[str, ...] = ("zoo.train",)
-    #: Trainings that a project may have at once where its limits say nothing (docs/admin.md).
+    #: Trainings that a project may have at once where its limits say nothing (docs/guides/administration.md).
     jobs_per_project: int = Field(default=64, ge=0)
 
     #: What functions' secrets are sealed with (smore/process/vault.py); default ``<home>/secrets.key``.

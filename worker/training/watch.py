@@ -1,5 +1,5 @@
 """
-Which processes may be watched as somebody's training (``smore jobs attach``): the rules of docs/security.md.
+Which processes may be watched as somebody's training (``smore jobs attach``): the rules of docs/guides/security.md.
 
 Whoever names a process makes the platform keep that process's memory free of functions. So a process that is no
 training must not be named: above all none of the platform's own, and, by a project's key, none of a user whose
