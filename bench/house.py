@@ -108,7 +108,7 @@ class Source:
     def code(self) -> frozenset[int]:
         """Numbers of the lines of code: neither blank nor comment nor docstring."""
         quiet = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-        lines = set()
+        lines: set[int] = set()
         for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
             if token.type not in quiet:
                 lines.update(range(token.start[0], token.end[0] + 1))
