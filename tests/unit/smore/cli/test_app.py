@@ -13,10 +13,10 @@ import httpx
 import pytest
 import yaml
 
-from smore import client, local
+from smore import local
 from smore.cli import admin, app
 from smore.cli.terminal import Column, Output, show
-from smore.client import transport
+from smore.client import clients, transport
 
 GPU = {
     "id": "cpu0",
@@ -62,12 +62,12 @@ Serve = Callable[[], Platform]
 def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     """Puts a platform behind the commands; its answers are then filled in."""
 
-    real = client.Client
+    real = clients.Client
 
     def start() -> Platform:
         platform = Platform({})
         monkeypatch.setattr(
-            client, "Client", lambda: real("http://test", "sk", transport=httpx.MockTransport(platform.handle))
+            clients, "Client", lambda: real("http://test", "sk", transport=httpx.MockTransport(platform.handle))
         )
         return platform
 
@@ -85,8 +85,8 @@ def smore(*arguments: str) -> int:
 
 def test_help_tells_the_exit_codes_and_loads_little() -> None:
     heavy = (
-        "import sys\nfrom smore import cli\n"
-        "try: cli.app(args=['--help'])\n"
+        "import sys\nfrom smore.cli import app\n"
+        "try: app.app(args=['--help'])\n"
         "except SystemExit: pass\n"
         "print({'httpx', 'pydantic', 'numpy', 'yaml', 'smore.client', 'smore.local'} & set(sys.modules))"
     )
@@ -117,8 +117,8 @@ class TestExitCodes:
         def refuse(request: httpx.Request) -> httpx.Response:
             raise httpx.ConnectError("refused", request=request)
 
-        made = client.Client("http://test", "sk", transport=httpx.MockTransport(refuse))
-        monkeypatch.setattr(client, "Client", lambda: made)
+        made = clients.Client("http://test", "sk", transport=httpx.MockTransport(refuse))
+        monkeypatch.setattr(clients, "Client", lambda: made)
         monkeypatch.setattr(transport, "RETRY_S", 0.0)
         assert smore("gpus") == app.EXIT_UNREACHABLE
         assert "http://test cannot be reached: refused" in capsys.readouterr().err
@@ -470,8 +470,8 @@ class TestMachine:
 @pytest.mark.parametrize(
     ("words", "program"),
     [
-        (["--preset", "fig14"], ("scheduler.simulation", "compare", "--preset", "fig14")),
-        (["--repeats", "4", "--live", "--json"], ("bench.live", "--repeats", "4", "--json")),
+        (["--preset", "fig14"], ("compare", "compare", "--preset", "fig14")),
+        (["--repeats", "4", "--live", "--json"], ("live", "--repeats", "4", "--json")),
     ],
 )
 def test_a_live_comparison_is_a_program_of_its_own(
