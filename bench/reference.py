@@ -254,7 +254,7 @@ def _sections(statement: ast.Assign, prefix: str) -> Iterator[tuple[str, str]]:
     values = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
     for variable, value in zip(targets, values, strict=False):
         match variable, value:
-            case ast.Name(id=name), ast.Call(func=ast.Attribute(attr="section"), args=[ast.Constant(value=key)]):
+            case ast.Name(id=name), ast.Call(func=ast.Attribute(attr="section"), args=[ast.Constant(value=str(key))]):
                 yield name, f"{prefix}.{key}"
 
 
@@ -273,7 +273,7 @@ def _taken(call: ast.Call, sections: Mapping[str, str]) -> tuple[str, tuple[str,
     unit = " s" if call.func.attr == "seconds" else ""
     said = f"{bounds[0]} to {bounds[1]}{unit}" if len(bounds) == 2 else ""
     shown = "" if default is None else f"`{default}`" if not unit else f"`{default}` s"
-    return f"{section}.{key.value}", (shown, said)
+    return f"{section}.{key.value!s}", (shown, said)
 
 
 def _value(node: ast.expr) -> object:
@@ -361,7 +361,7 @@ def _words(option: Any) -> str:
     hint = option.type_descriptor.annotation
     if isinstance(hint, type) and issubclass(hint, Enum):
         return " or ".join(f"`{choice.value}`" for choice in hint)
-    return option.metavar or option.name.strip("_").upper()
+    return str(option.metavar or option.name.strip("_").upper())
 
 
 def rest() -> str:
@@ -390,7 +390,7 @@ def metrics() -> str:
     rows = []
     for metric in vars(observability).values():
         if isinstance(metric, kinds):
-            described = metric.describe()[0]
+            described = next(iter(metric.describe()))
             name = f"{described.name}_total" if described.type == "counter" else described.name
             labels = ", ".join(f"`{label}`" for label in metric._labelnames)
             rows.append((f"`{name}`", described.type, labels, described.documentation))

@@ -2,7 +2,7 @@
 An invocation's life, as a table.
 
 The Lua scripts of ``smore/redis/queue.py`` get their legal source states from :data:`TRANSITIONS`, and the diagram in
-docs/architecture.md is drawn from it: there is no second copy. Loading happens in ``running`` (phase ``loading``). Dead
+docs/reference/states.md is written from it: there is no second copy. Loading happens in ``running`` (phase ``loading``). Dead
 letters are a view of ``failed``, no state.
 """
 
