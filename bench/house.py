@@ -268,22 +268,23 @@ class _References:
 
     def dead(self, source: Source, line: str) -> Iterator[tuple[str, str]]:
         """The references of a line that lead nowhere, each with what is wrong."""
-        for path in self._path.findall(line):
-            if path.rstrip("/") not in NO_PATHS and not self._exists(path.rstrip("/"), source.name):
-                yield path, "no such file"
+        if "/" in line:
+            for path in self._path.findall(line):
+                if path.rstrip("/") not in NO_PATHS and not self._exists(path.rstrip("/"), source.name):
+                    yield path, "no such file"
         if source.name.endswith(".md"):
             for target, anchor in _LINK.findall(line):
                 yield from self._link(source, target, anchor)
-        for document in _DOCUMENT.findall(line):
-            elsewhere = any(name.endswith(f"/{document}") for name in self._sources)
-            if document not in NO_PATHS and not elsewhere and not self._exists(document, source.name):
-                yield document, "no such document"
+        if ".md" in line:
+            for document in _DOCUMENT.findall(line):
+                if document not in NO_PATHS and not self._is_document(document, source.name):
+                    yield document, "no such document"
         for path, name in _NAMED.findall(line):
             if not any(self._defines(file, name) for file in self._named(path)):
                 yield f"{path}: {name}", "no such name there"
         for outside in _OUTSIDE.findall(line):
             yield outside, "a document outside the repository"
-        if source.name.endswith(".py"):
+        if source.name.endswith(".py") and "`" in line:
             for name in _ROLE.findall(line):
                 if not self._resolves(source, name):
                     yield name, "no such name"
@@ -291,6 +292,13 @@ class _References:
             for number in _ASSUMPTION.findall(line):
                 if number not in self._assumptions:
                     yield f"A{number}", f"no such assumption in {PAPER}"
+
+    def _is_document(self, document: str, beside: str) -> bool:
+        if self._exists(document, beside):
+            return True
+        # By the end of its path, as text that becomes part of another document names it.
+        end = f"/{document.lstrip('./')}"
+        return any(name.endswith(end) for name in self._sources)
 
     def _exists(self, path: str, beside: str) -> bool:
         near = os.path.normpath(f"{Path(beside).parent}/{path}")

