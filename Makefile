@@ -51,17 +51,19 @@ numeric: $(STAMP) ## Tests of numbers with other instructions of the processor a
 search: $(STAMP) ## Tests of properties with other examples, round after round, until one fails or ROUNDS (20) are over
 	@for round in $$(seq $${ROUNDS:-20}); do $(PY) -m pytest -q --hypothesis-profile=search $$(grep -rl "@given" tests) || exit 1; done
 
-check: $(STAMP) ## Formatting, lint, types, layers
+check: $(STAMP) ## Formatting, lint, types, layers, reference pages
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) -m bench.reference --check
 
-fmt: $(STAMP) ## Format and fix
+fmt: $(STAMP) ## Format and fix, and write the reference pages from the code
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+	$(PY) -m bench.reference
 
-bench: $(STAMP) ## The path of an invocation against its peer; docs/benchmarks.md names the others
+bench: $(STAMP) ## The path of an invocation against its peer; docs/research/log/benchmarks.md names the others
 	$(PY) -m bench.path --json
 
 migrate: $(STAMP) ## Bring the database to the newest schema

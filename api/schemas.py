@@ -61,7 +61,7 @@ class Metadata(_Body):
 
 class FunctionBody(_Body):
     """
-    A function.yaml. ``spec`` is checked field by field; docs/how-to/own-model.md has an example,
+    A function.yaml. ``spec`` is checked field by field; docs/guides/own-model.md has an example,
     smore/domain/function.py all names.
     """
 
@@ -516,7 +516,7 @@ class PredictorPlace(BaseModel):
 class Predictor(BaseModel):
     """
     The published table and the predictor behind it. ``version`` 0: nothing was published. ``data``, ``errors`` and
-    ``calibration``: see the manifest in docs/predictor.md.
+    ``calibration``: see the manifest in docs/research/predictor.md.
     """
 
     version: int

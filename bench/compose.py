@@ -206,7 +206,7 @@ class Bench:
         ).split()
         changes: dict[str, Any] = {name: {"image": IMAGE} for name in services if name not in ("redis", "postgres")}
         changes["trainings"] = {"image": KEPT}
-        # For the witness of this benchmark and for the second host, as docs/how-to/second-host.md says.
+        # For the witness of this benchmark and for the second host, as docs/guides/second-host.md says.
         changes["redis"] = {"networks": ["inside", "outside"], "ports": [f"{self._host}:{redis_port}:6379"]}
         self.first = Project(
             PROJECT,

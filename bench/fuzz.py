@@ -69,8 +69,8 @@ PROJECT = "fuzzed"
 SEED: Final = 20251121
 #: No operation takes longer, but for a load.
 PATIENCE_S: Final = 30.0
-#: While Redis or Postgres is away the gateway says so within this (docs/architecture.md, "What holds when something
-#: dies").
+#: While Redis or Postgres is away the gateway says so within this (docs/architecture.md, "What happens when a
+#: part fails").
 AWAY_S: Final = 20.0
 #: How long a platform may take to serve again once its server is back.
 RECOVERY_S: Final = 60.0

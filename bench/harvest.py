@@ -14,9 +14,9 @@ Figures, for each ``<mode>``:
 
 * ``harvest_s_per_s.<mode>``: sum over the invocations that met their deadline of their solo device-seconds, per second
   of wall time, with its 95 % interval over blocks of 5 s (``harvest_low_s_per_s``, ``harvest_high_s_per_s``).
-* ``train_loss.<mode>``: what the training lost meanwhile, estimated from its closed windows (docs/budgets.md; a tenth
-  of the time is closed here), and ``train_loss_low.<mode>``, ``train_loss_high.<mode>``: 95 %. Left out with fewer than
-  eight windows.
+* ``train_loss.<mode>``: what the training lost meanwhile, estimated from its closed windows (docs/guides/budgets.md; a
+  tenth of the time is closed here), and ``train_loss_low.<mode>``, ``train_loss_high.<mode>``: 95 %. Left out with
+  fewer than eight windows.
 * ``utilisation_gain.<mode>``: mean utilisation of the GPU instance with functions less without, by the worker's counter
   (``counter``); left out where there is none (MIG).
 * ``sm_active.<mode>``, ``sm_active_gain.<mode>``: the share of SMs at work by NVML's GPM counters (Hopper and later);

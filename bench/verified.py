@@ -2,8 +2,8 @@
 What was seen to work on a GPU, and the table that says so: ``python -m bench.verified .gpu/verified.json``.
 
 A feature is *verified* by stages of ``bench.gpu``: by all of its stages, on the same device, each of them ``ok``. The
-command writes the GPU column of the table in ``docs/gpu.md`` from such a file: a row that the file names gets its date,
-device and evidence, another row stays as it is.
+command writes the GPU column of the table in ``docs/status.md`` from such a file. A row that the file names gets its
+date, device and evidence; the other rows stay as they are.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "gpu.md"
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "status.md"
 BEGIN: Final = "<!-- verified on: bench.verified writes the GPU column -->"
 END: Final = "<!-- end of verified on -->"
 #: The column of the table that is written, from 0.
@@ -79,7 +79,7 @@ def write(page: str, rows: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench.verified", description="Write the GPU column of docs/gpu.md.")
+    parser = argparse.ArgumentParser(prog="bench.verified", description="Write the GPU column of docs/status.md.")
     parser.add_argument("file", type=Path, help="verified.json of bench.gpu")
     parser.add_argument("--page", type=Path, default=PAGE)
     asked = parser.parse_args(words)

@@ -19,9 +19,9 @@ platform has learned) falls on all of them (but for the refined fixed rates, whi
 request was due until its client has the answer. A request is *refused* when it is answered 429; *admitted* are all
 others, also those that expired or got no answer. *Harvest* is the sum over the invocations that met their deadline of
 their solo device-seconds, per second. A training's *loss* is estimated from the closed windows of that point alone
-(docs/budgets.md), for which the load goes on where they are too few; so that there are enough of them, a tenth of the
-time is closed (``SMORE_WORKER__PROBE_SHARE=0.1``; the product's default is 0.03). Nothing is learned meanwhile: the
-learn worker ends once its first degradation table is there.
+(docs/guides/budgets.md), for which the load goes on where they are too few; so that there are enough of them, a tenth
+of the time is closed (``SMORE_WORKER__PROBE_SHARE=0.1``; the product's default is 0.03). Nothing is learned meanwhile:
+the learn worker ends once its first degradation table is there.
 
 Figures (95 % intervals as ``_low`` and ``_high``: Wilson for shares, means over blocks of 5 s for rates, Student's t
 over windows for losses; blocks and requests of different turns are taken for independent):

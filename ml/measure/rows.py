@@ -182,7 +182,7 @@ def degradation(member: Member, metric: Metric) -> float:
 
     The reference is the workload alone (``solo``), scaled halfway to what the control just before the window was (by
     medians). A machine's speed drifts over an hour, which the control sees, but the control is short: all of it or
-    nothing of it as the reference made repeated measurements differ more (docs/predictor.md has the figures).
+    nothing of it as the reference made repeated measurements differ more (docs/research/predictor.md has the figures).
     """
     drift = math.sqrt(member.control.p50 / member.solo.p50)
     reference: float = getattr(member.solo, metric) * drift

@@ -2,8 +2,8 @@
 An invocation's life, as a table.
 
 The Lua scripts of ``smore/redis/lua`` get their legal source states from :data:`TRANSITIONS`, and the diagram in
-docs/architecture.md is drawn from it: there is no second copy. Loading happens in ``running`` (phase ``loading``). Dead
-letters are a view of ``failed``, no state.
+docs/reference/states.md is written from it: there is no second copy. Loading happens in ``running`` (phase
+``loading``). Dead letters are a view of ``failed``, no state.
 """
 
 from collections.abc import Mapping

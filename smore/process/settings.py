@@ -18,8 +18,9 @@ from smore.domain.loss import PROBE_MAX_S, PROBE_SHARE
 
 
 class RedisSettings(BaseModel):
-    """Where the queue, the leases and the fleet live. None = start an embedded server (smore/local/embedded.py)."""
+    """Where the queue, the leases and the fleet live."""
 
+    #: None = ``smore up`` starts an embedded server (smore/local/embedded.py).
     url: str | None = None
     #: Every key of the platform starts with it, Celery's too.
     prefix: str = "smore:"
@@ -28,13 +29,15 @@ class RedisSettings(BaseModel):
 
 
 class PostgresSettings(BaseModel):
-    """Where the catalog and the history live. None = start an embedded server."""
+    """Where the catalog and the history live."""
 
+    #: None = ``smore up`` starts an embedded server (smore/local/embedded.py).
     url: str | None = None
-    #: How long rows of the history are kept, and how many GiB of them: the oldest go first. What functions come to in a
-    #: minute stays for ``minutes_days``.
+    #: Days for which rows of the history are kept.
     retention_days: float = Field(default=14.0, gt=0)
+    #: GiB that rows of the history may take, indices included; the oldest are deleted first.
     retention_gib: float = Field(default=32.0, gt=0)
+    #: Days for which the counts of each minute are kept.
     minutes_days: float = Field(default=400.0, gt=0)
 
 
@@ -43,7 +46,11 @@ def _network(given: str) -> str:
 
 
 class ApiSettings(BaseModel):
+    """The gateway."""
+
+    #: Address on which the gateway listens.
     host: str = "127.0.0.1"
+    #: Port on which the gateway listens.
     port: int = 8400
     #: Bodies above this are refused with 413 before they are read whole.
     max_body_bytes: int = 8 << 20
@@ -64,12 +71,14 @@ class ApiSettings(BaseModel):
     #: How long a connection may wait for its next request, seconds: longer than clients keep theirs, so that they close
     #: first.
     keep_alive_s: float = Field(default=75.0, gt=0)
-    #: How long a request's line and headers may take to come, seconds, and how many bytes they may have.
+    #: How long a request's line and headers may take to come, seconds.
     head_s: float = Field(default=10.0, gt=0)
+    #: Bytes that a request's line and headers may have.
     max_head_bytes: int = Field(default=32 << 10, ge=1024)
-    #: How long a body may take, seconds, and one more for each so many bytes of it; and how long a client may leave an
-    #: answer unread.
+    #: How long a body may take, seconds, beside a second for each ``min_bytes_per_s`` bytes of it; and how long a
+    #: client may leave an answer unread.
     stall_s: float = Field(default=20.0, gt=0)
+    #: Bytes of a body that prolong ``stall_s`` by a second.
     min_bytes_per_s: int = Field(default=1024, ge=1)
 
 
@@ -79,28 +88,32 @@ class BlobSettings(BaseModel):
     #: A folder or an fsspec URL; "" = ``<home>/blobs``. A GPU worker on a host without it names a gateway:
     #: ``http://gateway:8400``.
     url: str = ""
-    #: Of one blob.
+    #: Bytes of one blob.
     max_bytes: int = Field(default=16 << 30, ge=1)
-    #: Of all blobs of a project.
+    #: Bytes of all blobs of a project.
     project_bytes: int = Field(default=64 << 30, ge=1)
     #: How long a blob that no revision names is kept: it may belong to a deploy that is under way.
     grace_s: float = Field(default=86_400.0, ge=0)
 
 
 class QueueSettings(BaseModel):
-    """Bounds of what Redis holds (architecture §4: bytes have a budget)."""
+    """Bounds of what Redis holds."""
 
+    #: Invocations that may wait, over all functions.
     max_pending: int = 20_000
+    #: Bytes of all payloads.
     payload_bytes: int = 512 << 20
     #: A folder in memory that the gateways and GPU workers of one machine share: payloads of 64 KiB and more whose
     #: callers wait lie there (smore/redis/payloads.py). None = all go through Redis, as they must where a GPU worker is
     #: on another machine.
     payloads: Path | None = None
+    #: Bytes of all results.
     result_bytes: int = 256 << 20
-    #: Of one result, ``result_too_large`` beyond it. All results of a batch together have ``result_bytes``. Redis ends
-    #: a connection that 32 MiB wait for (client-output-buffer-limit pubsub): a gateway would be cut off with all its
-    #: callers.
+    #: Bytes of one result, ``result_too_large`` beyond it. All results of a batch together have ``result_bytes``. Redis
+    #: ends a connection that 32 MiB wait for (client-output-buffer-limit pubsub): a gateway would be cut off with all
+    #: its callers.
     max_result_bytes: int = Field(default=24 << 20, ge=1)
+    #: Entries of the event stream.
     events: int = 1_000_000
     #: How long a finished invocation's record and result stay in Redis.
     result_ttl_s: float = 600.0
@@ -122,16 +135,18 @@ class QueueSettings(BaseModel):
 class PolicySettings(BaseModel):
     """Which rule decides (scheduler/policy/knobs.py)."""
 
+    #: A named setting: the rule that decides.
     name: str = "smore-product"
     #: Knobs that differ from the named setting, as a JSON object: ``{"tau_training": 0.05}``.
     knobs: dict[str, Any] = {}
+    #: Of what a policy draws at random: samples, ties.
     seed: int = 0
     #: Another named setting whose choice is recorded beside every decision; it does not act. "" = none.
     shadow: str = ""
 
 
 class PrewarmSettings(BaseModel):
-    """When instances stand ready, and who says so (docs/prewarming-live.md)."""
+    """When instances stand ready, and who says so (docs/guides/warm-instances.md)."""
 
     #: False = nobody but ``min_warm`` holds an instance, whatever functions ask for.
     on: bool = True
@@ -139,13 +154,14 @@ class PrewarmSettings(BaseModel):
     #: it.
     rule: str = "priced"
     #: What a cold start is worth to that rule, GB-seconds of memory that stands idle. With the default there are no
-    #: more cold starts than with the default keep-alive, on the traces of docs/prewarming.md ("The price").
+    #: more cold starts than with the default keep-alive, on the traces of docs/research/prewarming.md ("The price").
     price_gb_s: float = Field(default=1000.0, ge=0)
     #: Other knobs of it, as a JSON object.
     knobs: dict[str, Any] = {}
-    #: Share of a GPU instance's free memory that idle instances may hold for the prewarmer to add another (digest A35).
+    #: Share of a GPU instance's free memory that idle instances may hold for the prewarmer to add another (assumption
+    #: A35, docs/paper.md).
     share: float = Field(default=0.3, ge=0, le=1)
-    #: Seconds that a load begins earlier than its cold start takes (digest A40).
+    #: Seconds that a load begins earlier than its cold start takes (assumption A40, docs/paper.md).
     lead_s: float = Field(default=1.0, ge=0, le=60)
     #: A forecast older than this counts for nothing, seconds: the function goes on with its keep-alive.
     stale_s: float = Field(default=240.0, gt=0)
@@ -158,6 +174,8 @@ class PrewarmSettings(BaseModel):
 
 
 class SchedulerSettings(BaseModel):
+    """The leader and its standby."""
+
     #: The leader must renew within this, else the standby takes over.
     lease_s: float = 2.0
     #: How long the deciding loop sleeps when nothing happens.
@@ -178,6 +196,7 @@ class WorkerSettings(BaseModel):
 
     #: Name of the GPU instance and of its Celery queue ``gpu.<id>``.
     gpu: str = "cpu0"
+    #: What it is: a whole GPU, a MIG instance, a CPU partition.
     kind: Literal["cuda", "mig", "cpu"] = "cpu"
     #: CUDA: NVML index or UUID. CPU partition: comma-separated core numbers ("" = all cores this process may use).
     device: str = ""
@@ -196,8 +215,9 @@ class WorkerSettings(BaseModel):
     threads: int = Field(default=4, ge=0)
     #: GPU: what a function may hold of the machine's memory, MiB, beside twice what it declares of the GPU's.
     host_memory_mib: float = Field(default=8192.0, ge=0)
-    #: Concurrent batches (k_max, digest A58).
+    #: Concurrent batches (assumption A58, docs/paper.md).
     slots: int = Field(default=8, ge=1, le=64)
+    #: How often a GPU worker reports and renews the leases of what it runs, seconds.
     heartbeat_s: float = 0.5
     #: A running invocation whose worker misses heartbeats for this long returns to the queue.
     lease_s: float = 2.0
@@ -206,8 +226,8 @@ class WorkerSettings(BaseModel):
     #: Keep one started runner without a model, so that a cold start pays neither imports nor the device context.
     standby: bool = True
     #: Part of the time in which no function may run beside a job, in windows drawn at random: what its loss is measured
-    #: against (docs/budgets.md). For each job; 0 = its loss is not measured, and no budget can be proven. More than a
-    #: tenth would leave no room for chance between windows.
+    #: against (docs/guides/budgets.md). For each job; 0 = its loss is not measured, and no budget can be proven. More
+    #: than a tenth would leave no room for chance between windows.
     probe_share: float = Field(default=PROBE_SHARE, ge=0, le=0.1)
     #: The longest such window, the wait for what runs included, seconds: how long an invocation may have to wait for
     #: it. A job whose iterations need a longer one (seven of them) is not measured.
@@ -223,20 +243,20 @@ class WorkerSettings(BaseModel):
     #: How long building the environment of an uploaded function may take, seconds.
     build_s: float = Field(default=480.0, gt=0)
     #: Users of this machine, by name or number, whose processes a project's key may have watched as its training
-    #: (docs/security.md); "*" = anybody. The worker's own user is one of them unless it is root. An operator's key may
-    #: name any process.
+    #: (docs/guides/security.md); "*" = anybody. The worker's own user is one of them unless it is root. An operator's
+    #: key may name any process.
     attach_users: tuple[str, ...] = ()
     #: Trainings are started by ``python -m worker.keeper`` of the same home, in a container of its own, so that they do
     #: not end with the worker's container. Both need one PID namespace.
     keeper: bool = False
     #: Whether such an environment may have packages that come as source alone: their build runs what they bring, in a
-    #: cell (docs/security.md). Off, wheels alone are installed.
+    #: cell (docs/guides/security.md). Off, wheels alone are installed.
     sdists: bool = False
-    #: Shut runners in (docs/security.md). Off, every function is the worker's equal.
+    #: Shut runners in (docs/guides/security.md). Off, every function is the worker's equal.
     confine: bool = True
-    #: What a function may read beside the installation and write beside its scratch folder: weights that lie elsewhere,
-    #: a cache.
+    #: What a function may read beside the installation: weights that lie elsewhere.
     readable: tuple[Path, ...] = ()
+    #: What a function may write beside its scratch folder: a cache.
     writable: tuple[Path, ...] = ()
     #: TCP ports to which a function may connect; null = any. Not 80: there the clouds hand out their machines'
     #: credentials.
@@ -269,7 +289,9 @@ class Settings(BaseSettings):
     home: Path = Path(".smore")
     #: Core numbers that the platform's own processes keep to ("" = any).
     platform_cores: str = ""
+    #: The least severity that is logged.
     log_level: str = "INFO"
+    #: One JSON object a line, or text for a terminal.
     log_format: Literal["json", "console"] = "json"
     #: Port where this process serves its Prometheus metrics, without a key (the gateway serves its own at /metrics). 0
     #: = off.
@@ -280,7 +302,7 @@ class Settings(BaseSettings):
     #: What a serverful job may run: modules, started as ``python -m module …``. The gateway refuses others, the workers
     #: too.
     job_entrypoints: tuple[str, ...] = ("zoo.train",)
-    #: Trainings that a project may have at once where its limits say nothing (docs/admin.md).
+    #: Trainings that a project may have at once where its limits say nothing (docs/guides/administration.md).
     jobs_per_project: int = Field(default=64, ge=0)
 
     #: What functions' secrets are sealed with (smore/process/vault.py); default ``<home>/secrets.key``.

@@ -389,7 +389,7 @@ def test_tensors_as_json_come_back_or_are_null(values: httpx.Client) -> None:
     got = outputs(inferred(values, tensors() | ODD, binary=False))
     for name, sent in ODD.items():
         kept = [float(one) if np.isfinite(one) else None for one in sent.flat]
-        assert got[name] == kept, "what JSON has no word for is null (docs/how-to/open-inference-protocol.md)"
+        assert got[name] == kept, "what JSON has no word for is null (docs/guides/open-inference-protocol.md)"
     assert got["BYTES"] == [text.decode() for row in TEXTS for text in row]
 
     finite = {name: [[float(one[1][1]), float(one[2][0])], [-0.0, 1.0]] for name, one in ODD.items()}

@@ -2,8 +2,6 @@
 
 import ast
 import importlib.util
-import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bench.house import dead_references, read
 from smore.cli.programs import KNOWN_AS, STARTED
 from smore.local import Layout, Partition, processes
 
@@ -117,41 +116,13 @@ def test_compose_starts_the_same_processes_as_one_machine_does() -> None:
     assert {"gateway"} == published
 
 
-#: Paths that look like files of the repository and are none: an API version, and examples of names that users give.
-NO_FILES = {"smore/v1"}
-#: A path below one of the repository's folders, or a Markdown link.
-_PATHS = re.compile(
-    r"(?<![\w/.~$<>{}*-])((?:api|bench|demo|docs|migrations|ml|research|scheduler|smore|tests|worker|zoo)/[\w./-]*\w)"
-)
-_LINKS = re.compile(r"\]\((?!https?:)([^)#\s]+)")
-_TEXT = (".py", ".md", ".lua", ".yaml", ".yml", ".toml", ".ini", ".sh", "Makefile", "Dockerfile")
-
-
 def test_every_file_that_is_named_is_there() -> None:
     """
-    In documents, docstrings, comments, messages and settings; ``docs/decisions/0013`` stands for the file that begins
-    so.
+    Paths, links and headings in documents, docstrings, comments, messages and settings; ``docs/decisions/0013`` stands
+    for the file that begins so.
     """
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
-        "\n"
-    )
-    files = [name for name in listed if name and (ROOT / name).is_file()]
-    there = {str(parent) for name in files for parent in (Path(name), *Path(name).parents)}
-    begun = {name[:end] for name in files for end in range(len(name)) if name[end] in "-."}
-
-    def known(named: str, file: str) -> bool:
-        beside = os.path.normpath(f"{Path(file).parent}/{named}")
-        return named in NO_FILES or not {named, beside}.isdisjoint(there | begun)
-
-    missing = []
-    for file in files:
-        if not file.endswith(_TEXT):
-            continue
-        for number, line in enumerate((ROOT / file).read_text().split("\n"), 1):
-            named = _PATHS.findall(line) + (_LINKS.findall(line) if file.endswith(".md") else [])
-            missing += [f"{file}:{number}: {one}" for one in named if not known(one.rstrip("/"), file)]
-
-    assert missing == []
+    faults = ("no such file", "no such document", "no such heading")
+    assert [finding for finding in dead_references(*read(ROOT)) if finding.detail.endswith(faults)] == []
 
 
 #: Areas whose tests still import one another.

@@ -1,6 +1,6 @@
 """
-The place in which a runner is shut before any code of a function runs in it (docs/security.md says what that holds
-off).
+The place in which a runner is shut before any code of a function runs in it (docs/guides/security.md says what that
+holds off).
 
 Two halves. The :class:`Warden` lives in the zygote: it makes the view of the file system that all its runners share,
 and finds each one a user of its own and a scratch folder of bounded size. :func:`enter` is called in the runner, once,

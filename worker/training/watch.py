@@ -1,5 +1,5 @@
 """
-Which processes may be watched as a training (``smore jobs attach``): the rules of docs/security.md. Used by
+Which processes may be watched as a training (``smore jobs attach``): the rules of docs/guides/security.md. Used by
 :class:`worker.training.jobs.Jobs`.
 
 The platform keeps the memory of a watched process free of functions. So a process that is no training must not be

@@ -2,7 +2,7 @@
 Functions that want out, on a whole platform with a training beside them: each attempt is refused or bounded, and
 training goes on.
 
-What no machine can hold without root is skipped there; docs/security.md lists what is open.
+What no machine can hold without root is skipped there; docs/guides/security.md lists what is open.
 """
 
 import os
@@ -96,7 +96,7 @@ def worker_log(stage: Platform) -> str:
 
 def own_user(stage: Platform) -> None:
     if "own user" not in worker_log(stage):
-        pytest.skip("the platform may not set users here: open, see docs/security.md")
+        pytest.skip("the platform may not set users here: open, see docs/guides/security.md")
 
 
 def test_it_is_nobody(stage: Platform) -> None:
@@ -181,7 +181,7 @@ def test_it_signals_and_traces_nobody(stage: Platform) -> None:
 
 def test_a_fork_bomb_is_bounded_and_ends_with_its_runner(stage: Platform) -> None:
     if "own user" not in worker_log(stage) and not os.access("/sys/fs/cgroup/pids", os.W_OK) and os.getuid() == 0:
-        pytest.skip("neither users nor control groups: open, see docs/security.md")
+        pytest.skip("neither users nor control groups: open, see docs/guides/security.md")
     answer = attempt(stage, "fork_bomb")
     assert 0 < answer["got"]["made"] < PROCESSES and "unavailable" in answer["got"]["error"]
     bomb = list(proc.tree(answer["pid"]))

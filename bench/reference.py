@@ -1,0 +1,473 @@
+"""
+The reference pages of ``docs/reference/``, written from the code: ``python -m bench.reference``; ``--check`` compares.
+
+A page is made of what the product itself uses: the settings' class, the parser of function.yaml, the table from error
+code to status, the commands of the CLI, the OpenAPI document, the metrics, the types of the event stream and the
+transition table of an invocation. Nothing is started. ``make fmt`` writes the pages, ``make check`` compares them.
+"""
+
+import argparse
+import ast
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import typer
+from prometheus_client import Counter, Gauge, Histogram
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from api import errors as api_errors
+from api.app import create_app
+from api.errors import FAILURE, STATUS, Ended
+from bench.report import ROOT
+from smore.cli.app import app as cli
+from smore.domain import errors as domain_errors
+from smore.domain import function, invocation
+from smore.domain.errors import CallerError, SmoreError
+from smore.messages import stream
+from smore.process import observability, vault
+from smore.process import settings as settings_module
+from smore.process.settings import RedisSettings, Settings
+
+FOLDER: Final = Path("docs/reference")
+NOTE: Final = (
+    "<!-- Written by `make fmt` (python -m bench.reference) from the code. Change the code, not this page. -->"
+)
+
+#: What a field of function.yaml means. The fields themselves, their defaults and bounds are read from the parser.
+FUNCTION_YAML: Final[Mapping[str, str]] = {
+    "spec.entrypoint": "`module:Class`, the handler; required. Found in the uploaded folder, or on the workers' path",
+    "spec.artifact": "the uploaded folder, by digests; `smore deploy FOLDER` fills it in",
+    "spec.inputs": "a list of tensors, or `json` for JSON values",
+    "spec.outputs": "as `inputs`",
+    "spec.inputs[].name": "of the tensor; letters, digits, inner `_ . / -`",
+    "spec.inputs[].datatype": "a datatype of the Open Inference Protocol",
+    "spec.inputs[].shape": "sizes; the first is -1 (rows), -1 elsewhere is any size",
+    "spec.requirements": "packages that the environment gets; uploaded folders only",
+    "spec.secrets": "names of the project's secrets that the handler finds in its environment",
+    "spec.slo.deadline": "duration from arrival within which an invocation must end",
+    "spec.resources.gpu_memory": "size; memory of one warm instance. 0 = no memory of the GPU",
+    "spec.batching.max_size": "rows that may run together",
+    "spec.scaling.min_warm": "instances that stand ready at any time, over all GPU instances",
+    "spec.scaling.max_warm": "instances on each GPU instance",
+    "spec.scaling.keep_alive": "duration for which an idle instance stays where no rule decides; -1 = for ever",
+    "spec.scaling.prewarm": "`auto` (the platform's rule), `off`, or `paper` (LS-LSTM)",
+    "spec.retries.max_attempts": "attempts of an invocation",
+    "spec.limits.max_pending": "invocations that may wait",
+    "spec.limits.timeout": "duration of one run",
+    "spec.limits.payload": "size of one input",
+    "spec.profile.model": "the profiled model that the function is, `name/size`",
+    "spec.profile.run_ms": "rows: milliseconds of a warm run; what the policy starts from until runs are measured",
+    "spec.profile.load_ms": "milliseconds of a load",
+    "spec.profile.usage_gain": "share of the device that the function puts to use beside a training",
+    "spec.profile.utilisation": "share of the device that it uses alone; 0 = not said",
+    "spec.profile.degradation": "what it costs a training, and what a training costs it",
+}
+
+#: Modules whose errors a caller may see.
+ERRORS: Final = tuple(module.__name__ for module in (api_errors, domain_errors, vault))
+
+#: Why an invocation ended as it did, or went back to the queue.
+CAUSES: Final[Mapping[invocation.Cause, str]] = {
+    invocation.Cause.OK: "it succeeded",
+    invocation.Cause.HANDLER_ERROR: "the handler raised an exception",
+    invocation.Cause.CRASHED: "the runner ended, or broke the protocol, while the invocation ran alone",
+    invocation.Cause.CONTEXT_LOST: "the runner lost its CUDA context",
+    invocation.Cause.OUT_OF_MEMORY: "the function used more memory than it may",
+    invocation.Cause.TIMED_OUT: "the run took longer than `limits.timeout`",
+    invocation.Cause.LOAD_FAILED: "the handler could not be loaded",
+    invocation.Cause.BAD_OUTPUT: "the output does not fit the declared tensors, or cannot be encoded",
+    invocation.Cause.RESULT_TOO_LARGE: "the result is larger than `SMORE_QUEUE__MAX_RESULT_BYTES`",
+    invocation.Cause.QUARANTINED: "the revision is kept out after crashes",
+    invocation.Cause.FUNCTION_DELETED: "the function was deleted while the invocation waited",
+    invocation.Cause.DISPATCH_LIMIT: "too many dispatches were lost before user code began",
+    invocation.Cause.ATTEMPT_LIMIT: "all attempts are used",
+    invocation.Cause.DEADLINE_EXPIRED: "the deadline passed, or could not be met any more",
+    invocation.Cause.INFEASIBLE: "it fits no GPU instance, even an idle one",
+    invocation.Cause.CANCELLED: "somebody cancelled it",
+    invocation.Cause.PAYLOAD_LOST: "its payload was in memory alone and is gone; the gateway queues it again",
+    invocation.Cause.WORKER_LOST: "the worker's lease ran out; it returned to the queue",
+    invocation.Cause.DISPATCH_LOST: "no worker started it in time; it returned to the queue",
+    invocation.Cause.WORKER_BUSY: "the worker could not run it in time; it returned to the queue",
+    invocation.Cause.DEVICE_FULL: "others took the device's memory; it returned to the queue",
+}
+
+
+class Incomplete(Exception):
+    """The code has a name that this module does not describe, or the other way round."""
+
+
+# ---- Markdown --------------------------------------------------------------------------------------------------------
+
+
+def page(title: str, *parts: str) -> str:
+    return "\n\n".join([f"# {title}", NOTE, *(part.strip() for part in parts if part.strip())]) + "\n"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _prose(docstring: str | None) -> str:
+    """A docstring as Markdown: one backtick in place of two, roles by their name."""
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", inspect.cleandoc(docstring or ""))
+    return text.replace("``", "`")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _type(hint: object) -> str:
+    if isinstance(hint, type) and not typing.get_args(hint):
+        return {Path: "a path", type(None): "none"}.get(hint, hint.__name__)
+    if typing.get_origin(hint) is typing.Literal:
+        return ", ".join(f"`{value}`" for value in typing.get_args(hint))
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return " or ".join(_type(part) for part in typing.get_args(hint))
+    if typing.get_origin(hint) is typing.Annotated:
+        return _type(typing.get_args(hint)[0])
+    name = getattr(typing.get_origin(hint), "__name__", str(hint))
+    inner = [_type(part) for part in typing.get_args(hint) if part is not Ellipsis]
+    return f"{name} of {', '.join(inner)}" if inner else name
+
+
+def _missing(what: str, code: Iterable[str], described: Iterable[str]) -> None:
+    new, gone = sorted(set(code) - set(described)), sorted(set(described) - set(code))
+    if new or gone:
+        raise Incomplete(f"bench/reference.py: {what}: not described: {new}; described, but not in the code: {gone}")
+
+
+# ---- pages -----------------------------------------------------------------------------------------------------------
+
+
+def settings() -> str:
+    comments = _comments(inspect.getsource(settings_module))
+
+    def rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str, str]]:
+        for name, field in model.model_fields.items():
+            if not _nested(field):
+                said = comments.get((model.__name__, name))
+                if said is None:
+                    raise Incomplete(
+                        f"smore/process/settings.py: {model.__name__}.{name} has no comment that explains it"
+                    )
+                yield f"`{prefix}{name.upper()}`", _type(field.annotation), _default(field), said
+
+    heads = ("variable", "type", "default", "meaning")
+    parts = [
+        "Every setting is an environment variable: prefix `SMORE_`, `__` between levels. Lists and objects are JSON."
+    ]
+    parts.append(table(heads, rows(Settings, "SMORE_")))
+    for name, field in Settings.model_fields.items():
+        if model := _nested(field):
+            parts += [f"## {name}", _prose(model.__doc__ if model.__doc__ != BaseModel.__doc__ else "")]
+            parts.append(table(heads, rows(model, f"SMORE_{name.upper()}__")))
+    return page("Settings", *parts)
+
+
+def _nested(field: FieldInfo) -> type[BaseModel] | None:
+    hint = field.annotation
+    return hint if isinstance(hint, type) and issubclass(hint, BaseModel) else None
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.default
+    if value is PydanticUndefined:
+        return "required"
+    if value is None or value in ("", (), {}):
+        return "none"
+    return f"`{value}`"
+
+
+def _comments(source: str) -> dict[tuple[str, str], str]:
+    """(class, field) → the comment ``#:`` above the field."""
+    lines, comments = source.split("\n"), {}
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for item in node.body:
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                above = item.lineno - 1
+                while lines[above - 1].strip().startswith("#:"):
+                    above -= 1
+                said = " ".join(line.strip().removeprefix("#:").strip() for line in lines[above : item.lineno - 1])
+                if said:
+                    comments[node.name, item.target.id] = said.replace("``", "`")
+    return comments
+
+
+def function_yaml() -> str:
+    fields = dict(_fields())
+    _missing("fields of function.yaml", fields, FUNCTION_YAML)
+    rows = [(f"`{path}`", *fields[path], meaning) for path, meaning in FUNCTION_YAML.items()]
+    return page(
+        "function.yaml",
+        "A function's description. [Your own model](../guides/own-model.md) has an example. An unknown field is refused with 422 "
+        "`invalid_spec`, which names it.",
+        "Durations are numbers of seconds or `800ms`, `5s`, `10m`, `1h`, `1d`; sizes are bytes or `200MiB`, `1.2GiB`, `8MB`. Beside "
+        "`spec` a file has `apiVersion: smore/v1`, `kind: Function` and `metadata: {name, labels}`.",
+        table(("field", "default", "bounds", "meaning"), rows),
+    )
+
+
+def _fields() -> Iterator[tuple[str, tuple[str, str]]]:
+    """What the parser of function.yaml takes: path → default and bounds, as its source says them."""
+    tree = ast.parse(inspect.getsource(function))
+    prefixes = {
+        "parse_spec": "spec",
+        "_profile": "spec.profile",
+        "_scaling": "spec.scaling",
+        "_tensors": "spec.inputs[]",
+    }
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name in prefixes:
+            sections = {"reader": prefixes[node.name]}
+            calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+            for statement in ast.walk(node):
+                if isinstance(statement, ast.Assign):
+                    sections.update(_sections(statement, prefixes[node.name]))
+            for call in calls:
+                taken = _taken(call, sections)
+                if taken:
+                    yield taken
+
+
+def _sections(statement: ast.Assign, prefix: str) -> Iterator[tuple[str, str]]:
+    """``slo = reader.section("slo")``, several at once too: name of the variable → path."""
+    target = statement.targets[0]
+    targets = target.elts if isinstance(target, ast.Tuple) else [target]
+    values = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
+    for variable, value in zip(targets, values, strict=False):
+        match variable, value:
+            case ast.Name(id=name), ast.Call(func=ast.Attribute(attr="section"), args=[ast.Constant(value=str(key))]):
+                yield name, f"{prefix}.{key}"
+
+
+def _taken(call: ast.Call, sections: Mapping[str, str]) -> tuple[str, tuple[str, str]] | None:
+    if not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Name) or not call.args:
+        return None
+    section, key = sections.get(call.func.value.id), call.args[0]
+    if (
+        section is None
+        or not isinstance(key, ast.Constant)
+        or call.func.attr not in ("take", "number", "whole", "seconds")
+    ):
+        return None
+    default = _value(call.args[1]) if len(call.args) > 1 else None
+    bounds = [_value(node) for node in call.args[2:4]]
+    unit = " s" if call.func.attr == "seconds" else ""
+    said = f"{bounds[0]} to {bounds[1]}{unit}" if len(bounds) == 2 else ""
+    shown = "" if default is None else f"`{default}`" if not unit else f"`{default}` s"
+    return f"{section}.{key.value!s}", (shown, said)
+
+
+def _value(node: ast.expr) -> object:
+    """A default or bound: a literal, a constant of the parser's module, a shift of two, a default of the spec."""
+    match node:
+        case ast.Name(id=name):
+            return getattr(function, name)
+        case ast.Attribute(value=ast.Name(id="spec"), attr=name):
+            value = getattr(function.FunctionSpec(entrypoint="module:Class"), name)
+            return value.value if isinstance(value, Enum) else value
+        case ast.BinOp(left=ast.Constant(value=int(left)), op=ast.LShift(), right=ast.Constant(value=int(right))):
+            return left << right
+    return ast.literal_eval(node)
+
+
+def errors() -> str:
+    seen: dict[str, tuple[str, str]] = {}
+    for error in _errors(SmoreError):
+        fault = "caller" if issubclass(error, CallerError) else "platform"
+        # A subclass that keeps its parent's code says the same.
+        seen.setdefault(error.code, (fault, _prose(error.__doc__)))
+    rows = []
+    for code in sorted({*seen, *STATUS} - {SmoreError.code}):
+        fault, said = seen.get(code, ("caller" if STATUS.get(code, 500) < 500 else "platform", ""))
+        status = STATUS.get(code, 400 if fault == "caller" else 500)
+        rows.append((f"`{code}`", "the cause's" if code == Ended.code else str(status), fault, said))
+    _missing("causes", [cause.value for cause in invocation.Cause], [cause.value for cause in CAUSES])
+    causes = [
+        (f"`{cause.value}`", str(FAILURE[cause]) if cause in FAILURE else "", _sentence(said))
+        for cause, said in CAUSES.items()
+    ]
+    return page(
+        "Errors and causes",
+        "Errors are problem documents (RFC 9457) with a stable `code`. The caller's errors are shown as they are; of the platform's "
+        "the caller learns the code alone, and the log has the rest under the same `request_id`.",
+        table(("code", "status", "fault", "message where none is more precise"), rows),
+        "## Causes",
+        "Why an invocation ended as it did, or went back to the queue: `cause` in answers, in the history and in metrics. The status is "
+        "that of a synchronous call whose invocation failed for it.",
+        table(("cause", "status", "meaning"), causes),
+    )
+
+
+def _errors(error: type[SmoreError]) -> Iterator[type[SmoreError]]:
+    yield error
+    for subclass in error.__subclasses__():
+        # Which others are there depends on what has been imported.
+        if subclass.__module__ in ERRORS:
+            yield from _errors(subclass)
+
+
+def commands() -> str:
+    root = typer.main.get_command(cli)
+    parts = ["`smore --help` and `smore COMMAND --help` say the same. " + " ".join((root.help or "").split())]
+    for name, command in sorted(root.commands.items()):  # type: ignore[attr-defined]
+        parts += _command(f"smore {name}", command)
+    return page("Commands", *parts)
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    arguments = [_argument(one) for one in command.params if one.param_type_name == "argument"]
+    options = [one for one in command.params if one.param_type_name == "option" and "--help" not in one.opts]
+    yield f"## {name}"
+    yield f"`{' '.join([name, *arguments])}`" if arguments else ""
+    yield _prose(command.help)
+    if options:
+        yield table(("option", "meaning"), [(_option(one), one.help or "") for one in options])
+    for inner, subcommand in sorted(getattr(command, "commands", {}).items()):
+        yield from _command(f"{name} {inner}", subcommand)
+
+
+def _argument(argument: Any) -> str:
+    word = argument.metavar or argument.name.upper()
+    word = f"{word}..." if argument.nargs == -1 else word
+    return word if argument.required else f"[{word}]"
+
+
+def _option(option: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    return names if option.is_flag else f"{names} {_words(option)}"
+
+
+def _words(option: Any) -> str:
+    """What stands behind an option: the words that it takes, or its name for a value."""
+    hint = option.type_descriptor.annotation
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return " or ".join(f"`{choice.value}`" for choice in hint)
+    return str(option.metavar or option.name.strip("_").upper())
+
+
+def rest() -> str:
+    document = create_app(Settings(redis=RedisSettings(url="redis://nowhere"))).openapi()
+    groups: dict[str, list[tuple[str, str, str, str]]] = {}
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            group = operation.get("tags", ["platform"])[0]
+            answers = ", ".join(sorted(code for code in operation["responses"] if code.isdecimal()))
+            query = ", ".join(
+                f"`{parameter['name']}`" for parameter in operation.get("parameters", []) if parameter["in"] == "query"
+            )
+            said = _prose(operation.get("description")) or operation["summary"]
+            groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query, answers, said))
+    parts = [
+        "A running gateway documents every body and answer under `/docs` and `/openapi.json`; this page is the list. Any operation may "
+        "answer with a [problem document](errors.md)."
+    ]
+    for group, rows in groups.items():
+        parts += [f"## {group}", table(("operation", "query", "answers", "what it does"), rows)]
+    return page("REST", *parts)
+
+
+def metrics() -> str:
+    kinds = (Counter, Gauge, Histogram)
+    rows = []
+    for metric in vars(observability).values():
+        if isinstance(metric, kinds):
+            described = next(iter(metric.describe()))
+            name = f"{described.name}_total" if described.type == "counter" else described.name
+            labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+            rows.append((f"`{name}`", described.type, labels, described.documentation))
+    return page(
+        "Metrics",
+        "In Prometheus' text form. [Administration](../guides/administration.md#metrics) says which process serves them where.",
+        table(("metric", "type", "labels", "meaning"), rows),
+    )
+
+
+def events() -> str:
+    parts = [
+        "The event stream is a Redis stream (`smore:ev`). An entry is a msgpack array: its tag, its version, its fields in this order. "
+        "Lua scripts write entries, the leader and the history read them. Times are integer microseconds of Redis' clock.",
+    ]
+    for event in typing.get_args(stream.Event):
+        info = msgspec.structs.fields(event)
+        rows = [(f"`{field.name}`", _type(field.type)) for field in info]
+        # A dataclass' or struct's own docstring, not one that is inherited.
+        parts += [f"## {event.__name__} (`{event.__struct_config__.tag}`)", _prose(event.__dict__.get("__doc__"))]
+        parts.append(table(("field", "type"), rows))
+    return page("Events of the stream", *parts)
+
+
+def states() -> str:
+    lines = ["stateDiagram-v2", "  [*] --> queued"]
+    for action, steps in invocation.TRANSITIONS.items():
+        lines += [f"  {before.value} --> {after.value}: {action}" for before, after in steps.items()]
+    lines += [f"  {state.value} --> [*]" for state in invocation.State if state in invocation.TERMINAL]
+    return page(
+        "States of an invocation",
+        "Drawn from `smore/domain/invocation.py: TRANSITIONS`. The Lua scripts that change an invocation get their legal source states "
+        "from the same table. The leader claims; the worker starts, succeeds and fails; the worker and the leader's reaper requeue. "
+        "Loading happens in `running`.",
+        "```mermaid\n" + "\n".join(lines) + "\n```",
+    )
+
+
+PAGES: Final = {
+    "settings.md": settings,
+    "function-yaml.md": function_yaml,
+    "errors.md": errors,
+    "cli.md": commands,
+    "rest.md": rest,
+    "metrics.md": metrics,
+    "events.md": events,
+    "states.md": states,
+}
+
+
+def stale(folder: Path) -> list[str]:
+    """Names of the pages in ``folder`` that are not what the code says now, missing and surplus ones included."""
+    there = {path.name for path in folder.glob("*.md")}
+    changed = {name for name, made in PAGES.items() if name in there and (folder / name).read_text() != made()}
+    return sorted(changed | (there ^ set(PAGES)))
+
+
+def write(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.md"):
+        if path.name not in PAGES:
+            path.unlink()
+    for name, made in PAGES.items():
+        (folder / name).write_text(made())
+
+
+def main(words: Sequence[str], folder: Path = ROOT / FOLDER) -> int:
+    parser = argparse.ArgumentParser(prog="bench.reference", description="Write the pages of docs/reference.")
+    parser.add_argument("--check", action="store_true", help="compare instead, exit status 1 where a page is stale")
+    if not parser.parse_args(words).check:
+        write(folder)
+        return 0
+    names = stale(folder)
+    if names:
+        print(f"{FOLDER}: {', '.join(names)} no longer say what the code says. Run `make fmt` and commit the pages.")
+    return 1 if names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
