@@ -35,7 +35,7 @@ PROOFS: Final[Mapping[str, Sequence[str]]] = {
     "functions shut in": ("cell", "hostile"),
     "large payloads in memory beside Redis": ("platform",),
     "weights parked in pinned host memory": ("tests", "parking", "cold"),
-    "strangers on a GPU": ("tests", "platform"),
+    "unregistered processes on a GPU": ("tests", "platform"),
 }
 
 
