@@ -89,7 +89,7 @@ class Mirror(Handler):
         return inputs
 
 
-#: A cold start of the paper's smaller models (digest A40), seconds.
+#: A cold start of the paper's smaller models (assumption A40), seconds.
 LOAD_S = 1.5
 
 

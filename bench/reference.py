@@ -334,13 +334,17 @@ def commands() -> str:
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
-    arguments = [_argument(one) for one in command.params if one.param_type_name == "argument"]
-    options = [one for one in command.params if one.param_type_name == "option" and "--help" not in one.opts]
+    arguments = [_argument(parameter) for parameter in command.params if parameter.param_type_name == "argument"]
+    options = [
+        parameter
+        for parameter in command.params
+        if parameter.param_type_name == "option" and "--help" not in parameter.opts
+    ]
     yield f"## {name}"
     yield f"`{' '.join([name, *arguments])}`" if arguments else ""
     yield _prose(command.help)
     if options:
-        yield table(("option", "meaning"), [(_option(one), one.help or "") for one in options])
+        yield table(("option", "meaning"), [(_option(option), option.help or "") for option in options])
     for inner, subcommand in sorted(getattr(command, "commands", {}).items()):
         yield from _command(f"{name} {inner}", subcommand)
 
@@ -443,9 +447,9 @@ PAGES: Final = {
 
 def stale(folder: Path) -> list[str]:
     """Names of the pages in ``folder`` that are not what the code says now, missing and surplus ones included."""
-    there = {path.name for path in folder.glob("*.md")}
-    changed = {name for name, made in PAGES.items() if name in there and (folder / name).read_text() != made()}
-    return sorted(changed | (there ^ set(PAGES)))
+    written = {path.name for path in folder.glob("*.md")}
+    changed = {name for name, made in PAGES.items() if name in written and (folder / name).read_text() != made()}
+    return sorted(changed | (written ^ set(PAGES)))
 
 
 def write(folder: Path) -> None:

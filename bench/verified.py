@@ -35,7 +35,7 @@ PROOFS: Final[Mapping[str, Sequence[str]]] = {
     "functions shut in": ("cell", "hostile"),
     "large payloads in memory beside Redis": ("platform",),
     "weights parked in pinned host memory": ("tests", "parking", "cold"),
-    "strangers on a GPU": ("tests", "platform"),
+    "unregistered processes on a GPU": ("tests", "platform"),
 }
 
 
@@ -44,20 +44,21 @@ def verified(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str
     Feature → date, device, evidence, and the driver and torch (several where its stages ran with several). ``stages``
     as ``state.json`` has them; what ran on a CPU partition verifies nothing.
     """
-    found = {}
+    rows = {}
     for feature, needed in PROOFS.items():
-        seen = [stages.get(name, {}) for name in needed]
-        if any(one.get("status") != "ok" or one.get("on") != "cuda" for one in seen):
+        proofs = [stages.get(name, {}) for name in needed]
+        if any(stage.get("status") != "ok" or stage.get("on") != "cuda" for stage in proofs):
             continue
-        devices = {one.get("device", "") for one in seen}
+        devices = {stage.get("device", "") for stage in proofs}
         if len(devices) == 1:
-            found[feature] = {
-                "date": max(one["date"] for one in seen)[:10],
+            evidence = (f"{name} at {stage['revision']}" for name, stage in zip(needed, proofs, strict=True))
+            rows[feature] = {
+                "date": max(stage["date"] for stage in proofs)[:10],
                 "device": devices.pop(),
-                "evidence": "; ".join(f"{name} at {one['revision']}" for name, one in zip(needed, seen, strict=True)),
-                "software": "; ".join(sorted({one["software"] for one in seen})),
+                "evidence": "; ".join(evidence),
+                "software": "; ".join(sorted({stage["software"] for stage in proofs})),
             }
-    return found
+    return rows
 
 
 def write(page: str, rows: Mapping[str, Mapping[str, str]]) -> str:

@@ -123,7 +123,7 @@ def _normal(counts: Counts) -> Counts:
 def trace_counts(path: Path, functions: int, seconds: int) -> Counts:
     """
     Invocations [functions, seconds] of the Azure Functions trace in the publisher's format; its minute m is read as
-    second m (digest A49).
+    second m (assumption A49).
 
     Takes the first consecutive minutes. The trace's functions are sorted by mean duration (``durations.csv.gz`` beside
     the file; without it by name) and cut into as many equal classes as there are functions here (A50). Raises OSError;

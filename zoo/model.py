@@ -32,7 +32,7 @@ class Preset:
 
     ``inputs`` are the tensors of ``forward``, by parameter name. ``limits`` bounds the values of index inputs
     (exclusive): an index out of range ends a CUDA context, so it is refused before it gets there. The batches are the
-    four sizes that the profiler pairs (digest 2.5).
+    four sizes that the profiler pairs.
     """
 
     inputs: tuple[TensorSpec, ...]

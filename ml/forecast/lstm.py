@@ -1,5 +1,5 @@
 """
-The long and the short LSTM (paper section VI-A, Eq. 8; digest A36, A37), for many functions at once.
+The long and the short LSTM (paper section VI-A, Eq. 8; assumptions A36, A37), for many functions at once.
 
 ``Grouped``: each function has weights of its own, as in the paper. They are trained together, all functions' cells in
 one batched product; forecasts are made function by function, compiled (``kernel.py``). ``Shared``: one network for all,

@@ -1,6 +1,6 @@
 """
 Measured rows out of the running platform: what executions and job windows in Postgres say of pairs and of several at a
-time (digest A13).
+time (assumption A13).
 
 A measurement counts only where the co-runners did not change while it lasted, so that it says what they cost and
 nothing else:

@@ -1,4 +1,4 @@
-"""Table III of the paper, measured on a torch module: twelve numbers of one workload (section III-A, digest 2.4)."""
+"""Table III of the paper, measured on a torch module: twelve numbers of one workload (section III-A)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

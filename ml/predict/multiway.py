@@ -1,5 +1,5 @@
 """
-Degradation beside several functions, from that of pairs: weighted sums (section IV-C, Eq. 3 and 4; digest 2.6 and 2.7).
+Degradation beside several functions, from that of pairs: weighted sums (section IV-C, Eq. 3 and 4).
 
     training i, functions S:  sum over j in S of gamma[k, M_i, M_j] D_tr[i, j]                                        (Eq. 3)
     function j in S:          alpha[k, M_j, M_i] D_fn[j, i] + sum over w in S, w != j, of beta[k, M_j, M_w] D_ff[j, w]  (Eq. 4)

@@ -9,7 +9,7 @@ recipe" stays a fixed mark:
 ======= ============================================================================================================
 linear  least squares
 bagging 200 regression trees, each on a bootstrap sample
-paper   random forest of 200 trees, unlimited depth, leaves of one sample (the paper gives none of these: digest 2.5)
+paper   random forest of 200 trees, unlimited depth, leaves of one sample (the paper gives none of these)
 ours    a Gaussian process on logarithms, see below
 ======= ============================================================================================================
 

@@ -2,7 +2,7 @@
 The published table of degradations, made of measured rows and fitted predictors: all trainings x all functions of a
 place.
 
-What stands in a cell (digest A14, A15): where the pair was measured, the mean of its :data:`NEWEST` newest
+What stands in a cell (assumptions A14, A15): where the pair was measured, the mean of its :data:`NEWEST` newest
 measurements; elsewhere the prediction. One newest measurement alone would be a single tail with all its noise, and the
 mean over all of them would never forget. No degradation is below 0. The upper bounds hold for 90 % of cells: a
 predictor's own for a prediction; for a measured cell what the repeats of all cells of this direction say about noise

@@ -1,5 +1,5 @@
 """
-What the paper says of its figure 14, made into claims that a comparison can refuse (section VIII-D; digest 12.8).
+What the paper says of its figure 14, made into claims that a comparison can refuse (section VIII-D).
 
 A claim names a metric and the policy that the first one is held against. It is judged on the paired differences over
 seeds, by their 95 % interval, and has three outcomes: nobody can say more than the seeds do. Beside that stands in how

@@ -19,7 +19,7 @@ from ml.measure.rows import Colocation, Profile, Role, Row, Solo, Workload, degr
 from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats, Ints, Samples, sides
 from research.predictor.evaluate import mae, squared_log_error
 
-#: Training models x batches x function models x batches (digest 2.5).
+#: Training models x batches x function models x batches.
 SPACE: Final = 8 * 4 * 8 * 4
 
 # Thresholds of the observations' rules.

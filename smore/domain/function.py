@@ -51,9 +51,9 @@ class Profile:
     What is known of a function's demand: declared at first, then measured online.
 
     ``run_s`` maps rows in a batch to the warm run time in seconds; ``usage_gain`` and ``degradation`` are the averages
-    of digest A16 and A17 (fractions), whose quotient is the priority of Eq. 5; ``utilisation`` is the share of a GPU
-    instance that it uses alone, 0 = not said: then its usage gain is taken. ``model`` names the profiled model that it
-    is (smore/domain/workload.py), '' = nobody has profiled it: then ``degradation`` is taken for what it costs and
+    of assumptions A16 and A17 (fractions), whose quotient is the priority of Eq. 5; ``utilisation`` is the share of a
+    GPU instance that it uses alone, 0 = not said: then its usage gain is taken. ``model`` names the profiled model that
+    it is (smore/domain/workload.py), '' = nobody has profiled it: then ``degradation`` is taken for what it costs and
     suffers, by default as much as half the device.
     """
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-#: A job that names no budget (digest A29), and the least that one may have.
+#: A job that names no budget (assumption A29), and the least that one may have.
 DEFAULT_BUDGET: Final = 0.10
 LEAST_BUDGET: Final = 0.01
 

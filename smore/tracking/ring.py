@@ -54,7 +54,7 @@ def warn(message: str, *details: object) -> None:
 
 class Tracker:
     """
-    Writes one job's steps. Made by :func:`track`; for one thread of one process.
+    Writes one job's steps. Made by :func:`smore.tracking.track.track`; for one thread of one process.
 
     It must never harm the training it observes: whatever goes wrong with the file turns it into one that does nothing,
     with one warning in the log.
