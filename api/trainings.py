@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from smore.domain.errors import Conflict, InvalidInput, LimitReached
 from smore.domain.job import RESERVE, JobState
 from smore.domain.limits import Limits
-from smore.redis.fleet import Report
+from smore.messages.reports import Report
 
 if TYPE_CHECKING:
     from smore.postgres.catalog import Job

@@ -19,7 +19,8 @@ import structlog
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause, Encoding
-from smore.messages.stream import Execution, Result, encode, encode_json, error_result
+from smore.messages.results import Execution, Result, encode_execution, error_result
+from smore.messages.stream import encode
 from smore.process import observability
 from smore.process.settings import WorkerSettings
 from smore.redis.catalog import Catalog
@@ -279,7 +280,7 @@ class Executor:
         self._pool.ran(seat, ran.run_s)
         self._pool.succeeded(seat)
         observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(ran.run_s)
-        meta = encode_json(
+        meta = encode_execution(
             Execution(
                 boot=self._boot,
                 cold=seat.cold,
@@ -410,7 +411,7 @@ class Executor:
         outcomes = [
             RunOutcome(id=m.id, attempt=m.attempt, action="fail", cause=cause, result=blob) for m in batch.mine()
         ]
-        meta = encode_json(
+        meta = encode_execution(
             Execution(
                 boot=self._boot,
                 batch=len(batch.members),
@@ -466,7 +467,7 @@ def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
     """What a canary found, for whoever deploys it: what the runner says of its tensors, and times by our own clock."""
     found = answers.describe(description)
     load_ms = sum(seat.instance.phases.get(phase, 0.0) for phase in LOAD_PHASES)
-    return encode_json(
+    return encode_execution(
         {
             "inputs": found.inputs,
             "outputs": found.outputs,

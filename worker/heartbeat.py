@@ -11,27 +11,25 @@ from typing import Final, assert_never
 
 import redis
 
-from smore.process import observability
-from smore.process.settings import Settings
-from smore.redis.catalog import Catalog
-from smore.redis.celery import gpu_queue
-from smore.redis.fleet import (
+from smore.messages.commands import (
     AnyCommand,
     AttachJob,
     Cancel,
     Fetch,
-    Fleet,
     Offload,
     Prewarm,
-    Report,
     Respecify,
     SetBudget,
     StartJob,
     StopJob,
-    Stranger,
     Throttle,
-    encode_report,
 )
+from smore.messages.reports import Report, UnregisteredProcess, encode_report
+from smore.process import observability
+from smore.process.settings import Settings
+from smore.redis.catalog import Catalog
+from smore.redis.celery import gpu_queue
+from smore.redis.fleet import Fleet
 from smore.redis.quarantine import Faults
 from smore.redis.queue import Queue
 from worker import proc
@@ -216,7 +214,7 @@ class Heartbeat:
             strangers=self._strangers(),
         )
 
-    def _strangers(self) -> list[Stranger] | None:
+    def _strangers(self) -> list[UnregisteredProcess] | None:
         """Who computes on the device and is neither ours nor a job's."""
         computing = self._device.computing()
         if computing is None:
@@ -224,7 +222,9 @@ class Heartbeat:
         roots = {os.getpid(), *self._pool.runners(), *self._jobs.pids(), *self._zygotes()}
         known = {pid for root in roots for pid in proc.tree(root)}
         return [
-            Stranger(pid=pid, start=proc.start_time(pid) or 0, memory_mib=round(memory_mib, 1), name=proc.name(pid))
+            UnregisteredProcess(
+                pid=pid, start=proc.start_time(pid) or 0, memory_mib=round(memory_mib, 1), name=proc.name(pid)
+            )
             for pid, memory_mib in sorted(computing.items())
             if pid not in known
         ]

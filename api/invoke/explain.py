@@ -23,21 +23,9 @@ from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import TERMINAL, State
 from smore.domain.limits import Limits
-from smore.messages.reasons import (
-    Answer,
-    Candidate,
-    Reasons,
-    beside,
-    decode_answer,
-    duration,
-    hopeless,
-    in_words,
-    obstacle,
-    phases_ms,
-    reasons,
-    why_not_now,
-)
-from smore.messages.stream import decode_result
+from smore.messages.reasons import Candidate, DryRunAnswer, Reasons, decode_answer, reasons
+from smore.messages.results import decode_result
+from smore.messages.wording import beside, duration, hopeless, in_words, obstacle, phases_ms, why_not_now
 from smore.redis.catalog import FunctionEntry
 from smore.redis.gateway_queue import AdmissionCheck, Question
 from smore.redis.records import InvocationRecord
@@ -84,7 +72,7 @@ async def dry_run(
     return _dry_run(check, answer, held)
 
 
-async def _ask(gateway: Gateway, question: Question) -> tuple[AdmissionCheck, Answer | None]:
+async def _ask(gateway: Gateway, question: Question) -> tuple[AdmissionCheck, DryRunAnswer | None]:
     """What gate and leader say; None where the leader says nothing."""
     check = await gateway.queue.ask(question)
     if check.leader != "asked":
@@ -97,7 +85,7 @@ async def _ask(gateway: Gateway, question: Question) -> tuple[AdmissionCheck, An
         return check, None
 
 
-def _dry_run(check: AdmissionCheck, answer: Answer, held: CallerError | None = None) -> schemas.DryRun:
+def _dry_run(check: AdmissionCheck, answer: DryRunAnswer, held: CallerError | None = None) -> schemas.DryRun:
     """``held``: what the gateway itself refuses an invocation with."""
     deadline_at = check.deadline_us / 1e6
     shown = schemas.DryRun(
@@ -130,7 +118,7 @@ def _dry_run(check: AdmissionCheck, answer: Answer, held: CallerError | None = N
 
 
 def _outcome(
-    check: AdmissionCheck, answer: Answer, held: CallerError | None
+    check: AdmissionCheck, answer: DryRunAnswer, held: CallerError | None
 ) -> tuple[Literal["placed", "waits", "late", "refused"], str, str]:
     """What it would come to, the code of that, and that in words. The gate refuses in the order of enqueue.lua."""
     if held is not None:

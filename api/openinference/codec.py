@@ -26,7 +26,7 @@ from smore.domain import tensors
 from smore.domain.errors import InvalidInput, PayloadTooLarge
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.tensors import BYTES, CODES, Buffer
-from smore.messages.stream import Result
+from smore.messages.results import Result
 
 #: What a function of JSON values takes and gives.
 JSON_INPUTS: Final = (TensorSpec(name="input", datatype=BYTES, shape=(1,)),)

@@ -34,8 +34,8 @@ from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec
 from smore.domain.invocation import Cause
 from smore.domain.tensors import BYTES, DATATYPES
+from smore.messages.reports import WarmState
 from smore.redis.catalog import FunctionEntry
-from smore.redis.fleet import WarmState
 
 if TYPE_CHECKING:
     from smore.postgres.history.values import Totals

@@ -16,20 +16,14 @@ from api.server.bodies import BoundedRoute, read_json
 from smore.blobs import archive
 from smore.definition.requirements import check_requirements
 from smore.domain.artifact import Artifact
-from smore.domain.errors import (
-    FunctionNotFound,
-    InvalidSpec,
-    PayloadTooLarge,
-    QueueFull,
-    SmoreError,
-)
+from smore.domain.errors import FunctionNotFound, InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
 from smore.domain.function import FunctionSpec, parse_name, parse_spec
 from smore.domain.ids import new_id
 from smore.domain.invocation import Encoding, State
-from smore.messages.stream import decode_result
+from smore.messages.commands import Fetch, Respecify
+from smore.messages.results import decode_result
 from smore.process.observability import logger
 from smore.redis.catalog import FunctionEntry, KeyEntry
-from smore.redis.fleet import Fetch, Respecify
 from smore.redis.submission import Submission
 
 if TYPE_CHECKING:

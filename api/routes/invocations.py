@@ -23,7 +23,7 @@ from api.invoke.submit import submit, submit_and_wait, submit_several
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import Conflict
 from smore.domain.invocation import TERMINAL, State
-from smore.messages.stream import decode_result
+from smore.messages.results import decode_result
 from smore.redis.records import InvocationRecord, Reply
 
 if TYPE_CHECKING:

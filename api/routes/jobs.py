@@ -25,7 +25,8 @@ from smore.domain.limits import NO_LIMITS
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss
 from smore.domain.quote import quoted
 from smore.domain.workload import parse_training
-from smore.redis.fleet import AttachJob, JobReport, Report, SetBudget, StartJob, StepChunk, StopJob
+from smore.messages.commands import AttachJob, SetBudget, StartJob, StopJob
+from smore.messages.reports import JobReport, Report, StepChunk
 
 if TYPE_CHECKING:
     from smore.postgres.catalog import Admit, Job

@@ -15,8 +15,8 @@ from scheduler.policy.prewarm.prewarmer import SILENCES, Warmth
 from scheduler.policy.prewarm.rules import RULES, rule
 from scheduler.policy.prewarm.window import Forecast, WarmPolicy
 from smore.domain.function import FunctionSpec, Prewarming
+from smore.messages import forecasts as wire
 from smore.process.settings import PrewarmSettings
-from smore.redis import forecasts as wire
 
 #: The paper's rule, of functions with ``prewarm: paper``.
 PAPER: Final = "ls-lstm"

@@ -16,8 +16,8 @@ from contextlib import suppress
 from math import inf
 from typing import Final, Literal, cast
 
-import orjson
 import redis
+from msgspec import UNSET
 
 from scheduler.leader import foresight
 from scheduler.leader.tables import ArrayTable
@@ -44,17 +44,22 @@ from scheduler.policy.events import (
 )
 from scheduler.policy.knobs import SmRule
 from smore.domain.loss import Sample
-from smore.messages import stream
+from smore.messages import commands, stream
+from smore.messages import reasons as reasons_message
+from smore.messages.degradation import BadTable
+from smore.messages.forecasts import BadForecast, PrewarmReport, PrewarmStatus, encode_prewarm_report
+from smore.messages.reports import JobReport, WarmState, decode_report
+from smore.messages.results import decode_execution
 from smore.process import observability as metrics
 from smore.process.device_name import NVML_COUNTER
 from smore.process.settings import Settings
 from smore.redis import fleet as wire
 from smore.redis.catalog import Catalog
 from smore.redis.celery import RUN, gpu_queue, message
-from smore.redis.degradation import BadTable, Tables
-from smore.redis.forecasts import BadForecast, Board, Keeping, State, encode_state
+from smore.redis.forecasts import Board
 from smore.redis.queue import ANSWER_TTL_S, Claim, Ending, Queue
 from smore.redis.records import LeasedInvocation, QueuedInvocation
+from smore.redis.tables import Tables
 
 log = metrics.logger(__name__)
 
@@ -456,7 +461,7 @@ class Leader:
 
     def _reported(self, raw: bytes, events: list[Event]) -> None:
         try:
-            report = wire.decode_report(raw)
+            report = decode_report(raw)
         except ValueError:
             log.warning("unreadable report passed over")
             return
@@ -472,10 +477,10 @@ class Leader:
             counts[key] += 1
             sizes[key] = max(instance.memory_mib, sizes.get(key, 0.0))
             stretches[key] = max(instance.longest_s, stretches.get(key, 0.0))
-            if instance.state is wire.WarmState.IDLE:
+            if instance.state is WarmState.IDLE:
                 idle_mib += instance.memory_mib
                 idle.append((*key, instance.memory_mib, instance.idle_s))
-            elif instance.state is wire.WarmState.LOADING:
+            elif instance.state is WarmState.LOADING:
                 loading[key] += 1
         for waiting in report.parked:
             self._know(waiting.function, waiting.revision, events)
@@ -593,7 +598,7 @@ class Leader:
         if keeper.jumps != self._jumps:
             log.warning("the clock was set; minutes across it count for nothing", steps=keeper.jumps - self._jumps)
             self._jumps = keeper.jumps
-        state = State(
+        state = PrewarmReport(
             at=now,
             rule=self._config.prewarm.rule,
             on=keeper.knobs.on,
@@ -601,7 +606,7 @@ class Leader:
             forecasts=self._forecasts_seen,
             jumps=keeper.jumps,
             functions=[
-                Keeping(
+                PrewarmStatus(
                     function=one.function,
                     revision=one.revision,
                     mode=one.mode.value,
@@ -618,7 +623,7 @@ class Leader:
                 for one in standings
             ],
         )
-        self._board.tell(encode_state(state), STATE_TTL_S)
+        self._board.tell(encode_prewarm_report(state), STATE_TTL_S)
 
     def _answer(self) -> None:
         """
@@ -646,7 +651,7 @@ class Leader:
         endings = [decision for decision in decisions if isinstance(decision, End)]
         for decision in decisions:
             if isinstance(decision, Prewarm):
-                command = wire.Prewarm(
+                command = commands.Prewarm(
                     version=1,
                     function=decision.function,
                     revision=decision.revision,
@@ -671,7 +676,7 @@ class Leader:
             elif isinstance(decision, Offload):
                 self._fleet.send(
                     decision.gpu,
-                    wire.Offload(
+                    commands.Offload(
                         version=1,
                         function=decision.function,
                         revision=decision.revision,
@@ -758,7 +763,7 @@ def _arrival(waiting: QueuedInvocation) -> InvocationArrived:
     )
 
 
-def _loss(job: wire.JobReport) -> JobLoss:
+def _loss(job: JobReport) -> JobLoss:
     return JobLoss(
         id=job.id,
         budget=job.budget,
@@ -778,62 +783,61 @@ def _run(meta: str) -> tuple[float | None, int]:
     if not meta:
         return None, 0
     try:
-        execution = stream.decode_execution(meta)
+        execution = decode_execution(meta)
     except ValueError:
         return None, 0
     return (execution.run_ms / 1000, execution.rows) if execution.run_ms and not execution.cold else (None, 0)
 
 
 def _answer_json(now: float, found: Answer | None, bounds: Feasible | None) -> bytes:
-    """See smore.messages.reasons.Answer. Numbers that are not finite become null."""
+    """The answer to a question; ``found`` None = the revision is not known here."""
     if found is None:
-        return orjson.dumps({"version": 1, "known": False, "at": now})
-    return orjson.dumps(
-        {
-            "version": 1,
-            "at": now,
-            "gpu": found.row_gpu,
-            "cold": found.cold,
-            "start_at": found.start_at,
-            "finish_at": found.finish_at,
-            "earliest_deadline_at": found.earliest_deadline_at,
-            "finish_s": bounds.backlog_s if bounds is not None else None,
-            "reasons": orjson.Fragment(_reasons_json(found.reasons, 0)),
-        }
+        return reasons_message.encode_answer(reasons_message.DryRunAnswer(known=False, at=now))
+    return reasons_message.encode_answer(
+        reasons_message.DryRunAnswer(
+            at=now,
+            gpu=found.row_gpu,
+            cold=found.cold,
+            start_at=found.start_at,
+            finish_at=found.finish_at,
+            earliest_deadline_at=found.earliest_deadline_at,
+            finish_s=bounds.backlog_s if bounds is not None else None,
+            reasons=_reasons_message(found.reasons, 0),
+        )
     )
 
 
 def _reasons_json(reasons: Reasons, schedule_us: int) -> bytes:
-    """See smore.messages.reasons.Reasons."""
-    return orjson.dumps(
-        {
-            "v": 1,
-            "policy": reasons.policy,
-            "table": reasons.table_version,
-            "seed": reasons.seed,
-            "priority": round(reasons.priority, 4),
-            "schedule_us": schedule_us,
-            "candidates": [
-                {
-                    "gpu": c.gpu,
-                    "warm": c.warm,
-                    "delay_s": round(c.start_delay_s, 4),
-                    "run_s": round(c.run_s, 5),
-                    "finish_at": round(c.finish_at, 4),
-                    "impact": round(c.impact, 4),
-                    "function_degradation": round(c.function_degradation, 4),
-                    "function_degradation_upper": round(c.function_degradation_upper, 4),
-                    "training_degradation": round(c.training_degradation, 4),
-                    "training_degradation_upper": round(c.training_degradation_upper, 4),
-                    "known": c.known,
-                    "refusal": c.refusal,
-                }
-                for c in reasons.candidates
-            ],
-            "refused": {code.value: count for code, count in reasons.refused.items()},
-            "shadow": {"policy": reasons.shadow.policy, "gpu": reasons.shadow.gpu}
-            if reasons.shadow is not None
-            else None,
-        }
-        | ({"unforeseen": reasons.unforeseen} if reasons.unforeseen else {})
+    return reasons_message.encode_reasons(_reasons_message(reasons, schedule_us))
+
+
+def _reasons_message(reasons: Reasons, schedule_us: int) -> reasons_message.Reasons:
+    """The policy's reasons as they are written: rounded, for they are many."""
+    shadow = reasons.shadow
+    return reasons_message.Reasons(
+        policy=reasons.policy,
+        table=reasons.table_version,
+        seed=reasons.seed,
+        priority=round(reasons.priority, 4),
+        schedule_us=schedule_us,
+        candidates=[
+            reasons_message.Candidate(
+                gpu=candidate.gpu,
+                warm=candidate.warm,
+                delay_s=round(candidate.start_delay_s, 4),
+                run_s=round(candidate.run_s, 5),
+                finish_at=round(candidate.finish_at, 4),
+                impact=round(candidate.impact, 4),
+                function_degradation=round(candidate.function_degradation, 4),
+                function_degradation_upper=round(candidate.function_degradation_upper, 4),
+                training_degradation=round(candidate.training_degradation, 4),
+                training_degradation_upper=round(candidate.training_degradation_upper, 4),
+                known=candidate.known,
+                refusal=candidate.refusal,
+            )
+            for candidate in reasons.candidates
+        ],
+        refused={code.value: count for code, count in reasons.refused.items()},
+        shadow=None if shadow is None else reasons_message.Shadow(policy=shadow.policy, gpu=shadow.gpu),
+        unforeseen=reasons.unforeseen or UNSET,
     )

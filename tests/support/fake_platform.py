@@ -10,8 +10,9 @@ import orjson
 import redis
 
 from smore.domain.invocation import Cause, Encoding
-from smore.messages.stream import Asked, Result, decode, encode, error_result
-from smore.redis.fleet import Report, encode_report
+from smore.messages.reports import Report, encode_report
+from smore.messages.results import Result, error_result
+from smore.messages.stream import Asked, decode, encode
 from smore.redis.queue import Claim, Ending, Queue, RunOutcome, StartedInvocation
 from smore.redis.records import QueuedInvocation
 

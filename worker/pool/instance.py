@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
-from smore.redis.fleet import WarmState
+from smore.messages.reports import WarmState
 from worker.artifacts.needs import Supply
 from worker.pool.lifecycle import Life
 from worker.pool.quarantine import Key

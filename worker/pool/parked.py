@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from smore.redis.fleet import ParkedInstance
+from smore.messages.reports import ParkedInstance
 
 if TYPE_CHECKING:
     from worker.pool.instance import Instance

@@ -25,8 +25,8 @@ from typing import Final, NoReturn
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
 from smore.messages import stream
+from smore.messages.reports import ParkedInstance, WarmInstance, WarmState
 from smore.process import observability
-from smore.redis.fleet import ParkedInstance, WarmInstance, WarmState
 from worker.activity import Activity
 from worker.artifacts.needs import Supply, SupplyAway, SupplyFailed
 from worker.device.device import Device

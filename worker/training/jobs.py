@@ -24,8 +24,9 @@ import msgspec
 
 from smore.domain.job import REFUSED, RESERVE, JobState
 from smore.domain.loss import DEFAULT_BUDGET, Sample
+from smore.messages.commands import AttachJob, StartJob
+from smore.messages.reports import JobReport
 from smore.process import observability
-from smore.redis.fleet import AttachJob, JobReport, StartJob
 from smore.tracking.ring import TrackReader
 from worker import keeper, proc
 from worker.activity import Activity

@@ -7,6 +7,8 @@ import msgspec
 
 from smore.messages import stream
 from smore.messages.reasons import pack_reasons
+from smore.messages.reports import decode_report
+from smore.messages.results import Execution, decode_execution
 from smore.postgres.history.staging import (
     BOOTS,
     BUDGET_STEPS,
@@ -34,7 +36,6 @@ from smore.postgres.history.staging import (
 )
 from smore.postgres.history.values import JOB_WINDOW_S
 from smore.process.observability import logger
-from smore.redis import fleet
 
 log = logger(__name__)
 
@@ -48,7 +49,7 @@ _EXPECTED: Final = (
     "known",
 )
 
-_NO_RUN: Final = stream.Execution()
+_NO_RUN: Final = Execution()
 
 
 def _json(value: object) -> str:
@@ -280,7 +281,7 @@ class Fold:
             ended.load = sum(run.load_ms.values()) / 1000
 
     def _reported(self, event: stream.Reported) -> None:
-        report = fleet.decode_report(event.report)
+        report = decode_report(event.report)
         second = event.at_us // 1_000_000 * 1_000_000
         self.gpu_samples[report.gpu, second] = StagedGpuSample(
             report.gpu,
@@ -348,9 +349,9 @@ def _predicted(reasons: dict[str, Any], gpu: str) -> tuple[str, str]:
     return expected, str(reasons.get("unforeseen") or "")
 
 
-def _run(meta: str) -> stream.Execution:
+def _run(meta: str) -> Execution:
     try:
-        return stream.decode_execution(meta)
+        return decode_execution(meta)
     except ValueError as error:
         log.warning("unreadable execution record passed over", error=str(error))
         return _NO_RUN

@@ -30,15 +30,16 @@ from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Cause, State
 from smore.domain.job import JobState
 from smore.messages import stream
-from smore.messages.stream import Result
+from smore.messages.commands import AttachJob, decode_command
+from smore.messages.degradation import Table, Weight
+from smore.messages.results import Result
 from smore.postgres.catalog import Store
 from smore.postgres.predictors import Profiles
 from smore.postgres.rows import ExecutionRow, JobHarvestRow, JobWindowRow, LossWindowRow
 from smore.process.settings import RedisSettings, Settings
-from smore.redis import fleet
 from smore.redis.catalog import Catalog, FunctionEntry, KeyEntry
-from smore.redis.degradation import Table, Tables, Weight
 from smore.redis.queue import Queue, StartedInvocation
+from smore.redis.tables import Tables
 from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, Failure, FakePlatform, echo
 from tests.support.redis_server import RedisServer
@@ -624,9 +625,7 @@ def test_a_foreign_projects_key_sees_nothing(
     arrivals = f"function,timestamp\necho,{time.time() - 120:.0f}\n"  # a minute that is over
     imported = http.post("/v1/traces?name=mine-alone.csv", content=arrivals, headers={"Content-Type": "text/csv"})
     assert imported.status_code == 201, imported.text
-    attached = fleet.AttachJob(
-        version=1, id=job.id, project="default", name="train", pid=1, start=1, boot="b", tracked=True
-    )
+    attached = AttachJob(version=1, id=job.id, project="default", name="train", pid=1, start=1, boot="b", tracked=True)
     gateway.app.state.gateway.fleet().attach(GPU, attached)
     monkeypatch.setattr("api.openinference.routes.LOAD_S", 0.0)
     things = {
@@ -1073,7 +1072,7 @@ def test_a_job_may_say_which_workload_it_is(
 
 def last_command(redis_client: "redis.Redis") -> Any:
     ((_, fields),) = redis_client.xrevrange(f"smore:cmd:{GPU}", count=1)
-    return fleet._readable(fields[b"c"])
+    return decode_command(fields[b"c"])
 
 
 def test_a_budget_that_cannot_be_told_from_noise_is_refused(

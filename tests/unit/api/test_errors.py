@@ -19,7 +19,8 @@ from api.invoke.response import server_timing, settled
 from smore.domain import errors
 from smore.domain.errors import CallerError, FunctionNotFound, InvalidInput, PlatformError, SmoreError, Unauthorised
 from smore.domain.invocation import TERMINAL, Cause, State
-from smore.messages.stream import Result, encode, error_result
+from smore.messages.results import Result, error_result
+from smore.messages.stream import encode
 from smore.redis.outage import is_outage
 from smore.redis.records import Reply
 from smore.redis.submission import Admission

@@ -22,7 +22,9 @@ from smore.domain.job import JobState
 from smore.domain.loss import Sums, Window
 from smore.messages import stream
 from smore.messages.reasons import pack_reasons, unpack_reasons
-from smore.messages.stream import Result, encode
+from smore.messages.reports import JobReport, Report, encode_report
+from smore.messages.results import Result
+from smore.messages.stream import encode
 from smore.postgres.catalog import Store
 from smore.postgres.history.reader import Reader
 from smore.postgres.history.recorder import Recorder
@@ -32,7 +34,6 @@ from smore.postgres.predictors import Profiles
 from smore.postgres.rows import make_engine
 from smore.process.observability import RECORD_SKIPPED, RETIRED
 from smore.process.settings import QueueSettings
-from smore.redis.fleet import JobReport, Report, encode_report
 from smore.redis.queue import Claim, Queue, RunOutcome
 from smore.redis.submission import Submission
 

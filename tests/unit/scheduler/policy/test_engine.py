@@ -30,7 +30,7 @@ from scheduler.policy.knobs import EXECUTED_S, PRESETS, Knobs, Order, UnknownPol
 from scheduler.policy.load import LoadSwitch
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import Cause
-from smore.redis.degradation import Table
+from smore.messages.degradation import Table
 from tests.support.tables import DEVICE, MODE, place
 
 NOW = 1_000.0

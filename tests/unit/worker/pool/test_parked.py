@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from smore.domain.invocation import Cause
+from smore.messages.reports import ParkedInstance
 from smore.process.settings import Settings, WorkerSettings
-from smore.redis.fleet import ParkedInstance
 from tests.support.eventually import eventually
 from tests.unit.worker.pool.test_lifecycle import told
 from tests.unit.worker.pool.test_pool import FakeRunner, Stage

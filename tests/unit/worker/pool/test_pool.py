@@ -11,8 +11,8 @@ import pytest
 from smore.domain.artifact import Artifact
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
+from smore.messages.reports import WarmState
 from smore.process.settings import WorkerSettings
-from smore.redis.fleet import WarmState
 from tests.support.eventually import eventually
 from worker import frames
 from worker.artifacts.needs import Supply, SupplyAway, SupplyFailed

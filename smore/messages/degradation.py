@@ -1,7 +1,7 @@
 """
-What co-location costs, as the scheduler and the gateway read it: one immutable table with a version, one blob in Redis.
+What co-location costs, as the scheduler and the gateway read it: one immutable table with a version.
 
-The ``learn`` worker makes it (``ml/predict/table.py``) and puts it here whole, so a reader sees the old one or the new
+The ``learn`` worker makes it (``ml/predict/table.py``) and publishes it whole (smore/redis/tables.py): a reader sees the old one or the new
 one and never a mixture. The matrices are float64, little-endian, row by row, so that a reader without numpy takes a
 cell from the bytes and one with numpy makes an array of them without copying.
 
@@ -12,10 +12,9 @@ Degradations are fractions (Eq. 1). Workloads are named as in ``ml/measure/rows.
 import math
 import sys
 from collections.abc import Sequence
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 import msgspec
-import redis
 
 FORMAT: Final = 1
 
@@ -205,27 +204,3 @@ def _check(place: PlaceTable) -> None:
     for weight in place.weights:
         if weight.k < 1 or not 0 <= weight.value < math.inf:
             raise BadTable(f"{weight} is not a weight")
-
-
-class Tables:
-    """The published table in Redis: a blob and, beside it, its version, which is what readers look at often."""
-
-    def __init__(self, client: "redis.Redis", prefix: str) -> None:
-        self._redis = client
-        self._blob, self._version = f"{prefix}degradation:table", f"{prefix}degradation:version"
-
-    def publish(self, table: Table) -> None:
-        """Put a table in place of the last one, in one step."""
-        pipeline = self._redis.pipeline(transaction=True)
-        pipeline.set(self._blob, encode(table))
-        pipeline.set(self._version, table.version)
-        pipeline.execute()
-
-    def version(self) -> int:
-        """0 where none was published."""
-        return int(cast("bytes | None", self._redis.get(self._version)) or 0)
-
-    def current(self) -> Table | None:
-        """None where none was published; raises BadTable."""
-        raw = cast("bytes | None", self._redis.get(self._blob))
-        return None if raw is None else decode(raw)
