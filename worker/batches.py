@@ -19,8 +19,7 @@ import structlog
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause, Encoding
-from smore.messages.results import Execution, Result, encode_execution, error_result
-from smore.messages.stream import encode
+from smore.messages.results import Execution, Result, encode_execution, encode_result, error_result
 from smore.process import observability
 from smore.process.settings import WorkerSettings
 from smore.redis.catalog import Catalog
@@ -494,5 +493,5 @@ def _outcome(member: Member, answer: Answer, body: bytes, run_us: int, seat: Sea
         attempt=member.attempt,
         action="fail" if failed else "succeed",
         cause=Cause(answer.cause) if failed else Cause.OK,
-        result=encode(result),
+        result=encode_result(result),
     )

@@ -25,8 +25,8 @@ from smore.messages.degradation import Table
 from smore.messages.overrides import Override
 from smore.messages.reasons import DryRunAnswer, decode_answer
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, WarmInstance, WarmState, encode_report
-from smore.messages.results import Result
-from smore.messages.stream import Asked, Dispatched, decode, encode
+from smore.messages.results import Result, encode_result
+from smore.messages.stream import Asked, Dispatched, decode
 from smore.process.settings import QueueSettings, SchedulerSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.fleet import Fleet
@@ -135,7 +135,7 @@ def finish(queue: Queue, id_: str, attempt: int) -> None:
     (begun,) = queue.start("default/echo", "cpu0", 2, [(id_, attempt)])
     assert begun is not None
     outcome = RunOutcome(
-        id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1"))
+        id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=encode_result(Result(form="json", body=b"1"))
     )
     assert queue.finish("default/echo", "", [outcome]) == [True]
 
@@ -313,7 +313,7 @@ def test_slots_are_credits(redis_client: "redis.Redis", queue: Queue, lead: Call
     assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
 
     outcome = RunOutcome(
-        id=first, attempt=1, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1"))
+        id=first, attempt=1, action="succeed", cause=Cause.OK, result=encode_result(Result(form="json", body=b"1"))
     )
     queue.finish("default/echo", "", [outcome])
     assert [[id_, 1] for id_ in others] == message(redis_client, queue)

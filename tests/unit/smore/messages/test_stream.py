@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smore.messages import stream
 from smore.messages.commands import AnyCommand, Cancel
-from smore.messages.results import Result, decode_result, error_result
+from smore.messages.results import Result, decode_result, encode_result, error_result
 from smore.redis.records import Reply, parse_replies
 
 
@@ -70,7 +70,7 @@ RESULTS = st.builds(
 
 @given(RESULTS)
 def test_results_go_through(result: Result) -> None:
-    assert decode_result(stream.encode(result)) == result
+    assert decode_result(encode_result(result)) == result
 
 
 def test_an_error_says_what_happened_but_not_without_end() -> None:
