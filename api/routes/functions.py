@@ -244,20 +244,20 @@ async def get_function(gateway: TheGateway, caller: ReadKey, function: str) -> s
 @router.get("/{function}/revisions")
 def list_revisions(gateway: TheGateway, caller: ReadKey, function: str) -> schemas.Revisions:
     """The newest first."""
-    found = gateway.store().revisions(caller.project, function)
+    revisions = gateway.store().revisions(caller.project, function)
     return schemas.Revisions(
         revisions=[
             schemas.Revision(
-                revision=one.number,
-                state=one.state.value,
-                entrypoint=one.spec.entrypoint,
-                created_at=moment(one.created_at),
-                error=one.log or None,
-                measured=dict(one.measured) if one.measured is not None else None,
-                artifact=one.spec.artifact.digest if one.spec.artifact is not None else None,
-                requirements=list(one.spec.requirements),
+                revision=revision.number,
+                state=revision.state.value,
+                entrypoint=revision.spec.entrypoint,
+                created_at=moment(revision.created_at),
+                error=revision.log or None,
+                measured=dict(revision.measured) if revision.measured is not None else None,
+                artifact=revision.spec.artifact.digest if revision.spec.artifact is not None else None,
+                requirements=list(revision.spec.requirements),
             )
-            for one in found
+            for revision in revisions
         ]
     )
 

@@ -50,8 +50,8 @@ class Profile:
     """
     What is known of a function's demand: declared at first, then measured online.
 
-    ``run_s`` maps rows in a batch to the warm run time in seconds; ``usage_gain`` and ``degradation`` are the averages
-    of digest A16 and A17 (fractions), whose quotient is the priority of Eq. 5; ``utilisation`` is the share of a GPU
+    ``run_s`` maps rows in a batch to the warm run time in seconds; ``usage_gain`` and ``degradation`` are averages over
+    its partners (fractions), whose quotient is the priority of Eq. 5; ``utilisation`` is the share of a GPU
     instance that it uses alone, 0 = not said: then its usage gain is taken. ``model`` names the profiled model that it
     is (smore/domain/workload.py), '' = nobody has profiled it: then ``degradation`` is taken for what it costs and
     suffers, by default as much as half the device.
@@ -148,10 +148,10 @@ def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
     fields["requirements"] = tuple(fields.get("requirements") or ())
     fields["secrets"] = tuple(fields.get("secrets") or ())
     profile = fields.get("profile") or {}
-    known = {key: value for key, value in profile.items() if key in Profile.__dataclass_fields__}
-    if "run_s" in known:
-        known["run_s"] = {int(rows): float(seconds) for rows, seconds in known["run_s"].items()}
-    fields["profile"] = Profile(**known)
+    measured = {key: value for key, value in profile.items() if key in Profile.__dataclass_fields__}
+    if "run_s" in measured:
+        measured["run_s"] = {int(rows): float(seconds) for rows, seconds in measured["run_s"].items()}
+    fields["profile"] = Profile(**measured)
     fields["prewarm"] = Prewarming(fields.get("prewarm", Prewarming.AUTO))
     return FunctionSpec(**fields)
 

@@ -30,7 +30,7 @@ class Weight(msgspec.Struct, frozen=True, array_like=True):
     One learned weight of Eq. 3 (``kind`` training: gamma) or Eq. 4 (function: alpha, functions: beta) among ``k``
     functions.
 
-    ``victim`` and ``other`` are names of models. Weights that are not listed are one (digest A10-A12).
+    ``victim`` and ``other`` are names of models. A weight that is not listed is 1.
     """
 
     kind: Kind
@@ -47,8 +47,7 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
     ``training`` [J, F]: of the training by the function; ``function`` [J, F]: of the function by the training;
     ``function_on_function`` [F, F]: of the row by the column. ``*_upper``: the bound that holds for 90 % (conformal).
     ``measured`` [J, F], one byte each: 1 where a measured row stands instead of a prediction. ``solo_s`` [F]: P99 of
-    the function alone, seconds. ``usage_gain`` and ``degradation`` [F]: the averages over partners of digest A16 and
-    A17.
+    the function alone, seconds. ``usage_gain`` and ``degradation`` [F]: the averages over partners that Eq. 5 takes.
     """
 
     device: str
@@ -73,17 +72,16 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
 
     def function_rows(self, model: str, preset: str) -> list[tuple[int, int]]:
         """(batch, index) of a function's profiled batches, smallest first."""
-        found = []
+        rows = []
         for index, name in enumerate(self.functions):
             other, size, _, batch = name.split("/")
             if (other, size) == (model, preset):
-                found.append((int(batch), index))
-        return sorted(found)
+                rows.append((int(batch), index))
+        return sorted(rows)
 
     def weight(self, kind: Kind, k: int, victim: str, other: str) -> float:
         """
-        A weight of Eq. 3 or 4 between two models; one that was never learned at ``k`` is that of ``k - 1`` (digest
-        A12).
+        A weight of Eq. 3 or 4 between two models; one that was never learned at ``k`` is that of ``k - 1``.
         """
         learned = {
             w.k: w.value for w in self.weights if (w.kind, w.victim, w.other) == (kind, victim, other) and 2 <= w.k <= k

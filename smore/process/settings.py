@@ -143,9 +143,9 @@ class PrewarmSettings(BaseModel):
     price_gb_s: float = Field(default=1000.0, ge=0)
     #: Other knobs of it, as a JSON object.
     knobs: dict[str, Any] = {}
-    #: Share of a GPU instance's free memory that idle instances may hold for the prewarmer to add another (digest A35).
+    #: Share of a GPU instance's free memory that idle instances may hold for the prewarmer to add another.
     share: float = Field(default=0.3, ge=0, le=1)
-    #: Seconds that a load begins earlier than its cold start takes (digest A40).
+    #: Seconds that a load begins earlier than its cold start takes.
     lead_s: float = Field(default=1.0, ge=0, le=60)
     #: A forecast older than this counts for nothing, seconds: the function goes on with its keep-alive.
     stale_s: float = Field(default=240.0, gt=0)
@@ -196,7 +196,7 @@ class WorkerSettings(BaseModel):
     threads: int = Field(default=4, ge=0)
     #: GPU: what a function may hold of the machine's memory, MiB, beside twice what it declares of the GPU's.
     host_memory_mib: float = Field(default=8192.0, ge=0)
-    #: Concurrent batches (k_max, digest A58).
+    #: Concurrent batches (k_max).
     slots: int = Field(default=8, ge=1, le=64)
     heartbeat_s: float = 0.5
     #: A running invocation whose worker misses heartbeats for this long returns to the queue.

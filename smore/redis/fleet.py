@@ -115,8 +115,8 @@ class Fleet:
     def steering(self, at: float) -> dict[str, Override]:
         """By function, what holds at an instant (epoch seconds)."""
         raw = cast("dict[bytes, bytes]", self._redis.hgetall(f"{self._prefix}steering"))
-        found = [decode_override(value).left(at) for value in raw.values()]
-        return {override.function: override for override in found if override.boost != 1.0 or override.gpus}
+        overrides = [decode_override(value).left(at) for value in raw.values()]
+        return {override.function: override for override in overrides if override.boost != 1.0 or override.gpus}
 
     def allow(self, gpu: str, process: UnregisteredProcess) -> None:
         """Functions may run beside this process, though nobody registered it."""

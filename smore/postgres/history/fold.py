@@ -339,12 +339,16 @@ def _reasons(decision: str) -> dict[str, Any] | None:
     if not isinstance(reasons, dict):
         return None
     candidates = reasons.get("candidates", [])
-    return reasons if isinstance(candidates, list) and all(isinstance(one, dict) for one in candidates) else None
+    return (
+        reasons
+        if isinstance(candidates, list) and all(isinstance(candidate, dict) for candidate in candidates)
+        else None
+    )
 
 
 def _predicted(reasons: dict[str, Any], gpu: str) -> tuple[str, str]:
     """What the decision predicted for the GPU instance, as JSON, and the reason of a cold start; '' = none."""
-    chosen = next((one for one in reasons.get("candidates", ()) if one.get("gpu") == gpu), None)
+    chosen = next((candidate for candidate in reasons.get("candidates", ()) if candidate.get("gpu") == gpu), None)
     expected = "" if chosen is None else _json({name: chosen[name] for name in _EXPECTED if chosen.get(name)})
     return expected, str(reasons.get("unforeseen") or "")
 
