@@ -5,8 +5,8 @@ from fastapi.concurrency import run_in_threadpool
 from api.deps import Gateway, Trail
 from api.invoke.admit import admit
 from smore.domain.errors import NotFound, Unavailable
+from smore.messages.commands import Offload, Prewarm
 from smore.redis.catalog import FunctionEntry, KeyEntry
-from smore.redis.fleet import Offload, Prewarm
 
 
 async def warm(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from smore.domain.errors import Conflict, InvalidInput, LimitReached
 from smore.domain.job import RESERVE, JobState
 from smore.domain.limits import Limits
-from smore.redis.fleet import Report
+from smore.messages.reports import Report
 
 if TYPE_CHECKING:
     from smore.postgres.catalog import Job
@@ -28,13 +28,13 @@ def going_on(jobs: Sequence["Job"], reports: Sequence[Report]) -> list["Job"]:
 
 def reserves(jobs: Sequence["Job"], reports: Sequence[Report]) -> dict[tuple[str, str], float]:
     """MiB by job and GPU instance: what was declared and the margin, or what the worker reports where that is more."""
-    found = {(job.id, gpu): _reserve(job.tags.get("memory_mib", 0.0)) for job in jobs for gpu in job.gpus}
+    reserved = {(job.id, gpu): _reserve(job.tags.get("memory_mib", 0.0)) for job in jobs for gpu in job.gpus}
     for report in reports:
         for job in report.jobs:
             key = (job.id, report.gpu)
-            if key in found:
-                found[key] = max(found[key], job.reserve_mib)
-    return found
+            if key in reserved:
+                reserved[key] = max(reserved[key], job.reserve_mib)
+    return reserved
 
 
 def _reserve(memory_mib: float) -> float:

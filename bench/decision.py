@@ -43,7 +43,7 @@ from scheduler.policy.events import (
 )
 from scheduler.policy.knobs import Knobs, preset
 from smore.domain.function import FunctionSpec, Profile
-from smore.redis.degradation import PlaceTable, Table
+from smore.messages.degradation import PlaceTable, Table
 
 SIZES = (8, 64, 1024, 16384)
 DEVICE, MODE = "a GPU", "time-slice"

@@ -47,7 +47,8 @@ from ml.predict.pairwise import RECIPES, estimator, paper_features
 from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats, Samples, samples
 from scheduler.leader.tables import ArrayTable
 from smore import local
-from smore.redis.degradation import PlaceTable, Table, Tables, decode, encode
+from smore.messages.degradation import PlaceTable, Table, decode, encode
+from smore.redis.tables import Tables
 
 TRAININGS = FUNCTIONS = 100
 PAIRS, FUNCTION_PAIRS = 240, 64

@@ -21,7 +21,7 @@ import structlog
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause, Encoding
-from smore.messages.stream import Execution, Result, encode, encode_json, error_result
+from smore.messages.results import Execution, Result, encode_execution, encode_result, error_result
 from smore.process import observability
 from smore.process.settings import WorkerSettings
 from smore.redis.catalog import Catalog
@@ -293,7 +293,7 @@ class Executor:
         self._pool.release(seat)
         self._pool.ran(seat, ran.run_s)
         observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(ran.run_s)
-        meta = encode_json(
+        meta = encode_execution(
             Execution(
                 boot=self._boot,
                 cold=seat.cold,
@@ -426,7 +426,7 @@ class Executor:
             RunOutcome(id=member.id, attempt=member.attempt, action="fail", cause=cause, result=blob)
             for member in batch.owned()
         ]
-        meta = encode_json(
+        meta = encode_execution(
             Execution(
                 boot=self._boot,
                 batch=len(batch.members),
@@ -482,7 +482,7 @@ def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
     """A canary's result: the tensors as the runner describes them, and times by the worker's own clock."""
     described = answers.describe(description)
     load_ms = sum(seat.instance.phases.get(phase, 0.0) for phase in LOAD_PHASES)
-    return encode_json(
+    return encode_execution(
         {
             "inputs": described.inputs,
             "outputs": described.outputs,
@@ -509,5 +509,5 @@ def _outcome(member: Member, answer: Answer, body: bytes, run_us: int, seat: Sea
         attempt=member.attempt,
         action="fail" if failed else "succeed",
         cause=Cause(answer.cause) if failed else Cause.OK,
-        result=encode(result),
+        result=encode_result(result),
     )

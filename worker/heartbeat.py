@@ -14,27 +14,25 @@ from typing import Final, assert_never
 
 import redis
 
-from smore.process import observability
-from smore.process.settings import Settings
-from smore.redis.catalog import Catalog
-from smore.redis.celery import gpu_queue
-from smore.redis.fleet import (
+from smore.messages.commands import (
     AnyCommand,
     AttachJob,
     Cancel,
     Fetch,
-    Fleet,
     Offload,
     Prewarm,
-    Report,
     Respecify,
     SetBudget,
     StartJob,
     StopJob,
-    Stranger,
     Throttle,
-    encode_report,
 )
+from smore.messages.reports import Report, UnregisteredProcess, encode_report
+from smore.process import observability
+from smore.process.settings import Settings
+from smore.redis.catalog import Catalog
+from smore.redis.celery import gpu_queue
+from smore.redis.fleet import Fleet
 from smore.redis.quarantine import Faults
 from smore.redis.queue import Queue
 from worker import proc
@@ -243,7 +241,9 @@ class Heartbeat:
         roots = {os.getpid(), *self._pool.status.runners(), *self._jobs.pids(), *self._zygotes()}
         registered = {pid for root in roots for pid in proc.tree(root)}
         return [
-            Stranger(pid=pid, start=proc.start_time(pid) or 0, memory_mib=round(memory_mib, 1), name=proc.name(pid))
+            UnregisteredProcess(
+                pid=pid, start=proc.start_time(pid) or 0, memory_mib=round(memory_mib, 1), name=proc.name(pid)
+            )
             for pid, memory_mib in sorted(computing.items())
             if pid not in registered
         ]

@@ -23,21 +23,9 @@ from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import TERMINAL, State
 from smore.domain.limits import Limits
-from smore.messages.reasons import (
-    Answer,
-    Candidate,
-    Reasons,
-    beside,
-    decode_answer,
-    duration,
-    hopeless,
-    in_words,
-    obstacle,
-    phases_ms,
-    reasons,
-    why_not_now,
-)
-from smore.messages.stream import decode_result
+from smore.messages.reasons import Candidate, DryRunAnswer, Reasons, decode_answer, reasons
+from smore.messages.results import decode_result
+from smore.messages.wording import beside, duration, hopeless, in_words, obstacle, phases_ms, why_not_now
 from smore.redis.catalog import FunctionEntry
 from smore.redis.gateway_queue import AdmissionCheck, Question
 from smore.redis.records import InvocationRecord
@@ -84,7 +72,7 @@ async def dry_run(
     return _dry_run(check, answer, held)
 
 
-async def _ask(gateway: Gateway, question: Question) -> tuple[AdmissionCheck, Answer | None]:
+async def _ask(gateway: Gateway, question: Question) -> tuple[AdmissionCheck, DryRunAnswer | None]:
     """What gate and leader say; None where the leader says nothing."""
     check = await gateway.queue.ask(question)
     if check.leader != "asked":
@@ -97,7 +85,7 @@ async def _ask(gateway: Gateway, question: Question) -> tuple[AdmissionCheck, An
         return check, None
 
 
-def _dry_run(check: AdmissionCheck, answer: Answer, held: CallerError | None = None) -> schemas.DryRun:
+def _dry_run(check: AdmissionCheck, answer: DryRunAnswer, held: CallerError | None = None) -> schemas.DryRun:
     """``held``: what the gateway itself refuses an invocation with."""
     deadline_at = check.deadline_us / 1e6
     shown = schemas.DryRun(
@@ -118,7 +106,7 @@ def _dry_run(check: AdmissionCheck, answer: Answer, held: CallerError | None = N
     if outcome == "placed":
         shown.gpu, shown.cold = answer.gpu, answer.cold
         shown.start_at, shown.finish_at = _at(answer.start_at), _at(answer.finish_at)
-        chosen = next((one for one in answer.reasons.candidates if one.gpu == answer.gpu), None)
+        chosen = next((candidate for candidate in answer.reasons.candidates if candidate.gpu == answer.gpu), None)
         shown.predicted = _degradation(chosen) if chosen is not None else None
     elif shown.feasible and answer.finish_s is not None:
         shown.finish_at = moment(answer.at + answer.finish_s)
@@ -130,7 +118,7 @@ def _dry_run(check: AdmissionCheck, answer: Answer, held: CallerError | None = N
 
 
 def _outcome(
-    check: AdmissionCheck, answer: Answer, held: CallerError | None
+    check: AdmissionCheck, answer: DryRunAnswer, held: CallerError | None
 ) -> tuple[Literal["placed", "waits", "late", "refused"], str, str]:
     """What it would come to, the code of that, and that in words. The gate refuses in the order of enqueue.lua."""
     if held is not None:
@@ -330,11 +318,11 @@ async def _now(
 
 
 def _attempts(facts: _Facts, history: _PastRuns, record: InvocationRecord | None) -> list[schemas.Attempt]:
-    found, since = [], facts.arrival_at
+    attempts, since = [], facts.arrival_at
     for run in history.runs:
         decided = history.decisions.get(run.attempt)
-        why = reasons(decided.decision) if decided is not None else None
-        schedule_us = why.schedule_us if why is not None else 0
+        reasons_of = reasons(decided.decision) if decided is not None else None
+        schedule_us = reasons_of.schedule_us if reasons_of is not None else 0
         if not schedule_us and record is not None and record.attempt == run.attempt:
             schedule_us = record.schedule_us
         phases = phases_ms(
@@ -346,7 +334,7 @@ def _attempts(facts: _Facts, history: _PastRuns, record: InvocationRecord | None
             load_s=run.load_s,
             run_s=run.run_s,
         )
-        found.append(
+        attempts.append(
             schemas.Attempt(
                 attempt=run.attempt,
                 gpu=run.gpu,
@@ -360,17 +348,19 @@ def _attempts(facts: _Facts, history: _PastRuns, record: InvocationRecord | None
                 phases_ms=schemas.Phases(
                     **phases, loading={name: seconds * 1e3 for name, seconds in (run.load_s or {}).items()}
                 ),
-                predicted=_predicted(facts, run, why),
+                predicted=_predicted(facts, run, reasons_of),
                 measured=_measured(facts, run, history.windows.get(run.attempt, [])),
-                decision=_decision(why, decided.at) if why is not None and decided is not None else None,
+                decision=_decision(reasons_of, decided.at) if reasons_of is not None and decided is not None else None,
             )
         )
         since = run.finished_at or since
-    return found
+    return attempts
 
 
 def _predicted(facts: _Facts, run: "Execution", why: Reasons | None) -> schemas.Side | None:
-    chosen = next((one for one in why.candidates if one.gpu == run.gpu), None) if why is not None else None
+    chosen = (
+        next((candidate for candidate in why.candidates if candidate.gpu == run.gpu), None) if why is not None else None
+    )
     if chosen is None:
         return None
     slowed = None if chosen.run_s is None else chosen.run_s * (1 + (chosen.function_degradation or 0.0))
@@ -392,7 +382,9 @@ def _measured(facts: _Facts, run: "Execution", windows: list["JobWindow"]) -> sc
         finish_at=_at(run.finished_at),
         slack_s=None if run.finished_at is None else facts.deadline_at - run.finished_at,
         function_degradation=run.degradation,
-        training_degradation=beside([(one.solo_s, one.solo_count, one.shared_s, one.shared_count) for one in windows]),
+        training_degradation=beside(
+            [(window.solo_s, window.solo_count, window.shared_s, window.shared_count) for window in windows]
+        ),
     )
 
 
@@ -403,23 +395,23 @@ def _decision(why: Reasons, at: float | None) -> schemas.Decision:
         table=why.table,
         seed=why.seed,
         priority=why.priority,
-        candidates=[_candidate(one) for one in why.candidates],
+        candidates=[_candidate(candidate) for candidate in why.candidates],
         refused=why.refused,
         shadow=schemas.Shadow(policy=why.shadow.policy, gpu=why.shadow.gpu) if why.shadow is not None else None,
     )
 
 
-def _candidate(one: Candidate) -> schemas.Candidate:
-    return schemas.Candidate(**{**msgspec.structs.asdict(one), "finish_at": _at(one.finish_at)})
+def _candidate(candidate: Candidate) -> schemas.Candidate:
+    return schemas.Candidate(**{**msgspec.structs.asdict(candidate), "finish_at": _at(candidate.finish_at)})
 
 
-def _degradation(one: Candidate) -> schemas.Degradation:
+def _degradation(candidate: Candidate) -> schemas.Degradation:
     return schemas.Degradation(
-        function=one.function_degradation or 0.0,
-        function_upper=one.function_degradation_upper or 0.0,
-        training=one.training_degradation or 0.0,
-        training_upper=one.training_degradation_upper or 0.0,
-        known=one.known,
+        function=candidate.function_degradation or 0.0,
+        function_upper=candidate.function_degradation_upper or 0.0,
+        training=candidate.training_degradation or 0.0,
+        training_upper=candidate.training_degradation_upper or 0.0,
+        known=candidate.known,
     )
 
 

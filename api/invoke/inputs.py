@@ -83,7 +83,7 @@ def raw_payload(
     Sections of checked tensors, in the order in which (name, datatype, shape) describe them, as a payload. Raises
     InvalidInput.
     """
-    text = ";".join(describe(*one) for one in described).encode()
+    text = ";".join(describe(*tensor) for tensor in described).encode()
     if len(text) > 0xFFFF:
         raise InvalidInput("Too many tensors, or too many axes.", field="inputs")
     return Payload(
@@ -230,12 +230,12 @@ def _kind(value: object) -> str:
 def _shapes_of_size(size: int, declared: Sequence[TensorSpec]) -> list[list[int]]:
     row_bytes = 0
     for tensor in declared:
-        one = tensor.row_bytes()
-        if one is None:
+        tensor_bytes = tensor.row_bytes()
+        if tensor_bytes is None:
             raise InvalidInput(
                 f"Smore-Shape: needed, because a row of {tensor.name} has no fixed size", field="Smore-Shape"
             )
-        row_bytes += one
+        row_bytes += tensor_bytes
     if size == 0 or size % row_bytes:
         raise InvalidInput(f"body: a multiple of {row_bytes} bytes (one row) is expected, not {size}", field="body")
     return [[size // row_bytes, *tensor.shape[1:]] for tensor in declared]

@@ -14,7 +14,7 @@ from api.invoke.request import Call
 from api.invoke.submit import Submitted
 from smore.domain.errors import CallerError
 from smore.domain.invocation import State
-from smore.messages.stream import Result, decode_result
+from smore.messages.results import Result, decode_result
 from smore.process.observability import REFUSALS
 from smore.redis.gateway_queue import AdmissionCheck
 from smore.redis.records import Reply

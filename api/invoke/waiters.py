@@ -109,18 +109,18 @@ class Waiters:
         every = DOUBT_S if told else TICK_S
         future: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         waiter = Waiter(project, id_, now + wait_s, every, now + (every if told else 0.0), future)
-        known = self._waiting.get(id_)
-        if known is None:
+        waiters = self._waiting.get(id_)
+        if waiters is None:
             self._waiting[id_] = [waiter]
         else:
-            known.append(waiter)
+            waiters.append(waiter)
         return waiter
 
     def forget(self, waiter: Waiter) -> None:
-        known = self._waiting.get(waiter.id)
-        if known is not None and waiter in known:
-            known.remove(waiter)
-            if not known:
+        waiters = self._waiting.get(waiter.id)
+        if waiters is not None and waiter in waiters:
+            waiters.remove(waiter)
+            if not waiters:
                 del self._waiting[waiter.id]
 
     async def caught_up(self) -> None:
@@ -242,11 +242,11 @@ class Waiters:
     async def _read_records(self, waiters: list[Waiter]) -> None:
         for start in range(0, len(waiters), _CHUNK):
             try:
-                found = await self._queue.replies(
+                replies = await self._queue.replies(
                     [(waiter.project, waiter.id) for waiter in waiters[start : start + _CHUNK]]
                 )
             except (redis.RedisError, OSError) as error:
                 # The next tick, or the reconnect, reads again.
                 log.warning("waiters could not be re-read", error=str(error))
                 return
-            self._tell(reply for reply in found if reply is not None)
+            self._tell(reply for reply in replies if reply is not None)

@@ -26,7 +26,7 @@ from smore.domain import tensors
 from smore.domain.errors import InvalidInput, PayloadTooLarge
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.tensors import BYTES, CODES, Buffer
-from smore.messages.stream import Result
+from smore.messages.results import Result
 
 #: What a function of JSON values takes and gives.
 JSON_INPUTS: Final = (TensorSpec(name="input", datatype=BYTES, shape=(1,)),)
@@ -105,12 +105,12 @@ def read(body: bytes, json_size: int | None, spec: FunctionSpec) -> Inference:
 
 
 def _object(holder: Mapping[str, object], key: str, path: str) -> Mapping[str, object]:
-    found = holder.get(key)
-    if found is None:
+    member = holder.get(key)
+    if member is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(member, dict):
         raise InvalidInput(f"{path}: an object is expected", field=path)
-    return found
+    return member
 
 
 def _flag(parameters: Mapping[str, object], key: str, path: str, default: bool = False) -> bool:
@@ -122,15 +122,15 @@ def _flag(parameters: Mapping[str, object], key: str, path: str, default: bool =
 
 def _deadline_ms(parameters: Mapping[str, object]) -> float | None:
     """The nearer of Triton's ``timeout`` (microseconds, 0 = none) and ``smore_deadline_ms``."""
-    found = []
+    given = []
     for key, unit_ms in (("timeout", 1e-3), ("smore_deadline_ms", 1.0)):
         value = parameters.get(key)
         if value is None or (key == "timeout" and value == 0 and value is not False):
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise InvalidInput(f"parameters.{key}: a positive number is expected", field=f"parameters.{key}")
-        found.append(value * unit_ms)
-    return min(found, default=None)
+        given.append(value * unit_ms)
+    return min(given, default=None)
 
 
 def _payload(given: object, body: bytes, start: int, spec: FunctionSpec) -> Payload:
@@ -287,18 +287,18 @@ def write(result: Result, inference: Inference, model: str, version: int) -> tup
     """
     if result.form == "raw":
         body = result.body
-        found = {section.name: section for section in tensors.sections(result.shapes, body)}
+        sections = {section.name: section for section in tensors.sections(result.shapes, body)}
     else:
         body = tensors.join([result.body])
-        found = {"output": tensors.Section("output", BYTES, (1,), 0, len(body))}
+        sections = {"output": tensors.Section("output", BYTES, (1,), 0, len(body))}
     view = memoryview(body)
-    wanted = inference.outputs if inference.outputs is not None else dict.fromkeys(found, inference.binary)
+    wanted = inference.outputs if inference.outputs is not None else dict.fromkeys(sections, inference.binary)
     outputs: list[dict[str, object]] = []
     parts: list[Buffer] = []
     for name, binary in wanted.items():
-        section = found.get(name)
+        section = sections.get(name)
         if section is None:
-            raise InvalidInput(f"outputs: unknown {name}; this function gives {', '.join(found)}", field="outputs")
+            raise InvalidInput(f"outputs: unknown {name}; this function gives {', '.join(sections)}", field="outputs")
         own = view[section.start : section.stop]
         shown: dict[str, object] = {"name": name, "datatype": section.datatype, "shape": section.shape}
         if binary:

@@ -34,8 +34,8 @@ from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec
 from smore.domain.invocation import Cause
 from smore.domain.tensors import BYTES, DATATYPES
+from smore.messages.reports import WarmState
 from smore.redis.catalog import FunctionEntry
-from smore.redis.fleet import WarmState
 
 if TYPE_CHECKING:
     from smore.postgres.history.values import Totals
@@ -143,19 +143,19 @@ async def _revision(
     if not (version.isascii() and version.isdigit() and len(version) < 10):
         raise absent
     number = int(version)
-    found = await run_in_threadpool(
-        lambda: {one.number: one.state for one in gateway.store().revisions(project, model)}
+    states = await run_in_threadpool(
+        lambda: {stored.number: stored.state for stored in gateway.store().revisions(project, model)}
     )
-    if number not in found:
+    if number not in states:
         raise absent
     named = await gateway.catalog.revision(entry.key, number)
-    if found[number] is not RevisionState.ACTIVE or named is None:
+    if states[number] is not RevisionState.ACTIVE or named is None:
         raise NotReady(f"The first run of revision {number} has not succeeded.")
     return msgspec.structs.replace(entry, revision=number), named
 
 
 def _tensors(declared: tuple[TensorSpec, ...] | None) -> list[Tensor]:
-    return [Tensor(name=one.name, datatype=one.datatype, shape=list(one.shape)) for one in declared or ()]
+    return [Tensor(name=tensor.name, datatype=tensor.datatype, shape=list(tensor.shape)) for tensor in declared or ()]
 
 
 def _outputs(spec: FunctionSpec) -> tuple[TensorSpec, ...] | None:
@@ -165,8 +165,8 @@ def _outputs(spec: FunctionSpec) -> tuple[TensorSpec, ...] | None:
 @router.get("/models/stats")
 async def statistics(gateway: TheGateway, caller: ReadKey) -> dict[str, Any]:
     """Of all functions, as `/v2/models/{model}/stats` tells them of one."""
-    found = await run_in_threadpool(lambda: gateway.reader().totals(caller.project))
-    return {"model_stats": [_statistics(one) for one in found]}
+    totals = await run_in_threadpool(lambda: gateway.reader().totals(caller.project))
+    return {"model_stats": [_statistics(revision) for revision in totals]}
 
 
 @router.get(_MODEL)
@@ -276,34 +276,34 @@ async def model_statistics(gateway: TheGateway, caller: ReadKey, model: str) -> 
     is `compute_input`.
     """
     await _revision(gateway, caller.project, model, None)
-    found = await run_in_threadpool(lambda: gateway.reader().totals(caller.project, model))
-    return {"model_stats": [_statistics(one) for one in found]}
+    totals = await run_in_threadpool(lambda: gateway.reader().totals(caller.project, model))
+    return {"model_stats": [_statistics(revision) for revision in totals]}
 
 
 @router.get(_VERSION + "/stats")
 async def version_statistics(gateway: TheGateway, caller: ReadKey, model: str, version: str) -> dict[str, Any]:
     entry, _ = await _revision(gateway, caller.project, model, version)
-    found = await run_in_threadpool(lambda: gateway.reader().totals(caller.project, model))
-    return {"model_stats": [_statistics(one) for one in found if one.revision == entry.revision]}
+    totals = await run_in_threadpool(lambda: gateway.reader().totals(caller.project, model))
+    return {"model_stats": [_statistics(revision) for revision in totals if revision.revision == entry.revision]}
 
 
-def _statistics(one: "Totals") -> dict[str, Any]:
+def _statistics(totals: "Totals") -> dict[str, Any]:
     def spent(count: int, seconds: float) -> dict[str, int]:
         return {"count": count, "ns": max(0, round(seconds * 1e9))}
 
     nothing = spent(0, 0.0)
     return {
-        "name": one.function,
-        "version": str(one.revision),
-        "last_inference": round(one.last_at * 1000),
-        "inference_count": one.rows,
-        "execution_count": sum(batch.batches for batch in one.batches),
+        "name": totals.function,
+        "version": str(totals.revision),
+        "last_inference": round(totals.last_at * 1000),
+        "inference_count": totals.rows,
+        "execution_count": sum(batch.batches for batch in totals.batches),
         "inference_stats": {
-            "success": spent(one.succeeded, one.total_s),
-            "fail": spent(one.failed, one.failed_s),
-            "queue": spent(one.succeeded, one.wait_s),
-            "compute_infer": spent(one.succeeded, one.run_s),
-            "compute_input": spent(one.succeeded, one.total_s - one.wait_s - one.run_s),
+            "success": spent(totals.succeeded, totals.total_s),
+            "fail": spent(totals.failed, totals.failed_s),
+            "queue": spent(totals.succeeded, totals.wait_s),
+            "compute_infer": spent(totals.succeeded, totals.run_s),
+            "compute_input": spent(totals.succeeded, totals.total_s - totals.wait_s - totals.run_s),
             "compute_output": nothing,
             "cache_hit": nothing,
             "cache_miss": nothing,
@@ -315,7 +315,7 @@ def _statistics(one: "Totals") -> dict[str, Any]:
                 "compute_infer": spent(batch.batches, batch.run_s),
                 "compute_output": nothing,
             }
-            for batch in one.batches
+            for batch in totals.batches
         ],
     }
 
@@ -333,17 +333,17 @@ class IndexEntry(BaseModel):
 async def _document(request: Request) -> dict[str, Any]:
     """A JSON object; an empty body is an empty one."""
     body = await read_body(request, _MAX_DOCUMENT)
-    found = read_json(body) if body else {}
-    if not isinstance(found, dict):
+    document = read_json(body) if body else {}
+    if not isinstance(document, dict):
         raise InvalidInput("body: an object is expected", field="body")
-    return found
+    return document
 
 
 def _parameters(document: dict[str, Any]) -> dict[str, Any]:
-    found = document.get("parameters")
-    if found is not None and not isinstance(found, dict):
+    parameters = document.get("parameters")
+    if parameters is not None and not isinstance(parameters, dict):
         raise InvalidInput("parameters: an object is expected", field="parameters")
-    return found or {}
+    return parameters or {}
 
 
 def _json_body(properties: dict[str, object]) -> dict[str, object]:
@@ -415,10 +415,11 @@ async def load(gateway: TheGateway, caller: AdminKey, trail: TheTrail, request: 
 
 def _is_warm(gateway: Gateway, entry: FunctionEntry, gpus: list[str]) -> bool:
     return any(
-        (one.function, one.revision) == (entry.key, entry.revision) and one.state is not WarmState.LOADING
+        (instance.function, instance.revision) == (entry.key, entry.revision)
+        and instance.state is not WarmState.LOADING
         for report in gateway.fleet().reports()
         if report.gpu in gpus
-        for one in report.warm
+        for instance in report.warm
     )
 
 

@@ -16,20 +16,14 @@ from api.server.bodies import BoundedRoute, read_json
 from smore.blobs import archive
 from smore.definition.requirements import check_requirements
 from smore.domain.artifact import Artifact
-from smore.domain.errors import (
-    FunctionNotFound,
-    InvalidSpec,
-    PayloadTooLarge,
-    QueueFull,
-    SmoreError,
-)
+from smore.domain.errors import FunctionNotFound, InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
 from smore.domain.function import FunctionSpec, parse_name, parse_spec
 from smore.domain.ids import new_id
 from smore.domain.invocation import Encoding, State
-from smore.messages.stream import decode_result
+from smore.messages.commands import Fetch, Respecify
+from smore.messages.results import decode_result
 from smore.process.observability import logger
 from smore.redis.catalog import FunctionEntry, KeyEntry
-from smore.redis.fleet import Fetch, Respecify
 from smore.redis.submission import Submission
 
 if TYPE_CHECKING:
@@ -250,20 +244,20 @@ async def get_function(gateway: TheGateway, caller: ReadKey, function: str) -> s
 @router.get("/{function}/revisions")
 def list_revisions(gateway: TheGateway, caller: ReadKey, function: str) -> schemas.Revisions:
     """The newest first."""
-    found = gateway.store().revisions(caller.project, function)
+    revisions = gateway.store().revisions(caller.project, function)
     return schemas.Revisions(
         revisions=[
             schemas.Revision(
-                revision=one.number,
-                state=one.state.value,
-                entrypoint=one.spec.entrypoint,
-                created_at=moment(one.created_at),
-                error=one.log or None,
-                measured=dict(one.measured) if one.measured is not None else None,
-                artifact=one.spec.artifact.digest if one.spec.artifact is not None else None,
-                requirements=list(one.spec.requirements),
+                revision=revision.number,
+                state=revision.state.value,
+                entrypoint=revision.spec.entrypoint,
+                created_at=moment(revision.created_at),
+                error=revision.log or None,
+                measured=dict(revision.measured) if revision.measured is not None else None,
+                artifact=revision.spec.artifact.digest if revision.spec.artifact is not None else None,
+                requirements=list(revision.spec.requirements),
             )
-            for one in found
+            for revision in revisions
         ]
     )
 

@@ -102,16 +102,22 @@ def protect(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str,
 
 def _permit(gateway: Gateway, caller: KeyEntry, trail: TheTrail, gpu: str, pid: int, allowed: bool) -> None:
     fleet = gateway.fleet()
-    stranger = next(
-        (one for report in fleet.reports() if report.gpu == gpu for one in report.strangers or () if one.pid == pid),
+    unregistered = next(
+        (
+            process
+            for report in fleet.reports()
+            if report.gpu == gpu
+            for process in report.strangers or ()
+            if process.pid == pid
+        ),
         None,
     )
-    if stranger is None:
+    if unregistered is None:
         raise NotFound(f"Nobody unregistered computes on {gpu} with the process number {pid}.")
-    before = f"{gpu}|{stranger.pid}|{stranger.start}" in fleet.allowed()
+    before = f"{gpu}|{unregistered.pid}|{unregistered.start}" in fleet.allowed()
     with trail.change(caller, f"gpu/{gpu}/process/{pid}", {"allowed": before}) as change:
-        (fleet.allow if allowed else fleet.forbid)(gpu, stranger)
-        change.after = {"allowed": allowed, "name": stranger.name}
+        (fleet.allow if allowed else fleet.forbid)(gpu, unregistered)
+        change.after = {"allowed": allowed, "name": unregistered.name}
 
 
 def _existing(gateway: Gateway, gpu: str) -> str:

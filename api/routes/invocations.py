@@ -23,7 +23,7 @@ from api.invoke.submit import submit, submit_and_wait, submit_several
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import Conflict
 from smore.domain.invocation import TERMINAL, State
-from smore.messages.stream import decode_result
+from smore.messages.results import decode_result
 from smore.redis.records import InvocationRecord, Reply
 
 if TYPE_CHECKING:
@@ -242,26 +242,26 @@ async def get_executions(gateway: TheGateway, caller: ReadKey, invocation: str) 
     behind.
     """
     check_id(invocation)
-    found = await run_in_threadpool(lambda: gateway.reader().executions(caller.project, invocation))
-    if not found and await _record(gateway, caller.project, invocation) is None:
+    executions = await run_in_threadpool(lambda: gateway.reader().executions(caller.project, invocation))
+    if not executions and await _record(gateway, caller.project, invocation) is None:
         await run_in_threadpool(_past, gateway, caller.project, invocation)
-    return schemas.Executions(executions=[_execution(one) for one in found])
+    return schemas.Executions(executions=[_execution(execution) for execution in executions])
 
 
-def _execution(one: "Execution") -> schemas.Execution:
-    predicted = one.predicted
+def _execution(run: "Execution") -> schemas.Execution:
+    predicted = run.predicted
     return schemas.Execution(
-        attempt=one.attempt,
-        gpu=one.gpu,
-        state=one.state,
-        cause=one.cause,
-        cold=one.cold,
-        run_s=one.run_s,
-        batch=one.batch,
-        rows=one.rows,
-        co_runners=one.co_runners or [],
-        jobs=one.jobs or [],
-        degradation=one.degradation,
+        attempt=run.attempt,
+        gpu=run.gpu,
+        state=run.state,
+        cause=run.cause,
+        cold=run.cold,
+        run_s=run.run_s,
+        batch=run.batch,
+        rows=run.rows,
+        co_runners=run.co_runners or [],
+        jobs=run.jobs or [],
+        degradation=run.degradation,
         predicted=None
         if predicted is None
         else schemas.Degradation(
@@ -271,8 +271,8 @@ def _execution(one: "Execution") -> schemas.Execution:
             training_upper=predicted.get("training_degradation_upper", 0.0),
             known=predicted.get("known", False),
         ),
-        started_at=moment(one.started_at) if one.started_at is not None else None,
-        finished_at=moment(one.finished_at) if one.finished_at is not None else None,
+        started_at=moment(run.started_at) if run.started_at is not None else None,
+        finished_at=moment(run.finished_at) if run.finished_at is not None else None,
     )
 
 
@@ -301,10 +301,10 @@ def list_invocations(
     The history, the newest first. What has just arrived may be missing for a second; what runs is told as dispatched
     until it ends.
     """
-    found, next_cursor = gateway.reader().invocations(
+    page, next_cursor = gateway.reader().invocations(
         caller.project, function=function, state=state, limit=limit, cursor=cursor
     )
-    return schemas.Invocations(invocations=[_from_past(one) for one in found], next_cursor=next_cursor)
+    return schemas.Invocations(invocations=[_from_past(past) for past in page], next_cursor=next_cursor)
 
 
 async def _record(gateway: Gateway, project: str, id_: str) -> InvocationRecord | None:

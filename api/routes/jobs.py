@@ -25,7 +25,8 @@ from smore.domain.limits import NO_LIMITS
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss
 from smore.domain.quote import quoted
 from smore.domain.workload import parse_training
-from smore.redis.fleet import AttachJob, JobReport, Report, SetBudget, StartJob, StepChunk, StopJob
+from smore.messages.commands import AttachJob, SetBudget, StartJob, StopJob
+from smore.messages.reports import JobReport, Report, StepChunk
 
 if TYPE_CHECKING:
     from smore.postgres.catalog import Admit, Job
@@ -267,11 +268,11 @@ def get_job(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Job:
 @router.get("/{job}/statement")
 def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Statement:
     """What functions have got beside a job, and what the job has lost to them."""
-    known = gateway.store().get_job(caller.project, job)
-    began = known.started_at or known.created_at
+    record = gateway.store().get_job(caller.project, job)
+    began = record.started_at or record.created_at
     with gateway.reader().together() as reader:
         return _stated(
-            known, reader.closed(job), reader.harvest(job, known.gpus), began, reader.budget_steps(job, STEPS)
+            record, reader.closed(job), reader.harvest(job, record.gpus), began, reader.budget_steps(job, STEPS)
         )
 
 
@@ -281,13 +282,13 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) ->
     Ask it to end (SIGTERM, then SIGKILL). One that has ended stays so; one that runs elsewhere is let go and trains on.
     """
     store = gateway.store()
-    known = store.get_job(caller.project, job)
-    if known.state in OVER:
-        return _shown(known, [])
-    with trail.change(caller, f"job/{job}", {"state": known.state.value}) as change:
-        if known.tags.get("source") in ("tracked", "attached"):
+    record = store.get_job(caller.project, job)
+    if record.state in OVER:
+        return _shown(record, [])
+    with trail.change(caller, f"job/{job}", {"state": record.state.value}) as change:
+        if record.tags.get("source") in ("tracked", "attached"):
             gateway.fleet().let_go(job)
-        for gpu in known.gpus:
+        for gpu in record.gpus:
             gateway.fleet().send(gpu, StopJob(version=1, id=job))
         stopping = store.update_job(caller.project, job, JobState.STOPPING)
         change.after = {"state": stopping.state.value}
@@ -301,12 +302,12 @@ def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, bo
     carried over.
     """
     store = gateway.store()
-    known = store.get_job(caller.project, job)
-    places = {(report.device, report.sharing_mode) for report in gateway.fleet().reports() if report.gpu in known.gpus}
-    _check_budget(gateway, body.budget, known.tags.get("workload", ""), sorted(places))
-    with trail.change(caller, f"job/{job}", {"budget": known.tags.get("budget", DEFAULT_BUDGET)}) as change:
+    record = store.get_job(caller.project, job)
+    places = {(report.device, report.sharing_mode) for report in gateway.fleet().reports() if report.gpu in record.gpus}
+    _check_budget(gateway, body.budget, record.tags.get("workload", ""), sorted(places))
+    with trail.change(caller, f"job/{job}", {"budget": record.tags.get("budget", DEFAULT_BUDGET)}) as change:
         changed = store.set_budget(caller.project, job, body.budget)
-        for gpu in known.gpus:
+        for gpu in record.gpus:
             gateway.fleet().send(gpu, SetBudget(version=1, id=job, budget=body.budget))
         change.after = {"budget": body.budget}
     return _shown(changed, _live(gateway).get(job, []))

@@ -11,7 +11,8 @@ from api.server.bodies import BoundedRoute
 from smore.domain.errors import InvalidInput, Unavailable
 from smore.domain.job import JobState
 from smore.domain.workload import CONSERVATIVE, parse_model, parse_training
-from smore.redis.degradation import BadTable, PlaceTable, Table, Tables
+from smore.messages.degradation import BadTable, PlaceTable, Table
+from smore.redis.tables import Tables
 
 router = APIRouter(prefix="/v1", tags=["predictor"], route_class=BoundedRoute)
 

@@ -12,7 +12,8 @@ from api import schemas
 from api.dates import moment
 from api.deps import ReadKey, TheGateway
 from api.server.bodies import BoundedRoute
-from smore.redis.forecasts import Board, Keeping, decode_state
+from smore.messages.forecasts import PrewarmStatus, decode_prewarm_report
+from smore.redis.forecasts import Board
 
 if TYPE_CHECKING:
     from smore.postgres.arrivals import FunctionAccount
@@ -35,7 +36,7 @@ def get_prewarm(
     """The project's functions: mode, whose word is followed, what is held, and what it came to."""
     now = time.time()
     raw = Board(gateway.client(), gateway.settings.redis.prefix).state()
-    state = decode_state(raw) if raw is not None else None
+    state = decode_prewarm_report(raw) if raw is not None else None
     accounts = {one.function: one for one in gateway.prewarming().account(now - since_s, now, caller.project)}
     mine = f"{caller.project}/"
     kept = {
@@ -57,7 +58,7 @@ def get_prewarm(
     )
 
 
-def _function(name: str, kept: Keeping | None, account: "FunctionAccount | None") -> schemas.PrewarmFunction:
+def _function(name: str, kept: PrewarmStatus | None, account: "FunctionAccount | None") -> schemas.PrewarmFunction:
     counts = _counts(account) if account is not None else schemas.PrewarmCounts()
     if kept is None:
         return schemas.PrewarmFunction(function=name, counts=counts)

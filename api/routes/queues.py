@@ -18,8 +18,8 @@ from api.deps import AdminKey, Gateway, OperatorKey, ReadKey, TheGateway, TheTra
 from api.pauses import set_pauses
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import FunctionNotFound
+from smore.messages.overrides import Override
 from smore.redis.catalog import KeyEntry
-from smore.redis.fleet import Steer
 from smore.redis.queue import Queue
 
 router = APIRouter(prefix="/v1/queues", tags=["queues"], route_class=BoundedRoute)
@@ -53,7 +53,7 @@ def list_queues(gateway: TheGateway, caller: ReadKey) -> schemas.Queues:
         depth, ids, priority = answers[3 * position : 3 * position + 3]
         # An id begins with the milliseconds of its making (smore.domain.ids.new_id).
         oldest_ms = min((int(id_[:12], 16) for id_ in cast("list[bytes]", ids)), default=now * 1000)
-        steer = steering.get(entry.key, Steer(function=entry.key))
+        steer = steering.get(entry.key, Override(function=entry.key))
         queues.append(
             schemas.Queue(
                 function=entry.name,
@@ -146,11 +146,11 @@ def purge(
 
 def _override(gateway: Gateway, trail: Trail, caller: KeyEntry, key: str, **changed: Any) -> None:
     fleet = gateway.fleet()
-    now = fleet.steering(time.time()).get(key, Steer(function=key))
+    now = fleet.steering(time.time()).get(key, Override(function=key))
     fields = {name: getattr(now, name) for name in ("boost", "boost_until", "gpus", "pin_until")}
     home, _, function = key.partition("/")
     with trail.change(caller, f"function/{function}", {name: fields[name] for name in changed}, project=home) as change:
-        fleet.steer(Steer(function=key, **(fields | changed)))
+        fleet.steer(Override(function=key, **(fields | changed)))
         change.after = changed
 
 

@@ -268,12 +268,12 @@ def sender_of(address: str, proxies: tuple[str, ...]) -> str:
     Whom an address counts for: itself, of IPv6 its network of 64 bits, in which a host takes what addresses it likes
     (RFC 4862); '' where it stands for many, being one of ``proxies`` (addresses and networks).
     """
-    found = ip_address(address.partition("%")[0])
-    mapped = found.ipv4_mapped if found.version == 6 else None
-    found = mapped or found
-    if any(found in ip_network(proxy) for proxy in proxies):
+    ip = ip_address(address.partition("%")[0])
+    mapped = ip.ipv4_mapped if ip.version == 6 else None
+    ip = mapped or ip
+    if any(ip in ip_network(proxy) for proxy in proxies):
         return ""
-    return str(found) if found.version == 4 else str(ip_network((found, 64), strict=False))
+    return str(ip) if ip.version == 4 else str(ip_network((ip, 64), strict=False))
 
 
 def protocol(bounds: ApiSettings) -> type[Connection]:

@@ -71,9 +71,11 @@ from smore.client.clients import Client
 from smore.client.transport import ApiError, ClientError
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_WINDOWS, Loss, Window, estimate
 from smore.messages import stream
+from smore.messages.reports import Report, decode_report
+from smore.messages.results import decode_execution
 from smore.process.settings import Settings
-from smore.redis.degradation import Tables
-from smore.redis.fleet import Report, decode_report, stream_entries
+from smore.redis.fleet import stream_entries
+from smore.redis.tables import Tables
 
 #: Multiples of the reference rate under the policy, the last is the overload; and of the capacity without a budget,
 #: before refinement.
@@ -554,7 +556,7 @@ def summed(rig: Rig, solo: Mapping[str, float], turns: Sequence[Turn], *, second
     runs = {
         (one.started_us, one.gpu, execution.pid): execution
         for one in ended
-        if one.meta and (execution := stream.decode_execution(one.meta)).run_ms is not None
+        if one.meta and (execution := decode_execution(one.meta)).run_ms is not None
     }
     good = latency[status == 200]
     p50, p95 = np.percentile(good, (50, 95)) * 1e3 if len(good) else (math.nan, math.nan)

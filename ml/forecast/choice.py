@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.forecast.forecaster import Floats
-from smore.redis.forecasts import OWN
+from smore.messages.forecasts import OWN
 
 Bools = NDArray[np.bool_]
 #: One minute ahead: ``mean`` and ``any`` [F, T]; NaN: not forecast.

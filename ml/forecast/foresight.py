@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from ml.forecast.choice import Judge, choose
 from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, rolling
+from smore.messages.forecasts import Counted, Forecasts
 from smore.postgres.arrivals import MINUTE_S, SPAN_MIN, Past
 from smore.postgres.arrivals import Prewarming as History
 from smore.process.settings import PrewarmSettings
-from smore.redis.forecasts import Board, Counted, Forecasts
+from smore.redis.forecasts import Board
 
 Floats = NDArray[np.float64]
 

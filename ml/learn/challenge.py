@@ -23,7 +23,7 @@ from ml.measure.rows import Profile, Workload
 from ml.predict.multiway import Observation, Pairs, Side, Weights, learn, mean_error
 from ml.predict.samples import DIRECTIONS, Direction, Floats, Samples
 from ml.predict.table import pair_wise, place_table
-from smore.redis.degradation import PlaceTable, Weight
+from smore.messages.degradation import PlaceTable, Weight
 
 RECIPE: Final = "ours"
 SEED: Final = 0

@@ -47,13 +47,14 @@ from ml.learn.live import History, PlaceKey
 from ml.measure.rows import profiles
 from smore.domain.errors import NotFound, SmoreError
 from smore.domain.predictor import PredictorState
+from smore.messages.degradation import Table, Weight, decode, encode
 from smore.postgres.predictors import Predictor as Version
 from smore.postgres.predictors import Profiles
 from smore.postgres.rows import make_engine
 from smore.process import observability
 from smore.process.settings import Settings, settings
 from smore.redis.connection import connect
-from smore.redis.degradation import Table, Tables, Weight, decode, encode
+from smore.redis.tables import Tables
 
 log = observability.logger(__name__)
 

@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from ml.measure.rows import BadRow, Workload
 from ml.predict.samples import Direction
-from smore.redis.degradation import Kind, Weight
+from smore.messages.degradation import Kind, Weight
 
 #: Functions at a time for which there are weights; more of them are weighed like so many (A12).
 K_MAX: Final = 8

@@ -33,8 +33,8 @@ from ml.measure.rows import FEATURES, BadRow, Profile, Solo, Workload, degradati
 from ml.predict.multiway import PairWise, Weights
 from ml.predict.samples import METRICS, SOLO, Direction, Floats, Samples, features, sides, solo_features
 from smore.domain.function import Profile as Declared
+from smore.messages.degradation import BadTable, PlaceTable, Table, decode, encode
 from smore.process.device_name import NVML_COUNTER
-from smore.redis.degradation import BadTable, PlaceTable, Table, decode, encode
 
 COVERAGE: Final = 0.9
 #: Measurements of a pair that count; older ones are forgotten.

@@ -31,14 +31,15 @@ from scheduler.simulation.history_world import Past, PastGpu
 from scheduler.simulation.simulator import Inconsistent, Result, simulate
 from smore.domain.errors import SmoreError
 from smore.domain.loss import DEFAULT_BUDGET
+from smore.messages.reports import Report
 from smore.postgres.history.reader import Reader
 from smore.postgres.history.values import JobUse
 from smore.postgres.rows import make_engine
 from smore.process import observability
 from smore.process.settings import Settings, settings
 from smore.redis.connection import connect
-from smore.redis.degradation import Tables
-from smore.redis.fleet import Fleet, Report
+from smore.redis.fleet import Fleet
+from smore.redis.tables import Tables
 
 #: Invocations that are replayed at most: the newest.
 MOST: Final = 200_000

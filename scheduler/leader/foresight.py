@@ -16,8 +16,8 @@ from scheduler.policy.prewarm.rules import RULES, rule
 from scheduler.policy.prewarm.status import SILENCES
 from scheduler.policy.prewarm.window import Forecast, PrewarmRule
 from smore.domain.function import FunctionSpec, Prewarming
+from smore.messages import forecasts as wire
 from smore.process.settings import PrewarmSettings
-from smore.redis import forecasts as wire
 
 #: The paper's rule, of functions with ``prewarm: paper``.
 PAPER: Final = "ls-lstm"

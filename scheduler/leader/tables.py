@@ -1,4 +1,4 @@
-"""The published degradation table (smore/redis/degradation.py) as the arrays that the policy reads."""
+"""The published degradation table (smore/messages/degradation.py) as the arrays that the policy reads."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import numpy as np
 
 from scheduler.policy.degradation import Degradation
 from scheduler.policy.kernel import K_MAX, Floats
-from smore.redis import degradation as wire
+from smore.messages import degradation as wire
 
 
 class ArrayTable:

@@ -21,8 +21,8 @@ from smore.process import observability as metrics
 from smore.process.settings import Settings
 from smore.redis.celery import FORECAST, REFIT, REPUBLISH, RETRAIN, ROLLBACK
 from smore.redis.connection import connect
-from smore.redis.degradation import Tables
 from smore.redis.forecasts import Board
+from smore.redis.tables import Tables
 
 log = metrics.logger(__name__)
 

@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 from scheduler.tasks.sweep import sweep
 from smore.blobs.store import open_blobs
 from smore.domain.job import exit_of, state_of
+from smore.messages.reports import JobReport
 from smore.postgres.catalog import Store
 from smore.postgres.history import retention
 from smore.postgres.history.recorder import Recorder
@@ -20,7 +21,7 @@ from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.celery import RECORD, RETAIN
 from smore.redis.connection import connect
-from smore.redis.fleet import Fleet, JobReport
+from smore.redis.fleet import Fleet
 from smore.redis.outage import is_outage
 
 log = metrics.logger(__name__)

@@ -17,15 +17,9 @@ import typer
 
 from smore.cli import admin, traces
 from smore.cli.programs import STARTED
-from smore.cli.terminal import (
-    EXIT_FAILED as EXIT_FAILED,
-)
-from smore.cli.terminal import (
-    EXIT_UNREACHABLE as EXIT_UNREACHABLE,
-)
-from smore.cli.terminal import (
-    EXIT_USAGE as EXIT_USAGE,
-)
+from smore.cli.terminal import EXIT_FAILED as EXIT_FAILED
+from smore.cli.terminal import EXIT_UNREACHABLE as EXIT_UNREACHABLE
+from smore.cli.terminal import EXIT_USAGE as EXIT_USAGE
 from smore.cli.terminal import (
     Column,
     Id,
@@ -390,7 +384,7 @@ def _show_attempt(attempt: "Attempt") -> None:
 
 
 def _show_decision(decision: "Decision") -> None:
-    from smore.messages.reasons import REFUSED, refused_in_words
+    from smore.messages.wording import REFUSED, refused_in_words
 
     shadow = decision.shadow
     beside = "" if shadow is None else f"; {shadow.policy} in its shadow: {shadow.gpu or 'nowhere'}"

@@ -105,7 +105,7 @@ def parse_requirements(raw: object, artifact: Artifact | None, where: str) -> tu
         return ()
     if not isinstance(raw, Sequence) or isinstance(raw, str) or len(raw) > MAX_REQUIREMENTS:
         raise InvalidSpec(f"{where}: a list of at most {MAX_REQUIREMENTS} requirements is expected", field=where)
-    found = []
+    requirements = []
     for item in raw:
         text = item.strip() if isinstance(item, str) else ""
         if not text or len(text) > 300 or not text.isascii() or not text.isprintable() or text.startswith("-"):
@@ -115,7 +115,7 @@ def parse_requirements(raw: object, artifact: Artifact | None, where: str) -> tu
                 raise InvalidSpec(f"{where}: {text} is no wheel of the uploaded folder", field=where)
         elif "/" in text.partition("@")[0] or text.endswith(".whl"):
             raise InvalidSpec(f"{where}: {text}: a wheel of the folder begins with ./", field=where)
-        found.append(text)
-    if found and artifact is None:
+        requirements.append(text)
+    if requirements and artifact is None:
         raise InvalidSpec(f"{where}: only a function that was uploaded has requirements", field=where)
-    return tuple(found)
+    return tuple(requirements)

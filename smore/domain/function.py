@@ -148,10 +148,10 @@ def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
     fields["requirements"] = tuple(fields.get("requirements") or ())
     fields["secrets"] = tuple(fields.get("secrets") or ())
     profile = fields.get("profile") or {}
-    known = {key: value for key, value in profile.items() if key in Profile.__dataclass_fields__}
-    if "run_s" in known:
-        known["run_s"] = {int(rows): float(seconds) for rows, seconds in known["run_s"].items()}
-    fields["profile"] = Profile(**known)
+    measured = {key: value for key, value in profile.items() if key in Profile.__dataclass_fields__}
+    if "run_s" in measured:
+        measured["run_s"] = {int(rows): float(seconds) for rows, seconds in measured["run_s"].items()}
+    fields["profile"] = Profile(**measured)
     fields["prewarm"] = Prewarming(fields.get("prewarm", Prewarming.AUTO))
     return FunctionSpec(**fields)
 

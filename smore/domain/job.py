@@ -13,7 +13,7 @@ REFUSED: Final = 126
 
 class JobState(StrEnum):
     """
-    ``running``, ``ended`` and ``lost`` are what a GPU worker reports (smore/redis/fleet.py); the others are what was
+    ``running``, ``ended`` and ``lost`` are what a GPU worker reports (smore/messages/reports.py); the others are what was
     asked for.
     """
 

@@ -173,14 +173,14 @@ def reference(windows: Iterable[Window]) -> Sample | None:
     """
     The closed iterations of some windows as one sample, scatter between the windows included; None without a window.
     """
-    found = list(windows)
-    if not found:
+    closed = list(windows)
+    if not closed:
         return None
-    count = sum(window.closed_n for window in found)
-    mean = math.fsum(window.closed_n * window.closed_s for window in found) / count
+    count = sum(window.closed_n for window in closed)
+    mean = math.fsum(window.closed_n * window.closed_s for window in closed) / count
     squares = math.fsum(
         (window.closed_n - 1) * window.closed_sd**2 + window.closed_n * (window.closed_s - mean) ** 2
-        for window in found
+        for window in closed
     )
     return Sample(mean=mean, sd=math.sqrt(squares / max(1, count - 1)), n=count)
 

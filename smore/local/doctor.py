@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Final, cast
 import psutil
 import redis
 
+from smore.messages.reports import Report
 from smore.process.device_name import mps_daemon
 from smore.process.settings import PostgresSettings, Settings
-from smore.redis.fleet import Fleet, Report
+from smore.redis.fleet import Fleet
 
 if TYPE_CHECKING:
     from smore.postgres.history.retention import Size

@@ -1,9 +1,10 @@
 """
-The event stream: what the Lua scripts tell the leader and the history, typed.
+The events of the stream, which the leader and the history read.
 
-Every entry is one msgpack array ``[tag, version, …]`` written by Lua (``emit`` in lua/common.lua) and read here. A
-reader accepts its own version and the one before (there is only version 1 so far). Times are integer microseconds of
-Redis' clock; ids are text.
+Every entry is one msgpack array ``[tag, version, …]``, its fields in the order of the class here: the Lua scripts get
+the names from these classes (smore/redis/scripts.py), other writers use :data:`encode`. A reader accepts its own
+version and the one before (there is only version 1 so far). Times are integer microseconds of Redis' clock; ids are
+text.
 """
 
 import msgspec
@@ -70,14 +71,14 @@ class Settled(Entry, frozen=True, tag="t"):
     key_id: str
     trace: str
     schedule_us: int
-    #: :class:`Execution` as JSON, '' where there was none.
+    #: smore.messages.results.Execution as JSON, '' where there was none.
     meta: str
 
 
 class Reported(Entry, frozen=True, tag="r"):
     gpu: str
     at_us: int
-    #: JSON, see smore.redis.fleet.Report.
+    #: JSON, see smore.messages.reports.Report.
     report: str
 
 
@@ -103,7 +104,7 @@ class Stepped(Entry, frozen=True, tag="b"):
 class Asked(Entry, frozen=True, tag="k"):
     """
     A gateway asks the leader what would become of an invocation; the answer goes to a list of its own
-    (smore/messages/reasons.py: Answer).
+    (smore/messages/reasons.py: DryRunAnswer).
     """
 
     id: str
@@ -116,7 +117,7 @@ class Asked(Entry, frozen=True, tag="k"):
 
 class Warmed(Entry, frozen=True, tag="w"):
     """
-    A GPU worker tells of a resident model: when it is ready, first used, ended, and every minute between.
+    A GPU worker reports a resident model: when it is ready, first used, ended, and every minute between.
 
     ``id``: of this life, the worker's ``boot`` and a number. ``prewarmed`` 1: it was loaded ahead. ``outcome`` and
     ``why``: see worker/pool/lifecycle.py; '' = it lives. ``load_us``, ``busy_us``, ``idle_us``: so far. ``uses``: runs;
@@ -146,58 +147,7 @@ class Warmed(Entry, frozen=True, tag="w"):
     host: int = 0
 
 
-class Execution(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    A worker's record of one batch, JSON in :attr:`Settled.meta`. Unknown keys are passed over.
-
-    ``load_ms``: milliseconds by phase of a cold start, empty when warm. ``batch`` invocations with ``rows`` rows ran
-    together for ``run_ms`` (None: not to the end) beside the functions ``co`` and the serverful jobs ``jobs``, in the
-    runner ``pid``.
-    """
-
-    version: int = 1
-    boot: str = ""
-    cold: bool = False
-    load_ms: dict[str, float] = {}
-    run_ms: float | None = None
-    batch: int = 0
-    rows: int = 0
-    co: list[str] = []
-    jobs: list[str] = []
-    pid: int = 0
-    #: Measurements of different devices or sharing modes are never put together.
-    device: str = ""
-    sharing_mode: str = ""
-
-
 Event = Arrived | Dispatched | Returned | Settled | Reported | CatalogChanged | Stepped | Asked | Warmed
 
 decode = msgspec.msgpack.Decoder(Event).decode
 encode = msgspec.msgpack.Encoder().encode
-
-
-class Result(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """
-    The record of how an invocation ended, opaque to Lua.
-
-    ``form`` is ``json`` or ``raw`` (then ``body`` is the output) or ``error`` (then ``message`` says what happened).
-    Durations in microseconds.
-    """
-
-    form: str
-    load_us: int = 0
-    run_us: int = 0
-    cold: bool = False
-    body: bytes = b""
-    message: str = ""
-    #: raw form: ``name:datatype:d0,d1;…`` of the outputs in ``body``.
-    shapes: str = ""
-
-
-encode_json = msgspec.json.Encoder().encode
-decode_execution = msgspec.json.Decoder(Execution).decode
-decode_result = msgspec.msgpack.Decoder(Result).decode
-
-
-def error_result(message: str) -> bytes:
-    return encode(Result(form="error", message=message[:4096]))

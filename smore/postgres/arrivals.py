@@ -81,7 +81,7 @@ class FunctionAccount:
     asked for; ``host_loads``: of all these the ones out of pinned host memory, which are no cold starts in full.
     ``saved``: runs that found an instance only because it was loaded ahead or held for longer than its keep-alive.
     ``held_gb_s``: all the time from being asked for to the end; ``idle_gb_s``: the part of it without work, loads
-    included (T_waste, digest A44); ``wasted_gb_s``: the part of that by instances that were loaded ahead and never
+    included (T_waste); ``wasted_gb_s``: the part of that by instances that were loaded ahead and never
     used. ``unforeseen``: cold starts by reason.
     """
 

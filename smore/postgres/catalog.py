@@ -269,10 +269,10 @@ class Store:
 
     def get_function(self, project: str, name: str) -> Function:
         """Raises FunctionNotFound."""
-        found = self._functions(FunctionRow.project == project, FunctionRow.name == name)
-        if not found:
+        functions = self._functions(FunctionRow.project == project, FunctionRow.name == name)
+        if not functions:
             raise FunctionNotFound
-        return found[0]
+        return functions[0]
 
     def list_functions(self, project: str) -> list[Function]:
         return self._functions(FunctionRow.project == project)
@@ -440,9 +440,9 @@ class Store:
             # Ranks come at the same moment.
             session.execute(select(func.pg_advisory_xact_lock(Lock.RANKS.value, func.hashtext(f"{project}/{group}"))))
             going_on = JobRow.state.not_in(OVER | {JobState.STOPPING})
-            known = (JobRow.project == project, going_on, JobRow.tags["group"].astext == group)
+            of_group = (JobRow.project == project, going_on, JobRow.tags["group"].astext == group)
             row = session.scalars(
-                select(JobRow).where(*known).order_by(JobRow.id.desc()).limit(1).with_for_update()
+                select(JobRow).where(*of_group).order_by(JobRow.id.desc()).limit(1).with_for_update()
             ).first()
             if row is not None and row.id == former:
                 row.state, row.ended_at = JobState.LOST, datetime.now(UTC)
@@ -509,8 +509,8 @@ class Store:
         if cursor is not None:
             query = query.where(JobRow.id < cursor)
         with Session(self._engine) as session:
-            found = [_job(row) for row in session.scalars(query)]
-        return found[:limit], found[limit - 1].id if len(found) > limit else None
+            jobs = [_job(row) for row in session.scalars(query)]
+        return jobs[:limit], jobs[limit - 1].id if len(jobs) > limit else None
 
     # ---- secrets -----------------------------------------------------------------------------------------------------
 
@@ -525,9 +525,9 @@ class Store:
                 )
             )
             session.commit()
-            found = _secret(session.get_one(SecretRow, (project, name)))
+            secret = _secret(session.get_one(SecretRow, (project, name)))
         self._mirror_secret(project, name)
-        return found
+        return secret
 
     def list_secrets(self, project: str) -> list[Secret]:
         """By name."""

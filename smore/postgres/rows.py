@@ -272,7 +272,7 @@ class PredictorRow(Base):
     A set of fitted predictors and the table made from them: one row for every attempt.
 
     ``reason`` says in words why it is in its state; ``manifest``: counts, errors and calibration
-    (ml/learn/learning.py). ``table`` is the published blob (smore/redis/degradation.py), ``artifact`` a zip of the
+    (ml/learn/learning.py). ``table`` is the published blob (smore/messages/degradation.py), ``artifact`` a zip of the
     saved predictors; both are missing where it came to nothing.
     """
 

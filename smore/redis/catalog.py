@@ -148,8 +148,8 @@ class Catalog:
 
     def forget(self, function: str) -> None:
         """Read its revisions anew: one that becomes active gets the inputs and times that its canary found."""
-        for known in [known for known in self._known if known[0] == function]:
-            del self._known[known]
+        for revision in [revision for revision in self._known if revision[0] == function]:
+            del self._known[revision]
 
     def replace(
         self,

@@ -15,18 +15,10 @@ import redis
 import redis.asyncio
 
 from smore.domain.limits import NO_LIMITS, Limits
-from smore.messages.stream import error_result
+from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
 from smore.redis.payloads import Payloads
-from smore.redis.records import (
-    RECORD_FIELDS,
-    InvocationRecord,
-    Keys,
-    Reply,
-    invocation_record,
-    project_of,
-    reply_of,
-)
+from smore.redis.records import RECORD_FIELDS, InvocationRecord, Keys, Reply, invocation_record, project_of, reply_of
 from smore.redis.scripts import CHECK, Arg, Call, Scripts, missing, packed
 from smore.redis.submission import Admission, Submission, admission, enqueue_call, gate_arguments
 

@@ -61,11 +61,11 @@ class Faults:
     def quarantined(self) -> dict[tuple[str, int], Verdict]:
         """By (function, revision)."""
         raw = cast("dict[bytes, bytes]", self._redis.hgetall(self._shut_out))
-        found = {}
+        verdicts = {}
         for field, verdict in raw.items():
             function, _, revision = field.decode().rpartition("@")
-            found[function, int(revision)] = _decode(verdict)
-        return found
+            verdicts[function, int(revision)] = _decode(verdict)
+        return verdicts
 
     def lift(self, function: str) -> list[int]:
         """Let its revisions run again; which ones were shut out. The workers hear of it with their next heartbeat."""

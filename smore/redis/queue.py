@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 import redis
 
 from smore.domain.invocation import Cause, Encoding
-from smore.messages.stream import error_result
+from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
 from smore.redis.payloads import Payloads
 from smore.redis.records import (
@@ -318,7 +318,7 @@ class Queue:
     def finish(self, function: str, meta: str, outcomes: Sequence[RunOutcome]) -> list[bool]:
         """
         End a batch; False where another attempt owns the invocation or it has ended (cancelled). ``meta``: JSON about
-        the execution (smore/messages/stream.py: Execution).
+        the execution (smore/messages/results.py: Execution).
         """
         items: list[dict[str, Arg]] = [
             {

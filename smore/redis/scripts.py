@@ -19,10 +19,11 @@ import msgspec
 from redis.exceptions import NoScriptError
 
 from smore.domain.invocation import TRANSITIONS
-from smore.messages.stream import Arrived, Asked, Dispatched, Reported, Returned, Settled, error_result
+from smore.messages.commands import Cancel
+from smore.messages.results import error_result
+from smore.messages.stream import Arrived, Asked, Dispatched, Reported, Returned, Settled
 from smore.process.settings import QueueSettings
 from smore.redis import records
-from smore.redis.fleet import Cancel
 
 #: What a command takes as one argument.
 Arg = bytes | str | int | float

@@ -14,7 +14,7 @@ from scheduler.policy import kernel
 from scheduler.policy.decisions import Offload, Prewarm
 from scheduler.policy.prewarm.window import WarmWindow
 from smore.domain.function import FunctionSpec
-from smore.redis.fleet import WarmState
+from smore.messages.reports import WarmState
 from tests.support.eventually import eventually
 from tests.support.pool_stage import Host
 from tests.unit.scheduler.policy.test_engine import function, known

@@ -27,8 +27,9 @@ from hypothesis.stateful import (
 
 from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, Encoding
 from smore.messages import stream
+from smore.messages.commands import Cancel
+from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
-from smore.redis import fleet
 from smore.redis.queue import Claim, Ending, Queue, RunOutcome
 from smore.redis.records import parse_replies
 from smore.redis.scripts import TOO_OFTEN
@@ -44,7 +45,7 @@ DEADLINES_US = tuple(4_000_000_000_000_000 + n for n in range(3))
 LEGAL = {(str(before), str(after)) for moves in TRANSITIONS.values() for before, after in moves.items()}
 OVER = frozenset(str(state) for state in TERMINAL)
 
-LATE = stream.error_result("The deadline passed before a GPU instance could start it.")
+LATE = error_result("The deadline passed before a GPU instance could start it.")
 #: Which invocations a call names (positions among the candidates) and by how much the attempt it states is wrong.
 MENTIONS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from((0, 0, 0, 0, 0, 0, 1, -1))), min_size=1, max_size=4)
 ENDINGS = st.sampled_from(
@@ -104,7 +105,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.all: dict[str, Invocation] = {}
         self.idempotent: dict[tuple[str, str], tuple[str, str]] = {}
         self.messages: Counter[str] = Counter()
-        self.commands: list[fleet.Cancel] = []
+        self.commands: list[Cancel] = []
         self.token, self.former = "", "0"
         self.seen_states: dict[str, str] = {}
         self.last_event = "-"
@@ -362,7 +363,7 @@ class QueueMachine(RuleBasedStateMachine):
             alone=alone,
             message="boom",
         )
-        blob = stream.error_result("boom")
+        blob = error_result("boom")
         for (one, attempt), answer in zip(named, answers, strict=True):
             owned = one.state in HELD and one.attempt == attempt
             assert answer == (self.back(one, "crashed", blob, refund=refund, alone=alone) if owned else -1)
@@ -388,7 +389,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(mentions=MENTIONS, states=st.sampled_from((QUEUED, DISPATCHED, RUNNING, OVER)))
     def cancel(self, mentions: list[tuple[int, int]], states: frozenset[str]) -> None:
-        blob = stream.error_result("It was cancelled.")
+        blob = error_result("It was cancelled.")
         assert self.queue._call("cancel", project="default", id="f" * 32, result=blob, only_waiting=0) == [b"absent"]
         for one, _ in self.mentioned(mentions[:1], states)[1]:
             answer = self.queue._call("cancel", project=one.project, id=one.id, result=blob, only_waiting=0)
@@ -397,7 +398,7 @@ class QueueMachine(RuleBasedStateMachine):
                 continue
             assert answer == [b"cancelled", one.state.encode()]
             if one.state == "running":
-                self.commands.append(fleet.Cancel(version=1, function=one.function, id=one.id, attempt=one.attempt))
+                self.commands.append(Cancel(version=1, function=one.function, id=one.id, attempt=one.attempt))
             self.end(one, "cancelled", "cancelled", blob)
 
     @precondition(lambda self: self.all)
@@ -419,7 +420,7 @@ class QueueMachine(RuleBasedStateMachine):
         for (one, _), answer in zip(named, answers, strict=True):
             assert answer == (one.state == "queued")
             if answer:
-                self.end(one, state, cause, stream.error_result("over"))
+                self.end(one, state, cause, error_result("over"))
 
     @precondition(lambda self: self.any_in(DISPATCHED))
     @rule(mentions=MENTIONS)
@@ -591,7 +592,7 @@ class QueueMachine(RuleBasedStateMachine):
         sent = []
         for gpu in GPUS:
             for _, fields in cast("list[tuple[bytes, dict[bytes, bytes]]]", self.redis.xrange(f"{P}cmd:{gpu}")):
-                sent.append(msgspec.msgpack.decode(fields[b"c"], type=fleet.Cancel))
+                sent.append(msgspec.msgpack.decode(fields[b"c"], type=Cancel))
         assert sorted(command.id for command in sent) == sorted(command.id for command in self.commands)
 
 

@@ -14,7 +14,8 @@ def test_the_simulator_needs_no_platform() -> None:
         "api",
         "worker",
         "smore.process.settings",
-        "smore.redis.degradation",
+        "smore.messages.degradation",
+        "smore.redis.tables",
     }
     code = f"import sys, research.compare.__main__; print(*sorted({absent!r} & set(sys.modules)))"
     root = Path(__file__).resolve().parents[2]

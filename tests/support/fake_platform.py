@@ -10,8 +10,9 @@ import orjson
 import redis
 
 from smore.domain.invocation import Cause, Encoding
-from smore.messages.stream import Asked, Result, decode, encode, error_result
-from smore.redis.fleet import Report, encode_report
+from smore.messages.reports import Report, encode_report
+from smore.messages.results import Result, encode_result, error_result
+from smore.messages.stream import Asked, decode
 from smore.redis.queue import Claim, Ending, Queue, RunOutcome, StartedInvocation
 from smore.redis.records import QueuedInvocation
 
@@ -148,7 +149,7 @@ class FakePlatform:
             )
         else:
             outcome = RunOutcome(
-                id=one.id, attempt=one.attempt + 1, action="succeed", cause=Cause.OK, result=encode(result)
+                id=one.id, attempt=one.attempt + 1, action="succeed", cause=Cause.OK, result=encode_result(result)
             )
         self._queue.finish(one.function, "{}", [outcome])
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from smore.redis.degradation import PlaceTable, Weight
+from smore.messages.degradation import PlaceTable, Weight
 
 DEVICE, MODE = "a device", "time-slice"
 

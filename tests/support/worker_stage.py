@@ -18,11 +18,12 @@ from smore.domain.function import FunctionSpec, Profile
 from smore.domain.ids import new_id
 from smore.domain.invocation import TERMINAL, Encoding
 from smore.local.embedded import redis_server, run_folder
-from smore.messages.stream import Result, decode_result
+from smore.messages.reports import Report
+from smore.messages.results import Result, decode_result
 from smore.process.settings import QueueSettings, RedisSettings
 from smore.redis.catalog import Catalog
 from smore.redis.celery import RUN, gpu_queue, message
-from smore.redis.fleet import Fleet, Report
+from smore.redis.fleet import Fleet
 from smore.redis.queue import Claim, Queue
 from smore.redis.records import InvocationRecord
 from smore.redis.submission import Submission

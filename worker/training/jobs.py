@@ -21,7 +21,6 @@ from typing import Final
 
 from smore.domain.job import REFUSED, JobState
 from smore.process import observability
-from smore.redis.fleet import AttachJob, JobReport, StartJob
 from smore.tracking.ring import TrackReader
 from worker import proc
 from worker.activity import Activity

@@ -9,8 +9,9 @@ from typing import Final
 import msgspec
 import redis
 
+from smore.messages.reports import StepChunk
 from smore.process.observability import logger
-from smore.redis.fleet import StepChunk, steps_key
+from smore.redis.fleet import steps_key
 
 log = logger(__name__)
 

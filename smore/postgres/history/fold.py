@@ -7,6 +7,8 @@ import msgspec
 
 from smore.messages import stream
 from smore.messages.reasons import pack_reasons
+from smore.messages.reports import decode_report
+from smore.messages.results import Execution, decode_execution
 from smore.postgres.history.staging import (
     BOOTS,
     BUDGET_STEPS,
@@ -34,7 +36,6 @@ from smore.postgres.history.staging import (
 )
 from smore.postgres.history.values import JOB_WINDOW_S
 from smore.process.observability import logger
-from smore.redis import fleet
 
 log = logger(__name__)
 
@@ -48,7 +49,7 @@ _EXPECTED: Final = (
     "known",
 )
 
-_NO_RUN: Final = stream.Execution()
+_NO_RUN: Final = Execution()
 
 
 def _json(value: object) -> str:
@@ -280,7 +281,7 @@ class Fold:
             ended.load = sum(run.load_ms.values()) / 1000
 
     def _reported(self, event: stream.Reported) -> None:
-        report = fleet.decode_report(event.report)
+        report = decode_report(event.report)
         second = event.at_us // 1_000_000 * 1_000_000
         self.gpu_samples[report.gpu, second] = StagedGpuSample(
             report.gpu,
@@ -338,19 +339,23 @@ def _reasons(decision: str) -> dict[str, Any] | None:
     if not isinstance(reasons, dict):
         return None
     candidates = reasons.get("candidates", [])
-    return reasons if isinstance(candidates, list) and all(isinstance(one, dict) for one in candidates) else None
+    return (
+        reasons
+        if isinstance(candidates, list) and all(isinstance(candidate, dict) for candidate in candidates)
+        else None
+    )
 
 
 def _predicted(reasons: dict[str, Any], gpu: str) -> tuple[str, str]:
     """What the decision predicted for the GPU instance, as JSON, and the reason of a cold start; '' = none."""
-    chosen = next((one for one in reasons.get("candidates", ()) if one.get("gpu") == gpu), None)
+    chosen = next((candidate for candidate in reasons.get("candidates", ()) if candidate.get("gpu") == gpu), None)
     expected = "" if chosen is None else _json({name: chosen[name] for name in _EXPECTED if chosen.get(name)})
     return expected, str(reasons.get("unforeseen") or "")
 
 
-def _run(meta: str) -> stream.Execution:
+def _run(meta: str) -> Execution:
     try:
-        return stream.decode_execution(meta)
+        return decode_execution(meta)
     except ValueError as error:
         log.warning("unreadable execution record passed over", error=str(error))
         return _NO_RUN

@@ -148,15 +148,17 @@ class Reader:
         row = LossWindowRow
         open_s = (row.before_s + row.after_s) / 2
         ratio = func.sum(open_s).over(partition_by=row.gpu) / func.sum(row.closed_s).over(partition_by=row.gpu)
-        one = (
+        window = (
             select(row.gpu, row.start_at, row.closed_s, open_s.label("open_s"), ratio.label("ratio"))
             .where(row.job == job)
             .subquery()
             .c
         )
-        rest = one.open_s - one.ratio * one.closed_s
-        sums = (func.sum(one.open_s), func.sum(one.closed_s), func.sum(rest * rest))
-        query = select(one.gpu, func.count(), func.min(one.start_at), func.max(one.start_at), *sums).group_by(one.gpu)
+        rest = window.open_s - window.ratio * window.closed_s
+        sums = (func.sum(window.open_s), func.sum(window.closed_s), func.sum(rest * rest))
+        query = select(window.gpu, func.count(), func.min(window.start_at), func.max(window.start_at), *sums).group_by(
+            window.gpu
+        )
         with self._connect() as connection:
             return {
                 gpu: Closed(first_at=first.timestamp(), last_at=last.timestamp(), sums=Sums(windows, *of_them))
@@ -185,11 +187,11 @@ class Reader:
         query = select(row).where(row.project == project).order_by(row.function, row.revision, row.batch_rows)
         if function is not None:
             query = query.where(row.function == function)
-        found: dict[tuple[str, int], list[FunctionTotalRow]] = {}
+        by_revision: dict[tuple[str, int], list[FunctionTotalRow]] = {}
         with self._connect() as connection, Session(connection) as session:
-            for one in session.scalars(query):
-                found.setdefault((one.function, one.revision), []).append(one)
-        return [_totals(name, revision, rows) for (name, revision), rows in found.items()]
+            for total in session.scalars(query):
+                by_revision.setdefault((total.function, total.revision), []).append(total)
+        return [_totals(name, revision, rows) for (name, revision), rows in by_revision.items()]
 
     def solo_timings(self, workload: str, place: tuple[str, str]) -> list[dict[str, float]]:
         """
@@ -252,9 +254,9 @@ class Reader:
         query = query.where(*which).order_by(row.arrival_at.desc(), row.id.desc()).limit(most)
         with self._connect() as connection:
             count = connection.execute(select(func.count()).select_from(row).where(*which)).scalar_one()
-            found = [_served(one) for one in connection.execution_options(yield_per=_PAGE).execute(query).mappings()]
-        found.reverse()
-        return found, count
+            served = [_served(line) for line in connection.execution_options(yield_per=_PAGE).execute(query).mappings()]
+        served.reverse()
+        return served, count
 
     def gpu_use(self, since: float, until: float) -> list[GpuUse]:
         """Of every GPU instance that reported in [since, until), by name."""
@@ -263,10 +265,10 @@ class Reader:
         means = (func.avg(row.utilisation), func.avg(row.function_utilisation), func.count(), func.max(row.at))
         query = select(row.gpu, *means).where(*which).group_by(row.gpu).order_by(row.gpu)
         with self._connect() as connection:
-            found = connection.execute(query).all()
-            newest = tuple_(row.gpu, row.at).in_([(gpu, last) for gpu, *_, last in found])
+            means_of = connection.execute(query).all()
+            newest = tuple_(row.gpu, row.at).in_([(gpu, last) for gpu, *_, last in means_of])
             columns = (row.gpu, row.device, row.sharing_mode, row.memory_total_mib)
-            last = {one.gpu: one for one in connection.execute(select(*columns).where(newest))}
+            last = {sample.gpu: sample for sample in connection.execute(select(*columns).where(newest))}
         return [
             GpuUse(
                 gpu=gpu,
@@ -277,7 +279,7 @@ class Reader:
                 function_utilisation=float(part),
                 samples=samples,
             )
-            for gpu, busy, part, samples, _ in found
+            for gpu, busy, part, samples, _ in means_of
         ]
 
     def job_use(self, since: float, until: float) -> list[JobUse]:
@@ -338,7 +340,7 @@ class Reader:
         names = [field.name for field in fields(value)]
         query = narrow(select(*(getattr(row, name) for name in names)))
         with self._connect() as connection:
-            return [value(**dict(zip(names, map(_plain, one), strict=True))) for one in connection.execute(query)]
+            return [value(**dict(zip(names, map(_plain, cells), strict=True))) for cells in connection.execute(query)]
 
 
 def _totals(function: str, revision: int, rows: Sequence[FunctionTotalRow]) -> Totals:

@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from api.app import create_app
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec, Profile
+from smore.messages.reports import Report, UnregisteredProcess, encode_report
 from smore.postgres.audit import Audit, Change, Wanted
 from smore.postgres.catalog import Store
 from smore.process.settings import Settings
@@ -199,8 +200,8 @@ def test_a_purge_cancels_what_waits_and_nothing_else(http: httpx.Client, platfor
 def test_a_process_that_nobody_registered_is_listed_and_allowed(
     http: httpx.Client, platform: FakePlatform, config: Settings, redis_client: "redis.Redis"
 ) -> None:
-    stranger = fleet.Stranger(pid=4711, start=99, memory_mib=512.0, name="python")
-    report = fleet.Report(
+    stranger = UnregisteredProcess(pid=4711, start=99, memory_mib=512.0, name="python")
+    report = Report(
         gpu="gpu9",
         boot="b",
         at=0.0,
@@ -217,7 +218,7 @@ def test_a_process_that_nobody_registered_is_listed_and_allowed(
         strangers=[stranger],
     )
     Queue(redis_client, config.redis.prefix, config.queue).report(
-        "gpu9", fleet.encode_report(report), ttl_s=60, lease_s=2, cursor="", running=[]
+        "gpu9", encode_report(report), ttl_s=60, lease_s=2, cursor="", running=[]
     )
     shown = next(gpu for gpu in ok(http.get("/v1/gpus"))["gpus"] if gpu["id"] == "gpu9")
     assert shown["strangers"] == [{"pid": 4711, "name": "python", "memory_mib": 512.0, "allowed": False}]

@@ -30,7 +30,9 @@ from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Cause, State
 from smore.domain.job import JobState
 from smore.messages import stream
-from smore.messages.stream import Result
+from smore.messages.commands import AttachJob, decode_command
+from smore.messages.degradation import Table, Weight
+from smore.messages.results import Result
 from smore.postgres.catalog import Store
 from smore.postgres.predictors import Profiles
 from smore.postgres.rows import ExecutionRow, JobHarvestRow, JobWindowRow, LossWindowRow
@@ -39,6 +41,7 @@ from smore.redis import fleet
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.degradation import Table, Tables, Weight
 from smore.redis.queue import Queue, StartedInvocation
+from smore.redis.tables import Tables
 from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, Failure, FakePlatform, echo
 from tests.support.gateway import Served, add_key, problem
@@ -576,9 +579,7 @@ def test_a_foreign_projects_key_sees_nothing(
     arrivals = f"function,timestamp\necho,{time.time() - 120:.0f}\n"  # a minute that is over
     imported = http.post("/v1/traces?name=mine-alone.csv", content=arrivals, headers={"Content-Type": "text/csv"})
     assert imported.status_code == 201, imported.text
-    attached = fleet.AttachJob(
-        version=1, id=job.id, project="default", name="train", pid=1, start=1, boot="b", tracked=True
-    )
+    attached = AttachJob(version=1, id=job.id, project="default", name="train", pid=1, start=1, boot="b", tracked=True)
     gateway.app.state.gateway.fleet().attach(GPU, attached)
     monkeypatch.setattr("api.openinference.routes.LOAD_S", 0.0)
     things = {

@@ -23,10 +23,11 @@ from smore.client.transport import ApiError
 from smore.domain.access import Scope
 from smore.domain.errors import BlobNotFound
 from smore.domain.invocation import Cause
+from smore.messages.commands import Fetch
 from smore.postgres.catalog import Store
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
-from smore.redis.fleet import Fetch, Fleet
+from smore.redis.fleet import Fleet
 from smore.redis.queue import Queue
 from tests.support.fake_platform import GPU, Failure, FakePlatform, echo
 from tests.support.gateway import Served, add_key

@@ -26,11 +26,12 @@ from smore.domain.errors import Conflict, InvalidInput, NotFound
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.ids import new_id
 from smore.domain.predictor import PredictorState
+from smore.messages.degradation import Table, decode
 from smore.postgres.catalog import Store
 from smore.postgres.predictors import Profiles
 from smore.process.settings import Settings
 from smore.redis.celery import REPUBLISH, RETRAIN, message
-from smore.redis.degradation import Table, Tables, decode
+from smore.redis.tables import Tables
 from tests.support.eventually import eventually
 from tests.support.measured import (
     MODELS,

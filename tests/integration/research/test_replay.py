@@ -15,12 +15,14 @@ from smore.domain.function import FunctionSpec, Profile
 from smore.domain.ids import new_id
 from smore.domain.invocation import State
 from smore.messages import stream
+from smore.messages.degradation import PlaceTable, Table
+from smore.messages.reports import JobReport, Report, encode_report
 from smore.postgres.catalog import Store
 from smore.postgres.history.reader import Reader
 from smore.postgres.history.recorder import Recorder
 from smore.process.settings import PolicySettings, Settings
-from smore.redis.degradation import PlaceTable, Table, Tables
-from smore.redis.fleet import Fleet, JobReport, Report, encode_report
+from smore.redis.fleet import Fleet
+from smore.redis.tables import Tables
 
 PREFIX = "smore:"
 PLACE = ("a CPU", "time-slice, functions nice 5")

@@ -21,15 +21,19 @@ from scheduler.tasks.assign import LOADING_S, wait_for_turn
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause
-from smore.messages.reasons import Answer, decode_answer
-from smore.messages.stream import Asked, Dispatched, Result, decode, encode
+from smore.messages.degradation import Table
+from smore.messages.overrides import Override
+from smore.messages.reasons import DryRunAnswer, decode_answer
+from smore.messages.reports import JobReport, Report, UnregisteredProcess, WarmInstance, WarmState, encode_report
+from smore.messages.results import Result, encode_result
+from smore.messages.stream import Asked, Dispatched, decode
 from smore.process.settings import QueueSettings, SchedulerSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
-from smore.redis.degradation import Table, Tables
-from smore.redis.fleet import Fleet, JobReport, Report, Steer, Stranger, WarmInstance, WarmState, encode_report
+from smore.redis.fleet import Fleet
 from smore.redis.gateway_queue import AdmissionCheck, GatewayQueue, Question
 from smore.redis.queue import Claim, Queue, RunOutcome
 from smore.redis.submission import Submission
+from smore.redis.tables import Tables
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.tables import place
 
@@ -78,7 +82,7 @@ def lead(redis_client: "redis.Redis", queue: Queue) -> Iterator[Callable[..., th
 def heartbeat(
     queue: Queue,
     gpu: str = "cpu0",
-    strangers: Sequence[Stranger] | None = None,
+    strangers: Sequence[UnregisteredProcess] | None = None,
     jobs: Sequence[JobReport] = (),
     closed: bool = False,
     counter: str = "cpu-time",
@@ -131,7 +135,7 @@ def finish(queue: Queue, id_: str, attempt: int) -> None:
     (begun,) = queue.start("default/echo", "cpu0", 2, [(id_, attempt)])
     assert begun is not None
     outcome = RunOutcome(
-        id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1"))
+        id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=encode_result(Result(form="json", body=b"1"))
     )
     assert queue.finish("default/echo", "", [outcome]) == [True]
 
@@ -311,7 +315,7 @@ def test_slots_are_credits(redis_client: "redis.Redis", queue: Queue, lead: Call
     assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
 
     outcome = RunOutcome(
-        id=first, attempt=1, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1"))
+        id=first, attempt=1, action="succeed", cause=Cause.OK, result=encode_result(Result(form="json", body=b"1"))
     )
     queue.finish("default/echo", "", [outcome])
     assert [[id_, 1] for id_ in others] == message(redis_client, queue)
@@ -330,10 +334,10 @@ def test_pause_and_resume(redis_client: "redis.Redis", queue: Queue, lead: Calla
     assert [[id_, 1]] == message(redis_client, queue)
 
 
-def ask(config: Settings, question: Question) -> tuple[AdmissionCheck, Answer | None]:
+def ask(config: Settings, question: Question) -> tuple[AdmissionCheck, DryRunAnswer | None]:
     """As a gateway does."""
 
-    async def put() -> tuple[AdmissionCheck, Answer | None]:
+    async def put() -> tuple[AdmissionCheck, DryRunAnswer | None]:
         assert config.redis.url is not None
         async with redis.asyncio.from_url(config.redis.url) as client:
             queue = GatewayQueue(client, PREFIX, config.queue)
@@ -349,13 +353,13 @@ def test_what_people_set_reaches_the_policy(
     redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
 ) -> None:
     """Pins, drains and strangers hold at a leader that runs, and at one that begins anew."""
-    fleet, stranger = Fleet(redis_client, PREFIX), Stranger(pid=7, start=1, memory_mib=1.0)
-    fleet.steer(Steer(function="default/echo", gpus=("cpu1",)))
+    fleet, stranger = Fleet(redis_client, PREFIX), UnregisteredProcess(pid=7, start=1, memory_mib=1.0)
+    fleet.steer(Override(function="default/echo", gpus=("cpu1",)))
     heartbeat(queue)
     stop = lead()
     pinned = submit(queue)
     assert message(redis_client, queue, "cpu1") == [[pinned, 1]]
-    fleet.steer(Steer(function="default/echo"))
+    fleet.steer(Override(function="default/echo"))
     fleet.pause("-g:cpu1")
 
     def commanded() -> bool:

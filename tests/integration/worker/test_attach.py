@@ -19,6 +19,8 @@ from api.app import create_app
 from scheduler.tasks.record import follow_jobs
 from smore.domain.access import Scope
 from smore.domain.job import REFUSED
+from smore.messages.commands import AttachJob, StopJob
+from smore.messages.reports import Report, encode_report
 from smore.postgres.catalog import Store
 from smore.process.settings import Settings
 from smore.redis import fleet
@@ -87,16 +89,16 @@ class Worker:
         for entry, command in self._fleet.commands(GPU, self._cursor, 0.001):
             self._cursor = entry
             match command:
-                case fleet.AttachJob():
+                case AttachJob():
                     self.jobs.attach(command)
-                case fleet.StopJob():
+                case StopJob():
                     self.jobs.stop(command.id)
         self.jobs.tick()
-        document = fleet.encode_report(fleet.Report(**{**_fields(report()), "jobs": self.jobs.reports()}))
+        document = encode_report(Report(**{**_fields(report()), "jobs": self.jobs.reports()}))
         self._queue.report(GPU, document, ttl_s=60, lease_s=2, cursor="", running=[])
 
 
-def _fields(one: fleet.Report) -> dict[str, Any]:
+def _fields(one: Report) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__struct_fields__}
 
 
@@ -289,7 +291,7 @@ def test_a_projects_key_may_have_its_own_users_processes_watched(
         def attach(id_: str, **more: Any) -> tuple[int, float, str]:
             """(The process that is watched, 0 = none; its memory that is counted; why it is refused)."""
             given = {"start": 0, "boot": "", "tracked": False} | more
-            worker.jobs.attach(fleet.AttachJob(version=1, id=id_, project="tenant", name="n", pid=process.pid, **given))
+            worker.jobs.attach(AttachJob(version=1, id=id_, project="tenant", name="n", pid=process.pid, **given))
             worker.jobs.tick()
             (one,) = [one for one in worker.jobs.reports() if one.id == id_]
             worker.jobs.stop(id_)
@@ -322,7 +324,7 @@ def test_what_does_not_compute_on_the_gpu_is_let_go(
 
     try:
         for process, id_ in ((first, "there"), (second, "elsewhere")):
-            command = fleet.AttachJob(
+            command = AttachJob(
                 version=1, id=id_, project="p", name="n", pid=process.pid, start=0, boot="", tracked=False
             )
             worker.jobs.attach(command)

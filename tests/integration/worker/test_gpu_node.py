@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import redis
 
+from smore.messages.reports import Report
 from smore.process.settings import Settings
-from smore.redis.fleet import Fleet, Report
+from smore.redis.fleet import Fleet
 from tests.support import nvml
 from tests.support.eventually import eventually
 from tests.support.nvml import DRIVER, Gpu, Instance, Machine

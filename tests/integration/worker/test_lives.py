@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from smore.redis.fleet import JobReport, StartJob, StopJob, Throttle, WarmState
+from smore.messages.commands import StartJob, StopJob, Throttle
+from smore.messages.reports import JobReport, WarmState
 from tests.support.eventually import eventually
 from tests.support.worker_stage import Bench, RedisProcess, bench
 from worker import proc

@@ -29,11 +29,13 @@ import redis
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause
-from smore.messages.stream import Dispatched, Event, Result, Settled, decode, encode
+from smore.messages.reports import Report, WarmInstance, WarmState, encode_report
+from smore.messages.results import Result, encode_result
+from smore.messages.stream import Dispatched, Event, Settled, decode
 from smore.process.settings import QueueSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.celery import gpu_queue
-from smore.redis.fleet import Fleet, Report, WarmInstance, WarmState, encode_report
+from smore.redis.fleet import Fleet
 from smore.redis.queue import Queue, RunOutcome
 from smore.redis.records import InvocationRecord
 from smore.redis.submission import Submission
@@ -158,7 +160,7 @@ class Node:
 
     def _finish(self) -> None:
         _, function, attempts = self._running[0]
-        result = encode(Result(form="json", body=json.dumps(self._name).encode()))
+        result = encode_result(Result(form="json", body=json.dumps(self._name).encode()))
         outcomes = [
             RunOutcome(id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=result)
             for id_, attempt in attempts

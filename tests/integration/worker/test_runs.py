@@ -18,6 +18,8 @@ from smore.client.clients import Client
 from smore.domain.access import Scope
 from smore.domain.artifact import Artifact
 from smore.domain.invocation import Encoding
+from smore.messages.commands import Cancel, Offload, Prewarm
+from smore.messages.reports import WarmState
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.celery import RUN, gpu_queue, message
 from smore.redis.fleet import Cancel, Offload, Prewarm, WarmState

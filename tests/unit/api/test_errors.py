@@ -19,7 +19,7 @@ from api.invoke.response import server_timing, settled
 from smore.domain import errors
 from smore.domain.errors import CallerError, FunctionNotFound, InvalidInput, PlatformError, SmoreError, Unauthorised
 from smore.domain.invocation import TERMINAL, Cause, State
-from smore.messages.stream import Result, encode, error_result
+from smore.messages.results import Result, encode_result, error_result
 from smore.redis.outage import is_outage
 from smore.redis.records import Reply
 from smore.redis.submission import Admission
@@ -204,7 +204,9 @@ def test_an_estimate_is_told_where_it_says_something() -> None:
 
 
 def test_a_success_is_concatenated() -> None:
-    response = settled(reply("succeeded", encode(Result(form="json", load_us=1, run_us=2000, body=b'{"a":1}'))), "r")
+    response = settled(
+        reply("succeeded", encode_result(Result(form="json", load_us=1, run_us=2000, body=b'{"a":1}'))), "r"
+    )
 
     assert bytes(response.body) == b'{"id":"i","state":"succeeded","output":{"a":1}}'
     assert (
@@ -214,7 +216,7 @@ def test_a_success_is_concatenated() -> None:
 
 
 def test_a_raw_success_has_its_shapes_in_headers() -> None:
-    response = settled(reply("succeeded", encode(Result(form="raw", body=b"\0\1", shapes="y:UINT8:1,2"))), "r")
+    response = settled(reply("succeeded", encode_result(Result(form="raw", body=b"\0\1", shapes="y:UINT8:1,2"))), "r")
 
     assert (bytes(response.body), response.headers["smore-outputs"], response.headers["smore-invocation"]) == (
         b"\0\1",

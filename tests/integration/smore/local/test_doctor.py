@@ -12,6 +12,7 @@ from sqlalchemy import Engine, text
 
 from smore.local import doctor
 from smore.local.doctor import Finding, Site, Verdict
+from smore.messages.reports import JobReport, Report, UnregisteredProcess, encode_report
 from smore.process.settings import Settings
 from smore.redis import fleet
 from smore.redis.queue import Queue
@@ -47,8 +48,8 @@ def place(config: Settings, engine: Engine, redis_client: "redis.Redis", tmp_pat
     beat.close()
 
 
-def tell(queue: Queue, one: fleet.Report) -> None:
-    queue.report(one.gpu, fleet.encode_report(one), ttl_s=60, lease_s=2, cursor="", running=[])
+def tell(queue: Queue, one: Report) -> None:
+    queue.report(one.gpu, encode_report(one), ttl_s=60, lease_s=2, cursor="", running=[])
 
 
 def beats(config: Settings, host: str) -> "redis.Redis":
@@ -129,7 +130,7 @@ def test_clocks_and_strangers(place: Site, config: Settings, redis_client: "redi
     queue = Queue(redis_client, config.redis.prefix, config.queue)
     tell(queue, msgspec.structs.replace(report(), gpu="early", at=time.time() + 60))
     tell(queue, msgspec.structs.replace(report(), gpu="late", at=time.time() - 60))
-    stranger = fleet.Stranger(pid=7, start=1, memory_mib=1.0, name="python")
+    stranger = UnregisteredProcess(pid=7, start=1, memory_mib=1.0, name="python")
     tell(queue, msgspec.structs.replace(report(), gpu="busy", strangers=[stranger], quarantined=["p/f@1"]))
     assert set(ills(place)) == {"clock of early", "clock of late", "strangers on busy", "quarantine on busy"}
     fleet.Fleet(redis_client, config.redis.prefix).allow("busy", stranger)
@@ -139,7 +140,7 @@ def test_clocks_and_strangers(place: Site, config: Settings, redis_client: "redi
 def test_a_supervisor_that_was_killed_and_a_training_that_stands_still(
     place: Site, config: Settings, redis_client: "redis.Redis"
 ) -> None:
-    job = fleet.JobReport(id="j1", project="p", state="running", pid=4711, memory_mib=1.0, iterations=9, suspended=True)
+    job = JobReport(id="j1", project="p", state="running", pid=4711, memory_mib=1.0, iterations=9, suspended=True)
     tell(Queue(redis_client, config.redis.prefix, config.queue), msgspec.structs.replace(report(), jobs=[job]))
     found = ills(replace(place, killed=17))
     assert {name: one.verdict for name, one in found.items()} == {

@@ -24,6 +24,9 @@ from scheduler.tasks.forecasting import foresight
 from smore.domain.errors import Conflict, InvalidSpec
 from smore.domain.function import FunctionSpec, Prewarming
 from smore.messages import stream
+from smore.messages.commands import Offload, Prewarm
+from smore.messages.forecasts import Counted, Forecasts, PrewarmReport, decode_prewarm_report
+from smore.messages.reports import ParkedInstance, Report, encode_report
 from smore.postgres.arrivals import Prewarming as History
 from smore.postgres.catalog import Store
 from smore.postgres.history.recorder import Recorder
@@ -31,8 +34,8 @@ from smore.postgres.rows import ArrivalsMinuteRow, CountedMinuteRow
 from smore.process import observability as metrics
 from smore.process.settings import QueueSettings, SchedulerSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
-from smore.redis.fleet import Fleet, Offload, ParkedInstance, Prewarm, Report, encode_report
-from smore.redis.forecasts import Board, Counted, Forecasts, State, decode_state
+from smore.redis.fleet import Fleet
+from smore.redis.forecasts import Board
 from smore.redis.queue import Queue
 from tests.support.eventually import eventually
 
@@ -385,13 +388,13 @@ class Led:
 
         return eventually(look, what="a command")
 
-    def state(self, **wanted: object) -> State:
+    def state(self, **wanted: object) -> PrewarmReport:
         """What it publishes, once the first function is as said."""
 
-        def look() -> State | None:
+        def look() -> PrewarmReport | None:
             self.heartbeat()
             raw = self.board.state()
-            state = decode_state(raw) if raw is not None else None
+            state = decode_prewarm_report(raw) if raw is not None else None
             if state is None or not state.functions:
                 return None
             return state if all(getattr(state.functions[0], key) == value for key, value in wanted.items()) else None

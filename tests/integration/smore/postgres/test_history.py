@@ -22,7 +22,9 @@ from smore.domain.job import JobState
 from smore.domain.loss import Sums, Window
 from smore.messages import stream
 from smore.messages.reasons import pack_reasons, unpack_reasons
-from smore.messages.stream import Result, encode
+from smore.messages.reports import JobReport, Report, encode_report
+from smore.messages.results import Result, encode_result
+from smore.messages.stream import encode
 from smore.postgres.catalog import Store
 from smore.postgres.history.reader import Reader
 from smore.postgres.history.recorder import Recorder
@@ -32,7 +34,6 @@ from smore.postgres.predictors import Profiles
 from smore.postgres.rows import make_engine
 from smore.process.observability import RECORD_SKIPPED, RETIRED
 from smore.process.settings import QueueSettings
-from smore.redis.fleet import JobReport, Report, encode_report
 from smore.redis.queue import Claim, Queue, RunOutcome
 from smore.redis.submission import Submission
 
@@ -190,7 +191,7 @@ def test_a_real_invocation_from_the_queue_to_its_row(
     queue.claim(token, 2.0, [claim])
     queue.start(FUNCTION, "cpu0", 2.0, [(id_, 1)])
     outcome = RunOutcome(
-        id=id_, attempt=1, action="succeed", cause=Cause.OK, result=encode(Result(form="json", body=b"1"))
+        id=id_, attempt=1, action="succeed", cause=Cause.OK, result=encode_result(Result(form="json", body=b"1"))
     )
     assert queue.finish(FUNCTION, META, [outcome]) == [True]
     record = queue.record("default", id_)

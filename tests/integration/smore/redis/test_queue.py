@@ -15,6 +15,7 @@ import redis.asyncio
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause, Encoding
 from smore.messages import stream
+from smore.messages.results import decode_result
 from smore.process.settings import QueueSettings
 from smore.redis.gateway_queue import GatewayQueue
 from smore.redis.queue import Claim, Ending, Queue, RunOutcome, StartedInvocation
@@ -355,7 +356,7 @@ def test_cancel_of_what_waits_is_told(server: RedisServer, queue: Queue) -> None
     reply = asyncio.run(cancel())
     assert reply is not None
     assert (reply.state, reply.cause, reply.claimed_us, reply.started_us) == ("cancelled", "cancelled", 0, 0)
-    assert stream.decode_result(reply.result).form == "error"
+    assert decode_result(reply.result).form == "error"
 
 
 # Answers to those who wait.

@@ -24,9 +24,9 @@ from scheduler.policy.prewarm.priced import Priced
 from scheduler.policy.prewarm.window import WarmWindow
 from scheduler.tasks.forecasting import Rehearsal
 from smore.domain.function import FunctionSpec, Prewarming, Profile
+from smore.messages import forecasts as wire
 from smore.postgres.arrivals import Fitted, Past
 from smore.process.settings import PrewarmSettings
-from smore.redis import forecasts as wire
 from tests.unit.scheduler.policy.test_engine import arrived, function
 from tests.unit.scheduler.policy.test_prewarmer import Stage, report, served
 

@@ -20,7 +20,7 @@ from ml.measure.rows import BadRow, Colocation, Profile, profiles, write
 from ml.predict.multiway import Weights, mean_error
 from ml.predict.samples import Samples
 from ml.predict.table import pair_wise, place_table
-from smore.redis.degradation import PlaceTable, Table
+from smore.messages.degradation import PlaceTable, Table
 from tests.support.measured import (
     PLACE,
     T0,

@@ -25,7 +25,7 @@ from ml.predict.multiway import (
     update_function,
     update_training,
 )
-from smore.redis.degradation import Weight
+from smore.messages.degradation import Weight
 
 MODELS = ("vgg16", "mobilenet", "deepvit", "resnet50", "bert", "roberta", "deepfm", "segnet")
 NLMS = Rule()

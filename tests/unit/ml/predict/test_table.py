@@ -12,7 +12,7 @@ from ml.predict.multiway import Weights
 from ml.predict.samples import Direction, Floats, Samples
 from ml.predict.table import ENOUGH, NEWEST, build, pair_wise, place_table
 from smore.domain.function import Profile as Declared
-from smore.redis.degradation import PlaceTable
+from smore.messages.degradation import PlaceTable
 
 PLACE = Place(device="CPU partition: 1 core", sharing_mode="time-slice", driver="d", counter="cpu-time")
 DIRECTIONS: tuple[Direction, ...] = ("training", "function", "functions")

@@ -19,7 +19,7 @@ from scheduler.policy.demand import Demand
 from scheduler.policy.events import GpuReported
 from scheduler.policy.kernel import K_MAX, Floats
 from smore.domain.function import FunctionSpec
-from smore.redis.degradation import PlaceTable, Table, Weight
+from smore.messages.degradation import PlaceTable, Table, Weight
 from tests.support.tables import DEVICE, MODE, place
 
 

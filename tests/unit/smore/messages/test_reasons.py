@@ -11,22 +11,24 @@ from scheduler.policy.decisions import Refusal
 from smore.domain.errors import Draining
 from smore.domain.invocation import Cause, State
 from smore.messages.reasons import (
+    Candidate,
+    DryRunAnswer,
+    Reasons,
+    decode_answer,
+    pack_reasons,
+    reasons,
+    unpack_reasons,
+)
+from smore.messages.wording import (
     CAUSES,
     HOPELESS,
     REFUSED,
-    Answer,
-    Candidate,
-    Reasons,
     beside,
-    decode_answer,
     hopeless,
     in_words,
     obstacle,
-    pack_reasons,
     phases_ms,
-    reasons,
     refused_in_words,
-    unpack_reasons,
     why_not_now,
 )
 from smore.redis.gateway_queue import AdmissionCheck
@@ -143,7 +145,7 @@ def gate(**fields: object) -> AdmissionCheck:
     return AdmissionCheck(**{**known, **fields})  # type: ignore[arg-type]
 
 
-PLACED = Answer(
+PLACED = DryRunAnswer(
     at=1.0,
     gpu="a",
     cold=True,
@@ -155,8 +157,8 @@ PLACED = Answer(
         policy="p", candidates=[Candidate(gpu="a", training_degradation=0.1, training_degradation_upper=0.2)]
     ),
 )
-BUSY = Answer(at=1.0, finish_s=0.3, reasons=Reasons(policy="p", refused={"busy": 2}))
-LATE = Answer(at=1.0, earliest_deadline_at=3.0, reasons=Reasons(policy="p", refused={"deadline": 2}))
+BUSY = DryRunAnswer(at=1.0, finish_s=0.3, reasons=Reasons(policy="p", refused={"busy": 2}))
+LATE = DryRunAnswer(at=1.0, earliest_deadline_at=3.0, reasons=Reasons(policy="p", refused={"deadline": 2}))
 
 
 class TestDryRun:
@@ -181,7 +183,7 @@ class TestDryRun:
         """Time stands against it on every GPU instance: the deadline that would do is later than the gate's."""
         found = _dry_run(gate(), LATE)
         assert (found.outcome, found.feasible, found.earliest_deadline_ms) == ("late", False, 2000)
-        nowhere = _dry_run(gate(), Answer(at=1.0, reasons=Reasons(refused={"quarantined": 1})))
+        nowhere = _dry_run(gate(), DryRunAnswer(at=1.0, reasons=Reasons(refused={"quarantined": 1})))
         assert (nowhere.outcome, nowhere.earliest_deadline_ms) == ("late", None)
 
     def test_refused_by_the_gate(self) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smore.messages import stream
-from smore.redis import fleet
+from smore.messages.commands import AnyCommand, Cancel
+from smore.messages.results import Result, decode_result, encode_result, error_result
 from smore.redis.records import Reply, parse_replies
 
 
@@ -56,7 +57,7 @@ def test_what_is_no_event_is_refused(raw: bytes) -> None:
 
 
 RESULTS = st.builds(
-    stream.Result,
+    Result,
     form=st.sampled_from(("json", "raw", "error")),
     load_us=st.integers(0, 2**53),
     run_us=st.integers(0, 2**53),
@@ -68,12 +69,12 @@ RESULTS = st.builds(
 
 
 @given(RESULTS)
-def test_results_go_through(result: stream.Result) -> None:
-    assert stream.decode_result(stream.encode(result)) == result
+def test_results_go_through(result: Result) -> None:
+    assert decode_result(encode_result(result)) == result
 
 
 def test_an_error_says_what_happened_but_not_without_end() -> None:
-    result = stream.decode_result(stream.error_result("x" * 10_000))
+    result = decode_result(error_result("x" * 10_000))
     assert (result.form, result.message, result.body) == ("error", "x" * 4096, b"")
 
 
@@ -120,6 +121,6 @@ def test_frames_are_parted_again_whatever_is_in_them(replies: list[Reply]) -> No
 
 def test_the_cancel_that_lua_packs_is_a_command() -> None:
     raw = msgspec.msgpack.encode(["cancel", 1, "default/echo", "a" * 32, 2])
-    assert msgspec.msgpack.decode(raw, type=fleet.AnyCommand) == fleet.Cancel(
+    assert msgspec.msgpack.decode(raw, type=AnyCommand) == Cancel(
         version=1, function="default/echo", id="a" * 32, attempt=2
     )

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from smore.domain.invocation import Cause
+from smore.messages.reports import ParkedInstance
 from smore.process.settings import Settings, WorkerSettings
-from smore.redis.fleet import ParkedInstance
 from tests.support.eventually import eventually
 from tests.support.pool_stage import Host, lifecycle_events
 from worker import frames

@@ -9,8 +9,8 @@ import pytest
 from smore.domain.artifact import Artifact
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
+from smore.messages.reports import WarmState
 from smore.process.settings import WorkerSettings
-from smore.redis.fleet import WarmState
 from tests.support.eventually import eventually
 from tests.support.pool_stage import FakeRunner, Killed, Stage
 from worker.artifacts.runtime import RuntimeEnvironment, RuntimeFailed, RuntimeUnavailable

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from smore import alive
-from smore.redis.fleet import StartJob
+from smore.messages.commands import StartJob
 from tests.support.eventually import eventually
 from worker import proc
 from worker.activity import Activity

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from smore.redis import fleet
+from smore.messages.commands import AttachJob, StartJob
 from worker import proc
 from worker.activity import Activity
 from worker.training import host
@@ -62,7 +62,7 @@ def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(
     monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
     mine = os.sched_getaffinity(0)
     asked = {"MALLOC_ARENA_MAX": "16"}
-    one, command = {min(mine)}, fleet.StartJob(version=1, id="j", project="p", name="n", argv=["zoo.train"], env={})
+    one, command = {min(mine)}, StartJob(version=1, id="j", project="p", name="n", argv=["zoo.train"], env={})
     try:
         os.sched_setaffinity(0, one)
         jobs(tmp_path / "gpu", born_on=sorted(mine)).start(command)
@@ -97,9 +97,9 @@ def test_a_training_in_a_container_is_found_by_the_number_and_start_that_it_tell
         assert pid != outer
         watching = jobs(tmp_path)
         told: dict[str, Any] = {"project": "p", "name": "n", "pid": pid, "tracked": False}
-        watching.attach(fleet.AttachJob(version=1, id="there", start=start, boot=proc.boot_id(), **told))
-        watching.attach(fleet.AttachJob(version=1, id="another", start=start + 1, boot=proc.boot_id(), **told))
-        watching.attach(fleet.AttachJob(version=1, id="elsewhere", start=start, boot="another machine's", **told))
+        watching.attach(AttachJob(version=1, id="there", start=start, boot=proc.boot_id(), **told))
+        watching.attach(AttachJob(version=1, id="another", start=start + 1, boot=proc.boot_id(), **told))
+        watching.attach(AttachJob(version=1, id="elsewhere", start=start, boot="another machine's", **told))
         watching.tick()
         seen = {one.id: (one.pid, one.memory_mib) for one in watching.reports()}
         assert seen == {"there": (outer, 1.0), "another": (0, 0.0), "elsewhere": (0, 0.0)}

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import redis
 
-from smore.redis.degradation import FORMAT, BadTable, PlaceTable, Table, Tables, Weight, decode, encode
+from smore.messages.degradation import FORMAT, BadTable, PlaceTable, Table, Weight, decode, encode
+from smore.redis.tables import Tables
 
 
 def floats(*values: float) -> bytes:

@@ -1,7 +1,7 @@
 """
-What co-location costs, as the scheduler and the gateway read it: one immutable table with a version, one blob in Redis.
+What co-location costs, as the scheduler and the gateway read it: one immutable table with a version.
 
-The ``learn`` worker makes it (``ml/predict/table.py``) and puts it here whole, so a reader sees the old one or the new
+The ``learn`` worker makes it (``ml/predict/table.py``) and publishes it whole (smore/redis/tables.py): a reader sees the old one or the new
 one and never a mixture. The matrices are float64, little-endian, row by row, so that a reader without numpy takes a
 cell from the bytes and one with numpy makes an array of them without copying.
 
@@ -12,10 +12,9 @@ Degradations are fractions (Eq. 1). Workloads are named as in ``ml/measure/rows.
 import math
 import sys
 from collections.abc import Sequence
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 import msgspec
-import redis
 
 FORMAT: Final = 1
 
@@ -31,7 +30,7 @@ class Weight(msgspec.Struct, frozen=True, array_like=True):
     One learned weight of Eq. 3 (``kind`` training: gamma) or Eq. 4 (function: alpha, functions: beta) among ``k``
     functions.
 
-    ``victim`` and ``other`` are names of models. Weights that are not listed are one (digest A10-A12).
+    ``victim`` and ``other`` are names of models. A weight that is not listed is 1.
     """
 
     kind: Kind
@@ -48,8 +47,7 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
     ``training`` [J, F]: of the training by the function; ``function`` [J, F]: of the function by the training;
     ``function_on_function`` [F, F]: of the row by the column. ``*_upper``: the bound that holds for 90 % (conformal).
     ``measured`` [J, F], one byte each: 1 where a measured row stands instead of a prediction. ``solo_s`` [F]: P99 of
-    the function alone, seconds. ``usage_gain`` and ``degradation`` [F]: the averages over partners of digest A16 and
-    A17.
+    the function alone, seconds. ``usage_gain`` and ``degradation`` [F]: the averages over partners that Eq. 5 takes.
     """
 
     device: str
@@ -74,17 +72,16 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
 
     def function_rows(self, model: str, preset: str) -> list[tuple[int, int]]:
         """(batch, index) of a function's profiled batches, smallest first."""
-        found = []
+        rows = []
         for index, name in enumerate(self.functions):
             other, size, _, batch = name.split("/")
             if (other, size) == (model, preset):
-                found.append((int(batch), index))
-        return sorted(found)
+                rows.append((int(batch), index))
+        return sorted(rows)
 
     def weight(self, kind: Kind, k: int, victim: str, other: str) -> float:
         """
-        A weight of Eq. 3 or 4 between two models; one that was never learned at ``k`` is that of ``k - 1`` (digest
-        A12).
+        A weight of Eq. 3 or 4 between two models; one that was never learned at ``k`` is that of ``k - 1``.
         """
         learned = {
             w.k: w.value for w in self.weights if (w.kind, w.victim, w.other) == (kind, victim, other) and 2 <= w.k <= k
@@ -205,27 +202,3 @@ def _check(place: PlaceTable) -> None:
     for weight in place.weights:
         if weight.k < 1 or not 0 <= weight.value < math.inf:
             raise BadTable(f"{weight} is not a weight")
-
-
-class Tables:
-    """The published table in Redis: a blob and, beside it, its version, which is what readers look at often."""
-
-    def __init__(self, client: "redis.Redis", prefix: str) -> None:
-        self._redis = client
-        self._blob, self._version = f"{prefix}degradation:table", f"{prefix}degradation:version"
-
-    def publish(self, table: Table) -> None:
-        """Put a table in place of the last one, in one step."""
-        pipeline = self._redis.pipeline(transaction=True)
-        pipeline.set(self._blob, encode(table))
-        pipeline.set(self._version, table.version)
-        pipeline.execute()
-
-    def version(self) -> int:
-        """0 where none was published."""
-        return int(cast("bytes | None", self._redis.get(self._version)) or 0)
-
-    def current(self) -> Table | None:
-        """None where none was published; raises BadTable."""
-        raw = cast("bytes | None", self._redis.get(self._blob))
-        return None if raw is None else decode(raw)

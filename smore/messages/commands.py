@@ -1,0 +1,125 @@
+"""
+Commands to a GPU worker: each is one msgpack array on the GPU instance's own stream and idempotent by its content.
+"""
+
+import msgspec
+
+from smore.domain.loss import DEFAULT_BUDGET
+
+
+class Command(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+
+
+class Cancel(Command, frozen=True, tag="cancel"):
+    function: str
+    id: str
+    attempt: int
+
+
+class Offload(Command, frozen=True, tag="offload"):
+    """
+    Unload idle instances until ``keep`` are left, and hold no more of them than that. ``gone``: nothing of it stays in
+    host memory either.
+    """
+
+    function: str
+    revision: int
+    keep: int = 0
+    gone: bool = False
+
+
+class Prewarm(Command, frozen=True, tag="prewarm"):
+    """
+    Load what is missing of ``instances`` now, and let so many stand idle for longer than their keep-alive, before
+    ``until`` (epoch seconds; what was said before is replaced. 0 = it stays). One whose time has passed is passed over.
+    """
+
+    function: str
+    revision: int
+    instances: int = 1
+    until: float = 0.0
+
+
+class Respecify(Command, frozen=True, tag="respecify"):
+    """The catalog says something else of a revision: read it anew."""
+
+    function: str
+    revision: int
+
+
+class Fetch(Command, frozen=True, tag="fetch"):
+    """Have on your node what an uploaded function needs, its environment too, before it is placed there."""
+
+    function: str
+    revision: int
+
+
+class StartJob(Command, frozen=True, tag="start_job"):
+    id: str
+    project: str
+    name: str
+    argv: list[str]
+    env: dict[str, str]
+    workload: str = ""
+    budget: float = DEFAULT_BUDGET
+    #: Declared, on each GPU instance; 0 = not.
+    memory_mib: float = 0.0
+
+
+class AttachJob(Command, frozen=True, tag="attach_job"):
+    """
+    A training that runs already and is not the worker's to start or to end.
+
+    ``pid``, ``start`` (clock ticks) and ``boot`` name its process, where the worker can see it; ``tracked``: its steps
+    come through the gateway, else nothing is known of it but that it lives. ``any_user``: an operator asks, who may
+    have anybody's process watched.
+    """
+
+    id: str
+    project: str
+    name: str
+    pid: int
+    start: int
+    boot: str
+    tracked: bool
+    workload: str = ""
+    budget: float = DEFAULT_BUDGET
+    any_user: bool = False
+
+
+class StopJob(Command, frozen=True, tag="stop_job"):
+    id: str
+
+
+class SetBudget(Command, frozen=True, tag="set_budget"):
+    """The most that a job may lose from now on, a fraction."""
+
+    id: str
+    budget: float
+
+
+class Throttle(Command, frozen=True, tag="throttle"):
+    """
+    From now on functions may work for ``duty`` (0..1) of the time beside the jobs of the GPU instance; 1 = as they
+    like, 0 = not at all.
+
+    It holds until the next one, or until the worker starts anew with 1; what runs goes on.
+    """
+
+    duty: float
+
+
+AnyCommand = AttachJob | Cancel | Fetch | Offload | Prewarm | Respecify | SetBudget | StartJob | StopJob | Throttle
+
+encode_command = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(AnyCommand).decode
+
+
+def decode_command(raw: bytes) -> AnyCommand | None:
+    """None for a command of a newer version, which must not stop the ones behind it."""
+    try:
+        command: AnyCommand = _decode(raw)
+        return command
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,176 @@
+"""Reasons, causes and phases of an invocation in words, for the API's answers and for people's tools."""
+
+from collections.abc import Mapping, Sequence
+
+from smore.domain.invocation import Cause, State
+from smore.messages.reasons import Reasons
+
+#: What stands against a GPU instance, as the rest of a sentence about one and about several.
+REFUSED: Mapping[str, tuple[str, str]] = {
+    "gone": ("is silent", "are silent"),
+    "paused": ("is paused", "are paused"),
+    "no_slot": ("has no free slot", "have no free slot"),
+    "quarantined": ("keeps this revision out after crashes", "keep this revision out after crashes"),
+    "busy": ("is busy with the function", "are busy with the function"),
+    "memory": ("has too little memory", "have too little memory"),
+    "sm": ("has too little compute left", "have too little compute left"),
+    "beside_training": ("trains, and the policy shares none", "train, and the policy shares none"),
+    "budget": ("would cost its training more than its budget", "would cost their training more than its budget"),
+    "degradation": ("would slow the function too much", "would slow the function too much"),
+    "others_deadline": ("would make others miss their deadlines", "would make others miss their deadlines"),
+    "deadline": ("would finish it too late", "would finish it too late"),
+    "protected": ("is used by a process that nobody registered", "are used by processes that nobody registered"),
+    "pinned": (
+        "is not one of those that the function is pinned to",
+        "are not among those that the function is pinned to",
+    ),
+}
+
+#: What time or the end of something else does not change: refused for these alone, it is not worth waiting.
+HOPELESS = frozenset({"gone", "quarantined", "deadline"})
+
+CAUSES: Mapping[str, str] = {
+    Cause.OK: "it ran to its end",
+    Cause.HANDLER_ERROR: "the function raised an error",
+    Cause.CRASHED: "the process of the function died",
+    Cause.CONTEXT_LOST: "an error of its run made its process useless for the GPU",
+    Cause.OUT_OF_MEMORY: "the function ran out of memory",
+    Cause.TIMED_OUT: "it ran for longer than its revision may",
+    Cause.LOAD_FAILED: "the function could not be loaded",
+    Cause.BAD_OUTPUT: "what the function returned was not what it declares",
+    Cause.RESULT_TOO_LARGE: "what the function returned was larger than a result may be",
+    Cause.QUARANTINED: "its revision was kept out after crashes",
+    Cause.FUNCTION_DELETED: "the function was deleted",
+    Cause.DISPATCH_LIMIT: "it was dispatched as often as allowed, and no worker began",
+    Cause.ATTEMPT_LIMIT: "it was started as often as allowed",
+    Cause.DEADLINE_EXPIRED: "no GPU instance could finish it before its deadline",
+    Cause.INFEASIBLE: "no GPU instance could ever take it",
+    Cause.CANCELLED: "it was cancelled",
+    Cause.PAYLOAD_LOST: "its input was lost when Redis ended",
+    Cause.WORKER_LOST: "its worker was lost while it ran",
+    Cause.DISPATCH_LOST: "no worker took it in time",
+    Cause.WORKER_BUSY: "the worker had no room for it",
+    Cause.DEVICE_FULL: "others had taken the memory of the GPU",
+}
+
+PHASES = ("queue", "schedule", "dispatch", "load", "run")
+
+
+def refused_in_words(refused: Mapping[str, int]) -> str:
+    """
+    ``{"busy": 2, "memory": 1}`` to ``2 GPU instances are busy with the function, 1 has too little memory``; '' for
+    none.
+    """
+    parts: list[str] = []
+    for code, count in sorted(refused.items(), key=lambda item: (-item[1], item[0])):
+        one, several = REFUSED.get(code, (f"was refused ({code})", f"were refused ({code})"))
+        noun = "" if parts else " GPU instance" if count == 1 else " GPU instances"
+        parts.append(f"{count}{noun} {one if count == 1 else several}")
+    return ", ".join(parts)
+
+
+def why_not_now(reasons: Reasons, paused: str = "") -> str:
+    """Why nothing is placed at this moment."""
+    if paused:
+        return "The queue of its function is paused." if paused == "function" else "The whole platform is paused."
+    words = refused_in_words(reasons.refused)
+    if any(candidate.refusal is None for candidate in reasons.candidates):
+        return "An instance of the function that is busy will be free sooner than another could be loaded."
+    return f"{words}." if words else "There is no GPU instance."
+
+
+def obstacle(reasons: Reasons) -> str:
+    """
+    The one code of :data:`REFUSED` that stands for why nothing is placed: the most frequent one of the GPU instances
+    where the function may go at all, ``pinned`` where it may go to none of them.
+    """
+    if any(candidate.refusal is None for candidate in reasons.candidates):
+        return "busy"
+    allowed = {code: count for code, count in reasons.refused.items() if code != "pinned"} or reasons.refused
+    return min(allowed, key=lambda code: (-allowed[code], code), default="gone")
+
+
+def hopeless(reasons: Reasons) -> bool:
+    """Whether nothing that could change soon stands against it: all are refused for what waiting does not mend."""
+    return set(reasons.refused) <= HOPELESS and not any(candidate.refusal is None for candidate in reasons.candidates)
+
+
+def duration(seconds: float) -> str:
+    """``0.0123`` to ``12.3 ms``, ``75.3`` to ``75.3 s``."""
+    return f"{seconds * 1e3:.1f} ms" if abs(seconds) < 1 else f"{seconds:.1f} s"
+
+
+def in_words(
+    state: str, cause: str, *, gpu: str = "", attempt: int = 0, slack_s: float | None = None, message: str = ""
+) -> str:
+    """
+    How an invocation stands, in a sentence. ``slack_s``: seconds from its end to its deadline; ``message``: what its
+    end said.
+    """
+    where = f" on {gpu}" if gpu else ""
+    times = "" if attempt <= 1 else f" at attempt {attempt}"
+    left = "" if slack_s is None else f", {duration(abs(slack_s))} {'before' if slack_s >= 0 else 'after'} its deadline"
+    because = message.strip().removesuffix(".") or CAUSES.get(cause, cause or "it is not known why")
+    match state:
+        case State.SUCCEEDED:
+            return f"It succeeded{where}{times}{left}."
+        case State.QUEUED:
+            return "It waits." if not attempt else f"It waits again after attempt {attempt}."
+        case State.DISPATCHED:
+            return f"It was sent to {gpu or 'a GPU instance'}{times} and has not begun."
+        case State.RUNNING:
+            return f"It runs{where}{times}."
+        case _:
+            return (
+                f"It was {state}: {because}."
+                if state in (State.REJECTED, State.CANCELLED)
+                else f"It {state}{where}{times}: {because}."
+            )
+
+
+def phases_ms(
+    *,
+    since: float,
+    claimed: float | None,
+    started: float | None,
+    finished: float | None,
+    schedule_us: int = 0,
+    load_s: Mapping[str, float] | None = None,
+    run_s: float | None = None,
+) -> dict[str, float | None]:
+    """
+    Milliseconds of an attempt by phase, as ``Server-Timing`` has them; None = it has not come to its end, or is not
+    known.
+
+    ``since``: when it began to wait, epoch seconds as the other moments; deciding is taken out of the wait. A load that
+    was under way already counts with the part that was waited for.
+    """
+    schedule_s = schedule_us / 1e6
+    load = None
+    if started is not None and finished is not None:
+        load = min(sum((load_s or {}).values()), max(0.0, finished - started - (run_s or 0.0)))
+    phases = {
+        "queue": None if claimed is None else max(0.0, claimed - since - schedule_s),
+        "schedule": schedule_s if schedule_us else None,
+        "dispatch": None if claimed is None or started is None else max(0.0, started - claimed),
+        "load": load,
+        "run": run_s,
+    }
+    return {name: None if seconds is None else round(seconds * 1e3, 3) for name, seconds in phases.items()}
+
+
+def beside(windows: Sequence[tuple[float, int, float, int]], least: int = 20) -> float | None:
+    """
+    What trainings lost to all functions beside them, measured: the worst of (solo_s, solo_count, shared_s,
+    shared_count), None = not known.
+
+    ``least`` iterations of either kind are asked for, as by the scheduler.
+    """
+    return max(
+        (
+            shared_s / solo_s - 1
+            for solo_s, solo_n, shared_s, shared_n in windows
+            if solo_n >= least and shared_n >= least and solo_s > 0
+        ),
+        default=None,
+    )

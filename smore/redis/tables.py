@@ -1,0 +1,31 @@
+"""The degradation table in Redis (smore/messages/degradation.py), one blob with a version."""
+
+from typing import cast
+
+import redis
+
+from smore.messages.degradation import Table, decode, encode
+
+
+class Tables:
+    """The published table in Redis: a blob and, beside it, its version, which is what readers look at often."""
+
+    def __init__(self, client: "redis.Redis", prefix: str) -> None:
+        self._redis = client
+        self._blob, self._version = f"{prefix}degradation:table", f"{prefix}degradation:version"
+
+    def publish(self, table: Table) -> None:
+        """Put a table in place of the last one, in one step."""
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.set(self._blob, encode(table))
+        pipeline.set(self._version, table.version)
+        pipeline.execute()
+
+    def version(self) -> int:
+        """0 where none was published."""
+        return int(cast("bytes | None", self._redis.get(self._version)) or 0)
+
+    def current(self) -> Table | None:
+        """None where none was published; raises BadTable."""
+        raw = cast("bytes | None", self._redis.get(self._blob))
+        return None if raw is None else decode(raw)
