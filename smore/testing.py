@@ -26,7 +26,7 @@ import numpy as np
 
 from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, State
 from smore.handler import Handler
-from smore.messages.stream import error_result
+from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
 from smore.redis.queue import Claim, Ending, RunOutcome, Snapshot, StartedInvocation
 from smore.redis.records import InvocationRecord, LeasedInvocation, QueuedInvocation, Reply

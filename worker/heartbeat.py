@@ -230,7 +230,7 @@ class Heartbeat:
             strangers=self._unregistered(),
         )
 
-    def _unregistered(self) -> list[Stranger] | None:
+    def _unregistered(self) -> list[UnregisteredProcess] | None:
         """
         Unregistered processes: those that compute on the device and belong neither to this worker nor to a job. None
         where the device cannot tell.

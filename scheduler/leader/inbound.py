@@ -35,14 +35,18 @@ from scheduler.policy.events import (
 )
 from smore.domain.loss import Sample
 from smore.messages import stream
+from smore.messages.degradation import BadTable
+from smore.messages.forecasts import BadForecast
+from smore.messages.reports import JobReport, WarmState, decode_report
+from smore.messages.results import decode_execution
 from smore.process import observability as metrics
 from smore.process.settings import Settings
-from smore.redis import fleet as wire
 from smore.redis.catalog import Catalog
-from smore.redis.degradation import BadTable, Tables
-from smore.redis.forecasts import BadForecast, Board
+from smore.redis.fleet import Fleet
+from smore.redis.forecasts import Board
 from smore.redis.queue import ANSWER_TTL_S, Queue, Snapshot
 from smore.redis.records import LeasedInvocation, QueuedInvocation
+from smore.redis.tables import Tables
 
 log = metrics.logger(__name__)
 
@@ -68,7 +72,7 @@ class Inbound:
         prefix = config.redis.prefix
         self._queue, self._board, self._now, self._prewarms = queue, board, now, prewarms
         self._silent_s = LOST_HEARTBEATS * config.worker.heartbeat_s
-        self._fleet, self._catalog = wire.Fleet(client, prefix), Catalog(client, prefix)
+        self._fleet, self._catalog = Fleet(client, prefix), Catalog(client, prefix)
         self._tables, self._forecasts = Tables(client, prefix), Board(client, prefix)
         #: The versions of the table and of the forecasts that were looked at last, good or not.
         self._table_version = 0
@@ -312,7 +316,7 @@ class Inbound:
 
     def _reported(self, raw: bytes, events: list[Event]) -> None:
         try:
-            report = wire.decode_report(raw)
+            report = decode_report(raw)
         except ValueError:
             log.warning("unreadable report passed over")
             return
@@ -329,10 +333,10 @@ class Inbound:
             counts[key] += 1
             sizes[key] = max(instance.memory_mib, sizes.get(key, 0.0))
             stretches[key] = max(instance.longest_s, stretches.get(key, 0.0))
-            if instance.state is wire.WarmState.IDLE:
+            if instance.state is WarmState.IDLE:
                 idle_mib += instance.memory_mib
                 idle.append((*key, instance.memory_mib, instance.idle_s))
-            elif instance.state is wire.WarmState.LOADING:
+            elif instance.state is WarmState.LOADING:
                 loading[key] += 1
         for waiting in report.parked:
             self._register(waiting.function, waiting.revision, events)
@@ -418,7 +422,7 @@ def _arrival(waiting: QueuedInvocation) -> InvocationArrived:
     )
 
 
-def _loss(job: wire.JobReport) -> JobLoss:
+def _loss(job: JobReport) -> JobLoss:
     return JobLoss(
         id=job.id,
         budget=job.budget,
@@ -433,7 +437,7 @@ def _run(meta: str) -> tuple[float | None, int]:
     if not meta:
         return None, 0
     try:
-        execution = stream.decode_execution(meta)
+        execution = decode_execution(meta)
     except ValueError:
         return None, 0
     return (execution.run_ms / 1000, execution.rows) if execution.run_ms and not execution.cold else (None, 0)

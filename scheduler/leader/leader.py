@@ -15,7 +15,6 @@ from math import inf
 from typing import Final
 
 import redis
-from msgspec import UNSET
 
 from scheduler.leader.admission_board import AdmissionBoard
 from scheduler.leader.inbound import Inbound

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final, Literal, assert_never, cast
 
-import orjson
 import redis
+from msgspec import UNSET
 
 from scheduler.leader import foresight
 from scheduler.leader.admission_board import AdmissionBoard
@@ -31,11 +31,14 @@ from scheduler.policy.decisions import (
     Throttle,
 )
 from scheduler.policy.events import ClaimRefused, Event
+from smore.messages import commands
+from smore.messages import reasons as reasons_message
+from smore.messages.forecasts import PrewarmReport, PrewarmStatus, encode_prewarm_report
 from smore.process import observability as metrics
 from smore.process.settings import Settings
-from smore.redis import fleet as wire
 from smore.redis.celery import RUN, gpu_queue, message
-from smore.redis.forecasts import Board, Keeping, State, encode_state
+from smore.redis.fleet import Fleet
+from smore.redis.forecasts import Board
 from smore.redis.queue import Claim, Ending, Queue
 
 log = metrics.logger(__name__)
@@ -54,7 +57,7 @@ class Outbound:
     def __init__(self, client: "redis.Redis", config: Settings, queue: Queue, board: AdmissionBoard) -> None:
         prefix = config.redis.prefix
         self._config, self._prefix, self._queue, self._board = config, prefix, queue, board
-        self._fleet, self._forecasts = wire.Fleet(client, prefix), Board(client, prefix)
+        self._fleet, self._forecasts = Fleet(client, prefix), Board(client, prefix)
         self._token = ""
         self._clock_steps = 0
         #: The entry of the stream up to which events were read: a claim reads on from there.
@@ -104,7 +107,7 @@ class Outbound:
     # ---- commands to workers -----------------------------------------------------------------------------------------
 
     def _prewarm(self, decision: Prewarm) -> None:
-        command = wire.Prewarm(
+        command = commands.Prewarm(
             version=1,
             function=decision.function,
             revision=decision.revision,
@@ -127,7 +130,7 @@ class Outbound:
         )
 
     def _offload(self, decision: Offload) -> None:
-        command = wire.Offload(
+        command = commands.Offload(
             version=1,
             function=decision.function,
             revision=decision.revision,
@@ -161,7 +164,7 @@ class Outbound:
             log.warning("the clock was set; minutes across it count for nothing", steps=steps)
             self._clock_steps = status.clock_steps
         settings = self._config.prewarm
-        state = State(
+        state = PrewarmReport(
             at=now,
             rule=settings.rule,
             on=settings.on,
@@ -169,7 +172,7 @@ class Outbound:
             forecasts=self.forecasts_version,
             jumps=status.clock_steps,
             functions=[
-                Keeping(
+                PrewarmStatus(
                     function=function.function,
                     revision=function.revision,
                     mode=function.mode.value,
@@ -186,7 +189,7 @@ class Outbound:
                 for function in status.functions
             ],
         )
-        self._forecasts.tell(encode_state(state), STATE_TTL_S)
+        self._forecasts.tell(encode_prewarm_report(state), STATE_TTL_S)
 
     # ---- the queue ---------------------------------------------------------------------------------------------------
 
@@ -248,55 +251,54 @@ class Outbound:
 
 
 def _answer_json(now: float, found: Answer | None, bounds: FinishBounds | None) -> bytes:
-    """See smore.messages.reasons.Answer. Numbers that are not finite become null."""
+    """The answer to a question; ``found`` None = the revision is not known here."""
     if found is None:
-        return orjson.dumps({"version": 1, "known": False, "at": now})
-    return orjson.dumps(
-        {
-            "version": 1,
-            "at": now,
-            "gpu": found.row_gpu,
-            "cold": found.cold,
-            "start_at": found.start_at,
-            "finish_at": found.finish_at,
-            "earliest_deadline_at": found.earliest_deadline_at,
-            "finish_s": bounds.backlog_s if bounds is not None else None,
-            "reasons": orjson.Fragment(_reasons_json(found.reasons, 0)),
-        }
+        return reasons_message.encode_answer(reasons_message.DryRunAnswer(known=False, at=now))
+    return reasons_message.encode_answer(
+        reasons_message.DryRunAnswer(
+            at=now,
+            gpu=found.row_gpu,
+            cold=found.cold,
+            start_at=found.start_at,
+            finish_at=found.finish_at,
+            earliest_deadline_at=found.earliest_deadline_at,
+            finish_s=bounds.backlog_s if bounds is not None else None,
+            reasons=_reasons_message(found.reasons, 0),
+        )
     )
 
 
 def _reasons_json(reasons: Reasons, schedule_us: int) -> bytes:
-    """See smore.messages.reasons.Reasons."""
-    return orjson.dumps(
-        {
-            "v": 1,
-            "policy": reasons.policy,
-            "table": reasons.table_version,
-            "seed": reasons.seed,
-            "priority": round(reasons.priority, 4),
-            "schedule_us": schedule_us,
-            "candidates": [
-                {
-                    "gpu": c.gpu,
-                    "warm": c.warm,
-                    "delay_s": round(c.start_delay_s, 4),
-                    "run_s": round(c.run_s, 5),
-                    "finish_at": round(c.finish_at, 4),
-                    "impact": round(c.impact, 4),
-                    "function_degradation": round(c.function_degradation, 4),
-                    "function_degradation_upper": round(c.function_degradation_upper, 4),
-                    "training_degradation": round(c.training_degradation, 4),
-                    "training_degradation_upper": round(c.training_degradation_upper, 4),
-                    "known": c.known,
-                    "refusal": c.refusal,
-                }
-                for c in reasons.candidates
-            ],
-            "refused": {code.value: count for code, count in reasons.refused.items()},
-            "shadow": {"policy": reasons.shadow.policy, "gpu": reasons.shadow.gpu}
-            if reasons.shadow is not None
-            else None,
-        }
-        | ({"unforeseen": reasons.unforeseen} if reasons.unforeseen else {})
+    return reasons_message.encode_reasons(_reasons_message(reasons, schedule_us))
+
+
+def _reasons_message(reasons: Reasons, schedule_us: int) -> reasons_message.Reasons:
+    """The policy's reasons as they are written: rounded, for they are many."""
+    shadow = reasons.shadow
+    return reasons_message.Reasons(
+        policy=reasons.policy,
+        table=reasons.table_version,
+        seed=reasons.seed,
+        priority=round(reasons.priority, 4),
+        schedule_us=schedule_us,
+        candidates=[
+            reasons_message.Candidate(
+                gpu=candidate.gpu,
+                warm=candidate.warm,
+                delay_s=round(candidate.start_delay_s, 4),
+                run_s=round(candidate.run_s, 5),
+                finish_at=round(candidate.finish_at, 4),
+                impact=round(candidate.impact, 4),
+                function_degradation=round(candidate.function_degradation, 4),
+                function_degradation_upper=round(candidate.function_degradation_upper, 4),
+                training_degradation=round(candidate.training_degradation, 4),
+                training_degradation_upper=round(candidate.training_degradation_upper, 4),
+                known=candidate.known,
+                refusal=candidate.refusal,
+            )
+            for candidate in reasons.candidates
+        ],
+        refused={code.value: count for code, count in reasons.refused.items()},
+        shadow=None if shadow is None else reasons_message.Shadow(policy=shadow.policy, gpu=shadow.gpu),
+        unforeseen=reasons.unforeseen or UNSET,
     )

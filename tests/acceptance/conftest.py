@@ -15,7 +15,6 @@ import redis
 
 from smore import local
 from smore.client.clients import Client
-from smore.messages.reports import Report
 from smore.process.settings import Settings
 from tests.support.eventually import eventually
 from tests.support.whole_platform import Platform, partitions

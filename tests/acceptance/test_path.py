@@ -8,7 +8,7 @@ import pytest
 
 from smore.client.transport import ApiError
 from smore.client.types import PrewarmFunction
-from smore.redis.fleet import WarmState
+from smore.messages.reports import WarmState
 from tests.support.eventually import eventually
 from tests.support.whole_platform import ROOT, Platform
 

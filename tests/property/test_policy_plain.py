@@ -20,7 +20,7 @@ from scheduler.policy.demand import Demand
 from scheduler.policy.events import Event, FunctionKnown, GpuReported, TableUpdated
 from scheduler.policy.knobs import BudgetRule, Choice, Knobs, SmRule, preset
 from smore.domain.function import FunctionSpec, Profile
-from smore.redis.degradation import Kind, PlaceTable, Table, Weight
+from smore.messages.degradation import Kind, PlaceTable, Table, Weight
 from tests.support.driven import DrivenEngine
 from tests.support.tables import DEVICE, MODE, place
 

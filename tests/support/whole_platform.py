@@ -9,7 +9,8 @@ import redis
 
 from smore import local
 from smore.client.clients import Client
-from smore.redis.fleet import Fleet, Report
+from smore.messages.reports import Report
+from smore.redis.fleet import Fleet
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ recently used first. Decides alone; :mod:`worker.pool.loading` then parks or unl
 from collections.abc import Callable
 
 from smore.domain.function import FunctionSpec
-from smore.redis.fleet import WarmState
+from smore.messages.reports import WarmState
 from worker.device.device import Device
 from worker.pool.errors import LoadFailed
 from worker.pool.instance import Instance

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
-from smore.redis.fleet import WarmState
+from smore.messages.reports import WarmState
 from worker.artifacts.runtime import RuntimeEnvironment
 from worker.pool.lifecycle import Lifecycle
 from worker.pool.quarantine import Key

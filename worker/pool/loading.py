@@ -10,8 +10,8 @@ from typing import Final, NoReturn
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
+from smore.messages.reports import WarmState
 from smore.process import observability
-from smore.redis.fleet import WarmState
 from worker.activity import Activity
 from worker.artifacts.runtime import RuntimeEnvironment, RuntimeFailed, RuntimeUnavailable
 from worker.device.device import Device

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from smore.domain.function import FunctionSpec
-from smore.redis.fleet import WarmState
+from smore.messages.reports import WarmState
 from worker.device.device import Device
 from worker.pool.instance import Instance
 from worker.pool.quarantine import Key

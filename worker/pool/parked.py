@@ -8,7 +8,7 @@ and a load of a revision takes its parked instance before it begins a new proces
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from smore.redis.fleet import ParkedInstance
+from smore.messages.reports import ParkedInstance
 from worker.pool.instance import Instance
 from worker.pool.quarantine import Key
 from worker.runner.runner_handle import Runner

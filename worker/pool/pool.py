@@ -20,8 +20,8 @@ from types import MappingProxyType
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
+from smore.messages.reports import WarmState
 from smore.process import observability
-from smore.redis.fleet import WarmState
 from worker.activity import Activity
 from worker.artifacts.runtime import RuntimeEnvironment
 from worker.device.device import Device

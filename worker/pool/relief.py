@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from smore.domain.invocation import Cause
+from smore.messages.reports import WarmState
 from smore.process import observability
-from smore.redis.fleet import WarmState
 from worker.device.device import Device
 from worker.pool.eviction import Eviction
 from worker.pool.instance import Instance

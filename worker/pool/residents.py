@@ -8,7 +8,7 @@ an instance is in this set or among the parked ones as long as its process may h
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from smore.redis.fleet import WarmState
+from smore.messages.reports import WarmState
 from worker.pool.instance import Instance
 from worker.pool.lifecycle import Ending, Lifecycles
 from worker.pool.parked import Parked

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from smore.messages import stream
-from smore.redis.fleet import ParkedInstance, WarmInstance, WarmState
+from smore.messages.reports import ParkedInstance, WarmInstance, WarmState
 from worker.pool.crashes import Crashes
 from worker.pool.memory import Memory
 from worker.pool.quarantine import Key

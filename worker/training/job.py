@@ -12,7 +12,7 @@ from typing import Final
 
 from smore.domain.job import RESERVE, JobState
 from smore.domain.loss import Sample
-from smore.redis.fleet import JobReport
+from smore.messages.reports import JobReport
 from smore.tracking.ring import TrackReader
 from worker import proc
 from worker.training.record import Record

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from smore.domain.job import REFUSED, JobState
+from smore.messages.commands import AttachJob, StartJob
+from smore.messages.reports import JobReport
 from smore.process import observability
 from smore.tracking.ring import TrackReader
 from worker import proc

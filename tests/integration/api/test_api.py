@@ -37,9 +37,7 @@ from smore.postgres.catalog import Store
 from smore.postgres.predictors import Profiles
 from smore.postgres.rows import ExecutionRow, JobHarvestRow, JobWindowRow, LossWindowRow
 from smore.process.settings import RedisSettings, Settings
-from smore.redis import fleet
 from smore.redis.catalog import Catalog, FunctionEntry
-from smore.redis.degradation import Table, Tables, Weight
 from smore.redis.queue import Queue, StartedInvocation
 from smore.redis.tables import Tables
 from tests.support.eventually import eventually
@@ -1026,7 +1024,7 @@ def test_a_job_may_say_which_workload_it_is(
 
 def last_command(redis_client: "redis.Redis") -> Any:
     ((_, fields),) = cast("list[tuple[bytes, dict[bytes, bytes]]]", redis_client.xrevrange(f"smore:cmd:{GPU}", count=1))
-    return fleet._readable(fields[b"c"])
+    return decode_command(fields[b"c"])
 
 
 def test_a_budget_that_cannot_be_told_from_noise_is_refused(

@@ -22,7 +22,6 @@ from smore.messages.commands import Cancel, Offload, Prewarm
 from smore.messages.reports import WarmState
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.celery import RUN, gpu_queue, message
-from smore.redis.fleet import Cancel, Offload, Prewarm, WarmState
 from tests.support.eventually import eventually
 from tests.support.gateway import Served, add_key
 from tests.support.worker_stage import PREFIX, Bench, RedisProcess, bench

@@ -23,7 +23,7 @@ from smore.domain import tensors
 from smore.domain.errors import CallerError, InvalidInput, PayloadTooLarge
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Encoding
-from smore.messages.stream import Result
+from smore.messages.results import Result
 from worker.runner.arrays import DTYPES, read_raw, write_raw
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]

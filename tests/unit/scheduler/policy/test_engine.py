@@ -29,7 +29,7 @@ from scheduler.policy.knobs import EXECUTED_S, PRESETS, Knobs, Order, UnknownPol
 from scheduler.policy.load import LoadSwitch
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import Cause
-from smore.redis.degradation import Table
+from smore.messages.degradation import Table
 from tests.support.driven import DrivenEngine
 from tests.support.tables import DEVICE, MODE, place
 
