@@ -8,6 +8,7 @@ import urllib.error
 from collections.abc import Callable, Iterator
 from email.message import Message
 from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
