@@ -95,7 +95,7 @@ class Weighed(NamedTuple):
     sampled: bool
 
 
-#: Seconds over which a GPU worker averages a job's iterations (worker/training/jobs.py).
+#: Seconds over which a GPU worker averages a job's iterations (worker/training/job.py).
 ALONE_S: Final = 60.0
 
 #: How old a backlog must be to be judged by what was placed meanwhile, and the slowest rate that is told, seconds for
