@@ -321,7 +321,7 @@ class Channel:
         """Raises BadFrame where the peer has sent something before it was asked, EOFError where it is gone."""
         if self._waiting.poll(0):
             self._read(self._first[:1], None)
-            raise BadFrame("it sent something before it was asked")
+            raise BadFrame("it spoke before it was asked")
 
     def send(self, meta: bytes, bodies: Sequence[Chunk] = (), until: float | None = None) -> None:
         """Send one frame. ``until`` (monotonic seconds) bounds the whole, None = unbounded."""

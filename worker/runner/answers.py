@@ -98,7 +98,7 @@ def describe(body: bytes) -> Description:
         sizes = tensor.shape[:1] == [-1] and all(-1 <= size < 2**31 for size in tensor.shape)
         named = bool(tensor.name) and tensor.name.isprintable()
         if not named or tensor.datatype not in tensors.DATATYPES or not sizes:
-            raise BadFrame("its description names no valid tensors")
+            raise BadFrame("its description is of no tensors that there are")
     amount(description.memory_mib)
     return description
 
@@ -106,7 +106,7 @@ def describe(body: bytes) -> Description:
 def cause_of(failed: Failed) -> Cause:
     """The cause that a runner names. Raises BadFrame where it is not one that it may name."""
     if failed.cause not in _CAUSES:
-        raise BadFrame("it failed for a cause that it may not name")
+        raise BadFrame("it failed for a cause that is not its own to tell")
     return Cause(failed.cause)
 
 

@@ -260,7 +260,7 @@ class Runner:
             if isinstance(answer, Failed) and not body:
                 raise RunnerFailed(answers.cause_of(answer), answer.message)
             if not isinstance(answer, expected):
-                raise BadFrame("its answer is to another kind of request")
+                raise BadFrame("its answer is to something else than it was asked")
             return read(answer, body, took_s)
         except BadFrame:
             # Its next answer could be meant for another caller.
