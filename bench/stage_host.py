@@ -1,10 +1,10 @@
 """
-Runs a command within a time and leaves nothing of it behind: ``python -m bench.stage_host SECONDS COMMAND...``.
+Runs one stage of a benchmark within a time and leaves no process of it: ``python -m bench.stage_host SECONDS COMMAND...``.
 
-When the time is over, or SIGTERM comes, the command's process group is asked to end and killed :data:`GRACE_S` later.
-However it ended, whatever it has started dies then, in sessions of its own too: a platform's supervisor and its
-trainings would hold the device. Ends with the command's status, with :data:`CUT` where the time was over. Standard
-library alone.
+When the time is over, or SIGTERM comes, the command's process group gets SIGTERM, and SIGKILL :data:`GRACE_S` later.
+However it ended, every process that it has started is killed then, also those in sessions of their own: a platform's
+supervisor and its trainings would hold the device. Ends with the command's status, or with :data:`CUT` where the time
+was over. Uses the standard library alone.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ from typing import Final
 from worker import proc
 
 CUT: Final = 124
-#: For a platform to stop in order.
+#: Seconds for a platform to stop in order.
 GRACE_S: Final = 10.0
-#: For killed processes to be gone.
+#: Seconds for killed processes to be gone.
 _GONE_S: Final = 5.0
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 class _Stopped(Exception):
-    pass
+    """SIGTERM has come."""
 
 
 def _stop(*_: object) -> None:
@@ -37,10 +37,11 @@ def _stop(*_: object) -> None:
 
 
 def main(words: Sequence[str]) -> int:
+    """Run ``words[1:]`` for ``float(words[0])`` seconds at most. Returns the exit status."""
     parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
-    # Orphans of the command become our children, so they are found. A parent that is killed takes us, and so the
-    # command, with it.
+    # Orphans of the command become children of this process, so that they can be killed. Where its parent is killed this
+    # process ends, and the command with it.
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, _stop)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -68,7 +69,7 @@ def _end(command: "subprocess.Popen[bytes]") -> None:
 
 
 def _sweep() -> None:
-    """Kill every descendant; one may start another while it is looked for."""
+    """Kill every descendant; one may start another in between."""
     until = time.monotonic() + _GONE_S
     while left := [pid for pid in proc.tree(os.getpid()) if pid != os.getpid()]:
         for pid in left:

@@ -5,7 +5,7 @@ code 0 or 1.
 - ``gateway``: its ``/readyz`` says that the platform can run an invocation, so a scheduler leads and a GPU instance has
   reported;
 - ``node``: there is a report of each of its GPU instances, which lives for two seconds;
-- ``trainings``: the keeper takes connections (worker/keeper.py);
+- ``trainings``: the training host takes connections (worker/training/host.py);
 - every other name (``beat``, ``scheduler-0``, ``control``…) is a Celery process, which is connected to Redis and has
   said something lately; a scheduler is well only where one of them leads.
 

@@ -1,1 +1,1 @@
-"""Runs: one Celery worker for each GPU instance, runners below it."""
+"""The GPU workers: one Celery worker for each GPU instance, which runs functions in runner processes."""

@@ -1,12 +1,12 @@
 """
-What a GPU worker and its runners say to each other, and how it is framed.
+The messages between a GPU worker and its runners, and their framing.
 
 A frame is ``<u32 length of meta, u64 length of body>``, then the meta (one msgpack array, the structs below), then the
 body: payloads or results one after the other, uncopied. The two sides alternate strictly: a request, its answer. The
-zygote's talk (:class:`Fork` …) is one msgpack array a packet, because its socket keeps packets apart.
+messages of the zygote (:class:`Fork` …) are one msgpack array a packet, because its socket keeps packets apart.
 
-A runner may be hostile. What comes from it is bounded before memory is taken for it, and checked before anybody uses it
-(:mod:`worker.runner.answers`); what breaks the rules is a :class:`BadFrame`.
+What must stay true: a runner may be hostile, so what it sends is bounded before memory is allocated for it, and checked
+before anybody uses it (:mod:`worker.runner.answers`); what breaks the rules is a :class:`BadFrame`.
 """
 
 import select
@@ -20,7 +20,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-#: What may stand in a body.
+#: A piece of a body.
 Chunk = bytes | bytearray | memoryview
 
 #: Allowed beyond the declared memory on a CPU: the interpreter's own growth, and what malloc takes ahead
@@ -29,10 +29,9 @@ SLACK_MIB: Final = 128
 
 #: Invocations of the largest batch.
 MOST_ITEMS: Final = 1024
-#: The longest meta of an answer: the texts below for each invocation of the largest batch, and room for what stands
-#: between.
+#: The longest meta of an answer: the texts below for each invocation of the largest batch, and room for the rest.
 META_BYTES: Final = 5 << 20
-#: Parts of a load.
+#: Most parts of a load.
 _MOST_PHASES: Final = 8
 #: The longest error text of one invocation in a batch, characters (of up to four bytes), and of a whole batch or load.
 ITEM_TEXT: Final = 1000
@@ -45,12 +44,12 @@ _HEADER: Final = struct.Struct("<IQ")
 _FIRST_READ: Final = 64 << 10
 #: Buffers in one sendmsg; Linux allows 1024.
 _BUFFERS: Final = 512
-#: What is announced beyond this is given memory only as it comes.
+#: Bytes of an announced body that are allocated at once; the rest is allocated as it comes.
 _STEP: Final = 8 << 20
 
 
 class BadFrame(Exception):
-    """What came is no answer to what was asked. The message quotes nothing of what came."""
+    """The answer breaks the protocol. The message quotes nothing of it."""
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True):
@@ -83,7 +82,7 @@ class Load(_Message, frozen=True, tag="load"):
     label: str
     #: The unpacked folder that the entrypoint is imported from, "" = it is a module of the platform.
     folder: str = ""
-    #: What it finds in its environment, and nobody in its log.
+    #: For its environment, and hidden in its log.
     secrets: dict[str, str] = {}
     #: The venv whose packages (:func:`packages_of`) are found before the platform's, "" = none.
     environment: str = ""
@@ -112,11 +111,11 @@ class Park(_Message, frozen=True, tag="park"):
 
 
 class Restore(_Message, frozen=True, tag="restore"):
-    """And back; answered as a load is."""
+    """Move the weights back to the device; answered as a load is."""
 
 
 class Unload(_Message, frozen=True, tag="unload"):
-    pass
+    """End; not answered."""
 
 
 ToRunner = Prepare | Load | Predict | Park | Restore | Unload
@@ -125,19 +124,23 @@ ToRunner = Prepare | Load | Predict | Park | Restore | Unload
 
 
 class Prepared(_Message, frozen=True, tag="prepared"):
-    pass
+    """The answer to Prepare."""
 
 
 class Parked(_Message, frozen=True, tag="parked"):
+    """The answer to Park."""
+
     #: Of pinned host memory.
     host_mib: float
 
 
 class Loaded(_Message, frozen=True, tag="loaded"):
+    """The answer to Load and Restore."""
+
     #: How the load's time divides among its parts, milliseconds: import, weights, first_run; of a parked model host
-    #: alone. How long the whole took the parent knows by its own clock.
+    #: alone. The worker measures the whole by its own clock.
     phases: Annotated[dict[str, float], msgspec.Meta(max_length=_MOST_PHASES)]
-    #: Of the device; 0 on a CPU, where the parent reads it from the kernel.
+    #: Of the device; 0 on a CPU, where the worker reads it from the kernel.
     memory_mib: float
     tensors: bool
 
@@ -158,6 +161,8 @@ class Answer(_Message, frozen=True):
 
 
 class Predicted(_Message, frozen=True, tag="predicted"):
+    """The answer to Predict."""
+
     #: Bounded as it is read: two bytes of meta can stand for an answer, which is a hundred in memory.
     answers: Annotated[list[Answer], msgspec.Meta(max_length=MOST_ITEMS)]
 
@@ -181,7 +186,7 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What went into a canary and came out, None = JSON values; ``memory_mib``: what the runner holds then."""
+    """The inputs and outputs of a canary, None = JSON values; ``memory_mib``: what the runner holds then."""
 
     inputs: list[Tensor] | None
     outputs: list[Tensor] | None
@@ -192,7 +197,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Confinement(_Message, frozen=True):
-    """How runners are shut in (worker/sandbox/warden.py); ``on`` False = not at all."""
+    """How runners are confined (worker/sandbox/warden.py); ``on`` False = not at all."""
 
     on: bool = True
     #: Where the machine allows it, each runner is a user of its own and sees little of the file system.
@@ -213,35 +218,36 @@ class Confinement(_Message, frozen=True):
 
 class Setup(_Message, frozen=True, tag="setup"):
     """
-    Become the zygote of whoever sent this. It comes with four descriptors: the folder of the nursery's socket, opened
-    for reading, which nobody in a cell can do; the worker's process (a pidfd), whose end is the zygote's; what becomes
-    its standard output and error.
+    Become the zygote of the worker that sends this. It comes with four descriptors: the folder of the nursery's socket,
+    opened for reading, which no runner can do; the worker's process (a pidfd), with which the zygote ends; the zygote's
+    standard output and error.
     """
 
     #: Cores to be pinned to.
     cores: list[int]
-    #: Threads of a tensor operation, 0 = as torch likes.
+    #: Threads of a tensor operation, 0 = torch's default.
     threads: int
     #: How much lower than training's a runner's priority is.
     nice: int
-    #: What the zygote and its runners find in their environment.
+    #: Environment variables of the zygote and its runners.
     environment: dict[str, str]
     #: A folder in which every runner gets one of its own.
     scratch: str
-    #: The platform's home: nothing of it is a runner's to see.
+    #: The platform's home, which no runner may see.
     home: str = ""
     confinement: Confinement = Confinement(on=False)
 
 
 class Fork(_Message, frozen=True, tag="fork"):
-    """Make a runner that serves the socket which came with this message."""
+    """Fork a runner that serves the socket which comes with this message; ``token`` comes back in the answer."""
 
     token: int
 
 
 class Kill(_Message, frozen=True, tag="kill"):
     """
-    Only the zygote can signal a runner safely: it knows that it has not reaped it, so the number is still the runner's.
+    Send a runner's process group a signal. Only the zygote can do so safely: as long as it has not reaped the runner,
+    the number is still the runner's.
     """
 
     pid: int
@@ -252,14 +258,16 @@ ToZygote = Setup | Fork | Kill
 
 
 class Ready(_Message, frozen=True, tag="ready"):
-    """The zygote's first word. ``pid``: its process, and its session."""
+    """The zygote's first message. ``pid``: its process, and its session."""
 
     pid: int
-    #: What shuts runners in on this machine, in words.
+    #: What confines runners on this machine, in words.
     holds: list[str] = []
 
 
 class Forked(_Message, frozen=True, tag="forked"):
+    """The runner that was asked for with ``token``."""
+
     token: int
     pid: int
 
@@ -279,12 +287,12 @@ decode_from_runner = msgspec.msgpack.Decoder(FromRunner).decode
 decode_to_zygote = msgspec.msgpack.Decoder(ToZygote).decode
 decode_from_zygote = msgspec.msgpack.Decoder(FromZygote).decode
 
-#: The longest packet of the zygote's talk.
+#: Bytes of the longest packet to and from a zygote.
 ZYGOTE_PACKET: Final = 64 << 10
 
 
 def read_answer(meta: bytearray) -> FromRunner:
-    """Raises BadFrame."""
+    """The message in the meta of a runner's answer. Raises BadFrame."""
     try:
         answer: FromRunner = decode_from_runner(meta)
         return answer
@@ -316,7 +324,7 @@ class Channel:
             raise BadFrame("it spoke before it was asked")
 
     def send(self, meta: bytes, bodies: Sequence[Chunk] = (), until: float | None = None) -> None:
-        """``until`` (monotonic) bounds the whole, None = nothing does."""
+        """Send one frame. ``until`` (monotonic seconds) bounds the whole, None = unbounded."""
         views = [memoryview(body).cast("B") for body in bodies]
         size = sum(view.nbytes for view in views)
         left = [memoryview(_HEADER.pack(len(meta), size)), memoryview(meta), *(view for view in views if view.nbytes)]
@@ -335,10 +343,10 @@ class Channel:
         self, meta_bytes: int | None = None, body_bytes: int | None = None, until: float | None = None
     ) -> tuple[bytearray, bytearray]:
         """
-        (meta, body). The body starts at an address that any tensor may have and belongs to the caller alone.
+        (meta, body) of one frame. The body is aligned for every tensor and belongs to the caller alone.
 
-        Raises BadFrame, having taken no memory for it, where either would be longer than allowed (None: any length is),
-        and where bytes follow the frame. ``until`` (monotonic) bounds the whole, however the bytes come.
+        Raises BadFrame, before memory is allocated for it, where either would be longer than allowed (None = any
+        length), and where bytes follow the frame. ``until`` (monotonic seconds) bounds the whole.
         """
         got = self._read(self._first, until)
         while got < _HEADER.size:
@@ -350,10 +358,10 @@ class Channel:
             raise BadFrame(f"its answer would have {body_size} bytes of results, {body_bytes} are allowed")
         if got > _HEADER.size + meta_size + body_size:
             raise BadFrame("more bytes follow its answer")
-        # What came with the first read, then the rest straight to its place.
-        at = _HEADER.size
-        meta = self._take(meta_size, self._first[at:got], until)
-        body = self._take(body_size, self._first[at + meta_size : got], until)
+        # The bytes of the first read, then the rest, read straight into its place.
+        start = _HEADER.size
+        meta = self._take(meta_size, self._first[start:got], until)
+        body = self._take(body_size, self._first[start + meta_size : got], until)
         return meta, body
 
     def _take(self, size: int, come: memoryview, until: float | None) -> bytearray:
@@ -362,7 +370,7 @@ class Channel:
         target[:taken] = come[:taken]
         while taken < size:
             if taken == len(target):
-                # As much again as has come: who announces much and sends little holds little.
+                # As much again as has come: a peer that announces much and sends little gets little memory.
                 target += bytes(min(taken, size - taken))
             with memoryview(target) as view:
                 while taken < len(target):

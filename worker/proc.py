@@ -1,4 +1,7 @@
-"""What the kernel says of processes, by number (/proc). A process that is gone is None, 0 or absent, never an error."""
+"""
+Processes by number, as the kernel describes them in /proc. Used all over worker/. What must stay true: a process that is
+gone gives None, 0 or nothing, never an error.
+"""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -29,7 +32,7 @@ def sees_all() -> bool:
 
 
 def name(pid: int) -> str:
-    """What it was started as, '' for one that is gone."""
+    """The name of its program, '' for a process that is gone."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except _GONE:
@@ -60,9 +63,9 @@ def find(pid: int, start: int) -> int:
     """
     if start_time(pid) == start:
         return pid
-    found = [int(name) for name in os.listdir("/proc") if name.isdigit() and _innermost(int(name)) == pid]
-    found = [number for number in found if start_time(number) == start]
-    return found[0] if len(found) == 1 else 0
+    same = [int(name) for name in os.listdir("/proc") if name.isdigit() and _innermost(int(name)) == pid]
+    same = [number for number in same if start_time(number) == start]
+    return same[0] if len(same) == 1 else 0
 
 
 def _innermost(pid: int) -> int:
@@ -98,11 +101,11 @@ def session(pid: int) -> int:
 
 
 def ancestors(pid: int) -> list[int]:
-    """Its parent, that one's parent and so on, as far as they can be seen from here."""
-    found: list[int] = []
+    """Its parent, the parent's parent and so on, as far as they can be seen from here."""
+    numbers: list[int] = []
     while (fields := _stat(pid)) is not None and (pid := int(fields[1])) > 0:
-        found.append(pid)
-    return found
+        numbers.append(pid)
+    return numbers
 
 
 def user(pid: int) -> int | None:
@@ -128,13 +131,13 @@ def command(pid: int) -> list[str]:
 
 def session_members(session: int) -> list[tuple[int, int]]:
     """(process number, start time) of every living process of a session."""
-    found = []
+    members = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             fields = _stat(int(name))
             if fields is not None and int(fields[3]) == session and fields[0] not in (b"Z", b"X"):
-                found.append((int(name), int(fields[19])))
-    return found
+                members.append((int(name), int(fields[19])))
+    return members
 
 
 def tree(pid: int) -> Iterator[int]:
@@ -174,18 +177,16 @@ def _sum_mib(pid: int, name: str, fields: tuple[bytes, ...]) -> float:
 
 def resident_mib(pid: int) -> float:
     """
-    Memory that a process has written to or shares with others of its own kind, swapped out or not. MiB.
-
-    A look of microseconds where :func:`private_mib` takes milliseconds; what a fork shares with its parent counts in
-    full.
+    Memory that a process has written to or shares with others, swapped out or not. MiB. Takes microseconds where
+    :func:`private_mib` takes milliseconds; pages that a fork shares with its parent count in full.
     """
     return _sum_mib(pid, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
 
 
 def proportional_mib(pids: Iterable[int]) -> float:
     """
-    What these processes hold together, a page that several share counted once among them; files' pages are left out.
-    MiB.
+    Memory that these processes hold together, MiB. A page that several of them share counts once; pages of files do not
+    count.
     """
     total = 0
     for pid in pids:
@@ -200,7 +201,7 @@ def proportional_mib(pids: Iterable[int]) -> float:
 
 
 def available_mib() -> float:
-    """What the machine could still give without taking from anybody. MiB."""
+    """Memory that the machine can still give, MiB. Raises OSError."""
     with open("/proc/meminfo", "rb") as file:
         for line in file:
             if line.startswith(b"MemAvailable:"):
@@ -209,7 +210,7 @@ def available_mib() -> float:
 
 
 def data_bytes(pid: int) -> int:
-    """What RLIMIT_DATA limits: private writable memory, touched or not."""
+    """The bytes that RLIMIT_DATA limits: private writable memory, touched or not."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:

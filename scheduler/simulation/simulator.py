@@ -79,7 +79,7 @@ DRAIN_S: Final = 60.0
 REVISION: Final = 1
 #: A throttled gate is open for the first part of every such period.
 GATE_S: Final = 1.0
-#: The longest of so many runs is told (worker/pool/pool.py).
+#: The longest of so many runs is told (worker/pool/status.py).
 _LASTED: Final = 50
 #: How far back the work of a training is known, for windows that are told late.
 _WORKED_S: Final = 60.0

@@ -1,10 +1,10 @@
 """
-``python -m worker.artifacts.builder``: builds one environment with pip, which is shut into a cell like a runner's
-(worker/sandbox/warden.py).
+``python -m worker.artifacts.builder``: builds one environment with pip, which is confined like a runner
+(worker/sandbox/warden.py). Started by :mod:`worker.artifacts.environments`.
 
 Its standard input is one line of JSON, a :class:`Build`. It ends with status 0, or with another one and the reason on
-its standard output; the end of its input ends the build. This process runs nothing of a package: it makes the venv,
-gives it to the cell's user, and takes it back when every process of the cell has ended.
+its standard output; the end of its input ends the build. What must stay true: this process runs no code of a package. It
+makes the venv, gives it to the cell's user, and takes it back when every process of the cell has ended.
 """
 
 import ast
@@ -39,22 +39,21 @@ from worker.sandbox import warden as sandbox
 from worker.sandbox.cgroup import RunnerGroup
 from worker.sandbox.warden import Cell, Warden
 
-#: Of a failed build's log, the end is kept.
+#: Characters of a failed build's log that are kept, its end.
 LOG_CHARS: Final = 6000
-#: What a build may hold of the machine's memory: each of its processes, and all together where there are control
-#: groups.
+#: Memory that each process of a build may hold, and all together where there are control groups.
 MEMORY_MIB: Final = 4096
-#: How often the size of what it has written is looked at.
+#: Seconds between two looks at the size of what it has written.
 _LOOK_S: Final = 1.0
 _END_S: Final = 10.0
-#: Beside PIP_*: how the index is reached.
+#: Variables beside PIP_* by which the index is reached.
 _PASSED: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-#: Of pip's configuration, what names places to write to, or other configuration.
+#: Options of pip's configuration that name places to write to, or other configuration.
 _NOT_PASSED: Final = ("config-file", "cache-dir", "log", "src", "build", "report")
-#: pip says which system it runs on.
+#: Files from which pip reads the name of the system, which it sends.
 _READ: Final = ("/etc/debian_version", "/etc/lsb-release")
 _PORTS: Final = {"http": 80, "https": 443}
-#: Of a wheel's METADATA, a README included.
+#: Bytes of a wheel's METADATA that are read, with a README in it.
 _METADATA_BYTES: Final = 1 << 20
 #: What pip reads instead of METADATA, or beside it.
 _OLD: Final = ("PKG-INFO", "requires.txt")
@@ -63,7 +62,9 @@ _REFUSED: Final = 100
 
 
 class Build(msgspec.Struct, frozen=True):
-    #: An empty one, which becomes the environment.
+    """What is to be built, as the worker asks for it."""
+
+    #: An empty folder, which becomes the environment.
     folder: str
     #: The unpacked upload: wheels of the function's own lie there.
     code: str
@@ -75,31 +76,30 @@ class Build(msgspec.Struct, frozen=True):
     timeout_s: float
     #: What it may write in all, MiB.
     disk_mib: int
-    #: The platform's, which the cell does not see.
+    #: The platform's home, which the cell does not see.
     home: str
-    #: How a runner is shut in; what it may read, write and reach is not the build's.
+    #: How runners are confined; the paths and ports in it are replaced for the build.
     confinement: Confinement
     #: The first part of its control group's name.
     group: str
 
 
 class Failed(Exception):
-    """The message is for the deployer."""
+    """The environment cannot be built; the message is for the deployer."""
 
 
 def pip_settings(listing: str) -> dict[str, str]:
     """
-    What ``pip config list`` prints as PIP_* variables: [global], over it [install], over both what the environment
-    says.
+    The output of ``pip config list`` as PIP_* variables: [global], over it [install], over both the environment's.
     """
-    found = {}
+    settings = {}
     for section in ("global", "install", ":env:"):
         for line in listing.splitlines():
             key, _, value = line.partition("=")
-            place, _, name = key.rpartition(".")
-            if place == section and name not in _NOT_PASSED:
-                found["PIP_" + name.upper().replace("-", "_")] = os.path.expanduser(str(ast.literal_eval(value)))
-    return found
+            origin, _, name = key.rpartition(".")
+            if origin == section and name not in _NOT_PASSED:
+                settings["PIP_" + name.upper().replace("-", "_")] = os.path.expanduser(str(ast.literal_eval(value)))
+    return settings
 
 
 def named(values: Iterable[str]) -> tuple[list[str], list[int]]:
@@ -160,13 +160,13 @@ def _metadata(name: str) -> str:
             for entry in entries
             if entry.startswith(f"{folder}/")
         ]
-        found = [entry for file, entry in files if file == "METADATA"]
-        if len(found) != 1:
-            raise Failed(f"{name} has {len(found)} METADATA files, not one METADATA")
+        metadata = [entry for file, entry in files if file == "METADATA"]
+        if len(metadata) != 1:
+            raise Failed(f"{name} has {len(metadata)} METADATA files, not one METADATA")
         for file, _ in files:
             if file in _OLD:
                 raise Failed(f"{name} has a {file}: what it requires must stand in METADATA alone")
-        with reader.open(found[0]) as member:
+        with reader.open(metadata[0]) as member:
             content = member.read(_METADATA_BYTES + 1)
     if len(content) > _METADATA_BYTES:
         raise Failed(f"{name}: its METADATA has more than {_METADATA_BYTES >> 20} MiB")
@@ -193,13 +193,15 @@ def _own(folder: Path, user: int) -> None:
 
 
 class _Builder:
+    """One build, in one thread."""
+
     def __init__(self, build: Build) -> None:
         self._build = build
         self._folder = Path(build.folder)
-        #: What is only needed meanwhile.
+        #: For files that are needed during the build alone.
         self._work = self._folder / ".build"
         self._until = time.monotonic() + build.timeout_s
-        self._said = bytearray()
+        self._log = bytearray()
 
     def run(self) -> None:
         """Raises Failed, OSError."""
@@ -224,7 +226,7 @@ class _Builder:
         try:
             what = self._run_pip(warden, cell, settings)
         finally:
-            # Before anything is taken back: nobody may change under this process' hands what it changes.
+            # Before the folder is taken back: no process of the cell may change it at the same time.
             self._end_all()
             if cell is not None and cell.user is not None:
                 _own(self._folder, os.geteuid())
@@ -234,8 +236,8 @@ class _Builder:
                 if self._build.sdists
                 else " (wheels alone are installed; SMORE_WORKER__SDISTS=true builds other packages too)"
             )
-            said = self._said.decode(errors="replace").strip()[-LOG_CHARS:]
-            raise Failed(f"The environment was not built: pip {what}{hint}. Its log:\n{said}")
+            printed = self._log.decode(errors="replace").strip()[-LOG_CHARS:]
+            raise Failed(f"The environment was not built: pip {what}{hint}. Its log:\n{printed}")
         shutil.rmtree(self._work)
         self._check()
 
@@ -244,13 +246,13 @@ class _Builder:
         (packages_of(self._folder) / "platform.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
         for name in ("tmp", "wheels"):
             (self._work / name).mkdir(parents=True)
-        (self._work / "constraints.txt").write_text("".join(f"{one}\n" for one in self._build.fixed))
-        # Copies: the folder that they are from is named by its content, and shared.
-        for one in self._build.requirements:
-            if one.startswith("./"):
-                copy = self._work / "wheels" / one
+        (self._work / "constraints.txt").write_text("".join(f"{version}\n" for version in self._build.fixed))
+        # Copies: the uploaded folder is named by its content, and shared.
+        for requirement in self._build.requirements:
+            if requirement.startswith("./"):
+                copy = self._work / "wheels" / requirement
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(Path(self._build.code, one), copy)
+                shutil.copyfile(Path(self._build.code, requirement), copy)
 
     def _run_pip(self, warden: Warden | None, cell: Cell | None, settings: Mapping[str, str]) -> str:
         """What went wrong, "" = nothing. Raises Failed where the worker has ended."""
@@ -271,7 +273,7 @@ class _Builder:
             "--constraint",
             str(self._work / "constraints.txt"),
             *([] if self._build.sdists else ["--only-binary", ":all:"]),
-            # What follows is no option, whatever it begins with.
+            # The following words are no options, whatever they begin with.
             "--",
             *self._build.requirements,
         ]
@@ -284,13 +286,13 @@ class _Builder:
         if pid == 0:
             try:
                 os.setpgid(0, 0)
-                # Until it is in its control group.
+                # Wait until it is in its control group.
                 os.close(gate)
                 os.read(closed, 1)
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.dup2(writing, 1)
                 os.dup2(writing, 2)
-                wheels = [one for one in self._build.requirements if one.startswith("./")]
+                wheels = [name for name in self._build.requirements if name.startswith("./")]
                 _become_pip(parent, warden, cell, self._work / "wheels", wheels, words, environment)
             except Failed as error:
                 os.write(2, str(error).encode(errors="replace"))
@@ -316,6 +318,7 @@ class _Builder:
                 group.remove()
 
     def _watch(self, pid: int, reading: int, warden: Warden | None, cell: Cell | None) -> str:
+        """Read pip's log until it ends. What went wrong, "" = nothing. Raises Failed."""
         looked_at = time.monotonic()
         ended = os.pidfd_open(pid)
         with selectors.DefaultSelector() as selector:
@@ -327,15 +330,15 @@ class _Builder:
                     raise Failed("The worker has ended.")
                 if reading in ready:
                     piece = os.read(reading, 1 << 16)
-                    self._said += piece
-                    del self._said[: -4 * LOG_CHARS]
+                    self._log += piece
+                    del self._log[: -4 * LOG_CHARS]
                     if not piece:
                         selector.unregister(reading)
                 elif ended in ready:
-                    # With nothing left to read: all that was said has been heard.
+                    # Nothing is left to read: the log is whole.
                     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                     if status == _REFUSED:
-                        raise Failed(self._said.decode(errors="replace"))
+                        raise Failed(self._log.decode(errors="replace"))
                     return f"ended with status {status}" if status else ""
                 if warden is not None and cell is not None and time.monotonic() - looked_at > _LOOK_S:
                     looked_at = time.monotonic()
@@ -345,8 +348,7 @@ class _Builder:
 
     def _end_all(self) -> None:
         """
-        Kill what is left of this session but this process, and wait until it is gone. Raises Failed where it does not
-        end.
+        Kill all other processes of this session and wait until they are gone. Raises Failed where one does not end.
         """
         until = time.monotonic() + _END_S
         while members := [pid for pid, _ in proc.session_members(os.getsid(0)) if pid != os.getpid()]:
@@ -358,7 +360,7 @@ class _Builder:
             time.sleep(0.01)
 
     def _check(self) -> None:
-        """Raises Failed for what is neither a file nor a folder nor a link: whoever opens it may wait for ever."""
+        """Raises Failed for what is neither a file nor a folder nor a link: opening it may never return."""
         for place, _, names in os.walk(self._folder):
             for name in names:
                 path = Path(place, name)
@@ -370,15 +372,18 @@ def _become_pip(
     parent: int,
     warden: Warden | None,
     cell: Cell | None,
-    place: Path,
+    folder: Path,
     wheels: Sequence[str],
     words: list[str],
     environment: Mapping[str, str],
 ) -> NoReturn:
-    """Raises Failed for one of the ``wheels``, which are read in the cell: within its bounds of memory and time."""
+    """
+    Confine this process and become pip. Raises Failed for one of the ``wheels``, which are checked in the cell: within
+    its bounds of memory and time.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sandbox.close_others([])
-    os.chdir(place)
+    os.chdir(folder)
     limit = MEMORY_MIB << 20
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     if warden is not None and cell is not None:
@@ -386,11 +391,12 @@ def _become_pip(
     die_with_parent(parent)
     for wheel in wheels:
         check_wheel(wheel)
-    os.execve(words[0], words, environment)  # noqa: S606 - these words
+    os.execve(words[0], words, environment)  # noqa: S606 - this process becomes pip
 
 
 def main() -> int:
-    # What it has begun it brings to an end.
+    """Build what the standard input asks for. Returns the exit status."""
+    # The worker ends a build by closing its input, never by a signal.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         _Builder(msgspec.json.decode(sys.stdin.buffer.readline(), type=Build)).run()

@@ -1,10 +1,10 @@
 """
-Content-addressed folders of one node: made once, read-only, shared by all its GPU workers, the least recently used gone
-first.
+The artifact cache: content-addressed folders of one node, each made once, read-only, shared by all its GPU workers; the
+least recently used are removed first.
 
-Of the folder ``<root>/<key>`` the record ``<key>.json`` says that it is whole: it is written last, so a folder without
-one is the rest of a maker that died. Whoever makes or removes holds ``<key>.lock`` alone, whoever uses shares it; the
-kernel lets go of both when a process ends, however it ends.
+The record ``<key>.json`` beside the folder ``<root>/<key>`` is written last, so a folder without one was left by a
+process that died. Making and removing take the lock ``<key>.lock`` exclusively, using shares it; the kernel releases
+locks when a process ends, however it ends. What must stay true: a folder that is in use is never removed.
 """
 
 import contextlib
@@ -27,13 +27,14 @@ _READ_ONLY: Final = 0o555
 
 
 class Held:
-    """A folder that stays until this is closed."""
+    """A folder of the cache that stays until this is closed."""
 
     def __init__(self, folder: Path, descriptor: int) -> None:
         self.folder = folder
         self._descriptor = descriptor
 
     def close(self) -> None:
+        """Use it no more; may be called again."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -48,7 +49,10 @@ class Held:
 
 
 class ArtifactCache:
-    """``limit_bytes`` bounds what lies here unused; what is held stays, however large."""
+    """
+    The folders below ``root``. ``limit_bytes`` bounds them; a folder that is held stays, however large. Safe from any
+    thread and process: file locks order them.
+    """
 
     def __init__(self, root: Path, limit_bytes: int) -> None:
         self._root = root
@@ -56,21 +60,20 @@ class ArtifactCache:
 
     def take(self, key: str, make: Callable[[Path, int], None]) -> Held:
         """
-        The folder of this key; ``make`` fills an empty one where it is not there yet, once, whoever else asks
-        meanwhile.
+        The folder of this key. Where there is none ``make`` fills an empty one, once; other callers wait for it.
 
-        ``make`` is given the lock's descriptor too: a process of its own that inherits it keeps others away even when
-        this one is killed. What it raises goes through, and nothing is left then.
+        ``make`` gets the folder and the lock's descriptor: a process that inherits the descriptor keeps others away even
+        when this one is killed. Raises what ``make`` raises, and then leaves nothing.
         """
         self._root.mkdir(parents=True, exist_ok=True)
-        # Functions are users of their own, whatever the umask says.
+        # Functions run as other users: they must be able to read it, whatever the umask is.
         self._root.chmod(0o755)
         while True:
             held = self._share(key)
             if held is not None:
                 return held
             self._make(key, make)
-            # Between its making and its sharing it may be removed, by a neighbour with too little room: then once more.
+            # Another worker may have removed it before this one has shared its lock: then it is made again.
 
     def _share(self, key: str) -> Held | None:
         descriptor = self._lock(key, fcntl.LOCK_SH)
@@ -99,13 +102,12 @@ class ArtifactCache:
             new.write_text(json.dumps({"bytes": size, "made_at": time.time()}))
             new.replace(record)
         finally:
-            # Said, not only closed: something that ``make`` has started and that lives on may have the descriptor
-            # still.
+            # Unlocked, not only closed: a process that ``make`` has started may live on and have the descriptor.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def _lock(self, key: str, how: int) -> int:
-        """The key's lock file, locked; waits. It may have been removed while this waited: then the new one."""
+        """The descriptor of the key's lock file, locked; waits. A lock file that was removed meanwhile is made anew."""
         path = self._root / f"{key}.lock"
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -125,18 +127,16 @@ class ArtifactCache:
 
     def sweep(self, wanted: Collection[str] | None = None) -> list[str]:
         """
-        Remove what is not ``wanted`` (None: everything is), then the least recently used until the rest is within the
-        limit.
-
-        What is held stays. Returns the keys of what was removed.
+        Remove folders whose keys are not ``wanted`` (None = all are), then the least recently used until the rest is
+        within the limit. Folders in use stay. Returns the keys of those that were removed.
         """
-        found: list[tuple[float, str, int]] = []
+        folders: list[tuple[float, str, int]] = []
         for record in self._root.glob("*.json"):
             with contextlib.suppress(OSError, ValueError, KeyError):
-                found.append((record.stat().st_mtime, record.stem, int(json.loads(record.read_text())["bytes"])))
-        excess = sum(size for _, _, size in found) - self._limit
+                folders.append((record.stat().st_mtime, record.stem, int(json.loads(record.read_text())["bytes"])))
+        excess = sum(size for _, _, size in folders) - self._limit
         removed = []
-        for _, key, size in sorted(found):
+        for _, key, size in sorted(folders):
             unwanted = wanted is not None and key not in wanted
             if (unwanted or excess > 0) and self._remove(key):
                 removed.append(key)
@@ -166,10 +166,10 @@ def seal(folder: Path) -> int:
     for place, folders, names in os.walk(folder, topdown=False):
         for name in names:
             path = Path(place, name)
-            found = path.lstat()
-            total += found.st_size
-            if stat.S_ISREG(found.st_mode):
-                path.chmod(_READ_ONLY if found.st_mode & stat.S_IXUSR else 0o444)
+            status = path.lstat()
+            total += status.st_size
+            if stat.S_ISREG(status.st_mode):
+                path.chmod(_READ_ONLY if status.st_mode & stat.S_IXUSR else 0o444)
         for name in folders:
             path = Path(place, name)
             if not path.is_symlink():

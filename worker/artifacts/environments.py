@@ -1,11 +1,11 @@
 """
-Environments of uploaded functions on this node: what they require, on top of what the platform has.
+Environments of uploaded functions on this node: the packages that they require beyond the platform's.
 
-An environment is a venv whose last place to look is the platform's own site-packages, so that torch and everything else
-that is there is not installed again. What a runner itself stands on keeps the platform's version by constraint: another
-torch would be gigabytes, another numpy one that torch was not built for. pip builds it (worker/artifacts/builder.py):
-it looks where the environment's interpreter looks, behind the .pth file too. Nothing of an environment runs outside a
-cell: what is installed can run code wherever an interpreter starts in it.
+An environment is a venv that falls back to the platform's own site-packages, so that torch and the other packages there
+are not installed again. The packages that a runner itself uses keep the platform's version by constraint: another torch
+would take gigabytes, another numpy would be one that torch was not built for. pip builds it
+(worker/artifacts/builder.py) and sees what the environment's interpreter sees. What must stay true: nothing of an
+environment runs unconfined, for an installed package can run code wherever an interpreter starts in it.
 """
 
 import hashlib
@@ -47,7 +47,8 @@ class BuildEnded(Exception):
 
 def environment_key(requirements: Sequence[str], artifact: Artifact) -> str:
     """
-    The same for functions that may share an environment: same requirements, same wheels of their own, same platform.
+    A key that is the same for functions that may share an environment: same requirements, same wheels of their own, same
+    platform.
     """
     wheels = sorted((name, artifact.files[name[2:]]) for name in requirements if name.startswith("./"))
     parts = [sorted(requirements), wheels, _fixed(), sys.version, platform.machine(), sysconfig.get_path("purelib")]
@@ -61,8 +62,9 @@ def _fixed() -> list[str]:
 
 class Environments:
     """
-    ``build_s`` bounds a build, seconds; ``sdists``: whether packages may be built from their source. pip is shut in as
-    ``confinement`` says, without a view of ``home``, in a control group whose name begins with ``group``.
+    ``build_s`` bounds a build, seconds; ``sdists``: whether packages may be built from their source. pip is confined as
+    ``confinement`` says, without a view of ``home``, in a control group whose name begins with ``group``. Safe from any
+    thread; a lock guards the list of running builds.
     """
 
     def __init__(
@@ -89,17 +91,17 @@ class Environments:
 
     def take(self, requirements: Sequence[str], artifact: Artifact, code: Path) -> Held:
         """
-        The environment, to be closed when nobody uses it any more. ``code`` is the unpacked folder: wheels of its own
-        lie there.
+        The environment of these requirements, the caller's to close. ``code`` is the unpacked folder, which has the
+        function's own wheels.
 
-        Built by the first who asks on this node; the others wait for it. Raises BuildFailed, BuildEnded, OSError.
+        The first caller on this node builds it, the others wait. Raises BuildFailed, BuildEnded, OSError.
         """
         key = environment_key(requirements, artifact)
         return self.cache.take(key, lambda folder, lock: self._build(requirements, code, folder, lock))
 
     def _build(self, requirements: Sequence[str], code: Path, folder: Path, lock: int) -> None:
         try:
-            # A revision that was registered by an older gateway may have others.
+            # A revision that an older gateway registered may have requirements that are refused today.
             check_requirements(requirements)
         except InvalidSpec as error:
             raise BuildFailed(str(error)) from error
@@ -137,17 +139,17 @@ class Environments:
         # Its input stays open for as long as this worker wants the environment.
         with process.stdin, process.stdout:
             try:
-                said = process.stdout.read().decode(errors="replace").strip()
+                output = process.stdout.read().decode(errors="replace").strip()
             finally:
                 with self._lock:
                     self._running.discard(process)
         if process.wait() != 0:
             if self._ended:
                 raise BuildEnded
-            raise BuildFailed(said or "The environment was not built: its builder has ended.")
+            raise BuildFailed(output or "The environment was not built: its builder has ended.")
 
     def end(self) -> None:
-        """End what is being built, and begin nothing more."""
+        """End the running builds and begin no more."""
         with self._lock:
             self._ended = True
             for process in self._running:

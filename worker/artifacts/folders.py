@@ -1,4 +1,7 @@
-"""Uploaded folders on this node: fetched by digest, checked, unpacked once."""
+"""
+Uploaded folders on this node: fetched by digest, checked, unpacked once. Used by :mod:`worker.artifacts.runtime`. What
+must stay true: nothing is unpacked before its digest has been checked, and projects share no files.
+"""
 
 import contextlib
 import hashlib
@@ -15,14 +18,15 @@ from smore.domain.artifact import Artifact, check_path
 from smore.domain.errors import WrongDigest
 from worker.artifacts.cache import ArtifactCache, Held
 
-#: A file without a second link that was last written this long ago belongs to nobody who still fetches.
+#: Seconds since the last write after which a file without a second link is in no fetch that is under way.
 _FETCHED_S: Final = 3600.0
 
 
 class Artifacts:
     """
-    ``root/folders`` holds the unpacked folders by the digest of their artifact, ``root/files`` their large files by
-    their own: several revisions with the same weights have hard links to one file.
+    ``root/folders`` holds the unpacked folders by the digest of their artifact, ``root/files`` their large files by the
+    files' own digests: several revisions with the same weights have hard links to one file. ``source`` opens the store
+    that folders are fetched from. Safe from any thread and process.
     """
 
     def __init__(self, root: Path, source: Callable[[], Source], limit_bytes: int) -> None:
@@ -32,7 +36,7 @@ class Artifacts:
 
     def take(self, project: str, artifact: Artifact) -> Held:
         """
-        The unpacked folder, to be closed when nobody uses it any more.
+        The unpacked folder, the caller's to close.
 
         Raises BlobNotFound, WrongDigest, InvalidArtifact, OSError (a broken connection or a full disk).
         """
@@ -41,10 +45,10 @@ class Artifacts:
     def _make(self, project: str, artifact: Artifact, folder: Path) -> None:
         self.sweep(None)
         self._files.mkdir(parents=True, exist_ok=True)
-        # Functions are users of their own, whatever the umask says.
+        # Functions run as other users: they must be able to read it, whatever the umask is.
         self._files.chmod(0o755)
-        with tempfile.TemporaryDirectory(dir=self._files, prefix="code.") as place:
-            code = Path(place, "code.zip")
+        with tempfile.TemporaryDirectory(dir=self._files, prefix="code.") as folder_of_code:
+            code = Path(folder_of_code, "code.zip")
             self._fetch(project, artifact.code, code)
             archive.unpack(code, folder)
         for name, digest in artifact.files.items():
@@ -53,7 +57,7 @@ class Artifacts:
             os.link(self._file(project, digest), path)
 
     def _file(self, project: str, digest: str) -> Path:
-        """Projects share none, as in the store: what one may read is not what another uploaded."""
+        """The file of a digest. Projects share none, as in the store: none may read what another uploaded."""
         path = self._files / f"{project}.{digest}"
         try:
             os.utime(path)
@@ -79,11 +83,11 @@ class Artifacts:
             raise WrongDigest(f"What came for the blob {digest} has another digest.")
 
     def sweep(self, wanted: Collection[str] | None) -> None:
-        """As :meth:`worker.artifacts.cache.ArtifactCache.sweep`, with the files that no folder has any more."""
+        """As :meth:`worker.artifacts.cache.ArtifactCache.sweep`, and remove the files that no folder links to."""
         self._cache.sweep(wanted)
         for path in self._files.glob("*.*"):
-            # A part or an archive that is being fetched has one link as well; what is young may be one.
+            # A file that is being fetched has one link as well; a young one may be such.
             with contextlib.suppress(OSError):
-                found = path.stat()
-                if path.is_file() and found.st_nlink == 1 and time.time() - found.st_mtime > _FETCHED_S:
+                status = path.stat()
+                if path.is_file() and status.st_nlink == 1 and time.time() - status.st_mtime > _FETCHED_S:
                     path.unlink()

@@ -1,6 +1,8 @@
 """
-What a GPU worker is pinned to, behind one interface: a CUDA GPU, a MIG instance, or a CPU partition that stands in for
-one.
+The device of a GPU worker behind one interface: a CUDA GPU, a MIG instance, or a CPU partition that stands in for one.
+
+Used by the warm pool for memory and health, by jobs, and by the heartbeat for utilisation. What must stay true: a
+driver that answers slowly delays no batch and no report, and this process has no context of the device.
 """
 
 import os
@@ -28,8 +30,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilisation:
     """
-    Parts of the device's time, 0..1, since the sample before. ``counters``: what every counter of the device says, by
-    its name.
+    Parts of the device's time, 0..1, since the sample before. ``counters``: the values of the device's counters, by
+    name.
     """
 
     total: float
@@ -39,7 +41,10 @@ class Utilisation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the processes of this worker have used so far, for a device that cannot say by itself."""
+    """
+    The CPU seconds that the processes of this worker have used until ``at`` (monotonic seconds), for a device that does
+    not measure by itself.
+    """
 
     at: float
     functions_cpu_s: float
@@ -49,9 +54,11 @@ class Load:
 
 
 class Device(Protocol):
+    """Safe from any thread. Memory in MiB."""
+
     @property
     def description(self) -> str:
-        """What it is: model and size, without what tells two of a kind apart."""
+        """Model and size, the same for two devices of a kind."""
 
     @property
     def sharing_mode(self) -> str:
@@ -59,58 +66,60 @@ class Device(Protocol):
 
     @property
     def counter(self) -> str:
-        """The name of what utilisation is measured by."""
+        """The name of the counter that measures utilisation."""
 
     @property
     def handler_device(self) -> str:
-        """What ``Handler.load`` is given: ``cpu`` or ``cuda``."""
+        """The argument of ``Handler.load``: ``cpu`` or ``cuda``."""
 
     @property
     def cores(self) -> Sequence[int]:
-        """Cores to which runners and jobs are pinned; none = wherever."""
+        """Cores to which runners and jobs are pinned; none = any."""
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What runners and jobs find in their environment so that they see this device and no other."""
+        """Environment variables by which runners and jobs see this device and no other."""
 
     @property
     def memory_total_mib(self) -> float:
-        """What processes may have of it together: without what a driver keeps for itself."""
+        """What processes may hold of it together, without what the driver keeps."""
 
     def start(self) -> None:
         """Begin to watch the device."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Watch it no more."""
 
     def health(self) -> str:
-        """'' or why nothing can run on it."""
+        """Why nothing can run on it, '' = something can."""
 
     def refresh(self) -> None:
-        """Wait a moment for the next look at it, so that what has gone wrong is known."""
+        """Wait a moment for the next sample, so that :meth:`health` knows of an error of this moment."""
 
     def process_memory_mib(self, pid: int) -> float | None:
-        """Device memory of a process; None where the device does not tell."""
+        """Memory of the device that a process holds; None where the device does not say."""
 
     def quick_memory_mib(self, pid: int) -> float | None:
-        """The same, from above and at next to no cost, for looking often; None where there is no such look."""
+        """The same, possibly too high, in microseconds; None where there is no such figure."""
 
     def runner_memory_mib(self, pid: int) -> float | None:
-        """What a runner holds with all that it has started, counted once; None where the device does not tell."""
+        """What a runner and its descendants hold, shared pages counted once; None where the device does not say."""
 
     def free_mib(self) -> float | None:
-        """What nobody on the device holds, whoever they are; None where it does not tell."""
+        """What no process holds, those of others counted too; None where the device does not say."""
 
     @property
     def looked_at(self) -> float:
-        """Of which moment (monotonic seconds) its figures are."""
+        """The moment of its figures, monotonic seconds."""
 
     def computing(self) -> Mapping[int, float] | None:
-        """MiB of every process that computes on it, by number; None where the device cannot tell."""
+        """MiB of every process that computes on it, by process number; None where the device does not say."""
 
-    def utilisation(self, load: Load) -> Utilisation: ...
+    def utilisation(self, load: Load) -> Utilisation:
+        """Since the last call."""
 
 
-#: Processes of a runner that are measured one by one.
+#: Most processes of a runner that are measured one by one.
 _FAMILY: Final = 16
 
 
@@ -125,17 +134,17 @@ class CpuPartition:
     handler_device = "cpu"
 
     def __init__(self, config: WorkerSettings) -> None:
-        wanted = [int(core) for core in config.device.split(",") if core.strip()]
+        named = [int(core) for core in config.device.split(",") if core.strip()]
         allowed = os.sched_getaffinity(0)
-        missing = set(wanted) - set(range(os.cpu_count() or 1))
+        missing = set(named) - set(range(os.cpu_count() or 1))
         if missing:
             raise ValueError(f"this machine has no core {', '.join(map(str, sorted(missing)))}")
-        self.cores: Sequence[int] = tuple(sorted(wanted or allowed))
+        self.cores: Sequence[int] = tuple(sorted(named or allowed))
         self.share = config.share
         self.memory_total_mib = float(config.memory_mib)
         self.description = cpu_partition(len(self.cores), config.share)
         self.sharing_mode = sharing(config.sharing_mode, config.function_nice)
-        # Nothing here may take a GPU that happens to be in the machine.
+        # No process of a partition may use a GPU of the machine.
         self.environment: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": ""}
         self._last: Load | None = None
 
@@ -149,9 +158,9 @@ class CpuPartition:
         family = list(proc.tree(pid))
         if len(family) == 1:
             return proc.private_mib(pid)
-        # Each takes milliseconds: of many some stand for the others.
-        seen = family[:_FAMILY]
-        return proc.proportional_mib(seen) * len(family) / len(seen)
+        # Each takes milliseconds: of a large family some are measured, and the others count as much on average.
+        measured = family[:_FAMILY]
+        return proc.proportional_mib(measured) * len(family) / len(measured)
 
     def free_mib(self) -> float | None:
         return proc.available_mib()
@@ -161,19 +170,19 @@ class CpuPartition:
         return time.monotonic()
 
     def start(self) -> None:
-        """There is nothing to be watched."""
+        """A partition needs no watching."""
 
     def close(self) -> None:
-        """There is nothing to be given back."""
+        """A partition holds nothing."""
 
     def health(self) -> str:
         return ""
 
     def refresh(self) -> None:
-        """It is looked at where it is asked."""
+        """Every figure is taken when it is asked for."""
 
     def computing(self) -> Mapping[int, float] | None:
-        # Whatever runs on these cores: there is no list of who means to compute.
+        # There is no list of the processes that compute on these cores.
         return None
 
     def utilisation(self, load: Load) -> Utilisation:
@@ -189,37 +198,37 @@ class CpuPartition:
 #: Xids after which a device needs a reset or another look before anything may run on it: uncorrectable memory errors
 #: (48, 63, 64, 92, 95, 140), NVLink (74), a GPU that has fallen off its bus (79), its firmware (119, 120).
 UNHEALTHY_XIDS: Final = frozenset({48, 63, 64, 74, 79, 92, 95, 119, 120, 140})
-#: What the driver last said counts for so long where it says nothing new, seconds: one error of it is no news.
+#: Seconds for which an answer of the driver is used while it gives no new one: a single error of it means nothing.
 KEPT_S: Final = 5.0
-#: For so long a refresh waits, seconds.
+#: Seconds that a refresh waits at most.
 REFRESH_S: Final = 1.0
-#: Samples a heartbeat.
+#: Samples in a heartbeat.
 _SAMPLES: Final = 2
-#: Of an event that concerns no MIG instance but the whole GPU.
+#: The instance of an event that concerns the whole GPU.
 _WHOLE: Final = 0xFFFFFFFF
 
 
 class _Last(Generic[T]):
-    """What the driver last said; None once that is older than :data:`KEPT_S`."""
+    """The driver's last answer; None once that is older than :data:`KEPT_S`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._said: tuple[float, T] | None = None
+        self._answer: tuple[float, T] | None = None
 
     def put(self, value: T) -> None:
-        self._said = self._clock(), value
+        self._answer = self._clock(), value
 
     def get(self) -> T | None:
-        said = self._said
-        return said[1] if said is not None and self._clock() - said[0] <= KEPT_S else None
+        answer = self._answer
+        return answer[1] if answer is not None and self._clock() - answer[0] <= KEPT_S else None
 
 
 class CudaDevice:
     """
     A whole GPU or a MIG instance, by NVML index or UUID. One worker at a time has it (within one network namespace).
 
-    NVML is asked by one thread, :data:`_SAMPLES` times a heartbeat; everything else reads what it found. So a driver
-    that takes its time (it holds its lock while a large allocation is freed) delays no batch and no report.
+    One thread asks NVML, :data:`_SAMPLES` times a heartbeat; all other methods read its last answers. So a driver that
+    answers slowly (it holds its lock while a large allocation is freed) delays no batch and no report.
 
     Utilisation is the share of SMs at work where the driver has GPM (Hopper and later), else NVML's share of time in
     which any kernel ran; of a MIG instance without GPM there is none: 0, by the counter ``none``.
@@ -263,9 +272,9 @@ class CudaDevice:
         self._lock = threading.Lock()
         #: Since they were last asked for.
         self._totals: list[float] = []
-        #: Looks that have begun and ended.
-        self._looks = 0
-        self._looked = threading.Condition()
+        #: Samples that have ended.
+        self._samples = 0
+        self._sampled = threading.Condition()
         self._stopped = threading.Event()
         self._sampler: threading.Thread | None = None
         self.sample()
@@ -277,7 +286,7 @@ class CudaDevice:
     def close(self) -> None:
         self._stopped.set()
         if self._sampler is not None:
-            # Not for ever: it may be inside a driver that hangs.
+            # No longer: the driver may hang.
             self._sampler.join(self._period_s)
         self._mine.close()
 
@@ -286,14 +295,14 @@ class CudaDevice:
             try:
                 self.sample()
             except Exception:
-                # A device that nobody watches would never be found unhealthy.
+                # Without this thread an unhealthy device would go unnoticed.
                 log.exception("device not sampled")
 
     # ---- in the thread that asks the driver --------------------------------------------------------------------------
 
     def sample(self) -> None:
         """
-        Ask the driver for everything, once. What one question fails with does not keep the others from being asked.
+        Ask the driver for everything, once. An error of one question does not keep the others from being asked.
         """
         lost = ""
         for ask in (self._ask_memory, self._ask_processes, self._ask_utilisation, self._ask_events):
@@ -304,14 +313,14 @@ class CudaDevice:
                 if isinstance(error, _LOST):
                     lost = lost or str(error)
         self._lost = lost
-        with self._looked:
-            self._looks += 1
-            self._looked.notify_all()
+        with self._sampled:
+            self._samples += 1
+            self._sampled.notify_all()
 
     def _memory(self) -> tuple[float, float]:
-        """MiB: what processes may have together, and what nobody has."""
-        found = pynvml.nvmlDeviceGetMemoryInfo(self._handle, version=pynvml.nvmlMemory_v2)
-        return (found.total - found.reserved) / 2**20, found.free / 2**20
+        """MiB: what processes may hold together, and what no process holds."""
+        memory = pynvml.nvmlDeviceGetMemoryInfo(self._handle, version=pynvml.nvmlMemory_v2)
+        return (memory.total - memory.reserved) / 2**20, memory.free / 2**20
 
     def _ask_memory(self) -> None:
         asked_at = self._clock()
@@ -324,21 +333,23 @@ class CudaDevice:
             clients = list(pynvml.nvmlDeviceGetMPSComputeRunningProcesses(self._handle))
         except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
             clients = []
-        self._held.put({one.pid: (one.usedGpuMemory or 0) / 2**20 for one in (*running, *clients)})
+        self._held.put({process.pid: (process.usedGpuMemory or 0) / 2**20 for process in (*running, *clients)})
         if clients and not self._failed:
-            self._failed = f"processes {', '.join(str(one.pid) for one in clients)} use it through MPS: {_MPS_WRONG}"
+            self._failed = (
+                f"processes {', '.join(str(client.pid) for client in clients)} use it through MPS: {_MPS_WRONG}"
+            )
 
     def _ask_utilisation(self) -> None:
-        found: dict[str, float] = {}
+        counters: dict[str, float] = {}
         if self._gpm is not None and (metrics := self._gpm.sample()) is not None:
-            found = {f"gpm-{_METRICS.get(name, name)}": round(share, 4) for name, share in metrics.items()}
+            counters = {f"gpm-{_METRICS.get(name, name)}": round(share, 4) for name, share in metrics.items()}
         if not self._sliced:
-            found[NVML_COUNTER] = pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
+            counters[NVML_COUNTER] = pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
         counter = gpm.COUNTER if self._gpm is not None else NVML_COUNTER
-        if counter in found:
-            self._counters.put(found)
+        if counter in counters:
+            self._counters.put(counters)
             with self._lock:
-                self._totals.append(min(1.0, found[counter]))
+                self._totals.append(min(1.0, counters[counter]))
         if not self._sliced:
             self._ask_shares()
 
@@ -348,10 +359,10 @@ class CudaDevice:
         except pynvml.NVMLError_NotFound:
             samples = []  # no process has run since the sample before
         self._sampled_us = max((sample.timeStamp for sample in samples), default=self._sampled_us)
-        found: dict[int, list[float]] = {}
+        by_process: dict[int, list[float]] = {}
         for sample in samples:
-            found.setdefault(sample.pid, []).append(sample.smUtil / 100)
-        self._shares.put({pid: fmean(shares) for pid, shares in found.items()})
+            by_process.setdefault(sample.pid, []).append(sample.smUtil / 100)
+        self._shares.put({pid: fmean(shares) for pid, shares in by_process.items()})
 
     def _listen(self) -> Any:
         """NVML's set of events for Xid errors; None where it has none. A MIG instance has its GPU's."""
@@ -375,8 +386,7 @@ class CudaDevice:
             if self._instance is not None and instance not in (self._instance, _WHOLE):
                 continue
             log.error("device error", xid=xid)
-            # Others are errors of one process, which is known by its end or by the context that it has lost: nobody
-            # beside it is blamed.
+            # Other errors concern one process, which shows by its end or its lost context; no other process is blamed.
             if xid in UNHEALTHY_XIDS:
                 self._failed = (
                     self._failed
@@ -398,10 +408,10 @@ class CudaDevice:
     def refresh(self) -> None:
         if self._sampler is None:
             return
-        with self._looked:
-            # The look at hand may have begun before.
-            after = self._looks + 2
-            self._looked.wait_for(lambda: self._looks >= after or self._stopped.is_set(), REFRESH_S)
+        with self._sampled:
+            # The sample under way may have begun before.
+            after = self._samples + 2
+            self._sampled.wait_for(lambda: self._samples >= after or self._stopped.is_set(), REFRESH_S)
 
     @property
     def counter(self) -> str:
@@ -415,8 +425,8 @@ class CudaDevice:
         return self._held.get() if proc.sees_all() else None
 
     def process_memory_mib(self, pid: int) -> float | None:
-        # In a container NVML names the host's process numbers, or none at all; and 0 is what it says of memory that it
-        # does not know.
+        # In a container NVML names the host's process numbers, or none at all; 0 is its figure for memory that it does
+        # not know.
         return (self._held.get() or {}).get(pid) or None
 
     quick_memory_mib = runner_memory_mib = process_memory_mib
@@ -429,7 +439,7 @@ class CudaDevice:
         return self._asked_at
 
     def utilisation(self, load: Load) -> Utilisation:
-        """Of the functions: their part of the time slices of all processes, as NVML gives it."""
+        """The functions' figure is their part of the time slices of all processes, as NVML gives it."""
         counters = self._counters.get()
         with self._lock:
             totals, self._totals = self._totals, self._totals[-1:]
@@ -464,20 +474,20 @@ _MPS_WRONG: Final = (
 
 
 def _mig(handle: Any) -> tuple[Any, int | None]:
-    """The GPU of a MIG instance and the instance's number there; (None, None) where the driver does not tell."""
+    """The GPU of a MIG instance and the instance's number there; (None, None) where the driver does not say."""
     try:
         return pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle), int(
             pynvml.nvmlDeviceGetGpuInstanceId(handle)
         )
     except pynvml.NVMLError as error:
-        log.warning("the GPU of this MIG instance is not told", error=str(error))
+        log.warning("the driver does not name the GPU of this MIG instance", error=str(error))
         return None, None
 
 
 def _reserve(uuid: str) -> socket.socket:
     """
-    Held as long as it is open; the kernel lets go of it with the process. Raises ValueError where another worker has
-    the device.
+    A socket whose name only one process can have; the kernel frees it with the process. Raises ValueError where another
+    worker has the device.
     """
     held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -496,7 +506,7 @@ def _text(value: str | bytes) -> str:
 
 def open_device(config: WorkerSettings) -> Device:
     """
-    The device of the settings. Raises ValueError, also where they say another sharing mode than the device is in, or
+    The device that the settings name. Raises ValueError, also where they name another sharing mode than the device's, and
     NVML's error where there is no such GPU.
     """
     if reason := refused(config.sharing_mode):
@@ -514,7 +524,8 @@ _affinity = threading.Lock()
 @contextmanager
 def pinned(cores: Sequence[int]) -> Iterator[None]:
     """
-    What this thread starts within the ``with`` is born on these cores (none = as it is); the thread itself comes back.
+    Processes that this thread starts within the ``with`` start on these cores (none = the thread's own); the thread
+    itself returns to its cores.
     """
     if not cores:
         yield

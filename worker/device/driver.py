@@ -1,6 +1,6 @@
 """
-What a worker asks of the machine for its GPU before any runner is there: its driver's device files, and the cores
-beside it.
+What a worker prepares for its GPU before it has runners: the driver's device files and the cores of the GPU's socket.
+Used by the composition root (worker/app.py).
 """
 
 import os
@@ -23,8 +23,8 @@ _WORD_BITS: Final = 64
 
 def make_device_files(device: Path = UNIFIED_MEMORY, run: Callable[..., object] = subprocess.run) -> None:
     """
-    See to it that CUDA can be opened by who has no rights of its own. What fails is logged: the doctor looks for it
-    too.
+    Make the device files that a process without rights needs to open CUDA. A failure is logged; the doctor checks for
+    it too.
     """
     if device.exists():
         return
@@ -37,14 +37,14 @@ def make_device_files(device: Path = UNIFIED_MEMORY, run: Callable[..., object] 
 def cores_of(mask: Iterable[int]) -> frozenset[int]:
     """The cores of NVML's mask: words of 64 bits, the lowest first."""
     return frozenset(
-        place * _WORD_BITS + bit for place, word in enumerate(mask) for bit in range(_WORD_BITS) if word >> bit & 1
+        index * _WORD_BITS + bit for index, word in enumerate(mask) for bit in range(_WORD_BITS) if word >> bit & 1
     )
 
 
 def beside(uuid: str, allowed: Iterable[int], nvml: Any) -> Sequence[int]:
     """
     Those of the allowed cores that are on the socket of a GPU or MIG instance; all of them where NVML does not say, or
-    says others.
+    names none of them.
 
     ``nvml`` is the module pynvml.
     """

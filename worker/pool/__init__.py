@@ -1,0 +1,1 @@
+"""The warm pool of one GPU instance. Its door is :class:`worker.pool.pool.Pool`."""

@@ -178,7 +178,7 @@ class Pool:
         residents = self._residents
         with residents.lock:
             residents.closed = True
-            going = [one for one in (*residents, *residents.parked) if one.runner is not None and not one.leaving]
+            going = [i for i in (*residents, *residents.parked) if i.runner is not None and not i.leaving]
             for instance in going:
                 instance.leaving = True
             residents.freed.notify_all()
@@ -254,7 +254,7 @@ class Pool:
                         instance = self._add(function, revision, spec, prewarmed=False)
                         break
                 else:
-                    awaited = next((one for one in staying if one.state is WarmState.LOADING), awaited)
+                    awaited = next((i for i in staying if i.state is WarmState.LOADING), awaited)
                     if awaited is not None:
                         awaited.lifecycle.await_()
                 left_s = until - self._clock()

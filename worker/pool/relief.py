@@ -78,7 +78,7 @@ class Relief:
             for instance in parked:
                 instance.leaving = True
             going = self._greedy(seen, held)
-            coming_mib = sum(held[id(instance)] for instance in going) + sum(one.memory_mib for one in parked)
+            coming_mib = sum(held[id(instance)] for instance in going) + sum(instance.memory_mib for instance in parked)
             going += self._make_free(seen, held, coming_mib)
             short = self._standby.runner is not None and self._short_mib(seen, held, going) > 0
             standby = self._standby.give_up() if short and self._owed_mib() else None

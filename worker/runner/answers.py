@@ -1,9 +1,9 @@
 """
-What a runner may answer, checked once for everybody behind it: what passes is pasted into the answer to the caller as
-it is.
+Checks what a runner answers, once for all processes behind the worker: what passes goes into the answer to the caller
+unchanged. Used by :mod:`worker.runner.runner_handle`.
 
-A runner is the function's own process. Which numbers it answers is the function's affair; that they are JSON, or
-tensors as described, and as many as were asked for, is not. Whatever breaks a rule raises
+A runner is the function's own process and may be hostile. Which numbers it answers is free; that they are JSON, or
+tensors as described, and as many as were asked for, is not. An answer that breaks a rule raises
 :class:`worker.frames.BadFrame`.
 """
 
@@ -20,7 +20,7 @@ from worker.frames import SHAPES_BYTES, Answer, BadFrame, Description, Failed, I
 #: Causes for which a runner is ended, and with it its whole batch.
 _ENDS: Final = frozenset({Cause.OUT_OF_MEMORY, Cause.DEVICE_FULL, Cause.CONTEXT_LOST})
 _ITEM_CAUSES: Final = frozenset({Cause.HANDLER_ERROR, Cause.BAD_OUTPUT, Cause.RESULT_TOO_LARGE})
-#: What a runner can know. Every other cause is the platform's to tell.
+#: Causes that a runner may name. Every other one is the platform's.
 _CAUSES: Final = _ITEM_CAUSES | _ENDS
 
 _json = msgspec.json.Decoder(msgspec.Raw).decode
@@ -28,21 +28,21 @@ _description = msgspec.json.Decoder(Description).decode
 
 
 def results(items: Sequence[Item], answers: Sequence[Answer], body: bytearray) -> list[bytes]:
-    """Of a batch: what each of the answers to ``items`` holds of the body. Reads every result once."""
+    """The bytes of each answer's result, out of the body of a batch of ``items``. Raises BadFrame."""
     if len(answers) != len(items):
         raise BadFrame(f"it gave {len(answers)} answers to {len(items)} invocations")
-    at, found = 0, []
+    start, results = 0, []
     whole = memoryview(body)
     for item, answer in zip(items, answers, strict=True):
-        if not 0 <= answer.length <= len(body) - at:
+        if not 0 <= answer.length <= len(body) - start:
             raise BadFrame("the lengths of its results do not add up")
-        result = bytes(whole[at : at + answer.length])
+        result = bytes(whole[start : start + answer.length])
         _check(item, answer, result)
-        found.append(result)
-        at += answer.length
-    if at != len(body):
+        results.append(result)
+        start += answer.length
+    if start != len(body):
         raise BadFrame("the lengths of its results do not add up")
-    return found
+    return results
 
 
 def _check(item: Item, answer: Answer, body: bytes) -> None:
@@ -63,7 +63,7 @@ def _check(item: Item, answer: Answer, body: bytes) -> None:
 
 
 def check_json(body: bytes) -> None:
-    """That it is exactly one JSON value, as text that can be read."""
+    """Raises BadFrame where the body is not exactly one JSON value in UTF-8."""
     try:
         _json(body)
         # The decoder passes over strings without looking at their encoding.
@@ -74,39 +74,44 @@ def check_json(body: bytes) -> None:
 
 
 def _check_raw(shapes: str, body: bytes) -> None:
-    """The description becomes a header, so it is written the one way that :func:`smore.domain.tensors.describe` has."""
+    """
+    The description becomes a header of the answer, so it must be exactly as :func:`smore.domain.tensors.describe` writes
+    it.
+    """
     try:
         if len(shapes.encode()) > SHAPES_BYTES or not shapes.isprintable():
             raise ValueError("not a header")
-        found = tensors.sections(shapes, body)
-        if ";".join(tensors.describe(one.name, one.datatype, one.shape) for one in found) != shapes:
+        sections = tensors.sections(shapes, body)
+        if ";".join(tensors.describe(part.name, part.datatype, part.shape) for part in sections) != shapes:
             raise ValueError("not as it is written")
     except ValueError as error:
         raise BadFrame("a result is not the tensors that it is described as") from error
 
 
 def describe(body: bytes) -> Description:
-    """What a canary answered."""
+    """What a canary answered. Raises BadFrame."""
     try:
-        found = _description(body)
+        description = _description(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadFrame("its description cannot be read") from error
-    for one in (*(found.inputs or ()), *(found.outputs or ())):
-        sizes = one.shape[:1] == [-1] and all(-1 <= size < 2**31 for size in one.shape)
-        if not one.name or not one.name.isprintable() or one.datatype not in tensors.DATATYPES or not sizes:
+    for tensor in (*(description.inputs or ()), *(description.outputs or ())):
+        sizes = tensor.shape[:1] == [-1] and all(-1 <= size < 2**31 for size in tensor.shape)
+        named = bool(tensor.name) and tensor.name.isprintable()
+        if not named or tensor.datatype not in tensors.DATATYPES or not sizes:
             raise BadFrame("its description is of no tensors that there are")
-    amount(found.memory_mib)
-    return found
+    amount(description.memory_mib)
+    return description
 
 
 def cause_of(failed: Failed) -> Cause:
+    """The cause that a runner names. Raises BadFrame where it is not one that it may name."""
     if failed.cause not in _CAUSES:
         raise BadFrame("it failed for a cause that is not its own to tell")
     return Cause(failed.cause)
 
 
 def amount(value: float) -> float:
-    """A finite number from 0 on, as it is."""
+    """The value, unchanged. Raises BadFrame where it is no finite number from 0 on."""
     if not (math.isfinite(value) and value >= 0):
         raise BadFrame("an amount is no number from 0 on")
     return value
@@ -114,14 +119,13 @@ def amount(value: float) -> float:
 
 def divided(phases: Mapping[str, float], names: Sequence[str], whole_ms: float) -> dict[str, float]:
     """
-    ``whole_ms`` of the parent's clock, divided as the runner says; the last of ``names`` is what the others leave.
-
-    So that no word of a runner makes a load shorter or longer than it was.
+    ``whole_ms`` of the worker's clock, divided among ``names`` as the runner says; the last one gets what the others
+    leave. So a runner cannot make a load look shorter or longer than it was. Raises BadFrame.
     """
     if set(phases) != set(names):
         raise BadFrame("its load has other parts than it was asked for")
-    left_ms, found = whole_ms, {}
+    left_ms, parts = whole_ms, {}
     for name in names[:-1]:
-        found[name] = min(amount(phases[name]), left_ms)
-        left_ms -= found[name]
-    return found | {names[-1]: left_ms}
+        parts[name] = min(amount(phases[name]), left_ms)
+        left_ms -= parts[name]
+    return parts | {names[-1]: left_ms}

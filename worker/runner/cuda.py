@@ -1,9 +1,9 @@
 """
-The CUDA device as a runner has it: the bound on what torch takes of it, when its work is done, and what an error of it
-means.
+The CUDA device in a runner's process: the bound on torch's memory, the wait for its work, and the meaning of its errors.
 
-For the runner's process. The context is opened by the first use of the device, never here: it takes half a gigabyte of
-it, which a function that computes elsewhere must not cost.
+Used by :mod:`worker.runner.runner` and :mod:`worker.runner.resident`. What must stay true: nothing here opens the
+device's context, the first use by the function does. A context takes half a gigabyte of the device, which a function
+that computes elsewhere must not cost.
 """
 
 import re
@@ -14,10 +14,10 @@ from typing import Any, Final
 from smore.domain.invocation import Cause
 
 MIB: Final = 2**20
-#: What torch says where its allocator is refused memory, by the device or by its own bound.
+#: torch's error where its allocator is refused memory, by the device or by its own bound.
 _ASKED: Final = re.compile(r"Tried to allocate (\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB)")
 _UNITS_MIB: Final = {"bytes": 1 / MIB, "KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
-#: torch rounds what it says to hundredths.
+#: torch rounds the amount to hundredths.
 _ROUNDED: Final = 0.005
 #: Refused without torch's allocator: the context itself, a library's handle, pinned memory.
 _REFUSED: Final = (
@@ -26,12 +26,11 @@ _REFUSED: Final = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
-#: cuDNN found no room for any of its ways to compute something, or knows none.
+#: cuDNN has no memory for any of its algorithms, or no algorithm.
 _NO_ENGINE: Final = ("unable to find an engine", "Unable to find a valid cuDNN algorithm")
 #: After these nothing on the device works any more in this process.
 _LOST: Final = ("CUDA error:", "CUBLAS_STATUS_EXECUTION_FAILED", "CUDNN_STATUS_EXECUTION_FAILED")
-#: Errors of a call that leave the context as it was (CUDA's runtime API, cudaError_t). What is not known to be one of
-#: them is fatal.
+#: Errors of a call that leave the context as it was (CUDA's runtime API, cudaError_t). Any other one is fatal.
 _HARMLESS: Final = (
     "invalid argument",
     "invalid configuration argument",
@@ -52,12 +51,13 @@ def _torch_cuda() -> Any:
 
 
 def opened() -> bool:
+    """Whether this process has a context of the device."""
     return _torch_cuda() is not None
 
 
 def limit(memory_mib: float, then: Callable[[], None]) -> None:
     """
-    Bound what torch takes of the device and call ``then``, both as soon as its context is there: at once where it is.
+    Bound what torch takes of the device and call ``then``, both as soon as it has a context: at once where it has one.
     """
     import torch
 
@@ -70,7 +70,7 @@ def limit(memory_mib: float, then: Callable[[], None]) -> None:
 
 
 def settle() -> None:
-    """Wait until all that was begun on the device is done. Raises what went wrong with it, whoever began it."""
+    """Wait until the device has done its work. Raises the error of any of it."""
     device = _torch_cuda()
     if device is not None:
         device.synchronize()
@@ -84,7 +84,7 @@ def held_mib() -> float:
 
 def fault(error: BaseException, cap_mib: float) -> Cause | None:
     """
-    What an exception says of the device, None where nothing: CONTEXT_LOST (this process is of no use any more),
+    What an exception means for the device, None = nothing: CONTEXT_LOST (this process cannot use it any more),
     OUT_OF_MEMORY (it asked for more than ``cap_mib``), DEVICE_FULL (others left it less than that).
     """
     text = f"{type(error).__name__}: {error}"
@@ -92,7 +92,7 @@ def fault(error: BaseException, cap_mib: float) -> Cause | None:
     reserved_mib, free_mib = 0.0, None
     if device is not None:
         try:
-            # An error that is told by every later call is told by this one.
+            # A lost context fails every later call, so also this one.
             device.synchronize()
             reserved_mib, free_mib = device.memory_reserved() / MIB, device.mem_get_info()[0] / MIB
         except RuntimeError:
@@ -109,11 +109,9 @@ def lost(text: str) -> bool:
 
 def whose(text: str, *, cap_mib: float, reserved_mib: float, free_mib: float | None) -> Cause | None:
     """
-    Who has taken the memory that an error says there was none of: OUT_OF_MEMORY = the function, DEVICE_FULL = others.
-    None for another error.
-
-    ``reserved_mib`` is what torch holds, ``free_mib`` what is left for anybody; None where the device could not even be
-    opened.
+    Who has taken the memory that was missing: OUT_OF_MEMORY = the function, DEVICE_FULL = others, None = the error is
+    another one. ``reserved_mib`` is what torch holds, ``free_mib`` what the device has left, None where it could not
+    even be opened.
     """
     if asked := _ASKED.search(text):
         most_mib = (float(asked[1]) + _ROUNDED) * _UNITS_MIB[asked[2]]

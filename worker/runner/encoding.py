@@ -1,10 +1,12 @@
 """
-A function's result as JSON, of bounded size: what is too large is refused before it is encoded.
+Encodes a function's result as JSON of bounded size: a result that is too large is refused before it is encoded. Used in
+the runner's process.
 
-orjson writes into one buffer that it doubles, takes many times the size of a text, a list or a dict beforehand, and
-does not ask whether there was memory for it: at a runner's limit it ends the process by SIGSEGV. So what is not small
-is first looked through, which bounds its JSON from below and from above, and encoded if there is room for the worst.
-Where there is not, long texts, lists and dicts are encoded in parts, which takes less.
+orjson writes into one buffer that it doubles, allocates many times the size of a text, a list or a dict beforehand, and
+does not check whether the allocation succeeded: at a runner's memory limit the process ends by SIGSEGV. So a value that
+is not small is measured first, which bounds its JSON from below and from above, and encoded if there is memory for the
+upper bound. Otherwise long texts, lists and dicts are encoded in parts, which takes less. What must stay true: no result
+of a function ends its runner.
 """
 
 import ctypes
@@ -19,28 +21,28 @@ import numpy as np
 import orjson
 
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-#: What a number or a constant takes at most, with its comma; a date or a UUID; a character (``\u0001``).
+#: Most bytes of a number or a constant with its comma; of a date or a UUID; of a character (``\u0001``).
 _NUMBER: Final = 25
 _OTHER: Final = 41
 _CHARACTER: Final = 6
-#: What orjson (3.13) takes beforehand for each byte of a text; for each item of a list and of a dict, measured 146 and
-#: 292.
+#: Bytes that orjson (3.13) allocates beforehand for each byte of a text; for each item of a list and of a dict (measured:
+#: 146 and 292).
 _AHEAD: Final = 8
 _AHEAD_ITEM: Final = 160
 _AHEAD_ENTRY: Final = 320
 #: A longer text, a list or dict of more items, is encoded in parts of this length.
 _LONG: Final = 1 << 16
 _LONG_LIST: Final = 1 << 12
-#: Values, and characters of texts, for which there is room, or Python had none either.
+#: Values, and characters of texts, for which memory is taken for granted.
 _FEW: Final = 1 << 12
-#: orjson refuses what is as deep.
+#: Depth of nesting that orjson refuses.
 _DEEPEST: Final = 256
 _NUMBERS: Final = frozenset({int, float})
 _PLAIN: Final = frozenset({int, float, bool, type(None)})
 
 
-#: A bytes object that nobody has written to takes address space and no memory. By orjson's own allocator: what is free
-#: there counts.
+#: A bytes object that nobody has written to takes address space and no memory. It comes from orjson's own allocator, whose
+#: free memory counts.
 _unwritten = ctypes.pythonapi.PyBytes_FromStringAndSize
 _unwritten.argtypes, _unwritten.restype = (ctypes.c_char_p, ctypes.c_ssize_t), ctypes.py_object
 
@@ -50,26 +52,27 @@ class ResultTooLarge(Exception):
 
 
 def amount(size: int) -> str:
+    """A number of bytes in words."""
     return f"{size / 2**20:.3g} MiB"
 
 
 def bound(size: int, most: int) -> None:
-    """Raises ResultTooLarge."""
+    """Raises ResultTooLarge where ``size`` bytes are more than ``most``."""
     if size > most:
         raise ResultTooLarge(f"a result may take {amount(most)}, this one takes more")
 
 
 def json(value: object, most: int) -> bytes:
-    """At most so many bytes. Raises ResultTooLarge, TypeError where it is not JSON."""
+    """The value as JSON, at most ``most`` bytes. Raises ResultTooLarge, and TypeError where it cannot be JSON."""
     if not _is_small(value):
-        seen = _Seen(most)
-        seen.through(value)
-        if not seen.has_room():
-            largest = amount(seen.most)
-            seen = _Seen(most, in_parts=True)
+        measured = _Measured(most)
+        measured.add(value)
+        if not measured.has_room():
+            largest = amount(measured.most)
+            measured = _Measured(most, in_parts=True)
             try:
-                value = seen.through(value)
-                if not seen.has_room():
+                value = measured.add(value)
+                if not measured.has_room():
                     raise MemoryError
             except MemoryError as error:
                 message = (
@@ -82,30 +85,30 @@ def json(value: object, most: int) -> bytes:
 
 
 def _is_small(value: object) -> bool:
-    """Whether it is so little that no more need be known: most results are."""
+    """Whether it need not be measured: most results need not."""
     budget = _FEW
     left: list[Any] = [value]
     while left and budget >= 0:
-        one = left.pop()
-        kind = type(one)
+        item = left.pop()
+        kind = type(item)
         if kind is str:
-            budget -= len(one)
+            budget -= len(item)
         elif kind is list:
-            budget -= len(one)
-            if budget >= 0 and not (one and type(one[0]) in _NUMBERS and _are_numbers(one)):
-                left += one
+            budget -= len(item)
+            if budget >= 0 and not (item and type(item[0]) in _NUMBERS and _are_numbers(item)):
+                left += item
         elif kind is dict:
-            budget -= 2 * len(one)
+            budget -= 2 * len(item)
             if budget >= 0:
-                left += one
-                left += one.values()
+                left += item
+                left += item.values()
         elif kind not in _PLAIN:
             return False
     return budget >= 0
 
 
 def _are_numbers(values: Iterable[Any]) -> bool:
-    """Told by adding them up, the fastest look at all of them that Python has."""
+    """Whether all are numbers, by adding them up: the fastest way that Python has."""
     try:
         return type(sum(values)) in _NUMBERS
     except Exception:  # noqa: BLE001 - whatever is among them
@@ -114,8 +117,8 @@ def _are_numbers(values: Iterable[Any]) -> bool:
 
 def _is_room(size: int) -> bool:
     """
-    Whether there is memory for a buffer of orjson's that holds ``size`` bytes, and for the one before it, out of which
-    it is copied.
+    Whether there is memory for a buffer of orjson that holds ``size`` bytes, and for the smaller one that it is copied
+    from.
     """
     buffer = 1 << size.bit_length()
     try:
@@ -125,10 +128,10 @@ def _is_room(size: int) -> bool:
     return True
 
 
-class _Seen:
+class _Measured:
     """
-    Of a value's JSON: bytes at least and at most, and what orjson takes beforehand for the largest of what it has still
-    to encode.
+    Bounds on the JSON of values: its bytes at least and at most, and what orjson allocates beforehand for the largest
+    part that is still to be encoded. ``in_parts``: encode long texts, lists and dicts on the way.
     """
 
     def __init__(self, allowed: int, *, in_parts: bool = False) -> None:
@@ -139,6 +142,7 @@ class _Seen:
         self._in_parts = in_parts
 
     def has_room(self) -> bool:
+        """Whether there is memory to encode all of it."""
         return _is_room(self.most + self.ahead)
 
     def _plus(self, least: int, most: int) -> None:
@@ -146,11 +150,10 @@ class _Seen:
         self.most += most
         bound(self.least, self._allowed)
 
-    def through(self, value: Any, depth: int = 0) -> Any:
+    def add(self, value: Any, depth: int = 0) -> Any:
         """
-        The value, where wanted with its long texts encoded.
-
-        Raises ResultTooLarge, and TypeError for a text that is none and for what is too deep.
+        Measure a value. Returns it, with ``in_parts`` its long parts encoded. Raises ResultTooLarge, and TypeError for
+        what is nested too deeply.
         """
         kind = type(value)
         if kind in _PLAIN:
@@ -169,7 +172,7 @@ class _Seen:
             lists = sum(accumulate(value.shape[:-1], mul, initial=1))
             self._plus(2 * lists + value.size, 3 * lists + _NUMBER * value.size)
         elif isinstance(value, enum.Enum):
-            return self.through(value.value, depth + 1)
+            return self.add(value.value, depth + 1)
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             names = [field.name for field in dataclasses.fields(value) if not field.name.startswith("_")]
             return self._dict({name: getattr(value, name) for name in names if hasattr(value, name)}, depth)
@@ -180,7 +183,7 @@ class _Seen:
     def _dict(self, value: dict[Any, Any], depth: int) -> dict[Any, Any] | orjson.Fragment:
         if self._in_parts and len(value) > _LONG_LIST:
             items = list(value.items())
-            parts = (dict(items[at : at + _LONG_LIST]) for at in range(0, len(items), _LONG_LIST))
+            parts = (dict(items[start : start + _LONG_LIST]) for start in range(0, len(items), _LONG_LIST))
             return self._joined(b"{", parts, b"}", depth)
         self.ahead = max(self.ahead, _AHEAD_ENTRY * len(value))
         # Braces and colons.
@@ -196,7 +199,7 @@ class _Seen:
     def _list(self, value: list[Any] | tuple[Any, ...], depth: int) -> list[Any] | tuple[Any, ...] | orjson.Fragment:
         if self._in_parts and len(value) > _LONG_LIST:
             return self._joined(
-                b"[", (value[at : at + _LONG_LIST] for at in range(0, len(value), _LONG_LIST)), b"]", depth
+                b"[", (value[start : start + _LONG_LIST] for start in range(0, len(value), _LONG_LIST)), b"]", depth
             )
         self.ahead = max(self.ahead, _AHEAD_ITEM * len(value))
         if value and type(value[0]) is list and set(map(type, value)) == {list} and _are_numbers(map(sum, value)):
@@ -209,32 +212,32 @@ class _Seen:
         return value if values is None else values
 
     def _many(self, values: Iterable[Any], count: int, depth: int) -> list[Any] | None:
-        """With the commas between them. None where all stay as they are."""
+        """Measure values with the commas between them. None where all stay as they are."""
         commas = max(0, count - 1)
         if _are_numbers(values):
             self._plus(commas + count, _NUMBER * count)
             return None
         self._plus(commas, count)
-        seen, changed = [], False
+        measured, changed = [], False
         for value in values:
-            new = self.through(value, depth + 1)
+            new = self.add(value, depth + 1)
             changed = changed or new is not value
-            seen.append(new)
-        return seen if changed else None
+            measured.append(new)
+        return measured if changed else None
 
     def _joined(self, first: bytes, parts: Iterable[Any], last: bytes, depth: int) -> orjson.Fragment:
         """
-        A list or dict out of its parts, each encoded for itself. Raises MemoryError where there is no room for a part.
+        A list or dict from its parts, each encoded by itself. Raises MemoryError where there is no memory for a part.
         """
         least, most, ahead = self.least, self.most, self.ahead
         encoded = []
         for part in parts:
             self.ahead = 0
-            seen = self.through(part, depth)
+            measured = self.add(part, depth)
             if not _is_room(self.most - most + self.ahead):
                 raise MemoryError
-            encoded.append(orjson.dumps(seen, option=_OPTIONS)[1:-1])
-            # Of what is encoded the size is known, and nothing more is taken beforehand.
+            encoded.append(orjson.dumps(measured, option=_OPTIONS)[1:-1])
+            # The size of an encoded part is known, and nothing more is allocated for it.
             least, most = least + len(encoded[-1]) + 1, most + len(encoded[-1]) + 1
             self.least, self.most, self.ahead = least, most, ahead
             bound(self.least, self._allowed)
@@ -248,9 +251,9 @@ class _Seen:
     def _encoded(self, text: str) -> orjson.Fragment:
         self._plus(2, 3)
         parts = [b'"']
-        for at in range(0, len(text), _LONG):
+        for start in range(0, len(text), _LONG):
             if not _is_room((_CHARACTER + 4 * _AHEAD) * _LONG):
                 raise MemoryError
-            parts.append(orjson.dumps(text[at : at + _LONG])[1:-1])
+            parts.append(orjson.dumps(text[start : start + _LONG])[1:-1])
             self._plus(len(parts[-1]), len(parts[-1]))
         return orjson.Fragment(b"".join((*parts, b'"')))

@@ -1,10 +1,11 @@
 """
-``python -m worker.runner.nursery SOCKET``: the process that the zygotes of all GPU workers of a machine are forked
-from.
+``python -m worker.runner.nursery SOCKET``: the nursery, the process of a machine from which the zygotes of all its GPU
+workers are forked.
 
-Importing torch takes seconds of a processor. It happens once here, so a worker that starts, or whose zygote has died,
-has a zygote in the time of a fork. This module makes the socket, sheds the platform's settings and becomes ``python -m
-worker.runner.zygote``: what a process was started with can be read by all that are forked from it.
+Importing torch takes seconds of CPU time. It happens once here, so a worker that starts, or whose zygote has died, has a
+zygote in the time of a fork. This module makes the socket, drops the platform's settings and becomes ``python -m
+worker.runner.zygote``. What must stay true: the environment of this process holds no credential, for every process that
+is forked from it can read it.
 """
 
 import contextlib
@@ -14,18 +15,17 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from worker.inherited import MALLOC, for_runners
+from worker.inherited import MALLOC, ROOT, for_runners
 
-_ROOT: Final = Path(__file__).parents[2]
-#: Workers that ask while it imports wait here.
+#: Workers that may wait while it imports torch.
 _BACKLOG: Final = 128
 
 
 def _leave_session() -> None:
     """
-    Into a session of its own: where the kernel shares processors among sessions (sched_autogroup), it would import
-    torch in the share of all that the supervisor has started, beside trainings with one each. The supervisor has made
-    it a group's leader, which may not.
+    Begin a session of its own. Where the kernel shares processors among sessions (sched_autogroup), torch would
+    otherwise be imported in the share of all that the supervisor has started, beside trainings with one each. A group's
+    leader, which the supervisor has made it, may not do so and leaves that group first.
     """
     with contextlib.suppress(OSError):
         if os.getpgrp() == os.getpid():
@@ -34,6 +34,7 @@ def _leave_session() -> None:
 
 
 def main(place: Path) -> None:
+    """Listen at ``place`` and become the nursery. Raises OSError."""
     _leave_session()
     os.umask(0o077)
     place.unlink(missing_ok=True)
@@ -42,7 +43,7 @@ def main(place: Path) -> None:
     listener.listen(_BACKLOG)
     listener.set_inheritable(True)
     words = [sys.executable, "-m", "worker.runner.zygote", str(listener.fileno())]
-    os.execve(words[0], words, for_runners({**MALLOC, "PYTHONPATH": str(_ROOT)}))  # noqa: S606 - it is to become it
+    os.execve(words[0], words, for_runners({**MALLOC, "PYTHONPATH": str(ROOT)}))  # noqa: S606 - this process becomes the nursery
 
 
 if __name__ == "__main__":

@@ -88,19 +88,20 @@ class Ran:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """
-    Of each runner's control group, and of what its function may hold of the machine's memory: ``host_mib`` and
-    ``host_per_mib`` for each MiB that it declares. ``beyond_mib``: what the group allows above that.
+    Bounds of each runner. Of the machine's memory its function may hold ``host_mib``, and ``host_per_mib`` for each MiB
+    that it declares; its control group allows ``beyond_mib`` more, and so many ``processes``.
     """
 
     #: The first part of the groups' names.
     group: str
     beyond_mib: float
     processes: int
-    #: As on a CPU partition, whose memory is the machine's.
+    #: The defaults are for a CPU partition, whose memory is the machine's.
     host_mib: float = 0.0
     host_per_mib: float = 1.0
 
     def host_of(self, declared_mib: float) -> float:
+        """MiB of the machine's memory for a function that declares so much."""
         return self.host_mib + self.host_per_mib * declared_mib
 
 
@@ -260,7 +261,7 @@ class Runner:
             if isinstance(answer, Failed) and not body:
                 raise RunnerFailed(answers.cause_of(answer), answer.message)
             if not isinstance(answer, expected):
-                raise BadFrame("its answer is to another kind of request")
+                raise BadFrame("its answer is to something else than it was asked")
             return read(answer, body, took_s)
         except BadFrame:
             # Its next answer could be meant for another caller.

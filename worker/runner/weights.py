@@ -1,9 +1,11 @@
 """
-Weights of a loaded handler between its device and pinned host memory: what a parked runner does (digest A62).
+Moves the weights of a loaded handler from its device to pinned host memory and back: parking. The paper does not model
+this state between warm and gone.
 
-For the runner's process; torch is imported by the first use. A handler says itself which modules may be moved
-(:meth:`smore.Handler.modules`). All of a handler's weights lie in one block, taken for them and given back with them:
-torch's own pinned memory is rounded up to powers of two, and kept when nobody needs it any more.
+Used in the runner's process by :mod:`worker.runner.resident`; torch is imported by the first use. A handler names the
+modules that may be moved (:meth:`smore.Handler.modules`). All weights of a handler lie in one block of host memory,
+allocated for them and freed with them: torch's own pinned memory is rounded up to powers of two, and kept when nobody
+needs it any more. What must stay true: after an error every weight is still readable.
 """
 
 import mmap
@@ -19,7 +21,7 @@ _ALIGNED: Final = 64
 
 
 class NotParked(RuntimeError):
-    """Nothing can be moved; the message says why. All is as it was."""
+    """Nothing can be moved; the message says why. Nothing has changed."""
 
 
 class Weights:
@@ -42,20 +44,20 @@ class Weights:
 
         if not self._modules:
             raise NotParked("the handler names no modules")
-        there = list(self._tensors())
-        if not there or any(tensor.device.type != _DEVICE for tensor in there):
+        tensors = list(self._tensors())
+        if not tensors or any(tensor.device.type != _DEVICE for tensor in tensors):
             raise NotParked("a module lies on no CUDA device: there is no device memory to give back")
-        block = _Pinned(sum(map(_room, there)))
+        block = _Pinned(sum(map(_room, tensors)))
         try:
-            hosts = views(there, block.bytes)
-            for tensor, host in zip(there, hosts, strict=True):
+            hosts = views(tensors, block.bytes)
+            for tensor, host in zip(tensors, hosts, strict=True):
                 host.copy_(tensor.detach(), non_blocking=True)
-            # The copies read device memory that is let go of next.
+            # The copies read device memory that is freed next.
             torch.cuda.synchronize()
         except BaseException:
             block.release()
             raise
-        for tensor, host in zip(there, hosts, strict=True):
+        for tensor, host in zip(tensors, hosts, strict=True):
             self._away.append((tensor, tensor.device))
             tensor.data = host
         self._block = block
@@ -64,8 +66,8 @@ class Weights:
 
     def restore(self) -> float:
         """
-        Move them back to where they were, and give the host its memory back. Milliseconds. After an error some are
-        back; it may be called again.
+        Move them back to where they were and free the host memory. Milliseconds. After an error some are back; it may be
+        called again.
         """
         import torch
 
@@ -74,7 +76,7 @@ class Weights:
             tensor, device = self._away[-1]
             tensor.data = tensor.data.to(device, non_blocking=True)
             self._away.pop()
-        # Until the copies are done somebody must hold the memory that they read.
+        # The memory that the copies read must stay until they are done.
         torch.cuda.synchronize()
         if self._block is not None:
             self._block.release()
@@ -94,8 +96,8 @@ class _Pinned:
     """
     Memory of the host that the device reads and writes itself: whole pages, ``size`` bytes of them.
 
-    They are the process's own pages, so that control groups and limits count them, and the kernel's when the last
-    tensor in them has gone.
+    They are the process's own pages, so control groups and limits count them; the kernel gets them back when the last
+    tensor in them is gone.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -111,6 +113,7 @@ class _Pinned:
         torch.cuda.check_error(self._runtime.cudaHostRegister(self.bytes.data_ptr(), self.size, 0))
 
     def release(self) -> None:
+        """The device uses it no more."""
         import torch
 
         torch.cuda.check_error(self._runtime.cudaHostUnregister(self.bytes.data_ptr()))
@@ -121,14 +124,14 @@ def views(tensors: Sequence[Any], block: Any) -> list[Any]:
     """A tensor like each of them, one after the other in a block of bytes of at least their :func:`_room` together."""
     import torch
 
-    found, at = [], 0
+    views, start = [], 0
     for tensor in tensors:
-        # Where memory is not dense in it, the copy is.
+        # The copy is dense, also where the tensor is not.
         strides = torch.empty_like(tensor, device="meta").stride()
-        flat = block[at : at + tensor.nbytes].view(tensor.dtype)
-        found.append(flat.as_strided(tensor.shape, strides))
-        at += _room(tensor)
-    return found
+        flat = block[start : start + tensor.nbytes].view(tensor.dtype)
+        views.append(flat.as_strided(tensor.shape, strides))
+        start += _room(tensor)
+    return views
 
 
 def _room(tensor: Any) -> int:

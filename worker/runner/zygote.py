@@ -2,13 +2,16 @@
 ``python -m worker.runner.zygote FD``: the nursery, which zygotes are forked from, and the zygote, which runners are
 forked from.
 
-The nursery (started by :mod:`worker.runner.nursery`) has imported torch once and touched no device. It forks a zygote
-for each GPU worker that connects; so a zygote, and then a runner, starts in the time of a fork and shares the pages of
-what was imported. Both are single-threaded: forking with threads is undefined. The connection ties the zygote to its
-worker: requests come in, process numbers and exit statuses go out, and the end of either the connection or the worker
+A zygote is the process of one GPU worker from which its runners are forked. The nursery (started by
+:mod:`worker.runner.nursery`) has imported torch once and touched no device. It forks a zygote for each GPU worker that
+connects; so a zygote, and then a runner, starts in the time of a fork and shares the pages of what was imported. The
+worker's side is :mod:`worker.runner.zygote_handle`.
+
+What must stay true: both are single-threaded, for forking with threads is undefined. The connection ties the zygote to
+its worker: requests come in, process numbers and exit statuses go out, and the end of the connection or of the worker
 ends the zygote and all its runners. The nursery's end does not.
 
-Python's own forkserver would start by running Celery's ``__main__`` again.
+Python's own forkserver is no way to do this: it would start by running Celery's ``__main__`` again.
 """
 
 import contextlib
@@ -30,16 +33,16 @@ from typing import Final, NoReturn
 
 from worker import frames
 from worker.frames import Channel
+from worker.inherited import ROOT
 from worker.sandbox import warden
 from worker.sandbox.warden import Cell, Warden
 
-_ROOT: Final = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG: Final = 1
 #: Imported by the nursery, and so by no zygote and no runner.
 PRELOAD: Final = ("torch", "worker.runner.runner")
-#: How often a zygote looks after scratch folders that the kernel does not bound.
+#: Seconds between two looks at scratch folders that the kernel does not bound.
 _LOOK_S: Final = 1.0
-#: Whoever connects to the nursery says what it wants at once.
+#: Seconds within which a worker that connects to the nursery must have sent its setup.
 _ASK_S: Final = 1.0
 
 
@@ -51,7 +54,7 @@ def die_with_parent(parent: int) -> None:
 
 
 class _Forker:
-    """``worker``: a pidfd."""
+    """The zygote's work: forks runners and reaps them. ``worker``: a pidfd of the worker. One thread."""
 
     def __init__(self, control: socket.socket, worker: int) -> None:
         self._control = control
@@ -66,17 +69,19 @@ class _Forker:
         self._waker.setblocking(False)
 
     def run(self, setup: frames.Setup) -> None:
-        # One that waited for the nursery may be gone: its scratch folder is its successor's by now.
+        """Serve the worker until it is gone."""
+        # A worker that waited for the nursery may be gone: its scratch folder is its successor's by now.
         if self._orphaned():
             return
         self._prepare(setup)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         selector = selectors.DefaultSelector()
-        for each in (self._control, self._woken, self._worker):
-            selector.register(each, selectors.EVENT_READ)
+        for source in (self._control, self._woken, self._worker):
+            selector.register(source, selectors.EVENT_READ)
         looked_at = time.monotonic()
-        # The end of the socket says that the worker is gone; its process is there for a worker whose socket leaked.
+        # The end of the socket says that the worker is gone; the pidfd is for a worker whose socket leaked to another
+        # process.
         while not self._orphaned():
             for key, _ in selector.select(timeout=_LOOK_S):
                 if key.fileobj is self._woken:
@@ -110,11 +115,11 @@ class _Forker:
 
             torch.set_num_threads(setup.threads)
         if setup.confinement.on:
-            self._warden = Warden(setup.confinement, self._scratch, _ROOT, [Path(setup.home)] if setup.home else [])
+            self._warden = Warden(setup.confinement, self._scratch, ROOT, [Path(setup.home)] if setup.home else [])
         _freeze()
-        self._say(frames.Ready(pid=os.getpid(), holds=self._warden.holds if self._warden is not None else []))
+        self._send(frames.Ready(pid=os.getpid(), holds=self._warden.holds if self._warden is not None else []))
 
-    def _say(self, message: frames.FromZygote) -> None:
+    def _send(self, message: frames.FromZygote) -> None:
         # A worker that is gone is noticed where requests are read.
         with contextlib.suppress(OSError):
             self._control.send(frames.encode(message))
@@ -130,7 +135,7 @@ class _Forker:
             case (frames.Fork() as fork, [descriptor]):
                 self._fork(fork.token, descriptor)
             case (frames.Kill() as kill, _) if kill.pid in self._children:
-                # The group: what user code has started goes as well.
+                # The process group: processes that user code has started go as well.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(kill.pid, kill.signal)
         return True
@@ -143,9 +148,9 @@ class _Forker:
             self._become_runner(zygote, descriptor, cell)
         os.close(descriptor)
         with contextlib.suppress(PermissionError, ProcessLookupError):
-            os.setpgid(pid, pid)  # both sides do it: whoever comes first, the group is there before it is needed
+            os.setpgid(pid, pid)  # both sides do it, so the group exists before it is needed
         self._children[pid] = cell
-        self._say(frames.Forked(token=token, pid=pid))
+        self._send(frames.Forked(token=token, pid=pid))
 
     def _cell(self, token: int) -> Cell:
         if self._warden is not None:
@@ -166,7 +171,7 @@ class _Forker:
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             os.setpgid(0, 0)
-            # The sockets of this process, its selector, other runners' numbers: none of them is the runner's.
+            # The sockets of the zygote and its selector are not the runner's.
             warden.close_others([descriptor])
             os.nice(self._nice)
             os.chdir(cell.folder)
@@ -174,7 +179,7 @@ class _Forker:
 
             if self._warden is not None:
                 self._warden.enter(cell)
-            # Only now: another user's process has to ask for it again.
+            # Only now: the kernel forgets it when the process becomes another user.
             die_with_parent(zygote)
 
             serve(Channel(socket.socket(fileno=descriptor)))
@@ -211,10 +216,10 @@ class _Forker:
         cell = self._children.pop(pid, None)
         if cell is not None:
             self._take_back(cell)
-        self._say(frames.Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
+        self._send(frames.Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
 
     def end(self) -> None:
-        """Kill what is left and wait for it."""
+        """Kill all runners and wait for their ends."""
         for pid in self._children:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
@@ -223,7 +228,7 @@ class _Forker:
                 os.waitpid(pid, 0)
         for cell in self._children.values():
             self._take_back(cell)
-        # Of a worker that is gone it may be its successor's, who begins by emptying it.
+        # Where the worker is gone the folder may be its successor's, which begins by emptying it.
         if self._scratch != Path("/") and not self._orphaned():
             shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -240,7 +245,7 @@ def _freeze() -> None:
 def _become_zygote(control: socket.socket, door: tuple[int, int]) -> NoReturn:
     status = 1
     try:
-        # A session of its own: what is left of it can be found, and is no part of the supervisor's.
+        # A session of its own: its processes can be found after it, and are no part of the supervisor's session.
         os.setsid()
         control.settimeout(_ASK_S)
         data, descriptors, _, _ = socket.recv_fds(control, frames.ZYGOTE_PACKET, 4)
@@ -257,12 +262,12 @@ def _become_zygote(control: socket.socket, door: tuple[int, int]) -> NoReturn:
 
 def _serve_as_zygote(control: socket.socket, data: bytes, descriptors: Sequence[int], door: tuple[int, int]) -> None:
     if len(descriptors) != 4 or not _let_in(descriptors[0], door):
-        raise PermissionError("whoever asked for a zygote may not open our folder")
+        raise PermissionError("the process that asked for a zygote may not open the nursery's folder")
     folder, worker, output, errors = descriptors
     os.dup2(output, 1)
     os.dup2(errors, 2)
-    for each in (folder, output, errors):
-        os.close(each)
+    for descriptor in (folder, output, errors):
+        os.close(descriptor)
     setup = frames.decode_to_zygote(data)
     assert isinstance(setup, frames.Setup)
     forker = _Forker(control, worker)
@@ -274,12 +279,12 @@ def _serve_as_zygote(control: socket.socket, data: bytes, descriptors: Sequence[
 
 def _let_in(folder: int, door: tuple[int, int]) -> bool:
     """
-    Whether whoever sent this descriptor could open the folder of our socket. One who is shut in but not by a user of
-    his own can connect to the socket, because Landlock does not look at that; the folder he cannot open, but for a mere
-    name of it (O_PATH).
+    Whether the sender of this descriptor could open the folder of the nursery's socket. A runner that is confined, but
+    no user of its own, can connect to the socket, because Landlock does not restrict that; it cannot open the folder,
+    except as a path alone (O_PATH).
     """
-    found = os.fstat(folder)
-    return (found.st_dev, found.st_ino) == door and not fcntl.fcntl(folder, fcntl.F_GETFL) & os.O_PATH
+    status = os.fstat(folder)
+    return (status.st_dev, status.st_ino) == door and not fcntl.fcntl(folder, fcntl.F_GETFL) & os.O_PATH
 
 
 def _reap(*_: object) -> None:
@@ -293,6 +298,7 @@ def _reap(*_: object) -> None:
 
 
 def main(descriptor: int) -> None:
+    """The nursery: import torch, then fork a zygote for every connection to the listening socket ``descriptor``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     listener = socket.socket(fileno=descriptor)
     folder = os.stat(Path(listener.getsockname()).parent)
@@ -312,7 +318,7 @@ def main(descriptor: int) -> None:
                 listener.close()
                 _become_zygote(control, door)
         except OSError as error:
-            # It asks again.
+            # The worker asks again.
             print(f"no zygote: {error}", file=sys.stderr, flush=True)
         finally:
             control.close()

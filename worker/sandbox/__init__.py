@@ -1,0 +1,1 @@
+"""Confinement of runners and builds: users, namespaces, Landlock, seccomp, control groups."""

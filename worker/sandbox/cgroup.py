@@ -1,4 +1,7 @@
-"""Control groups, where one may be made: the CPU share of a partition, and the bounds of one runner."""
+"""
+Control groups: the CPU share of a partition, and the bounds of one runner. Used by the worker's parent process. What must
+stay true: where no group may be made the worker runs without one.
+"""
 
 import contextlib
 import os
@@ -43,7 +46,7 @@ class ShareGroup:
             log.warning("process not in its control group", pid=pid, error=str(error))
 
     def remove(self) -> None:
-        """Let go of the group; a job that lives on keeps it."""
+        """Remove the group; it stays where a job in it lives on."""
         try:
             self._folder.rmdir()
         except OSError as error:
@@ -52,9 +55,9 @@ class ShareGroup:
 
 class RunnerGroup:
     """
-    Bounds of a runner and all that it starts, however they come by it: shared memory, children, files in memory.
+    Bounds of a runner and all that it starts, shared memory and files in memory included.
 
-    Version 1 of control groups alone: in version 2 a process is in one group, and there its place is the partition's.
+    Only in version 1 of control groups: in version 2 a process is in one group, which is the partition's.
     """
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
@@ -75,6 +78,7 @@ class RunnerGroup:
         return cls(folders) if folders else None
 
     def limit(self, memory_mib: float) -> None:
+        """Bound the memory of the group."""
         if "memory" in self._folders:
             (self._folders["memory"] / "memory.limit_in_bytes").write_text(str(int(memory_mib * 2**20)))
 
@@ -84,7 +88,7 @@ class RunnerGroup:
             (folder / "cgroup.procs").write_text(str(pid))
 
     def ran_out(self) -> bool:
-        """Whether the kernel has ended something here for want of memory."""
+        """Whether the kernel has ended a process of the group for want of memory."""
         folder = self._folders.get("memory")
         try:
             text = (folder / "memory.oom_control").read_text() if folder is not None else ""
@@ -93,7 +97,7 @@ class RunnerGroup:
         return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in text.splitlines())
 
     def remove(self) -> bool:
-        """Whether it is gone: not while something of it has still to end."""
+        """Remove the group. False while a process of it has still to end."""
         for folder in self._folders.values():
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -101,7 +105,7 @@ class RunnerGroup:
 
 
 def remove_left(prefix: str) -> None:
-    """The groups of a former self's runners."""
+    """Remove the groups, by the first part of their names, that a former worker's runners have left."""
     for controller in ("pids", "memory"):
         parent = _own_folder(controller)
         for folder in parent.glob(f"{prefix}*") if parent is not None else ():
@@ -130,17 +134,17 @@ def _memberships() -> list[tuple[str, str, str]]:
 def _places(share: float) -> list[tuple[Path, str, str]]:
     """(parent folder, file, its text) where a group for CPU time could be made: version 1, then version 2."""
     own = {controllers: path.lstrip("/") for _, controllers, path in _memberships()}
-    found = []
+    places = []
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, kind, options, *_ = line.split()
         if kind == "cgroup" and "cpu" in options.split(","):
             path = next((path for controllers, path in own.items() if "cpu" in controllers.split(",")), "")
-            found.append((Path(mount) / path, "cpu.shares", str(max(2, round(1024 * share)))))
+            places.append((Path(mount) / path, "cpu.shares", str(max(2, round(1024 * share)))))
         elif kind == "cgroup2":
             parent = Path(mount) / own.get("", "")
             if _delegates_cpu(parent):
-                found.append((parent, "cpu.weight", str(max(1, round(100 * share)))))
-    return found
+                places.append((parent, "cpu.weight", str(max(1, round(100 * share)))))
+    return places
 
 
 def _delegates_cpu(parent: Path) -> bool:

@@ -1,11 +1,11 @@
 """
-Landlock: what a process may touch of files, TCP ports and other processes, refused by the kernel for it and all its
-descendants for good.
+Landlock: the kernel refuses a process and all its descendants, for good, every use of files, TCP ports and other
+processes that no rule allows. Used by :mod:`worker.sandbox.warden`.
 
 Linux' ``landlock(7)``; each version of the interface (ABI) adds rights: 1 files, 2 moving between folders, 3
-truncating, 4 TCP, 5 devices' ioctl, 6 abstract sockets and signals to the outside. Reading another process (``ptrace``,
-``/proc/<pid>/environ``, ``mem``, ``fd``) is refused towards everybody outside by every version. It needs no privilege
-and holds for root too. Sockets with a name in the file system it does not know.
+truncating, 4 TCP, 5 devices' ioctl, 6 abstract sockets and signals to the outside. Every version refuses to read
+processes outside (``ptrace``, ``/proc/<pid>/environ``, ``mem``, ``fd``). It needs no privilege and applies to root too.
+It does not restrict sockets with a name in the file system.
 """
 
 import ctypes
@@ -48,11 +48,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def _call(number: int, *words: object) -> int:
     """Raises OSError."""
-    found = int(_libc.syscall(ctypes.c_long(number), *words))
-    if found < 0:
+    result = int(_libc.syscall(ctypes.c_long(number), *words))
+    if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-    return found
+    return result
 
 
 def no_new_privileges() -> None:

@@ -1,8 +1,9 @@
 """
-A seccomp filter: system calls that no handler needs and that lead out of its place are answered "not permitted".
+A seccomp filter: system calls that no handler needs and that could break its confinement get the answer "not permitted".
+Used by :mod:`worker.sandbox.warden`.
 
-Classic BPF over ``struct seccomp_data`` (Linux' ``seccomp(2)``), for the two machines that GPUs are in. What is not
-listed is allowed: this closes doors, Landlock and the own user are the walls.
+Classic BPF over ``struct seccomp_data`` (Linux' ``seccomp(2)``), for the two architectures that have GPUs. A call that is
+not listed is allowed: the confinement itself is Landlock's and the own user's.
 """
 
 import ctypes

@@ -1,10 +1,10 @@
 """
-The place in which a runner is shut before any code of a function runs in it (docs/guides/security.md says what that
-holds off).
+Confines a runner before any code of a function runs in it (docs/security.md says against what).
 
-Two halves. The :class:`Warden` lives in the zygote: it makes the view of the file system that all its runners share,
-and finds each one a user of its own and a scratch folder of bounded size. :func:`enter` is called in the runner, once,
-and nobody can undo it. What the machine does not allow is left out, and :attr:`Warden.holds` tells what is not.
+Two halves. The :class:`Warden` lives in the zygote: it makes the view of the file system that all its runners share, and
+gives each one a user of its own and a scratch folder of bounded size. :meth:`Warden.enter` is called in the runner,
+once. What must stay true: nothing in the runner can undo it. What the machine does not allow is left out;
+:attr:`Warden.holds` lists what is in force.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ from typing import Final
 from worker.frames import Confinement
 from worker.sandbox import landlock, syscalls
 
-#: Numbers that systemd's table of users leaves to nobody, inside the 65,536 that a container mostly has.
+#: User numbers that systemd's table leaves unused, inside the 65,536 that a container usually has.
 _USERS: Final = range(60_600, 61_184)
 #: Without these a process of another user could not be made, measured and ended: CHOWN, KILL, SETGID, SETUID,
 #: SYS_PTRACE, SYS_ADMIN.
 _NEEDED_CAPABILITIES: Final = (0, 5, 6, 7, 19, 21)
-#: Descriptors of a runner.
+#: Most descriptors of a runner.
 _FILES: Final = 4096
-#: What a file or folder counts at least.
+#: Bytes that a file or folder counts at least.
 _LEAST_BYTES: Final = 4096
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_SLAVE = 2, 4, 0x1000, 0x4000, 0x80000
 _MNT_DETACH: Final = 2
@@ -39,8 +39,7 @@ _CLONE_NEWNS: Final = 0x20000
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _CAPSET: Final = {"x86_64": 126, "aarch64": 91}
 
-#: Read by what every Python, torch and driver reads. Of /etc only what names things: root's runner may not read its
-#: passwords.
+#: What Python, torch and drivers read. Of /etc only files that name things: a runner of root may not read passwords.
 _SYSTEM: Final = (
     "/usr",
     "/lib",
@@ -96,8 +95,8 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """
-    A runner's place. ``user`` None = it stays the zygote's; ``number`` is what keeps the user from others on this
-    machine.
+    The confinement of one runner. ``folder``: its scratch folder. ``user`` None = it keeps the zygote's user;
+    ``number`` reserves the user among the runners of this machine as long as it is open.
     """
 
     folder: Path
@@ -108,10 +107,11 @@ class Cell:
 
 class Warden:
     """
-    Makes cells and takes them back. One thread; every method leaves something undone rather than raise where the
-    machine says no.
+    Makes cells and takes them back. One thread. A method leaves undone what the machine does not allow and does not
+    raise, unless it says otherwise.
 
-    ``private``: folders that no runner may see (the platform's home above all), even where everybody could read them.
+    ``scratch``: the folder for the runners' folders; ``root``: the checkout. ``private``: folders that no runner may see
+    (the platform's home above all), even where everybody could read them.
     """
 
     def __init__(self, confinement: Confinement, scratch: Path, root: Path, private: Sequence[Path]) -> None:
@@ -123,30 +123,30 @@ class Warden:
         #: Empty slots of ``_USERS`` are tried from here on, so that a number is not taken again at once.
         self._next = 0
         if may_switch := confinement.own_users and _may_switch():
-            # What this process makes its runners are to read, whoever they are.
+            # Runners of any user must be able to read what this process makes.
             os.umask(0o022)
         self._view = may_switch and self._make_view()
         self.holds = self._list()
 
     def _list(self) -> list[str]:
-        found = ["no_new_privs", "rlimits"]
+        holds = ["no_new_privs", "rlimits"]
         if self._view:
-            found += ["own user", "own view of files", "scratch of bounded size"]
+            holds += ["own user", "own view of files", "scratch of bounded size"]
         elif os.geteuid() == 0:
-            found.append("no capabilities")
+            holds.append("no capabilities")
         if version := landlock.abi():
-            found.append(f"landlock {version}")
+            holds.append(f"landlock {version}")
         if os.uname().machine in _CAPSET:
-            found.append("seccomp")
-        return found
+            holds.append("seccomp")
+        return holds
 
     def _make_view(self) -> bool:
         """
-        A mount namespace in which a stranger reaches what a runner needs and nothing of what is private. False where it
+        A mount namespace in which another user can read what a runner needs and nothing that is private. False where it
         fails.
 
-        A needed path below a folder that is its owner's alone (``/root``, the home) gets that folder replaced by an
-        empty one that holds only the way to it.
+        A folder that only its owner may enter (``/root``, the home) and that has a needed path below it is replaced by
+        an empty one that holds only the way to that path.
         """
         needed = [path for path in (*self._readable, str(self._scratch)) if os.path.exists(path)]
         shut = {path for path in map(_shut, needed) if path is not None} | {
@@ -154,12 +154,12 @@ class Warden:
         }
         shut = {path for path in shut if not any(other != path and Path(path).is_relative_to(other) for other in shut)}
         try:
-            # To be passed through, not to be looked into.
+            # May be passed through, not listed.
             self._scratch.chmod(0o711)
             if _libc.unshare(_CLONE_NEWNS):
                 return False
             _mount(None, "/", None, _MS_REC | _MS_SLAVE)
-            # Held open before their place is covered.
+            # Opened before a mount covers their paths.
             kept = [
                 (path, os.open(path, os.O_PATH | os.O_CLOEXEC))
                 for path in needed
@@ -183,7 +183,7 @@ class Warden:
         return True
 
     def cell(self, token: int) -> Cell:
-        """A new place. Raises OSError where not even a folder can be made."""
+        """A new cell; ``token`` names its folder. Raises OSError where not even a folder can be made."""
         folder = self._scratch / str(token)
         folder.mkdir(mode=0o700, exist_ok=True)
         number, user = self._claim() if self._view else (None, None)
@@ -199,15 +199,15 @@ class Warden:
 
     def settle(self, folder: Path) -> Cell:
         """
-        A place that is there already: whoever fills it, on a disk, may write nothing else. Not to be released but left.
+        A cell in a folder on a disk that exists already; its processes may write nowhere else. It is not released.
         """
         number, user = self._claim() if self._view else (None, None)
         return Cell(folder=folder, user=user, mounted=False, number=number)
 
     def _claim(self) -> tuple[socket.socket, int] | tuple[None, None]:
         """
-        A user that no other runner of this machine has: the name of an abstract socket is one process's, and free when
-        it ends.
+        A user that no other runner of this machine has: only one process can have the name of an abstract socket, and
+        the kernel frees it with the process.
         """
         for step in range(len(_USERS)):
             user = _USERS[(self._next + step) % len(_USERS)]
@@ -236,7 +236,7 @@ class Warden:
         return False
 
     def release(self, cell: Cell) -> None:
-        """Its runner has ended: nothing of the cell stays."""
+        """Its runner has ended: remove the cell."""
         if cell.mounted:
             _libc.umount2(os.fsencode(cell.folder), _MNT_DETACH)
         shutil.rmtree(cell.folder, ignore_errors=True)
@@ -244,7 +244,7 @@ class Warden:
             cell.number.close()
 
     def enter(self, cell: Cell) -> None:
-        """In the runner: see the module. Raises OSError where something that should hold does not."""
+        """Confine this process, the runner. Raises OSError where a part that the machine has fails."""
         given = self._given
         _limit(given, cell.user)
         # Where memory runs out the kernel ends functions before any training.
@@ -268,19 +268,19 @@ class Warden:
             listed=(str(self._root),),
             tcp_ports=given.tcp_ports,
         )
-        # A rule holds for what a name led to when it was made; the kernel may forget a name of /proc that nobody holds
-        # and make it anew. CUDA writes there whenever it starts a thread.
+        # A rule of Landlock is for the inode that a path had when the rule was made; the kernel may drop an inode of
+        # /proc that nobody holds open and make another. CUDA writes there whenever it starts a thread.
         os.open(f"/proc/{os.getpid()}", os.O_PATH | os.O_CLOEXEC)
         # Landlock refuses to bind, but listening on a socket without a name binds it too. A driver that needs unix
-        # sockets listens on one, and a filter cannot tell what a descriptor is.
+        # sockets listens on one, and a filter cannot see what kind a descriptor is.
         listen = given.unix_sockets or given.tcp_ports is None
         syscalls.refuse_the_rest(unix_sockets=given.unix_sockets, affinity=given.affinity, listen=listen)
 
 
 def _readable(given: Confinement, root: Path, private: Sequence[Path]) -> Iterator[str]:
     """
-    Interpreter, packages and the checkout without hidden files and what is private, in the form in which each is named
-    and as it resolves.
+    The paths that a runner may read: interpreter, packages and the checkout, without hidden files and what is private;
+    each as it is named and as it resolves.
     """
     named = {
         *_SYSTEM,
@@ -292,14 +292,14 @@ def _readable(given: Confinement, root: Path, private: Sequence[Path]) -> Iterat
     named |= {str(path) for path in root.iterdir() if not path.name.startswith(".")} | {str(root / ".venv")}
     for path in sorted(named | {os.path.realpath(path) for path in named}):
         if (
-            not any(one.is_relative_to(path) or Path(path).is_relative_to(one) for one in private)
+            not any(folder.is_relative_to(path) or Path(path).is_relative_to(folder) for folder in private)
             or path in given.readable
         ):
             yield path
 
 
 def _shut(path: str) -> str | None:
-    """The topmost folder above ``path`` that a stranger cannot pass through."""
+    """The topmost folder above ``path`` that other users may not pass through."""
     for parent in reversed(Path(path).parents):
         if not parent.stat().st_mode & stat.S_IXOTH:
             return str(parent)
@@ -315,7 +315,7 @@ def _may_switch() -> bool:
 
 
 def _drop_capabilities() -> None:
-    """Root without them is the owner of root's files and nothing more."""
+    """Root without capabilities only owns root's files."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     if _libc.syscall(ctypes.c_long(_CAPSET[os.uname().machine]), header, (ctypes.c_uint32 * 6)()):
         code = ctypes.get_errno()
@@ -331,8 +331,8 @@ def _limit(given: Confinement, user: int | None) -> None:
         (resource.RLIMIT_MSGQUEUE, 0),
     ]
     if user is not None:
-        # Of a user that others share the kernel counts everybody's, at every new thread: a runner could start none once
-        # training has many.
+        # Only of a user of its own: of a shared one the kernel counts the threads of all its processes, and a runner
+        # could start none once training has many.
         bounds.append((resource.RLIMIT_NPROC, given.processes))
     for what, most in bounds:
         _, hard = resource.getrlimit(what)
@@ -349,13 +349,13 @@ def _environment(folder: Path) -> None:
 
 
 def _gpus(folder: Path = Path("/dev")) -> Iterator[str]:
-    """The device files of GPUs, those by which MIG instances are had among them (``nvidia-caps``)."""
+    """The device files of GPUs, with those of MIG instances (``nvidia-caps``)."""
     with os.scandir(folder) as entries:
         named = sorted(entry.path for entry in entries if entry.name.startswith(("nvidia", "dri")))
     for path in named:
         if os.path.isdir(path):
             inside = sorted(os.path.join(path, name) for name in os.listdir(path))
-            yield from (one for one in inside if _is_device(one))
+            yield from (device for device in inside if _is_device(device))
         elif _is_device(path):
             yield path
 
@@ -369,16 +369,15 @@ def _is_device(path: str) -> bool:
 
 def _groups(devices: Iterable[os.stat_result]) -> set[int]:
     """
-    The groups that may do with a device what others may not. Never root's: half of the machine's files are open to
-    that.
+    The groups that may do with a device what others may not. Never root's, which may read half of the machine's files.
     """
-    return {found.st_gid for found in devices if found.st_gid and (found.st_mode >> 3) & ~found.st_mode & 0o6}
+    return {device.st_gid for device in devices if device.st_gid and (device.st_mode >> 3) & ~device.st_mode & 0o6}
 
 
 def close_others(kept: Iterable[int]) -> None:
-    """Close every descriptor but the standard streams and those."""
-    at = 3
+    """Close every descriptor except the standard streams and ``kept``."""
+    first = 3
     for descriptor in sorted(kept):
-        os.closerange(at, descriptor)
-        at = descriptor + 1
-    os.closerange(at, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, resource.getrlimit(resource.RLIMIT_NOFILE)[0])

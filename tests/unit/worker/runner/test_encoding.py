@@ -69,9 +69,9 @@ def test_the_bounds_hold_and_nothing_is_changed(value: object) -> None:
         with pytest.raises(TypeError):
             encoding.json(value, ALL)
         return
-    seen = encoding._Seen(ALL)
-    assert seen.through(value) is not None or value is None
-    assert seen.least <= len(wanted) <= seen.most
+    measured = encoding._Measured(ALL)
+    assert measured.add(value) is not None or value is None
+    assert measured.least <= len(wanted) <= measured.most
     assert encoding.json(value, len(wanted)) == wanted
     with pytest.raises(ResultTooLarge):
         encoding.json(value, len(wanted) - 1)
@@ -82,9 +82,9 @@ def test_long_texts_are_encoded_in_parts(text: str) -> None:
     for value in (text, [1, text], ("a", [text]), {"a": {"b": text}, text[:10]: 1}, Pair(text, 1), {text: text}):
         wanted = orjson.dumps(value, option=OPTIONS)
         assert encoding.json(value, ALL) == wanted
-        seen = encoding._Seen(ALL, in_parts=True)
-        assert orjson.dumps(seen.through(value), option=OPTIONS) == wanted
-        assert seen.least <= len(wanted) <= seen.most
+        measured = encoding._Measured(ALL, in_parts=True)
+        assert orjson.dumps(measured.add(value), option=OPTIONS) == wanted
+        assert measured.least <= len(wanted) <= measured.most
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_long_texts_are_encoded_in_parts(text: str) -> None:
 )
 def test_long_lists_and_dicts_are_encoded_in_parts(value: object) -> None:
     wanted = orjson.dumps(value, option=OPTIONS)
-    seen = encoding._Seen(ALL, in_parts=True)
-    assert orjson.dumps(seen.through(value), option=OPTIONS) == wanted
+    seen = encoding._Measured(ALL, in_parts=True)
+    assert orjson.dumps(seen.add(value), option=OPTIONS) == wanted
     assert seen.least <= len(wanted) <= seen.most
     assert encoding.json(value, ALL) == wanted
     with pytest.raises(ResultTooLarge):
-        encoding._Seen(len(wanted) // 2, in_parts=True).through(value)
+        encoding._Measured(len(wanted) // 2, in_parts=True).add(value)
 
 
 #: Encodes large values with so much memory left, more and more; its parent sees whether it lives.
