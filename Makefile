@@ -11,9 +11,9 @@ export PYTHONPATH := $(CURDIR)
 help: ## This list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml client/pyproject.toml constraints.txt
 	@test -x $(PY) || python3 -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,examples,forecast,report,dev]'
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ./client -e '.[embedded,examples,forecast,report,dev]'
 	$(PY) -m scheduler.policy
 	@touch $@
 
@@ -51,15 +51,17 @@ numeric: $(STAMP) ## Tests of numbers with other instructions of the processor a
 search: $(STAMP) ## Tests of properties with other examples, round after round, until one fails or ROUNDS (20) are over
 	@for round in $$(seq $${ROUNDS:-20}); do $(PY) -m pytest -q --hypothesis-profile=search $$(grep -rl "@given" tests) || exit 1; done
 
-check: $(STAMP) ## Formatting, lint, types, layers
+check: $(STAMP) ## Formatting, lint, types, layers, generated code
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) client/generate.py --check
 
-fmt: $(STAMP) ## Format and fix
+fmt: $(STAMP) ## Format, fix, generate
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+	$(PY) client/generate.py
 
 bench: $(STAMP) ## The path of an invocation against its peer; docs/benchmarks.md names the others
 	$(PY) -m bench.path --json

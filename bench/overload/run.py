@@ -67,13 +67,12 @@ from bench.overload.points import Estimate, Point, per_second, ratio, wilson
 from research.compare.live import Calibration, Look
 from scheduler.leader.tables import ArrayTable
 from smore import local
-from smore.client.clients import Client
-from smore.client.transport import ApiError, ClientError
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_WINDOWS, Loss, Window, estimate
 from smore.messages import stream
 from smore.process.settings import Settings
 from smore.redis.degradation import Tables
 from smore.redis.fleet import Report, decode_report, stream_entries
+from smore_client import ApiError, Client, ClientError
 
 #: Multiples of the reference rate under the policy, the last is the overload; and of the capacity without a budget,
 #: before refinement.

@@ -16,9 +16,9 @@ import pytest
 import redis
 
 from smore import local
-from smore.client.clients import Client
 from smore.process.settings import Settings
 from smore.redis.fleet import Fleet, Report
+from smore_client import Client
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -26,8 +26,8 @@ from tritonclient.http import (
     InferResult,
 )
 
-from smore.client.transport import ApiError
 from smore.local.embedded import memory_folder
+from smore_client import ApiError
 from tests.acceptance.conftest import ROOT, Platform
 from tests.acceptance.handlers import Mirror
 from tests.support.eventually import eventually

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from smore.client.transport import ApiError
 from smore.tracking.ring import TrackReader
+from smore_client import ApiError
 from tests.acceptance.conftest import ROOT, Platform
 from tests.support.eventually import eventually
 from worker import proc

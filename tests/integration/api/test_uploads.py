@@ -18,8 +18,6 @@ import redis
 from api.app import create_app
 from scheduler.tasks.sweep import sweep
 from smore.blobs.store import Blobs, GatewayBlobs
-from smore.client.clients import Client
-from smore.client.transport import ApiError
 from smore.domain.access import Scope
 from smore.domain.errors import BlobNotFound
 from smore.domain.invocation import Cause
@@ -28,6 +26,7 @@ from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fetch, Fleet
 from smore.redis.queue import Queue
+from smore_client import ApiError, Client
 from tests.integration.api.test_api import Served, add_key
 from tests.support.fake_platform import GPU, Failure, FakePlatform, echo
 

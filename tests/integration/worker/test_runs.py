@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 
 from api.app import create_app
-from smore.blobs import archive
-from smore.client import upload
-from smore.client.clients import Client
 from smore.domain.access import Scope
 from smore.domain.artifact import Artifact
 from smore.domain.invocation import Encoding
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.celery import RUN, gpu_queue, message
 from smore.redis.fleet import Cancel, Offload, Prewarm, WarmState
+from smore_client import Client, upload
+from smore_client.pack import pack
 from tests.integration.api.test_api import Served, add_key
 from tests.support.eventually import eventually
 from tests.support.worker_stage import PREFIX, Bench, RedisProcess, bench
@@ -110,11 +109,11 @@ def test_an_uploaded_function_is_fetched_through_the_gateway(stage: Bench, gatew
         " inputs):\n        return [one + Path(__file__).with_name('weights.bin').stat().st_size for one in inputs]\n"
     )
     (folder / "weights.bin").write_bytes(os.urandom(2 << 20))
-    packed = archive.pack(folder, tmp_path)
+    packed = pack(folder, tmp_path)
     assert packed is not None
     with Client(gateway.url, add_key(stage.catalog, Scope.DEPLOY, project="p")) as client:
-        client._carry(upload.send(packed))
-    function = stage.function("handler:Own", artifact=packed.artifact)
+        client.carry(upload.send(packed))
+    function = stage.function("handler:Own", artifact=Artifact(code=packed.code, files=packed.files))
     record, result = stage.call(function, 7)
     assert (record.state, result.body) == ("succeeded", str(7 + (2 << 20)).encode()), result
     assert set(metas(stage)[-1]["load_ms"]) == {"fetch", "import", "weights", "first_run"}  # type: ignore[call-overload]
