@@ -49,7 +49,7 @@ def warn(message: str, *details: object) -> None:
     # Imported when needed: it is the largest part of what `import smore` would otherwise cost.
     import logging
 
-    logging.getLogger(__name__).warning(message, *details)
+    logging.getLogger("smore.track").warning(message, *details)
 
 
 class Tracker:

@@ -41,8 +41,8 @@ def test_names_import_from_under_the_root(name: str) -> None:
         ("worker.app", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn", "rich"}),
         ("worker.runner.nursery", {"torch", "pydantic", "structlog", "msgspec"}),
         ("scheduler.beat", {"torch", "sqlalchemy", "numpy", "fastapi", "rich"}),
-        ("scheduler.assign", {"torch", "sqlalchemy", "fastapi"}),
-        ("scheduler.learn", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn", "ml"}),
+        ("scheduler.tasks.assign", {"torch", "sqlalchemy", "fastapi"}),
+        ("scheduler.tasks.learn", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn", "ml"}),
     ],
 )
 def test_processes_load_only_what_they_use(module: str, absent: set[str]) -> None:

@@ -621,7 +621,7 @@ def test_a_foreign_projects_key_sees_nothing(
     store.put_secret("default", "MINE_ALONE", b"sealed")
     job = store.create_job("default", "train", ["zoo.train"], [GPU])
     entry, _ = store.create_key("default", "mine", [Scope.READ])
-    arrivals = f"function,timestamp\necho,{time.time() - 60:.0f}\n"
+    arrivals = f"function,timestamp\necho,{time.time() - 120:.0f}\n"  # a minute that is over
     imported = http.post("/v1/traces?name=mine-alone.csv", content=arrivals, headers={"Content-Type": "text/csv"})
     assert imported.status_code == 201, imported.text
     attached = fleet.AttachJob(

@@ -183,7 +183,7 @@ def test_a_script_outside_attaches_is_shown_and_trains_on_when_the_platform_goes
             "tracked",
             True,
         )
-        (seen,) = worker.training.jobs.reports()
+        (seen,) = worker.jobs.reports()
         assert (seen.pid, seen.solo_count) == (process.pid, 3), "it is known by its process, and its iterations count"
         assert worker.moved == [], "its process is left where it is"
     # No gateway: it trains on, and what it did meanwhile is told to the next one, by the same job.
@@ -215,20 +215,20 @@ def test_a_process_is_attached_by_its_number_and_let_go(http: httpx.Client, work
         (job,) = jobs(http, worker)
         assert (job["id"], job["source"], job["measured"], job["state"]) == (made["id"], "attached", False, "running")
         assert job["degradation"] is None
-        (seen,) = worker.training.jobs.reports()
+        (seen,) = worker.jobs.reports()
         assert (seen.measured, seen.memory_mib) == (False, 1.0)
         assert http.post(f"/v1/jobs/{made['id']}/stop").status_code == 202
         worker.beat()
-        assert worker.training.jobs.running() == []
+        assert worker.jobs.running() == []
         assert process.poll() is None, "it trains on"
         (again,) = [http.post("/v1/jobs/attach", json={"name": "theirs", "pid": process.pid, "gpu": GPU}).json()]
         worker.beat()
-        assert worker.training.jobs.running() == [again["id"]]
+        assert worker.jobs.running() == [again["id"]]
     finally:
         process.kill()
         process.communicate()
     worker.beat()
-    assert worker.training.jobs.running() == [], "its end is seen"
+    assert worker.jobs.running() == [], "its end is seen"
 
 
 def test_what_cannot_be_attached_is_refused(http: httpx.Client, worker: Worker) -> None:
@@ -240,7 +240,7 @@ def test_what_cannot_be_attached_is_refused(http: httpx.Client, worker: Worker) 
     assert problem(attach(workload="x"), 422, "invalid_spec")["field"] == "workload"
     assert attach().status_code == 201
     worker.beat()
-    assert [(one.exit_code, one.reason) for one in worker.training.jobs.reports()] == [
+    assert [(one.exit_code, one.reason) for one in worker.jobs.reports()] == [
         (REFUSED, f"there is no process {2**30} on the machine of {GPU}")
     ]
     assert problem(attach(pid=1), 422, "invalid_input")["field"] == "pid"
@@ -265,7 +265,7 @@ def test_the_platforms_processes_are_refused_and_what_is_watched_already(
         assert "platform's own" in job["reason"]
     # One that tells its steps is known by them; its process is not looked at.
     job = attach(pid=os.getpid(), tracked=True)
-    assert (job["state"], [one.pid for one in worker.training.jobs.reports() if one.id == job["id"]]) == (
+    assert (job["state"], [one.pid for one in worker.jobs.reports() if one.id == job["id"]]) == (
         "running",
         [0],
     )
@@ -284,17 +284,15 @@ def test_a_projects_key_may_have_its_own_users_processes_watched(
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         start, boot = proc.start_time(process.pid) or 0, proc.boot_id()
-        monkeypatch.setattr(worker.training.jobs, "_users", frozenset({os.geteuid() + 1}))
+        monkeypatch.setattr(worker.jobs, "_users", frozenset({os.geteuid() + 1}))
 
         def attach(id_: str, **more: Any) -> tuple[int, float, str]:
             """(The process that is watched, 0 = none; its memory that is counted; why it is refused)."""
             given = {"start": 0, "boot": "", "tracked": False} | more
-            worker.training.jobs.attach(
-                fleet.AttachJob(version=1, id=id_, project="tenant", name="n", pid=process.pid, **given)
-            )
-            worker.training.jobs.tick()
-            (one,) = [one for one in worker.training.jobs.reports() if one.id == id_]
-            worker.training.jobs.stop(id_)
+            worker.jobs.attach(fleet.AttachJob(version=1, id=id_, project="tenant", name="n", pid=process.pid, **given))
+            worker.jobs.tick()
+            (one,) = [one for one in worker.jobs.reports() if one.id == id_]
+            worker.jobs.stop(id_)
             return one.pid, one.memory_mib, one.reason
 
         itself: dict[str, Any] = {"start": start, "boot": boot}
@@ -305,7 +303,7 @@ def test_a_projects_key_may_have_its_own_users_processes_watched(
         assert attach("tracked", **itself, tracked=True) == (0, 0.0, ""), "known by its steps alone"
         assert attach("operator", any_user=True) == (process.pid, 1.0, "")
         assert "no process" in attach("another", start=start + 1, boot=boot)[2]
-        monkeypatch.setattr(worker.training.jobs, "_users", frozenset({os.geteuid()}))
+        monkeypatch.setattr(worker.jobs, "_users", frozenset({os.geteuid()}))
         assert (
             attach("allowed", **itself) == attach("allowed-tracked", **itself, tracked=True) == (process.pid, 1.0, "")
         )
@@ -319,15 +317,15 @@ def test_what_does_not_compute_on_the_gpu_is_let_go(
     first, second = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2))
 
     def seen() -> dict[str, tuple[str, str]]:
-        worker.training.jobs.tick()
-        return {one.id: (one.state, one.reason) for one in worker.training.jobs.reports()}
+        worker.jobs.tick()
+        return {one.id: (one.state, one.reason) for one in worker.jobs.reports()}
 
     try:
         for process, id_ in ((first, "there"), (second, "elsewhere")):
             command = fleet.AttachJob(
                 version=1, id=id_, project="p", name="n", pid=process.pid, start=0, boot="", tracked=False
             )
-            worker.training.jobs.attach(command)
+            worker.jobs.attach(command)
         running = ("running", "")
         worker.computing = {first.pid: 500.0}
         assert seen() == {"there": running, "elsewhere": running}, "it has time to open the device"
@@ -394,12 +392,12 @@ def test_one_that_cannot_be_seen_lives_by_its_word(
     for _ in range(2):  # the same again counts once
         assert http.post(f"/v1/jobs/{id_}/steps", json=steps).status_code == 204
     (job,) = jobs(http, worker)
-    (seen,) = worker.training.jobs.reports()
+    (seen,) = worker.jobs.reports()
     assert (seen.pid, seen.iterations, seen.solo_count) == (0, 3, 2), "a step in the future is counted, and in no mean"
-    assert worker.training.jobs.pids() == []
+    assert worker.jobs.pids() == []
     monkeypatch.setattr(feeds, "SILENT_S", -1.0)
     worker.beat()
-    assert [one.state for one in worker.training.jobs.reports()] == ["lost"]
+    assert [one.state for one in worker.jobs.reports()] == ["lost"]
     follow_jobs(store, fleet.Fleet(redis_client, config.redis.prefix))
     assert http.get(f"/v1/jobs/{id_}").json()["state"] == "lost"
     problem(http.post(f"/v1/jobs/{id_}/steps", json=steps), 404, "not_found")
@@ -413,7 +411,7 @@ def test_a_tracked_one_that_is_let_go_does_not_come_back(http: httpx.Client, wor
     worker.beat()
     assert http.post(f"/v1/jobs/{id_}/stop").status_code == 202
     worker.beat()
-    assert worker.training.jobs.running() == []
+    assert worker.jobs.running() == []
     problem(http.post(f"/v1/jobs/{id_}/steps", json={"gpu": GPU, "steps": []}), 410, "let_go")
 
 
@@ -442,7 +440,7 @@ def test_a_tracked_one_that_is_stopped_trains_on_and_tells_no_more(
     stopped = http.post(f"/v1/jobs/{job['id']}/stop")
     assert (stopped.status_code, stopped.json()["state"], stopped.json()["source"]) == (202, "stopping", "tracked")
     worker.beat()
-    assert worker.training.jobs.running() == []
+    assert worker.jobs.running() == []
     follow_jobs(store, fleet.Fleet(redis_client, config.redis.prefix))
     ended = http.get(f"/v1/jobs/{job['id']}").json()
     assert (ended["state"], ended["exit_code"], ended["outcome"]) == ("ended", None, "stopped"), (

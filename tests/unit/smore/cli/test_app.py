@@ -86,8 +86,8 @@ def smore(*arguments: str) -> int:
 
 def test_help_tells_the_exit_codes_and_loads_little() -> None:
     heavy = (
-        "import sys\nfrom smore import cli\n"
-        "try: cli.app(args=['--help'])\n"
+        "import sys\nfrom smore.cli import app\n"
+        "try: app.app(args=['--help'])\n"
         "except SystemExit: pass\n"
         "print({'httpx', 'pydantic', 'numpy', 'yaml', 'smore_client', 'smore.local'} & set(sys.modules))"
     )
@@ -471,8 +471,8 @@ class TestMachine:
 @pytest.mark.parametrize(
     ("words", "program"),
     [
-        (["--preset", "fig14"], ("scheduler.simulation", "compare", "--preset", "fig14")),
-        (["--repeats", "4", "--live", "--json"], ("bench.live", "--repeats", "4", "--json")),
+        (["--preset", "fig14"], ("compare", "compare", "--preset", "fig14")),
+        (["--repeats", "4", "--live", "--json"], ("live", "--repeats", "4", "--json")),
     ],
 )
 def test_a_live_comparison_is_a_program_of_its_own(

@@ -90,7 +90,7 @@ def test_a_standby_runner_that_finds_no_room_is_nobodys_fault() -> None:
 def running(**environment: str) -> Iterator[tuple[Runner, "subprocess.Popen[bytes]"]]:
     ours, theirs = socket.socketpair()
     env = {**os.environ, **environment, "PYTHONPATH": str(ROOT)}
-    argv = [sys.executable, str(ROOT / "tests" / "fake_torch.py"), str(theirs.fileno())]
+    argv = [sys.executable, str(ROOT / "tests" / "support" / "fake_torch.py"), str(theirs.fileno())]
     with ours, subprocess.Popen(argv, pass_fds=[theirs.fileno()], env=env, stderr=subprocess.DEVNULL) as process:
         theirs.close()
         bounds = Bounds(group="", beyond_mib=0, processes=1, host_mib=100.0, host_per_mib=2.0)

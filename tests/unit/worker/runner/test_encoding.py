@@ -116,7 +116,7 @@ def test_long_lists_and_dicts_are_encoded_in_parts(value: object) -> None:
 _LIMITED = """
 import resource
 import numpy as np
-from worker import encoding
+from worker.runner import encoding
 
 count = 300_000
 values = {
