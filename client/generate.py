@@ -1,16 +1,16 @@
 """
 Writes ``smore_client/generated.py``: the answers of the API as msgspec structs, from the gateway's OpenAPI document.
 
-``python client/generate.py`` writes (``make fmt``), ``python client/generate.py --check`` compares (``make check``): exit code 1
-where the file is not what the document says.
+``python client/generate.py`` writes (``make fmt``), ``python client/generate.py --check`` compares (``make check``):
+exit code 1 where the file is not what the document says.
 
 The rules, for a client that must read older and newer platforms:
 
 - A field that the client does not know is ignored, as msgspec does by default.
 - An enum is open: a value that the document does not name becomes a member of its own.
-- A field that the document requires has the empty value of its type as its default, because an older platform may not send
-  it: '' 0 False [] {}, an enum's '', an object with all of its defaults, None for a moment. The first required field stays
-  required, but not in objects that another one must contain.
+- A field that the document requires has the empty value of its type as its default, because an older platform may not
+  send it: '' 0 False [] {}, an enum's '', an object with all of its defaults, None for a moment. The first required
+  field stays required, but not in objects that another one must contain.
 
 A generator of our own, because datamodel-code-generator makes closed enums and copies the document's bounds, and would
 bring black, isort and jinja2.
@@ -28,7 +28,7 @@ TARGET: Final = Path(__file__).parent / "smore_client" / "generated.py"
 
 #: Structs that extend another one; the document repeats its fields.
 BASES: Final = {"Deployed": "Function"}
-#: The client's own Invocation extends this one with what headers say, so it reads the page of them by a struct of its own.
+#: The client's own Invocation extends this one by what headers say, and a page of them is read by a struct of its own.
 NAMES: Final = {"Invocation": "InvocationRecord"}
 LEFT_OUT: Final = {"Invocations"}
 #: A shape is a tuple, as numpy has it.

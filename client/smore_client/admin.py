@@ -32,8 +32,8 @@ def import_trace(
     """
     Add recorded arrivals to the past of functions: a CSV file per minute or per arrival, gzip or not.
 
-    ``give``: ``NAME=FUNCTION`` for names in the file; ``deal``: functions that get what is busiest; ``end``: when the last
-    minute of the file ends.
+    ``give``: ``NAME=FUNCTION`` for names in the file; ``deal``: functions that get what is busiest; ``end``: when the
+    last minute of the file ends.
 
     >>> client.carry(admin.import_trace(Path("day.csv.gz").read_bytes(), deal=["echo"])).functions[0].arrivals
     86400
@@ -119,7 +119,8 @@ def boost(function: str, factor: float | None, *, for_s: float | None = None, pr
 
 def pin(function: str, gpus: Sequence[str], *, for_s: float | None = None, project: str | None = None) -> Flow[None]:
     """
-    Place a function on these GPU instances only, for ``for_s`` seconds or until it is ended (None); no ``gpus`` ends it.
+    Place a function on these GPU instances only, for ``for_s`` seconds or until it is ended (None); no ``gpus`` ends
+    it.
 
     >>> client.carry(admin.pin("echo", ["cpu0"]))
     """

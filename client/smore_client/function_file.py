@@ -31,8 +31,8 @@ def read_function_file(path: str | Path) -> dict[str, Any]:
 
 def read_requirements(folder: Path, given: object) -> object:
     """
-    ``requirements`` of a function.yaml as the platform takes them: the lines of a file where its name is given, else what
-    is given. Raises OSError.
+    ``requirements`` of a function.yaml as the platform takes them: the lines of a file where its name is given, else
+    what is given. Raises OSError.
     """
     return list(_lines((folder / given).read_text())) if isinstance(given, str) else given
 

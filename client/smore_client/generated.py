@@ -88,7 +88,7 @@ class OpenEnum(StrEnum):
 
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True):
-    """The job that it has become, and the GPU instance that it counts on."""
+    """The job that a running training has become, and the GPU instance that it counts on."""
 
     id: str
     gpu: str = ""
@@ -97,7 +97,7 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """
     One change. ``route``: method and path template; ``target``: what was changed; ``before`` and ``after``: the part
-    that changed, None = it was not there.
+    that changed, None = it did not exist.
     """
 
     id: int
@@ -119,7 +119,7 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlobState(msgspec.Struct, frozen=True, kw_only=True):
-    """``offset``: bytes that are there; ``complete``: these are all, and their digest is right."""
+    """``offset``: bytes that have arrived; ``complete``: these are all of them, and their SHA-256 is ``digest``."""
 
     digest: str
     complete: bool = False
@@ -136,8 +136,9 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     """
-    ``min_warm`` instances stand ready in all, at most ``max_warm`` on each GPU instance; ``keep_alive_s`` -1 = for
-    ever.
+    ``min_warm``: instances that stay loaded, in all; ``max_warm``: the most on each GPU instance; ``keep_alive_s``:
+    seconds that an idle instance stays loaded, -1 = for ever; ``prewarm``: the rule that loads instances ahead of
+    arrivals.
     """
 
     min_warm: int
@@ -147,7 +148,10 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Function(msgspec.Struct, frozen=True, kw_only=True):
-    """``revision`` takes the traffic, 0 = none yet; ``inputs`` None = JSON values."""
+    """
+    A function. ``revision``: the one that takes the traffic, 0 = none yet; ``deadline_ms``: from arrival; ``inputs``
+    and ``outputs``: its tensors, None = JSON values.
+    """
 
     name: str
     project: str = ""
@@ -160,7 +164,10 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deployed(Function, frozen=True, kw_only=True):
-    """``created`` False: this is what was there already. ``measured`` is what the first run found."""
+    """
+    The function after a deploy. ``created`` False: the same revision was there already; ``measured``: what its canary
+    measured, None = nothing.
+    """
 
     created: bool = False
     measured: dict[str, Any] | None = None
@@ -168,8 +175,9 @@ class Deployed(Function, frozen=True, kw_only=True):
 
 class Degradation(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Fractions: 0.1 = ten per cent slower. ``*_upper``: the bound that holds for 90 %. ``training``: of the training by
-    all functions beside it; ``known``: from the degradation table, not from what was declared or taken as conservative.
+    Fractions: 0.1 = ten per cent slower. ``function``: of the invocation; ``training``: of the training by all
+    functions beside it; ``*_upper``: the bound that holds for 90 %. ``known``: from the degradation table, not declared
+    or assumed.
     """
 
     function: float
@@ -181,8 +189,9 @@ class Degradation(msgspec.Struct, frozen=True, kw_only=True):
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One GPU instance as it was weighed. Seconds; ``run_s`` alone; ``impact`` is what the policy puts in order;
-    degradations as in ``Degradation``, None = unknown. ``refusal``: why not, None = acceptable.
+    One GPU instance as a decision weighed it. Seconds: ``delay_s`` until it could start, ``run_s`` of the invocation
+    alone. ``impact``: what the policy orders candidates by. Degradations are fractions as in ``Degradation``. None =
+    unknown. ``refusal``: the code of why it was not acceptable, None = it was.
     """
 
     gpu: str
@@ -200,7 +209,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a policy that only looks on would have gone; ``gpu`` None = nowhere."""
+    """Where a shadow policy, which decides nothing, would have placed the batch; ``gpu`` None = nowhere."""
 
     policy: str
     gpu: str | None = None
@@ -208,8 +217,8 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Why a decision came out as it did. ``candidates``: the best of them, the chosen one first; ``refused``: how many GPU
-    instances were refused, by code; ``table``: version of the degradation table, 0 = none.
+    The reasons of one decision. ``candidates``: the best of them, the chosen one first; ``refused``: how many GPU
+    instances were refused, by code; ``table``: the version of the degradation table, 0 = none.
     """
 
     at: datetime | None = None
@@ -264,8 +273,8 @@ class State(OpenEnum):
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One attempt. ``predicted``: what the decision expected; ``degradation``: what was measured, against the run time
-    that was expected of it alone; None where it was cold or did not run to the end.
+    One attempt of an invocation. ``predicted``: what the decision expected; ``degradation``: what was measured, against
+    the run time that was expected of it alone, None where it was cold or did not run to the end.
     """
 
     attempt: int
@@ -290,8 +299,8 @@ class Executions(msgspec.Struct, frozen=True, kw_only=True):
 
 class GateKnew(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The gate held ``needed_ms`` (the earliest feasible finish) against ``allowed_ms`` (the deadline), both from arrival;
-    ``now_ms`` is what it would need of an invocation that came now. None = not known.
+    Admission compared ``needed_ms`` (the earliest feasible finish) with ``allowed_ms`` (the deadline), both from
+    arrival; ``now_ms``: what an invocation would need that arrives now. None = unknown.
     """
 
     allowed_ms: float = 0.0
@@ -301,8 +310,8 @@ class GateKnew(msgspec.Struct, frozen=True, kw_only=True):
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What one that waits waits for. ``before``: how many of its function have earlier deadlines; ``decision``: how GPU
-    instances look to the scheduler at this moment, None = it did not answer; ``detail`` says it in words.
+    Why an invocation waits. ``before``: how many of its function have earlier deadlines; ``decision``: how the
+    scheduler sees the GPU instances now, None = it did not answer; ``detail``: the same in words.
     """
 
     before: int
@@ -312,7 +321,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds as in ``Server-Timing``, None = not (yet) known; ``loading``: the cold start by what was done."""
+    """Milliseconds as in ``Server-Timing``, None = not (yet) known; ``loading``: the parts of a cold start."""
 
     queue: float | None = None
     schedule: float | None = None
@@ -324,9 +333,9 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What was predicted of an attempt, or measured. ``slack_s``: from its finish to its deadline, negative = late.
-    ``*_upper``: the bound that holds for 90 %, of a prediction only; ``known``: the prediction came from the
-    degradation table.
+    What was predicted of an attempt, or what was measured. ``slack_s``: seconds from its finish to its deadline,
+    negative = late. ``*_upper``: the bound that holds for 90 %, of a prediction only; ``known``: the prediction is from
+    the degradation table.
     """
 
     run_s: float | None = None
@@ -359,8 +368,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Why an invocation went as it did. ``summary`` says it in words; ``complete`` False: the history does not know all of
-    it yet, ask again.
+    Why an invocation went as it did. ``summary``: in words; ``slack_s``: seconds from its finish to its deadline;
+    ``complete`` False: the history does not have all of it yet, ask again.
     """
 
     id: str
@@ -385,6 +394,8 @@ class Functions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Warm(msgspec.Struct, frozen=True, kw_only=True):
+    """A handler that is loaded on a GPU instance; ``idle_s``: seconds since its last run."""
+
     function: str
     revision: int = 0
     state: str = ""
@@ -393,7 +404,7 @@ class Warm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stranger(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that computes there and that nobody registered: until it is ``allowed`` nothing is placed beside it."""
+    """A process on a GPU instance that nobody registered: until it is ``allowed`` nothing is placed beside it."""
 
     pid: int
     name: str = ""
@@ -403,9 +414,11 @@ class Stranger(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A GPU instance as of its last report; ``warm``: of the caller's project. ``strangers`` None = it cannot tell who
-    computes on it, which is so of CPU partitions. ``counters``: what every counter of the device says, by its name.
-    ``health``: why nothing can run on the device, "" = it works.
+    A GPU instance as of its last report. ``utilisation`` and ``function_utilisation``: 0 to 1 over the last heartbeat,
+    by the counter ``utilisation_counter``; ``counters``: every counter of the device by its name. ``health``: why
+    nothing can run on the device, "" = it works. ``draining``: nothing more is placed there and idle instances are
+    unloaded; ``drained``: nothing runs and nothing is loaded there any more. ``warm``: of the caller's project.
+    ``strangers`` None = it cannot tell who computes on it, as on CPU partitions.
     """
 
     id: str
@@ -434,7 +447,10 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """``output`` only where the invocation succeeded with a JSON result that is still kept."""
+    """
+    One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
+    ``output``: only where it succeeded with a JSON result that is still kept.
+    """
 
     id: str
     state: State = State("")
@@ -476,6 +492,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     like ``budget``, None = not enough data; ``GET /v1/jobs/{id}/statement`` covers its whole life.
 
     ``suspended``: a signal (SIGSTOP) has stopped it; it lives and makes no steps until it is continued.
+
+    ``source``: ``started`` by the platform, ``tracked`` (it runs elsewhere and reports its steps) or ``attached`` (it
+    is only watched); ``measured`` False: without steps its loss cannot be measured.
 
     ``outcome``, None = it goes on: ``succeeded`` (exit code 0), ``failed`` (another), ``killed`` (by ``signal``;
     ``exit_code`` is minus its number), ``stopped`` (its owner asked for that; what runs elsewhere was let go),
@@ -532,7 +551,7 @@ class Scope(OpenEnum):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """``key`` is the whole of it and stands in the answer to its creation only."""
+    """An API key. ``key``: the secret, only in the answer to its creation."""
 
     id: str
     name: str = ""
@@ -548,20 +567,22 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lifted(msgspec.Struct, frozen=True, kw_only=True):
+    """``revisions``: the revisions that may run again."""
+
     function: str
     revisions: list[int] = []
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPU instances that were told."""
+    """``gpus``: the GPU instances that were asked to load or unload."""
 
     gpus: list[str]
 
 
 class PlacePrediction(msgspec.Struct, frozen=True, kw_only=True):
     """
-    For ``k`` invocations of ``function`` at a time beside ``training`` on one device; ``measured``: a measured row, not
-    a prediction.
+    The degradation of both sides when ``k`` invocations of ``function`` at a time run beside ``training`` on one
+    device; ``measured``: a measured row, not a prediction.
     """
 
     device: str
@@ -578,14 +599,16 @@ class PlacePrediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Predictions(msgspec.Struct, frozen=True, kw_only=True):
+    """``version``: of the degradation table."""
+
     version: int
     predictions: list[PlacePrediction] = []
 
 
 class PredictorPlace(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What the table holds of one device and sharing mode; ``measured`` of its training × function cells are measured
-    rows.
+    What the degradation table holds for one device and sharing mode; ``measured``: how many of its training × function
+    cells are measured rows.
     """
 
     device: str
@@ -598,8 +621,8 @@ class PredictorPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 class Predictor(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The published table and the predictor behind it. ``version`` 0: nothing was published. ``data``, ``errors`` and
-    ``calibration``: see the manifest in docs/predictor.md.
+    The published degradation table and the predictor behind it. ``version`` 0: nothing was published. docs/predictor.md
+    says what the manifest's ``data``, ``errors`` and ``calibration`` are.
     """
 
     version: int
@@ -612,12 +635,12 @@ class Predictor(msgspec.Struct, frozen=True, kw_only=True):
 
 class PrewarmCounts(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What keeping instances ready came to. Loads ahead by outcome: ``hits`` (ready before its first use), ``late`` (a
-    request waited for it), ``wasted``, ``failed``, ``open``; ``host_loads`` of all loads came out of pinned host
-    memory; ``cold`` of ``invocations`` attempts had to wait for a load, ``unforeseen`` says why; ``saved``: runs that
-    found an instance only because it was loaded ahead or held for longer than its keep-alive. GB-seconds of memory:
-    ``held`` in all, ``idle`` without work (loads included), ``wasted`` by instances that were loaded ahead and never
-    used.
+    What keeping instances loaded achieved and cost. Loads ahead by outcome: ``hits`` (ready before the first use),
+    ``late`` (a request waited for it), ``wasted``, ``failed``, ``open``. ``cold``: how many of ``invocations`` attempts
+    waited for a load, ``unforeseen``: why, by code; ``cold_loads``: loads that a request waited for; ``host_loads``:
+    loads from pinned host memory; ``saved``: runs that found an instance only because it was loaded ahead or held for
+    longer than its keep-alive. GB-seconds of memory: ``held`` in all, ``idle`` without work (loads included),
+    ``wasted`` by instances that were loaded ahead and never used.
     """
 
     invocations: int = 0
@@ -637,7 +660,7 @@ class PrewarmCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrewarmHold(msgspec.Struct, frozen=True, kw_only=True):
-    """At least ``instances`` stand ready from then on; ``until`` None = for ever."""
+    """At least ``instances`` stay loaded from ``since`` on; ``until`` None = for ever."""
 
     since: datetime
     until: datetime | None = None
@@ -646,10 +669,10 @@ class PrewarmHold(msgspec.Struct, frozen=True, kw_only=True):
 
 class PrewarmFunction(msgspec.Struct, frozen=True, kw_only=True):
     """
-    ``mode``: auto, off or paper. ``source``: whose word is followed; ``silence``: why its rule has no say and its keep-
-    alive holds, '' = it has one. ``wanted`` instances, ``loaded`` (or on their way); ``unmet``: there is no room for
-    what is wanted. ``parked`` instances lie in pinned host memory, from where a load takes ``host_s`` in place of
-    ``load_s``.
+    How one function is kept loaded. ``mode``: auto, off or paper; ``source``: the rule that decides; ``silence``: why
+    the rule does not decide and the keep-alive holds, '' = it decides. ``wanted`` instances, ``loaded`` or loading
+    ones; ``unmet``: there is no room for those that are wanted. ``parked`` instances are in pinned host memory, from
+    where a load takes ``host_s`` seconds instead of ``load_s``.
     """
 
     function: str
@@ -668,8 +691,9 @@ class PrewarmFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 class Prewarm(msgspec.Struct, frozen=True, kw_only=True):
     """
-    ``leading`` False: no leader has said lately how it keeps functions. ``forecasts``: version in use, 0 = none;
-    ``jumps``: how often the clock was set since the leader began. ``counts`` over all functions since ``since``.
+    How functions are kept loaded. ``leading`` False: no leader has reported lately; ``forecasts``: the version in use,
+    0 = none; ``jumps``: how often the clock was set since the leader began; ``counts``: over all functions since
+    ``since``.
     """
 
     since: datetime
@@ -703,7 +727,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """What a project uses now: invocations that wait, that wait or run, and memory of its warm instances."""
+    """
+    What a project uses now. ``depth``: invocations that wait; ``concurrency``: invocations that wait or run;
+    ``warm_memory_mib``: memory of its warm instances; ``jobs``: trainings; ``job_memory_mib``: memory reserved for
+    them.
+    """
 
     depth: int
     concurrency: int = 0
@@ -713,6 +741,8 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
+    """A project: its limits, and what it uses, None = not asked for."""
+
     name: str
     created_at: datetime | None = None
     limits: Limits = msgspec.field(default_factory=Limits)
@@ -724,11 +754,13 @@ class Projects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Purged(msgspec.Struct, frozen=True, kw_only=True):
+    """``cancelled``: how many invocations were cancelled."""
+
     cancelled: int
 
 
 class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision that no GPU instance runs: the last fault, where and when."""
+    """A revision that no GPU instance runs: its last fault, where and when."""
 
     function: str
     revision: int = 0
@@ -742,7 +774,12 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """``oldest_wait_s``: of the hundred with the nearest deadlines."""
+    """
+    The invocations of one function that wait. ``oldest_wait_s``: of the hundred with the nearest deadlines;
+    ``draining``: nothing new is accepted, what waits is served; ``boost``: what the priority is multiplied by, until
+    ``boost_until``, None = until it is ended; ``pinned_to``: the only GPU instances that it may go to, until
+    ``pinned_until``.
+    """
 
     function: str
     depth: int = 0
@@ -762,8 +799,8 @@ class Queues(msgspec.Struct, frozen=True, kw_only=True):
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """
-    ``error``: why it failed, with its log; ``artifact``: the digest of the uploaded folder, None = a module of the
-    platform.
+    One immutable version of a function. ``error``: why its canary failed, with the log; ``artifact``: the digest of the
+    uploaded folder, None = a module of the platform.
     """
 
     revision: int
@@ -794,8 +831,8 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
 
 class BudgetStep(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A step of the closed loop that keeps a job's budget: functions may work for ``duty`` of the time on ``gpu`` from
-    ``at`` on.
+    One step of the closed loop that keeps a job's budget: from ``at`` on, functions may work for ``duty`` of the time
+    on ``gpu``.
 
     ``step``: open, held (nothing new is placed there), duty_75, duty_50, duty_25, offloaded. ``factor``: what predicted
     losses are multiplied by there.
@@ -840,7 +877,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """``source``: what the file calls it; ``arrivals``: all of them."""
+    """One function of a trace. ``source``: its name in the file; ``arrivals``: all of them."""
 
     function: str
     source: str = ""

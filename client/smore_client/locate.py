@@ -18,8 +18,8 @@ def locate(url: str | None, key: str | None) -> tuple[str, str | None]:
     The platform's URL and the API key, None = there is none.
 
     The URL is the argument, else SMORE_URL, else that of the platform which ``smore up`` started in SMORE_HOME, else
-    SMORE_API__HOST and SMORE_API__PORT. The key is the argument, else SMORE_API_KEY, else the one in SMORE_HOME. That one
-    is sent to this machine only, because no other host may read it.
+    SMORE_API__HOST and SMORE_API__PORT. The key is the argument, else SMORE_API_KEY, else the one in SMORE_HOME. That
+    one is sent to this machine only, because no other host may read it.
     """
     home = Path(os.environ.get("SMORE_HOME", DEFAULT_HOME))
     url = url or os.environ.get("SMORE_URL")

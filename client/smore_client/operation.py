@@ -31,9 +31,9 @@ class operation(Generic[S, P, T]):  # noqa: N801 - a decorator
     """
     A method that is written once, as a generator of :data:`~smore_client.transport.Flow`, and performed by the client.
 
-    On a :class:`Carrier` the call returns the result, on an :class:`AsyncCarrier` a coroutine of it. Read from the class
-    it is the generator itself. An operation must not call another one: on a client that would perform it. Steps that
-    operations share are plain generators.
+    On a :class:`Carrier` the call returns the result, on an :class:`AsyncCarrier` a coroutine of it. Read from the
+    class it is the generator itself. An operation must not call another one: on a client that would perform it. Steps
+    that operations share are plain generators.
     """
 
     def __init__(self, function: Callable[Concatenate[S, P], Flow[T]]) -> None:

@@ -34,8 +34,8 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """
-    A folder ready to be sent. ``code``: SHA-256 of its zip; ``files``: SHA-256 of each file beside it, by its path in the
-    folder; ``blobs``: where the bytes of each SHA-256 lie.
+    A folder ready to be sent. ``code``: SHA-256 of its zip; ``files``: SHA-256 of each file beside it, by its path in
+    the folder; ``blobs``: where the bytes of each SHA-256 lie.
     """
 
     code: str
@@ -51,7 +51,8 @@ def digest_of(path: Path) -> str:
 
 def pack(folder: Path, into: Path) -> Packed | None:
     """
-    Pack a folder; its zip is written into the folder ``into``. None where the folder holds nothing but its function.yaml.
+    Pack a folder; its zip is written into the folder ``into``. None where the folder holds nothing but its
+    function.yaml.
 
     Hidden files and folders, ``__pycache__`` and ``*.pyc`` are left out; links are followed where they end inside the
     folder. Raises OSError, and ValueError that names the file which the platform would refuse.

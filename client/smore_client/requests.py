@@ -4,8 +4,8 @@ Every operation of the client, written once and without I/O.
 An operation builds its request, yields it, and reads the answer (:data:`~smore_client.transport.Flow`); ``Client`` and
 ``AsyncClient`` perform it. The examples show the blocking client; the other one awaits the same calls.
 
-A broken connection, or a 503 with Retry-After, is tried again for at most 5 s where that is safe: a GET, or a request with
-an Idempotency-Key. ``invoke``, ``submit`` and ``map`` always send one, so a retry never runs anything twice.
+A broken connection, or a 503 with Retry-After, is tried again for at most 5 s where that is safe: a GET, or a request
+with an Idempotency-Key. ``invoke``, ``submit`` and ``map`` always send one, so a retry never runs anything twice.
 """
 
 import math
@@ -108,8 +108,8 @@ class Requests:
         """
         Run a function and return the finished invocation.
 
-        ``value`` is a JSON value, or ``{name: numpy array}`` for a tensor function, whose output is then arrays too; axis
-        0 is the rows. ``deadline_ms``: milliseconds from arrival, in place of the function's own deadline. Without
+        ``value`` is a JSON value, or ``{name: numpy array}`` for a tensor function, whose output is then arrays too;
+        axis 0 is the rows. ``deadline_ms``: milliseconds from arrival, in place of the function's own deadline. Without
         ``wait_s`` it waits for the end however long that takes; with it for at most so many seconds, and the invocation
         may not be ``done``. A second call with the same ``idempotency_key`` gets the first one's invocation.
 
@@ -117,7 +117,8 @@ class Requests:
 
         >>> client.invoke("echo", {"x": [1, 2]}).output
         {'x': [1, 2]}
-        >>> client.invoke("resnet50", {"image": numpy.zeros((1, 3, 224, 224), "f4")}, deadline_ms=200).output["logits"].shape
+        >>> image = numpy.zeros((1, 3, 224, 224), "f4")
+        >>> client.invoke("resnet50", {"image": image}, deadline_ms=200).output["logits"].shape
         (1, 1000)
         """
         prefer = None if wait_s is None else f"wait={math.ceil(wait_s)}"
@@ -188,8 +189,8 @@ class Requests:
     @operation
     def result(self, id_: str, *, raw: bool = False) -> Flow[Invocation]:
         """
-        A finished invocation with its output; ``raw``: tensors as numpy arrays. Raises ApiError where it did not succeed,
-        has not ended, or the platform keeps its result no longer.
+        A finished invocation with its output; ``raw``: tensors as numpy arrays. Raises ApiError where it did not
+        succeed, has not ended, or the platform keeps its result no longer.
 
         >>> client.result("0193d7...").output
         {'x': [1, 2]}
@@ -239,8 +240,8 @@ class Requests:
     @operation
     def explain(self, id_: str) -> Flow[Explanation]:
         """
-        Why an invocation went as it did: the candidates of each decision, predicted against measured, and where the time
-        went.
+        Why an invocation went as it did: the candidates of each decision, predicted against measured, and where the
+        time went.
 
         >>> client.explain("0193d7...").summary
         'Placed on cpu0, where it was warm; 12 ms before its deadline.'
@@ -277,8 +278,8 @@ class Requests:
         Register a function or a new revision of it; return when the canary has passed.
 
         ``source`` is a function.yaml, its content as a mapping, or a folder. A folder with more in it than its
-        function.yaml is uploaded: code, weights and wheels, without what the platform has already. Raises ValueError for a
-        file or folder that the platform would refuse, ImportError where a function.yaml is read without PyYAML.
+        function.yaml is uploaded: code, weights and wheels, without what the platform has already. Raises ValueError
+        for a file or folder that the platform would refuse, ImportError where a function.yaml is read without PyYAML.
 
         >>> client.deploy("my-function/").revision
         1
@@ -468,12 +469,13 @@ class Requests:
         memory: str | None = None,
     ) -> Flow[Job]:
         """
-        Start a training job: ``argv``, a module and its arguments, on GPU instances, by default on the least loaded one.
+        Start a training job: ``argv``, a module and its arguments, on GPU instances, by default on the least loaded
+        one.
 
-        ``workload``: the profiled training that it is, such as ``resnet50/cpu/training/8``. ``budget``: the most that it
-        may lose to functions, a fraction of its iteration time from 0.01 to 1; one that could not be told from noise is
-        refused, and the error names the smallest. ``memory`` (``12GiB``): reserved on each GPU instance, by default the
-        most that the job was seen to hold.
+        ``workload``: the profiled training that it is, such as ``resnet50/cpu/training/8``. ``budget``: the most that
+        it may lose to functions, a fraction of its iteration time from 0.01 to 1; one that could not be told from noise
+        is refused, and the error names the smallest. ``memory`` (``12GiB``): reserved on each GPU instance, by default
+        the most that the job was seen to hold.
 
         >>> client.start_job("train", ["zoo.train", "--model", "resnet18"], budget=0.1).id
         'j-0193d7'
@@ -725,7 +727,7 @@ class Requests:
                 )
                 return (yield from exchange(call))
             except (ApiError, ValueError) as error:
-                # A newer revision may take other inputs than those remembered. Nothing was enqueued, so the key is unused.
+                # A newer revision may take other inputs than those remembered. Nothing was enqueued: the key is unused.
                 stale = remembered and (isinstance(error, ValueError) or error.code == "invalid_input")
                 if not stale:
                     raise

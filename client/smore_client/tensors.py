@@ -1,9 +1,9 @@
 """
 Bodies of requests and results: values as JSON, and arrays in the raw encoding.
 
-Raw bytes are the tensors one after the other, row-major and little-endian. An element of BYTES is its length (u32) and so
-many bytes; every other datatype has a fixed size. Datatypes are the Open Inference Protocol's. numpy is imported only where
-there are arrays.
+Raw bytes are the tensors one after the other, row-major and little-endian. An element of BYTES is its length (u32) and
+so many bytes; every other datatype has a fixed size. Datatypes are the Open Inference Protocol's. numpy is imported
+only where there are arrays.
 """
 
 import math
@@ -70,8 +70,8 @@ def encode_raw(arrays: Mapping[str, "numpy.ndarray[Any, Any]"], declared: Sequen
     """
     The raw body and its ``Smore-Shape``, ``name=d0,d1;…``: the arrays in the declared order and datatypes.
 
-    Raises ValueError where the names are not the declared ones, or where the datatype's kind would lose a value (a float
-    for an integer).
+    Raises ValueError where the names are not the declared ones, or where the datatype's kind would lose a value (a
+    float for an integer).
     """
     import numpy as np
 
@@ -97,8 +97,8 @@ def encode_raw(arrays: Mapping[str, "numpy.ndarray[Any, Any]"], declared: Sequen
 
 def decode_raw(body: bytes, outputs: str) -> dict[str, "numpy.ndarray[Any, Any]"]:
     """
-    The arrays of a raw result, which are read-only views of ``body`` but for BYTES. ``outputs`` is its ``Smore-Outputs``,
-    ``name:datatype:d0,d1;…``. Raises ValueError where the two do not fit.
+    The arrays of a raw result, which are read-only views of ``body`` but for BYTES. ``outputs`` is its
+    ``Smore-Outputs``, ``name:datatype:d0,d1;…``. Raises ValueError where the two do not fit.
     """
     import numpy as np
 

@@ -1,8 +1,8 @@
 """
 One HTTP exchange without I/O: the request, its answer, the errors, and when a request is sent again.
 
-An operation is a :data:`Flow`: a generator that yields a :class:`Call` or a :class:`Pause`, is sent the :class:`Answer` (or
-:class:`Broken`), and returns its result.
+An operation is a :data:`Flow`: a generator that yields a :class:`Call` or a :class:`Pause`, is sent the :class:`Answer`
+(or :class:`Broken`), and returns its result.
 """
 
 from collections.abc import Generator, Iterable, Mapping
@@ -34,8 +34,8 @@ class ApiError(ClientError):
     """
     The platform refused a request, or the invocation failed.
 
-    ``status`` is the HTTP status; ``code`` is stable (``slo_infeasible``, ``function_not_found``); ``detail`` is for people;
-    ``body`` is the whole problem document with its other fields (``id``, ``field``, ``earliest_deadline_ms``);
+    ``status`` is the HTTP status; ``code`` is stable (``slo_infeasible``, ``function_not_found``); ``detail`` is for
+    people; ``body`` is the whole problem document with its other fields (``id``, ``field``, ``earliest_deadline_ms``);
     ``retry_after_s``: seconds after which another attempt may succeed, None = the platform names none.
 
     >>> try:

@@ -1,6 +1,6 @@
 """
-What the operations return. The structs of the API are generated (smore_client/generated.py); :class:`Invocation` and its
-page add what the client knows beyond the JSON body.
+What the operations return. The structs of the API are generated (smore_client/generated.py); :class:`Invocation` and
+its page add what the client knows beyond the JSON body.
 """
 
 from typing import Final
@@ -23,8 +23,9 @@ class Invocation(InvocationRecord, frozen=True, kw_only=True):
     One invocation, as far as the platform has told.
 
     ``output`` once it has succeeded: a JSON value, or ``{name: numpy array}`` where arrays were sent. An input of
-    :meth:`Client.map` that was refused has the ``id`` ''. ``durability``: how the platform keeps an accepted invocation.
-    ``timings_ms``: milliseconds of the phases queue, schedule, dispatch, load and run; ``load`` above 0 = a cold start.
+    :meth:`Client.map` that was refused has the ``id`` ''. ``durability``: how the platform keeps an accepted
+    invocation. ``timings_ms``: milliseconds of the phases queue, schedule, dispatch, load and run; ``load`` above 0 = a
+    cold start.
 
     >>> invocation = client.invoke("echo", {"x": [1, 2]})
     >>> invocation.state, invocation.output, invocation.timings_ms["run"]

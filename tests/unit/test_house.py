@@ -75,7 +75,8 @@ def test_a_program_answers_to_the_name_that_people_know(name: str) -> None:
 def test_every_package_has_a_list_of_what_it_may_import() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     listed = {contract["package"] for contract in settings["contracts"] if contract["type"] == "allow_list"}
-    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    packages = [*ROOT.glob("*/__init__.py"), *(ROOT / "client").glob("*/__init__.py")]
+    folders = {path.parent.name for path in packages} - {"tests"}
     assert folders == set(settings["root_packages"])
     assert folders <= listed
     parts = {
@@ -120,7 +121,7 @@ def test_compose_starts_the_same_processes_as_one_machine_does() -> None:
 NO_FILES = {"smore/v1"}
 #: A path below one of the repository's folders, or a Markdown link.
 _PATHS = re.compile(
-    r"(?<![\w/.~$<>{}*-])((?:api|bench|demo|docs|migrations|ml|research|scheduler|smore|tests|worker|zoo)/[\w./-]*\w)"
+    r"(?<![\w/.~$<>{}*-])((?:api|bench|client|demo|docs|migrations|ml|research|scheduler|smore|tests|worker|zoo)/[\w./-]*\w)"
 )
 _LINKS = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 _TEXT = (".py", ".md", ".lua", ".yaml", ".yml", ".toml", ".ini", ".sh", "Makefile", "Dockerfile")
