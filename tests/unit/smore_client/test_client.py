@@ -4,6 +4,7 @@ transport.
 """
 
 import asyncio
+import importlib
 import inspect
 import json
 import subprocess
@@ -466,5 +467,8 @@ def test_importing_smore_is_light() -> None:
     heavy = "import sys, smore; print(sorted({'httpx', 'pydantic', 'numpy', 'msgspec', 'typer'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True).stdout == "[]\n"
     assert smore.Client is Client
+    assert smore.AsyncClient is AsyncClient
+    named = importlib.import_module("smore.client")
+    assert (named.Client, named.ApiError, named.Unreachable) == (Client, ApiError, Unreachable)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = smore.Nothing
