@@ -6,7 +6,9 @@ WORKDIR /app
 RUN useradd --uid 10001 --create-home smore && mkdir /data && chown smore /data
 COPY pyproject.toml constraints.txt README.md ./
 COPY smore/__init__.py smore/__init__.py
-RUN pip install -c constraints.txt -e '.[examples,node]'
+COPY client/pyproject.toml client/README.md client/
+COPY client/smore_client/__init__.py client/smore_client/__init__.py
+RUN pip install -c constraints.txt -e ./client -e '.[examples,node]'
 COPY . .
 # COPY keeps the modes of the checkout, which umask 077 takes from everybody but its owner. The user below cannot write compiled files here.
 RUN chmod -R a+rX . && python -m compileall -q .

@@ -11,9 +11,9 @@ export PYTHONPATH := $(CURDIR)
 help: ## This list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml client/pyproject.toml constraints.txt
 	@test -x $(PY) || python3 -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,examples,forecast,report,dev]'
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ./client -e '.[embedded,examples,forecast,report,dev]'
 	$(PY) -m scheduler.policy
 	@touch $@
 

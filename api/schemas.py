@@ -1,6 +1,8 @@
 """
 Bodies of the admin routes and of all answers, for checking and for the API's description. The hot path does not use
-them.
+them. The docstrings of answers are those of the client's types too (client/generate.py).
+
+It is one file, because it is declarations alone and answers contain each other across nouns.
 """
 
 from datetime import UTC, datetime
@@ -218,8 +220,9 @@ class SecretBody(_Body):
 
 class Scaling(BaseModel):
     """
-    ``min_warm`` instances stand ready in all, at most ``max_warm`` on each GPU instance; ``keep_alive_s`` -1 = for
-    ever.
+    ``min_warm``: instances that stay loaded, in all; ``max_warm``: the most on each GPU instance; ``keep_alive_s``:
+    seconds that an idle instance stays loaded, -1 = for ever; ``prewarm``: the rule that loads instances ahead of
+    arrivals.
     """
 
     min_warm: int
@@ -229,7 +232,10 @@ class Scaling(BaseModel):
 
 
 class Function(BaseModel):
-    """``revision`` takes the traffic, 0 = none yet; ``inputs`` null = JSON values."""
+    """
+    A function. ``revision``: the one that takes the traffic, 0 = none yet; ``deadline_ms``: from arrival; ``inputs``
+    and ``outputs``: its tensors, null = JSON values.
+    """
 
     name: str
     project: str
@@ -242,7 +248,10 @@ class Function(BaseModel):
 
 
 class Deployed(Function):
-    """``created`` false: this is what was there already. ``measured`` is what the first run found."""
+    """
+    The function after a deploy. ``created`` false: the same revision was there already; ``measured``: what its canary
+    measured, null = nothing.
+    """
 
     created: bool
     measured: dict[str, Any] | None = None
@@ -250,8 +259,8 @@ class Deployed(Function):
 
 class Revision(BaseModel):
     """
-    ``error``: why it failed, with its log; ``artifact``: the digest of the uploaded folder, null = a module of the
-    platform.
+    One immutable version of a function. ``error``: why its canary failed, with the log; ``artifact``: the digest of the
+    uploaded folder, null = a module of the platform.
     """
 
     revision: int
@@ -265,7 +274,7 @@ class Revision(BaseModel):
 
 
 class BlobState(BaseModel):
-    """``offset``: bytes that are there; ``complete``: these are all, and their digest is right."""
+    """``offset``: bytes that have arrived; ``complete``: these are all of them, and their SHA-256 is ``digest``."""
 
     digest: str
     complete: bool
@@ -273,13 +282,16 @@ class BlobState(BaseModel):
 
 
 class Placed(BaseModel):
-    """The GPU instances that were told."""
+    """``gpus``: the GPU instances that were asked to load or unload."""
 
     gpus: list[str]
 
 
 class Invocation(BaseModel):
-    """``output`` only where the invocation succeeded with a JSON result that is still kept."""
+    """
+    One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
+    ``output``: only where it succeeded with a JSON result that is still kept.
+    """
 
     id: str
     state: State
@@ -298,8 +310,9 @@ class Invocation(BaseModel):
 
 class Degradation(BaseModel):
     """
-    Fractions: 0.1 = ten per cent slower. ``*_upper``: the bound that holds for 90 %. ``training``: of the training by
-    all functions beside it; ``known``: from the degradation table, not from what was declared or taken as conservative.
+    Fractions: 0.1 = ten per cent slower. ``function``: of the invocation; ``training``: of the training by all
+    functions beside it; ``*_upper``: the bound that holds for 90 %. ``known``: from the degradation table, not declared
+    or assumed.
     """
 
     function: float
@@ -311,8 +324,8 @@ class Degradation(BaseModel):
 
 class Execution(BaseModel):
     """
-    One attempt. ``predicted``: what the decision expected; ``degradation``: what was measured, against the run time
-    that was expected of it alone; null where it was cold or did not run to the end.
+    One attempt of an invocation. ``predicted``: what the decision expected; ``degradation``: what was measured, against
+    the run time that was expected of it alone, null where it was cold or did not run to the end.
     """
 
     attempt: int
@@ -337,8 +350,9 @@ class Executions(BaseModel):
 
 class Candidate(BaseModel):
     """
-    One GPU instance as it was weighed. Seconds; ``run_s`` alone; ``impact`` is what the policy puts in order;
-    degradations as in ``Degradation``, null = unknown. ``refusal``: why not, null = acceptable.
+    One GPU instance as a decision weighed it. Seconds: ``delay_s`` until it could start, ``run_s`` of the invocation
+    alone. ``impact``: what the policy orders candidates by. Degradations are fractions as in ``Degradation``. null =
+    unknown. ``refusal``: the code of why it was not acceptable, null = it was.
     """
 
     gpu: str
@@ -356,7 +370,7 @@ class Candidate(BaseModel):
 
 
 class Shadow(BaseModel):
-    """Where a policy that only looks on would have gone; ``gpu`` null = nowhere."""
+    """Where a shadow policy, which decides nothing, would have placed the batch; ``gpu`` null = nowhere."""
 
     policy: str
     gpu: str | None
@@ -364,8 +378,8 @@ class Shadow(BaseModel):
 
 class Decision(BaseModel):
     """
-    Why a decision came out as it did. ``candidates``: the best of them, the chosen one first; ``refused``: how many GPU
-    instances were refused, by code; ``table``: version of the degradation table, 0 = none.
+    The reasons of one decision. ``candidates``: the best of them, the chosen one first; ``refused``: how many GPU
+    instances were refused, by code; ``table``: the version of the degradation table, 0 = none.
     """
 
     at: datetime | None = None
@@ -379,7 +393,7 @@ class Decision(BaseModel):
 
 
 class Phases(BaseModel):
-    """Milliseconds as in ``Server-Timing``, null = not (yet) known; ``loading``: the cold start by what was done."""
+    """Milliseconds as in ``Server-Timing``, null = not (yet) known; ``loading``: the parts of a cold start."""
 
     queue: float | None
     schedule: float | None
@@ -391,9 +405,9 @@ class Phases(BaseModel):
 
 class Side(BaseModel):
     """
-    What was predicted of an attempt, or measured. ``slack_s``: from its finish to its deadline, negative = late.
-    ``*_upper``: the bound that holds for 90 %, of a prediction only; ``known``: the prediction came from the
-    degradation table.
+    What was predicted of an attempt, or what was measured. ``slack_s``: seconds from its finish to its deadline,
+    negative = late. ``*_upper``: the bound that holds for 90 %, of a prediction only; ``known``: the prediction is from
+    the degradation table.
     """
 
     run_s: float | None = None
@@ -426,8 +440,8 @@ class Attempt(BaseModel):
 
 class GateKnew(BaseModel):
     """
-    The gate held ``needed_ms`` (the earliest feasible finish) against ``allowed_ms`` (the deadline), both from arrival;
-    ``now_ms`` is what it would need of an invocation that came now. Null = not known.
+    Admission compared ``needed_ms`` (the earliest feasible finish) with ``allowed_ms`` (the deadline), both from
+    arrival; ``now_ms``: what an invocation would need that arrives now. null = unknown.
     """
 
     allowed_ms: float
@@ -437,8 +451,8 @@ class GateKnew(BaseModel):
 
 class Waits(BaseModel):
     """
-    What one that waits waits for. ``before``: how many of its function have earlier deadlines; ``decision``: how GPU
-    instances look to the scheduler at this moment, null = it did not answer; ``detail`` says it in words.
+    Why an invocation waits. ``before``: how many of its function have earlier deadlines; ``decision``: how the
+    scheduler sees the GPU instances now, null = it did not answer; ``detail``: the same in words.
     """
 
     before: int
@@ -449,8 +463,8 @@ class Waits(BaseModel):
 
 class Explanation(BaseModel):
     """
-    Why an invocation went as it did. ``summary`` says it in words; ``complete`` false: the history does not know all of
-    it yet, ask again.
+    Why an invocation went as it did. ``summary``: in words; ``slack_s``: seconds from its finish to its deadline;
+    ``complete`` false: the history does not have all of it yet, ask again.
     """
 
     id: str
@@ -501,8 +515,8 @@ class DryRun(BaseModel):
 
 class PredictorPlace(BaseModel):
     """
-    What the table holds of one device and sharing mode; ``measured`` of its training × function cells are measured
-    rows.
+    What the degradation table holds for one device and sharing mode; ``measured``: how many of its training × function
+    cells are measured rows.
     """
 
     device: str
@@ -529,8 +543,8 @@ class Predictor(BaseModel):
 
 class PlacePrediction(BaseModel):
     """
-    For ``k`` invocations of ``function`` at a time beside ``training`` on one device; ``measured``: a measured row, not
-    a prediction.
+    The degradation of both sides when ``k`` invocations of ``function`` at a time run beside ``training`` on one
+    device; ``measured``: a measured row, not a prediction.
     """
 
     device: str
@@ -547,19 +561,25 @@ class PlacePrediction(BaseModel):
 
 
 class Predictions(BaseModel):
+    """``version``: of the degradation table."""
+
     version: int
     predictions: list[PlacePrediction]
 
 
 class Queue(BaseModel):
-    """``oldest_wait_s``: of the hundred with the nearest deadlines."""
+    """
+    The invocations of one function that wait. ``oldest_wait_s``: of the hundred with the nearest deadlines;
+    ``draining``: nothing new is accepted, what waits is served; ``boost``: what the priority is multiplied by, until
+    ``boost_until``, null = until it is ended; ``pinned_to``: the only GPU instances that it may go to, until
+    ``pinned_until``.
+    """
 
     function: str
     depth: int
     oldest_wait_s: float
     priority: float
     paused: bool
-    #: Takes nothing new; what waits is served.
     draining: bool
     boost: float = 1.0
     boost_until: datetime | None = None
@@ -568,6 +588,8 @@ class Queue(BaseModel):
 
 
 class Warm(BaseModel):
+    """A handler that is loaded on a GPU instance; ``idle_s``: seconds since its last run."""
+
     function: str
     revision: int
     state: str
@@ -576,7 +598,7 @@ class Warm(BaseModel):
 
 
 class Stranger(BaseModel):
-    """A process that computes there and that nobody registered: until it is ``allowed`` nothing is placed beside it."""
+    """A process on a GPU instance that nobody registered: until it is ``allowed`` nothing is placed beside it."""
 
     pid: int
     name: str
@@ -586,9 +608,11 @@ class Stranger(BaseModel):
 
 class Gpu(BaseModel):
     """
-    A GPU instance as of its last report; ``warm``: of the caller's project. ``strangers`` null = it cannot tell who
-    computes on it, which is so of CPU partitions. ``counters``: what every counter of the device says, by its name.
-    ``health``: why nothing can run on the device, "" = it works.
+    A GPU instance as of its last report. ``utilisation`` and ``function_utilisation``: 0 to 1 over the last heartbeat,
+    by the counter ``utilisation_counter``; ``counters``: every counter of the device by its name. ``health``: why
+    nothing can run on the device, "" = it works. ``draining``: nothing more is placed there and idle instances are
+    unloaded; ``drained``: nothing runs and nothing is loaded there any more. ``warm``: of the caller's project.
+    ``strangers`` null = it cannot tell who computes on it, as on CPU partitions.
     """
 
     id: str
@@ -605,7 +629,6 @@ class Gpu(BaseModel):
     memory_used_mib: float
     memory_total_mib: float
     paused: bool
-    #: Takes nothing more and unloads what idles; ``drained``: nothing runs and nothing is loaded there any more.
     draining: bool
     drained: bool
     reported_at: datetime
@@ -623,6 +646,9 @@ class Job(BaseModel):
     like ``budget``, null = not enough data; ``GET /v1/jobs/{id}/statement`` covers its whole life.
 
     ``suspended``: a signal (SIGSTOP) has stopped it; it lives and makes no steps until it is continued.
+
+    ``source``: ``started`` by the platform, ``tracked`` (it runs elsewhere and reports its steps) or ``attached`` (it
+    is only watched); ``measured`` false: without steps its loss cannot be measured.
 
     ``outcome``, null = it goes on: ``succeeded`` (exit code 0), ``failed`` (another), ``killed`` (by ``signal``;
     ``exit_code`` is minus its number), ``stopped`` (its owner asked for that; what runs elsewhere was let go),
@@ -654,15 +680,12 @@ class Job(BaseModel):
     outcome: Outcome | None = None
     signal: str | None = None
     reason: str | None = None
-    #: ``started`` by the platform, ``tracked`` (it runs elsewhere and tells its steps) or ``attached`` (it is only
-    #: watched).
     source: Literal["started", "tracked", "attached"] = "started"
-    #: Without steps nothing it loses can be measured.
     measured: bool = True
 
 
 class Attached(BaseModel):
-    """The job that it has become, and the GPU instance that it counts on."""
+    """The job that a running training has become, and the GPU instance that it counts on."""
 
     id: str
     gpu: str
@@ -670,8 +693,8 @@ class Attached(BaseModel):
 
 class BudgetStep(BaseModel):
     """
-    A step of the closed loop that keeps a job's budget: functions may work for ``duty`` of the time on ``gpu`` from
-    ``at`` on.
+    One step of the closed loop that keeps a job's budget: from ``at`` on, functions may work for ``duty`` of the time
+    on ``gpu``.
 
     ``step``: open, held (nothing new is placed there), duty_75, duty_50, duty_25, offloaded. ``factor``: what predicted
     losses are multiplied by there.
@@ -716,7 +739,7 @@ class Statement(BaseModel):
 
 
 class Key(BaseModel):
-    """``key`` is the whole of it and stands in the answer to its creation only."""
+    """An API key. ``key``: the secret, only in the answer to its creation."""
 
     id: str
     name: str
@@ -728,7 +751,11 @@ class Key(BaseModel):
 
 
 class Use(BaseModel):
-    """What a project uses now: invocations that wait, that wait or run, and memory of its warm instances."""
+    """
+    What a project uses now. ``depth``: invocations that wait; ``concurrency``: invocations that wait or run;
+    ``warm_memory_mib``: memory of its warm instances; ``jobs``: trainings; ``job_memory_mib``: memory reserved for
+    them.
+    """
 
     depth: int
     concurrency: int
@@ -738,6 +765,8 @@ class Use(BaseModel):
 
 
 class Project(BaseModel):
+    """A project: its limits, and what it uses, null = not asked for."""
+
     name: str
     created_at: datetime
     limits: Limits
@@ -745,13 +774,15 @@ class Project(BaseModel):
 
 
 class Purged(BaseModel):
+    """``cancelled``: how many invocations were cancelled."""
+
     cancelled: int
 
 
 class AuditEntry(BaseModel):
     """
     One change. ``route``: method and path template; ``target``: what was changed; ``before`` and ``after``: the part
-    that changed, null = it was not there.
+    that changed, null = it did not exist.
     """
 
     id: int
@@ -785,7 +816,7 @@ class Secrets(BaseModel):
 
 
 class Quarantined(BaseModel):
-    """A revision that no GPU instance runs: the last fault, where and when."""
+    """A revision that no GPU instance runs: its last fault, where and when."""
 
     function: str
     revision: int
@@ -799,6 +830,8 @@ class Quarantine(BaseModel):
 
 
 class Lifted(BaseModel):
+    """``revisions``: the revisions that may run again."""
+
     function: str
     revisions: list[int]
 
@@ -840,7 +873,7 @@ class Projects(BaseModel):
 
 
 class PrewarmHold(BaseModel):
-    """At least ``instances`` stand ready from then on; ``until`` null = for ever."""
+    """At least ``instances`` stay loaded from ``since`` on; ``until`` null = for ever."""
 
     since: datetime
     until: datetime | None
@@ -849,12 +882,12 @@ class PrewarmHold(BaseModel):
 
 class PrewarmCounts(BaseModel):
     """
-    What keeping instances ready came to. Loads ahead by outcome: ``hits`` (ready before its first use), ``late`` (a
-    request waited for it), ``wasted``, ``failed``, ``open``; ``host_loads`` of all loads came out of pinned host
-    memory; ``cold`` of ``invocations`` attempts had to wait for a load, ``unforeseen`` says why; ``saved``: runs that
-    found an instance only because it was loaded ahead or held for longer than its keep-alive. GB-seconds of memory:
-    ``held`` in all, ``idle`` without work (loads included), ``wasted`` by instances that were loaded ahead and never
-    used.
+    What keeping instances loaded achieved and cost. Loads ahead by outcome: ``hits`` (ready before the first use),
+    ``late`` (a request waited for it), ``wasted``, ``failed``, ``open``. ``cold``: how many of ``invocations`` attempts
+    waited for a load, ``unforeseen``: why, by code; ``cold_loads``: loads that a request waited for; ``host_loads``:
+    loads from pinned host memory; ``saved``: runs that found an instance only because it was loaded ahead or held for
+    longer than its keep-alive. GB-seconds of memory: ``held`` in all, ``idle`` without work (loads included),
+    ``wasted`` by instances that were loaded ahead and never used.
     """
 
     invocations: int = 0
@@ -875,10 +908,10 @@ class PrewarmCounts(BaseModel):
 
 class PrewarmFunction(BaseModel):
     """
-    ``mode``: auto, off or paper. ``source``: whose word is followed; ``silence``: why its rule has no say and its
-    keep-alive holds, '' = it has one. ``wanted`` instances, ``loaded`` (or on their way); ``unmet``: there is no room
-    for what is wanted. ``parked`` instances lie in pinned host memory, from where a load takes ``host_s`` in place of
-    ``load_s``.
+    How one function is kept loaded. ``mode``: auto, off or paper; ``source``: the rule that decides; ``silence``: why
+    the rule does not decide and the keep-alive holds, '' = it decides. ``wanted`` instances, ``loaded`` or loading
+    ones; ``unmet``: there is no room for those that are wanted. ``parked`` instances are in pinned host memory, from
+    where a load takes ``host_s`` seconds instead of ``load_s``.
     """
 
     function: str
@@ -897,8 +930,9 @@ class PrewarmFunction(BaseModel):
 
 class Prewarm(BaseModel):
     """
-    ``leading`` false: no leader has said lately how it keeps functions. ``forecasts``: version in use, 0 = none;
-    ``jumps``: how often the clock was set since the leader began. ``counts`` over all functions since ``since``.
+    How functions are kept loaded. ``leading`` false: no leader has reported lately; ``forecasts``: the version in use,
+    0 = none; ``jumps``: how often the clock was set since the leader began; ``counts``: over all functions since
+    ``since``.
     """
 
     since: datetime
@@ -913,7 +947,7 @@ class Prewarm(BaseModel):
 
 
 class TraceFunction(BaseModel):
-    """``source``: what the file calls it; ``arrivals``: all of them."""
+    """One function of a trace. ``source``: its name in the file; ``arrivals``: all of them."""
 
     function: str
     source: str

@@ -29,7 +29,7 @@ import psutil
 
 from bench import fuzz
 from smore import local
-from smore.client.clients import Client
+from smore_client import Client
 
 GIB: Final = 1 << 30
 #: Sent at a time of a large body.

@@ -59,8 +59,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from smore import local
-from smore.client.clients import Client
 from smore.process.settings import Settings
+from smore_client import Client
 
 #: Functions that are invoked: of JSON values, and of tensors.
 ECHO, TENSORS, SPARE = "echo", "mirror", "spare"

@@ -41,7 +41,7 @@ import numpy as np
 from bench import report
 from bench.overload.run import Rig
 from smore import local
-from smore.client import admin
+from smore_client import admin
 
 KINDS: Final = ("periodic", "bursty")
 #: Minutes that are imported, and minutes after those in which the platform learns.

@@ -43,8 +43,8 @@ from bench import cpu, report
 from bench.means import ChannelMeans
 from bench.peers import naive
 from smore import local
-from smore.client.clients import Client
 from smore.process.settings import Settings
+from smore_client import Client
 
 IMAGE = np.random.default_rng(0).standard_normal((1, 3, 224, 224), np.float32)
 FUNCTION = {

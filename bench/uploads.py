@@ -31,10 +31,9 @@ import psutil
 
 from bench.report import emit, progress, rounded
 from smore import local
-from smore.blobs import archive
-from smore.client import upload
-from smore.client.clients import Client
 from smore.process.settings import Settings
+from smore_client import Client, upload
+from smore_client.pack import digest_of, pack
 
 ROUNDS = 7
 MEBIBYTE = 1 << 20
@@ -105,7 +104,7 @@ class Stage:
                 sink.write(os.urandom(MEBIBYTE))
         began = time.perf_counter()
         for _ in range(2):
-            archive.digest_of(weights)
+            digest_of(weights)
         shutil.copyfile(weights, self.place / "copy.bin")
         least_s = time.perf_counter() - began
         gateway = local.pid(self.home, "gateway")
@@ -113,9 +112,9 @@ class Stage:
         before = psutil.Process(gateway).memory_info().rss / MEBIBYTE
         with tempfile.TemporaryDirectory() as packing:
             began = time.perf_counter()
-            packed = archive.pack(place, Path(packing))
+            packed = pack(place, Path(packing))
             assert packed is not None
-            self.client._carry(upload.send(packed))
+            self.client.carry(upload.send(packed))
             sent_s = time.perf_counter() - began
         growth = peak_mib(gateway) - before
         self.client.deploy(place)

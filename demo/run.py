@@ -45,12 +45,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from smore import local
-from smore.client.clients import AsyncClient
-from smore.client.transport import ApiError, ClientError
-from smore.client.types import Function, Gpu, Invocation
-from smore.domain.invocation import State
 from smore.process.settings import Settings
 from smore.tracking.ring import TrackReader
+from smore_client import ApiError, AsyncClient, ClientError
+from smore_client.types import Function, Gpu, Invocation, State
 
 #: The checkout: ``zoo`` lies there, and the jobs run from it.
 ROOT = Path(__file__).resolve().parents[1]
@@ -216,7 +214,7 @@ def outcome_of(result: Invocation | ClientError) -> Outcome:
     """How a request ended. Refused at the gate and rejected later is the same to who asked."""
     match result:
         case Invocation():
-            return Outcome.SUCCEEDED if result.state is State.SUCCEEDED else Outcome.FAILED
+            return Outcome.SUCCEEDED if result.state == State.SUCCEEDED else Outcome.FAILED
         case ApiError() if result.code == "deadline_expired" or result.body.get("state") == State.EXPIRED:
             return Outcome.EXPIRED
         case ApiError() if result.status == 429 or result.body.get("state") == State.REJECTED:

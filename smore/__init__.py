@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from smore.tracking.track import track
 
 if TYPE_CHECKING:
-    from smore.client.clients import AsyncClient, Client
     from smore.handler import Handler
+    from smore_client import AsyncClient, Client
 
 __all__ = ["AsyncClient", "Client", "Handler", "track"]
 
-_HOMES = {"AsyncClient": "smore.client", "Client": "smore.client", "Handler": "smore.handler"}
+_HOMES = {"AsyncClient": "smore_client", "Client": "smore_client", "Handler": "smore.handler"}
 
 
 def __getattr__(name: str) -> object:

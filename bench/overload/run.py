@@ -67,8 +67,6 @@ from bench.overload.points import Estimate, Point, per_second, ratio, wilson
 from research.compare.live import Calibration, Look
 from scheduler.leader.tables import ArrayTable
 from smore import local
-from smore.client.clients import Client
-from smore.client.transport import ApiError, ClientError
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_WINDOWS, Loss, Window, estimate
 from smore.messages import stream
 from smore.messages.reports import Report, decode_report

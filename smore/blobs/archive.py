@@ -1,39 +1,30 @@
 """
-An uploaded folder: packed where it comes from, checked and unpacked where it goes.
+The code archive of an uploaded folder, checked and unpacked where it arrives; smore_client/pack.py makes it.
 
-The code travels as one zip, because a zip lists what is in it before anything is unpacked; weights and wheels travel
-beside it as they are, so that a change of the code does not move them again. Equal folders make equal archives: names
-are sorted, times and modes left out.
+It is a zip, because a zip lists its entries before anything is unpacked.
 """
 
-import hashlib
 import os
 import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from smore.domain.artifact import MAX_FILES, Artifact, check_path
+from smore.domain.artifact import check_path
 from smore.domain.errors import InvalidArtifact
 
-#: The description itself is in the revision: a new deadline is no new code.
-FUNCTION_FILE: Final = "function.yaml"
-#: A file of this size or more is a blob of its own.
-LARGE_BYTES: Final = 1 << 20
-#: The code's archive: compressed, and unpacked in all.
+#: Bytes of the code's archive, compressed and unpacked. smore_client/pack.py has the same bounds.
 MAX_ARCHIVE_BYTES: Final = 256 << 20
 MAX_UNPACKED_BYTES: Final = 1 << 30
 MAX_ENTRIES: Final = 20_000
 #: Source text shrinks to a quarter or so; a hundred times is made to fill a disk. Small files of zeros may pass.
 MAX_RATIO: Final = 100
-_RATIO_FREE_BYTES: Final = 4 << 20
+RATIO_FREE_BYTES: Final = 4 << 20
 
 _CHUNK: Final = 1 << 20
-_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 #: What zipfile raises over bytes that are no zip, among them offsets that no file has.
 _BROKEN: Final = (
     zipfile.BadZipFile,
@@ -46,83 +37,6 @@ _BROKEN: Final = (
     OSError,
 )
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
-    """A folder ready to be sent: where the bytes of each blob of its artifact lie."""
-
-    artifact: Artifact
-    blobs: Mapping[str, Path]
-
-
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file, in lower-case hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def pack(folder: Path, into: Path) -> Packed | None:
-    """
-    Pack a folder; its archive is written into the folder ``into``. None where it holds nothing but its function.yaml.
-
-    Hidden files and folders, ``__pycache__`` and ``*.pyc`` stay at home; links are followed where they end inside the
-    folder. Raises ValueError that names the file that cannot be sent, OSError.
-    """
-    small: list[tuple[str, Path]] = []
-    large: dict[str, Path] = {}
-    for path in sorted(_files(folder)):
-        name = check_path(path.relative_to(folder).as_posix())
-        if name == FUNCTION_FILE:
-            continue
-        if path.stat().st_size >= LARGE_BYTES or path.suffix == ".whl":
-            large[name] = path
-        else:
-            small.append((name, path))
-    if not small and not large:
-        return None
-    if len(large) > MAX_FILES:
-        raise ValueError(f"{folder}: {len(large)} files of {LARGE_BYTES >> 20} MiB or more; {MAX_FILES} may be sent")
-    if len(small) > MAX_ENTRIES:
-        raise ValueError(f"{folder}: {len(small)} files; {MAX_ENTRIES} may be sent")
-    archive = into / "code.zip"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as writer:
-        for name, path in small:
-            entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.create_system = 3
-            entry.external_attr = (stat.S_IFREG | 0o444) << 16
-            writer.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
-    try:
-        with archive.open("rb") as made:
-            check(made)
-    except InvalidArtifact as error:
-        # Said here, before anything is sent.
-        raise ValueError(f"{folder}: {error}") from error
-    blobs = {digest_of(archive): archive}
-    (code,) = blobs
-    files = {}
-    for name, path in large.items():
-        files[name] = digest_of(path)
-        blobs[files[name]] = path
-    return Packed(artifact=Artifact(code=code, files=files), blobs=blobs)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Regular files under the folder. Raises ValueError for what is neither file nor folder, or leads out."""
-    root = folder.resolve()
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
-        for name in (*folders, *names):
-            path = Path(place, name)
-            if path.is_symlink() and not (path.resolve().is_relative_to(root) and path.is_file()):
-                raise ValueError(f"{path}: a link may only lead to a file inside the folder")
-        for name in names:
-            path = Path(place, name)
-            if name.startswith(".") or name.endswith(".pyc"):
-                continue
-            if not path.is_file():
-                raise ValueError(f"{path}: neither a file nor a folder")
-            yield path
 
 
 def check(file: BinaryIO) -> list[zipfile.ZipInfo]:
@@ -147,7 +61,7 @@ def check(file: BinaryIO) -> list[zipfile.ZipInfo]:
     total = sum(entry.file_size for entry in entries)
     if total > MAX_UNPACKED_BYTES:
         raise InvalidArtifact(f"The code has {total} bytes unpacked; it may have {MAX_UNPACKED_BYTES}.")
-    if total > max(_RATIO_FREE_BYTES, MAX_RATIO * size):
+    if total > max(RATIO_FREE_BYTES, MAX_RATIO * size):
         raise InvalidArtifact(f"The code's archive grows to more than {MAX_RATIO} times its size.")
     for entry in entries:
         _check_entry(entry)

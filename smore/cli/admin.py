@@ -56,7 +56,7 @@ def drain(
     project: ProjectOption = None,
 ) -> None:
     """Let a function, a GPU instance or the whole platform run empty."""
-    from smore.client import admin
+    from smore_client import admin
 
     if (function is not None) + (gpu is not None) + everything != 1:
         raise typer.BadParameter("one of FUNCTION, --gpu and --all is expected")
@@ -78,7 +78,7 @@ def boost(
     project: ProjectOption = None,
 ) -> None:
     """Put a function before or behind others for a while: smore boost echo 4 --for 30m."""
-    from smore.client import admin
+    from smore_client import admin
 
     if (factor is None) != end:
         raise typer.BadParameter("either a FACTOR or --end is expected")
@@ -95,7 +95,7 @@ def pin(
     project: ProjectOption = None,
 ) -> None:
     """Keep a function to some GPU instances, those that are away now too: while all of them are, it waits."""
-    from smore.client import admin
+    from smore_client import admin
 
     if bool(gpu) == end:
         raise typer.BadParameter("either GPU instances or --end is expected")
@@ -109,7 +109,7 @@ def pin(
 
 def purge(function: Function, project: ProjectOption = None) -> None:
     """Cancel all that waits for a function; what runs goes on."""
-    from smore.client import admin
+    from smore_client import admin
 
     with connected() as client:
         print(f"{client.carry(admin.purge(function, project=project))} cancelled")
@@ -117,7 +117,7 @@ def purge(function: Function, project: ProjectOption = None) -> None:
 
 def gpus_allow(gpu: str, pid: int) -> None:
     """Let functions run beside a process that nobody registered, until it ends."""
-    from smore.client import admin
+    from smore_client import admin
 
     with connected() as client:
         client.carry(admin.allow(gpu, pid, True))
@@ -125,7 +125,7 @@ def gpus_allow(gpu: str, pid: int) -> None:
 
 def gpus_protect(gpu: str, pid: int) -> None:
     """Take that back."""
-    from smore.client import admin
+    from smore_client import admin
 
     with connected() as client:
         client.carry(admin.allow(gpu, pid, False))
@@ -178,7 +178,7 @@ def slo_job(
     id_: Id, budget: Annotated[float, typer.Argument(help="What it may lose to functions at most, 0.01 to 1.")]
 ) -> None:
     """Set the degradation budget of a training job."""
-    from smore.client import admin
+    from smore_client import admin
 
     with connected() as client:
         client.carry(admin.set_budget(id_, budget))
@@ -242,8 +242,8 @@ def projects_limit(
     output: OutputOption = Output.YAML,
 ) -> None:
     """Set all limits of a project; what is not named is not limited, but for the number of trainings."""
-    from smore.client import admin
-    from smore.domain.limits import Limits
+    from smore_client import admin
+    from smore_client.types import Limits
 
     limits = Limits(
         rate_per_s=rate,
@@ -272,13 +272,14 @@ def audit(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Who changed what, the newest first."""
-    from smore.client import admin
+    from smore_client import admin
+    from smore_client.types import AuditEntry
 
     began = (datetime.now(UTC) - timedelta(seconds=span_s(since))).isoformat() if since is not None else None
     wanted = {"project": project, "key": key, "route": route, "target": target, "since": began}
     with connected() as client:
         page = client.carry(admin.audit(wanted, limit=limit, cursor=cursor))
-    columns: list[Column[admin.AuditEntry]] = [
+    columns: list[Column[AuditEntry]] = [
         ("id", lambda e: e.id),
         ("at", lambda e: moment(e.at)),
         ("project", lambda e: e.project),
@@ -350,7 +351,7 @@ def jobs_attach(
     Its GPU instance is then known to train; what it loses to functions stays unmeasured. `smore jobs stop` lets it go:
     it trains on.
     """
-    from smore.client import admin
+    from smore_client import admin
 
     with connected() as client:
         made = client.carry(admin.attach(name or f"pid-{pid}", pid, gpu=gpu, workload=workload))

@@ -36,8 +36,8 @@ from smore.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from smore.client.types import Attempt, Decision, DryRun, Explanation, Gpu, Invocation
     from smore.local import Endpoints
+    from smore_client.types import Attempt, Decision, DryRun, Explanation, Gpu, Invocation
 
 #: Seconds between two looks at a log that is followed.
 FOLLOW_S: Final = 0.2
@@ -1022,8 +1022,7 @@ See the GPU instances:
 def down(jobs: Annotated[bool, typer.Option("--jobs", help="End training jobs too.")] = False) -> None:
     """Stop the platform of this machine; what is queued stays on disk, and training goes on unless --jobs is given."""
     from smore import local
-    from smore.client.clients import Client
-    from smore.client.transport import ClientError
+    from smore_client import Client, ClientError
 
     training = []
     if local.endpoints(_home()) is not None:

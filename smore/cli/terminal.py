@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from smore.client.clients import Client
+    from smore_client import Client
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -44,8 +44,7 @@ def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
 @contextmanager
 def connected() -> Iterator["Client"]:
     """A client; what it raises becomes a line on stderr and an exit code."""
-    from smore.client.clients import Client
-    from smore.client.transport import ApiError, Unreachable
+    from smore_client import ApiError, Client, Unreachable
 
     try:
         with Client() as client:

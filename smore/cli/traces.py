@@ -49,7 +49,7 @@ def import_(
     Let forecasters learn from a recorded trace until functions have been counted here: smore traces import day.csv.gz
     --deal echo.
     """
-    from smore.client import admin
+    from smore_client import admin
 
     with connected() as client:
         made = client.carry(
@@ -79,7 +79,7 @@ def _name(file: Path) -> str:
 
 
 def _list(output: Output) -> None:
-    from smore.client import admin
+    from smore_client import admin
 
     with connected() as client:
         found = client.carry(admin.traces())
@@ -109,7 +109,7 @@ def list_(output: OutputOption = Output.TABLE) -> None:
 @traces.command("remove")
 def remove(trace: Annotated[int, typer.Argument(metavar="ID", min=1)]) -> None:
     """Forget an imported trace; forecasters are fitted without it."""
-    from smore.client import admin
+    from smore_client import admin
 
     with connected() as client:
         client.carry(admin.remove_trace(trace))

@@ -14,7 +14,6 @@ import pytest
 import redis
 
 from smore import local
-from smore.client.clients import Client
 from smore.process.settings import Settings
 from tests.support.eventually import eventually
 from tests.support.whole_platform import Platform, partitions

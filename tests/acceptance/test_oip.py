@@ -26,7 +26,6 @@ from tritonclient.http import (
     InferResult,
 )
 
-from smore.client.transport import ApiError
 from smore.local.embedded import memory_folder
 from tests.support.eventually import eventually
 from tests.support.tensor_handlers import Mirror

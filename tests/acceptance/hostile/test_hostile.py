@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from smore.client.transport import ApiError
 from smore.tracking.ring import TrackReader
 from tests.support.eventually import eventually
 from tests.support.whole_platform import ROOT, Platform

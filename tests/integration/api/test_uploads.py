@@ -18,8 +18,6 @@ import redis
 from api.app import create_app
 from scheduler.tasks.sweep import sweep
 from smore.blobs.store import Blobs, GatewayBlobs
-from smore.client.clients import Client
-from smore.client.transport import ApiError
 from smore.domain.access import Scope
 from smore.domain.errors import BlobNotFound
 from smore.domain.invocation import Cause

@@ -12,9 +12,6 @@ import numpy as np
 import pytest
 
 from api.app import create_app
-from smore.blobs import archive
-from smore.client import upload
-from smore.client.clients import Client
 from smore.domain.access import Scope
 from smore.domain.artifact import Artifact
 from smore.domain.invocation import Encoding
@@ -111,11 +108,11 @@ def test_an_uploaded_function_is_fetched_through_the_gateway(stage: Bench, gatew
         " inputs):\n        return [one + Path(__file__).with_name('weights.bin').stat().st_size for one in inputs]\n"
     )
     (folder / "weights.bin").write_bytes(os.urandom(2 << 20))
-    packed = archive.pack(folder, tmp_path)
+    packed = pack(folder, tmp_path)
     assert packed is not None
     with Client(gateway.url, add_key(stage.catalog, Scope.DEPLOY, project="p")) as client:
-        client._carry(upload.send(packed))
-    function = stage.function("handler:Own", artifact=packed.artifact)
+        client.carry(upload.send(packed))
+    function = stage.function("handler:Own", artifact=Artifact(code=packed.code, files=packed.files))
     record, result = stage.call(function, 7)
     assert (record.state, result.body) == ("succeeded", str(7 + (2 << 20)).encode()), result
     assert set(metas(stage)[-1]["load_ms"]) == {"fetch", "import", "weights", "first_run"}  # type: ignore[call-overload]

@@ -10,10 +10,10 @@ from rich.console import Console
 from demo import run
 from demo.run import Due, Outcome, Phase, Sent
 from smore import local
-from smore.client.transport import ApiError, Unreachable
-from smore.client.types import Function, Gpu, Invocation
 from smore.domain.function import TensorSpec
 from smore.domain.invocation import State
+from smore_client import ApiError, Unreachable
+from smore_client.types import Function, Gpu, Invocation
 from zoo import documents
 
 

@@ -1,4 +1,4 @@
-"""An uploaded folder: what packing leaves at home, what checking refuses, what unpacking makes."""
+"""The code archive of an uploaded folder: what checking refuses, what unpacking makes."""
 
 import contextlib
 import io
@@ -21,15 +21,6 @@ from smore.domain.errors import InvalidArtifact, InvalidSpec
 CODE = "a" * 64
 
 
-def folder(place: Path, **files: bytes | str) -> Path:
-    root = place / "f"
-    for name, content in files.items():
-        path = root / name.replace("__", "/").replace("_py", ".py").replace("_yaml", ".yaml")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return root
-
-
 def zipped(*entries: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_DEFLATED) -> io.BytesIO:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", method) as writer:
@@ -43,75 +34,6 @@ def entry(name: str, mode: int) -> zipfile.ZipInfo:
     info.create_system = 3
     info.external_attr = mode << 16
     return info
-
-
-class TestPack:
-    def test_goes_round(self, tmp_path: Path) -> None:
-        root = folder(tmp_path, function_yaml="x", handler_py="code", pkg__a_py="a", big_py=b"w" * archive.LARGE_BYTES)
-        (root / "w.whl").write_bytes(b"wheel")
-        packed = archive.pack(root, tmp_path)
-        assert packed is not None
-        assert set(packed.artifact.files) == {"big.py", "w.whl"}
-        assert packed.artifact.blobs == packed.blobs.keys()
-
-        target = tmp_path / "out"
-        target.mkdir()
-        archive.unpack(packed.blobs[packed.artifact.code], target)
-        assert {path.relative_to(target).as_posix(): path.read_text() for path in target.rglob("*.py")} == {
-            "handler.py": "code",
-            "pkg/a.py": "a",
-        }
-
-    def test_equal_folders_are_equal_and_the_description_is_no_part(self, tmp_path: Path) -> None:
-        found = []
-        for number in range(2):
-            root = folder(tmp_path / str(number), function_yaml=str(number), handler_py="code", z_py="z")
-            os.utime(root / "z.py", (number, number))
-            (root / "handler.py").chmod(0o600 + number)
-            packed = archive.pack(root, tmp_path / str(number))
-            assert packed is not None
-            found.append(packed.artifact)
-        assert found[0] == found[1]
-        assert found[0].digest == found[1].digest
-
-    def test_hidden_files_and_caches_stay_at_home(self, tmp_path: Path) -> None:
-        root = folder(tmp_path, handler_py="c", __pycache____x="c")
-        for name in (".env", "x.pyc"):
-            (root / name).write_text("secret")
-        (root / ".git").mkdir()
-        (root / ".git" / "config").write_text("secret")
-        packed = archive.pack(root, tmp_path)
-        assert packed is not None
-        with zipfile.ZipFile(packed.blobs[packed.artifact.code]) as reader:
-            assert reader.namelist() == ["handler.py"]
-
-    def test_a_description_alone_is_no_upload(self, tmp_path: Path) -> None:
-        assert archive.pack(folder(tmp_path, function_yaml="x"), tmp_path) is None
-
-    def test_links_inside_are_followed_and_links_out_refused(self, tmp_path: Path) -> None:
-        root = folder(tmp_path, handler_py="c")
-        (root / "same.py").symlink_to("handler.py")
-        packed = archive.pack(root, tmp_path)
-        assert packed is not None
-        (root / "out").symlink_to("/etc/passwd")
-        with pytest.raises(ValueError, match=r"out: a link may only lead to a file inside"):
-            archive.pack(root, tmp_path)
-        (root / "out").unlink()
-        (root / "dir").symlink_to("/etc")
-        with pytest.raises(ValueError, match=r"dir: a link"):
-            archive.pack(root, tmp_path)
-
-    def test_what_the_platform_would_refuse_is_told_before_it_is_sent(self, tmp_path: Path) -> None:
-        root = folder(tmp_path, handler_py="c")
-        (root / "Handler.py").write_text("c")
-        with pytest.raises(ValueError, match="twice"):
-            archive.pack(root, tmp_path)
-
-    def test_a_pipe_is_refused(self, tmp_path: Path) -> None:
-        root = folder(tmp_path, handler_py="c")
-        os.mkfifo(root / "pipe")
-        with pytest.raises(ValueError, match="neither a file nor a folder"):
-            archive.pack(root, tmp_path)
 
 
 def overlong() -> io.BytesIO:

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from smore.blobs.archive import Packed
 from smore.blobs.store import ABANDONED_S, CHUNK, Blobs, GatewayBlobs, SourceAway
-from smore.client import upload
-from smore.client.requests import Dialogue
-from smore.client.transport import Answer, ApiError, Broken, Call, Unreachable
-from smore.domain.artifact import Artifact
 from smore.domain.errors import BlobNotFound, Conflict, PayloadTooLarge, StorageFull, WrongDigest
+from smore_client import upload
+from smore_client.function_file import read_requirements
+from smore_client.pack import Packed
+from smore_client.requests import Requests
+from smore_client.transport import Answer, ApiError, Broken, Call, Unreachable
 
 DATA = os.urandom(3 * CHUNK + 17)
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -143,6 +143,7 @@ class Server:
         if call.method == "GET":
             size = self.blobs.size("p", digest)
             state = {
+                "digest": digest,
                 "complete": size is not None,
                 "offset": size if size is not None else self.blobs.offset("p", digest),
             }
@@ -161,11 +162,15 @@ class Server:
             return Answer(status=422, headers={}, body=b'{"code": "wrong_digest"}')
         if how is not None:
             return Broken(reason="gone")
-        return Answer(status=200, headers={}, body=json.dumps({"complete": complete, "offset": part.offset}).encode())
+        return Answer(
+            status=200,
+            headers={},
+            body=json.dumps({"digest": digest, "complete": complete, "offset": part.offset}).encode(),
+        )
 
 
 def send(server: Server, path: Path, digest: str) -> None:
-    flow = upload.send(Packed(artifact=Artifact(code=digest), blobs={digest: path}))
+    flow = upload.send(Packed(code=digest, files={}, blobs={digest: path}))
     got: Any = None
     while True:
         try:
@@ -218,8 +223,8 @@ def test_a_wrong_digest_is_told(blobs: Blobs, file: Path) -> None:
 
 def test_requirements_may_stand_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("# all of them\neinops==0.8.1  # small\n\n./w.whl\n")
-    assert upload.read_requirements(tmp_path, "requirements.txt") == ["einops==0.8.1", "./w.whl"]
-    assert upload.read_requirements(tmp_path, ["a"]) == ["a"]
+    assert read_requirements(tmp_path, "requirements.txt") == ["einops==0.8.1", "./w.whl"]
+    assert read_requirements(tmp_path, ["a"]) == ["a"]
 
 
 def test_a_folder_is_deployed_with_its_blobs(tmp_path: Path) -> None:
@@ -231,7 +236,7 @@ def test_a_folder_is_deployed_with_its_blobs(tmp_path: Path) -> None:
     (folder / "handler.py").write_text("class F: ...\n")
     (folder / "r.txt").write_text("einops\n")
     server = Server(Blobs(str(tmp_path / "blobs"), tmp_path), {})
-    flow = Dialogue().deploy(folder)
+    flow = Requests.deploy(Requests(), folder)
     got: Any = None
     calls = []
     while True:

@@ -9,11 +9,11 @@ import pytest
 
 from smore.cli import app
 from smore.cli.terminal import span_s
-from smore.client import admin
-from smore.client.transport import Call
 from smore.local import doctor
 from smore.local.doctor import Finding, Site, Verdict
 from smore.process.settings import Settings
+from smore_client import admin
+from smore_client.transport import Call
 from tests.unit.smore.cli.test_app import Serve, serve, smore
 
 __all__ = ["serve"]

@@ -13,10 +13,11 @@ import httpx
 import pytest
 import yaml
 
+import smore_client
 from smore import local
 from smore.cli import admin, app
 from smore.cli.terminal import Column, Output, show
-from smore.client import clients, transport
+from smore_client import transport
 
 GPU = {
     "id": "cpu0",
@@ -62,12 +63,12 @@ Serve = Callable[[], Platform]
 def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     """Puts a platform behind the commands; its answers are then filled in."""
 
-    real = clients.Client
+    real = smore_client.Client
 
     def start() -> Platform:
         platform = Platform({})
         monkeypatch.setattr(
-            clients, "Client", lambda: real("http://test", "sk", transport=httpx.MockTransport(platform.handle))
+            smore_client, "Client", lambda: real("http://test", "sk", transport=httpx.MockTransport(platform.handle))
         )
         return platform
 
@@ -88,7 +89,7 @@ def test_help_tells_the_exit_codes_and_loads_little() -> None:
         "import sys\nfrom smore.cli import app\n"
         "try: app.app(args=['--help'])\n"
         "except SystemExit: pass\n"
-        "print({'httpx', 'pydantic', 'numpy', 'yaml', 'smore.client', 'smore.local'} & set(sys.modules))"
+        "print({'httpx', 'pydantic', 'numpy', 'yaml', 'smore_client', 'smore.local'} & set(sys.modules))"
     )
     said = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True).stdout
     assert said.endswith("set()\n")
@@ -117,8 +118,8 @@ class TestExitCodes:
         def refuse(request: httpx.Request) -> httpx.Response:
             raise httpx.ConnectError("refused", request=request)
 
-        made = clients.Client("http://test", "sk", transport=httpx.MockTransport(refuse))
-        monkeypatch.setattr(clients, "Client", lambda: made)
+        made = smore_client.Client("http://test", "sk", transport=httpx.MockTransport(refuse))
+        monkeypatch.setattr(smore_client, "Client", lambda: made)
         monkeypatch.setattr(transport, "RETRY_S", 0.0)
         assert smore("gpus") == app.EXIT_UNREACHABLE
         assert "http://test cannot be reached: refused" in capsys.readouterr().err

@@ -21,11 +21,11 @@ from typing import Any
 
 import pytest
 
-from smore.blobs import archive
 from smore.blobs.store import CHUNK, SourceAway
 from smore.domain.artifact import Artifact
 from smore.domain.errors import BlobNotFound, InvalidArtifact, WrongDigest
 from smore.domain.function import FunctionSpec
+from smore_client.pack import pack
 from tests.support.eventually import eventually
 from worker import proc
 from worker.artifacts.builder import Failed, check_wheel, named, pip_settings
@@ -157,11 +157,11 @@ def upload(store: Store, tmp_path: Path, **files: str | bytes) -> Artifact:
     folder.mkdir()
     for name, content in files.items():
         (folder / name.replace("_", ".")).write_bytes(content if isinstance(content, bytes) else content.encode())
-    packed = archive.pack(folder, tmp_path)
+    packed = pack(folder, tmp_path)
     assert packed is not None
     for path in packed.blobs.values():
         store.put(path.read_bytes())
-    return packed.artifact
+    return Artifact(code=packed.code, files=packed.files)
 
 
 @pytest.fixture

@@ -4,25 +4,29 @@ transport.
 """
 
 import asyncio
+import importlib
+import inspect
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 
 import smore
-from smore.client.clients import AsyncClient, Client
-from smore.client.locate import locate
-from smore.client.requests import INPUTS_PER_CALL, Dialogue
-from smore.client.tensors import decode_raw, encode_json, encode_raw, numpy_type
-from smore.client.transport import (
+from smore.domain import tensors
+from smore.process.settings import Settings
+from smore_client import AsyncClient, Client
+from smore_client.locate import DEFAULT_HOME, DEFAULT_HOST, DEFAULT_PORT, locate
+from smore_client.requests import INPUTS_PER_CALL, Requests
+from smore_client.tensors import decode_raw, encode_json, encode_raw, numpy_type
+from smore_client.transport import (
     FIRST_PAUSE_S,
     RAW,
     RETRY_S,
@@ -35,9 +39,7 @@ from smore.client.transport import (
     Unreachable,
     exchange,
 )
-from smore.client.types import Invocation
-from smore.domain.function import TensorSpec
-from smore.domain.invocation import State
+from smore_client.types import Invocation, State, TensorSpec
 
 T = TypeVar("T")
 Got = Answer | Broken | None
@@ -67,8 +69,8 @@ def drive(
         got = None if isinstance(step, Pause) else next(waiting)
 
 
-def invoke(dialogue: Dialogue, value: object, **options: Any) -> Flow[Invocation]:
-    return dialogue.invoke("f", value, **{"deadline_ms": None, "wait_s": None, "idempotency_key": None} | options)
+def invoke(requests: Requests, value: object, **options: Any) -> Flow[Invocation]:
+    return Requests.invoke(requests, "f", value, **options)
 
 
 def call(step: Call | Pause) -> Call:
@@ -89,7 +91,7 @@ PROBLEM = {
 class TestInvoke:
     def test_sends_input_and_a_key_and_reads_output_and_timings(self) -> None:
         found, (step,) = drive(
-            invoke(Dialogue(), {"x": [1]}, deadline_ms=200),
+            invoke(Requests(), {"x": [1]}, deadline_ms=200),
             [answer(DONE, server_timing='queue;dur=1.5, load;desc="a";dur=20, run')],
         )
         sent = call(step)
@@ -103,14 +105,14 @@ class TestInvoke:
         )
 
     def test_a_wait_is_asked_for_in_whole_seconds_and_may_end_early(self) -> None:
-        found, (step,) = drive(invoke(Dialogue(), 1, wait_s=2.5), [answer({"id": "i1", "state": "running"}, 202)])
+        found, (step,) = drive(invoke(Requests(), 1, wait_s=2.5), [answer({"id": "i1", "state": "running"}, 202)])
         assert call(step).headers["Prefer"] == "wait=3"
         assert call(step).timeout_s > 2.5
         assert not found.done
 
     def test_without_a_wait_it_follows_a_202_to_the_end(self) -> None:
         found, steps = drive(
-            invoke(Dialogue(), 1),
+            invoke(Requests(), 1),
             [
                 answer({"id": "i1", "state": "queued", "durability": "standard"}, 202),
                 answer({"id": "i1", "state": "running"}),
@@ -125,7 +127,7 @@ class TestInvoke:
 
     def test_a_refusal_is_an_error_with_all_it_said(self) -> None:
         with pytest.raises(ApiError) as caught:
-            drive(invoke(Dialogue(), 1), [answer(PROBLEM, 429, retry_after="1")])
+            drive(invoke(Requests(), 1), [answer(PROBLEM, 429, retry_after="1")])
         error = caught.value
         assert (error.status, error.code, error.detail, error.retry_after_s) == (
             429,
@@ -138,14 +140,14 @@ class TestInvoke:
     def test_an_error_page_of_a_proxy_is_an_error_too(self) -> None:
         page = Answer(status=502, headers={}, body=b"<html>Bad gateway</html>")
         with pytest.raises(ApiError, match="Bad gateway"):
-            drive(invoke(Dialogue(), 1), [page])
+            drive(invoke(Requests(), 1), [page])
 
     def test_an_answer_it_does_not_know_is_an_error(self) -> None:
         with pytest.raises(ApiError, match="not what this client knows"):
-            drive(invoke(Dialogue(), 1), [answer([1, 2])])
+            drive(invoke(Requests(), 1), [answer([1, 2])])
 
     def test_submit_asks_for_no_wait(self) -> None:
-        flow = Dialogue().submit("f", 1, deadline_ms=None, idempotency_key="k")
+        flow = Requests.submit(Requests(), "f", 1, deadline_ms=None, idempotency_key="k")
         found, (step,) = drive(flow, [answer({"id": "i1", "state": "queued"}, 202)])
         assert found == "i1"
         assert call(step).headers["Prefer"] == "respond-async"
@@ -158,7 +160,7 @@ class TestInvoke:
             )
 
         found, steps = drive(
-            Dialogue().map("f", range(INPUTS_PER_CALL + 1), deadline_ms=None),
+            Requests.map(Requests(), "f", range(INPUTS_PER_CALL + 1), deadline_ms=None),
             [many(0, INPUTS_PER_CALL), many(INPUTS_PER_CALL, 1, "running"), answer({"id": "64", "state": "failed"})],
         )
         assert [one.id for one in found] == [str(i) for i in range(INPUTS_PER_CALL + 1)]
@@ -167,13 +169,13 @@ class TestInvoke:
         assert call(steps[0]).headers["Idempotency-Key"] != call(steps[1]).headers["Idempotency-Key"]
 
     def test_a_name_cannot_leave_its_place_in_the_path(self) -> None:
-        _, (step,) = drive(Dialogue().function("../keys?x"), [answer({"name": "f"})])
+        _, (step,) = drive(Requests.function(Requests(), "../keys?x"), [answer({"name": "f"})])
         assert call(step).path == "/v1/functions/..%2Fkeys%3Fx"
 
 
 class TestArrays:
     SPECS = (TensorSpec(name="a", datatype="FP32", shape=(-1, 2)), TensorSpec(name="b", datatype="INT64", shape=(-1,)))
-    FUNCTION: ClassVar[dict[str, Any]] = {"name": "f", "inputs": [asdict(spec) for spec in SPECS]}
+    FUNCTION: ClassVar[dict[str, Any]] = {"name": "f", "inputs": [msgspec.structs.asdict(spec) for spec in SPECS]}
     OUT = np.array([[0.5, 1.0]], np.float32)
 
     def raw(self) -> Answer:
@@ -182,7 +184,7 @@ class TestArrays:
 
     def test_go_as_bytes_in_declared_order_and_type(self) -> None:
         value = {"b": np.array([3], np.int32), "a": np.array([[1.0, 2.0]])}
-        found, steps = drive(invoke(Dialogue(), value, deadline_ms=50), [answer(self.FUNCTION), self.raw()])
+        found, steps = drive(invoke(Requests(), value, deadline_ms=50), [answer(self.FUNCTION), self.raw()])
         sent = call(steps[1])
         assert sent.content == np.array([1, 2], "<f4").tobytes() + np.array([3], "<i8").tobytes()
         assert sent.headers["Smore-Shape"] == "a=1,2;b=1"
@@ -191,24 +193,24 @@ class TestArrays:
         np.testing.assert_array_equal(found.output["y"], self.OUT)
 
     def test_the_declaration_is_read_once_and_again_when_it_no_longer_fits(self) -> None:
-        dialogue = Dialogue()
+        requests = Requests()
         value = {"a": np.zeros((1, 2)), "b": np.zeros(1, np.int64)}
-        drive(invoke(dialogue, value), [answer(self.FUNCTION), self.raw()])
-        _, steps = drive(invoke(dialogue, value), [self.raw()])
+        drive(invoke(requests, value), [answer(self.FUNCTION), self.raw()])
+        _, steps = drive(invoke(requests, value), [self.raw()])
         assert len(steps) == 1
         changed = {"name": "f", "inputs": list(reversed(self.FUNCTION["inputs"]))}
         refused = answer({"code": "invalid_input", "detail": "order"}, 400)
-        _, steps = drive(invoke(dialogue, value), [refused, answer(changed), self.raw()])
+        _, steps = drive(invoke(requests, value), [refused, answer(changed), self.raw()])
         assert call(steps[2]).headers["Smore-Shape"] == "b=1;a=1,2"
         with pytest.raises(ApiError):
-            drive(invoke(Dialogue(), value), [answer(self.FUNCTION), refused])
+            drive(invoke(Requests(), value), [answer(self.FUNCTION), refused])
 
     def test_a_json_function_and_wrong_names_are_told_before_anything_is_sent(self) -> None:
         value = {"a": np.zeros((1, 2))}
         with pytest.raises(ValueError, match="takes JSON"):
-            drive(invoke(Dialogue(), value), [answer({"name": "f", "inputs": None})])
+            drive(invoke(Requests(), value), [answer({"name": "f", "inputs": None})])
         with pytest.raises(ValueError, match="takes a, b"):
-            drive(invoke(Dialogue(), value), [answer(self.FUNCTION)])
+            drive(invoke(Requests(), value), [answer(self.FUNCTION)])
 
     def test_a_float_is_not_cut_to_an_integer(self) -> None:
         with pytest.raises(ValueError, match="INT64 is expected"):
@@ -235,6 +237,26 @@ class TestArrays:
     )
     def test_datatypes(self, datatype: str, numpy: str) -> None:
         assert np.dtype(numpy_type(datatype)) == np.dtype(numpy)
+
+    @pytest.mark.parametrize("datatype", tensors.DATATYPES)
+    def test_the_platform_reads_them_so(self, datatype: str) -> None:
+        """The encoding is written twice, because the two distributions share no code."""
+        declared = [TensorSpec(name="t", datatype=datatype, shape=(-1, 2))]
+        array = (
+            np.array([["a", ""], ["é", "b"]], object) if datatype == "BYTES" else np.ones((2, 2), numpy_type(datatype))
+        )
+        body, _ = encode_raw({"t": array}, declared)
+        described = tensors.describe("t", datatype, (2, 2))
+        (section,) = tensors.sections(described, body)
+        assert (section.start, section.stop) == (0, len(body))
+        if datatype == "BYTES":
+            assert tensors.elements(body) == [b"a", b"", "é".encode(), b"b"]
+        assert decode_raw(body, described)["t"].shape == (2, 2)
+
+    @pytest.mark.parametrize("outputs", ["t:FP32:3", "t:FP32:1", "t:FP32:-1", "t:FP33:2", "t:BYTES:1", "t:BYTES:9"])
+    def test_a_body_that_does_not_fit_is_refused(self, outputs: str) -> None:
+        with pytest.raises(ValueError, match="body"):
+            decode_raw(b"\xff\0\0\0\0\0\0\0", outputs)
 
     def test_inside_json_they_become_lists(self) -> None:
         assert json.loads(encode_json({"x": np.arange(4).reshape(2, 2), "n": np.float64(0.5)})) == {
@@ -284,7 +306,7 @@ class TestRetry:
         assert (tries - 1) * 0.3 + sum(step.seconds for step in steps if isinstance(step, Pause)) <= RETRY_S
 
     def test_an_invocation_keeps_its_key_over_all_tries(self) -> None:
-        _, steps = drive(invoke(Dialogue(), 1), [self.BROKEN, answer(DONE)])
+        _, steps = drive(invoke(Requests(), 1), [self.BROKEN, answer(DONE)])
         keys = {call(step).headers["Idempotency-Key"] for step in steps if isinstance(step, Call)}
         assert len(keys) == 1
 
@@ -295,7 +317,9 @@ class TestDeploy:
     def test_a_file_a_folder_and_a_mapping_say_the_same(self, tmp_path: Path) -> None:
         (tmp_path / "function.yaml").write_text("metadata: {name: echo}\nspec: {entrypoint: 'zoo.echo:Function'}\n")
         for source in (tmp_path, tmp_path / "function.yaml", self.DOCUMENT):
-            found, (step,) = drive(Dialogue().deploy(source), [answer({"name": "echo", "revision": 1, "new": 1}, 201)])
+            found, (step,) = drive(
+                Requests.deploy(Requests(), source), [answer({"name": "echo", "revision": 1, "new": 1}, 201)]
+            )
             assert (call(step).method, call(step).path) == ("PUT", "/v1/functions/echo")
             assert json.loads(call(step).content) == self.DOCUMENT
             assert found.revision == 1
@@ -304,13 +328,13 @@ class TestDeploy:
     def test_a_file_that_is_none_is_refused_here(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "f.yaml").write_text(text)
         with pytest.raises(ValueError, match=r"f\.yaml|name"):
-            drive(Dialogue().deploy(tmp_path / "f.yaml"), [])
+            drive(Requests.deploy(Requests(), tmp_path / "f.yaml"), [])
 
 
 def test_a_dry_run_sends_the_input_or_its_rows() -> None:
     given = [({"x": 1}, None), (None, None), (None, 4), ({"x": np.zeros((3, 2), np.float32)}, None)]
     for (value, rows), sent in zip(given, [{"input": {"x": 1}}, {"rows": 1}, {"rows": 4}, {"rows": 3}], strict=True):
-        flow = Dialogue().dry_run("f", value, rows=rows, deadline_ms=20)
+        flow = Requests.dry_run(Requests(), "f", value, rows=rows, deadline_ms=20)
         found, (step,) = drive(flow, [answer({"outcome": "waits", "decision": {"refused": {"busy": 1}}, "new": 1})])
         assert (call(step).method, call(step).path) == ("POST", "/v1/functions/f/invocations:dryRun")
         assert json.loads(call(step).content) == {**sent, "deadline_ms": 20}
@@ -318,7 +342,7 @@ def test_a_dry_run_sends_the_input_or_its_rows() -> None:
 
 
 def test_pages() -> None:
-    flow = Dialogue().invocations(function="f", state=None, limit=2, cursor="c1")
+    flow = Requests.invocations(Requests(), function="f", state=None, limit=2, cursor="c1")
     page, (step,) = drive(flow, [answer({"invocations": [{"id": "1", "state": "failed"}], "next_cursor": "c2"})])
     assert call(step).query == (("function", "f"), ("limit", "2"), ("cursor", "c1"))
     assert (page.items[0].state, page.cursor) == (State.FAILED, "c2")
@@ -388,9 +412,19 @@ def _breaks_once() -> Handle:
 
 def test_both_clients_have_the_same_methods() -> None:
     def face(kind: type) -> set[str]:
-        return {name for name in vars(kind) if not name.startswith("_")}
+        return {name for name in dir(kind) if not name.startswith("_")}
 
     assert face(Client) == face(AsyncClient)
+
+
+def test_an_operation_shows_its_documentation() -> None:
+    assert "Run a function" in inspect.getdoc(Client.invoke)  # type: ignore[operator]
+    assert inspect.signature(Client.invoke).return_annotation is Invocation
+    client = Client("http://test", transport=httpx.MockTransport(_breaks_once()))
+    assert client.invoke.__name__ == "invoke"
+    operations = {name: getattr(Requests, name) for name in vars(Requests) if not name.startswith("_")}
+    undocumented = [name for name, each in operations.items() if ">>>" not in (inspect.getdoc(each) or "")]
+    assert undocumented == []
 
 
 class TestLocate:
@@ -415,6 +449,15 @@ class TestLocate:
         assert locate("https://elsewhere.example", None) == ("https://elsewhere.example", None)
         assert locate("http://localhost:1", None)[1] == "home-key"
 
+    def test_the_defaults_are_the_platforms(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("SMORE_HOME")
+        settings = Settings()
+        assert (Path(DEFAULT_HOME), DEFAULT_HOST, int(DEFAULT_PORT)) == (
+            settings.home,
+            settings.api.host,
+            settings.api.port,
+        )
+
     def test_a_missing_key_is_none(self, tmp_path: Path) -> None:
         (tmp_path / "key").unlink()
         assert locate(None, None)[1] is None
@@ -424,5 +467,8 @@ def test_importing_smore_is_light() -> None:
     heavy = "import sys, smore; print(sorted({'httpx', 'pydantic', 'numpy', 'msgspec', 'typer'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True).stdout == "[]\n"
     assert smore.Client is Client
+    assert smore.AsyncClient is AsyncClient
+    named = importlib.import_module("smore.client")
+    assert (named.Client, named.ApiError, named.Unreachable) == (Client, ApiError, Unreachable)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = smore.Nothing

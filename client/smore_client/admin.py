@@ -1,0 +1,197 @@
+"""
+What administrators ask of the platform, for both clients.
+
+>>> from smore_client import admin
+>>> client.carry(admin.boost("echo", 4, for_s=600))
+
+``project``: another project's function, for administrators of the project ``default``; None = the key's own project.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from smore_client.transport import Call, Flow, exchange, fetch, path_of, request
+from smore_client.types import Attached, AuditPage, Job, Limits, Project, Purged, Trace, Traces
+
+#: Seconds that an import may take: the platform needs some to read the largest file.
+IMPORT_S: Final = 120.0
+
+
+# ---- traces ----------------------------------------------------------------------------------------------------------
+
+
+def import_trace(
+    content: bytes,
+    *,
+    name: str = "trace.csv",
+    give: Sequence[str] = (),
+    deal: Sequence[str] = (),
+    end: datetime | None = None,
+) -> Flow[Trace]:
+    """
+    Add recorded arrivals to the past of functions: a CSV file per minute or per arrival, gzip or not.
+
+    ``give``: ``NAME=FUNCTION`` for names in the file; ``deal``: functions that get what is busiest; ``end``: when the
+    last minute of the file ends.
+
+    >>> client.carry(admin.import_trace(Path("day.csv.gz").read_bytes(), deal=["echo"])).functions[0].arrivals
+    86400
+    """
+    query = [("name", name), *(("map", each) for each in give), *(("deal", each) for each in deal)]
+    if end is not None:
+        query.append(("end", end.isoformat()))
+    headers = {"Content-Type": "application/gzip" if content[:2] == b"\x1f\x8b" else "text/csv"}
+    call = Call(
+        method="POST", path=path_of("traces"), query=tuple(query), headers=headers, content=content, timeout_s=IMPORT_S
+    )
+    return (yield from fetch(Trace, call))
+
+
+def traces() -> Flow[list[Trace]]:
+    """
+    The imported traces, the newest first.
+
+    >>> [trace.name for trace in client.carry(admin.traces())]
+    ['day.csv.gz']
+    """
+    return (yield from fetch(Traces, request("GET", "traces"))).traces
+
+
+def remove_trace(id_: int) -> Flow[None]:
+    """
+    Remove an imported trace; forecasters are fitted without it.
+
+    >>> client.carry(admin.remove_trace(1))
+    """
+    yield from exchange(request("DELETE", "traces", str(id_)))
+
+
+# ---- queues ----------------------------------------------------------------------------------------------------------
+
+
+def drain(function: str | None, *, project: str | None = None) -> Flow[None]:
+    """
+    Accept nothing new for a function, or for any (None); what waits is served.
+
+    >>> client.carry(admin.drain("echo"))
+    """
+    yield from exchange(request("POST", *_queue(function), "drain", body={}, query={"project": project}))
+
+
+def resume(function: str | None, *, project: str | None = None) -> Flow[None]:
+    """
+    End a drain and a pause.
+
+    >>> client.carry(admin.resume("echo"))
+    """
+    yield from exchange(request("POST", *_queue(function), "resume", body={}, query={"project": project}))
+
+
+def _queue(function: str | None) -> tuple[str, ...]:
+    return ("queues",) if function is None else ("queues", function)
+
+
+def purge(function: str, *, project: str | None = None) -> Flow[int]:
+    """
+    Cancel all that waits for a function; return how many invocations that were.
+
+    >>> client.carry(admin.purge("echo"))
+    12
+    """
+    call = request("POST", "queues", function, "purge", body={}, query={"project": project})
+    return (yield from fetch(Purged, call)).cancelled
+
+
+def boost(function: str, factor: float | None, *, for_s: float | None = None, project: str | None = None) -> Flow[None]:
+    """
+    Multiply a function's priority, for ``for_s`` seconds or until it is ended (None); ``factor`` None ends it.
+
+    >>> client.carry(admin.boost("echo", 4, for_s=600))
+    """
+    query = {"project": project}
+    if factor is None:
+        yield from exchange(request("DELETE", "queues", function, "boost", query=query))
+    else:
+        body = {"factor": factor, "for_s": for_s}
+        yield from exchange(request("PUT", "queues", function, "boost", body=body, query=query))
+
+
+def pin(function: str, gpus: Sequence[str], *, for_s: float | None = None, project: str | None = None) -> Flow[None]:
+    """
+    Place a function on these GPU instances only, for ``for_s`` seconds or until it is ended (None); no ``gpus`` ends
+    it.
+
+    >>> client.carry(admin.pin("echo", ["cpu0"]))
+    """
+    query = {"project": project}
+    if gpus:
+        body = {"gpus": list(gpus), "for_s": for_s}
+        yield from exchange(request("PUT", "queues", function, "pin", body=body, query=query))
+    else:
+        yield from exchange(request("DELETE", "queues", function, "pin", query=query))
+
+
+# ---- GPU instances ---------------------------------------------------------------------------------------------------
+
+
+def drain_gpu(gpu: str) -> Flow[None]:
+    """
+    Place nothing more on a GPU instance and unload what idles there; ``Gpu.drained`` says when nothing is left.
+
+    >>> client.carry(admin.drain_gpu("cpu0"))
+    """
+    yield from exchange(request("POST", "gpus", gpu, "drain", body={}))
+
+
+def allow(gpu: str, pid: int, allowed: bool) -> Flow[None]:
+    """
+    Let functions run beside a process that nobody registered, or not.
+
+    >>> client.carry(admin.allow("gpu0", 4711, True))
+    """
+    yield from exchange(request("POST", "gpus", gpu, "allow" if allowed else "protect", body={"pid": pid}))
+
+
+# ---- jobs, projects, the audit log -----------------------------------------------------------------------------------
+
+
+def set_budget(job: str, budget: float) -> Flow[Job]:
+    """
+    Change what a job may lose to functions at most, a fraction of its iteration time.
+
+    >>> client.carry(admin.set_budget("j-0193d7", 0.05)).budget
+    0.05
+    """
+    return (yield from fetch(Job, request("PUT", "jobs", job, "slo", body={"budget": budget})))
+
+
+def attach(name: str, pid: int, *, gpu: str | None = None, workload: str | None = None) -> Flow[Attached]:
+    """
+    Watch a training that runs already on the machine of a GPU instance; its code does nothing for it.
+
+    >>> client.carry(admin.attach("llm", 4711)).gpu
+    'gpu0'
+    """
+    body = {"name": name, "pid": pid, "gpu": gpu, "workload": workload}
+    return (yield from fetch(Attached, request("POST", "jobs", "attach", body=body)))
+
+
+def set_limits(project: str, limits: Limits) -> Flow[Project]:
+    """
+    Set all limits of a project; None = no limit.
+
+    >>> client.carry(admin.set_limits("vision", Limits(depth=100))).limits.depth
+    100
+    """
+    return (yield from fetch(Project, request("PUT", "projects", project, "limits", body=limits)))
+
+
+def audit(wanted: Mapping[str, str | None], *, limit: int = 100, cursor: int | None = None) -> Flow[AuditPage]:
+    """
+    Who changed what, the newest first. ``wanted``: project, key, route (a part of it), target, since, until (RFC 3339).
+
+    >>> [entry.route for entry in client.carry(admin.audit({"target": "function/echo"})).entries]
+    ['PUT /v1/functions/{function}/slo']
+    """
+    return (yield from fetch(AuditPage, request("GET", "audit", query={**wanted, "limit": limit, "cursor": cursor})))

@@ -1,0 +1,72 @@
+"""The client of an event loop."""
+
+import asyncio
+import time
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from smore_client.locate import locate
+from smore_client.operation import AsyncCarrier
+from smore_client.requests import Requests
+from smore_client.transport import Answer, Broken, Call, Flow, Pause, T, headers_of
+
+
+class AsyncClient(Requests, AsyncCarrier):
+    """
+    The operations of :class:`~smore_client.sync.Client`, awaited. Close it, or use it in an ``async with``.
+
+    >>> async with AsyncClient("http://127.0.0.1:8400", "smk_...") as client:
+    ...     (await client.invoke("echo", {"x": [1, 2]})).output
+    {'x': [1, 2]}
+    """
+
+    def __init__(
+        self, url: str | None = None, key: str | None = None, *, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        super().__init__()
+        self.url, self.key = locate(url, key)
+        self._http = httpx.AsyncClient(base_url=self.url, headers=headers_of(self.key), transport=transport)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def carry(self, flow: Flow[T]) -> T:
+        outcome: Answer | Broken | None = None
+        while True:
+            try:
+                step = flow.send(outcome)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            match step:
+                case Pause():
+                    await asyncio.sleep(step.seconds)
+                    outcome = None
+                case Call():
+                    outcome = await self._exchange(step)
+
+    async def _exchange(self, call: Call) -> Answer | Broken:
+        began = time.monotonic()
+        try:
+            response = await self._http.request(
+                call.method,
+                call.path,
+                params=call.query,
+                headers=call.headers,
+                content=call.content,
+                timeout=call.timeout_s,
+            )
+        except httpx.TransportError as error:
+            return Broken.of(self.url, error, time.monotonic() - began)
+        return Answer.of(response.status_code, response.headers.items(), response.content, time.monotonic() - began)

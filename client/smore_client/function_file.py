@@ -1,0 +1,74 @@
+"""Reads a function.yaml. It imports PyYAML, which the extra ``deploy`` installs: import it where YAML is read."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from smore_client.pack import FUNCTION_FILE
+
+
+def read_function_file(path: str | Path) -> dict[str, Any]:
+    """
+    A function.yaml, or the one in a folder, as plain values.
+
+    What the platform refuses in YAML is refused here: anchors and aliases, a key that comes twice, a number that is not
+    finite. Raises OSError, and ValueError that names the file.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file /= FUNCTION_FILE
+    try:
+        document = yaml.load(file.read_text(), Loader=_Loader)  # noqa: S506 - it is a SafeLoader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"{file}: a mapping is expected")
+    return document
+
+
+def read_requirements(folder: Path, given: object) -> object:
+    """
+    ``requirements`` of a function.yaml as the platform takes them: the lines of a file where its name is given, else
+    what is given. Raises OSError.
+    """
+    return list(_lines((folder / given).read_text())) if isinstance(given, str) else given
+
+
+def _lines(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            yield stripped.partition(" #")[0].strip()
+
+
+class _Loader(yaml.SafeLoader):
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise _refused("anchors and aliases are not taken", event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in keys:
+                    raise _refused("a key comes twice", key.start_mark)
+                keys.add((key.tag, key.value))
+        return super().construct_mapping(node, deep)
+
+    def finite(self, node: yaml.ScalarNode) -> float:
+        number: float = self.construct_yaml_float(node)
+        if not math.isfinite(number):
+            raise _refused("a finite number is expected", node.start_mark)
+        return number
+
+
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.finite)
+
+
+def _refused(problem: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, mark)

@@ -1,0 +1,803 @@
+"""
+Every operation of the client, written once and without I/O.
+
+An operation builds its request, yields it, and reads the answer (:data:`~smore_client.transport.Flow`); ``Client`` and
+``AsyncClient`` perform it. The examples show the blocking client; the other one awaits the same calls.
+
+A broken connection, or a 503 with Retry-After, is tried again for at most 5 s where that is safe: a GET, or a request
+with an Idempotency-Key. ``invoke``, ``submit`` and ``map`` always send one, so a retry never runs anything twice.
+"""
+
+import math
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import msgspec
+
+from smore_client import upload
+from smore_client.operation import operation
+from smore_client.pack import pack
+from smore_client.tensors import decode_raw, encode_raw, is_arrays
+from smore_client.transport import (
+    DEFAULT_WAIT_S,
+    MARGIN_S,
+    RAW,
+    Answer,
+    ApiError,
+    Call,
+    Flow,
+    exchange,
+    fetch,
+    parse_timings,
+    path_of,
+    read_answer,
+    request,
+)
+from smore_client.types import (
+    Deployed,
+    DryRun,
+    Execution,
+    Executions,
+    Explanation,
+    Function,
+    Functions,
+    Gpu,
+    Gpus,
+    Invocation,
+    InvocationPage,
+    Job,
+    Jobs,
+    Key,
+    Keys,
+    Lifted,
+    Placed,
+    PlacePrediction,
+    Predictions,
+    Predictor,
+    Prewarm,
+    Project,
+    Projects,
+    Quarantine,
+    Quarantined,
+    Queue,
+    Queues,
+    Revision,
+    Revisions,
+    Secret,
+    Secrets,
+    State,
+    Statement,
+    TensorSpec,
+)
+
+#: Seconds of one long poll while ``invoke`` follows an invocation.
+POLL_S: Final = 20.0
+#: Seconds that a deploy may take: its answer comes when the canary has loaded and run the handler.
+CANARY_S: Final = 135.0
+#: The same for an uploaded folder, which is fetched, and its environment built, before that.
+UPLOADED_CANARY_S: Final = 615.0
+#: Inputs in one request of ``map``.
+INPUTS_PER_CALL: Final = 64
+
+
+class Requests:
+    """
+    The operations of both clients. See the module's docstring for retries.
+
+    It remembers the declared inputs of the functions that arrays were sent to, because a raw body follows their order.
+    """
+
+    def __init__(self) -> None:
+        self._declared: dict[str, list[TensorSpec] | None] = {}
+
+    # ---- invocations -------------------------------------------------------------------------------------------------
+
+    @operation
+    def invoke(
+        self,
+        function: str,
+        value: object,
+        *,
+        deadline_ms: float | None = None,
+        wait_s: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> Flow[Invocation]:
+        """
+        Run a function and return the finished invocation.
+
+        ``value`` is a JSON value, or ``{name: numpy array}`` for a tensor function, whose output is then arrays too;
+        axis 0 is the rows. ``deadline_ms``: milliseconds from arrival, in place of the function's own deadline. Without
+        ``wait_s`` it waits for the end however long that takes; with it for at most so many seconds, and the invocation
+        may not be ``done``. A second call with the same ``idempotency_key`` gets the first one's invocation.
+
+        Raises ApiError where the invocation is refused, fails, expires or is cancelled.
+
+        >>> client.invoke("echo", {"x": [1, 2]}).output
+        {'x': [1, 2]}
+        >>> image = numpy.zeros((1, 3, 224, 224), "f4")
+        >>> client.invoke("resnet50", {"image": image}, deadline_ms=200).output["logits"].shape
+        (1, 1000)
+        """
+        prefer = None if wait_s is None else f"wait={math.ceil(wait_s)}"
+        timeout_s = (DEFAULT_WAIT_S if wait_s is None else wait_s) + MARGIN_S
+        answer = yield from self._send(
+            function, value, deadline_ms, prefer, idempotency_key or uuid.uuid4().hex, timeout_s
+        )
+        invocation = _invocation(answer)
+        if invocation.done or wait_s is not None:
+            return invocation
+        finished = yield from _finished(invocation.id)
+        result = yield from _result(invocation.id, raw=is_arrays(value))
+        timings_ms = result.timings_ms or finished.timings_ms
+        return msgspec.structs.replace(finished, output=result.output, timings_ms=timings_ms)
+
+    @operation
+    def submit(
+        self, function: str, value: object, *, deadline_ms: float | None = None, idempotency_key: str | None = None
+    ) -> Flow[str]:
+        """
+        Enqueue an invocation and return its id at once. The arguments are those of :meth:`invoke`.
+
+        >>> id_ = client.submit("echo", {"x": 1})
+        >>> client.invocation(id_, wait_s=10).state
+        <State.SUCCEEDED: 'succeeded'>
+        """
+        timeout_s = DEFAULT_WAIT_S + MARGIN_S
+        answer = yield from self._send(
+            function, value, deadline_ms, "respond-async", idempotency_key or uuid.uuid4().hex, timeout_s
+        )
+        return _invocation(answer).id
+
+    @operation
+    def map(
+        self, function: str, inputs: Iterable[object], *, deadline_ms: float | None = None
+    ) -> Flow[list[Invocation]]:
+        """
+        Run a function on many JSON values and wait for all; the results are in the order of ``inputs``.
+
+        Nothing is raised for an input that is refused or fails: its invocation says so in ``state`` and ``cause``.
+
+        >>> [invocation.output for invocation in client.map("echo", [1, 2, 3])]
+        [1, 2, 3]
+        """
+        waiting = list(inputs)
+        invocations: list[Invocation] = []
+        while waiting:
+            batch, waiting = waiting[:INPUTS_PER_CALL], waiting[INPUTS_PER_CALL:]
+            body: dict[str, object] = {"inputs": batch}
+            if deadline_ms is not None:
+                body["deadline_ms"] = deadline_ms
+            headers = {"Idempotency-Key": uuid.uuid4().hex}
+            call = request("POST", "functions", function, "invocations", body=body, headers=headers)
+            for invocation in (yield from fetch(_Invocations, call)).invocations:
+                invocations.append(invocation if invocation.done else (yield from _finished(invocation.id)))
+        return invocations
+
+    @operation
+    def invocation(self, id_: str, *, wait_s: float | None = None) -> Flow[Invocation]:
+        """
+        An invocation as it stands, or as it stands when it ends or ``wait_s`` seconds are over.
+
+        >>> client.invocation("0193d7...", wait_s=30).done
+        True
+        """
+        return (yield from _read_invocation(id_, wait_s))
+
+    @operation
+    def result(self, id_: str, *, raw: bool = False) -> Flow[Invocation]:
+        """
+        A finished invocation with its output; ``raw``: tensors as numpy arrays. Raises ApiError where it did not
+        succeed, has not ended, or the platform keeps its result no longer.
+
+        >>> client.result("0193d7...").output
+        {'x': [1, 2]}
+        """
+        return (yield from _result(id_, raw=raw))
+
+    @operation
+    def cancel(self, id_: str) -> Flow[Invocation]:
+        """
+        Cancel an invocation that waits or runs.
+
+        >>> client.cancel("0193d7...").state
+        <State.CANCELLED: 'cancelled'>
+        """
+        return _invocation((yield from exchange(request("POST", "invocations", id_, "cancel", body={}))))
+
+    @operation
+    def invocations(
+        self,
+        *,
+        function: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Flow[InvocationPage]:
+        """
+        A page of the invocations, the newest first; ``cursor``: that of the page before.
+
+        >>> page = client.invocations(function="echo", state="failed", limit=20)
+        >>> [(invocation.id, invocation.cause) for invocation in page.items]
+        [('0193d7...', 'handler_error')]
+        """
+        query = {"function": function, "state": state, "limit": limit, "cursor": cursor}
+        page = yield from fetch(_Invocations, request("GET", "invocations", query=query))
+        return InvocationPage(items=page.invocations, cursor=page.next_cursor)
+
+    @operation
+    def executions(self, id_: str) -> Flow[list[Execution]]:
+        """
+        The attempts of an invocation, with the degradation that was predicted and the one that was measured.
+
+        >>> [(attempt.gpu, attempt.cold, attempt.run_s) for attempt in client.executions("0193d7...")]
+        [('cpu0', False, 0.0121)]
+        """
+        return (yield from fetch(Executions, request("GET", "invocations", id_, "executions"))).executions
+
+    @operation
+    def explain(self, id_: str) -> Flow[Explanation]:
+        """
+        Why an invocation went as it did: the candidates of each decision, predicted against measured, and where the
+        time went.
+
+        >>> client.explain("0193d7...").summary
+        'Placed on cpu0, where it was warm; 12 ms before its deadline.'
+        """
+        return (yield from fetch(Explanation, request("GET", "invocations", id_, "explain")))
+
+    @operation
+    def dry_run(
+        self, function: str, value: object = None, *, rows: int | None = None, deadline_ms: float | None = None
+    ) -> Flow[DryRun]:
+        """
+        What would become of an invocation of ``value``, or of one with ``rows`` rows; nothing is placed or reserved.
+
+        Raises ApiError: 429 where too many ask, 503 while no scheduler leads.
+
+        >>> client.dry_run("echo", rows=8, deadline_ms=100).outcome
+        'placed'
+        """
+        body: dict[str, object] = {"input": value}
+        if is_arrays(value):
+            assert isinstance(value, Mapping)
+            body = {"rows": len(next(iter(value.values())))}
+        elif rows is not None or value is None:
+            body = {"rows": rows or 1}
+        if deadline_ms is not None:
+            body["deadline_ms"] = deadline_ms
+        return (yield from fetch(DryRun, request("POST", "functions", function, "invocations:dryRun", body=body)))
+
+    # ---- functions ---------------------------------------------------------------------------------------------------
+
+    @operation
+    def deploy(self, source: str | Path | Mapping[str, Any]) -> Flow[Deployed]:
+        """
+        Register a function or a new revision of it; return when the canary has passed.
+
+        ``source`` is a function.yaml, its content as a mapping, or a folder. A folder with more in it than its
+        function.yaml is uploaded: code, weights and wheels, without what the platform has already. Raises ValueError
+        for a file or folder that the platform would refuse, ImportError where a function.yaml is read without PyYAML.
+
+        >>> client.deploy("my-function/").revision
+        1
+        """
+        if isinstance(source, Mapping):
+            return (yield from self._deploy(dict(source), CANARY_S))
+        try:
+            from smore_client.function_file import read_function_file
+        except ImportError as error:
+            raise ImportError("a function.yaml is read with PyYAML: pip install 'smore-client[deploy]'") from error
+
+        document = read_function_file(source)
+        if Path(source).is_dir():
+            return (yield from self._deploy_folder(Path(source), document))
+        return (yield from self._deploy(document, CANARY_S))
+
+    @operation
+    def functions(self) -> Flow[list[Function]]:
+        """
+        The functions of the project.
+
+        >>> [function.name for function in client.functions()]
+        ['echo']
+        """
+        return (yield from fetch(Functions, request("GET", "functions"))).functions
+
+    @operation
+    def function(self, name: str) -> Flow[Function]:
+        """
+        One function. Raises ApiError (``function_not_found``).
+
+        >>> client.function("echo").deadline_ms
+        1000.0
+        """
+        return (yield from fetch(Function, request("GET", "functions", name)))
+
+    @operation
+    def revisions(self, name: str) -> Flow[list[Revision]]:
+        """
+        The revisions of a function, the newest first.
+
+        >>> [(revision.revision, revision.state) for revision in client.revisions("echo")]
+        [(2, 'failed'), (1, 'active')]
+        """
+        return (yield from fetch(Revisions, request("GET", "functions", name, "revisions"))).revisions
+
+    @operation
+    def rollback(self, name: str, revision: int) -> Flow[Function]:
+        """
+        Let an earlier revision take the traffic.
+
+        >>> client.rollback("echo", 1).revision
+        1
+        """
+        self._declared.pop(name, None)
+        return (yield from fetch(Function, request("POST", "functions", name, "rollback", body={"revision": revision})))
+
+    @operation
+    def set_slo(self, name: str, deadline_ms: float | None) -> Flow[Function]:
+        """
+        Set the function's deadline, milliseconds from arrival; None = the revision's own again.
+
+        >>> client.set_slo("echo", 250).deadline_ms
+        250.0
+        """
+        return (yield from fetch(Function, request("PUT", "functions", name, "slo", body={"deadline_ms": deadline_ms})))
+
+    @operation
+    def set_scaling(self, name: str, changes: Mapping[str, object]) -> Flow[Function]:
+        """
+        Change ``min_warm``, ``max_warm``, ``keep_alive`` or ``prewarm`` of the revision that takes the traffic.
+
+        >>> client.set_scaling("echo", {"min_warm": 1, "keep_alive": "5m"}).scaling.min_warm
+        1
+        """
+        return (yield from fetch(Function, request("PATCH", "functions", name, body={"scaling": dict(changes)})))
+
+    @operation
+    def delete(self, name: str) -> Flow[None]:
+        """
+        Delete a function with its revisions.
+
+        >>> client.delete("echo")
+        """
+        self._declared.pop(name, None)
+        yield from exchange(request("DELETE", "functions", name))
+
+    @operation
+    def warm(self, name: str, gpu: str | None = None) -> Flow[list[str]]:
+        """
+        Load a function before it is invoked, on one GPU instance or on all; return those that were asked to.
+
+        >>> client.warm("echo")
+        ['cpu0', 'cpu1']
+        """
+        return (yield from fetch(Placed, request("POST", "functions", name, "warm", body={"gpu": gpu}))).gpus
+
+    @operation
+    def offload(self, name: str, gpu: str | None = None) -> Flow[list[str]]:
+        """
+        Unload a function where it is idle, on one GPU instance or on all; return those that were asked to.
+
+        >>> client.offload("echo", "cpu0")
+        ['cpu0']
+        """
+        return (yield from fetch(Placed, request("POST", "functions", name, "offload", body={"gpu": gpu}))).gpus
+
+    @operation
+    def prewarm(self, since_s: float = 86_400.0) -> Flow[Prewarm]:
+        """
+        How functions are kept ready, and the cold starts and memory of the last ``since_s`` seconds.
+
+        >>> client.prewarm(3600).counts.cold
+        2
+        """
+        return (yield from fetch(Prewarm, request("GET", "prewarm", query={"since_s": since_s})))
+
+    # ---- queues and GPU instances ------------------------------------------------------------------------------------
+
+    @operation
+    def queues(self) -> Flow[list[Queue]]:
+        """
+        What waits, by function.
+
+        >>> [(queue.function, queue.depth) for queue in client.queues()]
+        [('echo', 12)]
+        """
+        return (yield from fetch(Queues, request("GET", "queues"))).queues
+
+    @operation
+    def pause(self, function: str) -> Flow[None]:
+        """
+        Stop dispatching a function's invocations. The platform goes on accepting them, and their deadlines run.
+
+        >>> client.pause("echo")
+        """
+        yield from exchange(request("POST", "queues", function, "pause", body={}))
+
+    @operation
+    def resume(self, function: str) -> Flow[None]:
+        """
+        End a pause, and a drain.
+
+        >>> client.resume("echo")
+        """
+        yield from exchange(request("POST", "queues", function, "resume", body={}))
+
+    @operation
+    def gpus(self) -> Flow[list[Gpu]]:
+        """
+        The GPU instances as of their last reports.
+
+        >>> [(gpu.id, gpu.running, gpu.utilisation) for gpu in client.gpus()]
+        [('cpu0', 1, 0.93)]
+        """
+        return (yield from fetch(Gpus, request("GET", "gpus"))).gpus
+
+    @operation
+    def pause_gpu(self, id_: str) -> Flow[None]:
+        """
+        Place nothing more on a GPU instance; what runs there ends, what is loaded stays.
+
+        >>> client.pause_gpu("cpu0")
+        """
+        yield from exchange(request("POST", "gpus", id_, "pause", body={}))
+
+    @operation
+    def resume_gpu(self, id_: str) -> Flow[None]:
+        """
+        End a pause, and a drain, of a GPU instance.
+
+        >>> client.resume_gpu("cpu0")
+        """
+        yield from exchange(request("POST", "gpus", id_, "resume", body={}))
+
+    # ---- training jobs -----------------------------------------------------------------------------------------------
+
+    @operation
+    def start_job(
+        self,
+        name: str,
+        argv: Sequence[str],
+        gpus: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        workload: str | None = None,
+        budget: float | None = None,
+        memory: str | None = None,
+    ) -> Flow[Job]:
+        """
+        Start a training job: ``argv``, a module and its arguments, on GPU instances, by default on the least loaded
+        one.
+
+        ``workload``: the profiled training that it is, such as ``resnet50/cpu/training/8``. ``budget``: the most that
+        it may lose to functions, a fraction of its iteration time from 0.01 to 1; one that could not be told from noise
+        is refused, and the error names the smallest. ``memory`` (``12GiB``): reserved on each GPU instance, by default
+        the most that the job was seen to hold.
+
+        >>> client.start_job("train", ["zoo.train", "--model", "resnet18"], budget=0.1).id
+        'j-0193d7'
+        """
+        optional = {
+            "gpus": None if gpus is None else list(gpus),
+            "workload": workload,
+            "budget": budget,
+            "memory": memory,
+        }
+        body: dict[str, object] = {"name": name, "argv": list(argv), "env": dict(env or {})}
+        body |= {field: value for field, value in optional.items() if value is not None}
+        return (yield from fetch(Job, request("POST", "jobs", body=body)))
+
+    @operation
+    def jobs(self) -> Flow[list[Job]]:
+        """
+        The training jobs, the newest first.
+
+        >>> [(job.name, job.state, job.loss) for job in client.jobs()]
+        [('train', 'running', 0.031)]
+        """
+        return (yield from fetch(Jobs, request("GET", "jobs"))).jobs
+
+    @operation
+    def job(self, id_: str) -> Flow[Job]:
+        """
+        One training job.
+
+        >>> client.job("j-0193d7").iterations
+        1200
+        """
+        return (yield from fetch(Job, request("GET", "jobs", id_)))
+
+    @operation
+    def statement(self, id_: str) -> Flow[Statement]:
+        """
+        What functions got beside a job, and what the job lost to them, with its 95 % interval.
+
+        >>> client.statement("j-0193d7").loss_high
+        0.047
+        """
+        return (yield from fetch(Statement, request("GET", "jobs", id_, "statement")))
+
+    @operation
+    def stop_job(self, id_: str) -> Flow[Job]:
+        """
+        End a job. One that the platform did not start (``source``) is only watched no longer, and trains on.
+
+        >>> client.stop_job("j-0193d7").state
+        'stopping'
+        """
+        return (yield from fetch(Job, request("POST", "jobs", id_, "stop", body={})))
+
+    # ---- the predictor -----------------------------------------------------------------------------------------------
+
+    @operation
+    def predictor(self) -> Flow[Predictor]:
+        """
+        The degradation table in force and the predictor behind it.
+
+        >>> client.predictor().version
+        3
+        """
+        return (yield from fetch(Predictor, request("GET", "predictor")))
+
+    @operation
+    def predictions(self, job: str, function: str, k: int = 1) -> Flow[list[PlacePrediction]]:
+        """
+        What ``k`` invocations of a function at a time and a training would cost each other, by device.
+
+        ``job`` is a job's id or a workload (``resnet50/cpu/training/8``), ``function`` a function's name or a model
+        (``bert/cpu``).
+
+        >>> client.predictions("resnet50/cpu/training/8", "bert/cpu")[0].training_degradation
+        0.12
+        """
+        query = {"job": job, "function": function, "k": k}
+        return (yield from fetch(Predictions, request("GET", "predictions", query=query))).predictions
+
+    # ---- keys, secrets, projects -------------------------------------------------------------------------------------
+
+    @operation
+    def keys(self) -> Flow[list[Key]]:
+        """
+        The API keys, without their secrets.
+
+        >>> [(key.name, key.scopes) for key in client.keys()]
+        [('ci', ['invoke'])]
+        """
+        return (yield from fetch(Keys, request("GET", "keys"))).keys
+
+    @operation
+    def create_key(self, name: str, scopes: Sequence[str], project: str | None = None) -> Flow[Key]:
+        """
+        Make an API key. ``Key.key`` is the secret, which is told this once.
+
+        >>> client.create_key("ci", ["invoke"]).key
+        'smk_...'
+        """
+        body: dict[str, object] = {"name": name, "scopes": list(scopes)}
+        if project is not None:
+            body["project"] = project
+        return (yield from fetch(Key, request("POST", "keys", body=body)))
+
+    @operation
+    def revoke_key(self, id_: str) -> Flow[None]:
+        """
+        Revoke an API key.
+
+        >>> client.revoke_key("k-0193d7")
+        """
+        yield from exchange(request("DELETE", "keys", id_))
+
+    @operation
+    def secrets(self) -> Flow[list[Secret]]:
+        """
+        The names of the secrets; nobody is told a value.
+
+        >>> [secret.name for secret in client.secrets()]
+        ['HF_TOKEN']
+        """
+        return (yield from fetch(Secrets, request("GET", "secrets"))).secrets
+
+    @operation
+    def set_secret(self, name: str, value: str) -> Flow[Secret]:
+        """
+        Set a secret. A function that names it in ``secrets:`` has it in its environment from its next load on.
+
+        >>> client.set_secret("HF_TOKEN", "hf_...").updated_at.year
+        2026
+        """
+        return (yield from fetch(Secret, request("PUT", "secrets", name, body={"value": value})))
+
+    @operation
+    def delete_secret(self, name: str) -> Flow[None]:
+        """
+        Delete a secret.
+
+        >>> client.delete_secret("HF_TOKEN")
+        """
+        yield from exchange(request("DELETE", "secrets", name))
+
+    @operation
+    def quarantined(self) -> Flow[list[Quarantined]]:
+        """
+        The revisions that no GPU instance runs, because they brought devices down.
+
+        >>> [(revision.function, revision.cause) for revision in client.quarantined()]
+        [('echo', 'device_fault')]
+        """
+        return (yield from fetch(Quarantine, request("GET", "quarantine"))).revisions
+
+    @operation
+    def lift(self, function: str) -> Flow[list[int]]:
+        """
+        End the quarantine of a function; return the revisions that were in it.
+
+        >>> client.lift("echo")
+        [3]
+        """
+        return (yield from fetch(Lifted, request("DELETE", "quarantine", function))).revisions
+
+    @operation
+    def projects(self) -> Flow[list[Project]]:
+        """
+        The projects, with their limits and what they use.
+
+        >>> [(project.name, project.limits.depth) for project in client.projects()]
+        [('default', None)]
+        """
+        return (yield from fetch(Projects, request("GET", "projects"))).projects
+
+    @operation
+    def create_project(self, name: str) -> Flow[Project]:
+        """
+        Make a project.
+
+        >>> client.create_project("vision").name
+        'vision'
+        """
+        return (yield from fetch(Project, request("POST", "projects", body={"name": name})))
+
+    # ---- the platform ------------------------------------------------------------------------------------------------
+
+    @operation
+    def healthy(self) -> Flow[bool]:
+        """
+        True where the gateway answers; raises otherwise.
+
+        >>> client.healthy()
+        True
+        """
+        yield from exchange(Call(method="GET", path="/healthz", timeout_s=MARGIN_S))
+        return True
+
+    @operation
+    def ready(self) -> Flow[dict[str, Any]]:
+        """
+        What the platform says of its readiness. Raises ApiError while it is not ready.
+
+        >>> client.ready()["ready"]
+        True
+        """
+        return (yield from fetch(dict[str, Any], Call(method="GET", path="/readyz", timeout_s=MARGIN_S)))
+
+    # ---- steps that operations share ---------------------------------------------------------------------------------
+
+    def _send(
+        self, function: str, value: object, deadline_ms: float | None, prefer: str | None, key: str, timeout_s: float
+    ) -> Flow[Answer]:
+        """One input, as JSON or raw."""
+        headers = {"Idempotency-Key": key} | ({} if prefer is None else {"Prefer": prefer})
+        if is_arrays(value):
+            assert isinstance(value, Mapping)
+            return (yield from self._send_raw(function, value, deadline_ms, headers, timeout_s))
+        body: dict[str, object] = {"input": value}
+        if deadline_ms is not None:
+            body["deadline_ms"] = deadline_ms
+        call = request("POST", "functions", function, "invocations", body=body, headers=headers, timeout_s=timeout_s)
+        return (yield from exchange(call))
+
+    def _send_raw(
+        self,
+        function: str,
+        arrays: Mapping[str, Any],
+        deadline_ms: float | None,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> Flow[Answer]:
+        query = () if deadline_ms is None else (("deadline_ms", f"{deadline_ms:g}"),)
+        remembered = function in self._declared
+        while True:
+            if function not in self._declared:
+                self._declared[function] = (yield from fetch(Function, request("GET", "functions", function))).inputs
+            declared = self._declared[function]
+            try:
+                if declared is None:
+                    raise ValueError(f"{function} takes JSON, not arrays")
+                content, shapes = encode_raw(arrays, declared)
+                raw = {**headers, "Content-Type": RAW, "Accept": f"{RAW}, application/json", "Smore-Shape": shapes}
+                call = Call(
+                    method="POST",
+                    path=path_of("functions", function, "invocations"),
+                    query=query,
+                    headers=raw,
+                    content=content,
+                    timeout_s=timeout_s,
+                )
+                return (yield from exchange(call))
+            except (ApiError, ValueError) as error:
+                # A newer revision may take other inputs than those remembered. Nothing was enqueued: the key is unused.
+                stale = remembered and (isinstance(error, ValueError) or error.code == "invalid_input")
+                if not stale:
+                    raise
+                remembered = False
+                del self._declared[function]
+
+    def _deploy_folder(self, folder: Path, document: dict[str, Any]) -> Flow[Deployed]:
+        from smore_client.function_file import read_requirements
+
+        _function_name(document)
+        spec = document.get("spec")
+        if not isinstance(spec, dict):
+            raise ValueError(f"{folder}: spec: a mapping is expected")
+        with TemporaryDirectory(prefix="smore-") as temporary:
+            packed = pack(folder, Path(temporary))
+            if packed is None:
+                return (yield from self._deploy(document, CANARY_S))
+            yield from upload.send(packed)
+        spec = {**spec, "artifact": {"code": packed.code, "files": dict(packed.files)}}
+        if "requirements" in spec:
+            spec["requirements"] = read_requirements(folder, spec["requirements"])
+        return (yield from self._deploy({**document, "spec": spec}, UPLOADED_CANARY_S))
+
+    def _deploy(self, document: dict[str, Any], canary_s: float) -> Flow[Deployed]:
+        name = _function_name(document)
+        self._declared.pop(name, None)
+        return (yield from fetch(Deployed, request("PUT", "functions", name, body=document, timeout_s=canary_s)))
+
+
+class _Invocations(msgspec.Struct):
+    invocations: list[Invocation]
+    next_cursor: str | None = None
+
+
+def _invocation(answer: Answer) -> Invocation:
+    timings = parse_timings(answer.headers.get("server-timing", ""))
+    if answer.headers.get("content-type", "").partition(";")[0].strip() == RAW:
+        return Invocation(
+            id=answer.headers.get("smore-invocation", ""),
+            state=State.SUCCEEDED,
+            output=decode_raw(answer.body, answer.headers.get("smore-outputs", "")),
+            timings_ms=timings,
+        )
+    invocation = read_answer(answer, Invocation)
+    return msgspec.structs.replace(invocation, timings_ms=timings) if timings else invocation
+
+
+def _read_invocation(id_: str, wait_s: float | None) -> Flow[Invocation]:
+    query = {"wait": None if wait_s is None else math.ceil(wait_s)}
+    call = request("GET", "invocations", id_, query=query, timeout_s=(wait_s or 0.0) + MARGIN_S)
+    return _invocation((yield from exchange(call)))
+
+
+def _finished(id_: str) -> Flow[Invocation]:
+    """The invocation once it has ended, by long polls."""
+    while True:
+        invocation = yield from _read_invocation(id_, POLL_S)
+        if invocation.done:
+            return invocation
+
+
+def _result(id_: str, *, raw: bool) -> Flow[Invocation]:
+    headers = {"Accept": f"{RAW}, application/json"} if raw else {}
+    invocation = _invocation((yield from exchange(request("GET", "invocations", id_, "result", headers=headers))))
+    return invocation if invocation.id else msgspec.structs.replace(invocation, id=id_)
+
+
+def _function_name(document: Mapping[str, Any]) -> str:
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise ValueError("metadata.name: the function's name is expected")
+    return name

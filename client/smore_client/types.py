@@ -1,0 +1,50 @@
+"""
+What the operations return. The structs of the API are generated (smore_client/generated.py); :class:`Invocation` and
+its page add what the client knows beyond the JSON body.
+"""
+
+from typing import Final
+
+import msgspec
+
+from smore_client import generated
+from smore_client.generated import *  # noqa: F403
+from smore_client.generated import InvocationRecord, State
+
+__all__ = ["Invocation", "InvocationPage"]
+__all__ += generated.__all__
+
+#: States that do not change any more.
+_TERMINAL: Final = (State.SUCCEEDED, State.FAILED, State.REJECTED, State.EXPIRED, State.CANCELLED)
+
+
+class Invocation(InvocationRecord, frozen=True, kw_only=True):
+    """
+    One invocation, as far as the platform has told.
+
+    ``output`` once it has succeeded: a JSON value, or ``{name: numpy array}`` where arrays were sent. An input of
+    :meth:`Client.map` that was refused has the ``id`` ''. ``durability``: how the platform keeps an accepted
+    invocation. ``timings_ms``: milliseconds of the phases queue, schedule, dispatch, load and run; ``load`` above 0 = a
+    cold start.
+
+    >>> invocation = client.invoke("echo", {"x": [1, 2]})
+    >>> invocation.state, invocation.output, invocation.timings_ms["run"]
+    (<State.SUCCEEDED: 'succeeded'>, {'x': [1, 2]}, 0.4)
+    """
+
+    state: State
+    id: str = ""
+    durability: str = ""
+    timings_ms: dict[str, float] = msgspec.field(default_factory=dict)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        return self.state in _TERMINAL or self.finished_at is not None
+
+
+class InvocationPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Invocations, the newest first; ``cursor`` asks for the next page, None = this is the last."""
+
+    items: list[Invocation]
+    cursor: str | None = None
