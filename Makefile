@@ -51,16 +51,18 @@ numeric: $(STAMP) ## Tests of numbers with other instructions of the processor a
 search: $(STAMP) ## Tests of properties with other examples, round after round, until one fails or ROUNDS (20) are over
 	@for round in $$(seq $${ROUNDS:-20}); do $(PY) -m pytest -q --hypothesis-profile=search $$(grep -rl "@given" tests) || exit 1; done
 
-check: $(STAMP) ## Formatting, lint, types, layers, reference pages
+check: $(STAMP) ## Formatting, lint, types, layers, what is generated
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) client/generate.py --check
 	$(PY) -m bench.reference --check
 
-fmt: $(STAMP) ## Format and fix, and write the reference pages from the code
+fmt: $(STAMP) ## Format and fix; write the client's types and the reference pages from the code
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+	$(PY) client/generate.py
 	$(PY) -m bench.reference
 
 bench: $(STAMP) ## The path of an invocation against its peer; docs/research/log/benchmarks.md names the others

@@ -74,6 +74,7 @@ from smore.messages.results import decode_execution
 from smore.process.settings import Settings
 from smore.redis.fleet import stream_entries
 from smore.redis.tables import Tables
+from smore_client import ApiError, Client, ClientError
 
 #: Multiples of the reference rate under the policy, the last is the overload; and of the capacity without a budget,
 #: before refinement.

@@ -15,6 +15,7 @@ import redis
 
 from smore import local
 from smore.process.settings import Settings
+from smore_client import Client
 from tests.support.eventually import eventually
 from tests.support.whole_platform import Platform, partitions
 

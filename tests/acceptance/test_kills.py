@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from smore import local
-from smore.client.clients import Client
+from smore_client import Client
 from tests.support.eventually import eventually
 from tests.support.whole_platform import Platform
 

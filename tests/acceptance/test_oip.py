@@ -27,6 +27,7 @@ from tritonclient.http import (
 )
 
 from smore.local.embedded import memory_folder
+from smore_client import ApiError
 from tests.support.eventually import eventually
 from tests.support.tensor_handlers import Mirror
 from tests.support.whole_platform import ROOT, Platform

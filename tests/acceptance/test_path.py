@@ -6,9 +6,9 @@ import httpx
 import numpy as np
 import pytest
 
-from smore.client.transport import ApiError
-from smore.client.types import PrewarmFunction
 from smore.messages.reports import WarmState
+from smore_client import ApiError
+from smore_client.types import PrewarmFunction
 from tests.support.eventually import eventually
 from tests.support.whole_platform import ROOT, Platform
 

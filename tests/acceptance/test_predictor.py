@@ -7,7 +7,7 @@ import pytest
 
 from ml.measure.rows import profiles, read
 from smore import local
-from smore.client.types import Degradation
+from smore_client.types import Degradation
 from tests.support.eventually import eventually
 from tests.support.whole_platform import ROOT, Platform
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from smore.client.transport import ApiError
+from smore_client import ApiError
 from tests.support.eventually import eventually
 from tests.support.whole_platform import Platform
 

@@ -8,9 +8,9 @@ import pytest
 import redis
 
 from smore import local
-from smore.client.clients import Client
 from smore.messages.reports import Report
 from smore.redis.fleet import Fleet
+from smore_client import Client
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

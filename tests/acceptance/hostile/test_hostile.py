@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from smore.tracking.ring import TrackReader
+from smore_client import ApiError
 from tests.support.eventually import eventually
 from tests.support.whole_platform import ROOT, Platform
 from worker import proc

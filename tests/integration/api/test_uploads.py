@@ -27,6 +27,7 @@ from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fleet
 from smore.redis.queue import Queue
+from smore_client import ApiError, Client
 from tests.support.fake_platform import GPU, Failure, FakePlatform, echo
 from tests.support.gateway import Served, add_key
 

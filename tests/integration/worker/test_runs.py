@@ -19,6 +19,8 @@ from smore.messages.commands import Cancel, Offload, Prewarm
 from smore.messages.reports import WarmState
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.celery import RUN, gpu_queue, message
+from smore_client import Client, upload
+from smore_client.pack import pack
 from tests.support.eventually import eventually
 from tests.support.gateway import Served, add_key
 from tests.support.worker_stage import PREFIX, Bench, RedisProcess, bench

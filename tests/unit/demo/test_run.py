@@ -109,7 +109,7 @@ def refused(status: int, code: str, state: str | None = None) -> ApiError:
 @pytest.mark.parametrize(
     ("result", "outcome"),
     [
-        (Invocation(id="1", state=State.SUCCEEDED), Outcome.SUCCEEDED),
+        (Invocation(id="1", state=State.SUCCEEDED), Outcome.SUCCEEDED),  # type: ignore[arg-type]
         (refused(429, "slo_infeasible"), Outcome.REJECTED),
         (refused(429, "queue_full"), Outcome.REJECTED),
         (refused(429, "slo_infeasible", "rejected"), Outcome.REJECTED),
@@ -239,7 +239,7 @@ def test_an_input_has_one_row_and_indices_that_every_table_has() -> None:
         TensorSpec(name="ids", datatype="INT64", shape=(-1, 4)),
         TensorSpec(name="sound", datatype="FP16", shape=(-1, -1)),
     ]
-    made = run.sample_input(Function(name="f", inputs=specs), rng)
+    made = run.sample_input(Function(name="f", inputs=specs), rng)  # type: ignore[arg-type]
     assert isinstance(made, dict)
     assert (made["image"].shape, made["image"].dtype) == ((1, 3, 8), np.float32)
     assert made["sound"].shape == (1, run.FREE_AXIS)

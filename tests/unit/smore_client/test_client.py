@@ -337,7 +337,7 @@ def test_a_dry_run_sends_the_input_or_its_rows() -> None:
         flow = Requests.dry_run(Requests(), "f", value, rows=rows, deadline_ms=20)
         found, (step,) = drive(flow, [answer({"outcome": "waits", "decision": {"refused": {"busy": 1}}, "new": 1})])
         assert (call(step).method, call(step).path) == ("POST", "/v1/functions/f/invocations:dryRun")
-        assert json.loads(call(step).content) == {**sent, "deadline_ms": 20}
+        assert json.loads(call(step).content) == {**sent, "deadline_ms": 20}  # type: ignore[dict-item]
         assert (found.outcome, found.decision.refused) == ("waits", {"busy": 1})
 
 
