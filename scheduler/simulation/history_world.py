@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scheduler.policy.degradation import Degradation, Table
 from scheduler.policy.kernel import K_MAX
 from scheduler.simulation.interference import Contention, Truth, Use
-from scheduler.simulation.simulator import EXPIRED, FAILED, GPU_COLUMNS, REJECTED, SUCCEEDED, Result
+from scheduler.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REJECTED, SUCCEEDED, Result
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import Function, Gpu, Training, World, bad
 from smore.domain.function import FunctionSpec

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.simulation.interference import mean_over_alone
-from scheduler.simulation.simulator import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, REJECTED, SUCCEEDED, Result
+from scheduler.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, REJECTED, SUCCEEDED, Result
 
 Floats = NDArray[np.float64]
 
