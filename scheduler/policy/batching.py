@@ -79,8 +79,8 @@ class Batching:
         facts = cluster.rows
         if not self._budgets.kept(row) or cluster.cells.item(demand.column, kernel.STATE, row) < 0:
             return None
-        earns = facts.item(kernel.EARNS, row)
-        if not 0 < earns < inf or kernel.balance(facts, row, now, knobs.account_s) > LOW * earns * knobs.account_s:
+        earns = facts.item(kernel.REFILL, row)
+        if not 0 < earns < inf or kernel.tokens(facts, row, now, knobs.account_s) > LOW * earns * knobs.account_s:
             return None
         cost_s, own = self._budgets.cost_s(row, kind, demand.run_s(rows)), cluster.effects.item(kind, kernel.OWN, row)
         latest, leaves_at, target = head.arrival_at + knobs.company * (head.deadline_at - head.arrival_at), now, 0

@@ -52,7 +52,8 @@ REFUSALS: Mapping[int, Refusal] = {
 
 class Candidate(NamedTuple):
     """
-    One GPU instance as it was weighed. Seconds; ``impact`` weighs what the batch costs the training, itself and the other batches there.
+    One GPU instance as it was weighed. Seconds; ``impact`` weighs what the batch costs the training, itself and the
+    other batches there.
 
     ``function_degradation`` of the batch and ``training_degradation`` of the training by all functions there, with
     their 90 % bounds, are fractions; ``known``: they came from the table, not from what was declared.

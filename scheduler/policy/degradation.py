@@ -2,7 +2,7 @@
 Predicted degradation as the policy reads it: tables from outside, joined with what runs where.
 
 Each GPU instance's training, each batch's function and all that runs there become indices into the table of its place,
-so that the effects of one more batch (``scheduler/policy/kernel.py``) are sums over arrays. Eq. 3 and 4 (digest 2.6), k
+so that the effects of one more batch (``scheduler/policy/kernel.py``) are sums over arrays. Eq. 3 and 4, k
 = |S|, one less where there is no training:
 
     training_i(S) = sum over j in S of gamma[k, i, j] D_tr[i, j]
@@ -29,7 +29,7 @@ class Degradation:
     ``training`` [J, F], ``function`` [J, F] and ``functions`` [F, F] are the expected fractions, ``*_upper`` their 90 %
     bounds. The weights ``gamma``, ``alpha`` and ``beta`` [K_MAX + 1, M, M] go by k, victim's model and other's model,
     which ``training_model`` [J] and ``function_model`` [F] number. ``batches``: model/size → (batch, index), smallest
-    first. ``gain`` and ``cost`` [F]: the averages of digest A16 and A17.
+    first. ``gain`` and ``cost`` [F]: the averages of docs/paper.md, A16 and A17.
     """
 
     trainings: Mapping[str, int]

@@ -9,7 +9,7 @@ from typing import Final
 from scheduler.policy.load import Rate
 from smore.domain.function import FunctionSpec
 
-#: Weight of the declared (offline) averages against one online observation (digest A16).
+#: Weight of the declared (offline) averages against one online observation (docs/paper.md, A16).
 OFFLINE_WEIGHT = 20.0
 #: Weight of the newest run time in the moving average.
 RUN_WEIGHT = 0.1
@@ -27,7 +27,7 @@ PLACED_HALF_LIFE_S = 2.0
 HOST_WEIGHT = 0.3
 #: No run takes less than this, seconds: times are held against each other.
 LEAST_S = 1e-6
-#: A denominator may not vanish (digest A19).
+#: A denominator may not vanish (docs/paper.md, A19).
 EPSILON = 0.01
 
 

@@ -36,16 +36,16 @@ from scheduler.policy.events import (
     FunctionRemoved,
     GpuLost,
     GpuReported,
-    InstanceTold,
+    InstanceReported,
     InvocationArrived,
     InvocationHeld,
     InvocationSettled,
+    OverridesChanged,
     PausesChanged,
     PrewarmStatusDue,
     Question,
     QuestionAsked,
     StatusDue,
-    SteeringChanged,
     TableUpdated,
     TrafficMoved,
     WarmLimits,
@@ -80,8 +80,8 @@ class Engine:
     ) -> None:
         self.cluster = cluster = Cluster(
             shares=knobs.impact,
-            cap_s=knobs.account_s,
-            aim=knobs.aim,
+            capacity_s=knobs.account_s,
+            target=knobs.aim,
             budget=knobs.tau_training,
             memory_reserve=knobs.memory_reserve,
         )
@@ -156,14 +156,14 @@ class Engine:
                     self.prewarmer.lost(self.cluster.index[event.gpu])
             case PausesChanged():
                 self.overrides.pause(event.paused)
-            case SteeringChanged():
-                self.overrides.change(event.steers)
+            case OverridesChanged():
+                self.overrides.change(event.overrides)
             case WarmLimits():
                 self.overrides.limit(event.mib)
             case TableUpdated():
                 self.cluster.adopt(event.table)
                 self._learn(self.cluster.demands)
-            case InstanceTold():
+            case InstanceReported():
                 self._instance_reported(now, event)
             case TrafficMoved():
                 demand = self.cluster.find(event.function, event.revision)
@@ -289,7 +289,7 @@ class Engine:
             self.ordering.priorities_changed()
             self.dispatching.sole_from(row, column, event.at)
 
-    def _instance_reported(self, now: float, event: InstanceTold) -> None:
+    def _instance_reported(self, now: float, event: InstanceReported) -> None:
         demand, row = self.cluster.find(event.function, event.revision), self.cluster.index.get(event.gpu)
         if demand is not None and event.host and event.load_s is not None:
             demand.observe_host(event.load_s)

@@ -1,6 +1,6 @@
 """
-What waits: per function lanes of invocations that may share a batch, each by deadline, then arrival, then id (digest
-A18).
+What waits: per function lanes of invocations that may share a batch, each by deadline, then arrival, then id
+(docs/paper.md, A18).
 """
 
 from collections.abc import Iterator, Sequence

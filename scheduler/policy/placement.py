@@ -1,4 +1,6 @@
-"""Which GPU instance a batch goes to: every one is weighed (or a sample), the best acceptable one is chosen (algorithm 1)."""
+"""
+Which GPU instance a batch goes to: every one is weighed (or a sample), the best acceptable one is chosen (algorithm 1).
+"""
 
 from math import ceil, inf
 from random import Random
@@ -152,7 +154,7 @@ class Placement:
         rows: int,
         random: Random | None = None,
     ) -> int:
-        """The best acceptable row, -1 = none. ``random``: the draws of a random choice, by default this policy's own."""
+        """The best acceptable row, -1 = none. ``random``: the draws of a random choice, else this policy's own."""
         return self._choose(
             now, demand, kind, weighed, deadline_at, rows, self._knobs, self._random if random is None else random
         )

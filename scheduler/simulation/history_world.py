@@ -28,7 +28,7 @@ from smore.domain.invocation import State
 
 Floats = NDArray[np.float64]
 
-#: Slots of a GPU instance that does not say how many it has (digest A58).
+#: Slots of a GPU instance that does not say how many it has (docs/paper.md, A58).
 SLOTS: Final = 8
 #: Shares of a device that nobody has said.
 LEAST_U: Final = 0.01

@@ -89,8 +89,8 @@ class Monitor:
 
     def _losses(self, gpu: SimulatedGpu, seconds: float, slow_s: float) -> list[JobLoss]:
         """
-        The training's budget, and in the closed loop its iterations over the job's window beside as many with the run gate
-        closed (drawn); and what the closed windows showed, where there are any.
+        The training's budget, and in the closed loop its iterations over the job's window beside as many with the run
+        gate closed (drawn); and what the closed windows showed, where there are any.
         """
         training, budget = gpu.contention.training, gpu.spec.budget
         if training is None or (budget is None and not self._world.closed_loop):

@@ -1,6 +1,6 @@
 """
-A run: arrivals of a trace, batches under processor sharing on GPU instances, and a policy that decides, on one simulated
-clock.
+A run: arrivals of a trace, batches under processor sharing on GPU instances, and a policy that decides, on one
+simulated clock.
 
 Events stand in one heap; arrivals, which are sorted, are merged into it. The progress of a GPU instance's batches
 changes only when what is active there changes: then the time since the last change is charged at the old speeds, the
@@ -76,8 +76,8 @@ def simulate(
     """
     Run a policy, made by ``make(seed)``, over a trace.
 
-    ``table``: the degradations that it is given (None: nothing is known). Raises BadTrace for a trace that names functions
-    the world has not, and Inconsistent.
+    ``table``: the degradations that it is given (None: nothing is known). Raises BadTrace for a trace that names
+    functions the world has not, and Inconsistent.
     """
     return _Simulation(world, trace, make(seed), seed, table, name).run()
 

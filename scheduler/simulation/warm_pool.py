@@ -14,7 +14,8 @@ Floats = NDArray[np.float64]
 
 class WarmPool:
     """
-    ``need_mib``: memory of one instance, by function; ``busy_s`` [F]: work of the trace alone, of ``duration_s`` seconds.
+    ``need_mib``: memory of one instance, by function; ``busy_s`` [F]: work of the trace alone, of ``duration_s``
+    seconds.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Closed windows: short times in which nothing may start, so that what the training loses beside functions is measured."""
+"""Closed windows: short times in which nothing may start, so that what functions cost the training is measured."""
 
 import math
 from collections.abc import Callable

@@ -100,7 +100,7 @@ def test_the_order_of_gpu_instances_means_nothing(
 def test_elasticflow_is_smore_where_nothing_ever_waits_beside_another(
     table: TableUpdated, plan: list[tuple[int | None, float]]
 ) -> None:
-    """They differ in order and in the fast mode only (digest 3.3)."""
+    """They differ in order and in the fast mode only."""
     one, other = (
         list(run(DrivenEngine(preset(name)), table, plan, gpus(), alone=True)) for name in ("smore", "elasticflow")
     )

@@ -66,7 +66,7 @@ class Reservations:
         if self._knobs.budget_rule is not BudgetRule.ACCOUNT or weighed.sampled or max(weighed.warm, weighed.cold) >= 0:
             return False, inf
         cluster, rows = self._cluster, sum(member.rows for member in members)
-        row, wait_s, ends_s, tokens_s = kernel.saved(
+        row, wait_s, ends_s, tokens_s = kernel.reservation(
             cluster.rows,
             cluster.cells,
             cluster.effects,

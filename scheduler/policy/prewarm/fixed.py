@@ -1,4 +1,4 @@
-"""Rules that foresee nothing: never, always, a fixed keep-alive, and one that is told the future (digest 4.5)."""
+"""Rules that foresee nothing: never, always, a fixed keep-alive, and one that is told the future."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -93,7 +93,7 @@ class KeepAlive:
         return None
 
 
-class Told:
+class Oracle:
     """
     The oracle: it is told when how many instances will be at work, as ``work`` of (from, until, instances) in epoch
     seconds, and holds them then, and through every pause that is no longer than a load (``load_s``). Nothing wastes

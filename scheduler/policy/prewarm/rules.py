@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 
 from scheduler.policy.prewarm import kernel
-from scheduler.policy.prewarm.counted import Counted
-from scheduler.policy.prewarm.fixed import Always, KeepAlive, Never, Told
+from scheduler.policy.prewarm.fixed import Always, KeepAlive, Never, Oracle
 from scheduler.policy.prewarm.histogram import hhp, lsth
+from scheduler.policy.prewarm.ls_lstm import PaperRule
 from scheduler.policy.prewarm.priced import Priced
 from scheduler.policy.prewarm.window import Forecast, PrewarmRule
 
@@ -19,11 +19,11 @@ RULES: Final[Mapping[str, Callable[..., PrewarmRule]]] = {
     "never": Never,
     "always": Always,
     "keep-alive": KeepAlive,
-    "oracle": Told,
+    "oracle": Oracle,
     "hhp": hhp,
     "lsth": lsth,
-    "ls-lstm": Counted,
-    "ls-lstm-quantile": partial(Counted, quantile=0.95),
+    "ls-lstm": PaperRule,
+    "ls-lstm-quantile": partial(PaperRule, quantile=0.95),
     "priced": Priced,
 }
 

@@ -18,8 +18,8 @@ from scheduler.policy.decisions import Dispatch, Prewarm
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import CountsKnown
 from scheduler.policy.prewarm import window
-from scheduler.policy.prewarm.counted import Counted as PaperRule
 from scheduler.policy.prewarm.fixed import KeepAlive
+from scheduler.policy.prewarm.ls_lstm import PaperRule
 from scheduler.policy.prewarm.priced import Priced
 from scheduler.policy.prewarm.window import WarmWindow
 from scheduler.tasks.forecasting import Rehearsal

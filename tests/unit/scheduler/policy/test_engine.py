@@ -169,16 +169,16 @@ def test_an_account_earns_nothing_while_a_window_is_closed() -> None:
     earns, left = 0.8 * 0.1 / 1.1, 0.8 * 0.1 / 1.1 * 2.0 - 1.0 * 0.5 / 1.5
     for at, closed in ((1.0, True), (1.3, True), (1.6, False), (2.0, False)):
         engine.decide(NOW + at, [gpu("a", functions=1, at=NOW + at, closed=closed)])
-    assert kernel.balance(engine.cluster.rows, 0, NOW + 2.0, 2.0) == pytest.approx(left + earns * (1.0 + 0.4))
+    assert kernel.tokens(engine.cluster.rows, 0, NOW + 2.0, 2.0) == pytest.approx(left + earns * (1.0 + 0.4))
 
 
 def test_what_it_really_took_is_what_the_account_pays() -> None:
     engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1), arrived(0, "1")])
     full = 0.8 * 0.1 / 1.1 * 2.0
-    assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(full - 0.1 * 0.5 / 1.5)
+    assert kernel.tokens(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(full - 0.1 * 0.5 / 1.5)
     engine.decide(NOW, [InvocationSettled(id="1", attempt=1, run_s=0.3, batch_rows=1)])
-    assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(full - 3 * 0.1 * 0.5 / 1.5)
+    assert kernel.tokens(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(full - 3 * 0.1 * 0.5 / 1.5)
 
 
 def test_what_costs_more_than_an_account_holds_may_go_when_it_is_full() -> None:
@@ -196,9 +196,9 @@ def test_what_costs_more_than_an_account_holds_may_go_when_it_is_full() -> None:
 def test_another_training_begins_with_an_account_of_its_own() -> None:
     engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[1.0]]), function(0, run_s=10.0), gpu("a", functions=1), arrived(0, "1", within=60.0)])
-    assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) < 0
+    assert kernel.tokens(engine.cluster.rows, 0, NOW, 2.0) < 0
     engine.decide(NOW + 1.0, [gpu("a", None, functions=1, at=NOW + 1.0), gpu("a", functions=1, at=NOW + 2.0)])
-    assert kernel.balance(engine.cluster.rows, 0, NOW + 2.0, 2.0) == pytest.approx(0.8 * 0.1 / 1.1 * 2.0)
+    assert kernel.tokens(engine.cluster.rows, 0, NOW + 2.0, 2.0) == pytest.approx(0.8 * 0.1 / 1.1 * 2.0)
 
 
 def test_without_a_training_no_budget_is_asked() -> None:
@@ -416,7 +416,7 @@ def test_orders() -> None:
 
 
 def test_elasticflow_is_smore_where_there_is_no_queue() -> None:
-    """They differ in order and in the fast mode only (digest 3.3)."""
+    """They differ in order and in the fast mode only."""
     table = known([[0.02, 0.05, 0.2], [0.01, 0.08, 0.05]], [[0.1, 0.2, 0.3], [0.3, 0.1, 0.2]], [[0.2] * 3] * 3)
     logs = []
     for name in ("smore", "elasticflow"):

@@ -12,7 +12,7 @@ from scheduler.policy.decisions import Dispatch, Offload, Prewarm
 from scheduler.policy.events import (
     FunctionRemoved,
     GpuReported,
-    InstanceTold,
+    InstanceReported,
     InvocationArrived,
     InvocationSettled,
     PausesChanged,
@@ -27,8 +27,8 @@ from tests.unit.scheduler.policy.test_prewarmer import Stage, T, kinds, report, 
 HOST_S = 0.1
 
 
-def returned(seconds: float = HOST_S) -> InstanceTold:
-    return InstanceTold(function="p/f0", revision=1, gpu="a", load_s=seconds, host=True)
+def returned(seconds: float = HOST_S) -> InstanceReported:
+    return InstanceReported(function="p/f0", revision=1, gpu="a", load_s=seconds, host=True)
 
 
 def holding(name: str, at: float, *until: float, **fields: object) -> GpuReported:

@@ -21,7 +21,7 @@ from scheduler.policy.events import (
     FunctionRemoved,
     GpuLost,
     GpuReported,
-    InstanceTold,
+    InstanceReported,
     InvocationArrived,
     InvocationSettled,
     PausesChanged,
@@ -159,7 +159,7 @@ def test_the_lead_is_the_measured_cold_start() -> None:
     stage = Stage()
     stage.at(T, function(0), served(), report("a", T))
     for _ in range(30):
-        stage.at(T, InstanceTold(function="p/f0", revision=1, gpu="a", load_s=5.0))
+        stage.at(T, InstanceReported(function="p/f0", revision=1, gpu="a", load_s=5.0))
     stage.hold(T, WarmWindow(from_at=T + 10, until_at=T + 20))
     assert stage.prewarmer.next_at == pytest.approx(T + 4, abs=0.01)
 
@@ -222,9 +222,9 @@ def test_it_is_not_loaded_where_the_budget_forbids() -> None:
 def test_a_load_is_paid_from_the_trainings_account() -> None:
     stage = Stage()
     stage.at(T, known([[0.1]]), function(0), served(), report("a", T, training=0))
-    before = stage.engine.cluster.fact(kernel.BALANCE)[0]
+    before = stage.engine.cluster.fact(kernel.TOKENS)[0]
     stage.hold(T, WarmWindow(from_at=T, until_at=T + 60))
-    assert stage.engine.cluster.fact(kernel.BALANCE)[0] == pytest.approx(before - 0.1 / 1.1, abs=1e-6)
+    assert stage.engine.cluster.fact(kernel.TOKENS)[0] == pytest.approx(before - 0.1 / 1.1, abs=1e-6)
 
 
 def test_idle_instances_hold_a_share_of_the_free_memory_at_most() -> None:
@@ -594,7 +594,7 @@ def test_after_a_failed_load_it_waits_longer_each_time() -> None:
     stage = Stage()
     stage.at(T, function(0), served(), report("a", T))
     assert kinds(stage.hold(T, WarmWindow(from_at=T, until_at=math.inf))) == [("prewarm", "a", 1)]
-    failed = InstanceTold(function="p/f0", revision=1, gpu="a", failed=True)
+    failed = InstanceReported(function="p/f0", revision=1, gpu="a", failed=True)
     assert stage.at(T + 1, failed) == []
     (dispatch,) = (one for one in stage.at(T + 2, arrived(0, "1", at=T + 2)) if isinstance(one, Dispatch))
     assert dispatch.reasons.unforeseen == ColdStartReason.LOAD_FAILED
@@ -680,7 +680,9 @@ def test_no_room_evicted_and_more_at_once() -> None:
     stage.hold(T, WarmWindow(from_at=T, until_at=math.inf))
     assert why(stage, T + 1) == ColdStartReason.NO_ROOM
     stage = Stage()
-    stage.at(T, function(0), served(), report("a", T), InstanceTold(function="p/f0", revision=1, gpu="a", evicted=True))
+    stage.at(
+        T, function(0), served(), report("a", T), InstanceReported(function="p/f0", revision=1, gpu="a", evicted=True)
+    )
     assert why(stage, T + 1) == ColdStartReason.EVICTED
     stage = Stage()
     # One is loaded and at work; its batch has just begun, so waiting for it is no better than a load.
