@@ -14,7 +14,7 @@ from scheduler.policy.decisions import Dispatch
 from scheduler.policy.events import Event, InvocationSettled, TableUpdated
 from scheduler.policy.knobs import preset
 from tests.support.driven import DrivenEngine
-from tests.unit.scheduler.policy.test_engine import NOW, arrived, function, gpu, known, own, placed
+from tests.support.policy_events import NOW, arrived, function, gpu, known, own, placed
 
 Placed = Iterator[list[tuple[str, str]]]
 FUNCTIONS, TRAININGS = 3, 4

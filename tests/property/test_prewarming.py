@@ -16,8 +16,8 @@ from scheduler.policy.prewarm.window import WarmWindow
 from smore.domain.function import FunctionSpec
 from smore.redis.fleet import WarmState
 from tests.support.eventually import eventually
-from tests.unit.scheduler.policy.test_engine import function, known
-from tests.unit.scheduler.policy.test_prewarmer import Stage, T, report, served
+from tests.support.policy_events import function, known
+from tests.support.prewarm_stage import Stage, T, report, served
 from tests.unit.worker.pool.test_parked import Host
 from worker.pool.pool import Unservable
 

@@ -27,8 +27,8 @@ from smore.domain.function import FunctionSpec, Prewarming, Profile
 from smore.postgres.arrivals import Fitted, Past
 from smore.process.settings import PrewarmSettings
 from smore.redis import forecasts as wire
-from tests.unit.scheduler.policy.test_engine import arrived, function
-from tests.unit.scheduler.policy.test_prewarmer import Stage, report, served
+from tests.support.policy_events import arrived, function
+from tests.support.prewarm_stage import Stage, report, served
 
 T = 1_800_000_000.0 // 60 * 60
 

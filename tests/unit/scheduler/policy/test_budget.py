@@ -27,7 +27,7 @@ from scheduler.policy.events import ClaimRefused, Event, InvocationSettled, Warm
 from scheduler.policy.knobs import preset
 from smore.domain.loss import Sample, Window
 from tests.support.driven import DrivenEngine
-from tests.unit.scheduler.policy.test_engine import NOW, arrived, batched, function, gpu, known
+from tests.support.policy_events import NOW, arrived, batched, function, gpu, known
 
 CLOSED = Sample(mean=0.1, sd=0.002, n=30)
 #: Functions at work all the time.

@@ -20,8 +20,8 @@ from scheduler.policy.events import (
 from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.window import WarmWindow
 from tests.support.driven import DrivenEngine
-from tests.unit.scheduler.policy.test_engine import arrived, function
-from tests.unit.scheduler.policy.test_prewarmer import Stage, T, kinds, report, served, standing
+from tests.support.policy_events import arrived, function
+from tests.support.prewarm_stage import Stage, T, kinds, report, served, standing
 
 #: A load takes 1 s (test_policy_engine.function), a return out of host memory this.
 HOST_S = 0.1
