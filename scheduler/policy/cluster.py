@@ -132,8 +132,8 @@ class Cluster:
 
     def cell(self, field_: int) -> Floats:
         """One fact of every revision on every GPU instance [N, F], a view."""
-        found: Floats = self.cells[: len(self.demands), field_, : len(self.names)].T
-        return found
+        cells: Floats = self.cells[: len(self.demands), field_, : len(self.names)].T
+        return cells
 
     def effect(self, kind: int, field_: int) -> Floats:
         """One effect of another batch of a kind on every GPU instance [N], a view."""
@@ -214,10 +214,10 @@ class Cluster:
     def kind(self, demand: Demand, rows: int) -> int:
         """The kind of a batch of ``rows``: one for each size that is a power of two, made when it is first met."""
         size = 1 << max(0, rows - 1).bit_length()
-        found = demand.kinds.get(size)
-        if found is None:
-            found = demand.kinds[size] = self.add_kind(demand.spec.profile.model, size, demand.degradation)
-        return found
+        kind = demand.kinds.get(size)
+        if kind is None:
+            kind = demand.kinds[size] = self.add_kind(demand.spec.profile.model, size, demand.degradation)
+        return kind
 
     def add_kind(self, model: str, rows: int, declared: float) -> int:
         kind = self.kinds.add(model, rows, declared)

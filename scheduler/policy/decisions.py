@@ -107,11 +107,11 @@ class Reasons:
 
     @property
     def candidates(self) -> list[Candidate]:
-        found = []
+        candidates = []
         for name, line in zip(self.names, self.numbers.tolist(), strict=True):
             why, state, finish, impact, own, own_upper, training, training_upper, known = line
             warm, delay_s = state >= 0, self.host_s if state == kernel.HOST else self.load_s
-            found.append(
+            candidates.append(
                 Candidate(
                     name,
                     warm,
@@ -127,7 +127,7 @@ class Reasons:
                     REFUSALS.get(int(why)),
                 )
             )
-        return found
+        return candidates
 
     @property
     def refused(self) -> dict[Refusal, int]:
@@ -138,16 +138,16 @@ class Reasons:
             return NotImplemented
         mine, theirs = (
             (
-                one.policy,
-                one.table_version,
-                one.seed,
-                one.priority,
-                one.candidates,
-                one.refused,
-                one.shadow,
-                one.unforeseen,
+                reasons.policy,
+                reasons.table_version,
+                reasons.seed,
+                reasons.priority,
+                reasons.candidates,
+                reasons.refused,
+                reasons.shadow,
+                reasons.unforeseen,
             )
-            for one in (self, other)
+            for reasons in (self, other)
         )
         return mine == theirs
 

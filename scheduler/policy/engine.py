@@ -116,10 +116,7 @@ class Engine:
         decisions: list[Decision] = []
         questions: list[Question] = []
         for event in events:
-            if isinstance(event, Question):
-                questions.append(event)
-            else:
-                self._apply(now, event, decisions)
+            self._apply(now, event, decisions, questions)
         if not questions or len(questions) < len(events):
             self.overrides.refresh(now)
             self.admission.forget()
@@ -129,12 +126,13 @@ class Engine:
                 decisions += self.prewarmer.act(now, self)
                 self._wake_at = min(self._wake_at, self.prewarmer.next_at)
         # After the round, so that an answer rests on all that has happened.
-        decisions += [decision for question in questions for decision in self._answer(now, question)]
+        for question in questions:
+            decisions += self._answer(now, question)
         return Round(decisions, self._wake_at)
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
-    def _apply(self, now: float, event: Event, decisions: list[Decision]) -> None:
+    def _apply(self, now: float, event: Event, decisions: list[Decision], questions: list[Question]) -> None:
         match event:
             case InvocationArrived():
                 self._arrived(now, event, decisions)
@@ -176,7 +174,7 @@ class Engine:
                 if self.prewarmer is not None:
                     self.prewarmer.remember(now, event)
             case QuestionAsked() | AdmissionDue() | StatusDue() | PrewarmStatusDue():
-                raise AssertionError("questions are answered after the round")
+                questions.append(event)
             case _:
                 assert_never(event)
 

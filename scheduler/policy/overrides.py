@@ -34,6 +34,8 @@ class Overrides:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._paused: frozenset[str] = frozenset()
+        #: Nothing is placed anywhere.
+        self.platform_paused = False
         self._overrides: dict[str, Override] = {}
         self._limits: Mapping[str, float] = {}
         #: What the pins were last applied to: (GPU instances, revisions).
@@ -47,13 +49,9 @@ class Overrides:
 
     def pause(self, paused: frozenset[str]) -> None:
         """From now on these targets are paused or drained, and no others."""
-        self._paused = paused
+        self._paused, self.platform_paused = paused, "*" in paused
         for row, name in enumerate(self._cluster.names):
             self._cluster.pause(row, self.gpu_paused(name))
-
-    @property
-    def platform_paused(self) -> bool:
-        return "*" in self._paused
 
     def function_paused(self, function: str) -> bool:
         return f"f:{function}" in self._paused

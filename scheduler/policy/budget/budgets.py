@@ -84,7 +84,8 @@ class Budgets:
 
     def charge_run(self, now: float, row: int, kind: int, run_s: float) -> float:
         """Charge what a run is predicted to cost the training, seconds of training time; returns it."""
-        cost_s = self.cost_s(row, kind, run_s)
+        cluster = self._cluster
+        cost_s: float = kernel.charge(cluster.rows, row, cluster.effects, kind, run_s)
         self._charge(now, row, cost_s)
         return cost_s
 

@@ -60,17 +60,17 @@ class Levels:
         What of it still lies ahead. Levels that are at work are held by their work, and by their windows again when it
         ends.
         """
-        found = []
+        windows_ahead = []
         for index, windows in enumerate(self._windows):
             if index >= busy:
-                found += [
+                windows_ahead += [
                     WarmWindow(from_at=max(at, begin), until_at=end, instances=index + 1)
                     for begin, end in windows
                     if end > at
                 ]
         while self._windows and all(end <= at for _, end in self._windows[-1]):
             self._windows.pop()
-        return found
+        return windows_ahead
 
 
 class KeepAlive:

@@ -65,9 +65,9 @@ def prepare() -> None:
     )
     kernel.reduce(rows, used, tally, 0.0, 60.0)
     kernel.wanted(np.ones((1, 1)), np.ones((1, 1)), np.ones(1), 1.0, np.ones(1))
-    known = Forecast(from_at=0.0, mean=np.ones(1), any=np.ones(1))
+    forecast = Forecast(from_at=0.0, mean=np.ones(1), any=np.ones(1))
     for made in (rule("lsth"), rule("priced", price_gb_s=1.0, load_s=1.0, run_s=1.0)):
-        made.minute(0.0, None, known)
+        made.minute(0.0, None, forecast)
         made.arrived(1.0)
         made.idle(2.0, 1)
         made.arrived(3.0)
