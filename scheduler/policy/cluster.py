@@ -75,6 +75,8 @@ class Cluster:
     ``shares``: weights of the impact (docs/paper.md, A27: training, the batch, the others); ``capacity_s``: seconds of
     budget that a token bucket holds, ``target``: the part of a budget that refills it; ``budget``: of a training that
     names none; ``memory_reserve``: share of the memory that stays free (A26).
+
+    It stays whole: everything that is reported, begun or ended changes the same arrays, of which the kernel keeps sums.
     """
 
     def __init__(

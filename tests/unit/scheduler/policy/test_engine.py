@@ -537,3 +537,17 @@ def test_prepare_compiles_all_that_a_decision_calls() -> None:
     )
     found = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True).stdout
     assert set(ast.literal_eval(found).values()) == {1}, found
+
+
+def test_a_call_that_only_asks_changes_nothing() -> None:
+    """Something waits that could be placed by now: a question does not place it, and the wake-up stays."""
+    engine = DrivenEngine(preset("smore-product"))
+    engine.decide(NOW, [known([[1.0]]), function(0, run_s=10.0), gpu("a", functions=1), arrived(0, "1", within=60.0)])
+    settled = InvocationSettled(id="1", attempt=1, run_s=10.0, batch_rows=1)
+    assert placed(engine.decide(NOW + 10.0, [settled, arrived(0, "2", at=NOW + 10.0, within=500.0)])) == []
+    wake_at = engine.wake_at
+    engine.pressed(NOW + 69.0)
+    engine.buckets(NOW + 69.0)
+    assert engine.ask(NOW + 69.0, "p/f0", 1, 1, NOW + 500.0) is not None
+    assert (engine.wake_at, engine.waiting.count("p/f0")) == (wake_at, 1)
+    assert placed(engine.decide(NOW + 69.0, [])) == [("2", "a")]
