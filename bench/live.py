@@ -41,7 +41,7 @@ from research.compare import live, live_report
 from research.compare.live import CALIBRATED_WITH, Calibration, Outcome, Plan, Run
 from research.compare.section import BadReport
 from scheduler.simulation import policies, world
-from scheduler.simulation.simulator import Inconsistent
+from scheduler.simulation.result import Inconsistent
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import World
 from smore import local

@@ -22,7 +22,8 @@ from scipy.stats import spearmanr  # type: ignore[import-untyped]
 
 from research.compare.live import Calibration, at_hand, dragged
 from scheduler.simulation import policies
-from scheduler.simulation.simulator import GPU_COLUMNS, REFUSED, SUCCEEDED, simulate
+from scheduler.simulation.result import GPU_COLUMNS, REFUSED, SUCCEEDED
+from scheduler.simulation.simulator import simulate
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import World, load
 

@@ -22,7 +22,8 @@ from research.compare.comparison import Plan, Progress, quiet
 from scheduler.simulation import fit, metrics, policies, traces
 from scheduler.simulation.metrics import FIGURE_14
 from scheduler.simulation.predictor import Belief, table
-from scheduler.simulation.simulator import Inconsistent, simulate
+from scheduler.simulation.result import Inconsistent
+from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import World, bad, load, names
 from smore.domain.errors import SmoreError
 

@@ -28,7 +28,8 @@ from research.compare.claims import Judged
 from scheduler.simulation import metrics, policies, traces
 from scheduler.simulation.metrics import FIGURE_14, Interval
 from scheduler.simulation.predictor import Belief, table
-from scheduler.simulation.simulator import Result, simulate
+from scheduler.simulation.result import Result
+from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import Preset, World, load
 
 #: Bounds of the factor on every demand and exponent of a changed world.

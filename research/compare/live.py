@@ -33,7 +33,8 @@ from scheduler.simulation.archive import archive
 from scheduler.simulation.interference import Truth, Use
 from scheduler.simulation.metrics import Interval, interval
 from scheduler.simulation.predictor import Belief, table
-from scheduler.simulation.simulator import GPU_COLUMNS, SUCCEEDED, Result, simulate
+from scheduler.simulation.result import GPU_COLUMNS, SUCCEEDED, Result
+from scheduler.simulation.simulator import simulate
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import Preset, World, bad
 from smore.domain.loss import Loss, Window, estimate

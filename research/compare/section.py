@@ -18,7 +18,7 @@ from typing import Any, Final
 from research.compare.claims import Claim, Judged, Verdict
 from research.compare.comparison import Cell, Comparison, Plan, Row, raw_name, write_rows
 from scheduler.simulation.metrics import Interval, interval
-from scheduler.simulation.simulator import Result
+from scheduler.simulation.result import Result
 from scheduler.simulation.world import PRESETS, Preset, World, load
 from smore.domain.errors import InvalidSpec
 

@@ -17,7 +17,6 @@ from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, brier, mase, r
 from ml.forecast.intermittent import Intermittent
 from ml.forecast.lstm import Grouped, Shared
 from scheduler.policy.prewarm import kernel
-from scheduler.policy.prewarm.counted import instances_for, requests_of
 from scheduler.policy.prewarm.kernel import (
     AHEADS,
     BUSY_S,
@@ -30,6 +29,7 @@ from scheduler.policy.prewarm.kernel import (
     REQUEST_MINUTES,
     REQUESTS,
 )
+from scheduler.policy.prewarm.ls_lstm import instances_for, requests_of
 from scheduler.simulation import instances
 from scheduler.simulation.backtest import Backtest, cost, priced, waste_s
 from scheduler.simulation.instances import Setup, Workload, score
@@ -213,7 +213,7 @@ def lsth_grid() -> list[Setup]:
 
 
 def counted(name: str, work: Workload, ahead: Ahead, quantile: float | None = None) -> Setup:
-    """The paper's rule behind a forecaster; ``quantile``: see ``scheduler.policy.prewarm.counted.requests_of``."""
+    """The paper's rule behind a forecaster; ``quantile``: see ``scheduler.policy.prewarm.ls_lstm.requests_of``."""
     mean = np.nan_to_num(ahead[0])
     requests = np.vectorize(lambda one: requests_of(one, quantile), otypes=[np.int64])(mean)
     base = np.zeros(requests.shape, np.int64)

@@ -28,7 +28,8 @@ from scheduler.policy.knobs import preset
 from scheduler.policy.policy import Policy
 from scheduler.simulation import history_world, policies
 from scheduler.simulation.history_world import Past, PastGpu
-from scheduler.simulation.simulator import Inconsistent, Result, simulate
+from scheduler.simulation.result import Inconsistent, Result
+from scheduler.simulation.simulator import simulate
 from smore.domain.errors import SmoreError
 from smore.domain.loss import DEFAULT_BUDGET
 from smore.messages.reports import Report

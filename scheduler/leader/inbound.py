@@ -1,6 +1,6 @@
 """
-What happens in Redis as the policy's events: the snapshot that a new leader begins with, entries of the stream, and what
-is published by others (tables, forecasts, overrides).
+What happens in Redis as the policy's events: the snapshot that a new leader begins with, entries of the stream, and
+what is published by others (tables, forecasts, overrides).
 """
 
 from collections import Counter
@@ -21,14 +21,14 @@ from scheduler.policy.events import (
     FunctionRemoved,
     GpuLost,
     GpuReported,
-    InstanceTold,
+    InstanceReported,
     InvocationArrived,
     InvocationHeld,
     InvocationSettled,
+    Override,
+    OverridesChanged,
     PausesChanged,
     QuestionAsked,
-    Steer,
-    SteeringChanged,
     TableUpdated,
     TrafficMoved,
     WarmLimits,
@@ -138,7 +138,7 @@ class Inbound:
         """What people have set: pauses and drains, boosts and pins, limits, processes that are allowed."""
         self._allowed = self._fleet.allowed()
         overrides = [
-            Steer(
+            Override(
                 function=override.function,
                 boost=override.boost,
                 boost_until=inf if override.boost_until is None else override.boost_until,
@@ -152,7 +152,7 @@ class Inbound:
             for name, limits in self._catalog.limits().items()
             if limits.warm_memory_mib is not None
         }
-        return [PausesChanged(paused=self._fleet.paused()), SteeringChanged(steers=overrides), WarmLimits(mib=mib)]
+        return [PausesChanged(paused=self._fleet.paused()), OverridesChanged(overrides=overrides), WarmLimits(mib=mib)]
 
     def new_forecasts(self) -> list[Event]:
         """Other forecasts, if some were published. What cannot be used leaves the last ones, which grow stale."""
@@ -303,7 +303,7 @@ class Inbound:
         # use must not hide its load.
         loaded = event.ready_us and not event.ended_us and (event.uses <= 1 if event.host else not event.used_us)
         events.append(
-            InstanceTold(
+            InstanceReported(
                 function=event.function,
                 revision=event.revision,
                 gpu=event.gpu,
@@ -369,7 +369,7 @@ class Inbound:
                 closed=report.closed,
                 stretches=[(function, revision, seconds) for (function, revision), seconds in stretches.items()],
                 losses=[_loss(job) for job in report.jobs if job.state == "running"],
-                strangers=sum(
+                unregistered=sum(
                     f"{report.gpu}|{process.pid}|{process.start}" not in self._allowed
                     for process in report.strangers or ()
                 ),

@@ -45,7 +45,7 @@ def arrays(place: wire.PlaceTable) -> Degradation:
     function_model = np.array([model(workload) for workload in place.functions], np.int64)
     return Degradation(
         trainings={workload: index for index, workload in enumerate(place.trainings)},
-        batches={name: sorted(found) for name, found in batches.items()},
+        batches={name: sorted(sizes) for name, sizes in batches.items()},
         training_model=training_model,
         function_model=function_model,
         training=matrix(place.training, j, f),
@@ -63,14 +63,16 @@ def arrays(place: wire.PlaceTable) -> Degradation:
 
 
 def _weights(listed: Sequence[wire.Weight], kind: wire.Kind, models: dict[str, int]) -> Floats:
-    """[K_MAX + 1, M, M]. One up to k = 1; a weight that was never learned at k is that of k - 1 (digest A11, A12)."""
-    found = np.ones((K_MAX + 1, max(1, len(models)), max(1, len(models))))
+    """
+    [K_MAX + 1, M, M]. 1 up to k = 1; a weight that was never learned at k is that of k - 1 (docs/paper.md, A11, A12).
+    """
+    weights = np.ones((K_MAX + 1, max(1, len(models)), max(1, len(models))))
     learned = {
         (w.k, w.victim, w.other): w.value for w in listed if w.kind == kind and w.victim in models and w.other in models
     }
     for k in range(2, K_MAX + 1):
-        found[k] = found[k - 1]
+        weights[k] = weights[k - 1]
         for (at, victim, other), value in learned.items():
             if at == k:
-                found[k, models[victim], models[other]] = value
-    return found
+                weights[k, models[victim], models[other]] = value
+    return weights

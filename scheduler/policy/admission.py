@@ -1,8 +1,8 @@
 """
 When a new invocation could end: the bounds by which gateways admit, and the answers to their questions.
 
-A bound counts what waits at the batch throughput of the instances there are, and what the token buckets of the trainings
-allow. It changes nothing.
+A bound counts what waits at the batch throughput of the instances there are, and what the token buckets of the
+trainings allow. It changes nothing.
 """
 
 from dataclasses import dataclass, field
@@ -40,8 +40,8 @@ class _Supply:
     What all open token buckets hold together at the moment ``at``, and who shares it.
 
     ``refill``: seconds a second (inf: some GPU instance needs no budget; 0: none is open); ``tokens_s``; ``starts_s``:
-    seconds until the first bucket can pay anything; ``rows``: GPU instances that may be used. ``rivals``: functions that
-    take part in the division → their column in ``of_rivals`` [6, F]: SFQ tag, weight, cost and run time of one
+    seconds until the first bucket can pay anything; ``rows``: GPU instances that may be used. ``rivals``: functions
+    that take part in the division → their column in ``of_rivals`` [6, F]: SFQ tag, weight, cost and run time of one
     invocation (seconds), how many wait, how many are placed a second.
     """
 
@@ -186,10 +186,10 @@ class Admission:
         supply = self._supply = _Supply(at=now)
         if not usable.any() or (usable & ~jobs & ~closed).any():
             return supply
-        refill = cluster.fact(kernel.EARNS)
+        refill = cluster.fact(kernel.REFILL)
         tokens = np.minimum(
-            cluster.fact(kernel.BALANCE) + refill * np.maximum(0.0, now - cluster.fact(kernel.AT)),
-            refill * cluster.cap_s,
+            cluster.fact(kernel.TOKENS) + refill * np.maximum(0.0, now - cluster.fact(kernel.AT)),
+            refill * cluster.capacity_s,
         )
         starts_s = np.maximum(0.0, -tokens) / refill
         for row in np.flatnonzero(usable & closed).tolist():

@@ -39,18 +39,17 @@ class Batching:
     def __init__(self, knobs: Knobs, cluster: Cluster, budgets: Budgets) -> None:
         self._knobs, self._cluster, self._budgets = knobs, cluster, budgets
         self._delays: dict[Lane, BatchDelay] = {}
+        #: When the first delayed batch leaves, epoch seconds; inf = none is delayed.
+        self.wake_at = inf
 
     def begin(self) -> None:
         """A new round."""
         self._delays.clear()
+        self.wake_at = inf
 
     def delay(self, lane: Lane, delay: BatchDelay) -> None:
         self._delays[lane] = delay
-
-    @property
-    def wake_at(self) -> float:
-        """When the first delayed batch leaves, epoch seconds; inf = none is delayed."""
-        return min((delay.leaves_at for delay in self._delays.values()), default=inf)
+        self.wake_at = min(self.wake_at, delay.leaves_at)
 
     def with_room(self, function: str, revision: int) -> BatchDelay | None:
         """Of a revision's delayed batches the one with the most room; None: none has any."""
@@ -79,8 +78,8 @@ class Batching:
         facts = cluster.rows
         if not self._budgets.kept(row) or cluster.cells.item(demand.column, kernel.STATE, row) < 0:
             return None
-        earns = facts.item(kernel.EARNS, row)
-        if not 0 < earns < inf or kernel.balance(facts, row, now, knobs.account_s) > LOW * earns * knobs.account_s:
+        earns = facts.item(kernel.REFILL, row)
+        if not 0 < earns < inf or kernel.tokens(facts, row, now, knobs.account_s) > LOW * earns * knobs.account_s:
             return None
         cost_s, own = self._budgets.cost_s(row, kind, demand.run_s(rows)), cluster.effects.item(kind, kernel.OWN, row)
         latest, leaves_at, target = head.arrival_at + knobs.company * (head.deadline_at - head.arrival_at), now, 0

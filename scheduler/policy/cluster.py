@@ -72,17 +72,19 @@ class Cluster:
     """
     N GPU instances, F revisions, K kinds of batches, in arrays with room to grow; see ``kernel.py`` for their fields.
 
-    ``shares``: weights of the impact (digest A27: training, the batch, the others); ``cap_s``: seconds of budget that
-    an account holds, ``aim``: the part of a budget that it earns; ``budget``: of a training that names none;
-    ``memory_reserve``: share of the memory that stays free (A26).
+    ``shares``: weights of the impact (docs/paper.md, A27: training, the batch, the others); ``capacity_s``: seconds of
+    budget that a token bucket holds, ``target``: the part of a budget that refills it; ``budget``: of a training that
+    names none; ``memory_reserve``: share of the memory that stays free (A26).
+
+    It stays whole: everything that is reported, begun or ended changes the same arrays, of which the kernel keeps sums.
     """
 
     def __init__(
         self,
         *,
         shares: Sequence[float] = (1.0, 1.0, 1.0),
-        cap_s: float = 10.0,
-        aim: float = 1.0,
+        capacity_s: float = 10.0,
+        target: float = 1.0,
         budget: float = 0.1,
         memory_reserve: float = 0.0,
     ) -> None:
@@ -93,7 +95,7 @@ class Cluster:
         self.columns: dict[tuple[str, int], int] = {}
         self.kinds = Kinds()
         self.places = Places(self.kinds)
-        self.cap_s, self.aim = cap_s, aim
+        self.capacity_s, self.target = capacity_s, target
         self.default_budget = budget
         self.memory_reserve = memory_reserve
         self.rows = _lines(kernel.ROW_FIELDS, 8)
@@ -132,8 +134,8 @@ class Cluster:
 
     def cell(self, field_: int) -> Floats:
         """One fact of every revision on every GPU instance [N, F], a view."""
-        found: Floats = self.cells[: len(self.demands), field_, : len(self.names)].T
-        return found
+        cells: Floats = self.cells[: len(self.demands), field_, : len(self.names)].T
+        return cells
 
     def effect(self, kind: int, field_: int) -> Floats:
         """One effect of another batch of a kind on every GPU instance [N], a view."""
@@ -190,7 +192,7 @@ class Cluster:
         self._at_home.append(set())
         self.rows[kernel.TABLED, row] = _NO_TRAINING
         self.rows[kernel.FACTOR, row] = 1.0
-        self.rows[kernel.BUDGET, row] = self.rows[kernel.EARNS, row] = np.inf
+        self.rows[kernel.BUDGET, row] = self.rows[kernel.REFILL, row] = np.inf
         self.refresh(row, 0.0)
         return row
 
@@ -214,10 +216,10 @@ class Cluster:
     def kind(self, demand: Demand, rows: int) -> int:
         """The kind of a batch of ``rows``: one for each size that is a power of two, made when it is first met."""
         size = 1 << max(0, rows - 1).bit_length()
-        found = demand.kinds.get(size)
-        if found is None:
-            found = demand.kinds[size] = self.add_kind(demand.spec.profile.model, size, demand.degradation)
-        return found
+        kind = demand.kinds.get(size)
+        if kind is None:
+            kind = demand.kinds[size] = self.add_kind(demand.spec.profile.model, size, demand.degradation)
+        return kind
 
     def add_kind(self, model: str, rows: int, declared: float) -> int:
         kind = self.kinds.add(model, rows, declared)
@@ -230,7 +232,7 @@ class Cluster:
     def respecify(self, demand: Demand) -> None:
         """The catalog's word of a revision has changed."""
         for row in range(len(self.names)):
-            self._tell(demand.column, row)
+            self._set_state(demand.column, row)
         demand.kinds.clear()
 
     def redeclare(self, demand: Demand) -> None:
@@ -265,7 +267,7 @@ class Cluster:
             event.memory_total * (1.0 - self.memory_reserve) - event.memory_used + event.memory_idle
         )
         facts[kernel.UTILISATION] = event.utilisation
-        facts[kernel.PROTECTED] = float(event.strangers > 0)
+        facts[kernel.PROTECTED] = float(event.unregistered > 0)
         self._train(row, event)
         cells = self.cells[:, :, row]
         cells[:, kernel.RESIDENT] = cells[:, kernel.LOADING] = cells[:, kernel.QUARANTINED] = cells[
@@ -301,7 +303,7 @@ class Cluster:
                 cells[column, (kernel.RESIDENT, kernel.OUTSTANDING, kernel.PARKED)].any()
                 or cells[column, kernel.STATE] != kernel.COLD
             ):
-                self._tell(column, row)
+                self._set_state(column, row)
         self._reserve(row)
         place, workloads = (event.device, event.sharing_mode), tuple(event.workloads or [""] * event.jobs)
         news = place not in self._known_places
@@ -319,10 +321,10 @@ class Cluster:
         """The training's side of a report: what functions may cost it from now on."""
         facts = self.rows[:, row]
         budget = min((job.budget for job in event.losses), default=self.default_budget) if event.jobs else np.inf
-        earns = self.aim * budget / (1.0 + budget) if event.jobs else np.inf
-        if earns != facts[kernel.EARNS]:
+        earns = self.target * budget / (1.0 + budget) if event.jobs else np.inf
+        if earns != facts[kernel.REFILL]:
             # Another training, or none: what the last one had saved or owed is not this one's.
-            facts[kernel.BALANCE], facts[kernel.AT] = earns * self.cap_s, event.at
+            facts[kernel.TOKENS], facts[kernel.AT] = earns * self.capacity_s, event.at
         elif row in self._windows:
             # Nothing is earned while a window is closed: what windows say of the loss, they say of the time beside
             # them.
@@ -330,7 +332,7 @@ class Cluster:
         elif event.closed and event.jobs:
             self.spend(row, 0.0, event.at)
         (self._windows.add if event.closed else self._windows.discard)(row)
-        facts[kernel.JOBS], facts[kernel.BUDGET], facts[kernel.EARNS] = event.jobs, budget, earns
+        facts[kernel.JOBS], facts[kernel.BUDGET], facts[kernel.REFILL] = event.jobs, budget, earns
         # The counter is a mean over what functions did too: their part of it is past, and those that run now are
         # counted by their profiles.
         facts[kernel.SM_TRAINING] = max(0.0, event.utilisation - event.function_utilisation)
@@ -343,7 +345,7 @@ class Cluster:
             self.cells[:, kernel.RESIDENT, row] = self.cells[:, kernel.LOADING, row] = self.cells[
                 :, kernel.PARKED, row
             ] = 0.0
-            kernel.gate(self.rows, row)
+            kernel.set_refusal(self.rows, row)
             self._settle(row, set())
             self._windows.discard(row)
 
@@ -352,7 +354,7 @@ class Cluster:
         self.cells[demand.column, kernel.RESIDENT, row] = keep
         if not keep:
             self._settle(row, self._at_home[row] - {demand.column})
-        self._tell(demand.column, row)
+        self._set_state(demand.column, row)
 
     def begin(self, batch: Batch, now: float) -> None:
         """Take a slot for a batch."""
@@ -435,7 +437,7 @@ class Cluster:
 
     def pause(self, row: int, paused: bool) -> None:
         self.rows[kernel.PAUSED, row] = float(paused)
-        kernel.gate(self.rows, row)
+        kernel.set_refusal(self.rows, row)
 
     def pin(self, column: int, gpus: Collection[str]) -> None:
         """Let a revision go to these GPU instances only; none named = to all."""
@@ -443,7 +445,7 @@ class Cluster:
         cell = self.cells[column, kernel.AWAY]
         for row in np.flatnonzero(cell[: len(away)] != away).tolist():
             cell[row] = away[row]
-            self._tell(column, row)
+            self._set_state(column, row)
 
     def govern(self, row: int, factor: float, closed: bool, now: float) -> None:
         """What predicted losses are multiplied by there, and whether nothing new may go beside the training."""
@@ -453,7 +455,7 @@ class Cluster:
 
     def spend(self, row: int, seconds: float, now: float) -> None:
         """Take training time from the account of the training there; a debt is allowed."""
-        kernel.spend(self.rows, row, seconds, now, self.cap_s)
+        kernel.spend(self.rows, row, seconds, now, self.capacity_s)
 
     def idle(self, column: int) -> Bools:
         """Rows with an instance that could run now: more are resident than are taken or still loading."""
@@ -531,8 +533,8 @@ class Cluster:
         self.rows[kernel.TABLED, row] = training
         self.rows[kernel.VICTIM, row] = table.training_model[training] if table is not None and training >= 0 else 0
 
-    def _tell(self, column: int, row: int) -> None:
-        kernel.tell(self.cells, column, row, self.demands[column].spec.max_warm)
+    def _set_state(self, column: int, row: int) -> None:
+        kernel.set_state(self.cells, column, row, self.demands[column].spec.max_warm)
 
     def _room(self, row: int) -> None:
         """As many places as batches may be there."""
@@ -541,7 +543,7 @@ class Cluster:
             self._room(row)
 
     def _reserve(self, row: int) -> None:
-        """Count afresh the memory that batches on their way to a load will take, and SM in use (digest A26)."""
+        """Count afresh the memory that batches on their way to a load will take, and SM in use (docs/paper.md, A26)."""
         reserved, busy = 0.0, 0.0
         for column in {batch.column for batch in self.there[row]}:
             cell = self.cells[column, :, row]

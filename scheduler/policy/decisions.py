@@ -52,7 +52,8 @@ REFUSALS: Mapping[int, Refusal] = {
 
 class Candidate(NamedTuple):
     """
-    One GPU instance as it was weighed. Seconds; ``impact`` weighs what the batch costs the training, itself and the other batches there.
+    One GPU instance as it was weighed. Seconds; ``impact`` weighs what the batch costs the training, itself and the
+    other batches there.
 
     ``function_degradation`` of the batch and ``training_degradation`` of the training by all functions there, with
     their 90 % bounds, are fractions; ``known``: they came from the table, not from what was declared.
@@ -106,11 +107,11 @@ class Reasons:
 
     @property
     def candidates(self) -> list[Candidate]:
-        found = []
+        candidates = []
         for name, line in zip(self.names, self.numbers.tolist(), strict=True):
             why, state, finish, impact, own, own_upper, training, training_upper, known = line
             warm, delay_s = state >= 0, self.host_s if state == kernel.HOST else self.load_s
-            found.append(
+            candidates.append(
                 Candidate(
                     name,
                     warm,
@@ -126,7 +127,7 @@ class Reasons:
                     REFUSALS.get(int(why)),
                 )
             )
-        return found
+        return candidates
 
     @property
     def refused(self) -> dict[Refusal, int]:
@@ -137,16 +138,16 @@ class Reasons:
             return NotImplemented
         mine, theirs = (
             (
-                one.policy,
-                one.table_version,
-                one.seed,
-                one.priority,
-                one.candidates,
-                one.refused,
-                one.shadow,
-                one.unforeseen,
+                reasons.policy,
+                reasons.table_version,
+                reasons.seed,
+                reasons.priority,
+                reasons.candidates,
+                reasons.refused,
+                reasons.shadow,
+                reasons.unforeseen,
             )
-            for one in (self, other)
+            for reasons in (self, other)
         )
         return mine == theirs
 

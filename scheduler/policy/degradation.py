@@ -2,7 +2,7 @@
 Predicted degradation as the policy reads it: tables from outside, joined with what runs where.
 
 Each GPU instance's training, each batch's function and all that runs there become indices into the table of its place,
-so that the effects of one more batch (``scheduler/policy/kernel.py``) are sums over arrays. Eq. 3 and 4 (digest 2.6), k
+so that the effects of one more batch (``scheduler/policy/kernel.py``) are sums over arrays. Eq. 3 and 4, k
 = |S|, one less where there is no training:
 
     training_i(S) = sum over j in S of gamma[k, i, j] D_tr[i, j]
@@ -29,7 +29,7 @@ class Degradation:
     ``training`` [J, F], ``function`` [J, F] and ``functions`` [F, F] are the expected fractions, ``*_upper`` their 90 %
     bounds. The weights ``gamma``, ``alpha`` and ``beta`` [K_MAX + 1, M, M] go by k, victim's model and other's model,
     which ``training_model`` [J] and ``function_model`` [F] number. ``batches``: model/size → (batch, index), smallest
-    first. ``gain`` and ``cost`` [F]: the averages of digest A16 and A17.
+    first. ``gain`` and ``cost`` [F]: the averages of docs/paper.md, A16 and A17.
     """
 
     trainings: Mapping[str, int]
@@ -50,8 +50,8 @@ class Degradation:
 
     def index(self, model: str, rows: int) -> int:
         """The smallest profiled batch with room for ``rows``, else the largest; -1 for a model that is not there."""
-        found = self.batches.get(model, ())
-        return next((index for batch, index in found if batch >= rows), found[-1][1]) if found else -1
+        sizes = self.batches.get(model, ())
+        return next((index for batch, index in sizes if batch >= rows), sizes[-1][1]) if sizes else -1
 
 
 class Table(Protocol):
@@ -86,12 +86,12 @@ class Place:
 
     def learn(self, names: Sequence[tuple[str, int]]) -> None:
         """Join the kinds that are not joined yet, of all there are."""
-        found = [
+        indices = [
             self.table.index(model, rows) if self.table is not None else -1
             for model, rows in names[self.kinds.shape[1] :]
         ]
-        models = [self.table.function_model[index] if self.table is not None and index >= 0 else 0 for index in found]
-        self.kinds = np.concatenate([self.kinds, np.array([found, models], np.int64)], axis=1)
+        models = [self.table.function_model[index] if self.table is not None and index >= 0 else 0 for index in indices]
+        self.kinds = np.concatenate([self.kinds, np.array([indices, models], np.int64)], axis=1)
 
 
 def _packed(table: Degradation | None) -> Place:
@@ -161,9 +161,9 @@ class Places:
         (usage gain, degradation) of a function's smallest batch, mean over ``keys``; None where no table knows it.
         """
         tables = [table for key in keys if (table := self.at(key).table) is not None]
-        found = [(table.gain[index], table.cost[index]) for table in tables if (index := table.index(model, 1)) >= 0]
+        averages = [(table.gain[index], table.cost[index]) for table in tables if (index := table.index(model, 1)) >= 0]
         return (
-            (float(np.mean([gain for gain, _ in found])), float(np.mean([cost for _, cost in found])))
-            if found
+            (float(np.mean([gain for gain, _ in averages])), float(np.mean([cost for _, cost in averages])))
+            if averages
             else None
         )

@@ -9,7 +9,7 @@ from typing import Final
 from scheduler.policy.load import Rate
 from smore.domain.function import FunctionSpec
 
-#: Weight of the declared (offline) averages against one online observation (digest A16).
+#: Weight of the declared (offline) averages against one online observation (docs/paper.md, A16).
 OFFLINE_WEIGHT = 20.0
 #: Weight of the newest run time in the moving average.
 RUN_WEIGHT = 0.1
@@ -27,7 +27,7 @@ PLACED_HALF_LIFE_S = 2.0
 HOST_WEIGHT = 0.3
 #: No run takes less than this, seconds: times are held against each other.
 LEAST_S = 1e-6
-#: A denominator may not vanish (digest A19).
+#: A denominator may not vanish (docs/paper.md, A19).
 EPSILON = 0.01
 
 
@@ -43,7 +43,7 @@ class _Times:
     best_s: float
     own_run_s: float
     own_best_s: float
-    known: float = 0.0
+    runs: float = 0.0
 
 
 #: Of no rows.
@@ -99,7 +99,10 @@ class Demand:
         profile = self.spec.profile
         self._sizes = sorted(profile.run_s)
         declared = [profile.run_s[size] for size in self._sizes]
-        self._times = [_Times(declared_s=one, run_s=one, best_s=one, own_run_s=one, own_best_s=one) for one in declared]
+        self._times = [
+            _Times(declared_s=time_s, run_s=time_s, best_s=time_s, own_run_s=time_s, own_best_s=time_s)
+            for time_s in declared
+        ]
         self._usage = profile.usage_gain
         self._degradation = profile.degradation
         self._observed = OFFLINE_WEIGHT
@@ -167,9 +170,9 @@ class Demand:
         size.own_best_s = seconds if seconds < size.best_s else size.best_s + BEST_WEIGHT * (seconds - size.best_s)
         size.run_s, size.best_s = size.own_run_s, size.own_best_s
         for other in self._times:
-            other.known *= KNOWN_FADING
-        size.known += 1.0
-        if any(other.known < 1.0 for other in self._times):
+            other.runs *= KNOWN_FADING
+        size.runs += 1.0
+        if any(other.runs < 1.0 for other in self._times):
             self._follow()
 
     def _size(self, rows: int) -> _Times:
@@ -191,18 +194,18 @@ class Demand:
         it.
         """
         weight = run = best = 0.0
-        for one in self._times:
-            weight += one.known
-            run += one.known * one.own_run_s / one.declared_s
-            best += one.known * one.own_best_s / one.declared_s
-        for one in self._times:
-            own, usual = one.known, one.declared_s
+        for times in self._times:
+            weight += times.runs
+            run += times.runs * times.own_run_s / times.declared_s
+            best += times.runs * times.own_best_s / times.declared_s
+        for times in self._times:
+            own, usual = times.runs, times.declared_s
             if own < 1.0:
                 others = weight - own
-                by_run = (run * usual - own * one.own_run_s) / others
-                by_best = (best * usual - own * one.own_best_s) / others
-                one.run_s = own * one.own_run_s + (1.0 - own) * by_run
-                one.best_s = own * one.own_best_s + (1.0 - own) * min(usual, by_best)
+                by_run = (run * usual - own * times.own_run_s) / others
+                by_best = (best * usual - own * times.own_best_s) / others
+                times.run_s = own * times.own_run_s + (1.0 - own) * by_run
+                times.best_s = own * times.own_best_s + (1.0 - own) * min(usual, by_best)
 
     def observe_host(self, seconds: float) -> None:
         """A load out of host memory took so long."""
@@ -216,9 +219,9 @@ class Demand:
         Never more: where every GPU instance trains the best case holds what a neighbour costs, which the time alone
         does not.
         """
-        for one in self._times:
-            one.run_s += RELAXED * min(0.0, one.best_s - one.run_s)
-            one.own_run_s = one.run_s
+        for times in self._times:
+            times.run_s += RELAXED * min(0.0, times.best_s - times.run_s)
+            times.own_run_s = times.run_s
 
     def observe_memory(self, memory_mib: float) -> None:
         self._memory_mib = max(self._memory_mib, memory_mib)

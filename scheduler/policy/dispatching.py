@@ -51,21 +51,20 @@ class Dispatching:
         self._prewarmer = prewarmer
         #: (function, revision) → when its load was last asked for, so that one is asked for once.
         self._loaded_at: dict[tuple[str, int], float] = {}
+        #: When a reserved or delayed batch may go, epoch seconds; inf = there is none.
+        self.wake_at = inf
         #: Row → the one column that has run there, and since when.
         self._sole: dict[int, tuple[int, float]] = {}
 
     def run(self, now: float, decisions: list[Decision]) -> None:
         """One round at ``now`` (epoch seconds); adds what it decides."""
-        self._reservations.begin()
-        self._batching.begin()
+        reservations, batching = self._reservations, self._batching
+        reservations.paid_at = inf
+        batching.begin()
         if len(self._waiting):
             self._place(now, self._expire(now, decisions), decisions)
-            self._reservations.release(now)
-
-    @property
-    def wake_at(self) -> float:
-        """When a reserved or delayed batch may go, epoch seconds; inf = there is none."""
-        return min(self._reservations.paid_at, self._batching.wake_at)
+            reservations.release(now)
+        self.wake_at = min(reservations.paid_at, batching.wake_at)
 
     def sole(self, row: int, at: float) -> tuple[int, float]:
         """The one column that has run on a row, and since when; (-1, ``at``) before any."""
@@ -177,9 +176,8 @@ class Dispatching:
         if cold and self._prewarmer is not None:
             self._prewarmer.dispatched(demand)
             reasons = replace(reasons, unforeseen=self._prewarmer.cold_start_reason(now, demand, cluster).value)
-        shadow = self._placement.shadowed(now, demand, kind, rows, deadline_at)
-        if shadow is not None:
-            reasons = replace(reasons, shadow=shadow)
+        if self._placement.shadow is not None:
+            reasons = replace(reasons, shadow=self._placement.shadowed(now, demand, kind, rows, deadline_at))
         batch = Batch(
             row=row,
             column=demand.column,
@@ -207,8 +205,8 @@ class Dispatching:
         demand.placed.add(now, len(members))
         self._ordering.placed(demand, run_s)
         cluster.begin(batch, now)
-        if self.sole(row, now)[0] != demand.column:
-            self.sole_from(row, demand.column, now)
+        if row not in self._sole or self._sole[row][0] != demand.column:
+            self._sole[row] = (demand.column, now)
         return True
 
     def _later(self, lane: Lane, earliest: float, head: InvocationArrived) -> InvocationArrived | None:

@@ -36,16 +36,16 @@ from scheduler.policy.events import (
     FunctionRemoved,
     GpuLost,
     GpuReported,
-    InstanceTold,
+    InstanceReported,
     InvocationArrived,
     InvocationHeld,
     InvocationSettled,
+    OverridesChanged,
     PausesChanged,
     PrewarmStatusDue,
     Question,
     QuestionAsked,
     StatusDue,
-    SteeringChanged,
     TableUpdated,
     TrafficMoved,
     WarmLimits,
@@ -80,8 +80,8 @@ class Engine:
     ) -> None:
         self.cluster = cluster = Cluster(
             shares=knobs.impact,
-            cap_s=knobs.account_s,
-            aim=knobs.aim,
+            capacity_s=knobs.account_s,
+            target=knobs.aim,
             budget=knobs.tau_training,
             memory_reserve=knobs.memory_reserve,
         )
@@ -116,10 +116,7 @@ class Engine:
         decisions: list[Decision] = []
         questions: list[Question] = []
         for event in events:
-            if isinstance(event, Question):
-                questions.append(event)
-            else:
-                self._apply(now, event, decisions)
+            self._apply(now, event, decisions, questions)
         if not questions or len(questions) < len(events):
             self.overrides.refresh(now)
             self.admission.forget()
@@ -129,12 +126,13 @@ class Engine:
                 decisions += self.prewarmer.act(now, self)
                 self._wake_at = min(self._wake_at, self.prewarmer.next_at)
         # After the round, so that an answer rests on all that has happened.
-        decisions += [decision for question in questions for decision in self._answer(now, question)]
+        for question in questions:
+            decisions += self._answer(now, question)
         return Round(decisions, self._wake_at)
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
-    def _apply(self, now: float, event: Event, decisions: list[Decision]) -> None:
+    def _apply(self, now: float, event: Event, decisions: list[Decision], questions: list[Question]) -> None:
         match event:
             case InvocationArrived():
                 self._arrived(now, event, decisions)
@@ -156,14 +154,14 @@ class Engine:
                     self.prewarmer.lost(self.cluster.index[event.gpu])
             case PausesChanged():
                 self.overrides.pause(event.paused)
-            case SteeringChanged():
-                self.overrides.change(event.steers)
+            case OverridesChanged():
+                self.overrides.change(event.overrides)
             case WarmLimits():
                 self.overrides.limit(event.mib)
             case TableUpdated():
                 self.cluster.adopt(event.table)
                 self._learn(self.cluster.demands)
-            case InstanceTold():
+            case InstanceReported():
                 self._instance_reported(now, event)
             case TrafficMoved():
                 demand = self.cluster.find(event.function, event.revision)
@@ -176,7 +174,7 @@ class Engine:
                 if self.prewarmer is not None:
                     self.prewarmer.remember(now, event)
             case QuestionAsked() | AdmissionDue() | StatusDue() | PrewarmStatusDue():
-                raise AssertionError("questions are answered after the round")
+                questions.append(event)
             case _:
                 assert_never(event)
 
@@ -289,7 +287,7 @@ class Engine:
             self.ordering.priorities_changed()
             self.dispatching.sole_from(row, column, event.at)
 
-    def _instance_reported(self, now: float, event: InstanceTold) -> None:
+    def _instance_reported(self, now: float, event: InstanceReported) -> None:
         demand, row = self.cluster.find(event.function, event.revision), self.cluster.index.get(event.gpu)
         if demand is not None and event.host and event.load_s is not None:
             demand.observe_host(event.load_s)

@@ -121,7 +121,7 @@ class GpuReported:
     #: Nothing may start there for a moment: what the jobs lose is being measured.
     closed: bool = False
     #: Processes that compute there, were registered by nobody and allowed by nobody: nothing is placed beside them.
-    strangers: int = 0
+    unregistered: int = 0
     #: Each idle instance: function, revision, MiB, seconds since it last ran.
     idle: Sequence[tuple[str, int, float, float]] = ()
     #: Each instance whose weights lie in host memory: function, revision, when it goes if nobody wants it. What its
@@ -148,7 +148,7 @@ class PausesChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steer:
+class Override:
     """
     What people want of a function: P (Eq. 5) is multiplied by ``boost`` until ``boost_until``; it goes to ``gpus``
     alone (none named = to all) until ``pin_until``.
@@ -162,10 +162,10 @@ class Steer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SteeringChanged:
+class OverridesChanged:
     """All of it: what is not named any more is over."""
 
-    steers: Sequence[Steer]
+    overrides: Sequence[Override]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +203,7 @@ class CountsKnown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceTold:
+class InstanceReported:
     """
     A worker tells of an instance: what its load took (None = it was told before), whether it failed or was evicted;
     ``host``: the load came out of host memory.
@@ -236,7 +236,8 @@ class QuestionAsked:
 class AdmissionDue:
     """
     The shell is about to publish what gateways admit by; answered by
-    :class:`~scheduler.policy.decisions.PublishAdmission`. ``revisions``: function → the revision that takes its traffic.
+    :class:`~scheduler.policy.decisions.PublishAdmission`. ``revisions``: function → the revision that takes its
+    traffic.
     """
 
     revisions: Mapping[str, int]
@@ -271,12 +272,12 @@ Event = (
     | GpuReported
     | GpuLost
     | PausesChanged
-    | SteeringChanged
+    | OverridesChanged
     | WarmLimits
     | TableUpdated
     | TrafficMoved
     | ForecastsUpdated
     | CountsKnown
-    | InstanceTold
+    | InstanceReported
     | Question
 )

@@ -42,24 +42,24 @@ def compiled(function: _F) -> _F:
     return cast("_F", make(function))
 
 
-#: Functions at a time for which there are weights; more of them are weighed like so many (digest A12).
+#: Functions at a time for which there are weights; more of them are weighed like so many (docs/paper.md, A12).
 K_MAX: Final = 8
 
 # Facts of a GPU instance. SM_TRAINING: what all but functions used in the last interval, which is the training's share;
 # SM: that, and what the functions that run now use by their profiles (A26). BUDGET: the smallest degradation budget of
-# its trainings; BALANCE, EARNS, AT: seconds of training time that functions may still cost, what comes in for each
+# its trainings; TOKENS, REFILL, AT: seconds of training time that functions may still cost, what comes in for each
 # second, and when it was counted; FACTOR: what a predicted loss is multiplied by (measured over predicted).
-# NOW_TRAINING: loss that is predicted for now; GATE: why no batch may go there, or OPEN; PROTECTED: strangers compute
-# there; TABLED: its training's row in the table of its place, -1 = none; VICTIM: that training's model there. Each line
-# of eight is a cache line: the first is what a scan reads of every row.
+# NOW_TRAINING: loss that is predicted for now; REFUSAL: why no batch may go there, or OPEN; PROTECTED: unregistered
+# processes compute there; TABLED: its training's row in the table of its place, -1 = none; VICTIM: that training's
+# model there. Each line of eight is a cache line: the first is what a scan reads of every row.
 (
-    GATE,
+    REFUSAL,
     SM,
     JOBS,
     FACTOR,
     NOW_TRAINING,
-    BALANCE,
-    EARNS,
+    TOKENS,
+    REFILL,
     AT,
     BUDGET,
     MEMORY_FREE,
@@ -141,7 +141,7 @@ COLD, HOST = -1, -2
 
 
 @compiled
-def gate(rows: Floats, row: int) -> None:
+def set_refusal(rows: Floats, row: int) -> None:
     """Count afresh what refuses every batch on a row."""
     why = OPEN
     if rows[ALIVE, row] == 0.0:
@@ -154,7 +154,7 @@ def gate(rows: Floats, row: int) -> None:
         why = OVER_BUDGET
     elif rows[USED, row] >= rows[SLOTS, row]:
         why = NO_SLOT
-    rows[GATE, row] = why
+    rows[REFUSAL, row] = why
 
 
 @compiled
@@ -266,7 +266,7 @@ def _recount(
         )
         then[s] = _lost(weights, pairs, between, models, victim, training, known, has, k, indices, told, s, used)
     rows[NOW_TRAINING, row] = current
-    gate(rows, row)
+    set_refusal(rows, row)
     for kind in range(first, kinds.shape[1]):
         own, model, said = kinds[0, kind], kinds[1, kind], declared[kind]
         if own >= 0 and known:
@@ -357,13 +357,13 @@ def slots(rows: Floats, n: int) -> tuple[float, float]:
     free, total = 0.0, 0.0
     for row in range(n):
         total += rows[SLOTS, row]
-        if rows[GATE, row] == OPEN:
+        if rows[REFUSAL, row] == OPEN:
             free += rows[SLOTS, row] - rows[USED, row]
     return free, total
 
 
 @compiled
-def tell(cells: Floats, column: int, row: int, most: int) -> None:
+def set_state(cells: Floats, column: int, row: int, most: int) -> None:
     """
     Count a cell's state afresh: OPEN = an instance is idle, COLD or HOST = one could be loaded, of which ``most`` may
     be there.
@@ -387,7 +387,7 @@ def tell(cells: Floats, column: int, row: int, most: int) -> None:
 
 @compiled
 def _coming(cells: Floats, column: int, row: int) -> float:
-    """Batches on their way to a load: their memory is not in a report yet (digest A26)."""
+    """Batches on their way to a load: their memory is not in a report yet (docs/paper.md, A26)."""
     coming: float = max(0.0, cells[column, OUTSTANDING, row] - cells[column, RESIDENT, row])
     return coming
 
@@ -426,7 +426,7 @@ def begin(
     cells[column, FREE_AT, row] = min(cells[column, FREE_AT, row], ends)
     rows[RESERVED, row] += memory * (_coming(cells, column, row) - before)
     rows[SM, row] += sm
-    tell(cells, column, row, most)
+    set_state(cells, column, row, most)
     _recount(now, row, 0, rows, effects, running, pairs, between, weights, kinds, declared, shares)
 
 
@@ -465,7 +465,7 @@ def end(
         max(0.0, rows[RESERVED, row] + memory * (_coming(cells, column, row) - before)) if last else 0.0
     )
     rows[SM, row] = max(rows[SM_TRAINING, row], rows[SM, row] - sm) if last else rows[SM_TRAINING, row]
-    tell(cells, column, row, most)
+    set_state(cells, column, row, most)
     _recount(now, row, 0, rows, effects, running, pairs, between, weights, kinds, declared, shares)
 
 
@@ -481,16 +481,16 @@ def charge(rows: Floats, row: int, effects: Floats, kind: int, seconds: float) -
 
 
 @compiled
-def balance(rows: Floats, row: int, now: float, cap_s: float) -> float:
+def tokens(rows: Floats, row: int, now: float, cap_s: float) -> float:
     """What the training's account holds, after what has come in since: at most what comes in over ``cap_s``."""
-    held: float = min(rows[BALANCE, row] + rows[EARNS, row] * max(0.0, now - rows[AT, row]), rows[EARNS, row] * cap_s)
+    held: float = min(rows[TOKENS, row] + rows[REFILL, row] * max(0.0, now - rows[AT, row]), rows[REFILL, row] * cap_s)
     return held
 
 
 @compiled
 def spend(rows: Floats, row: int, seconds: float, now: float, cap_s: float) -> None:
     """Take training time from the training's account; a debt is allowed."""
-    rows[BALANCE, row] = balance(rows, row, now, cap_s) - seconds
+    rows[TOKENS, row] = tokens(rows, row, now, cap_s) - seconds
     rows[AT, row] = now
 
 
@@ -507,7 +507,7 @@ def _asked(cost: float, seconds: float, stretch: float, cap: float) -> float:
 
 
 @compiled
-def saved(
+def reservation(
     rows: Floats,
     cells: Floats,
     effects: Floats,
@@ -537,16 +537,16 @@ def saved(
         state = cells[column, STATE, row]
         if (
             code[row] != OVER_BUDGET
-            or rows[GATE, row] != OPEN
-            or rows[EARNS, row] <= 0.0
+            or rows[REFUSAL, row] != OPEN
+            or rows[REFILL, row] <= 0.0
             or (state < 0.0 and not may_load)
         ):
             continue
         if knobs[A_PROTECT] > 0.0 and effects[kind, HOLDS, row] == 0.0:
             continue
-        earns, cap = rows[EARNS, row], rows[EARNS, row] * knobs[A_CAP_S]
+        earns, cap = rows[REFILL, row], rows[REFILL, row] * knobs[A_CAP_S]
         asked = _asked(charge(rows, row, effects, kind, run_s), run_s * (1.0 + effects[kind, OWN, row]), stretch, cap)
-        wait_s = (asked - balance(rows, row, now, knobs[A_CAP_S])) / earns
+        wait_s = (asked - tokens(rows, row, now, knobs[A_CAP_S])) / earns
         whole_s = wait_s + run_s * (1.0 + knobs[A_GUARD]) * (1.0 + slowed[row])
         if state < 0.0:
             whole_s += host_s if state == HOST else load_s
@@ -597,12 +597,12 @@ def weigh(
     utilised), then more free memory, then the lower row; of cold ones first of all where one comes out of host memory.
     """
     # Each fact by itself: a view costs nothing within the loop, where a call with so many arrays would.
-    gates, free, reserved, jobs = rows[GATE], rows[MEMORY_FREE], rows[RESERVED], rows[JOBS]
+    gates, free, reserved, jobs = rows[REFUSAL], rows[MEMORY_FREE], rows[RESERVED], rows[JOBS]
     sm = rows[SM_TRAINING] if knobs[A_SM_RULE] == SM_TRAINING_ONLY else rows[SM]
     budget, held, earns, at, factor, before = (
         rows[BUDGET],
-        rows[BALANCE],
-        rows[EARNS],
+        rows[TOKENS],
+        rows[REFILL],
         rows[AT],
         rows[FACTOR],
         rows[NOW_TRAINING],

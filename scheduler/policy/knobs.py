@@ -1,6 +1,5 @@
 """
-What can be set on a policy, and the named settings: SMore's own and the baselines that it is compared with (digest
-2.14, section 3).
+What can be set on a policy, and the named settings: SMore's own and the baselines that it is compared with (docs/paper.md).
 
 All of them are one engine (``engine.py``) with other knobs, so that they differ in nothing but what is named here.
 """
@@ -18,8 +17,8 @@ class UnknownPolicy(ValueError):
 
 class Order(StrEnum):
     """
-    Who is tried first in a round: the highest P (Eq. 5); whose function has had the least of the run time, weighted by
-    P; the earliest deadline; or who has come first.
+    What is tried first in a round: the highest P (Eq. 5); the function that has had the least run time, weighted by P;
+    the earliest deadline; or the earliest arrival.
     """
 
     PRIORITY = "priority"
@@ -51,8 +50,8 @@ class BudgetRule(StrEnum):
     What a training's budget bounds: nothing; its predicted degradation at every moment (A28.1); or what it loses over
     time.
 
-    Of the last, an account: it earns ``budget / (1 + budget)`` seconds a second, every placed batch spends what it is
-    predicted to cost.
+    The last is a token bucket: it refills by ``budget / (1 + budget)`` seconds a second, and every placed batch takes
+    what it is predicted to cost.
     """
 
     NONE = "none"
@@ -74,9 +73,9 @@ class Knobs:
     memory_reserve        share of the memory that stays free                                         0..1         A26
     budget_rule           what a training's budget bounds                                             BudgetRule   A28.1
     tau_training          degradation budget of a training that names none                            >= 0         10 %
-    aim                   part of its budget that an account earns                                    0..1         none
-    account_s             seconds of budget that an account can hold                                  > 0          none
-    company               part of its time that a batch waits for more while an account is short      0..1         none
+    aim                   part of its budget that refills its bucket                                  0..1         none
+    account_s             seconds of budget that a bucket can hold                                    > 0          none
+    company               part of its time that a batch waits for more while a bucket is low          0..1         none
     tau_function          most predicted degradation of a function                                    > 0, inf     A28.4
     accept                whether the predicted end must be before the deadline                       bool         A28.2
     late_s                seconds past its deadline for which an invocation is still executed         >= 0         A22
@@ -238,13 +237,13 @@ _WORDS: Final[Mapping[str, type[StrEnum]]] = {
 
 def _value(knob: str, value: Any) -> Any:
     """A knob's value from what JSON can say. Raises UnknownPolicy, which names the knob."""
-    known = [field.name for field in fields(Knobs)]
-    if knob not in known:
-        raise UnknownPolicy(f"{knob!r} is not a knob; there are {', '.join(known)}")
+    names = [field.name for field in fields(Knobs)]
+    if knob not in names:
+        raise UnknownPolicy(f"{knob!r} is not a knob; there are {', '.join(names)}")
     kind = type(getattr(PRESETS["smore"], knob))
     if knob in _WORDS and value in list(_WORDS[knob]):
         return _WORDS[knob](value)
-    if knob == "impact" and isinstance(value, list | tuple) and all(_number(one) for one in value):
+    if knob == "impact" and isinstance(value, list | tuple) and all(map(_number, value)):
         return tuple(map(float, value))
     if kind is float and _number(value):
         return float(value)

@@ -1,6 +1,6 @@
 """
-What waits: per function lanes of invocations that may share a batch, each by deadline, then arrival, then id (digest
-A18).
+What waits: per function lanes of invocations that may share a batch, each by deadline, then arrival, then id
+(docs/paper.md, A18).
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,17 +19,17 @@ class Waiting:
     """Lanes keyed (function, revision, shape); an invocation that must run alone has a lane of its own."""
 
     _lanes: dict[Lane, list[Entry]] = field(default_factory=dict)
-    _known: dict[str, InvocationArrived] = field(default_factory=dict)
+    _invocations: dict[str, InvocationArrived] = field(default_factory=dict)
     #: The entry of each: what else a heap holds is of one that was taken or removed.
     _entries: dict[str, Entry] = field(default_factory=dict)
     _of_function: dict[str, dict[Lane, None]] = field(default_factory=dict)
     _count: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._invocations)
 
     def __contains__(self, id_: object) -> bool:
-        return id_ in self._known
+        return id_ in self._invocations
 
     @staticmethod
     def lane_of(invocation: InvocationArrived) -> Lane:
@@ -37,10 +37,10 @@ class Waiting:
         return (invocation.function, invocation.revision, shape)
 
     def add(self, invocation: InvocationArrived) -> None:
-        if invocation.id in self._known:
+        if invocation.id in self._invocations:
             return
         lane = self.lane_of(invocation)
-        self._known[invocation.id] = invocation
+        self._invocations[invocation.id] = invocation
         heap = self._lanes.get(lane)
         if heap is None:
             heap = self._lanes[lane] = []
@@ -51,7 +51,7 @@ class Waiting:
 
     def remove(self, id_: str) -> InvocationArrived | None:
         """Forget one. Its entry in the heap is passed over when it comes up."""
-        invocation = self._known.pop(id_, None)
+        invocation = self._invocations.pop(id_, None)
         if invocation is not None:
             del self._entries[id_]
             left = self._count[invocation.function] - 1
@@ -69,22 +69,22 @@ class Waiting:
 
     def lanes(self, function: str) -> list[Lane]:
         """Lanes of a function that hold something, the earliest deadline first. Empty ones are dropped on the way."""
-        found = []
+        heads = []
         for lane in list(self._of_function.get(function, ())):
             head = self._head(lane)
             if head is None:
                 del self._lanes[lane]
                 del self._of_function[function][lane]
             else:
-                found.append((head, lane))
-        if not found:
+                heads.append((head, lane))
+        if not heads:
             self._of_function.pop(function, None)
-        found.sort()
-        return [lane for _, lane in found]
+        heads.sort()
+        return [lane for _, lane in heads]
 
     def head(self, lane: Lane) -> InvocationArrived | None:
         entry = self._head(lane)
-        return None if entry is None else self._known[entry[2]]
+        return None if entry is None else self._invocations[entry[2]]
 
     def first(self, lane: Lane, at_most: int) -> list[InvocationArrived]:
         """The first ``at_most`` of a lane in order, left where they are."""
@@ -95,17 +95,17 @@ class Waiting:
             head = self.head(lane)
             return [] if head is None else [head]
         taken: list[Entry] = []
-        found: list[InvocationArrived] = []
-        while len(found) < at_most:
+        members: list[InvocationArrived] = []
+        while len(members) < at_most:
             entry = self._head(lane)
             if entry is None:
                 break
             heappop(heap)
             taken.append(entry)
-            found.append(self._known[entry[2]])
+            members.append(self._invocations[entry[2]])
         for entry in taken:
             heappush(heap, entry)
-        return found
+        return members
 
     def take(self, lane: Lane, count: int) -> None:
         """Remove the first ``count`` of a lane."""
@@ -126,7 +126,7 @@ class Waiting:
     def due_after(self, lane: Lane, moment: float) -> InvocationArrived | None:
         """The first of a lane whose deadline is not before ``moment``."""
         later = [entry for entry in self._lanes.get(lane, ()) if entry[0] >= moment and self._live(entry)]
-        return self._known[min(later)[2]] if later else None
+        return self._invocations[min(later)[2]] if later else None
 
     def length(self, lane: Lane) -> int:
         """How many wait in a lane."""
@@ -138,7 +138,7 @@ class Waiting:
         return min(heads, default=now)
 
     def of_function(self, function: str) -> Iterator[InvocationArrived]:
-        return (invocation for invocation in self._known.values() if invocation.function == function)
+        return (invocation for invocation in self._invocations.values() if invocation.function == function)
 
     def _head(self, lane: Lane) -> Entry | None:
         heap = self._lanes.get(lane)

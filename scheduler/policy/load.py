@@ -1,5 +1,6 @@
 """
-How much comes, and whether that is much: then the first acceptable GPU instance of a sample is taken (digest A23).
+How much comes, and whether that is much: then the first acceptable GPU instance of a sample is taken (docs/paper.md,
+A23).
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
 """
-Which lane is tried next in a round: by weighted shares of the run time (start-time fair queueing), by Eq. 5 with ageing,
-by deadline or by arrival.
+Which lane is tried next in a round: by weighted shares of the run time (start-time fair queueing), by Eq. 5 with
+ageing, by deadline or by arrival.
 
 Starvation bounds. By shares, with weights by Eq. 5 (SFQ): over any interval in which a function f waits,
 ``service(g) / w_g - service(f) / w_f`` is at most one batch for every other function g; what a token bucket must still

@@ -1,5 +1,6 @@
 """
-What people have set by hand: pauses and drains, boosts and pins for a time, and how much memory a project may keep warm.
+What people have set by hand: pauses and drains, boosts and pins for a time, and how much memory a project may keep
+warm.
 
 Part of the pure rule: it changes by events, and time is the ``now`` of ``decide``, so that a replay of the same events
 ends the same.
@@ -15,7 +16,7 @@ from scheduler.policy import kernel
 from scheduler.policy.cluster import Cluster
 from scheduler.policy.decisions import Offload
 from scheduler.policy.demand import Demand
-from scheduler.policy.events import InvocationArrived, Steer
+from scheduler.policy.events import InvocationArrived, Override
 from scheduler.policy.lanes import Lane
 
 _Head = tuple[Demand, InvocationArrived]
@@ -26,14 +27,16 @@ ROOM_S: Final = 1.0
 
 class Overrides:
     """
-    Overrides of one cluster. By shares a boost multiplies a function's weight; by P it leaves the starvation bound as it
-    is: P is changed before it is normalised, and normalised priorities differ by at most one.
+    Overrides of one cluster. By shares a boost multiplies a function's weight; by P it leaves the starvation bound as
+    it is: P is changed before it is normalised, and normalised priorities differ by at most one.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._paused: frozenset[str] = frozenset()
-        self._overrides: dict[str, Steer] = {}
+        #: Nothing is placed anywhere.
+        self.platform_paused = False
+        self._overrides: dict[str, Override] = {}
         self._limits: Mapping[str, float] = {}
         #: What the pins were last applied to: (GPU instances, revisions).
         self._applied = (0, 0)
@@ -46,13 +49,9 @@ class Overrides:
 
     def pause(self, paused: frozenset[str]) -> None:
         """From now on these targets are paused or drained, and no others."""
-        self._paused = paused
+        self._paused, self.platform_paused = paused, "*" in paused
         for row, name in enumerate(self._cluster.names):
             self._cluster.pause(row, self.gpu_paused(name))
-
-    @property
-    def platform_paused(self) -> bool:
-        return "*" in self._paused
 
     def function_paused(self, function: str) -> bool:
         return f"f:{function}" in self._paused
@@ -72,7 +71,7 @@ class Overrides:
 
     # ---- boosts and pins ---------------------------------------------------------------------------------------------
 
-    def change(self, overrides: Sequence[Steer]) -> None:
+    def change(self, overrides: Sequence[Override]) -> None:
         """From now on these boosts and pins hold, and no others."""
         self._overrides = {override.function: override for override in overrides}
         self._applied, self._due = (-1, -1), -inf
@@ -146,10 +145,10 @@ class Overrides:
         return held
 
 
-def _left(override: Steer, now: float) -> Steer:
+def _left(override: Override, now: float) -> Override:
     """The same without what is over."""
     boosted, pinned = now < override.boost_until, now < override.pin_until
-    return Steer(
+    return Override(
         function=override.function,
         boost=override.boost if boosted else 1.0,
         boost_until=override.boost_until if boosted else inf,

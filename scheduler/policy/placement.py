@@ -1,4 +1,6 @@
-"""Which GPU instance a batch goes to: every one is weighed (or a sample), the best acceptable one is chosen (algorithm 1)."""
+"""
+Which GPU instance a batch goes to: every one is weighed (or a sample), the best acceptable one is chosen (algorithm 1).
+"""
 
 from math import ceil, inf
 from random import Random
@@ -67,7 +69,7 @@ class Placement:
     """
 
     def __init__(self, knobs: Knobs, shadow: Knobs | None, cluster: Cluster, overrides: Overrides) -> None:
-        self._knobs, self._shadow, self._cluster, self._overrides = knobs, shadow, cluster, overrides
+        self._knobs, self.shadow, self._cluster, self._overrides = knobs, shadow, cluster, overrides
         self.ask = kernel_knobs(knobs)
         self._shadow_ask = kernel_knobs(shadow) if shadow is not None else self.ask
         self._random = Random(knobs.seed)
@@ -151,23 +153,14 @@ class Placement:
         deadline_at: float,
         rows: int,
         random: Random | None = None,
+        knobs: Knobs | None = None,
     ) -> int:
-        """The best acceptable row, -1 = none. ``random``: the draws of a random choice, by default this policy's own."""
-        return self._choose(
-            now, demand, kind, weighed, deadline_at, rows, self._knobs, self._random if random is None else random
-        )
-
-    def _choose(
-        self,
-        now: float,
-        demand: Demand,
-        kind: int,
-        weighed: Weighed,
-        deadline_at: float,
-        rows: int,
-        knobs: Knobs,
-        random: Random,
-    ) -> int:
+        """
+        The best acceptable row, -1 = none. ``random`` and ``knobs``: the draws of a random choice and the knobs, where
+        they are not this policy's own.
+        """
+        if knobs is None:
+            knobs = self._knobs
         may_load = self._overrides.may_load(demand)
         if knobs.choice is Choice.RANDOM:
             open_ = np.flatnonzero(self._cluster.code[: len(self._cluster)] == kernel.OPEN)
@@ -177,7 +170,8 @@ class Placement:
                 weighed.warm < 0 and self._better_to_wait(now, demand, weighed.cold, deadline_at, rows)
             ):
                 return -1
-            return int(open_[random.randrange(len(open_))])
+            draws = self._random if random is None else random
+            return int(open_[draws.randrange(len(open_))])
         if weighed.warm >= 0:
             if knobs.warm_first or weighed.cold < 0 or not may_load:
                 return weighed.warm
@@ -209,11 +203,11 @@ class Placement:
 
     def shadowed(self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float) -> Shadow | None:
         """Where the shadow policy would place a batch; None without a shadow."""
-        if self._shadow is None:
+        if self.shadow is None:
             return None
         weighed = self.weigh(now, demand, kind, rows, deadline_at, False, ask=self._shadow_ask)
-        row = self._choose(now, demand, kind, weighed, deadline_at, rows, self._shadow, self._shadow_random)
-        return Shadow(policy=self._shadow.name, gpu=self._cluster.names[row] if row >= 0 else None)
+        row = self.choose(now, demand, kind, weighed, deadline_at, rows, self._shadow_random, self.shadow)
+        return Shadow(policy=self.shadow.name, gpu=self._cluster.names[row] if row >= 0 else None)
 
     def reasons(
         self, demand: Demand, kind: int, weighed: Weighed, chosen: int, run_s: float, priority: float

@@ -4,7 +4,7 @@ bandwidths fitted.
 
 What is compared is the mean time of every member of every co-location (Eq. 1), in log space as Eq. 2 does. Half of the
 sets of members, drawn at random, is fitted by Levenberg and Marquardt's method with a weak prior that keeps what no row
-tells about near the digest's value; the other half is held out, and its error stands in the result. Repeats of one set
+tells about near the default value; the other half is held out, and its error stands in the result. Repeats of one set
 are on one side.
 """
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scheduler.policy.degradation import Degradation, Table
 from scheduler.policy.kernel import K_MAX
 from scheduler.simulation.interference import Contention, Truth, Use
-from scheduler.simulation.simulator import EXPIRED, FAILED, GPU_COLUMNS, REJECTED, SUCCEEDED, Result
+from scheduler.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REJECTED, SUCCEEDED, Result
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import Function, Gpu, Training, World, bad
 from smore.domain.function import FunctionSpec
@@ -28,7 +28,7 @@ from smore.domain.invocation import State
 
 Floats = NDArray[np.float64]
 
-#: Slots of a GPU instance that does not say how many it has (digest A58).
+#: Slots of a GPU instance that does not say how many it has (docs/paper.md, A58).
 SLOTS: Final = 8
 #: Shares of a device that nobody has said.
 LEAST_U: Final = 0.01

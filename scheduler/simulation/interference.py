@@ -1,7 +1,7 @@
 """
 What co-location really costs in the simulator: the ground truth, which no policy sees.
 
-Its formula is not the predictor's (digest 12.3), else every experiment would be circular. With u the demand for
+Its formula is not the predictor's, else every experiment would be circular. With u the demand for
 multiprocessors and b that for memory bandwidth of each active workload, both 0..1, and n active workloads on a GPU
 instance::
 
@@ -9,9 +9,9 @@ instance::
     U_i    = u_i + by_training u_training + by_function (sum of u over the other functions)
     slow_i of a function beside a training: + short min(1, short_s / exec_i) u_training   (time sharing only)
 
-``by_training`` and ``by_function`` are 1 in digest 12.3; they, and parameters of each role's own, are what measured
-rows need besides (functions at a lower priority lose more than they cost). Each run of a function takes its time alone
-times ``slow`` times a lognormal noise. A load occupies bandwidth and counts in ``b`` alone.
+``by_training`` and ``by_function`` are 1 in the formula as first chosen; they, and parameters of each role's own, are
+what measured rows need besides (functions at a lower priority lose more than they cost). Each run of a function takes
+its time alone times ``slow`` times a lognormal noise. A load occupies bandwidth and counts in ``b`` alone.
 
 A truth of turns (``turns``) is another law, for devices that give themselves to one workload at a time: u is then the
 part of its time that a workload alone holds the device, and who wants it while others hold it waits for as many turns.
@@ -23,7 +23,7 @@ With q_j the part of its time in which a slowed workload holds the device or wai
 For two trainings alike it gives 1.85 at u = 0.9 and 1.71 at 0.8, Gavel's medians over pairs being 1.87 on a K80 and
 1.70 on a P100.
 
-The default demands are the digest's guesses, chosen in view of the paper's observations II and III: that those come out
+The default demands are guesses, chosen in view of the paper's observations II and III: that those come out
 is a calibration, not evidence.
 """
 
@@ -85,13 +85,13 @@ COLD_S: Final = {
     "segnet": 1.6,
 }
 #: The batch at which the demands and times above hold: the middle one of A54 for trainings, one row for functions
-#: (digest 2.11).
+#:.
 REFERENCE_BATCH: Final = {"training": 64, "function": 1}
 #: The four batches of each side (A6, A54): what a predictor is trained on.
 BATCHES: Final = {"training": (16, 32, 64, 128), "function": (1, 8, 16, 32)}
 #: Seconds of a training iteration over those of a warm run of the same rows: forward, and twice that backward.
 ITERATION: Final = 3.0
-#: MiB that a process holds besides its model: device context and framework (digest 2.14, ``fit.ctx_overhead_mb``).
+#: MiB that a process holds besides its model: device context and framework .
 CONTEXT_MIB: Final = 450.0
 
 #: Digest 11.5: slowdown of a training on a slice of g/7 of an A100 against the whole of it. The log has no 1g of BERT:
@@ -338,7 +338,7 @@ def mean_over_alone(p99: float) -> float:
 
 
 def slice_slowdown(model: str, slice_: int) -> float:
-    """Of a training on a slice against the whole device (digest 11.5). Raises BadTruth where it does not fit."""
+    """Of a training on a slice against the whole device. Raises BadTruth where it does not fit."""
     if slice_ == 7:
         return 1.0
     curve = SLICE_CURVE_OF.get(model)

@@ -1,5 +1,5 @@
 """
-What is reported of runs, computed from their raw rows (digest 12.6, A44, A47, A48), and intervals over seeds.
+What is reported of runs, computed from their raw rows (A44, A47, A48), and intervals over seeds.
 
 All figures are fractions; 0.01 is one point of a percentage.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.simulation.interference import mean_over_alone
-from scheduler.simulation.simulator import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, REJECTED, SUCCEEDED, Result
+from scheduler.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, REJECTED, SUCCEEDED, Result
 
 Floats = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
     ``dsr`` deadline met over submitted, ``dsr_admitted`` over dispatched, ``dsr_accepted`` over what the gate let in,
     ``refused`` by the gate over submitted, ``admission`` dispatched over submitted, also ``admission.<function>``;
     ``gui`` mean utilisation less the exclusive one, ``gui_relative`` as a share of that; ``sfd`` mean over trainings of
-    the time average of their slowdown, less one (digest 12.3), ``train_loss`` the part of their iterations that did not
+    the time average of their slowdown, less one, ``train_loss`` the part of their iterations that did not
     happen; ``sld`` mean over dispatched of run time over the mean alone, less one, ``sld_p99`` over the P99 alone;
     ``cold`` (R_cs) cold starts over dispatched; ``waste`` (R_rw) instance time loaded and not executing over loaded;
     ``expired``, ``rejected``, ``failed`` over submitted; ``harvest`` solo seconds of deadline-met invocations per
@@ -94,8 +94,8 @@ def _mean(gpus: Floats, column: int) -> float:
 
 #: Student's 97.5 % quantile for 1 to 30 degrees of freedom.
 _T975: Final = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
-    2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ Ints = NDArray[np.int64]
 
 Kind = Literal["sampled", "exact", "none"]
 
-#: Seconds of one measurement (digest 2.3).
+#: Seconds of one measurement.
 WINDOW_S: Final = 60.0
 #: Deviation of a P99 over that of a mean, for as many normal samples: sqrt(0.99 x 0.01) over the density at the
 #: quantile.

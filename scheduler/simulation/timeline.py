@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.simulation.interference import mean_over_alone
-from scheduler.simulation.simulator import GPU_COLUMNS, SUCCEEDED, Result
+from scheduler.simulation.result import GPU_COLUMNS, SUCCEEDED, Result
 from scheduler.simulation.world import World
 
 Floats = NDArray[np.float64]

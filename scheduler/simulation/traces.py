@@ -1,5 +1,5 @@
 """
-Traces: when which function is asked for, kept on disk and replayed, never drawn while a run goes on (digest 12.5).
+Traces: when which function is asked for, kept on disk and replayed, never drawn while a run goes on.
 
 A trace file is an ``.npz`` of plain arrays; the same source, options and seed give the same bytes. Sources:
 

@@ -56,8 +56,8 @@ class Training:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """
-    A GPU instance. Memory in MiB; ``slots``: batches at a time (digest A58); ``sevenths`` of a device, 7 without MIG;
-    ``budget`` of its training's degradation, a fraction (None: the policy's default).
+    A GPU instance. Memory in MiB; ``slots``: batches at a time (docs/paper.md, A58); ``sevenths`` of a device, 7
+    without MIG; ``budget`` of its training's degradation, a fraction (None: the policy's default).
     """
 
     name: str
@@ -71,7 +71,7 @@ class Gpu:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
     """
-    A function: one invocation is one batch of ``batch`` rows of a model (digest A32).
+    A function: one invocation is one batch of ``batch`` rows of a model (docs/paper.md, A32).
 
     ``max_batch`` invocations may share a run, ``max_warm`` instances stand on one GPU instance. ``keep_alive_s`` -1: an
     idle instance is never offloaded for its age. ``max_attempts`` 2: retried once (A61).
@@ -103,10 +103,10 @@ class World:
     ``monitor_s``: interval of reports; a change of the warm set is reported after ``coalesce_s``; a report reaches the
     policy ``monitor_delay_s`` late. ``monitor_noise``: relative deviation of a reported utilisation. ``job_window_s``:
     span over which a training's degradation is measured. ``round_s``: how long the policy sleeps at most while
-    something waits (digest A21). ``dispatch_s``: from a decision to the start. ``gate_s``: how often the policy says
-    when a new invocation could end; what comes is refused where that is too late (0: nothing is). ``probe_share``: part
-    of the time in which a GPU instance is closed, at random moments and for as long as its training's loss takes to
-    measure (smore/domain/loss.py). ``closed_loop``: reports hold the iterations by which a policy keeps budgets.
+    something waits (docs/paper.md, A21). ``dispatch_s``: from a decision to the start. ``gate_s``: how often the policy
+    says when a new invocation could end; what comes is refused where that is too late (0: nothing is). ``probe_share``:
+    part of the time in which a GPU instance is closed, at random moments and for as long as its training's loss takes
+    to measure (smore/domain/loss.py). ``closed_loop``: reports hold the iterations by which a policy keeps budgets.
     ``lost_s``: silence after which a GPU instance counts as lost. ``keep_warm`` instances of every function stand on
     every GPU instance as long as they take no more than ``warm_share`` of the memory that the training leaves (A35);
     with ``burst`` > 0 as many as the mean rates of the trace ask for times ``burst``, where that is more (A39). This
@@ -209,7 +209,7 @@ class World:
         return self.truth.use(function.model, "function", rows)
 
     def p99_s(self, function: Function, rows: int) -> float:
-        """P99 of a run alone on a whole device (digest A30)."""
+        """P99 of a run alone on a whole device (docs/paper.md, A30)."""
         return self.use(function, rows).seconds * self.truth.p99
 
     def load_s(self, function: Function) -> float:
@@ -238,7 +238,8 @@ class World:
 
     def spec(self, function: Function) -> FunctionSpec:
         """
-        What a developer would have registered: P99 alone for each size of a batch (digest A28), the rest as declared.
+        What a developer would have registered: P99 alone for each size of a batch (docs/paper.md, A28), the rest as
+        declared.
         """
         sizes = sorted({min(1 << power, function.max_batch) for power in range(function.max_batch.bit_length() + 1)})
         memory, batch = self.memory_mib(function), function.batch

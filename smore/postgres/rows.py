@@ -384,7 +384,7 @@ class ExecutionRow(Base):
     ``load_s``: seconds by phase of a cold start; ``batch``: invocations that ran together; ``co_runners``: functions,
     ``jobs``: serverful jobs on the GPU instance meanwhile; ``predicted``: what the decision expected of this GPU
     instance, without what is 0. ``unforeseen``: of a cold start, why no instance stood ready
-    (scheduler/policy/prewarm/prewarmer.py: Unforeseen).
+    (scheduler/policy/prewarm/status.py: ColdStartReason).
     """
 
     __tablename__ = "executions"

@@ -18,8 +18,8 @@ from scheduler.policy.events import (
     GpuReported,
     InvocationArrived,
     InvocationSettled,
-    Steer,
-    SteeringChanged,
+    Override,
+    OverridesChanged,
     WarmLimits,
 )
 from scheduler.policy.knobs import preset
@@ -88,7 +88,7 @@ class World:
         self.running: dict[str, tuple[int, str]] = {}
         self.ended: Counter[str] = Counter()
         self.submitted = 0
-        self.pins: dict[str, Steer] = {}
+        self.pins: dict[str, Override] = {}
         self.log: list[object] = []
         self.feed([*specs(), *[report(name, self.now, {}) for name in GPUS]])
 
@@ -141,14 +141,14 @@ class World:
             self.feed([report(GPUS[number % 3], self.now, {FUNCTIONS[number % 2]: number % 3})])
         elif action == "steer":
             self.pins = {
-                FUNCTIONS[number % 3]: Steer(
+                FUNCTIONS[number % 3]: Override(
                     function=FUNCTIONS[number % 3],
                     boost=1.0 + number,
                     gpus=frozenset({GPUS[number % 2]}),
                     pin_until=self.now + span,
                 )
             }
-            self.feed([SteeringChanged(steers=list(self.pins.values()))])
+            self.feed([OverridesChanged(overrides=list(self.pins.values()))])
         elif action == "limit":
             self.feed([WarmLimits(mib={"p": 300.0 * (number % 4)})])
         elif action == "lose":

@@ -14,7 +14,7 @@ from scheduler.policy.decisions import Dispatch
 from scheduler.policy.events import Event, InvocationSettled, TableUpdated
 from scheduler.policy.knobs import preset
 from tests.support.driven import DrivenEngine
-from tests.unit.scheduler.policy.test_engine import NOW, arrived, function, gpu, known, own, placed
+from tests.support.policy_events import NOW, arrived, function, gpu, known, own, placed
 
 Placed = Iterator[list[tuple[str, str]]]
 FUNCTIONS, TRAININGS = 3, 4
@@ -100,7 +100,7 @@ def test_the_order_of_gpu_instances_means_nothing(
 def test_elasticflow_is_smore_where_nothing_ever_waits_beside_another(
     table: TableUpdated, plan: list[tuple[int | None, float]]
 ) -> None:
-    """They differ in order and in the fast mode only (digest 3.3)."""
+    """They differ in order and in the fast mode only."""
     one, other = (
         list(run(DrivenEngine(preset(name)), table, plan, gpus(), alone=True)) for name in ("smore", "elasticflow")
     )

@@ -480,7 +480,7 @@ class Pair:
             assert row in self.plain.best(column, codes, cold)
         if self.knobs.budget_rule is BudgetRule.ACCOUNT and not fast:
             may_load = self.random.random() < 0.5
-            row, *told = kernel.saved(
+            row, *told = kernel.reservation(
                 cluster.rows,
                 cluster.cells,
                 cluster.effects,
@@ -512,7 +512,7 @@ class Pair:
             kernel.RESERVED: plain.reserved(gpu),
             kernel.SM: plain.sm(gpu),
             kernel.NOW_TRAINING: plain.lost_now(gpu),
-            kernel.GATE: kernel.NO_SLOT if len(gpu.runs) >= gpu.told.slots else kernel.OPEN,
+            kernel.REFUSAL: kernel.NO_SLOT if len(gpu.runs) >= gpu.told.slots else kernel.OPEN,
         }
         for name, value in facts.items():
             assert cluster.fact(name)[row] == pytest.approx(value, abs=1e-9), name

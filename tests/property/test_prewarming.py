@@ -16,9 +16,9 @@ from scheduler.policy.prewarm.window import WarmWindow
 from smore.domain.function import FunctionSpec
 from smore.messages.reports import WarmState
 from tests.support.eventually import eventually
+from tests.support.policy_events import function, known
 from tests.support.pool_stage import Host
-from tests.unit.scheduler.policy.test_engine import function, known
-from tests.unit.scheduler.policy.test_prewarmer import Stage, T, report, served
+from tests.support.prewarm_stage import Stage, T, report, served
 from worker.pool.errors import Unservable
 
 NAMES = "abcd"
@@ -92,7 +92,7 @@ def test_loads_ahead_never_cost_a_training_more_than_its_account(
         report("a", now, training=0),
     )
     cluster = stage.engine.cluster
-    begun, earns = float(cluster.fact(kernel.BALANCE)[0]), float(cluster.fact(kernel.EARNS)[0])
+    begun, earns = float(cluster.fact(kernel.TOKENS)[0]), float(cluster.fact(kernel.REFILL)[0])
     # A load takes 1 s, and the training is slowed by so much of it.
     charge, spent = degradation / (1 + degradation), 0.0
     # What costs more than an account ever holds starts from a full one.

@@ -12,7 +12,8 @@ from scheduler.policy.degradation import Degradation
 from scheduler.policy.kernel import K_MAX
 from scheduler.simulation import history_world, policies
 from scheduler.simulation.history_world import Past, PastGpu
-from scheduler.simulation.simulator import SUCCEEDED, simulate
+from scheduler.simulation.result import SUCCEEDED
+from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import BadWorld
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import State

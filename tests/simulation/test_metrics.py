@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scheduler.simulation import metrics
-from scheduler.simulation.simulator import EXPIRED, FAILED, REJECTED, SUCCEEDED, Result
+from scheduler.simulation.result import EXPIRED, FAILED, REJECTED, SUCCEEDED, Result
 
 NAN = math.nan
 

@@ -9,7 +9,8 @@ import pytest
 from scheduler.simulation import metrics, policies, traces
 from scheduler.simulation.interference import Law, Truth
 from scheduler.simulation.predictor import Belief, table
-from scheduler.simulation.simulator import SUCCEEDED, simulate
+from scheduler.simulation.result import SUCCEEDED
+from scheduler.simulation.simulator import simulate
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import Function, Gpu, Training, World, load
 

@@ -25,16 +25,8 @@ from scheduler.policy.prewarm.fixed import Always
 from scheduler.policy.prewarm.prewarmer import Prewarmer, PrewarmKnobs
 from scheduler.simulation import policies, traces
 from scheduler.simulation.interference import Truth
-from scheduler.simulation.simulator import (
-    EXPIRED,
-    FAILED,
-    GPU_COLUMNS,
-    REFUSED,
-    SUCCEEDED,
-    Inconsistent,
-    Result,
-    simulate,
-)
+from scheduler.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, SUCCEEDED, Inconsistent, Result
+from scheduler.simulation.simulator import simulate
 from scheduler.simulation.traces import BadTrace, Trace
 from scheduler.simulation.world import Failure, Function, Gpu, Training, World, load
 from smore.domain.invocation import Cause

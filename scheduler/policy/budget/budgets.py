@@ -84,7 +84,8 @@ class Budgets:
 
     def charge_run(self, now: float, row: int, kind: int, run_s: float) -> float:
         """Charge what a run is predicted to cost the training, seconds of training time; returns it."""
-        cost_s = self.cost_s(row, kind, run_s)
+        cluster = self._cluster
+        cost_s: float = kernel.charge(cluster.rows, row, cluster.effects, kind, run_s)
         self._charge(now, row, cost_s)
         return cost_s
 
@@ -112,7 +113,7 @@ class Budgets:
             self._charge(now, batch.row, -batch.charge_s)
 
     def _charge(self, now: float, row: int, seconds: float) -> None:
-        """Take training time, as corrected, from the token bucket, and log it as predicted: corrections learn from it."""
+        """Take corrected training time from the token bucket, and log it as predicted: corrections learn from it."""
         self._controllers[row].charged_s += seconds / float(self._cluster.rows[kernel.FACTOR, row])
         if self._knobs.budget_rule is BudgetRule.ACCOUNT:
             self._cluster.spend(row, seconds, now)
@@ -125,7 +126,7 @@ class Budgets:
             TokenBucket(
                 gpu=cluster.names[row],
                 factor=float(cluster.rows[kernel.FACTOR, row]),
-                tokens_s=float(kernel.balance(cluster.rows, row, now, cluster.cap_s)),
+                tokens_s=float(kernel.tokens(cluster.rows, row, now, cluster.capacity_s)),
             )
             for row in rows
         ]

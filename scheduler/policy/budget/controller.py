@@ -13,8 +13,8 @@ too little of the time to have cost as much (:data:`WORST`). It is a brake, not 
 
 What a training loses over time is kept by ``factor``, which multiplies what runs are predicted to cost. Each closed
 window says what the training really lost beside it, free of drift; what was charged at that time stands over against
-it. Their ratio (:class:`CostCorrection`) is what predictions are corrected by, so that the load itself teaches nothing: only how
-wrong the predictions are.
+it. Their ratio (:class:`CostCorrection`) is what predictions are corrected by, so that the load itself teaches nothing:
+only how wrong the predictions are.
 """
 
 from bisect import bisect_left

@@ -28,19 +28,16 @@ class Reservations:
         #: (row, seconds) of this round, and the functions for which a batch has a reservation.
         self._reserved: list[tuple[int, float]] = []
         self._functions: set[str] = set()
-        #: When the first reservation can be paid, epoch seconds; inf = there is none.
-        self.paid_at = inf
-
-    def begin(self) -> None:
-        """A new round."""
+        #: When the first reservation of a round can be paid, epoch seconds; inf = there is none.
         self.paid_at = inf
 
     def release(self, now: float) -> None:
         """The end of a round: reserved tokens go back, so that the next round decides afresh."""
-        for row, seconds in self._reserved:
-            self._cluster.spend(row, -seconds, now)
-        self._reserved.clear()
-        self._functions.clear()
+        if self._reserved:
+            for row, seconds in self._reserved:
+                self._cluster.spend(row, -seconds, now)
+            self._reserved.clear()
+            self._functions.clear()
 
     def reserve(self, now: float, row: int, seconds: float) -> None:
         """Nobody who comes later in this round may use so many seconds of a row's tokens."""
@@ -66,7 +63,7 @@ class Reservations:
         if self._knobs.budget_rule is not BudgetRule.ACCOUNT or weighed.sampled or max(weighed.warm, weighed.cold) >= 0:
             return False, inf
         cluster, rows = self._cluster, sum(member.rows for member in members)
-        row, wait_s, ends_s, tokens_s = kernel.saved(
+        row, wait_s, ends_s, tokens_s = kernel.reservation(
             cluster.rows,
             cluster.cells,
             cluster.effects,

@@ -1,4 +1,4 @@
-"""Rules that foresee nothing: never, always, a fixed keep-alive, and one that is told the future (digest 4.5)."""
+"""Rules that foresee nothing: never, always, a fixed keep-alive, and one that is told the future."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -60,17 +60,17 @@ class Levels:
         What of it still lies ahead. Levels that are at work are held by their work, and by their windows again when it
         ends.
         """
-        found = []
+        windows_ahead = []
         for index, windows in enumerate(self._windows):
             if index >= busy:
-                found += [
+                windows_ahead += [
                     WarmWindow(from_at=max(at, begin), until_at=end, instances=index + 1)
                     for begin, end in windows
                     if end > at
                 ]
         while self._windows and all(end <= at for _, end in self._windows[-1]):
             self._windows.pop()
-        return found
+        return windows_ahead
 
 
 class KeepAlive:
@@ -93,7 +93,7 @@ class KeepAlive:
         return None
 
 
-class Told:
+class Oracle:
     """
     The oracle: it is told when how many instances will be at work, as ``work`` of (from, until, instances) in epoch
     seconds, and holds them then, and through every pause that is no longer than a load (``load_s``). Nothing wastes

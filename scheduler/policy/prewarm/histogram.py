@@ -1,6 +1,5 @@
 """
-Rules that read idle times off histograms: HHP (Shahrad et al., ATC 2020) and LSTH (INFless, ASPLOS 2022), as digest 4.1
-and 4.2 tell them.
+Rules that read idle times off histograms: HHP (Shahrad et al., ATC 2020) and LSTH (INFless, ASPLOS 2022).
 
 An idle time lasts from the end of a function's last work to its next arrival. Bins are minutes, up to a range; longer
 ones are counted as out of bounds.

@@ -39,8 +39,8 @@ class PlacementView(Protocol):
 
 class Instances:
     """
-    The instances on each GPU instance, as reported and as asked for. ``functions``: the prewarmer's, by name; ``share``:
-    of the free memory that idle instances may hold.
+    The instances on each GPU instance, as reported and as asked for. ``functions``: the prewarmer's, by name;
+    ``share``: of the free memory that idle instances may hold.
     """
 
     def __init__(self, functions: Mapping[str, PrewarmedFunction], share: float) -> None:
@@ -96,8 +96,8 @@ class Instances:
         decisions: list[Decision],
     ) -> bool:
         """
-        Ask for ``missing`` instances, one by one, each where it weighs least; ``there`` [N] counts those of the function
-        and is kept. Returns whether all found room.
+        Ask for ``missing`` instances, one by one, each where it weighs least; ``there`` [N] counts those of the
+        function and is kept. Returns whether all found room.
         """
         cluster, demand = view.cluster, function.demand
         impact, free = cluster.effect(cluster.kind(demand, 1), kernel.IMPACT), cluster.fact(kernel.MEMORY_FREE)

@@ -1,6 +1,6 @@
 """
-The prewarmer: what the rules of the functions want becomes loads and offloads on the GPU instances, and every cold start
-gets a reason.
+The prewarmer: what the rules of the functions want becomes loads and offloads on the GPU instances, and every cold
+start gets a reason.
 
 For each function a rule says how many instances should be loaded when (window.py). The prewarmer begins as much earlier
 as that takes, a cold start or the return out of host memory, and ``instances.py`` says where. What a rule wants is
@@ -28,7 +28,7 @@ from scheduler.policy import kernel
 from scheduler.policy.cluster import Cluster
 from scheduler.policy.decisions import Decision
 from scheduler.policy.demand import Demand
-from scheduler.policy.events import CountsKnown, ForecastsUpdated, GpuReported, InstanceTold
+from scheduler.policy.events import CountsKnown, ForecastsUpdated, GpuReported, InstanceReported
 from scheduler.policy.prewarm.clock import MINUTE_S, MinuteClock
 from scheduler.policy.prewarm.function import PrewarmedFunction
 from scheduler.policy.prewarm.instances import LEASE_S, Instances, PlacementView
@@ -67,8 +67,8 @@ class PrewarmKnobs:
 
 class Prewarmer:
     """
-    Owned by a policy, which reports to it what happens and then calls :meth:`act`. It stays whole: its events, its rules
-    and what is due share the functions and their agenda.
+    Owned by a policy, which reports to it what happens and then calls :meth:`act`. It stays whole: its events, its
+    rules and what is due share the functions and their agenda.
     """
 
     def __init__(self, knobs: PrewarmKnobs) -> None:
@@ -250,7 +250,7 @@ class Prewarmer:
                 entry.look = True
                 self._dirty.add(function)
 
-    def instance_reported(self, now: float, event: InstanceTold, row: int) -> None:
+    def instance_reported(self, now: float, event: InstanceReported, row: int) -> None:
         """What a worker reports of one instance."""
         entry = self._functions.get(event.function)
         if entry is None or entry.demand.revision != event.revision:
@@ -437,7 +437,8 @@ class Prewarmer:
             self._instances.renew(now, at, entry, cluster, decisions)
         entry.loaded = int(there.sum())
 
-    # ---- what is published ------------------------------------------------------------------------------------------------
+    # ---- what is published
+    # ------------------------------------------------------------------------------------------------
 
     def cold_start_reason(self, now: float, demand: Demand, cluster: Cluster) -> ColdStartReason:
         """Why an invocation of a revision must load an instance now. Asked once for each, before it is placed."""

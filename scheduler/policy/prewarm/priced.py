@@ -83,8 +83,8 @@ class Priced:
         self._levels.fell_idle(at, level, self._windows_of(group, at < self._forecast_until))
         return self._holds(at, busy)
 
-    def _windows_of(self, group: int, told: bool) -> list[tuple[float, float]]:
-        return [kernel.level_window(self._windows, group, which, told) for which in range(kernel.WINDOWS)]
+    def _windows_of(self, group: int, forecast: bool) -> list[tuple[float, float]]:
+        return [kernel.level_window(self._windows, group, which, forecast) for which in range(kernel.WINDOWS)]
 
     def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[WarmWindow] | None:
         before = self._forecasts

@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 
 from scheduler.policy.prewarm import kernel
-from scheduler.policy.prewarm.counted import Counted
-from scheduler.policy.prewarm.fixed import Always, KeepAlive, Never, Told
+from scheduler.policy.prewarm.fixed import Always, KeepAlive, Never, Oracle
 from scheduler.policy.prewarm.histogram import hhp, lsth
+from scheduler.policy.prewarm.ls_lstm import PaperRule
 from scheduler.policy.prewarm.priced import Priced
 from scheduler.policy.prewarm.window import Forecast, PrewarmRule
 
@@ -19,11 +19,11 @@ RULES: Final[Mapping[str, Callable[..., PrewarmRule]]] = {
     "never": Never,
     "always": Always,
     "keep-alive": KeepAlive,
-    "oracle": Told,
+    "oracle": Oracle,
     "hhp": hhp,
     "lsth": lsth,
-    "ls-lstm": Counted,
-    "ls-lstm-quantile": partial(Counted, quantile=0.95),
+    "ls-lstm": PaperRule,
+    "ls-lstm-quantile": partial(PaperRule, quantile=0.95),
     "priced": Priced,
 }
 
@@ -65,9 +65,9 @@ def prepare() -> None:
     )
     kernel.reduce(rows, used, tally, 0.0, 60.0)
     kernel.wanted(np.ones((1, 1)), np.ones((1, 1)), np.ones(1), 1.0, np.ones(1))
-    known = Forecast(from_at=0.0, mean=np.ones(1), any=np.ones(1))
+    forecast = Forecast(from_at=0.0, mean=np.ones(1), any=np.ones(1))
     for made in (rule("lsth"), rule("priced", price_gb_s=1.0, load_s=1.0, run_s=1.0)):
-        made.minute(0.0, None, known)
+        made.minute(0.0, None, forecast)
         made.arrived(1.0)
         made.idle(2.0, 1)
         made.arrived(3.0)

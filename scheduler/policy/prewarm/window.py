@@ -1,4 +1,4 @@
-"""What every prewarming rule is told and what it answers: one interface for all of them (digest 4.4)."""
+"""What every prewarming rule is told and what it answers: one interface for all of them."""
 
 import math
 from collections.abc import Sequence

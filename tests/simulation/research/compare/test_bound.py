@@ -10,7 +10,8 @@ from scheduler.policy.knobs import PRESETS
 from scheduler.simulation import policies, traces
 from scheduler.simulation.interference import Truth
 from scheduler.simulation.predictor import Belief, table
-from scheduler.simulation.simulator import SUCCEEDED, simulate
+from scheduler.simulation.result import SUCCEEDED
+from scheduler.simulation.simulator import simulate
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import BadWorld, Function, Gpu, World, load
 

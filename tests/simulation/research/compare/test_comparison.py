@@ -11,7 +11,7 @@ from research.compare import comparison
 from research.compare.__main__ import main
 from research.compare.comparison import CALM, Cell, Plan
 from scheduler.simulation import traces
-from scheduler.simulation.simulator import Result
+from scheduler.simulation.result import Result
 
 PRESET = {
     "about": "two GPUs",

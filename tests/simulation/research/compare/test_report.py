@@ -15,7 +15,8 @@ from research.compare import section
 from research.compare.__main__ import main
 from scheduler.simulation import timeline, traces
 from scheduler.simulation.policies import factory
-from scheduler.simulation.simulator import GPU_COLUMNS, Result, simulate
+from scheduler.simulation.result import GPU_COLUMNS, Result
+from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import load
 
 PRESET: dict[str, Any] = {

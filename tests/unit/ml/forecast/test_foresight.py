@@ -18,8 +18,8 @@ from scheduler.policy.decisions import Dispatch, Prewarm
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import CountsKnown
 from scheduler.policy.prewarm import window
-from scheduler.policy.prewarm.counted import Counted as PaperRule
 from scheduler.policy.prewarm.fixed import KeepAlive
+from scheduler.policy.prewarm.ls_lstm import PaperRule
 from scheduler.policy.prewarm.priced import Priced
 from scheduler.policy.prewarm.window import WarmWindow
 from scheduler.tasks.forecasting import Rehearsal
@@ -27,8 +27,8 @@ from smore.domain.function import FunctionSpec, Prewarming, Profile
 from smore.messages import forecasts as wire
 from smore.postgres.arrivals import Fitted, Past
 from smore.process.settings import PrewarmSettings
-from tests.unit.scheduler.policy.test_engine import arrived, function
-from tests.unit.scheduler.policy.test_prewarmer import Stage, report, served
+from tests.support.policy_events import arrived, function
+from tests.support.prewarm_stage import Stage, report, served
 
 T = 1_800_000_000.0 // 60 * 60
 

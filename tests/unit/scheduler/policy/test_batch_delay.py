@@ -9,7 +9,7 @@ from scheduler.policy.decisions import Decision, Dispatch
 from scheduler.policy.events import GpuLost
 from scheduler.policy.knobs import preset
 from tests.support.driven import DrivenEngine
-from tests.unit.scheduler.policy.test_engine import NOW, arrived, batched, gpu, known
+from tests.support.policy_events import NOW, arrived, batched, gpu, known
 
 #: What an account of 10 % earns a second, and holds when it is full, seconds.
 EARNS = 0.8 * 0.1 / 1.1

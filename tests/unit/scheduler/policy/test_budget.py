@@ -27,7 +27,7 @@ from scheduler.policy.events import ClaimRefused, Event, InvocationSettled, Warm
 from scheduler.policy.knobs import preset
 from smore.domain.loss import Sample, Window
 from tests.support.driven import DrivenEngine
-from tests.unit.scheduler.policy.test_engine import NOW, arrived, batched, function, gpu, known
+from tests.support.policy_events import NOW, arrived, batched, function, gpu, known
 
 CLOSED = Sample(mean=0.1, sd=0.002, n=30)
 #: Functions at work all the time.
@@ -363,7 +363,7 @@ def test_a_batch_is_saved_for_and_goes_when_it_can_be_paid() -> None:
     assert engine.decide(NOW, [arrived(0, str(number)) for number in range(8)]) == []
     paid_at = NOW + 0.03 * 0.5 / 1.5 / EARNS
     assert engine.wake_at == pytest.approx(paid_at)
-    assert engine.cluster.fact(kernel.BALANCE)[0] == pytest.approx(0.0), "what is saved for is not spent yet"
+    assert engine.cluster.fact(kernel.TOKENS)[0] == pytest.approx(0.0), "what is saved for is not spent yet"
     assert engine.decide(paid_at - 0.01, []) == []
     placed = engine.decide(engine.wake_at, [])
     assert [len(decision.attempts) for decision in placed if isinstance(decision, Dispatch)] == [8]
@@ -400,7 +400,7 @@ def test_nobody_takes_what_is_saved_for_whose_turn_it_is() -> None:
     engine.decide(NOW, [arrived(0, "before")])
     engine.decide(NOW + 0.02, [InvocationSettled(id="before", attempt=1)])
     now = NOW + 0.02
-    engine.cluster.spend(0, float(kernel.balance(engine.cluster.rows, 0, now, engine.cluster.cap_s)), now)
+    engine.cluster.spend(0, float(kernel.tokens(engine.cluster.rows, 0, now, engine.cluster.capacity_s)), now)
     engine.decide(now, [arrived(1, "dear"), *(arrived(0, f"cheap{number}") for number in range(5))])
     cost_s = 0.1 * 0.5 / 1.5
     assert engine.decide(now + 0.9 * cost_s / EARNS, []) == [], "enough for nine cheap ones"

@@ -7,104 +7,23 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from scheduler.leader.tables import ArrayTable
 from scheduler.policy import kernel
-from scheduler.policy.budget.controller import JobLoss
-from scheduler.policy.decisions import Decision, Dispatch, End, Refusal
+from scheduler.policy.decisions import Dispatch, End, Refusal
 from scheduler.policy.events import (
     Event,
-    FunctionKnown,
     GpuLost,
-    GpuReported,
     InvocationArrived,
     InvocationSettled,
-    TableUpdated,
 )
 from scheduler.policy.knobs import EXECUTED_S, PRESETS, Knobs, Order, UnknownPolicy, preset
 from scheduler.policy.load import LoadSwitch
-from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import Cause
-from smore.messages.degradation import Table
 from tests.support.driven import DrivenEngine
-from tests.support.tables import DEVICE, MODE, place
-
-NOW = 1_000.0
-
-
-def function(
-    number: int, *, run_s: float = 0.01, gain: float = 0.2, degradation: float = 0.1, sm: float = 0.1, **fields: object
-) -> FunctionKnown:
-    """The function f<number>, which tables know as f<number>/s."""
-    profile = Profile(
-        run_s={1: run_s},
-        load_s=1.0,
-        memory_mib=100.0,
-        usage_gain=gain,
-        degradation=degradation,
-        utilisation=sm,
-        model=f"f{number}/s",
-    )
-    spec = FunctionSpec(entrypoint="m:C", profile=profile, **({"max_warm": 8} | fields))  # type: ignore[arg-type]
-    return FunctionKnown(function=f"p/f{number}", revision=1, spec=spec)
-
-
-def batched(number: int, run_s: dict[int, float], **fields: object) -> FunctionKnown:
-    """The same with times by batch size."""
-    told = function(number, max_batch=8, **fields)
-    return replace(told, spec=replace(told.spec, profile=replace(told.spec.profile, run_s=run_s)))
-
-
-def gpu(name: str, training: int | None = 0, *, warm: int = 8, functions: int = 3, **fields: object) -> GpuReported:
-    """A GPU instance that trains t<training>, with ``warm`` instances of each function."""
-    known: dict[str, object] = {
-        "boot": "b",
-        "at": NOW,
-        "slots": 8,
-        "memory_total": 10_000.0,
-        "memory_used": 0.0,
-        "memory_idle": 0.0,
-        "utilisation": 0.3,
-        "function_utilisation": 0.0,
-        "jobs": int(training is not None),
-        "warm": [(f"p/f{i}", 1, warm) for i in range(functions) if warm],
-        "device": DEVICE,
-        "sharing_mode": MODE,
-        "workloads": [f"t{training}/s/training/8"] if training is not None else [],
-    }
-    return GpuReported(gpu=name, **(known | fields))  # type: ignore[arg-type]
-
-
-def arrived(number: int, id_: str, *, at: float = NOW, within: float = 5.0) -> InvocationArrived:
-    return InvocationArrived(
-        function=f"p/f{number}", revision=1, id=id_, attempt=0, arrival_at=at, deadline_at=at + within
-    )
-
-
-def known(
-    training: Sequence[Sequence[float]],
-    function_: Sequence[Sequence[float]] | None = None,
-    functions: Sequence[Sequence[float]] | None = None,
-) -> TableUpdated:
-    """A table; what is not given is nothing."""
-    j, f = len(training), len(training[0])
-    made = place(training, function_ or [[0.0] * f] * j, functions or [[0.0] * f] * f, upper=0.0)
-    return TableUpdated(table=ArrayTable(Table(version=7, source="test", created_at=0.0, places=[made])))
-
-
-def own(budget: float) -> list[JobLoss]:
-    """A training with a budget of its own."""
-    return [JobLoss(id="j", budget=budget)]
-
-
-def placed(decisions: Sequence[Decision]) -> list[tuple[str, str]]:
-    return [
-        (id_, decision.gpu) for decision in decisions if isinstance(decision, Dispatch) for id_, _ in decision.attempts
-    ]
+from tests.support.policy_events import NOW, arrived, function, gpu, known, own, placed
 
 
 def refused(engine: DrivenEngine) -> Counter[str]:
@@ -169,16 +88,16 @@ def test_an_account_earns_nothing_while_a_window_is_closed() -> None:
     earns, left = 0.8 * 0.1 / 1.1, 0.8 * 0.1 / 1.1 * 2.0 - 1.0 * 0.5 / 1.5
     for at, closed in ((1.0, True), (1.3, True), (1.6, False), (2.0, False)):
         engine.decide(NOW + at, [gpu("a", functions=1, at=NOW + at, closed=closed)])
-    assert kernel.balance(engine.cluster.rows, 0, NOW + 2.0, 2.0) == pytest.approx(left + earns * (1.0 + 0.4))
+    assert kernel.tokens(engine.cluster.rows, 0, NOW + 2.0, 2.0) == pytest.approx(left + earns * (1.0 + 0.4))
 
 
 def test_what_it_really_took_is_what_the_account_pays() -> None:
     engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1), gpu("a", functions=1), arrived(0, "1")])
     full = 0.8 * 0.1 / 1.1 * 2.0
-    assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(full - 0.1 * 0.5 / 1.5)
+    assert kernel.tokens(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(full - 0.1 * 0.5 / 1.5)
     engine.decide(NOW, [InvocationSettled(id="1", attempt=1, run_s=0.3, batch_rows=1)])
-    assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(full - 3 * 0.1 * 0.5 / 1.5)
+    assert kernel.tokens(engine.cluster.rows, 0, NOW, 2.0) == pytest.approx(full - 3 * 0.1 * 0.5 / 1.5)
 
 
 def test_what_costs_more_than_an_account_holds_may_go_when_it_is_full() -> None:
@@ -196,9 +115,9 @@ def test_what_costs_more_than_an_account_holds_may_go_when_it_is_full() -> None:
 def test_another_training_begins_with_an_account_of_its_own() -> None:
     engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[1.0]]), function(0, run_s=10.0), gpu("a", functions=1), arrived(0, "1", within=60.0)])
-    assert kernel.balance(engine.cluster.rows, 0, NOW, 2.0) < 0
+    assert kernel.tokens(engine.cluster.rows, 0, NOW, 2.0) < 0
     engine.decide(NOW + 1.0, [gpu("a", None, functions=1, at=NOW + 1.0), gpu("a", functions=1, at=NOW + 2.0)])
-    assert kernel.balance(engine.cluster.rows, 0, NOW + 2.0, 2.0) == pytest.approx(0.8 * 0.1 / 1.1 * 2.0)
+    assert kernel.tokens(engine.cluster.rows, 0, NOW + 2.0, 2.0) == pytest.approx(0.8 * 0.1 / 1.1 * 2.0)
 
 
 def test_without_a_training_no_budget_is_asked() -> None:
@@ -416,7 +335,7 @@ def test_orders() -> None:
 
 
 def test_elasticflow_is_smore_where_there_is_no_queue() -> None:
-    """They differ in order and in the fast mode only (digest 3.3)."""
+    """They differ in order and in the fast mode only."""
     table = known([[0.02, 0.05, 0.2], [0.01, 0.08, 0.05]], [[0.1, 0.2, 0.3], [0.3, 0.1, 0.2]], [[0.2] * 3] * 3)
     logs = []
     for name in ("smore", "elasticflow"):
@@ -618,3 +537,17 @@ def test_prepare_compiles_all_that_a_decision_calls() -> None:
     )
     found = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True).stdout
     assert set(ast.literal_eval(found).values()) == {1}, found
+
+
+def test_a_call_that_only_asks_changes_nothing() -> None:
+    """Something waits that could be placed by now: a question does not place it, and the wake-up stays."""
+    engine = DrivenEngine(preset("smore-product"))
+    engine.decide(NOW, [known([[1.0]]), function(0, run_s=10.0), gpu("a", functions=1), arrived(0, "1", within=60.0)])
+    settled = InvocationSettled(id="1", attempt=1, run_s=10.0, batch_rows=1)
+    assert placed(engine.decide(NOW + 10.0, [settled, arrived(0, "2", at=NOW + 10.0, within=500.0)])) == []
+    wake_at = engine.wake_at
+    engine.pressed(NOW + 69.0)
+    engine.buckets(NOW + 69.0)
+    assert engine.ask(NOW + 69.0, "p/f0", 1, 1, NOW + 500.0) is not None
+    assert (engine.wake_at, engine.waiting.count("p/f0")) == (wake_at, 1)
+    assert placed(engine.decide(NOW + 69.0, [])) == [("2", "a")]

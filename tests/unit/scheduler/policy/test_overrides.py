@@ -10,9 +10,9 @@ from scheduler.policy.events import (
     FunctionKnown,
     GpuReported,
     InvocationArrived,
+    Override,
+    OverridesChanged,
     PausesChanged,
-    Steer,
-    SteeringChanged,
     WarmLimits,
 )
 from scheduler.policy.knobs import preset
@@ -61,7 +61,7 @@ def engine(*events: Event, **knobs: object) -> DrivenEngine:
 
 def test_a_boost_multiplies_the_priority_and_ends() -> None:
     policy = engine(gpu("g", "p/a", "p/b", slots=1))
-    steer = SteeringChanged(steers=[Steer(function="p/b", boost=10.0, boost_until=NOW + 5)])
+    steer = OverridesChanged(overrides=[Override(function="p/b", boost=10.0, boost_until=NOW + 5)])
     assert placed(policy.decide(NOW, [arrived("p/a", "1"), arrived("p/b", "2")])) == [("1", "g")]
     policy = engine(gpu("g", "p/a", "p/b", slots=1), steer)
     assert placed(policy.decide(NOW, [arrived("p/a", "1"), arrived("p/b", "2")])) == [("2", "g")]
@@ -72,7 +72,9 @@ def test_a_boost_multiplies_the_priority_and_ends() -> None:
 @pytest.mark.parametrize(("waited_s", "first"), [(1.9, "2"), (2.1, "1")])
 def test_the_starvation_bound_holds_with_any_boost(waited_s: float, first: str) -> None:
     """Who has waited 1 / ageing_per_s (2 s) longer stands first, whatever the other is multiplied by."""
-    policy = engine(SteeringChanged(steers=[Steer(function="p/b", boost=1000.0)]), order="priority", ageing_per_s=0.5)
+    policy = engine(
+        OverridesChanged(overrides=[Override(function="p/b", boost=1000.0)]), order="priority", ageing_per_s=0.5
+    )
     policy.decide(NOW, [arrived("p/a", "1")])
     late = InvocationArrived(
         function="p/b", revision=1, id="2", attempt=0, arrival_at=NOW + waited_s, deadline_at=NOW + 60
@@ -83,7 +85,7 @@ def test_the_starvation_bound_holds_with_any_boost(waited_s: float, first: str) 
 
 
 def test_a_pin_holds_for_gpus_that_come_later_and_ends() -> None:
-    pin = SteeringChanged(steers=[Steer(function="p/a", gpus=frozenset({"h"}), pin_until=NOW + 5)])
+    pin = OverridesChanged(overrides=[Override(function="p/a", gpus=frozenset({"h"}), pin_until=NOW + 5)])
     policy = engine(gpu("g", "p/a"), pin)
     assert placed(policy.decide(NOW, [arrived("p/a", "1")])) == []
     answer = policy.ask(NOW, "p/a", 1, 1, NOW + 10)
@@ -96,9 +98,9 @@ def test_a_pin_holds_for_gpus_that_come_later_and_ends() -> None:
 
 
 def test_a_pin_that_is_taken_back_is_over_at_once() -> None:
-    policy = engine(gpu("g", "p/a"), SteeringChanged(steers=[Steer(function="p/a", gpus=frozenset({"h"}))]))
+    policy = engine(gpu("g", "p/a"), OverridesChanged(overrides=[Override(function="p/a", gpus=frozenset({"h"}))]))
     policy.decide(NOW, [arrived("p/a", "1")])
-    assert placed(policy.decide(NOW, [SteeringChanged(steers=[])])) == [("1", "g")]
+    assert placed(policy.decide(NOW, [OverridesChanged(overrides=[])])) == [("1", "g")]
 
 
 def test_a_drained_gpu_instance_takes_nothing_and_gives_back_what_idles() -> None:
@@ -110,7 +112,7 @@ def test_a_drained_gpu_instance_takes_nothing_and_gives_back_what_idles() -> Non
 
 
 def test_nothing_is_placed_beside_a_process_that_nobody_registered() -> None:
-    policy = engine(gpu("g", "p/a", strangers=1))
+    policy = engine(gpu("g", "p/a", unregistered=1))
     assert policy.decide(NOW, [arrived("p/a", "1")]) == []
     answer = policy.ask(NOW, "p/a", 1, 1, NOW + 10)
     assert answer is not None

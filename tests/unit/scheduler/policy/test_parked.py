@@ -12,7 +12,7 @@ from scheduler.policy.decisions import Dispatch, Offload, Prewarm
 from scheduler.policy.events import (
     FunctionRemoved,
     GpuReported,
-    InstanceTold,
+    InstanceReported,
     InvocationArrived,
     InvocationSettled,
     PausesChanged,
@@ -20,15 +20,15 @@ from scheduler.policy.events import (
 from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.window import WarmWindow
 from tests.support.driven import DrivenEngine
-from tests.unit.scheduler.policy.test_engine import arrived, function
-from tests.unit.scheduler.policy.test_prewarmer import Stage, T, kinds, report, served, standing
+from tests.support.policy_events import arrived, function
+from tests.support.prewarm_stage import Stage, T, kinds, report, served, standing
 
 #: A load takes 1 s (test_policy_engine.function), a return out of host memory this.
 HOST_S = 0.1
 
 
-def returned(seconds: float = HOST_S) -> InstanceTold:
-    return InstanceTold(function="p/f0", revision=1, gpu="a", load_s=seconds, host=True)
+def returned(seconds: float = HOST_S) -> InstanceReported:
+    return InstanceReported(function="p/f0", revision=1, gpu="a", load_s=seconds, host=True)
 
 
 def holding(name: str, at: float, *until: float, **fields: object) -> GpuReported:

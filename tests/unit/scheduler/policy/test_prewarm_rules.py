@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from scheduler.policy.prewarm.counted import requests_of
+from scheduler.policy.prewarm.ls_lstm import requests_of
 from scheduler.policy.prewarm.rules import rule
 from scheduler.policy.prewarm.window import OWN, Forecast, WarmWindow
 

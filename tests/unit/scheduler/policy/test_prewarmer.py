@@ -4,7 +4,6 @@ says.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -12,129 +11,29 @@ import numpy as np
 import pytest
 
 from scheduler.policy import kernel
-from scheduler.policy.decisions import Decision, Dispatch, Offload, Prewarm
-from scheduler.policy.demand import Demand
+from scheduler.policy.decisions import Dispatch, Offload, Prewarm
 from scheduler.policy.events import (
     CountsKnown,
     Event,
     ForecastsUpdated,
     FunctionRemoved,
     GpuLost,
-    GpuReported,
-    InstanceTold,
+    InstanceReported,
     InvocationArrived,
     InvocationSettled,
     PausesChanged,
-    TrafficMoved,
 )
 from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.instances import LEASE_S
-from scheduler.policy.prewarm.prewarmer import AT_A_TIME, Prewarmer, PrewarmKnobs
+from scheduler.policy.prewarm.prewarmer import AT_A_TIME
 from scheduler.policy.prewarm.priced import Priced
 from scheduler.policy.prewarm.rules import rule
 from scheduler.policy.prewarm.status import ColdStartReason
-from scheduler.policy.prewarm.window import Forecast, PrewarmRule, WarmWindow
+from scheduler.policy.prewarm.window import Forecast, WarmWindow
 from smore.domain.function import Prewarming
 from tests.support.driven import DrivenEngine
-from tests.unit.scheduler.policy.test_engine import arrived, function, gpu, known
-
-#: The beginning of a minute.
-T = 60_000.0
-
-
-class Script:
-    """A rule that answers what a test has said, else holds what is there, and remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[object, ...]] = []
-        self.on_minute: Sequence[WarmWindow] | None = None
-        self.on_idle: Sequence[WarmWindow] | None = None
-
-    def arrived(self, at: float) -> Sequence[WarmWindow] | None:
-        self.heard.append(("arrived", at))
-        return None
-
-    def idle(self, at: float, instances: int, busy: int = 0) -> Sequence[WarmWindow] | None:
-        self.heard.append(("idle", at, instances, busy))
-        return (
-            self.on_idle
-            if self.on_idle is not None
-            else [WarmWindow(from_at=at, until_at=math.inf, instances=instances + busy)]
-        )
-
-    def minute(self, at: float, count: int | None, forecast: Forecast | None) -> Sequence[WarmWindow] | None:
-        self.heard.append(("minute", at, count, None if forecast is None else forecast.source))
-        return self.on_minute
-
-    def minutes(self) -> list[tuple[object, ...]]:
-        return [line[1:] for line in self.heard if line[0] == "minute"]
-
-
-class Stage:
-    """
-    An engine with a keeper; every function has a scripted rule. Loads take 1 s (test_policy_engine.function) and the
-    lead is 1 s.
-    """
-
-    def __init__(self, *, foresees: bool = False, **knobs: object) -> None:
-        self.rules: dict[str, Script] = {}
-        modes = frozenset((Prewarming.AUTO, Prewarming.PAPER)) if foresees else frozenset[Prewarming]()
-        self.prewarmer = Prewarmer(PrewarmKnobs(rules=self._rule, foresees=modes, **knobs))  # type: ignore[arg-type]
-        self.engine = DrivenEngine(preset("smore-product"), prewarmer=self.prewarmer)
-
-    def _rule(self, mode: Prewarming, demand: Demand) -> PrewarmRule:
-        return self.rules.setdefault(demand.function, Script())
-
-    def at(self, now: float, *events: Event) -> list[Decision]:
-        return self.engine.decide(now, list(events))
-
-    def hold(self, now: float, *holds: WarmWindow, number: int = 0) -> list[Decision]:
-        """The rule of a function answers this from ``now`` on, by the end of a batch."""
-        rule = self.rules[f"p/f{number}"]
-        rule.on_idle = holds
-        self.prewarmer.idle(now, self.engine.cluster.demands[number], 1, 0)
-        return self.at(now)
-
-
-def standing(stage: Stage, number: int = 0) -> object:
-    return next(one for one in stage.prewarmer.statuses() if one.function == f"p/f{number}")
-
-
-def served(number: int = 0) -> TrafficMoved:
-    return TrafficMoved(function=f"p/f{number}", revision=1)
-
-
-def report(name: str, at: float, warm: int = 0, *, training: int | None = None, **fields: object) -> GpuReported:
-    """10,000 MiB, ``warm`` idle instances of f0 with 100 MiB each."""
-    known_: dict[str, object] = {
-        "at": at,
-        "memory_used": 100.0 * warm,
-        "memory_idle": 100.0 * warm,
-        "idle": [("p/f0", 1, 100.0, 5.0)] * warm,
-        "warm": [("p/f0", 1, warm)] if warm else [],
-    }
-    return replace(gpu(name, training), **(known_ | fields))  # type: ignore[arg-type]
-
-
-def forecasts(
-    made_at: float, value: float = 1.0, functions: Sequence[str] = ("p/f0",), source: str = "naive"
-) -> ForecastsUpdated:
-    made = {
-        name: Forecast(from_at=made_at, mean=np.full(5, value), any=np.full(5, min(value, 1.0)), source=source)
-        for name in functions
-    }
-    return ForecastsUpdated(made_at=made_at, forecasts=made)
-
-
-def kinds(decisions: Sequence[Decision]) -> list[tuple[str, str, int]]:
-    found = []
-    for one in decisions:
-        if isinstance(one, Prewarm):
-            found.append(("prewarm", one.gpu, one.instances))
-        elif isinstance(one, Offload):
-            found.append(("offload", one.gpu, one.keep))
-    return found
-
+from tests.support.policy_events import arrived, function, known
+from tests.support.prewarm_stage import Stage, T, forecasts, kinds, report, served, standing
 
 # ---- in time ---------------------------------------------------------------------------------------------------------
 
@@ -159,7 +58,7 @@ def test_the_lead_is_the_measured_cold_start() -> None:
     stage = Stage()
     stage.at(T, function(0), served(), report("a", T))
     for _ in range(30):
-        stage.at(T, InstanceTold(function="p/f0", revision=1, gpu="a", load_s=5.0))
+        stage.at(T, InstanceReported(function="p/f0", revision=1, gpu="a", load_s=5.0))
     stage.hold(T, WarmWindow(from_at=T + 10, until_at=T + 20))
     assert stage.prewarmer.next_at == pytest.approx(T + 4, abs=0.01)
 
@@ -222,9 +121,9 @@ def test_it_is_not_loaded_where_the_budget_forbids() -> None:
 def test_a_load_is_paid_from_the_trainings_account() -> None:
     stage = Stage()
     stage.at(T, known([[0.1]]), function(0), served(), report("a", T, training=0))
-    before = stage.engine.cluster.fact(kernel.BALANCE)[0]
+    before = stage.engine.cluster.fact(kernel.TOKENS)[0]
     stage.hold(T, WarmWindow(from_at=T, until_at=T + 60))
-    assert stage.engine.cluster.fact(kernel.BALANCE)[0] == pytest.approx(before - 0.1 / 1.1, abs=1e-6)
+    assert stage.engine.cluster.fact(kernel.TOKENS)[0] == pytest.approx(before - 0.1 / 1.1, abs=1e-6)
 
 
 def test_idle_instances_hold_a_share_of_the_free_memory_at_most() -> None:
@@ -594,7 +493,7 @@ def test_after_a_failed_load_it_waits_longer_each_time() -> None:
     stage = Stage()
     stage.at(T, function(0), served(), report("a", T))
     assert kinds(stage.hold(T, WarmWindow(from_at=T, until_at=math.inf))) == [("prewarm", "a", 1)]
-    failed = InstanceTold(function="p/f0", revision=1, gpu="a", failed=True)
+    failed = InstanceReported(function="p/f0", revision=1, gpu="a", failed=True)
     assert stage.at(T + 1, failed) == []
     (dispatch,) = (one for one in stage.at(T + 2, arrived(0, "1", at=T + 2)) if isinstance(one, Dispatch))
     assert dispatch.reasons.unforeseen == ColdStartReason.LOAD_FAILED
@@ -680,7 +579,9 @@ def test_no_room_evicted_and_more_at_once() -> None:
     stage.hold(T, WarmWindow(from_at=T, until_at=math.inf))
     assert why(stage, T + 1) == ColdStartReason.NO_ROOM
     stage = Stage()
-    stage.at(T, function(0), served(), report("a", T), InstanceTold(function="p/f0", revision=1, gpu="a", evicted=True))
+    stage.at(
+        T, function(0), served(), report("a", T), InstanceReported(function="p/f0", revision=1, gpu="a", evicted=True)
+    )
     assert why(stage, T + 1) == ColdStartReason.EVICTED
     stage = Stage()
     # One is loaded and at work; its batch has just begun, so waiting for it is no better than a load.

@@ -55,7 +55,7 @@ def instances_for(requests: int, run_s: float, *, burst: float = 1.5, how: Insta
     return max(1, math.ceil(rate * run_s * burst)) if how == "little" else math.ceil(rate)
 
 
-class Counted:
+class PaperRule:
     """
     Holds from the beginning of a minute on what its ``rqnum`` (Eq. 8, ``Forecast.mean``) needs, and what was loaded
     beyond that, to the minute's end. ``rqnum`` requests later everything idle goes (A41), unless less than a cold start
