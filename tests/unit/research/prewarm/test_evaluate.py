@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +84,12 @@ def test_a_function_with_too_many_cold_starts_of_its_own_gets_a_dearer_price() -
 
 def test_a_crossfit_price_is_blind_to_its_own_fold(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(cases, "base_price", lambda *args: seen.append(args[3].copy()) or 0)
+
+    def base_price(*args: Any) -> int:
+        seen.append(args[3].copy())
+        return 0
+
+    monkeypatch.setattr(cases, "base_price", base_price)
     tried = ladder([[0.0] * 11])
     cases.crossfit_prices(tried, tried[0], {}, 0)
     held = np.stack([~one for one in seen])
@@ -130,7 +136,12 @@ def test_a_cut_evaluation_makes_no_replay_twice(tmp_path: Path, monkeypatch: pyt
     replays, keep = cases.Replays(tmp_path), Setup(name="keep", keep_s=30.0)
     made = replays.tally(work, keep, 0, 1)
     count = []
-    monkeypatch.setattr(cases, "score", lambda *_, **__: count.append(1) or np.zeros((2, FIELDS)))
+
+    def score(*_: object, **__: object) -> Any:
+        count.append(1)
+        return np.zeros((2, FIELDS))
+
+    monkeypatch.setattr(cases, "score", score)
     np.testing.assert_array_equal(replays.tally(work, keep, 0, 1), made)
     assert not count
     replays.tally(work, replace(keep, keep_s=31.0), 0, 1)
