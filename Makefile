@@ -33,10 +33,11 @@ up: $(STAMP) ## The whole platform on this machine; stays
 down: $(STAMP) ## End what `make up` started
 	$(PY) -m smore.cli down
 
-# Most tests wait for processes, so two files at a time take little more than half the time. Files start in the order of their names, which
+# Most tests wait for processes, so more files at a time than two cores take less time. Files start in the order of their names, which
 # puts the long ones of acceptance first: by default those with few tests come last, and the longest are among them.
+# One thread for each process: threads of several processes that spin for the same two cores cost more than they give.
 test: $(STAMP) $(KSERVE) ## Every test
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Each in processes of its own; the first is this processor's best with as many threads as it has cores.
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENBLAS_CORETYPE=Haswell

@@ -147,7 +147,8 @@ def check_out(revision: str, folder: Path) -> None:
 
 
 def asked(response: httpx.Response) -> Any:
-    response.raise_for_status()
+    if not response.is_success:
+        raise RuntimeError(f"{response.request.url}: {response.text}")
     return response.json() if response.content else None
 
 
@@ -172,7 +173,13 @@ def prepare(platform: Platform, home: Path) -> Left:
             "apiVersion": "smore/v1",
             "kind": "Function",
             "metadata": {"name": "echo"},
-            "spec": {"entrypoint": "zoo.echo:Function", "slo": {"deadline": "1h"}, "limits": {"max_pending": 1000}},
+            "spec": {
+                "entrypoint": "zoo.echo:Function",
+                "slo": {"deadline": "1h"},
+                "batching": {"max_size": 32},
+                # An echo costs a training nothing: what is upgraded here is no budget.
+                "profile": {"run_ms": {1: 1, 32: 1}, "load_ms": 100, "degradation": 0.0},
+            },
         }
         asked(http.put("/v1/functions/echo", json=function))
         eventually(lambda: asked(http.get("/v1/functions/echo"))["revision"] > 0, PATIENCE_S, "the canary")

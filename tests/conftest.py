@@ -10,6 +10,7 @@ import pytest
 import redis
 from hypothesis import settings as hypothesis_settings
 from sqlalchemy import Engine, text
+from xdist.scheduler import LoadFileScheduling
 
 from migrations.__main__ import PROJECT, prepare
 from smore.local import ServerUrls
@@ -26,6 +27,28 @@ PREFIX = "smore:"
 hypothesis_settings.register_profile("suite", derandomize=True, database=None)
 hypothesis_settings.register_profile("search", print_blob=True)
 hypothesis_settings.load_profile("suite")
+
+#: Files that share one platform in processes (tests/acceptance/conftest.py), by the name of their group.
+TOGETHER = {
+    "tests/acceptance/test_kills.py": "durability strict",
+    "tests/acceptance/test_oip.py": "durability strict",
+    "tests/acceptance/test_path.py": "usual settings",
+    "tests/acceptance/test_predictor.py": "usual settings",
+    "tests/acceptance/test_uploads.py": "usual settings",
+}
+
+
+class FilesTogether(LoadFileScheduling):
+    """xdist's ``--dist loadfile``, with files in the place of one that share a platform."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return TOGETHER.get(file, file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    return FilesTogether(config, log) if config.getoption("dist") == "loadfile" else None  # type: ignore[arg-type]
+
 
 # A developer's own platform must not be what the tests run against; SMORE_TEST_DEVICE is for the tests.
 for name in [name for name in os.environ if name.startswith("SMORE_") and not name.startswith("SMORE_TEST_")]:

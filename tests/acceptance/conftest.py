@@ -1,12 +1,17 @@
 """
-A whole platform in processes, once for a module: what `make up` starts, in a home of its own, on one CPU partition;
-with ``SMORE_TEST_DEVICE=cuda`` on the first GPU (with ``-n0``: two platforms on one GPU are strangers to each other,
-and both stand still).
+A whole platform in processes: what `make up` starts, in a home of its own, on one CPU partition; with
+``SMORE_TEST_DEVICE=cuda`` on the first GPU (with ``-n0``: two platforms on one GPU are unregistered processes to each
+other, and both stand still).
+
+A start takes ten seconds and more, so modules that ask for the same settings share one: the files that tests/conftest.py
+keeps together. Each finds no function and no training of those before it.
 """
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import httpx
 import psutil
@@ -20,31 +25,62 @@ from tests.support.eventually import eventually
 from tests.support.whole_platform import Platform, partitions
 
 
-@pytest.fixture(scope="module")
-def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """With what the module asks for in its ``ENVIRONMENT``."""
-    home = tmp_path_factory.mktemp("home")
+@contextmanager
+def running(home: Path, settings: Mapping[str, str]) -> Iterator[Platform]:
+    """A platform, with these variables in its environment, for the length of a ``with``."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     before = dict(os.environ)
-    os.environ |= {"SMORE_API__PORT": str(port), **getattr(request.module, "ENVIRONMENT", {})}
+    os.environ |= {"SMORE_API__PORT": str(port), **settings}
     try:
         end = local.up(home, config=Settings(), partitions=partitions())
+    except BaseException:
+        local.down(home)
+        raise
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    try:
         key = (home / "key").read_text().strip()
         with Client(end.gateway_url, key) as client, redis.from_url(end.redis_url) as connection:
             eventually(lambda: httpx.get(f"{end.gateway_url}/readyz", timeout=30).status_code == 200, 60, "readiness")
             (gpu,) = eventually(lambda: client.gpus(), 30, "the GPU instance")
             yield Platform(home=home, url=end.gateway_url, key=key, client=client, redis=connection, gpu=gpu.id)
-            # Training outlives the platform on purpose, so it is ended first.
-            for job in client.jobs():
-                client.stop_job(job.id)
-            eventually(lambda: all(job.state in ("ended", "lost") for job in client.jobs()), 30, "the end of training")
     finally:
-        os.environ.clear()
-        os.environ.update(before)
         local.down(home)
     # A clean end leaves nothing of the platform behind.
     left = [
         process for process in psutil.process_iter(["cmdline"]) if str(home) in " ".join(process.info["cmdline"] or ())
     ]
     assert left == []
+
+
+@pytest.fixture(scope="session")
+def platforms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Mapping[str, str]], Platform]]:
+    """One platform at a time: the one that runs, where it has the settings that are asked for, or another."""
+    current: list[tuple[Mapping[str, str], Platform]] = []
+    with ExitStack() as stack:
+
+        def platform(settings: Mapping[str, str]) -> Platform:
+            if not current or current[0][0] != settings:
+                current.clear()
+                stack.close()
+                made = stack.enter_context(running(tmp_path_factory.mktemp("home"), settings))
+                current.append((settings, made))
+            return current[0][1]
+
+        yield platform
+
+
+@pytest.fixture(scope="module")
+def platform(request: pytest.FixtureRequest, platforms: Callable[[Mapping[str, str]], Platform]) -> Iterator[Platform]:
+    """With what the module asks for in its ``ENVIRONMENT``, or has put into the environment before."""
+    asked = {name: value for name, value in os.environ.items() if name.startswith("SMORE_")}
+    made = platforms(asked | getattr(request.module, "ENVIRONMENT", {}))
+    yield made
+    # Training outlives the platform on purpose, so it is ended first.
+    for job in made.client.jobs():
+        made.client.stop_job(job.id)
+    eventually(lambda: all(job.state in ("ended", "lost") for job in made.client.jobs()), 30, "the end of training")
+    for function in made.client.functions():
+        made.client.delete(function.name)

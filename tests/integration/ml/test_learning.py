@@ -555,6 +555,9 @@ def environment(config: Settings) -> dict[str, str]:
         "SMORE_REDIS__URL": config.redis.url,
         "SMORE_POSTGRES__URL": config.postgres.url,
         "PYTHONPATH": str(ROOT),
+        # As the learn worker starts them: with two threads a fit of small matrices takes several times the processor time.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
     }
 
 

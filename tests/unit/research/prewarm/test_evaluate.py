@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_a_function_with_too_many_cold_starts_of_its_own_gets_a_dearer_price() -
 def test_a_crossfit_price_is_blind_to_its_own_fold(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def base_price(*args: np.ndarray) -> int:
+    def base_price(*args: Any) -> int:
         seen.append(args[3].copy())
         return 0
 
@@ -136,7 +137,7 @@ def test_a_cut_evaluation_makes_no_replay_twice(tmp_path: Path, monkeypatch: pyt
     made = replays.tally(work, keep, 0, 1)
     count = []
 
-    def score(*_: object, **__: object) -> np.ndarray:
+    def score(*_: object, **__: object) -> Any:
         count.append(1)
         return np.zeros((2, FIELDS))
 
