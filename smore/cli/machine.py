@@ -123,12 +123,13 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
     is broken.
     """
     from smore.local import doctor as checks
+    from smore.local.findings import Finding, Verdict
 
     findings = checks.examine(checks.site())
     if output is not Output.TABLE:
         show_value(findings, output)
     else:
-        columns: list[Column[checks.Finding]] = [
+        columns: list[Column[Finding]] = [
             ("", lambda f: f.verdict.value),
             ("what", lambda f: f.name),
             ("found", lambda f: f.found),
@@ -137,6 +138,6 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
         for finding in findings:
             if finding.fix:
                 print(f"{finding.verdict.value}: {finding.name}\n  {finding.fix}")
-    broken = [finding.name for finding in findings if finding.verdict is checks.Verdict.BROKEN]
+    broken = [finding.name for finding in findings if finding.verdict is Verdict.BROKEN]
     if broken:
         fail(f"broken: {', '.join(broken)}", EXIT_FAILED)

@@ -10,7 +10,7 @@ from smore import local
 from smore.cli import logs
 from smore.cli.terminal import EXIT_FAILED
 from smore.local import doctor
-from smore.local.doctor import Finding, Site, Verdict
+from smore.local.findings import Finding, Site, Verdict
 from smore.process.settings import Settings
 from tests.support.cli import smore
 

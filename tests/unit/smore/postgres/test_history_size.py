@@ -4,7 +4,8 @@ import pytest
 
 from bench.history import percentile
 from bench.soak import growth, worst_growth
-from smore.local.doctor import Verdict, outlook
+from smore.local.doctor import outlook
+from smore.local.findings import Verdict
 from smore.postgres.history import GIB, Size
 from smore.process.settings import PostgresSettings
 
