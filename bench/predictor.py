@@ -52,7 +52,7 @@ from smore.redis.degradation import PlaceTable, Table, Tables, decode, encode
 TRAININGS = FUNCTIONS = 100
 PAIRS, FUNCTION_PAIRS = 240, 64
 INSTANCES = (8, 1024)
-#: What a training may lose (digest A29).
+#: The degradation budget of a training: 10 %, as docs/paper.md reads section V-A.
 ALLOWED = 0.10
 SPREAD = 0.3
 

@@ -32,7 +32,7 @@ class Preset:
 
     ``inputs`` are the tensors of ``forward``, by parameter name. ``limits`` bounds the values of index inputs
     (exclusive): an index out of range ends a CUDA context, so it is refused before it gets there. The batches are the
-    four sizes that the profiler pairs (digest 2.5).
+    four sizes that the profiler pairs.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -147,7 +147,7 @@ def _repeat(noise: Tensor, target: Tensor, offset: int, deviation: float) -> int
 
 
 def tensor_spec(name: str, datatype: str, *shape: int) -> TensorSpec:
-    """An input of one row's ``shape``; the axis of rows is put before it."""
+    """An input with one row's ``shape``; the axis of rows comes before it."""
     return TensorSpec(name=name, datatype=datatype, shape=(-1, *shape))
 
 
