@@ -5,6 +5,7 @@ What a command needs beyond typer is imported inside it: ``smore --help`` loads 
 settings.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import typer
@@ -46,6 +47,7 @@ app = typer.Typer(
 )
 
 # The order is that of `smore --help`.
+command: Callable[..., None]
 for command in (
     functions.deploy,
     invocations.invoke,

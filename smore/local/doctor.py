@@ -63,8 +63,8 @@ def examine(place: Site) -> list[Finding]:
         with client:
             for check in _OF_REDIS:
                 findings += _carefully(check, place, client)
-    for check in _OF_PLACE:
-        findings += _carefully(check, place)
+    for machine_check in _OF_PLACE:
+        findings += _carefully(machine_check, place)
     return findings
 
 
