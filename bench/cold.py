@@ -1,7 +1,7 @@
 """
-What a cold start is made of: ``python -m bench.cold --json``.
+The parts of a cold start: ``python -m bench.cold --json``.
 
-One zygote that shuts its runners in, without a platform; each model of the zoo in ``--preset``, medians over
+One zygote that sandboxes its runners, without a platform. Each model of the zoo in ``--preset``; medians over
 ``--repeats``.
 
 ===================== ============================================================================================================
@@ -13,10 +13,10 @@ figure                milliseconds
 ``standby_ms.<model>`` the load alone, the device being open: a cold start with one
 ``import_ms.<model>``, ``weights_ms.<model>``, ``first_run_ms.<model>``: the parts of the latter
 ``host_ms.<model>``   a return out of pinned host memory (CUDA alone)
-``park_ms.<model>``   the way there
+``park_ms.<model>``   moving the weights to pinned host memory
 ===================== ============================================================================================================
 
-Without a device of the kind asked for it says so and ends with 3.
+Without a device of the requested kind it prints the reason and ends with 3.
 """
 
 import argparse
@@ -43,7 +43,7 @@ RESULTS: Final = Results(one=64 << 20, together=64 << 20)
 
 
 def absent(device: str) -> str:
-    """Why nothing can be measured on such a device here; '' where it can."""
+    """Why this machine cannot measure on such a device; "" where it can."""
     import torch
 
     if device == "cpu" or torch.cuda.is_available():

@@ -1,10 +1,12 @@
 """
-The compose files under a real Docker engine: ``python -m bench.compose --json``. Where there is none it says so and
-ends with 0.
+The compose files under a real Docker engine: ``python -m bench.compose --json``.
+
+Where there is no engine it prints the reason and ends with 0. The class :class:`Bench` stays whole: its steps share the
+projects, the load, the trainings and the figures.
 
 A fresh clone of what is committed, made under umask 077, is built and started with docker-compose.cpu.yml as the how-to
-says, under a project, image names and ports of its own, and taken away again at the end. Steps, each one name for
-``--only`` (what it needs is done in any case): ``idle``; ``function`` (the README's, uploaded); ``spy`` (a function
+says, under a project, image names and ports of its own, and removed at the end. Steps, each one name for
+``--only`` (the steps that it needs run in any case): ``idle``; ``function`` (the README's, uploaded); ``spy`` (a function
 looks for passwords in all of ``/proc`` for a minute, while Redis is restarted); ``kill`` (the first process of every
 container, under load) and ``restart`` (each) but of ``trainings``; ``update`` (a line is changed, ``up --build``);
 ``second`` (a second host as a second project); ``down`` (and up again); ``keeper`` (restart and kill of ``trainings``).
@@ -12,8 +14,8 @@ container, under load) and ``restart`` (each) but of ``trainings``; ``update`` (
 Figures: ``lost`` and ``doubled`` as in ``bench.kills``, of a load that goes on through all of it; ``unhealthy`` =
 services that were not healthy, or a platform that was not ready, within :data:`HEALTHY_S` after a step; ``jobs_killed``
 = trainings that did not go on after a step in which none may end (all but ``down`` and ``keeper``), and after those two
-such as were not told to end; ``secrets_seen`` = places at which the spy found a password; ``ready_s`` = from ``docker
-compose up -d`` with the image there and empty volumes to the first 200 of ``/readyz``; ``idle_cpu`` = cores that the
+trainings that ended without being asked to; ``secrets_seen`` = places at which the spy found a password; ``ready_s`` = from ``docker
+compose up -d`` with the image built and empty volumes to the first 200 of ``/readyz``; ``idle_cpu`` = cores that the
 containers and the engine's own processes take with nothing to do (Linux, the engine's processes visible from here);
 ``image_gb`` as the engine tells it. The engine chooses the image store: run it under one of either kind.
 """
@@ -94,7 +96,7 @@ class Spy(Handler):
 
 
 class Failed(Exception):
-    """A command that should have worked, with the end of what it said."""
+    """A command failed; the message holds the end of its output."""
 
 
 def command(
@@ -104,9 +106,9 @@ def command(
     given: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Its standard output; ``environment`` on top of ours. Raises Failed."""
+    """The standard output of a command; ``environment`` is added to this process's. Raises Failed."""
     try:
-        done = subprocess.run(
+        finished = subprocess.run(
             words,
             cwd=cwd,
             env={**os.environ, **(environment or {})},
@@ -117,14 +119,14 @@ def command(
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise Failed(f"{' '.join(words)}: not done within {timeout_s:g} s") from error
-    if done.returncode:
-        raise Failed(f"{' '.join(words)}: {done.stdout[-800:]} {done.stderr[-1600:]}")
-    return done.stdout
+        raise Failed(f"{' '.join(words)}: not finished within {timeout_s:g} s") from error
+    if finished.returncode:
+        raise Failed(f"{' '.join(words)}: {finished.stdout[-800:]} {finished.stderr[-1600:]}")
+    return finished.stdout
 
 
 def no_engine() -> str:
-    """Why there is no engine to work with, '' = there is one."""
+    """Why there is no usable engine, "" = there is one."""
     if shutil.which("docker") is None:
         return "there is no command docker"
     try:
@@ -152,12 +154,12 @@ class Project:
         return command(*self._words, *words, cwd=self.folder, given=given)
 
     def states(self) -> dict[str, str]:
-        """``healthy``, ``starting``, ``exited``… of every service, by name."""
+        """The state of every service by its name: ``healthy``, ``starting``, ``exited``…"""
         lines = self.run("ps", "-a", "--format", "json").splitlines()
-        return {one["Service"]: one["Health"] or one["State"] for one in map(json.loads, lines)}
+        return {service["Service"]: service["Health"] or service["State"] for service in map(json.loads, lines)}
 
     def wrong(self) -> list[str]:
-        """Services that are not as they should be."""
+        """Services that are not in the state in which they should be."""
         return sorted(
             f"{name} is {state}"
             for name, state in self.states().items()
@@ -169,8 +171,8 @@ class Project:
 
     def kill(self, service: str) -> None:
         """
-        ``kill -9`` of its first process, as nobody's wish: ``docker kill`` would count as one, and nothing would start
-        it again.
+        ``kill -9`` of its first process. ``docker kill`` would count as the operator's wish, after which the engine does
+        not restart the container.
         """
         pid = command("docker", "inspect", "-f", "{{.State.Pid}}", self.container(service)).strip()
         strike = f"import os; os.kill({pid}, 9)"
@@ -180,7 +182,7 @@ class Project:
 
 
 def build(project: Project) -> None:
-    """As the how-to says; the image under which trainings run gets its name once."""
+    """Build as the how-to says; the image of trainings is tagged once."""
     project.run("build")
     command("docker", "tag", IMAGE, KEPT)
 
@@ -193,7 +195,7 @@ class Bench:
         self._words = [secrets.token_hex(24), secrets.token_hex(24)]
         port, redis_port = _free_port(), _free_port()
         self.url = f"http://127.0.0.1:{port}"
-        #: Where containers reach what the host publishes.
+        #: The address at which containers reach ports that the host publishes.
         self._host = command(
             "docker", "network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}"
         ).strip()
@@ -217,7 +219,7 @@ class Bench:
                 "SMORE_REDIS_PASSWORD": self._words[0],
                 "SMORE_POSTGRES_PASSWORD": self._words[1],
                 "SMORE_PORT": str(port),
-                # Answers are compared with what is stored at the very end.
+                # Answers are compared with the stored results at the end.
                 "SMORE_QUEUE__SYNC_RESULT_TTL_S": "7200",
                 "SMORE_QUEUE__RESULT_TTL_S": "7200",
             },
@@ -243,37 +245,37 @@ class Bench:
         raise Failed(f"not ready within {patience_s:g} s")
 
     async def settle(self, step: str) -> None:
-        """Wait until everything is healthy, and count what does not become so."""
+        """Wait until every service is healthy, and count those that are not within :data:`HEALTHY_S`."""
         wrong = ["/readyz"]
-        # The engine does not notice at once that somebody has died.
+        # The engine notices the death of a process after a while.
         await asyncio.sleep(1)
         until = time.monotonic() + HEALTHY_S
         while wrong and time.monotonic() < until:
             await asyncio.sleep(0.5)
             wrong = await asyncio.to_thread(self.first.wrong)
             if self.second is not None:
-                wrong += [f"second: {one}" for one in await asyncio.to_thread(self.second.wrong)]
+                wrong += [f"second: {problem}" for problem in await asyncio.to_thread(self.second.wrong)]
         try:
             await self.ready()
         except Failed as error:
             wrong.append(str(error))
         self.figures["unhealthy"] += len(wrong)
-        self.notes += [f"{step}: {one}" for one in wrong]
+        self.notes += [f"{step}: {problem}" for problem in wrong]
         progress(f"{step:24} {wrong or 'healthy'}")
 
     async def ask(self, method: str, path: str, **how: Any) -> Any:
-        """What the API answers; it is asked again while the platform is coming up. Raises Failed."""
-        until, said = time.monotonic() + HEALTHY_S, ""
+        """The API's answer; the request is repeated while the platform starts. Raises Failed."""
+        until, problem = time.monotonic() + HEALTHY_S, ""
         while time.monotonic() < until:
             try:
                 answer = await self.load.request(method, path, **how)
                 if answer.status_code < 300:
                     return answer.json() if answer.content else None
-                said = f"{answer.status_code} {answer.text}"
+                problem = f"{answer.status_code} {answer.text}"
             except httpx.HTTPError as error:
-                said = repr(error)
+                problem = repr(error)
             await asyncio.sleep(0.3)
-        raise Failed(f"{method} {path}: {said}")
+        raise Failed(f"{method} {path}: {problem}")
 
     async def cli(self, *words: str, given: str | None = None) -> str:
         environment = {"SMORE_URL": self.url, "SMORE_API_KEY": self.key, "PYTHONPATH": str(ROOT)}
@@ -297,20 +299,20 @@ class Bench:
         return job
 
     async def iterates(self, job: str) -> bool:
-        """Whether it makes steps beyond those seen before, within the time."""
+        """Whether a training makes further steps within :data:`HEALTHY_S`."""
         until = time.monotonic() + HEALTHY_S
         while time.monotonic() < until:
-            told = await self.ask("GET", f"/v1/jobs/{job}")
-            if told["state"] in ("ended", "lost"):
+            record = await self.ask("GET", f"/v1/jobs/{job}")
+            if record["state"] in ("ended", "lost"):
                 return False
-            if told["iterations"] > self.jobs[job] + 3:
-                self.jobs[job] = told["iterations"]
+            if record["iterations"] > self.jobs[job] + 3:
+                self.jobs[job] = record["iterations"]
                 return True
             await asyncio.sleep(0.5)
         return False
 
     async def trainings_go_on(self, step: str) -> None:
-        # What was written down before the step may still be on its way: only what comes later counts.
+        # Iterations from before the step may be reported late: only later ones count.
         for job in self.jobs:
             self.jobs[job] = max(self.jobs[job], (await self.ask("GET", f"/v1/jobs/{job}"))["iterations"])
         stopped = [job for job in list(self.jobs) if not await self.iterates(job)]

@@ -1,9 +1,9 @@
 """
-What shutting runners in costs: ``python -m bench.confinement --json``.
+The cost of the runners' sandbox: ``python -m bench.confinement --json``.
 
-One zygote that shuts its runners in and one that does not, on one core as a CPU partition is, without a platform; by
-turns each forks a runner, loads a function in it and ends it. A cold start with a standby runner pays the load alone,
-one without pays the fork too.
+One zygote that sandboxes its runners and one that does not, on one core like a CPU partition, without a platform. By
+turns each forks a runner, loads a function in it and ends it. A cold start with a standby runner costs the load alone;
+one without costs the fork too.
 
 ====================================== ==========================================================================================
 figure                                 milliseconds, median over the rounds
@@ -53,7 +53,7 @@ def nursery(folder: Path) -> Iterator[Path]:
 def zygote(home: Path, place: Path, *, shut: bool, own_users: bool = True, device: str = "cpu") -> Zygote:
     """One of the nursery at ``place``; on a CPU it keeps to one core, as on a partition."""
     (home / "run").mkdir(parents=True)
-    # As worker/app.py shuts them in.
+    # The sandbox of worker/app.py.
     gpu, given = device != "cpu", WorkerSettings()
     confinement = Confinement(on=shut, own_users=own_users, tcp_ports=[53, 443], unix_sockets=gpu, affinity=gpu)
     bounds = Bounds(
@@ -113,7 +113,7 @@ def main(words: Sequence[str]) -> None:
         for name in ("open", "shut"):
             zygotes[name] = zygote(Path(folder) / name, place, shut=name == "shut")
             stack.callback(zygotes[name].close)
-        # The lightest last: its forks and ends are the ones kept.
+        # The lightest function last: its forks and ends are the ones that count.
         for function in ("mobilenet", "echo"):
             progress(f"{function}, {asked.rounds} rounds")
             figures |= measure(zygotes, function, asked.rounds)

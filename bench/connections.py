@@ -2,10 +2,10 @@
 Hostile connections: ``python -m bench.connections --idle 10000 --json``.
 
 On a throw-away platform, over plain sockets: connections opened and left, by many senders and by one, heads and bodies
-that come a byte at a time, connections that are cut, and bodies of a GiB. While each attack goes on ordinary
+that come a byte at a time, connections that are cut, and bodies of a GiB. During each attack ordinary
 invocations are made one after the other, and the gateway's memory (PSS) is read. The figures say for each attack how
-many ordinary invocations were answered 200 and how many not, the median and the slowest of them in milliseconds, and by
-how many MiB the gateway had grown at most.
+many ordinary invocations were answered 200 and how many not, the median and the slowest of them in milliseconds, and
+the largest growth of the gateway in MiB.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from smore_client import Client
 GIB: Final = 1 << 30
 #: Sent at a time of a large body.
 _PIECE: Final = bytes(256 << 10)
-#: How long an attacker waits for what the gateway does.
+#: Seconds that an attacker waits for the gateway.
 PATIENCE_S: Final = 60.0
 #: Senders that together may have more connections than there may be, and one alone; ordinary callers are none of them.
 MANY: Final = tuple(f"127.0.0.{number}" for number in range(2, 18))
@@ -45,7 +45,7 @@ _AGAIN_S: Final = 0.05
 
 @dataclass(slots=True)
 class Others:
-    """What ordinary callers got meanwhile: milliseconds of each answer 200, and how many had another one or none."""
+    """Ordinary calls during an attack: milliseconds of each answer 200, and the number of calls without one."""
 
     ms: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -119,7 +119,7 @@ class Gate:
 
     @asynccontextmanager
     async def others(self, every_s: float = 0.05) -> AsyncIterator[Others]:
-        """Ordinary invocations, each on a new connection, one after the other while the ``with`` lasts."""
+        """Ordinary invocations, each on a new connection, one after the other inside the ``with`` block."""
         found, ends = Others(), asyncio.Event()
 
         async def call() -> None:

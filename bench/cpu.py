@@ -4,9 +4,9 @@ CPU and memory of sets of process trees.
 CPU is read from the kernel's per-process CPU clock (nanoseconds, user + system, threads that ended included), not from
 ``/proc/<pid>/stat`` (steps of 10 ms: too coarse for ten processes over two seconds).
 
-Error: a process that both appears and ends between two looks (``SAMPLE_S`` apart) is missed, and one that ends counts
-with its last look, so each process that ends loses at most ``SAMPLE_S`` of its CPU. Nothing is lost for processes alive
-at both ends. A child disowned (double fork) before the first look is not found: name it as a root. Linux only.
+Error: a process that both starts and ends between two samples (``SAMPLE_S`` apart) is missed, and a process that ends
+counts up to its last sample, so it loses at most ``SAMPLE_S`` of its CPU. Nothing is lost for processes that live
+throughout. A child disowned (double fork) before the first sample is not seen: name it as a root. Linux only.
 """
 
 import os
@@ -25,7 +25,7 @@ SAMPLE_S = 0.25
 
 
 class Identity(NamedTuple):
-    """A process: its pid and when it started (clock ticks since boot), because the kernel gives pids out again."""
+    """A process: its pid and when it started (clock ticks since boot), because the kernel reuses pids."""
 
     pid: int
     started_ticks: int
@@ -49,7 +49,7 @@ class Usage:
 
 
 def cpu_s(pid: int) -> float | None:
-    """CPU seconds (user + system) of one live process since it began; None when it is gone."""
+    """CPU seconds (user + system) of one live process since its start; None where it has ended."""
     try:
         # clock_getcpuclockid(3) for another process: the inverted pid above three bits, of which 2 is "scheduler time".
         return time.clock_gettime((~pid << 3) | 2)

@@ -24,7 +24,7 @@ class Disk:
         return shutil.disk_usage(self.folder).free >> 20
 
     def fill(self) -> None:
-        """Leave not a byte."""
+        """Fill the disk to the last byte."""
         with self._filler.open("wb", buffering=0) as filler:
             for step in (64 << 20, 1 << 20, 4096):
                 with suppress(OSError):
@@ -32,7 +32,7 @@ class Disk:
                         os.posix_fallocate(filler.fileno(), filler.seek(0, os.SEEK_END), step)
 
     def empty(self) -> None:
-        """Returns when the space can be used: ext4 gives freed blocks out only behind a commit of its journal."""
+        """Free the space and return when it can be used: ext4 reuses freed blocks only after a commit of its journal."""
         self._filler.unlink(missing_ok=True)
         self._commit()
 
@@ -52,7 +52,7 @@ class Disk:
 
 
 def missing() -> str:
-    """Why this machine cannot give one; '' where it can."""
+    """Why this machine cannot mount such a disk; "" where it can."""
     if os.geteuid() != 0:
         return "a file system of its own needs root"
     if not Path("/dev/loop-control").exists():

@@ -1,4 +1,4 @@
-"""The faults that ``bench.kills`` strikes a platform with. A fault is over when its function returns."""
+"""The faults that ``bench.kills`` injects into a platform. A fault is over when its function returns."""
 
 import asyncio
 import contextlib
@@ -36,12 +36,12 @@ Pids = Callable[[], Iterable[int]]
 class Fault:
     name: str
     strike: Callable[[], Awaitable[None]]
-    #: How often the whole matrix has it, and the quick one.
+    #: How often it is in the whole matrix, and in the quick one.
     times: int = 1
     quick: int = 0
-    #: Why this machine cannot have it; '' where it can.
+    #: Why this machine cannot inject it; "" where it can.
     skipped: str = ""
-    #: What is to be done after it was measured.
+    #: What to do after its recovery was measured.
     repair: Callable[[], Awaitable[None]] | None = None
 
 
@@ -65,7 +65,7 @@ class Faults:
         self._sent = 0
 
     def matrix(self) -> list[Fault]:
-        """Every fault, those that take the least away first."""
+        """Every fault, the mildest first."""
         disk = missing() if self._disk is None else ""
         kills: list[tuple[str, Pids]] = [
             ("gateway", lambda: [self.pid("gateway")]),
@@ -189,7 +189,7 @@ class Faults:
 
     def _killing(self, pids: Pids) -> Callable[[], Awaitable[None]]:
         async def strike() -> None:
-            # All are found before the first one dies.
+            # All of them are listed before the first one is killed.
             for pid in await self._found(pids):
                 os.kill(pid, signal.SIGKILL)
 
@@ -202,7 +202,7 @@ class Faults:
         return strike
 
     async def _found(self, pids: Pids) -> list[int]:
-        """Patiently: what the fault before has ended may not be reported again yet."""
+        """Wait for it: a process that the fault before has ended may not be reported again yet."""
         until = time.monotonic() + 30
         while True:
             try:
@@ -226,7 +226,7 @@ class Faults:
                     os.kill(pid, signal.SIGCONT)
 
     async def _zygotes_frozen(self) -> None:
-        """Nothing is warm, and nothing can be started."""
+        """No instance is warm, and none can be started."""
         zygotes, runners = await self._found(self.zygotes), await self._found(self.runners)
         for pid in runners:
             with contextlib.suppress(ProcessLookupError):
@@ -264,7 +264,7 @@ class Faults:
             await asyncio.to_thread(self._disk.thaw)
 
     async def _meddle(self, seconds: float) -> None:
-        """What else writes, once a second: their answers are counted like all others."""
+        """Other writes, once a second; their answers are counted like all others."""
         until = time.monotonic() + seconds
         job = {"name": "refused", "argv": ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--seconds", "1"]}
         while time.monotonic() < until:
@@ -296,7 +296,7 @@ class Faults:
                 one.close()
 
     async def _without_descriptors(self) -> None:
-        """The gateway may open nothing more, and 200 connections want to be taken."""
+        """The gateway has no file descriptors left while 200 connections arrive."""
         pid, address = self.pid("gateway"), urlsplit(self._end.gateway_url)
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (40, before[1]))

@@ -77,7 +77,7 @@ class Echo(Handler):
 
 
 class Mirror(Handler):
-    """Tensors of three kinds, answered as they came: what is tried is the door, not the function."""
+    """Tensors of three kinds, returned unchanged: the test is of the gateway, not of the function."""
 
     example: ClassVar[Any] = {
         "numbers": np.zeros((1, 2), np.float32),
@@ -89,19 +89,19 @@ class Mirror(Handler):
         return inputs
 
 
-#: A cold start of the paper's smaller models (assumption A40), seconds.
+#: Seconds; the paper reports cold starts of 0.6 to 5.2 s.
 LOAD_S = 1.5
 
 
 class Slow(Echo):
-    """Loads for :data:`LOAD_S` and computes nothing: what is measured is when it is loaded."""
+    """Loads for :data:`LOAD_S` seconds and computes nothing: the benchmark measures when it is loaded."""
 
     def load(self, device: str) -> None:  # noqa: ARG002 - it has no weights
         time.sleep(LOAD_S)
 
 
 class _Value(Handler):
-    """A network whose input is ``{"v": number}``: what is measured is the platform, not the transport of tensors."""
+    """A network whose input is ``{"v": number}``: the benchmark measures the platform, not the transport of tensors."""
 
     example: ClassVar[Any] = {"v": 0.5}
     _network: Network

@@ -1,23 +1,24 @@
 """
-Nobody's bytes bring the gateway down: ``python -m bench.fuzz --examples 200 --json``.
+Fuzzing of the gateway: ``python -m bench.fuzz --examples 200 --json``.
 
 A throw-away platform, and every operation of its own OpenAPI document with inputs drawn from that document, half of
-them deliberately wrong (schemathesis, https://schemathesis.readthedocs.io). Path parameters are now and then things
-that exist. What counts as a fault:
+them deliberately wrong (schemathesis, https://schemathesis.readthedocs.io). Some path parameters name things
+that exist. These count as faults:
 
 * a 5xx answer, but for 503 with ``Retry-After``, and for 504 to an invocation that met its deadline or its caller's
   patience;
 * an answer whose status, media type, headers or body is not as the document says, or none within half a minute;
-* an input that the document forbids, taken;
-* a platform that after all of it does not answer an ordinary invocation.
+* an input that the document forbids and the gateway accepts;
+* a platform that does not answer an ordinary invocation afterwards.
 
-What the fuzzer makes must not stop it: its own key cannot be revoked by it, limits are set for a project of their own,
-and after each operation pauses, drains, pins, boosts, limits and trainings are taken back. Inputs are drawn from a
-fixed seed; ids are not, so two runs are alike and not equal.
+The fuzzer's own requests must not stop it: they cannot revoke its key, they set limits for a project of their own, and
+after each operation pauses, drains, pins, boosts, limits and trainings are undone. Inputs are drawn from a
+fixed seed; ids are not, so two runs are similar, not equal.
 
-``--down redis,postgres`` asks the same while these servers are away, one after the other and each in two ways: killed,
-so that connections are refused, and frozen, so that nobody answers. Then every answer must come within :data:`AWAY_S`;
-when the server is back the platform must serve again by itself, and what it had admitted before must all end well.
+``--down redis,postgres`` sends the same requests while these servers are away, one after the other, each in two ways:
+killed, so that connections are refused, and frozen, so that connections get no answer. Then every answer must come
+within :data:`AWAY_S`; when the server is back the platform must serve again by itself, and every invocation that it had
+admitted before must succeed.
 """
 
 import argparse
@@ -96,7 +97,7 @@ _CHECKS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What was wrong with one answer, and how to ask again."""
+    """A fault in one answer, and the request that shows it again."""
 
     operation: str
     what: str

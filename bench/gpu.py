@@ -3,10 +3,10 @@ The first hours on a GPU: ``python -m bench.gpu first|pairs|rest --out DIR --min
 
 A run is a list of stages. Each is a command in a process group of its own, with a time: its own limit, or what is left
 of ``--minutes`` less :data:`RESERVE_S`; when that is over it and all that it has started is ended. After each stage
-``DIR/state.json`` says what came of it, so a run that was cut goes on where it was; a stage that is ``ok`` for the same
-code on the same kind of device is passed over (``--again`` takes it once more, ``--only REGEX`` takes some). A stage
-whose needs are not met is ``skipped`` with the reason, and so is one that says itself that it cannot run here (status
-3); one whose time was over is ``cut``.
+``DIR/state.json`` holds its result, so an interrupted run continues; a stage that is ``ok`` for the same code on the
+same kind of device is not run again (``--again`` takes it once more, ``--only REGEX`` takes some). A stage
+whose needs are not met is ``skipped`` with the reason, and so is one that ends with status 3 because it cannot run
+here; one that ran out of time is ``cut``.
 
 ========
 ==============================================================================================================================
@@ -95,7 +95,7 @@ class Stage:
 
 
 def suite(name: str, seconds: float, *words: str, platform: bool = True) -> Stage:
-    """One process at a time: two platforms on one GPU are strangers to each other and both stand still."""
+    """One platform at a time: to a platform the processes of another are unregistered, so both would stand still."""
     needs = ("cuda", "runner", "pytest", *(("platform",) if platform else ()))
     return Stage(
         name=name,
@@ -544,7 +544,7 @@ def figures_of(said: str) -> dict[str, float]:
 
 
 def write(path: Path, document: object) -> None:
-    """Whole or not at all."""
+    """Write a file atomically."""
     new = path.with_name(path.name + ".new")
     new.write_text(json.dumps(document, indent=1))
     new.replace(path)

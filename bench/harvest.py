@@ -1,8 +1,8 @@
 """
-What sharing gives and costs, by sharing mode: ``python -m bench.harvest --device auto --json``.
+The gain and the cost of sharing a GPU instance: ``python -m bench.harvest --device auto --json``.
 
 One GPU instance, one real training on it, three functions of the zoo, and closed-loop clients that send their next
-request when the last is answered (who is refused comes back when the refusal says). For each mode a platform of its
+request when the last is answered (a refused one repeats when ``Retry-After`` says). Each mode has a platform of its
 own, from an empty home. It runs unchanged on a CUDA GPU (``auto``: where NVML finds one; then the models have the
 paper's sizes) and on a CPU partition of one core, which the platform's processes and the clients share with it.
 
@@ -44,7 +44,8 @@ from typing import Final, Literal
 
 from bench import report
 from bench.overload.client import BLOCK_S
-from bench.overload.run import Rig, Trained, measure, one_core_partitions, row, shown
+from bench.overload.rig import Rig, Trained, one_core_partitions
+from bench.overload.run import measure, row, shown
 from smore import local
 from smore.domain.loss import DEFAULT_BUDGET
 from smore.process.gpm import Gpm
@@ -77,7 +78,7 @@ def partition(device: str) -> local.Partition:
 
 
 class SmActive:
-    """Mean share of SMs at work since it was made, by GPM; :meth:`read` gives None where the device does not tell."""
+    """Mean share of busy SMs since its creation, by GPM; :meth:`read` returns None where the device has no counter."""
 
     def __init__(self, where: local.Partition) -> None:
         self._gpm: Gpm | None = None

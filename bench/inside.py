@@ -16,7 +16,7 @@ CHILD = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"
 
 
 class Inside(Handler):
-    """Anything to what was found. ``example`` is a JSON value."""
+    """Reports what it may do, whatever its input is. ``example`` is a JSON value."""
 
     example: ClassVar = None
 

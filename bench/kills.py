@@ -1,8 +1,8 @@
 """
-Nothing kills it: faults under load, and what became of every invocation.
+Faults under load, and what became of every invocation.
 
 ``python -m bench.kills --json`` starts a platform of its own (strict durability) in a temporary home, on a small disk
-of its own where the machine allows one, keeps a load that two cores bear, and strikes it with every fault of
+of its own where the machine allows one, sends a load that two cores can serve, and injects every fault of
 :meth:`bench.faults.Faults.matrix`; ``--quick`` with a chosen few, ``--only`` with those whose name matches.
 
 Figures: ``lost`` = accepted and not terminal 60 s after the load ended; ``doubled`` = terminal events of an invocation
@@ -61,7 +61,7 @@ TERMINAL: Final = frozenset({"succeeded", "failed", "rejected", "expired", "canc
 
 
 class Answers:
-    """Counts every answer 500, whoever asked."""
+    """Counts every answer 500 to any client."""
 
     def __init__(self) -> None:
         self.failed: Counter[str] = Counter()
@@ -73,7 +73,7 @@ class Answers:
 
 @dataclass(slots=True)
 class Sent:
-    """One request and what was said to it."""
+    """One request and its answers."""
 
     n: int
     key: str
@@ -218,7 +218,7 @@ class Load:
             self.in_flight -= 1
 
     async def finish(self) -> None:
-        """Stop sending and hear out who still waits."""
+        """Stop sending and wait for the answers that are due."""
         self._stop = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=60)

@@ -34,9 +34,10 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from bench import harvest, report
-from bench.overload import run as overload
 from bench.overload.client import DRAIN_S
-from bench.overload.run import Rig, Trained, enough_windows, looks, one_core_partitions
+from bench.overload.rig import Rig, Trained, one_core_partitions
+from bench.overload.rig import Served as ServedModel
+from bench.overload.run import enough_windows, looks
 from research.compare import live, live_report
 from research.compare.live import CALIBRATED_WITH, Calibration, Outcome, Plan, Run
 from research.compare.section import BadReport
@@ -89,7 +90,7 @@ class Here:
         self._budget = next(iter(budgets), None)
         middle = sum(wanted.deadline) / 2
         self._functions = [
-            overload.Served(model=function.model, deadline_s=middle * wanted.p99_s(function, function.batch))
+            ServedModel(model=function.model, deadline_s=middle * wanted.p99_s(function, function.batch))
             for function in wanted.functions
         ]
 

@@ -9,8 +9,8 @@ from smore.handler import Handler
 
 class ChannelMeans(Handler):
     """
-    FP32 ``image`` [n, 3, 224, 224] to ``mean`` [n, 3]: next to nothing to compute, so that what it costs is the
-    tensor's way.
+    FP32 ``image`` [n, 3, 224, 224] to ``mean`` [n, 3]: almost no computation, so the transport of the
+    tensor is its cost.
     """
 
     example: ClassVar = {"image": np.zeros((1, 3, 224, 224), np.float32)}

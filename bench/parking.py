@@ -1,8 +1,8 @@
 """
-What the third state is worth on a CUDA device: ``python -m bench.parking --json``. A load, a return out of pinned host
-memory, a warm run.
+Parked instances on a CUDA device: ``python -m bench.parking --json``. It compares a load, a return from pinned host
+memory and a warm run.
 
-For each model of the zoo in its paper preset, in one process whose context stands: medians over ``--repeats``. Figures
+For each model of the zoo in its paper preset, in one process with an open context: medians over ``--repeats``. Figures
 for each model: ``load_ms`` (weights made and moved, and a first run), ``host_ms`` (weights back out of host memory, and
 a run), ``warm_ms`` (a run), ``park_ms``, ``freed_mib`` (device memory that parking gave back) and ``left_mib`` (what
 the process still holds of the allocator's). The context itself, some hundred MiB, stays with a parked process: the warm

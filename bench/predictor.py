@@ -53,7 +53,7 @@ from smore.redis.tables import Tables
 TRAININGS = FUNCTIONS = 100
 PAIRS, FUNCTION_PAIRS = 240, 64
 INSTANCES = (8, 1024)
-#: What a training may lose (assumption A29).
+#: The degradation budget of a training: 10 %, as docs/paper.md reads section V-A.
 ALLOWED = 0.10
 SPREAD = 0.3
 

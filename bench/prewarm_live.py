@@ -39,7 +39,7 @@ from typing import Final
 import numpy as np
 
 from bench import report
-from bench.overload.run import Rig
+from bench.overload.rig import Rig
 from smore import local
 from smore_client import admin
 

@@ -268,7 +268,7 @@ def platform(device: str) -> dict[str, float]:
     import numpy as np
 
     from bench import harvest
-    from bench.overload.run import Rig
+    from bench.overload.rig import Rig
     from bench.tensors import FUNCTION
 
     where = harvest.partition(device)

@@ -1,7 +1,7 @@
 """
-The schema's history. ``python -m migrations`` brings a database to its newest version (``__main__.py``).
+The schema's versions. ``python -m migrations`` brings a database to the newest one (``__main__.py``).
 
 A new version: change ``smore/postgres/rows.py``, then ``alembic revision --autogenerate -m "what it does"``, then read
-every line of what came out. Versions only go forward: each must leave the processes of the version before it working,
-since they run on while it is applied. There is no downgrade; going back means restoring a backup.
+every line of the result. Versions only go forward. Processes of the version before run on while a version is applied,
+so each must leave them working. There is no downgrade; to go back, restore a backup.
 """

@@ -1,9 +1,9 @@
 """
-``python -m migrations [--bootstrap-key FILE]``: make the database ready for the platform, and Redis' mirror of the
-catalog equal to it.
+``python -m migrations [--bootstrap-key FILE]``: bring the database to the newest schema, and Redis' mirror of the
+catalog up to date.
 
-It runs at every start, before anything else, and so does nothing that is not needed: Alembic and SQLAlchemy are
-imported only where there is something to apply or a key to make. Any number of them may run at once.
+It runs at every start, before anything else, so it does only what is needed: Alembic and SQLAlchemy are imported only
+where there is a version to apply or a key to create. Any number of these processes may run at once.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from smore.process.settings import Settings, settings
 from smore.process.vault import make_key
 from smore.redis.catalog import Catalog
 
-#: How long the two servers may take to come up.
+#: Seconds that the two servers may take to start.
 PATIENCE_S = 10.0
 
 PROJECT = "default"
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def prepare(config: Settings, url: str, bootstrap_key: Path | None) -> None:
-    """The whole of it. Raises psycopg's OperationalError or redis-py's ConnectionError when a server stays away."""
+    """Migrate, mirror, create the key. Raises psycopg's OperationalError or redis-py's ConnectionError without a server."""
     until = time.monotonic() + PATIENCE_S
     dsn = url.replace("postgresql+psycopg://", "postgresql://", 1)
     connection = _patiently(
@@ -139,7 +139,7 @@ def _make_key(url: str, catalog: Catalog, path: Path) -> None:
     engine = make_engine(url, "migrate")
     _, token = Store(engine, catalog).create_key(PROJECT, "bootstrap", list(Scope))
     engine.dispose()
-    # Replaced as a whole: nobody reads half a key, and a file of another mode does not keep it.
+    # Replaced atomically: no reader sees half a key, and the mode of an old file is not kept.
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     new.touch(mode=0o600, exist_ok=False)

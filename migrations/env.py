@@ -18,7 +18,7 @@ from smore.process.settings import settings
 
 
 def number_it(_context: MigrationContext, _revision: object, scripts: list[MigrationScript]) -> None:
-    """New versions count on from the last: 0001, 0002…"""
+    """Number a new version after the last one: 0001, 0002…"""
     for script in scripts:
         script.rev_id = f"{int(head()) + 1:04d}"
 
@@ -38,9 +38,9 @@ def run(engine: Engine) -> None:
         )
         with context.begin_transaction():
             connection.execute(text("SET LOCAL statement_timeout = 0"))
-            # Before the version is read: who waited here finds nothing left to do.
+            # The lock comes before the version is read: a process that waited for it has nothing left to do.
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": Lock.MIGRATIONS.value})
-            # Waiting behind a long query, an ALTER TABLE would make everybody else wait behind itself.
+            # An ALTER TABLE that waits for a long query makes all later queries wait for itself.
             connection.execute(text("SET LOCAL lock_timeout = '10s'"))
             context.run_migrations()
 

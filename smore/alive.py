@@ -1,16 +1,14 @@
 """
-``python -m smore.alive NAME``: whether a process of the platform on this machine is at work; for healthchecks. Exit
-code 0 or 1.
+``python -m smore.alive NAME``: the healthcheck of one process of the platform on this machine. Exit code 0 or 1.
 
-- ``gateway``: its ``/readyz`` says that the platform can run an invocation, so a scheduler leads and a GPU instance has
-  reported;
-- ``node``: there is a report of each of its GPU instances, which lives for two seconds;
-- ``trainings``: the training host takes connections (worker/training/host.py);
-- every other name (``beat``, ``scheduler-0``, ``control``…) is a Celery process, which is connected to Redis and has
-  said something lately; a scheduler is well only where one of them leads.
+- ``gateway``: its ``/readyz`` answers 200, so a scheduler leads and a GPU instance has reported;
+- ``node``: each of its GPU instances has a report in Redis, which expires after two seconds;
+- ``trainings``: the keeper of trainings accepts connections (worker/keeper.py);
+- every other name (``beat``, ``scheduler-0``, ``control``…) is a Celery process: it is connected to Redis and has sent
+  a command within :data:`SILENT_S`. A scheduler is healthy only where one of the schedulers leads.
 
-Standard library alone, its settings read from the environment by name: it is started every few seconds, and importing a
-client of Redis would cost ten times as much as asking.
+This module uses the standard library alone and reads its settings from the environment by name: it is started every few
+seconds, and importing a Redis client would take ten times as long as the check.
 """
 
 import os
@@ -21,34 +19,36 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-#: Seconds within which a Celery process speaks to Redis: beat fires and workers ask for work once a second.
+#: Seconds within which a Celery process sends a command to Redis: beat and workers do so once a second.
 SILENT_S: Final = 15
 _PATIENCE_S: Final = 3
-#: Of an answer, bytes: the list of Redis' clients has some 300 for each.
+#: Bytes of an answer; the list of Redis' clients has about 300 for each client.
 _MOST: Final = 16 << 20
 
 
 class Refused(Exception):
-    """What Redis has answered instead."""
+    """Redis answered with an error, or closed the connection."""
 
 
-def alive(name: str, given: Mapping[str, str]) -> str:
-    """'' or what is wrong; ``given`` is the environment. Raises OSError and Refused, which say the same."""
+def alive(name: str, environment: Mapping[str, str]) -> str:
+    """What is wrong with the process, "" = nothing. Raises OSError and Refused, whose texts say what is wrong."""
     if name == "gateway":
-        return _gateway(given.get("SMORE_API__HOST", "127.0.0.1"), int(given.get("SMORE_API__PORT", "8400")))
-    run = Path(given.get("SMORE_HOME", ".smore")) / "run"
+        return _gateway(
+            environment.get("SMORE_API__HOST", "127.0.0.1"), int(environment.get("SMORE_API__PORT", "8400"))
+        )
+    run = Path(environment.get("SMORE_HOME", ".smore")) / "run"
     if name == "trainings":
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as keeper:
             keeper.connect(str(run / "trainings.sock"))
         return ""
-    url, prefix = given.get("SMORE_REDIS__URL"), given.get("SMORE_REDIS__PREFIX", "smore:")
+    url, prefix = environment.get("SMORE_REDIS__URL"), environment.get("SMORE_REDIS__PREFIX", "smore:")
     if url is None:
         return "SMORE_REDIS__URL is not set"
     return _node(url, prefix, names_file(run)) if name == "node" else _celery(url, prefix, name)
 
 
 def names_file(run: Path) -> Path:
-    """Where this machine's node writes the names of its GPU instances, one a line."""
+    """The file to which this machine's node writes the names of its GPU instances, one a line."""
     return run / f"node-{socket.gethostname()}.gpus"
 
 
@@ -65,7 +65,7 @@ def _celery(url: str, prefix: str, name: str) -> str:
     leader, clients = _ask(url, ("EXISTS", f"{prefix}leader"), ("CLIENT", "LIST"))
     wanted = f"smore-{name}:{socket.gethostname()}:"
     described = [dict(word.partition("=")[::2] for word in line.split(" ")) for line in clients.splitlines()]
-    idle = [int(one["idle"]) for one in described if one.get("name", "").startswith(wanted)]
+    idle = [int(client["idle"]) for client in described if client.get("name", "").startswith(wanted)]
     if not idle:
         return f"{name} of this machine is not connected to Redis"
     if min(idle) > SILENT_S:
@@ -79,14 +79,15 @@ def _node(url: str, prefix: str, names: Path) -> str:
     except FileNotFoundError:
         return "no node has started here"
     answers = _ask(url, *(("EXISTS", f"{prefix}gpu:{gpu}") for gpu in wanted))
-    missing = [gpu for gpu, there in zip(wanted, answers, strict=True) if there == "0"]
+    missing = [gpu for gpu, exists in zip(wanted, answers, strict=True) if exists == "0"]
     return f"no report of {', '.join(missing)}" if missing else ""
 
 
 def _ask(url: str, *commands: tuple[str, ...]) -> list[str]:
     """
-    What Redis answers to each, integers as text. The URL as redis-py takes it, with the options that name a user or a
-    certificate.
+    The answers of Redis, one a command, integers as text.
+
+    ``url``: as redis-py takes it, with the options that name a user or a certificate. Raises OSError and Refused.
     """
     parts, options = urlsplit(url), {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
     with _connect(
@@ -126,7 +127,7 @@ def _packed(command: tuple[str, ...]) -> bytes:
 
 
 def _read(answers: BinaryIO) -> str:
-    """A line, a number or a string of Redis' protocol."""
+    """A simple string, an integer or a bulk string of Redis' protocol, as text. Raises Refused for an error."""
     line = answers.readline(4096)
     kind, rest = line[:1], line[1:].strip().decode(errors="replace")
     if kind == b"$":

@@ -1,8 +1,8 @@
 """
-``smore.track`` for training loops that somebody else writes: Hugging Face's Trainer and Lightning.
+``smore.track`` for the training loops of Hugging Face's Trainer and of Lightning.
 
 ``Trainer(callbacks=[smore.callbacks.HuggingFace()])``, ``Trainer(callbacks=[smore.callbacks.Lightning()])``: the
-framework is imported when its class is asked for, and not before.
+framework is imported when its class is first used.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from smore.tracking.track import track
 
 
 class _Steps:
-    """Begins and ends the tracker with the training; one tracker for each run, on the process that trains."""
+    """Begins and ends a tracker with each training, in the process that trains."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def _hugging_face() -> type:
     from transformers import TrainerCallback
 
     class HuggingFace(_Steps, TrainerCallback):  # type: ignore[misc]  # without the framework it is Any
-        """Reports every optimiser step. Takes what :func:`smore.tracking.track` takes."""
+        """Reports every optimiser step. It takes the arguments of :func:`smore.tracking.track`."""
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             self._begin()
@@ -58,7 +58,7 @@ def _lightning() -> type:
         from pytorch_lightning.callbacks import Callback
 
     class Lightning(_Steps, Callback):  # type: ignore[misc]  # without the framework it is Any
-        """Reports every training batch. Takes what :func:`smore.tracking.track` takes."""
+        """Reports every training batch. It takes the arguments of :func:`smore.tracking.track`."""
 
         def on_train_start(self, *_: Any, **__: Any) -> None:
             self._begin()
@@ -79,7 +79,7 @@ _MAKERS = {"HuggingFace": _hugging_face, "Lightning": _lightning}
 
 
 def __getattr__(name: str) -> type:
-    """A class of this module, made when it is asked for. ModuleNotFoundError names the framework that is missing."""
+    """A callback class, created at its first use. Raises ModuleNotFoundError that names the missing framework."""
     maker = _MAKERS.get(name)
     if maker is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

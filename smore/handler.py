@@ -5,7 +5,7 @@ A function's ``entrypoint`` names one (``zoo.resnet50:Function``). The platform 
 own (a runner), calls ``load`` once, ``predict`` for every batch, ``unload`` before the process ends. User code never
 sees a socket.
 
-Two kinds of input, told apart by ``example``:
+There are two kinds of input; ``example`` says which:
 
 * **tensors**: ``example`` is ``{name: numpy array}``; every array has a leading axis of rows. ``predict`` receives the
   same dict with the rows of several invocations concatenated on axis 0 and returns ``{name: array}`` with the same
@@ -24,9 +24,9 @@ class Handler(ABC):
     #: One input, used for the canary run of a new revision and for the first run after a load.
     example: ClassVar[Any]
 
-    def load(self, device: str) -> None:  # noqa: B027 - an empty default is meant: a handler without weights
+    def load(self, device: str) -> None:  # noqa: B027 - the default is empty on purpose: a handler without weights
         """
-        Make ready to predict on ``device``: ``"cuda"`` on a GPU, unless the function declares ``gpu_memory: 0``;
+        Prepare to predict on ``device``: ``"cuda"`` on a GPU, unless the function declares ``gpu_memory: 0``;
         otherwise ``"cpu"``.
 
         Build the model and its weights here, not in ``__init__``.
@@ -40,12 +40,12 @@ class Handler(ABC):
 
     def modules(self) -> Sequence[Any]:
         """
-        Torch modules whose weights may be moved to host memory and back while nobody calls ``predict``; none by
+        Torch modules whose weights may be moved to host memory and back while no ``predict`` runs; none by
         default.
 
         Name them only where nothing else points into their memory: a CUDA graph does, a compiled module may.
         """
         return ()
 
-    def unload(self) -> None:  # noqa: B027 - an empty default is meant
-        """Let go of what is not memory (files, connections). The process ends after it, so memory needs no care."""
+    def unload(self) -> None:  # noqa: B027 - the default is empty on purpose
+        """Release files and connections. The process ends afterwards, which frees its memory."""

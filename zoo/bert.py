@@ -101,8 +101,8 @@ class Encoder(nn.Module):
         """
         ``words`` int64 [rows, tokens] to [rows, tokens, hidden].
 
-        ``positions`` are position embeddings that broadcast to that; where ``attention_mask`` [rows, tokens] is 0
-        nobody looks.
+        ``positions`` are position embeddings that broadcast to that; tokens whose ``attention_mask`` [rows, tokens]
+        is 0 get no attention.
         """
         # One segment: its embedding is the same row for every token.
         embedded = self.words(words) + positions + self.segments.weight[0]

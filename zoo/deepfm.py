@@ -49,7 +49,7 @@ CARDINALITIES = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """
-    ``buckets``: a field with more values is hashed to so many, as is usual where the full tables (338 M weights) do not
+    ``buckets``: a field with more values is hashed to this number, as is usual where the full tables (338 M weights) do not
     fit; ``deep``: widths of the deep part.
     """
 

@@ -1,5 +1,5 @@
 """
-Functions that fail on demand, for the tests of the platform. Told nothing they answer their inputs; none needs torch.
+Functions that fail on demand, for the tests of the platform. Without a command they return their inputs; none needs torch.
 """
 
 import os

@@ -147,7 +147,7 @@ def _repeat(noise: Tensor, target: Tensor, offset: int, deviation: float) -> int
 
 
 def tensor_spec(name: str, datatype: str, *shape: int) -> TensorSpec:
-    """An input of one row's ``shape``; the axis of rows is put before it."""
+    """An input with one row's ``shape``; the axis of rows comes before it."""
     return TensorSpec(name=name, datatype=datatype, shape=(-1, *shape))
 
 

@@ -1,4 +1,4 @@
-"""One point of ``bench.overload``: a rate, and what came of it."""
+"""One point of ``bench.overload``: a rate, and the figures at it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class Estimate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """
-    What came of one rate (per second), in one turn of ``seconds`` or in several; the first ``began`` then (epoch
+    The figures at one rate (per second), in one turn of ``seconds`` or in several; the first ``began`` then (epoch
     seconds).
 
     ``statuses``: all requests by answer, 0 = none. ``met``: answered well within the deadline, by the client;
@@ -79,7 +79,7 @@ def per_second(
 ) -> Estimate:
     """
     Sum of ``amount`` per second, over ``seconds`` from each of ``begins`` on; the interval from the scatter of blocks
-    (they are taken for independent).
+    (assumed independent).
     """
     blocks = max(2, round(seconds / BLOCK_S))
     sums = [np.histogram(at, bins=blocks, range=(begin, begin + seconds), weights=amount)[0] for begin in begins]

@@ -1,12 +1,13 @@
 """
-Programs of the checkout that lie on a floor above what starts them. Here they are names; tests/unit/test_house.py
-imports each.
+Programs of the checkout that import the package that starts them, so it starts them by name.
+
+tests/unit/test_house.py looks for each.
 """
 
 import runpy
 from typing import Final
 
-#: What ``smore`` starts, by its own word for it: a module for ``python -m``.
+#: The modules that ``smore`` runs (smore/cli/launch.py), by the name that its commands use.
 STARTED: Final = {
     "compare": "research.compare",
     "learning": "ml.learn.learning",
@@ -16,8 +17,8 @@ STARTED: Final = {
     "report": "research.predictor.report",
 }
 
-#: Names after ``python -m`` that people and machines know, and the module that each runs; a module of the old name does
-#: so by :func:`run`.
+#: Documented names after ``python -m``, and the module that each runs. The module of the documented name calls
+#: :func:`run`.
 KNOWN_AS: Final = {
     "ml.evaluate": "research.predictor.evaluate",
     "ml.prewarm_eval": "research.prewarm.evaluate",
@@ -28,5 +29,5 @@ KNOWN_AS: Final = {
 
 
 def run(name: str) -> None:
-    """Run the program that is known as ``name``, as ``python -m`` would."""
+    """Run the program that is documented as ``name`` in this process, as ``python -m`` would."""
     runpy.run_module(KNOWN_AS[name], run_name="__main__", alter_sys=True)

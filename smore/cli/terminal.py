@@ -1,4 +1,4 @@
-"""What every command of ``smore`` shares: how it reaches the platform, shows what it got, and ends."""
+"""What the commands of ``smore`` share: options, the client, how an answer is shown, how a command ends."""
 
 import json
 import os
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeVar
 
 import typer
@@ -27,45 +28,53 @@ class Output(StrEnum):
 
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to show it.")]
 Id = Annotated[str, typer.Argument(metavar="ID")]
+FunctionName = Annotated[str, typer.Argument(metavar="FUNCTION")]
+ForOption = Annotated[
+    str | None, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h, 1d; without it until --end.")
+]
+EndOption = Annotated[bool, typer.Option("--end", help="Take it back.")]
+ProjectOption = Annotated[str | None, typer.Option(help="Of this project; without it that of your key.")]
 T = TypeVar("T")
-#: Columns of a line that goes into a pipe, and of one that is only measured.
+#: Columns of a line that is written into a pipe.
 PIPE_WIDTH: Final = 200
+#: Columns of a line that is laid out only to measure its width.
 MOST_WIDTH: Final = 10_000
 #: A table's column: its header, and a row's cell.
 Column = tuple[str, Callable[[T], object]]
 
 
 def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
-    """Say on stderr what is wrong and end."""
+    """Print ``message`` on stderr and end the command with exit code ``code``."""
     print(f"smore: {message}", file=sys.stderr)
     raise typer.Exit(code)
 
 
 @contextmanager
 def connected() -> Iterator["Client"]:
-    """A client; what it raises becomes a line on stderr and an exit code."""
+    """A client of the platform. Its errors become a line on stderr and an exit code."""
     from smore_client import ApiError, Client, Unreachable
 
     try:
         with Client() as client:
             yield client
     except Unreachable as error:
-        named = os.environ.get("SMORE_URL")
-        hint = f"SMORE_URL is {named}." if named else "Is the platform up? `smore up` starts it on this machine."
+        url = os.environ.get("SMORE_URL")
+        hint = f"SMORE_URL is {url}." if url else "Is the platform up? `smore up` starts it on this machine."
         fail(f"{error}\n{hint}", EXIT_UNREACHABLE)
     except ApiError as error:
-        known = {
+        details = {
             name: value
             for name, value in error.body.items()
             if name not in ("type", "title", "status", "detail", "code")
         }
-        fail(f"{error}{f' {json.dumps(known)}' if known else ''}")
+        fail(f"{error}{f' {json.dumps(details)}' if details else ''}")
 
 
 def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output) -> None:
     """
-    Rows of a list, as a table for people or whole for programs; where the screen is too narrow for a table, as
-    paragraphs.
+    Print ``rows`` as a table, or whole as JSON or YAML.
+
+    A screen that is too narrow for the table gets one paragraph a row.
     """
     if output is not Output.TABLE:
         show_value(list(rows), output)
@@ -79,18 +88,18 @@ def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output) -> Non
     cells = [[cell(get(row)) for _, get in columns] for row in rows]
     for line in cells:
         table.add_row(*(escape(text) for text in line))
-    # Into a pipe a line is as long as it is: there is no screen to fit.
+    # A pipe has no screen to fit: lines are not wrapped.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     if console.measure(table, options=console.options.update(width=MOST_WIDTH)).maximum > console.width:
-        print("\n\n".join(_blocks([header for header, _ in columns], cells, console.width)))
+        print("\n\n".join(_paragraphs([header for header, _ in columns], cells, console.width)))
     else:
         console.print(table)
 
 
-def _blocks(headers: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+def _paragraphs(headers: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     """
-    A paragraph for each row: its first cell, and below what else is known, as many "header value" to a line as fit into
-    ``width``.
+    A paragraph for each row: its first cell, and below it "header value" for each other cell that is not empty, as many
+    to a line as fit into ``width`` columns.
     """
     for first, *rest in cells:
         lines = [first]
@@ -98,18 +107,18 @@ def _blocks(headers: Sequence[str], cells: Sequence[Sequence[str]], width: int) 
         for header, text in zip(headers[1:], rest, strict=True):
             if text == cell(None):
                 continue
-            named = f"{header} {text}".strip()
-            if len(named) + 3 <= room:
-                lines[-1] += f"   {named}"
-                room -= len(named) + 3
+            labelled = f"{header} {text}".strip()
+            if len(labelled) + 3 <= room:
+                lines[-1] += f"   {labelled}"
+                room -= len(labelled) + 3
             else:
-                lines.append(f"  {named}")
-                room = width - len(named) - 2
+                lines.append(f"  {labelled}")
+                room = width - len(labelled) - 2
         yield "\n".join(lines)
 
 
 def show_value(value: object, output: Output) -> None:
-    """One value whole; JSON unless YAML was asked for."""
+    """Print one value whole: as YAML for :attr:`Output.YAML`, else as JSON."""
     import msgspec
 
     plain = msgspec.to_builtins(value, enc_hook=lambda other: other.tolist())
@@ -122,7 +131,7 @@ def show_value(value: object, output: Output) -> None:
 
 
 def cell(value: object) -> str:
-    """How a table shows a value; nothing known is a dash."""
+    """The text of a value in a table; a dash for an empty one."""
     match value:
         case None | "" | []:
             return "-"
@@ -144,7 +153,14 @@ def span_s(text: str) -> float:
     try:
         return duration_s(float(text) if text.replace(".", "", 1).isdecimal() else text, "")
     except InvalidSpec as error:
-        raise typer.BadParameter(f"{text!r} is no time; 500ms, 90s, 30m, 2h and 1d are") from error
+        raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 90s, 30m, 2h or 1d") from error
+
+
+def platform_home() -> Path:
+    """The folder of this machine's platform."""
+    from smore.process.settings import Settings
+
+    return Settings().home
 
 
 def percent(value: float | None) -> str | None:

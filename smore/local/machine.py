@@ -1,4 +1,4 @@
-"""Start, ask and stop the platform of this machine."""
+"""Start, examine and stop the platform of this machine."""
 
 import fcntl
 import json
@@ -24,36 +24,37 @@ from smore.process.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-#: Redis reads its append-only file and Postgres replays its log before they answer.
+#: Seconds until Redis and Postgres answer: they read the append-only file and replay the log first.
 SERVERS_START_S = 60.0
-#: Until every process that has a port accepts connections.
+#: Seconds until every process that has a port accepts connections.
 PLATFORM_START_S = 30.0
-#: Longer than the longest stop of both groups together.
+#: Seconds for the supervisor's end: more than the longest stops of both groups together.
 STOP_S = 90.0
 _POLL_S = 0.01
-#: A server that is down this long after its start will not come up by waiting.
+#: Seconds after its start at which a server that is down counts as failed.
 _STILLBORN_S = 5.0
 
-#: The checkout or image: the packages' common parent.
+#: The checkout or image: the folder of the packages.
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def migration_command(home: Path) -> tuple[str, ...]:
     """
-    Makes the database, the first API key (``<home>/key``) and Redis' mirror ready; run before the platform's processes.
+    The command that creates the schema, the first API key (``<home>/key``) and Redis' mirror of the catalog. It runs
+    before the platform's processes serve.
     """
     return (sys.executable, "-m", "migrations", "--bootstrap-key", str(home / "key"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Where the platform of a home is to be reached."""
+    """The addresses of the platform of a home."""
 
     home: str
     gateway_url: str
-    #: As redis-py takes it, password included.
+    #: For redis-py; it contains the password.
     redis_url: str
-    #: As SQLAlchemy takes it, password included.
+    #: For SQLAlchemy; it contains the password.
     postgres_url: str
     supervisor_pid: int
 
@@ -73,24 +74,24 @@ def up(
     migration: Sequence[str] | None = None,
 ) -> Endpoints:
     """
-    Start everything and return when it accepts requests; where it runs already, return the same again.
+    Start everything and return when the platform accepts requests; where it runs already, return its addresses.
 
-    ``partitions`` = the GPU instances themselves, or a number of CPU partitions; None = the GPUs, or without any CPU
-    partitions (see plan_partitions). ``processes`` and ``migration`` (empty = none, None = migration_command) can be
-    replaced for tests.
+    ``partitions``: the GPU instances themselves, or a number of CPU partitions; None = this machine's GPUs, or where it
+    has none, CPU partitions (see plan_partitions). ``processes`` and ``migration`` (empty = none, None =
+    migration_command) can be replaced for tests.
 
-    Raises ServerMissing when a server is not installed and StartFailed, with the last lines of the log, when something
-    does not come up, or where the settings name a sharing mode that no worker starts in; nothing is left running then.
-    ValueError for a home whose path the supervisor's configuration cannot hold.
+    Raises ServerMissing where a server is not installed; StartFailed, with the end of the log, where a process does not
+    start, or where the settings name a sharing mode in which no worker starts; ValueError for a home whose path the
+    supervisor's configuration cannot hold. Nothing is left running then.
     """
     home, config = home.resolve(), config or Settings()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(home):
         run = embedded.run_folder(home)
         if supervision.running(run) is not None:
-            if (known := _recorded(run)) is not None:
-                return known
-            _stop(home, run)  # somebody was interrupted between its start and its end
+            if (endpoints := _recorded(run)) is not None:
+                return endpoints
+            _stop(home, run)  # an earlier `up` was interrupted before it had finished
         supervision.end_leftovers(home, run)
         try:
             return _start(home, run, config, partitions, processes, migration)
@@ -100,7 +101,7 @@ def up(
 
 
 def down(home: Path) -> None:
-    """Stop everything, the servers last, and return when it has ended. Serverful jobs are their workers' business."""
+    """Stop everything, the servers last, and return when it has ended. Serverful jobs go on."""
     home = home.resolve()
     if not home.exists():
         return
@@ -109,15 +110,15 @@ def down(home: Path) -> None:
 
 
 def endpoints(home: Path) -> Endpoints | None:
-    """Where a running platform is to be reached; None when it does not run."""
+    """The addresses of the running platform; None where it does not run."""
     run = _existing_run_folder(home)
     return None if run is None or supervision.running(run) is None else _recorded(run)
 
 
 def abandoned(home: Path) -> tuple[int, Endpoints | None] | None:
     """
-    The process number of a supervisor that was killed, and where what it left is to be reached as long as it lives;
-    None = none was.
+    The pid of a supervisor that was killed, and the addresses of the processes that it left (None where they were not
+    recorded). None = no supervisor was killed.
     """
     run = _existing_run_folder(home)
     pid = supervision.killed(run) if run is not None else None
@@ -125,7 +126,7 @@ def abandoned(home: Path) -> tuple[int, Endpoints | None] | None:
 
 
 def status(home: Path) -> tuple[ProcessStatus, ...]:
-    """Every process; empty when the platform does not run."""
+    """Every process; empty where the platform does not run."""
     run = _existing_run_folder(home)
     supervisor = supervision.running(run) if run is not None else None
     return () if supervisor is None else supervisor.status()
@@ -133,9 +134,9 @@ def status(home: Path) -> tuple[ProcessStatus, ...]:
 
 def pid(home: Path, name: str) -> int | None:
     """
-    The pid of a process; None when it is not running just now.
+    The pid of a process; None while it is not running.
 
-    Raises KeyError for a name that the platform does not have, or when it does not run.
+    Raises KeyError for a name that the platform does not have, or where the platform does not run.
     """
     for process in status(home):
         if process.name == name:
@@ -144,7 +145,7 @@ def pid(home: Path, name: str) -> int | None:
 
 
 def stop(home: Path, name: str) -> None:
-    """Stop one process in order; it stays away until it is started. Raises KeyError as ``restart`` does."""
+    """Stop one process in order; it stays stopped until it is started. Raises KeyError as ``restart`` does."""
     _supervisor(home, name).stop(name)
 
 
@@ -155,9 +156,9 @@ def start(home: Path, name: str) -> None:
 
 def restart(home: Path, name: str) -> None:
     """
-    Stop a process in order and start it again; returns when the new one is started, which is before it is ready.
+    Stop a process in order and start it again; returns once the new process is started, before it is ready.
 
-    Raises KeyError for a name that the platform does not have, or when it does not run.
+    Raises KeyError for a name that the platform does not have, or where the platform does not run.
     """
     stop(home, name)
     start(home, name)
@@ -175,19 +176,19 @@ def run_foreground(
     home: Path, *, start: Callable[[Path], Endpoints] = up, started: Callable[[Endpoints], None] | None = None
 ) -> None:
     """
-    ``up``, wait for Ctrl-C or SIGTERM or for somebody's ``down``, then ``down``.
+    Run ``up``, wait for Ctrl-C, SIGTERM or another process's ``down``, then run ``down``.
 
-    ``start`` is ``up`` with whatever arguments (functools.partial); ``started`` is called once requests are accepted. A
-    signal during the start stops what has been started so far; one during the stop is ignored. Where the platform runs
-    already this waits with it and stops it just the same. Call it from the main thread.
+    ``start``: ``up`` with its arguments (functools.partial). ``started`` is called once requests are accepted. A signal
+    during the start stops what has been started; a signal during the stop is ignored. A platform that runs already is
+    waited for and stopped likewise. Call it from the main thread.
     """
     before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         try:
-            reached = start(home)
+            endpoints = start(home)
             if started is not None:
-                started(reached)
-            supervision.wait_ended(reached.supervisor_pid, None)
+                started(endpoints)
+            supervision.wait_ended(endpoints.supervisor_pid, None)
         except KeyboardInterrupt:
             logger.info("stopping")
         for number in before:
@@ -201,10 +202,10 @@ def run_foreground(
 @contextmanager
 def servers(home: Path, *, config: Settings | None = None, durable: bool = False) -> Iterator[ServerUrls]:
     """
-    Redis and Postgres alone, without a supervisor, for the length of a ``with``: for tests.
+    Redis and Postgres alone, without a supervisor, inside a ``with`` block: for tests.
 
-    A server that the settings name is used as it is. The others are killed at the end, and what they wrote stays in
-    ``home``; ``durable=True`` lets Postgres sync as it does under ``up``.
+    A server that the settings name is used as it is. The others are killed at the end, and their files stay in
+    ``home``. ``durable=True``: Postgres syncs as it does under ``up``.
     """
     home, config = home.resolve(), config or Settings()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -213,22 +214,21 @@ def servers(home: Path, *, config: Settings | None = None, durable: bool = False
     redis_url, postgres_url, own = _servers(home, run, config, durable=durable)
     with ExitStack() as stack:
         children: dict[str, subprocess.Popen[bytes]] = {}
-        for one in own:
-            log = stack.enter_context(open(logs / f"{one.name}.log", "ab"))
-            # A group of its own, so that a Ctrl-C for the tests lets their fixtures finish with the servers still
-            # there.
+        for server in own:
+            log = stack.enter_context(open(logs / f"{server.name}.log", "ab"))
+            # A process group of its own: a Ctrl-C that ends the tests reaches no server, so fixtures can finish.
             child = subprocess.Popen(
-                one.command,
+                server.command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 process_group=0,
                 cwd="/",
-                **embedded.identity(one.user),
+                **embedded.identity(server.user),
             )
-            children[one.name] = child
-            # To Postgres SIGQUIT means "immediate": its sessions end as well, and nothing is written.
-            stack.callback(_end_child, child, signal.SIGQUIT if one.name == "postgres" else signal.SIGKILL)
+            children[server.name] = child
+            # SIGQUIT is Postgres' immediate shutdown: its sessions end too, and nothing is written.
+            stack.callback(_end_child, child, signal.SIGQUIT if server.name == "postgres" else signal.SIGKILL)
         _await_servers(
             redis_url, postgres_url, lambda name: name not in children or children[name].poll() is None, logs
         )
@@ -252,7 +252,7 @@ def _start(
     processes: Callable[[Layout], tuple[Process, ...]],
     migration: Sequence[str] | None,
 ) -> Endpoints:
-    (run / "endpoints.json").unlink(missing_ok=True)  # of a supervisor that was killed
+    (run / "endpoints.json").unlink(missing_ok=True)  # left by a supervisor that was killed
     logs = embedded.private_folder(home / "logs")
     redis_url, postgres_url, own = _servers(home, run, config, durable=True)
     layout = _layout(home, config, partitions, redis_url, postgres_url)
@@ -271,9 +271,13 @@ def _start(
             groups={
                 supervision.SERVERS: [
                     Process(
-                        name=one.name, command=one.command, stop_signal=one.stop_signal, stop_wait_s=30, user=one.user
+                        name=server.name,
+                        command=server.command,
+                        stop_signal=server.stop_signal,
+                        stop_wait_s=30,
+                        user=server.user,
                     )
-                    for one in own
+                    for server in own
                 ],
                 supervision.PLATFORM: table,
             },
@@ -281,17 +285,17 @@ def _start(
     )
     daemon = supervision.launch(file, environment(layout))
     try:
-        # 0.3 s of imports, which the servers need to start anyway.
+        # These imports take 0.3 s, in which the servers start.
         import psycopg  # noqa: F401
         import redis  # noqa: F401
 
-        said, _ = daemon.communicate()
+        output, _ = daemon.communicate()
     finally:
-        daemon.wait()  # whoever is interrupted here then finds a whole supervisor to stop
+        daemon.wait()  # after an interrupt here there is a complete supervisor to stop
     if daemon.returncode != 0:
-        raise embedded.StartFailed(f"the supervisor did not start:\n{said}")
+        raise embedded.StartFailed(f"the supervisor did not start:\n{output}")
     supervisor = Supervisor(run)
-    # Their imports take longer than the servers, which they wait for.
+    # Their imports take longer than the start of the servers, for which they wait.
     for process in table:
         if not process.later:
             supervisor.start(process.name)
@@ -301,16 +305,16 @@ def _start(
     for process in table:
         if process.later:
             supervisor.start(process.name)
-    reached = Endpoints(
+    endpoints = Endpoints(
         home=str(home),
         gateway_url=_url(layout.gateway_host, layout.gateway_port),
         redis_url=redis_url,
         postgres_url=postgres_url,
         supervisor_pid=supervisor.pid(),
     )
-    # Last: whoever finds it knows that all of the above is done.
-    embedded.write_private(run / "endpoints.json", json.dumps(asdict(reached)))
-    return reached
+    # Written last: the file means that all of the above is done.
+    embedded.write_private(run / "endpoints.json", json.dumps(asdict(endpoints)))
+    return endpoints
 
 
 def _stop(home: Path, run: Path) -> None:
@@ -328,7 +332,7 @@ def _stop(home: Path, run: Path) -> None:
 
 
 def _servers(home: Path, run: Path, config: Settings, *, durable: bool) -> tuple[str, str, tuple[embedded.Server, ...]]:
-    """The URL of Redis, the URL of Postgres, and those of them that are ours to start."""
+    """The URL of Redis, the URL of Postgres, and the servers that the platform must start itself."""
     own: list[embedded.Server] = []
     redis_url, postgres_url = config.redis.url, config.postgres.url
     if redis_url is None:
@@ -356,16 +360,16 @@ def _layout(
         postgres_url=postgres_url,
         gateway_host=config.api.host,
         gateway_port=config.api.port,
-        # Beside GPUs the cores are nobody's in particular.
+        # Where there are GPUs, no core belongs to a partition.
         platform_cores=config.platform_cores or ("" if gpus else str(cores[0])),
-        # Whoever names a Redis may have GPU workers on other machines; ours is on a socket of this one.
+        # A Redis that the settings name may have GPU workers on other machines, which cannot read this folder.
         payloads=config.queue.payloads or (embedded.memory_folder(home) if config.redis.url is None else None),
         partitions=named or gpus or plan_partitions(cores, count),
     )
 
 
 def _await_servers(redis_url: str, postgres_url: str, alive: Callable[[str], bool], logs: Path) -> None:
-    """Wait until both answer."""
+    """Wait until both servers answer. Raises StartFailed."""
     began = time.monotonic()
     _await("redis", lambda: _redis_answers(redis_url), alive, logs, began)
     _await("postgres", lambda: _postgres_answers(postgres_url), alive, logs, began)
@@ -394,7 +398,7 @@ def _redis_answers(url: str) -> bool:
 
 
 def _postgres_answers(url: str) -> bool:
-    """Whether it answers; our database is created where it is missing."""
+    """Whether Postgres answers; the platform's database is created where it is missing."""
     import psycopg
 
     plain = url.replace("postgresql+psycopg://", "postgresql://", 1)
@@ -412,11 +416,12 @@ def _postgres_answers(url: str) -> bool:
 
 def _migrate(layout: Layout, migration: Sequence[str]) -> None:
     """
-    Schema, first API key, Redis' mirror of the catalog: quick where nothing is to be done, so it is never skipped.
+    Run the migration: schema, first API key, Redis' mirror of the catalog. It is quick where nothing is to be done, so
+    it is never skipped. Raises StartFailed.
     """
     if not migration:
         return
-    done = subprocess.run(
+    finished = subprocess.run(
         list(migration),
         cwd=layout.root,
         env={**os.environ, **environment(layout)},
@@ -426,8 +431,8 @@ def _migrate(layout: Layout, migration: Sequence[str]) -> None:
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        raise embedded.StartFailed(f"the migration failed:\n{done.stdout}")
+    if finished.returncode != 0:
+        raise embedded.StartFailed(f"the migration failed:\n{finished.stdout}")
 
 
 def _await_listening(table: Sequence[Process], supervisor: Supervisor, logs: Path) -> None:
@@ -435,7 +440,7 @@ def _await_listening(table: Sequence[Process], supervisor: Supervisor, logs: Pat
     for process in table:
         while process.listens is not None and not _accepts(process.listens):
             if time.monotonic() > deadline:
-                state = next(one.state for one in supervisor.status() if one.name == process.name)
+                state = next(status.state for status in supervisor.status() if status.name == process.name)
                 raise embedded.StartFailed(
                     f"{process.name} ({state}) does not listen:\n{_tail(logs / f'{process.name}.log')}"
                 )
@@ -451,7 +456,7 @@ def _accepts(address: tuple[str, int]) -> bool:
 
 
 def _require_free(name: str, address: tuple[str, int]) -> None:
-    """Otherwise the other program would answer in our place."""
+    """Raises StartFailed where another program has the port: it would answer in place of the platform."""
     try:
         socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET).close()
     except OSError as error:
@@ -468,7 +473,7 @@ def _url(host: str, port: int) -> str:
 
 
 def _alive(supervisor: Supervisor, name: str) -> bool:
-    return any(one.name == name and one.pid is not None for one in supervisor.status())
+    return any(process.name == name and process.pid is not None for process in supervisor.status())
 
 
 def _tail(path: Path, lines: int = 20) -> str:
@@ -477,7 +482,7 @@ def _tail(path: Path, lines: int = 20) -> str:
 
 @contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    """One at a time may start or stop the platform of a home."""
+    """Hold the lock of a home: one process at a time starts or stops its platform."""
     with open(os.open(home / "up.lock", os.O_RDWR | os.O_CREAT, 0o600), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""The supervisor of this machine's processes: its configuration file and the words one says to it."""
+"""The supervisor of this machine's processes: its configuration file, its start, its client."""
 
 import os
 import re
@@ -21,12 +21,12 @@ import psutil
 from smore.local import embedded
 from smore.local.layout import Process
 
-#: The groups in the order in which they start; they stop the other way round, each as a whole.
+#: The groups in the order of their start; they stop in the reverse order, each as a whole.
 SERVERS = "servers"
 PLATFORM = "platform"
 
 _USER: Final = "smore"
-#: In the folder of the socket.
+#: The file of the password, in the folder of the socket.
 _PASSWORD: Final = "supervisor.password"  # noqa: S105 - the name of a file
 
 
@@ -35,17 +35,17 @@ class ProcessStatus:
     """One process as the supervisor sees it."""
 
     name: str
-    #: ``RUNNING``, ``STARTING`` (its first second), ``BACKOFF`` (died while starting, is tried again), ``STOPPED``…
+    #: ``RUNNING``, ``STARTING`` (its first second), ``BACKOFF`` (died while it started, starts again), ``STOPPED``…
     state: str
     pid: int | None
-    #: Seconds since it was started; 0 when it is not running.
+    #: Seconds since its start; 0 while it is not running.
     uptime_s: float
 
 
 def make_password(run: Path) -> str:
     """
-    A new one, for the supervisor that is about to start: its socket alone does not tell a function of the same user
-    from an operator.
+    Write a new password for the supervisor that is about to start, and return it. Without one, a function that runs as
+    the same user could command the supervisor over its socket.
     """
     password = secrets.token_urlsafe(24)
     embedded.write_private(run / _PASSWORD, password)
@@ -63,8 +63,10 @@ def configuration(
     *, run: Path, logs: Path | None, root: Path, groups: Mapping[str, Iterable[Process]], password: str | None = None
 ) -> str:
     """
-    The text of supervisord.conf. ``logs``: the folder of everybody's logs, None = the supervisor's own standard output.
-    ``password``: what its socket asks :class:`Supervisor` for, None = it has no socket and listens to signals alone.
+    The text of supervisord.conf.
+
+    ``logs``: the folder of all logs; None = the supervisor's standard output. ``password``: the password of its socket;
+    None = it has no socket and obeys signals alone.
 
     Raises ValueError for a path that the file's syntax cannot hold.
     """
@@ -75,7 +77,7 @@ def configuration(
             pidfile=str(run / "supervisor.pid"),
             directory=str(root),
             umask="077",
-            # Its clean-up is for logs without a name, and looks for them in /tmp.
+            # The clean-up removes automatic log files in /tmp; the platform has none.
             nocleanup="true",
             **({"user": "root"} if os.geteuid() == 0 else {}),
         ),
@@ -102,17 +104,15 @@ def configuration(
                     command=shlex.join(member.command),
                     # A server with a user of its own may be unable to enter the checkout.
                     directory=str(root) if member.user is None else "/",
-                    # The platform waits until the servers answer and the schema is there: smore.local.machine starts
-                    # it.
+                    # smore.local.machine starts the platform: after the servers answer and the schema exists.
                     autostart="true" if group == SERVERS else "false",
                     autorestart="true",
                     startsecs="1",
-                    # Never FATAL: what cannot start today may start when Redis is back (daemon.py bounds the pause).
+                    # Never FATAL: a process that cannot start now may start when Redis is back (daemon.py bounds the pause).
                     startretries="1000000000",
                     stopsignal=member.stop_signal,
                     stopwaitsecs=str(member.stop_wait_s),
-                    # A serverful job has a session of its own and outlives its worker; runners are their worker's
-                    # business.
+                    # A serverful job has a session of its own and outlives its worker; a worker ends its own runners.
                     stopasgroup="false",
                     killasgroup="false",
                     redirect_stderr="true",
@@ -127,7 +127,7 @@ def configuration(
 
 
 def _log(key: str, folder: Path | None, name: str) -> dict[str, str]:
-    """Where somebody's log goes: a file that is rotated, or the supervisor's own standard output, which cannot be."""
+    """The settings of a log: a file that is rotated, or the supervisor's standard output, which is not."""
     if folder is None:
         return {key: "/dev/fd/1" if key == "stdout_logfile" else "/dev/null", f"{key}_maxbytes": "0"}
     path = str(folder / f"{name}.log")
@@ -146,12 +146,12 @@ def _section(name: str, **values: str) -> str:
 
 
 def foreground(configuration_file: Path) -> list[str]:
-    """The command that is the supervisor itself and stays: for a process that is to become it."""
+    """The command of a supervisor in the foreground, for a process that replaces itself by it."""
     return [sys.executable, "-P", str(Path(__file__).with_name("daemon.py")), "-n", "-c", str(configuration_file)]
 
 
 def launch(configuration_file: Path, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
-    """Begin to start the supervisor; it is there when the process that this returns has ended well."""
+    """Begin to start the supervisor; it runs once the returned process has ended with exit code 0."""
     return subprocess.Popen(
         # By its path and without its folder on sys.path: see daemon.py.
         [sys.executable, "-P", str(Path(__file__).with_name("daemon.py")), "-c", str(configuration_file)],
@@ -164,7 +164,7 @@ def launch(configuration_file: Path, environment: Mapping[str, str]) -> "subproc
 
 
 class Supervisor:
-    """The running supervisor, over its socket. Raises ConnectionError or FileNotFoundError when it is not there."""
+    """A client of the running supervisor. Its methods raise ConnectionError or FileNotFoundError where none runs."""
 
     def __init__(self, run: Path) -> None:
         from supervisor.xmlrpc import SupervisorTransport
@@ -197,7 +197,7 @@ class Supervisor:
         )
 
     def start(self, name: str) -> None:
-        """Start a process and do not wait for it; one that dies at once is tried again by the supervisor."""
+        """Start a process without waiting for it; the supervisor restarts one that dies at once."""
         try:
             self._rpc.supervisor.startProcess(self._full_name(name), False)
         except xmlrpc.client.Fault as fault:
@@ -223,37 +223,36 @@ class Supervisor:
 
 
 def running(run: Path) -> Supervisor | None:
-    """The supervisor that answers in this folder; None when there is none or it is stopping."""
+    """The supervisor whose socket is in this folder; None where there is none, or where it is stopping."""
     supervisor = Supervisor(run)
     try:
         supervisor.pid()
     except (OSError, xmlrpc.client.Fault):
-        return None  # nobody there, or somebody who is stopping
+        return None  # none runs, or it is stopping
     return supervisor
 
 
 def killed(run: Path) -> int | None:
     """
-    The process number of a supervisor that has ended without stopping what it had started; None where there is none
-    such.
+    The pid of a supervisor that has ended without stopping its processes; None where there is none.
 
-    One that ends in order takes its record away.
+    A supervisor that ends in order removes its pid file.
     """
     try:
         pid = int((run / "supervisor.pid").read_text())
-        words = psutil.Process(pid).cmdline()
+        command = psutil.Process(pid).cmdline()
     except psutil.NoSuchProcess:
         return pid
     except (OSError, ValueError, psutil.Error):
         return None
-    return None if any(word.endswith("daemon.py") for word in words) else pid
+    return None if any(word.endswith("daemon.py") for word in command) else pid
 
 
 def wait_ended(pid: int, timeout_s: float | None) -> bool:
     """
-    Wait until a process that need not be our child has ended; False when the time is over first.
+    Wait until a process, a child or not, has ended; False where ``timeout_s`` seconds pass first.
 
-    A zombie has ended: in a container without an init nobody may ever collect it.
+    A zombie counts as ended: in a container without an init it may never be reaped.
     """
     try:
         descriptor = os.pidfd_open(pid)
@@ -267,20 +266,22 @@ def wait_ended(pid: int, timeout_s: float | None) -> bool:
 
 def end_leftovers(home: Path, run: Path, patience_s: float = 30.0) -> None:
     """
-    End what a supervisor that was killed has left, or is about to leave: without it nobody would restart those, and a
-    second Redis must not open the same files. They are the processes of its session that work for this home, so neither
-    serverful jobs nor runners, which have sessions of their own.
+    End the processes that a killed supervisor has left: none of them would be restarted, and a second Redis must not
+    open the same files.
+
+    They are the processes of its session that work for this home. Serverful jobs and runners have sessions of their
+    own. ``patience_s``: seconds before a process that ignores SIGTERM is killed.
     """
     record = run / "supervisor.pid"
     if not record.exists():
         return
     session = int(record.read_text())
-    left = [process for process in psutil.process_iter() if _belongs(process, session, home)]
-    for process in left:
+    leftovers = [process for process in psutil.process_iter() if _belongs(process, session, home)]
+    for process in leftovers:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + patience_s
-    for process in left:
+    for process in leftovers:
         if not wait_ended(process.pid, max(0.0, deadline - time.monotonic())):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -293,15 +294,15 @@ def _belongs(process: psutil.Process, session: int, home: Path) -> bool:
     try:
         if os.getsid(process.pid) != session:
             return False
-        # Redis writes its title over its environment; it works inside the home instead. The nursery has shed the
-        # platform's settings.
+        # Redis overwrites its environment with its title, but its working folder is inside the home. The nursery has
+        # dropped the platform's settings.
         return (
             process.environ().get("SMORE_HOME") == str(home)
             or Path(process.cwd()).is_relative_to(home)
             or "worker.runner.zygote" in process.cmdline()
         )
     except psutil.AccessDenied:
-        # A GPU worker lets nobody look into it, ourselves among them where we are not root.
+        # A GPU worker is not dumpable: another process cannot read it unless it is root's.
         return "worker.app" in process.cmdline()
     except (ProcessLookupError, psutil.Error):
         return False

@@ -1,11 +1,11 @@
 """
-Arrivals that somebody recorded elsewhere, in a CSV file, gzip or not: what forecasters learn from until a platform has
-counted for itself.
+Recorded traces of arrivals: CSV files, gzip or not, from which forecasters learn until the platform has counts of its
+own.
 
-Two formats, told apart by their header. **Per minute**, as the Azure Functions trace of 2019 has it: a row for each
-function, named by ``HashFunction``, and a column for each minute of the day, named by its number. **Arrivals**: a row
-for each, ``function`` and ``timestamp`` (epoch seconds or RFC 3339). Rows of one name are added up; what cannot be used
-raises :class:`BadTrace`.
+The header decides between two formats. **Per minute**, the format of the Azure Functions trace of 2019: a row a
+function, named by ``HashFunction``, and a column a minute of the day, named by its number. **Arrivals**: a row an
+arrival, with ``function`` and ``timestamp`` (epoch seconds or RFC 3339). Rows of the same name are added up. A file or
+row that cannot be used raises :class:`BadTrace`.
 """
 
 import csv
@@ -28,7 +28,7 @@ MINUTE_S: Final = 60
 MOST_CHARACTERS: Final = 64 << 20
 #: Characters of one line: 14 days of minutes in numbers of seven digits have 160,000.
 MOST_LINE: Final = 1 << 20
-#: Minutes between the first and the last arrival: beyond that one of them has a wrong date.
+#: Minutes between the first and the last arrival; in a longer trace one of them has a wrong date.
 MOST_MINUTES: Final = 14 * 1440
 #: Arrivals of a function in a minute.
 MOST_ARRIVALS: Final = 1_000_000
@@ -50,7 +50,7 @@ def refuse(path: Path, line: int, field: str, message: str) -> BadTrace:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[str]]:
-    """A text file, gzip or not. BadTrace for one that is cut or not text."""
+    """The open text file, gzip or not. Raises BadTrace where it is truncated or not text."""
     with path.open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
     with (
@@ -65,12 +65,12 @@ def opened(path: Path) -> Iterator[IO[str]]:
 
 
 def read_lists(path: Path, most: float = math.inf) -> Generator[tuple[int, Sequence[str], list[str]], None, None]:
-    """(line, header, values) of a CSV, as many values as the header has. BadTrace beyond ``most`` characters."""
+    """(line, header, values) of each row of a CSV file, the header first. Raises BadTrace beyond ``most`` characters."""
     read = 0
 
     def bounded(file: IO[str]) -> Iterator[str]:
         nonlocal read
-        # A line is never read whole before it is known to be short: gzip packs gigabytes of one byte into megabytes.
+        # Reading is bounded, since gzip packs gigabytes of one byte into megabytes.
         while line := file.readline(MOST_LINE + 1):
             read += len(line)
             if len(line) > MOST_LINE:
@@ -95,7 +95,7 @@ def read_lists(path: Path, most: float = math.inf) -> Generator[tuple[int, Seque
 
 
 def read_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, row) of a CSV with a header that has at least ``needed``."""
+    """(line, row) of each row of a CSV file. Raises BadTrace where the header lacks a name of ``needed``."""
     lists = read_lists(path)
     _, header, _ = next(lists)
     for name in needed:
@@ -121,8 +121,10 @@ def read_number(path: Path, line: int, field: str, text: object, low: float = 0.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """
-    A file, before anything of it is chosen. ``totals``: arrivals by name. ``minutes`` from ``from_at`` on, in epoch
-    seconds where it is ``dated``, else since midnight.
+    A recorded trace, before functions are chosen from it.
+
+    ``totals``: arrivals by name. ``minutes``: its length. ``from_at``: its first minute, in epoch seconds where it is
+    ``dated``, else in seconds since midnight.
     """
 
     path: Path
@@ -132,23 +134,23 @@ class Trace:
     totals: Mapping[str, int]
 
     def busiest(self, number: int, without: Iterable[str] = ()) -> list[str]:
-        """Names, the busiest first, the first in the file before others that are as busy."""
+        """The ``number`` busiest names, the busiest first; among equals the first in the file."""
         passed = set(without)
         return [name for name, _ in Counter(self.totals).most_common() if name not in passed][:number]
 
     def counts(self, names: Iterable[str]) -> dict[str, list[int]]:
         """Name → arrivals in each of the minutes."""
-        found = {name: [0] * self.minutes for name in names}
-        if not found:
-            return found
+        counts = {name: [0] * self.minutes for name in names}
+        if not counts:
+            return counts
         for name, minute, count in _read(self.path):
-            if name in found:
-                found[name][(minute * MINUTE_S - self.from_at) // MINUTE_S] += count
-        return found
+            if name in counts:
+                counts[name][(minute * MINUTE_S - self.from_at) // MINUTE_S] += count
+        return counts
 
 
 def read_trace(path: Path) -> Trace:
-    """Reads all of it once, so that what cannot be used is refused whatever is chosen. Raises BadTrace."""
+    """Read and check the whole file. Raises BadTrace."""
     totals: Counter[str] = Counter()
     first, last = math.inf, -math.inf
     for name, minute, count in _read(path):
@@ -156,10 +158,10 @@ def read_trace(path: Path) -> Trace:
         first, last = min(first, minute), max(last, minute)
         if last - first >= MOST_MINUTES:
             raise refuse(
-                path, 0, "timestamp", f"there are more than {MOST_MINUTES} minutes between the first and the last"
+                path, 0, "timestamp", f"the first and the last arrival are more than {MOST_MINUTES} minutes apart"
             )
     if not totals:
-        raise refuse(path, 0, "file", "there is no row in it")
+        raise refuse(path, 0, "file", "it has no rows")
     with closing(read_lists(path)) as lists:
         _, header, _ = next(lists)
     return Trace(
@@ -173,8 +175,8 @@ def read_trace(path: Path) -> Trace:
 
 def _read(path: Path) -> Iterator[tuple[str, int, int]]:
     """
-    (name, number of the minute, arrivals), in the order of the file; of a file per minute its first and last minute in
-    any case.
+    (name, number of the minute, arrivals), in the order of the file. A file per minute yields its first and its last
+    minute always, other minutes only where they have arrivals.
     """
     lists = read_lists(path, MOST_CHARACTERS)
     _, header, _ = next(lists)
@@ -203,7 +205,7 @@ def _per_minute(
         )
     for line, _, values in lists:
         name = _name(path, line, PER_MINUTE, values[key])
-        # Mostly nothing.
+        # Most minutes have no arrival.
         counted = [
             (number, _count(path, line, number, values[place])) for number, place in places if values[place] != "0"
         ]
@@ -241,9 +243,9 @@ def _minute(path: Path, line: int, text: str) -> int:
     except (ValueError, OverflowError):
         message = f"epoch seconds or RFC 3339 with its zone is expected, not {quoted(text)}"
         raise refuse(path, line, "timestamp", message) from None
-    # Year 9999: beyond it no date can be told.
+    # Year 9999: later dates cannot be represented.
     if not 0 <= at < 253_402_300_800:
-        raise refuse(path, line, "timestamp", f"{quoted(text)} is no time of this era")
+        raise refuse(path, line, "timestamp", f"{quoted(text)} is not between the years 1970 and 9999")
     return int(at // MINUTE_S)
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench import harvest
-from bench.overload.run import Rig, Trained
+from bench.overload.rig import Rig, Trained
 from smore.local import Partition
 from tests.support.nvml import Gpu, Instance, Machine, install
 

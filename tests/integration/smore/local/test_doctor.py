@@ -11,7 +11,7 @@ import redis
 from sqlalchemy import Engine, text
 
 from smore.local import doctor
-from smore.local.doctor import Finding, Site, Verdict
+from smore.local.findings import Finding, Site, Verdict
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, encode_report
 from smore.process.settings import Settings
 from smore.redis import fleet

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from smore.local import doctor
-from smore.local.doctor import Finding, Site, Verdict
+from smore.local import gpu_checks
+from smore.local.findings import Finding, Site, Verdict
 from smore.process.settings import Settings
 from tests.support import nvml
 from tests.support.nvml import Fake, Gpu, Machine
@@ -19,7 +19,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(value)
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    monkeypatch.setattr(doctor, "torch_cuda", lambda: "13.0")
+    monkeypatch.setattr(gpu_checks, "torch_cuda", lambda: "13.0")
     return Site(config=Settings(), redis_url=None, postgres_url=None, processes={}, root=tmp_path)
 
 
@@ -29,14 +29,14 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 
 def ills(place: Site) -> dict[str, Finding]:
-    return {one.name: one for one in doctor._nvml(place) if one.verdict is not Verdict.OK}
+    return {one.name: one for one in gpu_checks.nvml(place) if one.verdict is not Verdict.OK}
 
 
 def test_a_healthy_host(place: Site, fake: Fake) -> None:
     assert ills(place) == {}
-    assert [one.found for one in doctor._nvml(place)] == [
+    assert [one.found for one in gpu_checks.nvml(place)] == [
         "driver 580.95.05, 2 GPUs",
-        "torch is built for 13.0, the driver knows 13.0",
+        "torch is built for 13.0, the driver supports 13.0",
     ]
 
 
@@ -79,8 +79,8 @@ def test_the_host(place: Site, fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_
     finally:
         os.close(reader)
     assert found.keys() == {"CUDA", "GPU device files", "GPU address space", "MPS daemon"}
-    assert found["CUDA"].found == "torch is built for CUDA 13.0, and the driver knows 12.8 at most"
-    monkeypatch.setattr(doctor, "torch_cuda", lambda: None)
+    assert found["CUDA"].found == "torch is built for CUDA 13.0, and the driver supports 12.8 at most"
+    monkeypatch.setattr(gpu_checks, "torch_cuda", lambda: None)
     assert "a build without it" in ills(place)["CUDA"].found
 
 
@@ -92,5 +92,5 @@ def test_no_driver_and_one_that_does_not_answer(place: Site, fake: Fake, tmp_pat
 
 
 def test_the_installed_torchs_cuda_is_read_without_importing_it() -> None:
-    found = doctor.torch_cuda()
+    found = gpu_checks.torch_cuda()
     assert found is None or found[0].isdigit()

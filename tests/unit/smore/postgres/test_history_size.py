@@ -4,8 +4,9 @@ import pytest
 
 from bench.history import percentile
 from bench.soak import growth, worst_growth
-from smore.local.doctor import Verdict, outlook
-from smore.postgres.history.retention import GIB, Size
+from smore.local.doctor import outlook
+from smore.local.findings import Verdict
+from smore.postgres.history import GIB, Size
 from smore.process.settings import PostgresSettings
 
 KEPT = PostgresSettings(retention_days=14, retention_gib=32)

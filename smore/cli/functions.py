@@ -1,0 +1,152 @@
+"""``smore deploy`` and ``smore functions``: functions, their revisions, and how many of them stand ready."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from smore.cli.terminal import EXIT_USAGE, Column, Output, OutputOption, connected, fail, moment, show, show_value
+
+app = typer.Typer(help="Functions and their revisions; alone: list them.", invoke_without_command=True)
+
+
+def deploy(
+    files: Annotated[list[Path], typer.Argument(help="function.yaml files, or folders that hold one and its code.")],
+) -> None:
+    """
+    Register functions, or new revisions of them; returns when their first run has succeeded.
+
+    A folder's code and weights are uploaded: a key that may do this has a shell on the GPU workers.
+    """
+    with connected() as client:
+        for file in files:
+            try:
+                deployed = client.deploy(file)
+            except (OSError, ValueError) as error:
+                fail(str(error), EXIT_USAGE)
+            print(f"{deployed.name} revision {deployed.revision}{'' if deployed.created else ' (as it was)'}")
+
+
+def _list(output: Output) -> None:
+    with connected() as client:
+        functions = client.functions()
+    columns: list[Column[Any]] = [
+        ("name", lambda f: f.name),
+        ("revision", lambda f: f.revision or None),
+        ("entrypoint", lambda f: f.entrypoint),
+        ("deadline", lambda f: None if f.deadline_ms is None else f"{f.deadline_ms:g} ms"),
+        (
+            "inputs",
+            lambda f: "json" if f.inputs is None else [f"{t.name}:{t.datatype}{list(t.shape)}" for t in f.inputs],
+        ),
+    ]
+    show(functions, columns, output)
+
+
+@app.callback()
+def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+    if context.invoked_subcommand is None:
+        _list(output)
+
+
+@app.command("ls")
+def ls(output: OutputOption = Output.TABLE) -> None:
+    """List functions."""
+    _list(output)
+
+
+@app.command("show")
+def show_function(name: str, output: OutputOption = Output.YAML) -> None:
+    """Everything about one function."""
+    with connected() as client:
+        show_value(client.function(name), output)
+
+
+@app.command("revisions")
+def revisions(name: str, output: OutputOption = Output.TABLE) -> None:
+    """A function's revisions."""
+    with connected() as client:
+        listed = client.revisions(name)
+    columns: list[Column[Any]] = [
+        ("revision", lambda r: r.revision),
+        ("state", lambda r: r.state),
+        ("entrypoint", lambda r: r.entrypoint),
+        ("created", lambda r: moment(r.created_at)),
+        # The first line alone: the rest is the log, which -o yaml shows.
+        ("error", lambda r: r.error.partition("\n")[0] if r.error else None),
+    ]
+    show(listed, columns, output)
+
+
+@app.command("rollback")
+def rollback(name: str, revision: int) -> None:
+    """Give the traffic to an earlier revision."""
+    with connected() as client:
+        print(f"{name} revision {client.rollback(name, revision).revision}")
+
+
+@app.command("scale")
+def scale(
+    name: str,
+    min_warm: Annotated[
+        int | None, typer.Option(help="Instances that stand ready at any time, on all GPU instances together.")
+    ] = None,
+    max_warm: Annotated[int | None, typer.Option(help="Instances on each GPU instance, at most.")] = None,
+    keep_alive: Annotated[
+        str | None, typer.Option(help="How long an idle one stays where no rule decides: 10m, 0, or -1 = for ever.")
+    ] = None,
+    mode: Annotated[str | None, typer.Option("--prewarm", help="Who decides: auto, off, or paper.")] = None,
+) -> None:
+    """Change how many instances of a function stand ready, until another revision takes its traffic."""
+    keep_alive_value: object = (
+        float(keep_alive) if keep_alive is not None and keep_alive.lstrip("-").isdigit() else keep_alive
+    )
+    options = {"min_warm": min_warm, "max_warm": max_warm, "keep_alive": keep_alive_value, "prewarm": mode}
+    changes = {key: value for key, value in options.items() if value is not None}
+    if not changes:
+        fail("nothing to change: name one of --min-warm, --max-warm, --keep-alive, --prewarm")
+    with connected() as client:
+        client.set_scaling(name, changes)
+
+
+@app.command("quarantined")
+def quarantined(output: OutputOption = Output.TABLE) -> None:
+    """List revisions that are shut out everywhere after faults of a device."""
+    with connected() as client:
+        refused = client.quarantined()
+    columns: list[Column[Any]] = [
+        ("function", lambda q: q.function),
+        ("revision", lambda q: q.revision),
+        ("last fault", lambda q: q.cause),
+        ("gpu", lambda q: q.gpu),
+        ("since", lambda q: moment(q.at)),
+    ]
+    show(refused, columns, output)
+
+
+@app.command("lift")
+def lift(name: str) -> None:
+    """Let revisions of a function run again that were shut out."""
+    with connected() as client:
+        print(f"{name}: revision {', '.join(map(str, client.lift(name)))} may run again")
+
+
+@app.command("delete")
+def delete(name: str) -> None:
+    """Delete a function; what waits for it fails."""
+    with connected() as client:
+        client.delete(name)
+
+
+@app.command("warm")
+def warm(name: str, gpu: Annotated[str | None, typer.Option(help="On this GPU instance only.")] = None) -> None:
+    """Load a function before it is asked for."""
+    with connected() as client:
+        print(" ".join(client.warm(name, gpu)))
+
+
+@app.command("offload")
+def offload(name: str, gpu: Annotated[str | None, typer.Option(help="On this GPU instance only.")] = None) -> None:
+    """Unload a function where it is idle."""
+    with connected() as client:
+        print(" ".join(client.offload(name, gpu)))

@@ -1,0 +1,234 @@
+"""``smore invoke``, ``status``, ``result``, ``cancel``, ``explain`` and ``ps``: requests to run a function."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from smore.cli.terminal import Column, Id, Output, OutputOption, connected, fail, moment, ms, percent, show, show_value
+
+if TYPE_CHECKING:
+    from smore_client.types import Attempt, Decision, DryRun, Explanation, Invocation
+
+
+def read_input(text: str) -> Any:
+    """The value of ``--input``: JSON text, ``@file`` with JSON in it, or ``-`` for JSON on standard input."""
+    try:
+        if text == "-":
+            return json.load(sys.stdin)
+        if text.startswith("@"):
+            return json.loads(Path(text[1:]).read_text())
+        return json.loads(text)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{text[:60]!r} is not JSON: {error}", param_hint="--input") from error
+
+
+def invoke(
+    function: str,
+    input_text: Annotated[
+        str, typer.Option("--input", "-i", help="JSON, @file with JSON, or - for standard input.")
+    ] = "{}",
+    deadline_ms: Annotated[float | None, typer.Option(min=0, help="From now; instead of the function's own.")] = None,
+    asynchronous: Annotated[bool, typer.Option("--async", help="Print the invocation's id and do not wait.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask what would become of it, and place nothing.")] = False,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="With --dry-run: how many rows it would have, in place of an input.")
+    ] = None,
+    output: Annotated[
+        Output, typer.Option("-o", "--output", help="table: its output alone, as JSON; else all of it.")
+    ] = Output.TABLE,
+) -> None:
+    """Run a function."""
+    value = read_input(input_text)
+    with connected() as client:
+        if dry_run:
+            answer = client.dry_run(function, None if rows is not None else value, rows=rows, deadline_ms=deadline_ms)
+            _show_dry_run(answer, output)
+            return
+        if asynchronous:
+            print(client.submit(function, value, deadline_ms=deadline_ms))
+            return
+        invocation = client.invoke(function, value, deadline_ms=deadline_ms)
+    if sys.stderr.isatty():
+        phases = ", ".join(f"{name} {value:.1f}" for name, value in invocation.timings_ms.items())
+        print(f"{invocation.id} {invocation.state}{f' (ms: {phases})' if phases else ''}", file=sys.stderr)
+    _show_output(invocation, output)
+
+
+def _show_output(invocation: "Invocation", output: Output) -> None:
+    if output is Output.TABLE:
+        print(json.dumps(invocation.output, ensure_ascii=False))
+    else:
+        show_value(invocation, output)
+
+
+def status(
+    id_: Id,
+    wait: Annotated[float | None, typer.Option(min=0, help="Seconds to wait for its end.")] = None,
+    output: OutputOption = Output.YAML,
+) -> None:
+    """How an invocation stands."""
+    with connected() as client:
+        show_value(client.invocation(id_, wait_s=wait), output)
+
+
+def result(id_: Id, output: OutputOption = Output.TABLE) -> None:
+    """The output of an invocation that has succeeded."""
+    with connected() as client:
+        invocation = client.result(id_)
+    if not invocation.done:
+        fail(f"{id_} is {invocation.state}")
+    _show_output(invocation, output)
+
+
+def cancel(id_: Id) -> None:
+    """Cancel an invocation, waiting or running."""
+    with connected() as client:
+        print(client.cancel(id_).state)
+
+
+def explain(
+    id_: Id,
+    output: OutputOption = Output.TABLE,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
+) -> None:
+    """Why an invocation went as it did: what was considered, predicted and measured, and where the time went."""
+    with connected() as client:
+        explanation = client.explain(id_)
+    if as_json or output is not Output.TABLE:
+        show_value(explanation, Output.JSON if as_json else output)
+        return
+    _show_explanation(explanation)
+
+
+def _show_explanation(explanation: "Explanation") -> None:
+    gate = explanation.gate
+    incomplete = "" if explanation.complete else " (the history is not complete yet)"
+    print(
+        f"{explanation.id}  {explanation.function} revision {explanation.revision}  {explanation.state}{incomplete}\n{explanation.summary}"
+    )
+    needed = "had no prediction" if gate.needed_ms is None else f"predicted at least {gate.needed_ms:.1f} ms"
+    now = "" if gate.now_ms is None else f"; for a request that arrives now it predicts {gate.now_ms:.1f} ms"
+    print(f"Admission {needed}; the deadline allowed {gate.allowed_ms:.1f} ms{now}.")
+    if explanation.waits is not None:
+        print(
+            f"{explanation.waits.before} invocations of its function have earlier deadlines. {explanation.waits.detail}"
+        )
+        if explanation.waits.decision is not None:
+            _show_decision(explanation.waits.decision)
+    for attempt in explanation.attempts:
+        _show_attempt(attempt)
+
+
+def _show_attempt(attempt: "Attempt") -> None:
+    start = "cold start" if attempt.cold else "warm" if attempt.cold is not None else "has not ended"
+    batch = f", batch of {attempt.batch}" if attempt.batch else ""
+    beside = f", beside {' '.join([*attempt.co_runners, *attempt.jobs])}" if attempt.co_runners or attempt.jobs else ""
+    print(
+        f"\nAttempt {attempt.attempt} on {attempt.gpu}: {attempt.state} ({attempt.cause or '-'}),"
+        f" {start}{batch}{beside}"
+    )
+    phases = attempt.phases_ms
+    phase_times = (
+        ("queue", phases.queue),
+        ("schedule", phases.schedule),
+        ("dispatch", phases.dispatch),
+        ("load", phases.load),
+        ("run", phases.run),
+    )
+    print("ms: " + ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in phase_times))
+    if attempt.predicted is not None:
+        predicted, measured = attempt.predicted, attempt.measured
+        lines: list[tuple[str, object, object, object]] = [
+            ("run", ms(predicted.run_s), None, ms(measured.run_s)),
+            ("finish before deadline", ms(predicted.slack_s), None, ms(measured.slack_s)),
+            (
+                "function slower by",
+                percent(predicted.function_degradation),
+                percent(predicted.function_degradation_upper),
+                percent(measured.function_degradation),
+            ),
+            (
+                "training slower by",
+                percent(predicted.training_degradation),
+                percent(predicted.training_degradation_upper),
+                percent(measured.training_degradation),
+            ),
+        ]
+        columns: list[Column[Any]] = [
+            ("", lambda line: line[0]),
+            ("predicted", lambda line: line[1]),
+            ("90 % bound", lambda line: line[2]),
+            ("measured", lambda line: line[3]),
+        ]
+        show(lines, columns, Output.TABLE)
+    if attempt.decision is not None:
+        _show_decision(attempt.decision)
+
+
+def _show_decision(decision: "Decision") -> None:
+    from smore.messages.wording import REFUSED, refused_in_words
+
+    shadow = decision.shadow
+    beside = "" if shadow is None else f"; the shadow policy {shadow.policy} chose {shadow.gpu or 'nowhere'}"
+    priority = "" if decision.priority is None else f", priority {decision.priority:.4g}"
+    print(f"Decided by {decision.policy} (seed {decision.seed}, table {decision.table or 'none'}{priority}){beside}")
+    columns: list[Column[Any]] = [
+        ("gpu", lambda c: c.gpu),
+        ("warm", lambda c: c.warm),
+        ("finish", lambda c: None if c.finish_at is None else c.finish_at.astimezone().strftime("%H:%M:%S.%f")[:-3]),
+        ("alone", lambda c: ms(c.run_s)),
+        ("impact", lambda c: c.impact),
+        ("function", lambda c: percent(c.function_degradation)),
+        ("training", lambda c: percent(c.training_degradation)),
+        ("known", lambda c: c.known),
+        ("why not", lambda c: None if c.refusal is None else REFUSED.get(c.refusal, (c.refusal, ""))[0]),
+    ]
+    show(decision.candidates, columns, Output.TABLE)
+    if decision.refused:
+        print(f"Refused: {refused_in_words(decision.refused)}.")
+
+
+def _show_dry_run(answer: "DryRun", output: Output) -> None:
+    if output is not Output.TABLE:
+        show_value(answer, output)
+        return
+    print(f"{answer.outcome}: {answer.detail}")
+    if answer.start_at is not None and answer.finish_at is not None:
+        print(
+            f"It would start at {moment(answer.start_at)} and take"
+            f" {ms((answer.finish_at - answer.start_at).total_seconds())}."
+        )
+    if answer.predicted is not None:
+        predicted = answer.predicted
+        print(
+            f"Slower by: the function {percent(predicted.function)} (90 % bound {percent(predicted.function_upper)}), "
+            f"the training there {percent(predicted.training)} (90 % bound {percent(predicted.training_upper)})."
+        )
+    if answer.earliest_deadline_ms is not None:
+        print(f"The earliest deadline that would be accepted is {answer.earliest_deadline_ms:.0f} ms.")
+    _show_decision(answer.decision)
+
+
+def ps(
+    function: Annotated[str | None, typer.Option(help="Of this function only.")] = None,
+    state: Annotated[str | None, typer.Option(help="In this state only: queued, running, succeeded…")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 20,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Recent invocations, the newest first."""
+    with connected() as client:
+        invocations = client.invocations(function=function, state=state, limit=limit).items
+    columns: list[Column[Any]] = [
+        ("id", lambda i: i.id),
+        ("function", lambda i: i.function),
+        ("revision", lambda i: i.revision or None),
+        ("state", lambda i: i.state),
+        ("cause", lambda i: i.cause),
+        ("gpu", lambda i: i.gpu),
+        ("attempt", lambda i: i.attempt or None),
+        ("arrival", lambda i: moment(i.arrival_at)),
+    ]
+    show(invocations, columns, output)

@@ -1,0 +1,55 @@
+"""``smore keys``: API keys."""
+
+from typing import Annotated, Any
+
+import typer
+
+from smore.cli.terminal import Column, Id, Output, OutputOption, connected, moment, show
+
+app = typer.Typer(help="API keys; alone: list them.", invoke_without_command=True)
+
+
+def _list(output: Output) -> None:
+    with connected() as client:
+        keys = client.keys()
+    columns: list[Column[Any]] = [
+        ("id", lambda k: k.id),
+        ("name", lambda k: k.name),
+        ("project", lambda k: k.project),
+        ("scopes", lambda k: k.scopes),
+        ("created", lambda k: moment(k.created_at)),
+    ]
+    show(keys, columns, output)
+
+
+@app.callback()
+def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+    if context.invoked_subcommand is None:
+        _list(output)
+
+
+@app.command("ls")
+def ls(output: OutputOption = Output.TABLE) -> None:
+    """List API keys."""
+    _list(output)
+
+
+@app.command("create")
+def create(
+    name: str,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="invoke, read, deploy, jobs or admin, once for each; else invoke, read.")
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="Of this project; default: that of your key.")] = None,
+) -> None:
+    """Create an API key and print it. It is shown this once."""
+    with connected() as client:
+        created = client.create_key(name, scope or ["invoke", "read"], project)
+    print(created.key)
+
+
+@app.command("revoke")
+def revoke(id_: Id) -> None:
+    """Revoke a key: requests with it are refused."""
+    with connected() as client:
+        client.revoke_key(id_)

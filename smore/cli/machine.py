@@ -1,0 +1,142 @@
+"""``smore up``, ``down``, ``health``, ``version`` and ``doctor``: the platform of this machine."""
+
+import json
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from smore.cli.terminal import (
+    EXIT_FAILED,
+    Column,
+    Output,
+    OutputOption,
+    connected,
+    fail,
+    platform_home,
+    show,
+    show_value,
+)
+
+if TYPE_CHECKING:
+    from smore.local import Endpoints
+
+
+def up(
+    foreground: Annotated[
+        bool, typer.Option("--foreground", "-F", help="Stay, and stop everything on Ctrl-C.")
+    ] = False,
+) -> None:
+    """Start the whole platform on this machine; where it runs already, say where."""
+    from smore import local
+
+    home = platform_home()
+    try:
+        if foreground:
+            local.run_foreground(home, started=lambda endpoints: print(greeting(endpoints, home), flush=True))
+        else:
+            print(greeting(local.up(home), home))
+    except (local.ServerMissing, local.StartFailed) as error:
+        fail(str(error))
+
+
+def greeting(endpoints: "Endpoints", home: Path) -> str:
+    """What ``up`` prints: the address of the platform, the API key, three commands to paste."""
+    file = home / "key"
+    try:
+        key = file.read_text().strip()
+    except OSError:
+        key = "(not written yet)"
+    call = f'curl -sS -H "Authorization: Bearer $(cat {file})" -H "Content-Type: application/json"'
+    functions_url = f"{endpoints.gateway_url}/v1/functions/echo"
+    document = {
+        "apiVersion": "smore/v1",
+        "kind": "Function",
+        "metadata": {"name": "echo"},
+        "spec": {"entrypoint": "zoo.echo:Function"},
+    }
+    return f"""\
+SMore is up: {endpoints.gateway_url}   (API document: {endpoints.gateway_url}/docs)
+API key:     {key}   (in {file})
+
+Deploy a function:
+  {call} -X PUT {functions_url} -d '{json.dumps(document)}'
+Run it:
+  {call} {functions_url}/invocations -d '{{"input": {{"x": [1, 2, 3]}}}}'
+See the GPU instances:
+  smore gpus
+
+`smore down` ends it, `smore logs -f` shows what it does."""
+
+
+def down(jobs: Annotated[bool, typer.Option("--jobs", help="End training jobs too.")] = False) -> None:
+    """Stop the platform of this machine; what is queued stays on disk, and training goes on unless --jobs is given."""
+    from smore import local
+    from smore_client import Client, ClientError
+
+    training = []
+    if local.endpoints(platform_home()) is not None:
+        with suppress(ClientError), Client() as client:
+            training = [job for job in client.jobs() if job.state in ("starting", "running", "stopping")]
+            until = time.monotonic() + 20
+            for job in training if jobs else ():
+                client.stop_job(job.id)
+            while jobs and training and time.monotonic() < until:
+                time.sleep(0.1)
+                training = [job for job in training if client.job(job.id).state not in ("ended", "lost")]
+    local.down(platform_home())
+    for job in training:
+        print(f"training goes on: {job.name} ({job.id}) on {', '.join(job.gpus)}; the next `smore up` adopts it")
+
+
+def health() -> None:
+    """Whether the platform can do work, and this machine's processes."""
+    from smore import local
+
+    for process in local.status(platform_home()):
+        print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}")
+    if (abandoned := local.abandoned(platform_home())) is not None:
+        print(f"warning: the supervisor (process {abandoned[0]}) was killed; `smore up` takes over", file=sys.stderr)
+    with connected() as client:
+        client.healthy()
+        print(json.dumps(client.ready()))
+
+
+def version() -> None:
+    """The version of this program."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        print(installed("smore-platform"))
+    except PackageNotFoundError:
+        print("unknown: not installed")
+
+
+def doctor(output: OutputOption = Output.TABLE) -> None:
+    """
+    Look at the running installation for what is known to go wrong, with a remedy for each. Exit code 1 where something
+    is broken.
+    """
+    from smore.local import doctor as checks
+    from smore.local.findings import Finding, Verdict
+
+    findings = checks.examine(checks.site())
+    if output is not Output.TABLE:
+        show_value(findings, output)
+    else:
+        columns: list[Column[Finding]] = [
+            ("", lambda f: f.verdict.value),
+            ("what", lambda f: f.name),
+            ("found", lambda f: f.found),
+        ]
+        show(findings, columns, output)
+        for finding in findings:
+            if finding.fix:
+                print(f"{finding.verdict.value}: {finding.name}\n  {finding.fix}")
+    broken = [finding.name for finding in findings if finding.verdict is Verdict.BROKEN]
+    if broken:
+        fail(f"broken: {', '.join(broken)}", EXIT_FAILED)

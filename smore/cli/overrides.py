@@ -1,0 +1,71 @@
+"""``smore drain``, ``boost`` and ``pin``: what an administrator sets over the policy for a while."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from smore.cli.terminal import EndOption, ForOption, FunctionName, ProjectOption, connected, span_s
+
+
+def drain(
+    function: Annotated[
+        str | None, typer.Argument(metavar="FUNCTION", help="Take nothing new for it; what waits is served.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="Place nothing more on this GPU instance, and unload what idles there.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Take nothing new at all.")] = False,
+    end: EndOption = False,
+    project: ProjectOption = None,
+) -> None:
+    """Let a function, a GPU instance or the whole platform run empty."""
+    from smore_client import admin
+
+    if (function is not None) + (gpu is not None) + everything != 1:
+        raise typer.BadParameter("one of FUNCTION, --gpu and --all is expected")
+    with connected() as client:
+        if gpu is not None:
+            if end:
+                client.resume_gpu(gpu)
+            else:
+                client.carry(admin.drain_gpu(gpu))
+        else:
+            client.carry((admin.resume if end else admin.drain)(function, project=project))
+
+
+def boost(
+    function: FunctionName,
+    factor: Annotated[float | None, typer.Argument(help="Times its priority.")] = None,
+    for_: ForOption = None,
+    end: EndOption = False,
+    project: ProjectOption = None,
+) -> None:
+    """Put a function before or behind others for a while: smore boost echo 4 --for 30m."""
+    from smore_client import admin
+
+    if (factor is None) != end:
+        raise typer.BadParameter("either a FACTOR or --end is expected")
+    for_s = span_s(for_) if for_ is not None else None
+    with connected() as client:
+        client.carry(admin.boost(function, factor, for_s=for_s, project=project))
+
+
+def pin(
+    function: FunctionName,
+    gpu: Annotated[list[str] | None, typer.Argument(help="The only GPU instances it may go to.")] = None,
+    for_: ForOption = None,
+    end: EndOption = False,
+    project: ProjectOption = None,
+) -> None:
+    """Keep a function to some GPU instances, those that are away now too: while all of them are, it waits."""
+    from smore_client import admin
+
+    if bool(gpu) == end:
+        raise typer.BadParameter("either GPU instances or --end is expected")
+    for_s = span_s(for_) if for_ is not None else None
+    with connected() as client:
+        client.carry(admin.pin(function, gpu or [], for_s=for_s, project=project))
+        away = set(gpu or []) - {gpu_instance.id for gpu_instance in client.gpus()} if gpu else set()
+    if away:
+        print(f"smore: away now: {', '.join(sorted(away))}", file=sys.stderr)

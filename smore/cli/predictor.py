@@ -1,0 +1,120 @@
+"""``smore profiles`` and ``smore predictor``: measured co-locations, and the predictor that learns from them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from smore.cli import launch
+from smore.cli.terminal import Column, Output, OutputOption, connected, percent, show, show_value
+
+profiles = typer.Typer(help="Measured co-locations.", no_args_is_help=True)
+
+
+app = typer.Typer(help="The degradation predictor; alone: the version in force.", invoke_without_command=True)
+
+
+Files = Annotated[list[Path], typer.Argument(help="Files of rows, as `python -m ml.profile` writes them.")]
+Data = Annotated[
+    list[Path] | None,
+    typer.Option("--data", help="A file of rows, once for each; without it the rows that come with the platform."),
+]
+Out = Annotated[Path, typer.Option("--out", help="Folder for the pictures and report.md.")]
+
+
+def _report(kind: str, data: list[Path] | None, out: Path) -> None:
+    launch.start("report", kind, *(["--data", *map(str, data)] if data else []), "--out", str(out))
+
+
+@profiles.command("import")
+def profiles_import(files: Files) -> None:
+    """Take measured rows in; the same row twice counts once. The next retraining uses them."""
+    launch.start("learning", "import", *map(str, files))
+
+
+@profiles.command("report")
+def profiles_report(data: Data = None, out: Out = Path("profiles-report")) -> None:
+    """The paper's figures 1 to 3 and table II from measured rows, and whether its observations hold there."""
+    _report("profiles", data, out)
+
+
+def _show_predictor(output: Output) -> None:
+    with connected() as client:
+        predictor = client.predictor()
+    if output is not Output.TABLE:
+        show_value(predictor, output)
+        return
+    print(
+        f"version {predictor.version}"
+        + (
+            f" of {predictor.created_at:%Y-%m-%d %H:%M:%S %Z}: {predictor.reason}"
+            if predictor.created_at
+            else ": none yet"
+        )
+    )
+    columns: list[Column[Any]] = [
+        ("device", lambda p: p.device),
+        ("sharing", lambda p: p.sharing_mode),
+        ("trainings", lambda p: len(p.trainings)),
+        ("functions", lambda p: len(p.functions)),
+        ("measured", lambda p: f"{p.measured} of {len(p.trainings) * len(p.functions)}"),
+        ("weights", lambda p: p.weights),
+    ]
+    show(predictor.places, columns, output)
+
+
+@app.callback()
+def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+    if context.invoked_subcommand is None:
+        _show_predictor(output)
+
+
+@app.command("show")
+def show_version(output: OutputOption = Output.TABLE) -> None:
+    """The version in force: where it holds, and with -o yaml what it rests on and how far it errs."""
+    _show_predictor(output)
+
+
+@app.command("ask")
+def ask(
+    job: Annotated[str, typer.Argument(help="A job's id, or a workload such as resnet50/cpu/training/8.")],
+    function: Annotated[str, typer.Argument(help="A function's name, or a model such as bert/cpu.")],
+    k: Annotated[int, typer.Option("-k", min=1, max=8, help="Invocations at a time.")] = 1,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """What a function and a training would cost each other."""
+    with connected() as client:
+        predictions = client.predictions(job, function, k)
+    columns: list[Column[Any]] = [
+        ("device", lambda p: p.device),
+        ("sharing", lambda p: p.sharing_mode),
+        ("function", lambda p: p.function),
+        (
+            "training loses",
+            lambda p: f"{percent(p.training_degradation)} (90 %: {percent(p.training_degradation_upper)})",
+        ),
+        (
+            "function loses",
+            lambda p: f"{percent(p.function_degradation)} (90 %: {percent(p.function_degradation_upper)})",
+        ),
+        ("from", lambda p: "a measurement" if p.measured else "the predictor" if p.known else "the conservative rule"),
+    ]
+    show(predictions, columns, output)
+
+
+@app.command("report")
+def report(data: Data = None, out: Out = Path("predictor-report")) -> None:
+    """Predicted against observed degradation, out of fold, as pictures and figures."""
+    _report("predictor", data, out)
+
+
+@app.command("retrain")
+def retrain() -> None:
+    """Fit a challenger on all rows now; it is published if it is better."""
+    launch.start("learning", "retrain")
+
+
+@app.command("rollback")
+def rollback() -> None:
+    """Put the version before in force again, as a new version."""
+    launch.start("learning", "rollback")

@@ -1,0 +1,80 @@
+"""``smore projects``: projects, what they may use and what they use."""
+
+from typing import Annotated, Any
+
+import typer
+
+from smore.cli.terminal import Column, Output, OutputOption, connected, moment, show, show_value
+
+app = typer.Typer(help="Projects, what they may use and what they use; alone: list them.", invoke_without_command=True)
+
+
+def _list(output: Output) -> None:
+    with connected() as client:
+        projects = client.projects()
+
+    def limit_column(name: str) -> Column[Any]:
+        def cell(project: Any) -> str:
+            limit = getattr(project.limits, name)
+            used = getattr(project.use, name, None)
+            return f"{'' if used is None else f'{used:g} of '}{'any' if limit is None else f'{limit:g}'}"
+
+        return name, cell
+
+    columns: list[Column[Any]] = [
+        ("name", lambda p: p.name),
+        *(
+            limit_column(name)
+            for name in ("rate_per_s", "burst", "depth", "concurrency", "warm_memory_mib", "jobs", "job_memory_mib")
+        ),
+        ("created", lambda p: moment(p.created_at)),
+    ]
+    show(projects, columns, output)
+
+
+@app.callback()
+def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+    if context.invoked_subcommand is None:
+        _list(output)
+
+
+@app.command("ls")
+def ls(output: OutputOption = Output.TABLE) -> None:
+    """List projects."""
+    _list(output)
+
+
+@app.command("create")
+def create(name: str) -> None:
+    """Create a project; `smore keys create --project` then makes a key of it."""
+    with connected() as client:
+        print(client.create_project(name).name)
+
+
+@app.command("limit")
+def limit(
+    name: str,
+    rate: Annotated[float | None, typer.Option(help="Invocations accepted a second, over time.")] = None,
+    burst: Annotated[int | None, typer.Option(help="How many of them at once.")] = None,
+    depth: Annotated[int | None, typer.Option(help="Invocations that wait.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Invocations that wait or run.")] = None,
+    warm_memory: Annotated[float | None, typer.Option(help="Memory of all its warm instances, MiB.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Trainings at once; without it SMORE_JOBS_PER_PROJECT.")] = None,
+    job_memory: Annotated[float | None, typer.Option(help="Memory kept for all its trainings, MiB.")] = None,
+    output: OutputOption = Output.YAML,
+) -> None:
+    """Set all limits of a project; what is not named is not limited, but for the number of trainings."""
+    from smore_client import admin
+    from smore_client.types import Limits
+
+    limits = Limits(
+        rate_per_s=rate,
+        burst=burst,
+        depth=depth,
+        concurrency=concurrency,
+        warm_memory_mib=warm_memory,
+        jobs=jobs,
+        job_memory_mib=job_memory,
+    )
+    with connected() as client:
+        show_value(client.carry(admin.set_limits(name, limits)), output)

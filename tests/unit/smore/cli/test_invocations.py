@@ -1,0 +1,175 @@
+"""The commands of invocations: what they send, what they print."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from smore.cli.terminal import EXIT_FAILED
+from tests.support.cli import Serve, serve, smore
+
+__all__ = ["serve"]
+
+
+class TestInvocations:
+    DONE = (200, {"id": "i1", "state": "succeeded", "output": {"y": [1, 2]}})
+
+    def test_prints_the_output_alone(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        platform = serve()
+        platform.answers["POST /v1/functions/f/invocations"] = self.DONE
+        assert smore("invoke", "f", "--input", '{"x": 1}', "--deadline-ms", "50") == 0
+        assert platform.asked == [("POST /v1/functions/f/invocations", {"input": {"x": 1}, "deadline_ms": 50})]
+        assert capsys.readouterr().out == '{"y": [1, 2]}\n'
+
+    def test_input_from_a_file_and_from_standard_input(
+        self, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        platform = serve()
+        platform.answers["POST /v1/functions/f/invocations"] = self.DONE
+        (tmp_path / "in.json").write_text("[1]")
+        monkeypatch.setattr(sys, "stdin", io.StringIO("[2]"))
+        assert smore("invoke", "f", "-i", f"@{tmp_path / 'in.json'}") == 0
+        assert smore("invoke", "f", "-i", "-") == 0
+        assert [body for _, body in platform.asked] == [{"input": [1]}, {"input": [2]}]
+
+    def test_asynchronous_prints_the_id(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        serve().answers["POST /v1/functions/f/invocations"] = (202, {"id": "i1", "state": "queued"})
+        assert smore("invoke", "f", "--async") == 0
+        assert capsys.readouterr().out == "i1\n"
+
+    def test_a_result_that_is_not_there_yet_is_a_failure(self, serve: Serve) -> None:
+        serve().answers["GET /v1/invocations/i1/result"] = (202, {"id": "i1", "state": "running"})
+        assert smore("result", "i1") == EXIT_FAILED
+
+    def test_ps_asks_for_what_was_named(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        platform = serve()
+        platform.answers["GET /v1/invocations"] = (
+            200,
+            {"invocations": [{"id": "i1", "state": "failed", "cause": "crashed"}]},
+        )
+        assert smore("ps", "--function", "f", "--state", "failed") == 0
+        assert platform.asked == [("GET /v1/invocations", {"function": "f", "state": "failed", "limit": "20"})]
+        assert "crashed" in capsys.readouterr().out
+
+
+DECISION = {
+    "policy": "smore-product",
+    "table": 3,
+    "seed": 0,
+    "priority": 0.5,
+    "refused": {"memory": 2},
+    "shadow": {"policy": "edf-util"},
+    "candidates": [
+        {
+            "gpu": "cpu0",
+            "warm": True,
+            "run_s": 0.01,
+            "finish_at": "2026-01-01T00:00:01Z",
+            "function_degradation": 0.1,
+            "known": True,
+        },
+        {"gpu": "cpu1", "warm": False, "refusal": "memory"},
+    ],
+}
+
+
+EXPLAINED = {
+    "id": "i1",
+    "function": "f",
+    "revision": 2,
+    "state": "succeeded",
+    "summary": "It succeeded on cpu0.",
+    "complete": False,
+    "gate": {"allowed_ms": 500, "needed_ms": 12.5},
+    "attempts": [
+        {
+            "attempt": 1,
+            "gpu": "cpu0",
+            "state": "succeeded",
+            "cause": "ok",
+            "cold": True,
+            "batch": 3,
+            "jobs": ["j1"],
+            "phases_ms": {"queue": 1, "schedule": 0.5, "dispatch": 1, "load": 20, "run": 11},
+            "predicted": {
+                "run_s": 0.011,
+                "slack_s": 0.4,
+                "training_degradation": 0.05,
+                "training_degradation_upper": 0.08,
+            },
+            "measured": {"run_s": 0.0115, "slack_s": 0.39, "training_degradation": 0.07},
+            "decision": DECISION,
+        }
+    ],
+}
+
+
+class TestExplain:
+    def test_what_ran(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        serve().answers["GET /v1/invocations/i1/explain"] = (200, EXPLAINED)
+        assert smore("explain", "i1") == 0
+        said = capsys.readouterr().out
+        for part in (
+            "the history is not complete yet",
+            "It succeeded on cpu0.",
+            "Admission predicted at least 12.5 ms; the deadline allowed 500.0 ms.",
+            "Attempt 1 on cpu0: succeeded (ok), cold start, batch of 3, beside j1",
+            "load 20.0, run 11.0",
+            "11.5 ms",
+            "8.0 %",
+            "Decided by smore-product (seed 0, table 3, priority 0.5); the shadow policy edf-util chose nowhere",
+            "has too little memory",
+            "Refused: 2 GPU instances have too little memory.",
+        ):
+            assert part in said
+
+    def test_what_waits(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        waits = {"before": 2, "detail": "There is no GPU instance.", "decision": {"policy": "p"}}
+        found = {
+            "id": "i1",
+            "state": "queued",
+            "summary": "It waits.",
+            "gate": {"allowed_ms": 5, "now_ms": 7},
+            "waits": waits,
+        }
+        serve().answers["GET /v1/invocations/i1/explain"] = (200, found)
+        assert smore("explain", "i1") == 0
+        said = capsys.readouterr().out
+        assert "2 invocations of its function have earlier deadlines. There is no GPU instance." in said
+        assert (
+            "had no prediction; the deadline allowed 5.0 ms; for a request that arrives now it predicts 7.0 ms." in said
+        )
+
+    def test_json(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        serve().answers["GET /v1/invocations/i1/explain"] = (200, EXPLAINED)
+        assert smore("explain", "i1", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["attempts"][0]["decision"]["refused"] == {"memory": 2}
+
+    def test_dry_run(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        platform = serve()
+        found = {
+            "outcome": "placed",
+            "feasible": True,
+            "detail": "It would run on cpu0.",
+            "gpu": "cpu0",
+            "decision": DECISION,
+            "start_at": "2026-01-01T00:00:01Z",
+            "finish_at": "2026-01-01T00:00:01.5Z",
+            "earliest_deadline_ms": 40,
+            "predicted": {"function": 0.1, "function_upper": 0.2, "training": 0.03, "training_upper": 0.05},
+        }
+        platform.answers["POST /v1/functions/f/invocations:dryRun"] = (200, found)
+        assert smore("invoke", "f", "-i", "[1]", "--dry-run", "--deadline-ms", "50") == 0
+        assert smore("invoke", "f", "--dry-run", "--rows", "8", "-o", "json") == 0
+        assert [body for _, body in platform.asked] == [{"input": [1], "deadline_ms": 50}, {"rows": 8}]
+        said = capsys.readouterr().out
+        for part in (
+            "placed: It would run on cpu0.",
+            "500.0 ms",
+            "training there 3.0 % (90 % bound 5.0 %)",
+            "is 40 ms",
+            '"gpu": "cpu0"',
+        ):
+            assert part in said

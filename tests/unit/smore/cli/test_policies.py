@@ -1,0 +1,23 @@
+"""``smore compare`` starts the simulator or the live comparison."""
+
+import pytest
+
+from smore.cli import app, launch
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["--preset", "fig14"], ("compare", "compare", "--preset", "fig14")),
+        (["--repeats", "4", "--live", "--json"], ("live", "--repeats", "4", "--json")),
+    ],
+)
+def test_a_live_comparison_is_a_program_of_its_own(
+    words: list[str], program: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(launch, "start", lambda *words: asked.append(words))
+
+    app.app(["compare", *words], standalone_mode=False)
+
+    assert asked == [program]

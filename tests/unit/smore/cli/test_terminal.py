@@ -1,0 +1,72 @@
+"""How answers are shown: tables, JSON, YAML, durations."""
+
+import json
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from smore.cli.terminal import Column, Output, show, span_s
+from tests.support.cli import Serve, serve, smore
+
+__all__ = ["serve"]
+
+
+GPU = {
+    "id": "cpu0",
+    "kind": "cpu",
+    "utilisation": 0.5,
+    "running": 1,
+    "slots": 8,
+    "memory_used_mib": 100,
+    "memory_total_mib": 2048,
+    "warm": [{"function": "default/echo", "state": "idle"}],
+}
+
+
+class TestLists:
+    def test_a_table_json_and_yaml_of_the_same(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        for output, read in (("json", json.loads), ("yaml", yaml.safe_load)):
+            serve().answers["GET /v1/gpus"] = (200, {"gpus": [GPU]})
+            assert smore("gpus", "-o", output) == 0
+            (shown,) = read(capsys.readouterr().out)
+            assert (shown["id"], shown["utilisation"], shown["warm"][0]["state"]) == ("cpu0", 0.5, "idle")
+        serve().answers["GET /v1/gpus"] = (200, {"gpus": [GPU]})
+        assert smore("gpus", "ls") == 0
+        table = capsys.readouterr().out
+        assert all(text in table for text in ("cpu0", "50.0 %", "100/2048", "1/8", "default/echo:idle"))
+
+    def test_every_noun_lists_when_it_stands_alone(self, serve: Serve) -> None:
+        for noun in ("functions", "gpus", "jobs", "queues", "keys"):
+            platform = serve()
+            platform.answers[f"GET /v1/{noun}"] = (200, {noun: []})
+            assert smore(noun) == 0
+            assert [name for name, _ in platform.asked] == [f"GET /v1/{noun}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("90", 90), ("1.5", 1.5), ("250ms", 0.25), ("1.5m", 90), ("2h", 7200), ("1d", 86400)]
+)
+def test_times(text: str, expected: float) -> None:
+    assert span_s(text) == expected
+
+
+def test_a_table_too_wide_for_the_screen_becomes_paragraphs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("0123456789abcdef" * 2, "[bracketed]", None, "a device with a long name"), ("short", "x", 3, None)]
+    columns: list[Column[Any]] = [
+        (name, lambda row, at=at: row[at]) for at, name in enumerate(("id", "name", "count", "device"))
+    ]  # type: ignore[misc]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    show(rows, columns, Output.TABLE)
+    assert (
+        capsys.readouterr().out
+        == "0123456789abcdef0123456789abcdef\n  name [bracketed]   device a device with a long name\n\nshort\n  name x "
+        "  count 3\n"
+    )
+    monkeypatch.setenv("COLUMNS", "120")
+    show(rows, columns, Output.TABLE)
+    assert "[bracketed]" in capsys.readouterr().out.splitlines()[3]
