@@ -80,7 +80,7 @@ class Witness(threading.Thread):
         self.settled: list[stream.Settled] = []
         #: Job → its windows by their start.
         self.windows: dict[str, dict[float, Window]] = {}
-        #: GPU instance → (epoch seconds, its report), since :meth:`forget`.
+        #: GPU instance → (epoch seconds, its report).
         self.reports: dict[str, list[tuple[float, Report]]] = {}
 
     def run(self) -> None:

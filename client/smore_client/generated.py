@@ -621,8 +621,8 @@ class PredictorPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 class Predictor(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The published degradation table and the predictor behind it. ``version`` 0: nothing was published. docs/predictor.md
-    says what the manifest's ``data``, ``errors`` and ``calibration`` are.
+    The published table and the predictor behind it. ``version`` 0: nothing was published. ``data``, ``errors`` and
+    ``calibration``: see the manifest in docs/research/predictor.md.
     """
 
     version: int

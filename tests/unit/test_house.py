@@ -126,16 +126,6 @@ def test_every_file_that_is_named_is_there() -> None:
     assert [finding for finding in dead_references(*read(ROOT)) if finding.detail.endswith(faults)] == []
 
 
-#: Areas whose tests still import one another.
-NOT_YET = (
-    "tests/property/",
-    "tests/unit/ml/forecast/test_foresight.py",
-    "tests/unit/scheduler/",
-    "tests/unit/smore/cli/",
-    "tests/unit/worker/",
-)
-
-
 def test_tests_share_through_support_alone() -> None:
     """A test file that imports another runs its imports, its fixtures by accident, and breaks when that one moves."""
     imported: dict[str, set[str]] = {}
@@ -152,5 +142,4 @@ def test_tests_share_through_support_alone() -> None:
             if others:
                 imported[file] = imported.get(file, set()) | others
 
-    assert {file: names for file, names in imported.items() if not file.startswith(NOT_YET)} == {}
-    assert {area for area in NOT_YET if not any(file.startswith(area) for file in imported)} == set(), "these are done"
+    assert imported == {}

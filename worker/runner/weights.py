@@ -3,7 +3,7 @@ Moves the weights of a loaded handler from its device to pinned host memory and 
 this state between warm and gone.
 
 Used in the runner's process by :mod:`worker.runner.resident`; torch is imported by the first use. A handler names the
-modules that may be moved (:meth:`smore.Handler.modules`). All weights of a handler lie in one block of host memory,
+modules that may be moved (:meth:`~smore.handler.Handler.modules`). All weights of a handler lie in one block of host memory,
 allocated for them and freed with them: torch's own pinned memory is rounded up to powers of two, and kept when nobody
 needs it any more. What must stay true: after an error every weight is still readable.
 """

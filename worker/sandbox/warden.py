@@ -1,5 +1,5 @@
 """
-Confines a runner before any code of a function runs in it (docs/security.md says against what).
+Confines a runner before any code of a function runs in it (docs/guides/security.md says against what).
 
 Two halves. The :class:`Warden` lives in the zygote: it makes the view of the file system that all its runners share, and
 gives each one a user of its own and a scratch folder of bounded size. :meth:`Warden.enter` is called in the runner,
