@@ -213,7 +213,7 @@ class Learning:
             "predictors": [asdict(predictor) for predictor in self._profiles.predictors()],
         }
 
-    # ---- new history -----------------------------------------------------------------------------------------------------
+    # ---- new history -------------------------------------------------------------------------------------------------
 
     def _republish(self, champion: Version | None) -> bool:
         """Publish the champion's table if Redis lacks it; return whether it was published."""

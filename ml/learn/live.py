@@ -315,7 +315,7 @@ def _training(name: str | None) -> Workload | None:
     return Workload(model=parts[0], preset=parts[1], role="training", batch=int(parts[3]))
 
 
-# ---- rows of a history -------------------------------------------------------------------------------------------------
+# ---- rows of a history -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
